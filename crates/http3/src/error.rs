@@ -1,0 +1,247 @@
+//! Every way a peer can be wrong, and what we answer.
+
+use h2o_http::field_section::{FieldError, SectionError};
+
+use crate::frame::FrameType;
+use crate::qpack::QpackError;
+
+/// An error code of RFC 9114 §8.1 or RFC 9204 §6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ErrorCode(pub u64);
+
+#[allow(missing_docs, reason = "the constants are the registered names")]
+impl ErrorCode {
+    /// RFC 9297 §5.2.
+    pub const DATAGRAM_ERROR: Self = Self(0x33);
+    pub const NO_ERROR: Self = Self(0x100);
+    pub const GENERAL_PROTOCOL_ERROR: Self = Self(0x101);
+    pub const INTERNAL_ERROR: Self = Self(0x102);
+    pub const STREAM_CREATION_ERROR: Self = Self(0x103);
+    pub const CLOSED_CRITICAL_STREAM: Self = Self(0x104);
+    pub const FRAME_UNEXPECTED: Self = Self(0x105);
+    pub const FRAME_ERROR: Self = Self(0x106);
+    pub const EXCESSIVE_LOAD: Self = Self(0x107);
+    pub const ID_ERROR: Self = Self(0x108);
+    pub const SETTINGS_ERROR: Self = Self(0x109);
+    pub const MISSING_SETTINGS: Self = Self(0x10a);
+    pub const REQUEST_REJECTED: Self = Self(0x10b);
+    pub const REQUEST_CANCELLED: Self = Self(0x10c);
+    pub const REQUEST_INCOMPLETE: Self = Self(0x10d);
+    pub const MESSAGE_ERROR: Self = Self(0x10e);
+    /// What STOP_SENDING carries if the response is complete before the request (H2O compatibility: H2O sends the number that
+    /// drafts of HTTP/3 had for this; in RFC 9114 it is that of [`ErrorCode::MESSAGE_ERROR`]. Clients keep the response whatever
+    /// the code is, RFC 9114 §4.1).
+    pub const EARLY_RESPONSE: Self = Self(0x10e);
+    pub const CONNECT_ERROR: Self = Self(0x10f);
+    pub const VERSION_FALLBACK: Self = Self(0x110);
+    pub const QPACK_DECOMPRESSION_FAILED: Self = Self(0x200);
+    pub const QPACK_ENCODER_STREAM_ERROR: Self = Self(0x201);
+    pub const QPACK_DECODER_STREAM_ERROR: Self = Self(0x202);
+}
+
+/// What the peer did that ends the connection. Errors that end one stream only are [`StreamError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerError {
+    /// A stream that only we may open, or that no extension has agreed on (RFC 9114 §6.1, §6.2.2).
+    StreamCreation,
+    /// A second control or QPACK stream (§6.2.1, RFC 9204 §4.2).
+    SecondCriticalStream,
+    /// A control or QPACK stream ends (§6.2.1, RFC 9204 §4.2).
+    ClosedCriticalStream,
+    /// The control stream does not begin with SETTINGS (§6.2.1).
+    SettingsExpected,
+    /// A second SETTINGS frame (§7.2.4).
+    SecondSettings,
+    /// SETTINGS cut off, or with a value that is not allowed (§7.2.4.1, RFC 9297 §2.1.1, RFC 8441 §3).
+    SettingsMalformed,
+    /// A setting twice, or one of HTTP/2 (§7.2.4, §7.2.4.1).
+    SettingsInvalid,
+    /// A frame where its type is not allowed (§4.1, §7.2).
+    UnexpectedFrame(FrameType),
+    /// A frame that a tunnel does not have (§4.4).
+    UnexpectedInTunnel(FrameType),
+    /// A payload longer than we take.
+    FrameTooLong,
+    /// A payload that is not what its type requires (§7.1).
+    FrameMalformed(FrameType),
+    /// A stream ends within a frame (§7.1).
+    IncompleteFrame,
+    /// An identifier that cannot be: of a push that was not allowed or promised, of a GOAWAY above the last one, of a stream to be
+    /// prioritised that cannot be opened (§5.2, §7.2, RFC 9218 §7.2).
+    IdInvalid,
+    /// PRIORITY_UPDATE for a push (H2O compatibility), of which there are none.
+    PushPriority,
+    /// A field section that cannot be decoded, or of which more streams wait than we allow (RFC 9204 §2.2).
+    Decompression,
+    /// Instructions for our table that cannot be followed (RFC 9204 §4.3).
+    EncoderStream,
+    /// Acknowledgements that acknowledge nothing (RFC 9204 §4.4).
+    DecoderStream,
+    /// More than a thousand fields in one section.
+    FieldFlood,
+    /// An upper-case letter in a field name (§4.2).
+    UpperCaseName,
+    /// A field that HTTP/3 does not have (§4.2).
+    ConnectionField,
+    /// `content-length` is no number (§4.1.2).
+    ContentLength,
+    /// A pseudo field twice, behind a regular field, or empty (§4.3).
+    PseudoField,
+    /// A pseudo field that does not exist (§4.3).
+    UnknownPseudoField,
+    /// A CONNECT-UDP request whose pseudo fields are not those of the draft.
+    Masque,
+    /// The peer costs more than it is worth.
+    Overdrawn,
+    /// The peer lets us send on the control or QPACK streams less than is to be said there.
+    Stalled,
+    /// A response without a valid `:status`, or with other pseudo fields (§4.3.2), trailers with any (§4.3).
+    BadResponse,
+    /// An HTTP datagram without a stream, or of one that cannot have any (RFC 9297 §2.1).
+    Datagram,
+}
+
+impl PeerError {
+    /// Code and reason of the CONNECTION_CLOSE frame that answers it (H2O compatibility for most codes and the texts).
+    #[must_use]
+    pub const fn answer(self) -> (ErrorCode, &'static str) {
+        use ErrorCode as Code;
+        match self {
+            Self::StreamCreation | Self::SecondCriticalStream => (Code::STREAM_CREATION_ERROR, ""),
+            Self::ClosedCriticalStream => (Code::CLOSED_CRITICAL_STREAM, ""),
+            Self::SettingsExpected | Self::SecondSettings | Self::UnexpectedFrame(_) => {
+                (Code::FRAME_UNEXPECTED, "")
+            }
+            Self::UnexpectedInTunnel(_) => (Code::FRAME_UNEXPECTED, "unexpected frame type"),
+            Self::SettingsMalformed => (Code::FRAME_ERROR, "malformed SETTINGS frame"),
+            Self::SettingsInvalid => (Code::SETTINGS_ERROR, ""),
+            Self::FrameTooLong => (Code::GENERAL_PROTOCOL_ERROR, "HTTP/3 frame is too large"),
+            Self::FrameMalformed(FrameType::PRIORITY_UPDATE) => {
+                (Code::FRAME_ERROR, "invalid PRIORITY_UPDATE frame")
+            }
+            Self::FrameMalformed(_) => (Code::FRAME_ERROR, ""),
+            Self::IncompleteFrame => (Code::GENERAL_PROTOCOL_ERROR, "incomplete frame"),
+            Self::IdInvalid => (Code::ID_ERROR, ""),
+            Self::PushPriority => (Code::GENERAL_PROTOCOL_ERROR, ""),
+            Self::Decompression | Self::UnknownPseudoField => {
+                (Code::QPACK_DECOMPRESSION_FAILED, "")
+            }
+            Self::EncoderStream => (Code::QPACK_ENCODER_STREAM_ERROR, ""),
+            Self::DecoderStream => (Code::QPACK_DECODER_STREAM_ERROR, ""),
+            Self::FieldFlood => (Code::QPACK_DECOMPRESSION_FAILED, "headers too long"),
+            Self::UpperCaseName => (
+                Code::QPACK_DECOMPRESSION_FAILED,
+                "found an upper-case letter in header name",
+            ),
+            Self::ConnectionField => (
+                Code::QPACK_DECOMPRESSION_FAILED,
+                "found an unexpected connection-specific header",
+            ),
+            Self::ContentLength => (
+                Code::QPACK_DECOMPRESSION_FAILED,
+                "invalid content-length header",
+            ),
+            Self::PseudoField => (Code::QPACK_DECOMPRESSION_FAILED, "invalid pseudo header"),
+            Self::Masque => (Code::GENERAL_PROTOCOL_ERROR, "invalid pseudo headers"),
+            Self::Overdrawn => (Code::EXCESSIVE_LOAD, "the connection is overdrawn"),
+            Self::Stalled => (Code::EXCESSIVE_LOAD, "the control streams are stalled"),
+            Self::BadResponse => (Code::MESSAGE_ERROR, "protocol violation"),
+            Self::Datagram => (Code::DATAGRAM_ERROR, ""),
+        }
+    }
+}
+
+/// What the peer did that ends one stream (RFC 9114 §8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamError {
+    /// The stream ends before the head of its message (§4.1).
+    HeadMissing,
+    /// The stream ends before the content that `content-length` announces (§4.1.2).
+    ContentTooShort,
+    /// More content than `content-length` announces (§4.1.2).
+    ContentTooLong,
+    /// A field section longer than we take (§4.2.2).
+    SectionTooLong,
+    /// A required pseudo field is missing, or one is not allowed for the method (§4.3).
+    PseudoFields,
+    /// A method that is no token (§4.3.1).
+    Method,
+    /// More streams than we allow at a time, or one opened after the last that we look at (§5.2).
+    Rejected,
+    /// More content than `limit-request-body`.
+    BodyTooLarge,
+    /// A message that is malformed otherwise (§4.1.2).
+    Malformed,
+}
+
+impl StreamError {
+    /// The code of the RESET_STREAM and STOP_SENDING frames that answer it (H2O compatibility where RFC 9114 has
+    /// H3_MESSAGE_ERROR).
+    #[must_use]
+    pub const fn code(self) -> ErrorCode {
+        match self {
+            Self::HeadMissing | Self::ContentTooShort => ErrorCode::REQUEST_INCOMPLETE,
+            Self::ContentTooLong | Self::PseudoFields | Self::Method | Self::Malformed => {
+                ErrorCode::GENERAL_PROTOCOL_ERROR
+            }
+            Self::SectionTooLong | Self::Rejected => ErrorCode::REQUEST_REJECTED,
+            Self::BodyTooLarge => ErrorCode::EXCESSIVE_LOAD,
+        }
+    }
+}
+
+/// Where an error of the peer leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Connection(PeerError),
+    Stream(StreamError),
+}
+
+impl From<PeerError> for Fault {
+    fn from(error: PeerError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<StreamError> for Fault {
+    fn from(error: StreamError) -> Self {
+        Self::Stream(error)
+    }
+}
+
+impl From<SectionError> for Fault {
+    fn from(error: SectionError) -> Self {
+        Self::Stream(match error {
+            SectionError::Method => StreamError::Method,
+            SectionError::PseudoFields => StreamError::PseudoFields,
+            SectionError::ContentLength => StreamError::ContentTooShort,
+            SectionError::Fields => StreamError::Malformed,
+            SectionError::StatusMissing => return Self::Connection(PeerError::BadResponse),
+        })
+    }
+}
+
+/// A malformed field ends the connection, though RFC 9114 §4.1.2 asks for the stream only: H2O does the same.
+impl From<FieldError> for PeerError {
+    fn from(error: FieldError) -> Self {
+        match error {
+            FieldError::Flood => Self::FieldFlood,
+            FieldError::UpperCaseName => Self::UpperCaseName,
+            FieldError::ConnectionSpecific => Self::ConnectionField,
+            FieldError::ContentLength => Self::ContentLength,
+            FieldError::PseudoField => Self::PseudoField,
+            FieldError::UnknownPseudoField => Self::UnknownPseudoField,
+            FieldError::ResponsePseudoField => Self::BadResponse,
+        }
+    }
+}
+
+impl From<QpackError> for PeerError {
+    fn from(error: QpackError) -> Self {
+        match error {
+            QpackError::Section => Self::Decompression,
+            QpackError::EncoderStream => Self::EncoderStream,
+            QpackError::DecoderStream => Self::DecoderStream,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! HTTP/3 (RFC 9114) without input or output: bytes of streams and time go in, events and bytes come out.
+//!
+//! [`ServerConnection`] is the server role. The caller hands over what it has received on each stream, gets one event at a time, and
+//! finds what is to be sent appended to its own buffer:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use h2o_http::{Headers, RequestHead, ResponseHead, StatusCode};
+//! use h2o_http3::{LocalStream, Received, ServerConnection, Settings, StreamId};
+//!
+//! let mut connection = ServerConnection::new(Arc::new(Settings::default()), false);
+//! // To be sent on the three streams that we open.
+//! assert!(connection.pending(LocalStream::Control).starts_with(&[0]));
+//!
+//! // GET / on stream 0, which ends there.
+//! let input = b"\x01\x05\0\0\xd1\xd7\xc1";
+//! let id = StreamId::new(0);
+//! let mut head = RequestHead::default();
+//! connection.open(id)?;
+//! let step = connection.receive(id, input, true, &mut head)?;
+//! assert_eq!(step.taken, input.len());
+//! let Received::Request { stream, end_stream: true, refusal: None } = step.received else {
+//!     panic!("a request was sent");
+//! };
+//! assert_eq!(head.target(), b"/");
+//!
+//! let (headers, mut out) = (Headers::new(), Vec::new());
+//! let response = ResponseHead {
+//!     status: StatusCode::OK,
+//!     reason: None,
+//!     headers: &headers,
+//!     length: Some(5),
+//!     server: None,
+//! };
+//! connection.respond(stream, &response, false, &mut out);
+//! connection.send_data(stream, b"hello", true, &mut out);
+//! connection.release(stream);
+//! assert!(out.ends_with(b"\0\x05hello"));
+//! # Ok::<(), h2o_http3::PeerError>(())
+//! ```
+
+mod connection;
+mod error;
+pub mod frame;
+mod local;
+pub mod qpack;
+mod remote;
+mod server;
+pub mod settings;
+mod stream;
+mod stream_id;
+pub mod varint;
+
+pub use connection::Command;
+pub use error::{ErrorCode, PeerError, StreamError};
+pub use frame::FrameType;
+pub use local::LocalStream;
+pub use server::{Received, SHUTDOWN_GRACE, ServerConnection, Step, StreamInfo};
+pub use settings::{PeerSettings, Settings};
+pub use stream::{State, StreamKey};
+pub use stream_id::StreamId;

@@ -1,0 +1,75 @@
+//! The three unidirectional streams that we open (RFC 9114 §6.2, RFC 9204 §4.2): what is to be sent on them.
+
+use crate::error::PeerError;
+
+/// A unidirectional stream of ours. It is open as long as the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalStream {
+    /// Settings and GOAWAY.
+    Control,
+    /// Instructions for the peer's table.
+    QpackEncoder,
+    /// Acknowledgements of the instructions for ours.
+    QpackDecoder,
+}
+
+impl LocalStream {
+    /// All of them, in the order in which they are to be opened.
+    pub const ALL: [Self; 3] = [Self::Control, Self::QpackEncoder, Self::QpackDecoder];
+
+    /// The type that the stream begins with.
+    pub(crate) const fn kind(self) -> u8 {
+        match self {
+            Self::Control => 0,
+            Self::QpackEncoder => 2,
+            Self::QpackDecoder => 3,
+        }
+    }
+}
+
+/// Bytes that may wait on one of our streams. A peer that takes a stream's worth of answers, and does not let us acknowledge what it
+/// says, is not in good faith: RFC 9114 §6.2 asks for room for 1,024 bytes.
+const MAX_PENDING: usize = 16 * 1024;
+
+/// Bytes that wait to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Pending {
+    /// Where more is to be appended.
+    pub(crate) const fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(self.sent..).unwrap_or_default()
+    }
+
+    pub(crate) fn advance(&mut self, len: usize) {
+        self.sent = (self.sent + len).min(self.bytes.len());
+        if self.sent == self.bytes.len() {
+            self.bytes.clear();
+            self.sent = 0;
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), PeerError> {
+        if self.bytes().len() > MAX_PENDING {
+            return Err(PeerError::Stalled);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn shrink(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new();
+        }
+    }
+
+    pub(crate) const fn retained(&self) -> usize {
+        self.bytes.capacity()
+    }
+}

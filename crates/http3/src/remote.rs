@@ -1,0 +1,112 @@
+//! The unidirectional streams that the peer opens (RFC 9114 §6.2).
+
+use crate::frame::FrameReader;
+use crate::stream_id::StreamId;
+use crate::varint;
+
+/// Streams of the peer that are open without us knowing their type: QUIC allows it ten at a time, and each begins with it.
+const MAX_UNTYPED: usize = 16;
+
+/// What a stream of the peer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Control,
+    Push,
+    QpackEncoder,
+    QpackDecoder,
+    /// None that we know.
+    Unknown,
+}
+
+/// The streams of the peer.
+#[derive(Debug)]
+pub(crate) struct RemoteStreams {
+    pub(crate) control: Option<StreamId>,
+    pub(crate) encoder: Option<StreamId>,
+    pub(crate) decoder: Option<StreamId>,
+    /// Frames of the control stream.
+    pub(crate) reader: FrameReader,
+    /// Streams of which the type has not come, with the bytes that have.
+    untyped: Vec<Untyped>,
+}
+
+#[derive(Debug)]
+struct Untyped {
+    id: StreamId,
+    bytes: [u8; 8],
+    len: u8,
+}
+
+impl RemoteStreams {
+    pub(crate) const fn new() -> Self {
+        Self {
+            control: None,
+            encoder: None,
+            decoder: None,
+            reader: FrameReader::new(),
+            untyped: Vec::new(),
+        }
+    }
+
+    /// A stream was opened. False: there are too many.
+    pub(crate) fn open(&mut self, id: StreamId) -> bool {
+        if self.untyped.len() == MAX_UNTYPED {
+            return false;
+        }
+        self.untyped.push(Untyped {
+            id,
+            bytes: [0; 8],
+            len: 0,
+        });
+        true
+    }
+
+    /// The role of a stream whose type is known.
+    pub(crate) fn role(&self, id: StreamId) -> Option<Role> {
+        let is = |stream: Option<StreamId>| stream == Some(id);
+        if is(self.control) {
+            Some(Role::Control)
+        } else if is(self.encoder) {
+            Some(Role::QpackEncoder)
+        } else if is(self.decoder) {
+            Some(Role::QpackDecoder)
+        } else {
+            None
+        }
+    }
+
+    /// Takes bytes of a stream's type off `input`, and gives its role once that is complete.
+    pub(crate) fn take_type(&mut self, id: StreamId, input: &mut &[u8]) -> Option<Role> {
+        let at = self.untyped.iter().position(|stream| stream.id == id)?;
+        let stream = self.untyped.get_mut(at)?;
+        while let Some((&byte, rest)) = input.split_first() {
+            *input = rest;
+            *stream.bytes.get_mut(usize::from(stream.len))? = byte;
+            stream.len += 1;
+            if let Some((kind, _)) = varint::decode(stream.bytes.get(..usize::from(stream.len))?) {
+                self.untyped.swap_remove(at);
+                return Some(match kind {
+                    0 => Role::Control,
+                    1 => Role::Push,
+                    2 => Role::QpackEncoder,
+                    3 => Role::QpackDecoder,
+                    _ => Role::Unknown,
+                });
+            }
+        }
+        None
+    }
+
+    /// A stream without a type is over.
+    pub(crate) fn forget(&mut self, id: StreamId) {
+        self.untyped.retain(|stream| stream.id != id);
+    }
+
+    pub(crate) fn shrink(&mut self) {
+        self.untyped.shrink_to_fit();
+    }
+
+    pub(crate) fn retained(&self) -> usize {
+        self.untyped.capacity() * size_of::<Untyped>() + self.reader.retained()
+    }
+}

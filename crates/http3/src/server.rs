@@ -1,0 +1,351 @@
+//! The server role of one connection.
+
+mod receive;
+mod respond;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use h2o_http::priority::{EarlyUpdates, PriorityParameters};
+
+pub use receive::{Received, Step};
+
+use crate::connection::{Command, Connection, cost};
+use crate::error::{ErrorCode, PeerError, StreamError};
+use crate::frame::{self, FrameType};
+use crate::local::LocalStream;
+use crate::settings::{PeerSettings, Settings};
+use crate::stream::{State, Stream, StreamKey};
+use crate::stream_id::StreamId;
+use crate::varint;
+
+/// Time between the two GOAWAY frames of a graceful shutdown: what the client has sent before it could know still counts
+/// (RFC 9114 §5.2).
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+
+/// Graceful shutdown (RFC 9114 §5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shutdown {
+    Running,
+    /// The first GOAWAY, naming the largest identifier, is written. Requests on the wire still count until then.
+    Announced {
+        until: Instant,
+    },
+    /// The final GOAWAY is written. Requests from `first` on are rejected.
+    Draining {
+        first: StreamId,
+        until: Option<Instant>,
+    },
+}
+
+/// The server role of one connection: bytes and time in, events and bytes out.
+///
+/// The caller owns the transport, the clock and the buffers. The calls are of five families.
+///
+/// **Input.** The caller reports each stream of the client by [`open`](Self::open), in the order of identifiers of its kind, and
+/// everything that is received on one by [`receive`](Self::receive): one step over bytes that were received and not yet taken. The
+/// caller repeats it until [`Received::NeedMore`] or [`Received::Blocked`]. After each step it
+///
+/// 1. charges the client's budget with [`take_costs`](Self::take_costs), and closes with [`PeerError::Overdrawn`] (and
+///    [`fail`](Self::fail)) if that does not cover them;
+/// 2. counts the stream that [`take_rejected`](Self::take_rejected) tells of: the next step forgets it;
+/// 3. uses what was [received](Step::received): content is a range of the input, a head stays until the next step;
+/// 4. drops the bytes that were [taken](Step::taken).
+///
+/// After [`Received::Blocked`] the caller keeps what was not taken and reads no more of that stream, until
+/// [`poll_unblocked`](Self::poll_unblocked) names it. RESET_STREAM and STOP_SENDING of the client go to [`on_reset`](Self::on_reset) and
+/// [`on_stop_sending`](Self::on_stop_sending), datagrams to [`on_datagram`](Self::on_datagram).
+///
+/// An error is final: the caller closes with its [answer](PeerError::answer). No step finds anything afterwards.
+///
+/// **Transport.** After any call the caller does what [`poll_command`](Self::poll_command) says, and sends what is
+/// [pending](Self::pending) on the three unidirectional streams that it opens at the beginning.
+///
+/// **Streams.** A stream begins with the [`StreamKey`] that [`Received::Request`] gives, and ends with [`release`](Self::release). The
+/// caller releases each stream once, whatever has become of it: when its response is written, after [`Received::Reset`], after its own
+/// [`reset`](Self::reset). Until then the stream counts for the limit on streams, and its index is not used again.
+///
+/// **Output.** For each stream any number of [`inform`](Self::inform), one [`respond`](Self::respond), then
+/// [`schedule`](Self::schedule) if the response has a priority of its own, then the content, then its end: the last
+/// [`send_data`](Self::send_data), or [`finish`](Self::finish). What these append to `out` is to be written to that stream, and the
+/// stream to be ended where the response ends. Content is sent directly behind the head, or in turns: the caller says by
+/// [`set_ready`](Self::set_ready) that it has some and that the transport takes it; [`poll_send`](Self::poll_send) names the stream
+/// whose turn it is. Otherwise the same stream is named again. Calls for streams that may not send any more do nothing.
+///
+/// **Time and the end.** Idle connections are the transport's business. Any call may change [`next_timeout`](Self::next_timeout); at
+/// that time the caller calls [`on_timeout`](Self::on_timeout). [`shut_down`](Self::shut_down) begins the graceful shutdown. The caller
+/// closes, with [`ErrorCode::NO_ERROR`], once [`is_over`](Self::is_over). [`shrink`](Self::shrink) is for connections that wait without
+/// streams.
+pub struct ServerConnection {
+    settings: Arc<Settings>,
+    connection: Connection,
+    shutdown: Shutdown,
+    /// The first request stream that was not opened.
+    next: StreamId,
+    /// Priorities of streams that are yet to be opened.
+    early: EarlyUpdates,
+    /// The largest push identifier that the client takes. There are no pushes.
+    max_push_id: Option<u64>,
+    /// Code by which a stream was ended of which the caller has not heard.
+    rejected: Option<ErrorCode>,
+}
+
+impl ServerConnection {
+    /// A connection of a client, with which the transport has agreed on datagrams, or not.
+    #[must_use]
+    pub fn new(settings: Arc<Settings>, has_datagrams: bool) -> Self {
+        let mut connection = Connection::new(
+            settings.qpack_decoder_capacity,
+            settings.max_streams,
+            has_datagrams,
+        );
+        settings.write(connection.local(LocalStream::Control).out());
+        Self {
+            settings,
+            connection,
+            shutdown: Shutdown::Running,
+            next: StreamId::new(0),
+            early: EarlyUpdates::new(),
+            max_push_id: None,
+            rejected: None,
+        }
+    }
+
+    /// The client has opened a stream.
+    ///
+    /// # Errors
+    /// [`PeerError`]: the client may not open it.
+    pub fn open(&mut self, id: StreamId) -> Result<(), PeerError> {
+        if self.connection.has_failed {
+            return Ok(());
+        }
+        if !id.is_client() {
+            return self.failed(PeerError::StreamCreation);
+        }
+        if id.is_unidirectional() {
+            if !self.connection.remote.open(id) {
+                return self.failed(PeerError::Overdrawn);
+            }
+            return Ok(());
+        }
+        if id >= self.next {
+            self.next = StreamId::new(id.get() + 4);
+        }
+        let is_late = matches!(self.shutdown, Shutdown::Draining { first, .. } if id >= first);
+        if is_late || self.connection.streams.len() >= self.settings.max_streams as usize {
+            let code = StreamError::Rejected.code();
+            self.connection.charge(cost::RESET);
+            self.connection.stop_sending(id, code);
+            self.connection.reset_stream(id, code);
+            self.rejected = Some(code);
+            return Ok(());
+        }
+        let mut stream = Stream::new(id);
+        if !self.early.is_empty()
+            && let Some(priority) = self.early.take(id.get())
+        {
+            stream.priority = priority;
+            stream.has_priority = true;
+        }
+        self.connection.streams.insert(stream);
+        Ok(())
+    }
+
+    /// Ends the connection because of `error`: nothing is received any more. The caller closes with the error's
+    /// [answer](PeerError::answer).
+    pub const fn fail(&mut self, _error: PeerError) {
+        self.connection.has_failed = true;
+    }
+
+    fn failed<T>(&mut self, error: PeerError) -> Result<T, PeerError> {
+        self.fail(error);
+        Err(error)
+    }
+
+    /// What the caller is to do with a stream of the transport next.
+    #[inline]
+    pub fn poll_command(&mut self) -> Option<Command> {
+        self.connection.poll_command()
+    }
+
+    /// A stream that was [blocked](Received::Blocked) and can be received again.
+    #[inline]
+    pub fn poll_unblocked(&mut self) -> Option<StreamId> {
+        self.connection.poll_unblocked()
+    }
+
+    /// What is to be sent on one of our unidirectional streams, the type of the stream included.
+    #[must_use]
+    pub fn pending(&self, stream: LocalStream) -> &[u8] {
+        self.connection.pending(stream)
+    }
+
+    /// `len` bytes of what was pending were handed to the transport.
+    pub fn advance(&mut self, stream: LocalStream, len: usize) {
+        self.connection.local(stream).advance(len);
+    }
+
+    /// The connection is to end once what has begun is done: the first GOAWAY is written, the final one follows on
+    /// [`ServerConnection::on_timeout`].
+    pub fn shut_down(&mut self, now: Instant) {
+        if self.shutdown != Shutdown::Running || self.connection.has_failed {
+            return;
+        }
+        self.send_goaway(StreamId::MAX_REQUEST);
+        self.shutdown = Shutdown::Announced {
+            until: now + SHUTDOWN_GRACE,
+        };
+    }
+
+    fn send_goaway(&mut self, first: StreamId) {
+        let mut payload = Vec::with_capacity(8);
+        varint::encode(first.get(), &mut payload);
+        let out = self.connection.local(LocalStream::Control).out();
+        frame::write(FrameType::GOAWAY, &payload, out);
+    }
+
+    /// True once GOAWAY has been written.
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutdown != Shutdown::Running || self.connection.has_failed
+    }
+
+    /// True once nothing is to come on the connection: it is shut down and no stream is left, or it has failed.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.connection.has_failed
+            || (matches!(self.shutdown, Shutdown::Draining { .. }) && !self.has_streams())
+    }
+
+    /// When [`ServerConnection::on_timeout`] is to be called next.
+    #[must_use]
+    pub const fn next_timeout(&self) -> Option<Instant> {
+        match self.shutdown {
+            Shutdown::Running => None,
+            Shutdown::Announced { until } => Some(until),
+            Shutdown::Draining { until, .. } => until,
+        }
+    }
+
+    /// Time has passed. True: the time for the shutdown is over, and the connection is to be closed.
+    #[must_use]
+    pub fn on_timeout(&mut self, now: Instant) -> bool {
+        match self.shutdown {
+            Shutdown::Announced { until } if until <= now && !self.connection.has_failed => {
+                self.send_goaway(self.next);
+                self.shutdown = Shutdown::Draining {
+                    first: self.next,
+                    until: self
+                        .settings
+                        .graceful_shutdown_timeout
+                        .map(|wait| now + wait),
+                };
+                false
+            }
+            Shutdown::Draining {
+                until: Some(until), ..
+            } => until <= now,
+            Shutdown::Running | Shutdown::Announced { .. } | Shutdown::Draining { .. } => false,
+        }
+    }
+
+    /// What the client has made us do since the last call, in units of its budget.
+    #[inline]
+    pub const fn take_costs(&mut self) -> u32 {
+        self.connection.take_costs()
+    }
+
+    /// The code by which a stream was ended in the last step that the caller has not heard of otherwise.
+    #[inline]
+    pub const fn take_rejected(&mut self) -> Option<ErrorCode> {
+        self.rejected.take()
+    }
+
+    /// Whether there are streams that are not released, or whose request has not come.
+    #[must_use]
+    pub fn has_streams(&self) -> bool {
+        self.connection.streams.len() > 0
+    }
+
+    /// The settings the client has announced; `None` before that.
+    #[must_use]
+    pub const fn peer_settings(&self) -> Option<&PeerSettings> {
+        self.connection.peer.as_ref()
+    }
+
+    /// The identifier of a stream; `None` if it is released.
+    #[must_use]
+    pub fn stream_id(&self, key: StreamKey) -> Option<StreamId> {
+        Some(self.connection.streams.get(key)?.id)
+    }
+
+    /// The stream with that identifier, if its request was received and it is not released.
+    #[must_use]
+    pub fn find(&self, id: StreamId) -> Option<StreamKey> {
+        let key = self.connection.streams.find(id)?;
+        let stream = self.connection.streams.get(key)?;
+        stream.is_reported.then_some(key)
+    }
+
+    /// The state of a stream.
+    #[must_use]
+    pub fn state(&self, key: StreamKey) -> State {
+        self.connection
+            .streams
+            .get(key)
+            .map_or(State::Closed, |stream| stream.state)
+    }
+
+    /// The priority of a stream: what the client asked for, as the response changed it.
+    #[must_use]
+    pub fn priority(&self, key: StreamKey) -> PriorityParameters {
+        self.connection
+            .streams
+            .get(key)
+            .map_or(PriorityParameters::DEFAULT, |stream| stream.priority)
+    }
+
+    /// What is known of each stream whose request was received, in order of identifiers.
+    pub fn streams(&self) -> impl Iterator<Item = StreamInfo> {
+        let streams = self.connection.streams.iter();
+        streams
+            .filter(|(_, stream)| stream.is_reported)
+            .map(|(key, stream)| StreamInfo {
+                key,
+                id: stream.id,
+                state: stream.state,
+                received: stream.received,
+                sent: stream.sent,
+                priority: stream.priority,
+            })
+    }
+
+    /// Gives memory back while nothing goes on.
+    pub fn shrink(&mut self) {
+        self.connection.shrink();
+        self.early.shrink();
+    }
+
+    /// Bytes of memory held.
+    #[must_use]
+    pub fn retained(&self) -> usize {
+        self.connection.retained()
+    }
+}
+
+/// What is known of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamInfo {
+    /// The stream.
+    pub key: StreamKey,
+    /// Its identifier.
+    pub id: StreamId,
+    /// Its state.
+    pub state: State,
+    /// Bytes of content that came.
+    pub received: u64,
+    /// Bytes of content that were sent.
+    pub sent: u64,
+    /// Its priority.
+    pub priority: PriorityParameters,
+}

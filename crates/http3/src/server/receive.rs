@@ -1,0 +1,538 @@
+//! What the client sends.
+
+use std::ops::Range;
+
+use h2o_http::field_section::{Refusal, RequestFields, RequestSection};
+use h2o_http::priority::PriorityParameters;
+use h2o_http::{Method, RequestHead, Version};
+
+use super::ServerConnection;
+use crate::connection::{Control, cost};
+use crate::error::{ErrorCode, Fault, PeerError, StreamError};
+use crate::frame::{FrameType, Piece};
+use crate::local::LocalStream;
+use crate::qpack::Decoded;
+use crate::stream::{Stage, StreamKey};
+use crate::stream_id::StreamId;
+use crate::varint;
+
+/// What one step over the input found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// All is taken. Nothing can be reported before more bytes arrive.
+    NeedMore,
+    /// Nothing to report, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] has something to say.
+    Charged,
+    /// A field section refers to what has not come. The rest of the stream waits until [`ServerConnection::poll_unblocked`] names it.
+    Blocked,
+    /// The head of a request is filled in.
+    Request {
+        /// Its stream.
+        stream: StreamKey,
+        /// There is no content.
+        end_stream: bool,
+        /// It is to be answered with this error.
+        refusal: Option<Refusal>,
+    },
+    /// Content of a request.
+    Data {
+        /// Its stream.
+        stream: StreamKey,
+        /// Where in the input the content lies.
+        data: Range<usize>,
+        /// The content is complete.
+        end_stream: bool,
+    },
+    /// Trailers of a request are filled in as the fields of the head; its content is complete.
+    Trailers {
+        /// Its stream.
+        stream: StreamKey,
+    },
+    /// The stream is over: the client has reset it, or has made us reset it.
+    Reset {
+        /// The stream; still to be released.
+        stream: StreamKey,
+        /// The client's code, or ours.
+        code: ErrorCode,
+        /// The client broke a rule.
+        by_us: bool,
+    },
+    /// The client has announced its settings: HTTP datagrams may be sent if it takes them.
+    Settings,
+    /// The client has changed the priority of a stream.
+    Priority {
+        /// The stream.
+        stream: StreamKey,
+    },
+    /// The client makes no more requests.
+    GoAway,
+}
+
+/// One step over the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Bytes the caller drops, once it has used what was found.
+    pub taken: usize,
+    /// What was found.
+    pub received: Received,
+}
+
+impl ServerConnection {
+    /// One step over `input`, which was received on a stream and not yet taken; `has_ended`: the stream ends behind it. The caller
+    /// drops what was taken and calls again until [`Received::NeedMore`] or [`Received::Blocked`].
+    ///
+    /// The end of a stream is to be reported with the last bytes, if it is known by then: a request without content is told by it.
+    ///
+    /// # Errors
+    /// What the client did wrong. The connection is to be closed.
+    pub fn receive(
+        &mut self,
+        id: StreamId,
+        input: &[u8],
+        has_ended: bool,
+        head: &mut RequestHead,
+    ) -> Result<Step, PeerError> {
+        let all = Step {
+            taken: input.len(),
+            received: Received::NeedMore,
+        };
+        if self.connection.has_failed {
+            return Ok(all);
+        }
+        let step = if id.is_unidirectional() {
+            self.receive_unidirectional(id, input, has_ended)
+        } else {
+            match self.connection.streams.find(id) {
+                Some(key) => self.receive_request(key, input, has_ended, head),
+                // It was rejected, or is released.
+                None => Ok(all),
+            }
+        };
+        if let Err(error) = step {
+            self.fail(error);
+        }
+        step
+    }
+
+    fn receive_unidirectional(
+        &mut self,
+        id: StreamId,
+        mut input: &[u8],
+        has_ended: bool,
+    ) -> Result<Step, PeerError> {
+        let len = input.len();
+        let received = loop {
+            let (control, rest) = self.connection.on_unidirectional(id, input, has_ended)?;
+            input = rest;
+            let received = match control {
+                None => break Received::NeedMore,
+                Some(control) => self.on_control(control)?,
+            };
+            if let Some(received) = received {
+                break received;
+            }
+            if self.connection.is_charged() {
+                break Received::Charged;
+            }
+        };
+        Ok(Step {
+            taken: len - input.len(),
+            received,
+        })
+    }
+
+    fn on_control(&mut self, control: Control) -> Result<Option<Received>, PeerError> {
+        match control {
+            Control::Settings => Ok(Some(Received::Settings)),
+            Control::GoAway(_) => Ok(Some(Received::GoAway)),
+            Control::MaxPushId(id) => {
+                // RFC 9114 §7.2.7: it does not get smaller.
+                if self.max_push_id.is_some_and(|before| id < before) {
+                    return Err(PeerError::IdInvalid);
+                }
+                self.max_push_id = Some(id);
+                Ok(None)
+            }
+            Control::Priority(id, priority) => self.on_priority_update(id, priority),
+        }
+    }
+
+    /// PRIORITY_UPDATE (RFC 9218 §7.2).
+    fn on_priority_update(
+        &mut self,
+        id: StreamId,
+        priority: PriorityParameters,
+    ) -> Result<Option<Received>, PeerError> {
+        if let Some(key) = self.connection.streams.find(id) {
+            self.connection.prioritize(key, priority);
+            let Some(stream) = self.connection.streams.get_mut(key) else {
+                return Ok(None);
+            };
+            stream.has_priority = true;
+            return Ok(stream
+                .is_reported
+                .then_some(Received::Priority { stream: key }));
+        }
+        if id < self.next {
+            return Ok(None); // It is over.
+        }
+        // At least as many as the transport allows, which counts from the streams that are over.
+        if id.get() >= self.next.get() + 4 * u64::from(self.settings.max_streams) {
+            return Err(PeerError::IdInvalid);
+        }
+        let next = self.next.get();
+        self.early
+            .keep(id.get(), priority, |id| id >= next)
+            .map_err(|_| PeerError::Overdrawn)?;
+        Ok(None)
+    }
+
+    fn receive_request(
+        &mut self,
+        key: StreamKey,
+        input: &[u8],
+        has_ended: bool,
+        head: &mut RequestHead,
+    ) -> Result<Step, PeerError> {
+        let mut rest = input;
+        let received = loop {
+            let found = self.next_received(key, &mut rest, input.len(), has_ended, head);
+            match found {
+                Ok(Some(received)) => break received,
+                Ok(None) if self.connection.is_charged() => break Received::Charged,
+                Ok(None) => {}
+                Err(Fault::Connection(error)) => return Err(error),
+                Err(Fault::Stream(error)) => {
+                    rest = &[];
+                    break self.on_stream_error(key, error);
+                }
+            }
+        };
+        Ok(Step {
+            taken: input.len() - rest.len(),
+            received,
+        })
+    }
+
+    /// What the next piece of a request stream says.
+    fn next_received(
+        &mut self,
+        key: StreamKey,
+        rest: &mut &[u8],
+        len: usize,
+        has_ended: bool,
+        head: &mut RequestHead,
+    ) -> Result<Option<Received>, Fault> {
+        if !self.state(key).can_recv() {
+            *rest = &[];
+            return Ok(Some(Received::NeedMore));
+        }
+        match self.connection.take_blocked(key) {
+            Err(_) => return Ok(Some(Received::Blocked)),
+            Ok(Some(section)) => {
+                let is_end = has_ended && rest.is_empty();
+                return self.on_section(key, section.into(), is_end, head);
+            }
+            Ok(None) => {}
+        }
+        let on_promise = PeerError::UnexpectedFrame(FrameType::PUSH_PROMISE);
+        let piece = self.connection.next_piece(key, rest, on_promise)?;
+        let is_end = has_ended && rest.is_empty();
+        match piece {
+            None if is_end => self.on_end(key, len).map(Some),
+            None => Ok(Some(Received::NeedMore)),
+            Some(Piece::Skipped) => {
+                self.connection.charge(cost::CONTROL);
+                Ok(None)
+            }
+            Some(Piece::Frame(_, section)) => self.on_section(key, section, is_end, head),
+            Some(Piece::Data([])) => {
+                self.connection.charge(cost::EMPTY);
+                Ok(None)
+            }
+            Some(Piece::Data(data)) => {
+                let limit = self.settings.limit_request_body;
+                self.connection.on_content(key, data.len(), limit)?;
+                let end = len - rest.len();
+                if is_end {
+                    self.connection.check_end(key)?;
+                    self.connection.end_recv(key);
+                }
+                Ok(Some(Received::Data {
+                    stream: key,
+                    data: end - data.len()..end,
+                    end_stream: is_end,
+                }))
+            }
+        }
+    }
+
+    /// The client has sent all.
+    fn on_end(&mut self, key: StreamKey, len: usize) -> Result<Received, Fault> {
+        self.connection.check_end(key)?;
+        self.connection.end_recv(key);
+        let has_trailers = self
+            .connection
+            .streams
+            .get(key)
+            .is_some_and(|stream| stream.stage == Stage::Trailers);
+        if has_trailers {
+            // They have told that the content is complete.
+            return Ok(Received::NeedMore);
+        }
+        Ok(Received::Data {
+            stream: key,
+            data: len..len,
+            end_stream: true,
+        })
+    }
+
+    /// Ends the stream by which the client broke a rule.
+    fn on_stream_error(&mut self, key: StreamKey, error: StreamError) -> Received {
+        let code = error.code();
+        self.connection.charge(cost::CAUSED_RESET);
+        self.connection.abort(key, code, code);
+        let is_reported = self
+            .connection
+            .streams
+            .get(key)
+            .is_some_and(|stream| stream.is_reported);
+        if is_reported {
+            return Received::Reset {
+                stream: key,
+                code,
+                by_us: true,
+            };
+        }
+        self.connection.remove(key);
+        self.rejected = Some(code);
+        Received::Charged
+    }
+
+    #[inline]
+    fn on_section(
+        &mut self,
+        key: StreamKey,
+        section: std::borrow::Cow<'_, [u8]>,
+        is_end: bool,
+        head: &mut RequestHead,
+    ) -> Result<Option<Received>, Fault> {
+        let Some(stream) = self.connection.streams.get(key) else {
+            return Ok(None);
+        };
+        let found = match stream.stage {
+            Stage::Head => self.on_request(key, stream.id, &section, is_end, head)?,
+            Stage::Content | Stage::Trailers => self.on_trailers(key, stream.id, &section, head)?,
+        };
+        match found {
+            Ok(received) => Ok(Some(received)),
+            Err(required) => {
+                self.connection.block(key, required, section.into_owned())?;
+                Ok(Some(Received::Blocked))
+            }
+        }
+    }
+
+    /// The section that opens a request. `Err` within: it needs so many insertions.
+    #[inline]
+    fn on_request(
+        &mut self,
+        key: StreamKey,
+        id: StreamId,
+        section: &[u8],
+        is_end: bool,
+        head: &mut RequestHead,
+    ) -> Result<Result<Received, u64>, Fault> {
+        let request = match self.decode_request(id, section, is_end, head) {
+            Ok(Ok(request)) => request,
+            Ok(Err(required)) => {
+                head.clear();
+                return Ok(Err(required));
+            }
+            Err(fault) => {
+                head.clear();
+                return Err(fault);
+            }
+        };
+        if request.refusal == Some(Refusal::TooManyFields) {
+            self.connection.charge(cost::BOMB);
+        }
+        if let Some(stream) = self.connection.streams.get_mut(key) {
+            stream.stage = Stage::Content;
+            stream.is_reported = true;
+            stream.declared = request.content_length.filter(|_| !request.is_tunnel);
+            stream.is_tunnel = request.is_tunnel;
+            if !stream.has_priority {
+                stream.priority = match request.priority {
+                    Some(field) => field.into(),
+                    // Both ends of a tunnel wait for each byte (H2O compatibility).
+                    None => PriorityParameters {
+                        incremental: request.is_tunnel,
+                        ..PriorityParameters::DEFAULT
+                    },
+                };
+            }
+        }
+        if is_end {
+            self.connection.end_recv(key);
+        }
+        Ok(Ok(Received::Request {
+            stream: key,
+            end_stream: is_end,
+            refusal: request.refusal,
+        }))
+    }
+
+    fn decode_request(
+        &mut self,
+        id: StreamId,
+        section: &[u8],
+        is_end: bool,
+        head: &mut RequestHead,
+    ) -> Result<Result<RequestSection, u64>, Fault> {
+        head.clear();
+        head.version = Version::Http3;
+        let (decoder, out) = self.connection.decoding();
+        let mut fields = RequestFields::of_request(head, decoder.text_len(section));
+        let decoded = decoder.decode(id, section, out, |field| {
+            fields.field(&field).map_err(PeerError::from)
+        })?;
+        if let Decoded::Blocked(required) = decoded {
+            return Ok(Err(required));
+        }
+        self.connection.local(LocalStream::QpackDecoder).check()?;
+        let request = fields.finish(is_end);
+        match request {
+            Ok(request) => Ok(Ok(request)),
+            Err(_) if head.method == Method::ConnectUdp => Err(PeerError::Masque.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn on_trailers(
+        &mut self,
+        key: StreamKey,
+        id: StreamId,
+        section: &[u8],
+        head: &mut RequestHead,
+    ) -> Result<Result<Received, u64>, Fault> {
+        head.clear();
+        let (decoder, out) = self.connection.decoding();
+        let mut fields = RequestFields::of_trailers(head, decoder.text_len(section));
+        let decoded = decoder.decode(id, section, out, |field| {
+            fields.field(&field).map_err(PeerError::from)
+        })?;
+        if let Decoded::Blocked(required) = decoded {
+            return Ok(Err(required));
+        }
+        if fields.finish_trailers().is_some() {
+            return Err(StreamError::Malformed.into());
+        }
+        self.connection.local(LocalStream::QpackDecoder).check()?;
+        self.connection.check_end(key)?;
+        if let Some(stream) = self.connection.streams.get_mut(key) {
+            stream.stage = Stage::Trailers;
+        }
+        Ok(Ok(Received::Trailers { stream: key }))
+    }
+
+    /// The client has sent RESET_STREAM: nothing more comes on the stream. Gives the [`Received::Reset`] of a request.
+    ///
+    /// # Errors
+    /// [`PeerError::ClosedCriticalStream`]
+    pub fn on_reset(
+        &mut self,
+        id: StreamId,
+        code: ErrorCode,
+    ) -> Result<Option<Received>, PeerError> {
+        if self.connection.has_failed {
+            return Ok(None);
+        }
+        if id.is_unidirectional() {
+            self.connection.charge(cost::CONTROL);
+            return match self.connection.on_unidirectional_reset(id) {
+                Ok(()) => Ok(None),
+                Err(error) => self.failed(error),
+            };
+        }
+        // Also where our answer was faster: the client makes us work for nothing.
+        self.connection.charge(cost::RESET);
+        let Some(key) = self.connection.streams.find(id) else {
+            return Ok(None);
+        };
+        if !self.state(key).can_recv() {
+            return Ok(None);
+        }
+        Ok(self.cancel(key, code))
+    }
+
+    /// The client has sent STOP_SENDING: it does not want what we send on the stream. Gives the [`Received::Reset`] of a request.
+    ///
+    /// # Errors
+    /// [`PeerError::ClosedCriticalStream`]
+    pub fn on_stop_sending(
+        &mut self,
+        id: StreamId,
+        code: ErrorCode,
+    ) -> Result<Option<Received>, PeerError> {
+        if self.connection.has_failed {
+            return Ok(None);
+        }
+        if id.is_unidirectional() {
+            return self.failed(PeerError::ClosedCriticalStream);
+        }
+        self.connection.charge(cost::RESET);
+        let Some(key) = self.connection.streams.find(id) else {
+            return Ok(None);
+        };
+        if !self.state(key).can_send() {
+            return Ok(None);
+        }
+        Ok(self.cancel(key, code))
+    }
+
+    /// The client has given a request up.
+    fn cancel(&mut self, key: StreamKey, code: ErrorCode) -> Option<Received> {
+        let ours = ErrorCode::REQUEST_CANCELLED;
+        self.connection.abort(key, ours, ours);
+        let stream = self.connection.streams.get(key)?;
+        if !stream.is_reported {
+            self.connection.remove(key);
+            return None;
+        }
+        Some(Received::Reset {
+            stream: key,
+            code,
+            by_us: false,
+        })
+    }
+
+    /// An HTTP datagram has come (RFC 9297 §2.1). Gives the stream it is for, and where in `datagram` its payload begins. `None`: there
+    /// is no tunnel any more, or not yet, and the datagram is dropped.
+    ///
+    /// # Errors
+    /// [`PeerError::Datagram`]
+    pub fn on_datagram(
+        &mut self,
+        datagram: &[u8],
+    ) -> Result<Option<(StreamKey, usize)>, PeerError> {
+        if self.connection.has_failed {
+            return Ok(None);
+        }
+        let Some((quarter, payload)) = varint::decode(datagram) else {
+            return self.failed(PeerError::Datagram);
+        };
+        if quarter > varint::MAX / 4 {
+            return self.failed(PeerError::Datagram);
+        }
+        let Some(key) = self.find(StreamId::new(quarter * 4)) else {
+            return Ok(None);
+        };
+        let is_tunnel = self
+            .connection
+            .streams
+            .get(key)
+            .is_some_and(|stream| stream.is_tunnel && stream.state.can_recv());
+        Ok(is_tunnel.then_some((key, datagram.len() - payload.len())))
+    }
+}

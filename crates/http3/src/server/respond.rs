@@ -1,0 +1,180 @@
+//! What we send: heads, content, their end.
+
+use h2o_http::field_section::encode_fields;
+use h2o_http::priority::PriorityField;
+use h2o_http::{Headers, Known, Name, ResponseHead, StatusCode};
+
+use super::ServerConnection;
+use crate::error::ErrorCode;
+use crate::frame::{self, FrameType};
+use crate::qpack::Encoder;
+use crate::stream::{State, StreamKey};
+use crate::varint;
+
+impl ServerConnection {
+    /// Writes the final response head of a stream to `out`; `end_stream` if no content follows. Gives the bytes of its field section
+    /// on the wire.
+    #[inline]
+    pub fn respond(
+        &mut self,
+        key: StreamKey,
+        head: &ResponseHead<'_>,
+        end_stream: bool,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some(stream) = self.connection.streams.get_mut(key) else {
+            return 0;
+        };
+        if !stream.state.can_send() {
+            return 0;
+        }
+        stream.has_response = true;
+        let at = frame::begin_section(out);
+        encode_head(&mut self.connection.encoder, head, out);
+        let len = frame::end_section(out, at);
+        if end_stream {
+            self.connection.end_send(key);
+        }
+        len
+    }
+
+    /// Writes an informational response (RFC 9110 §15.2). Gives the bytes of its field section.
+    pub fn inform(
+        &mut self,
+        key: StreamKey,
+        status: StatusCode,
+        headers: &Headers,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some(stream) = self.connection.streams.get(key) else {
+            return 0;
+        };
+        if !stream.state.can_send() || stream.has_response {
+            return 0;
+        }
+        let at = frame::begin_section(out);
+        let encoder = &mut self.connection.encoder;
+        encoder.begin(out);
+        encoder.status(status, out);
+        encode_fields(headers, |name, value| encoder.field(name, value, out));
+        frame::end_section(out, at)
+    }
+
+    /// Says that the `priority` field of the response, whose head is written, changes what the client asked for (RFC 9218 §8).
+    pub fn schedule(&mut self, key: StreamKey, field: PriorityField) {
+        let priority = field.over(self.priority(key));
+        self.connection.prioritize(key, priority);
+    }
+
+    /// The caller has something to send on the stream, and the transport takes it; or not.
+    #[inline]
+    pub fn set_ready(&mut self, key: StreamKey, is_ready: bool) {
+        self.connection.set_ready(key, is_ready);
+    }
+
+    /// The stream whose turn it is to send a piece of content.
+    #[inline]
+    pub fn poll_send(&mut self) -> Option<StreamKey> {
+        self.connection.next_ready()
+    }
+
+    /// Writes a DATA frame with `data`; `end_stream` if it is the last one.
+    #[inline]
+    pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
+        if self.begin_data(key, data.len() as u64, end_stream, out) {
+            out.extend_from_slice(data);
+        }
+    }
+
+    /// Writes the header of a DATA frame with `len` bytes of content, which the caller writes behind it; `end_stream` if that is the
+    /// last one. False: the stream takes nothing any more. Without content only the end is noted.
+    #[inline]
+    pub fn begin_data(
+        &mut self,
+        key: StreamKey,
+        len: u64,
+        end_stream: bool,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Some(stream) = self.connection.streams.get_mut(key) else {
+            return false;
+        };
+        if !stream.state.can_send() {
+            return false;
+        }
+        stream.sent += len;
+        if len > 0 {
+            frame::header(FrameType::DATA, len, out);
+        }
+        if end_stream {
+            self.connection.end_send(key);
+        }
+        true
+    }
+
+    /// The content ended: with `trailers`, or with the stream alone. The caller ends the stream behind what is written.
+    pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
+        let Some(stream) = self.connection.streams.get(key) else {
+            return;
+        };
+        if !stream.state.can_send() {
+            return;
+        }
+        if let Some(trailers) = trailers.filter(|_| !stream.is_tunnel) {
+            let at = frame::begin_section(out);
+            let encoder = &mut self.connection.encoder;
+            encoder.begin(out);
+            encode_fields(trailers, |name, value| encoder.field(name, value, out));
+            frame::end_section(out, at);
+        }
+        self.connection.end_send(key);
+    }
+
+    /// Ends a stream at once.
+    pub fn reset(&mut self, key: StreamKey, code: ErrorCode) {
+        self.connection.abort(key, code, code);
+    }
+
+    /// The caller is done with a stream. One that is not over is reset; where we have sent all we had to send, the client is only told
+    /// that the rest of its request is not wanted.
+    #[inline]
+    pub fn release(&mut self, key: StreamKey) {
+        match self.state(key) {
+            State::Closed => {}
+            State::HalfClosedLocal | State::Open | State::HalfClosedRemote => self
+                .connection
+                .abort(key, ErrorCode::INTERNAL_ERROR, ErrorCode::EARLY_RESPONSE),
+        }
+        self.connection.remove(key);
+    }
+
+    /// Begins an HTTP datagram of a tunnel (RFC 9297 §2.1); its payload follows. False: the client takes none, or has not said so
+    /// yet, or there is no tunnel, and nothing is written.
+    pub fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {
+        let takes = self
+            .connection
+            .peer
+            .is_some_and(|settings| settings.datagrams);
+        let Some(stream) = self.connection.streams.get(key) else {
+            return false;
+        };
+        if !takes || !stream.is_tunnel || !stream.state.can_send() {
+            return false;
+        }
+        varint::encode(stream.id.get() / 4, out);
+        true
+    }
+}
+
+fn encode_head(encoder: &mut Encoder, head: &ResponseHead<'_>, out: &mut Vec<u8>) {
+    encoder.begin(out);
+    encoder.status(head.status, out);
+    if let Some(server) = head.server {
+        encoder.field(Name::Known(Known::Server), server, out);
+    }
+    if let Some(length) = head.length {
+        let name = Name::Known(Known::ContentLength);
+        encoder.field(name, itoa::Buffer::new().format(length).as_bytes(), out);
+    }
+    encode_fields(head.headers, |name, value| encoder.field(name, value, out));
+}

@@ -1,0 +1,236 @@
+//! Settings: ours, and those of the peer (RFC 9114 §7.2.4).
+
+use std::time::Duration;
+
+use crate::error::PeerError;
+use crate::frame::{self, FrameType};
+use crate::varint;
+
+/// SETTINGS_QPACK_MAX_TABLE_CAPACITY (RFC 9204 §5).
+pub const QPACK_MAX_TABLE_CAPACITY: u64 = 0x01;
+/// SETTINGS_MAX_FIELD_SECTION_SIZE.
+pub const MAX_FIELD_SECTION_SIZE: u64 = 0x06;
+/// SETTINGS_QPACK_BLOCKED_STREAMS (RFC 9204 §5).
+pub const QPACK_BLOCKED_STREAMS: u64 = 0x07;
+/// SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 9220).
+pub const ENABLE_CONNECT_PROTOCOL: u64 = 0x08;
+/// SETTINGS_H3_DATAGRAM (RFC 9297).
+pub const H3_DATAGRAM: u64 = 0x33;
+/// SETTINGS_H3_DATAGRAM of the drafts.
+pub const H3_DATAGRAM_DRAFT: u64 = 0x276;
+
+/// What the local side of a server connection allows.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Requests that a client may have open, and of which the field sections may wait for our table (`max-streams-bidi`).
+    pub max_streams: u32,
+    /// Bytes of the table that the client may fill (`qpack-decoder-table-capacity`). 0: none, and no section waits.
+    pub qpack_decoder_capacity: u32,
+    /// Bytes of the client's table that we fill at most (`qpack-encoder-table-capacity`).
+    pub qpack_encoder_capacity: u32,
+    /// Largest request content, bytes (`limit-request-body`).
+    pub limit_request_body: u64,
+    /// Time after the last GOAWAY of a graceful shutdown until the connection is closed; `None`: as long as it takes
+    /// (`http3-graceful-shutdown-timeout`).
+    pub graceful_shutdown_timeout: Option<Duration>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_streams: 100,
+            qpack_decoder_capacity: 16_384,
+            qpack_encoder_capacity: 16_384,
+            limit_request_body: 1 << 30,
+            graceful_shutdown_timeout: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Appends the SETTINGS frame.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let mut values = vec![(H3_DATAGRAM, 1), (H3_DATAGRAM_DRAFT, 1)];
+        if self.qpack_decoder_capacity > 0 {
+            values.push((
+                QPACK_MAX_TABLE_CAPACITY,
+                u64::from(self.qpack_decoder_capacity),
+            ));
+            values.push((QPACK_BLOCKED_STREAMS, u64::from(self.max_streams)));
+        }
+        values.push((ENABLE_CONNECT_PROTOCOL, 1));
+        write_values(&values, out);
+    }
+}
+
+/// Appends a SETTINGS frame with these values.
+pub(crate) fn write_values(values: &[(u64, u64)], out: &mut Vec<u8>) {
+    let mut payload = Vec::new();
+    for &(id, value) in values {
+        varint::encode(id, &mut payload);
+        varint::encode(value, &mut payload);
+    }
+    frame::write(FrameType::SETTINGS, &payload, out);
+}
+
+/// The settings a peer has announced, or their initial values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerSettings {
+    /// Bytes that its decoder's table may have.
+    pub qpack_max_table_capacity: u64,
+    /// Streams of which the field sections may wait for that table.
+    pub qpack_blocked_streams: u64,
+    /// The largest field section that it takes, counted as RFC 9114 §4.2.2 says; `None`: any.
+    pub max_field_section_size: Option<u64>,
+    /// Whether it takes extended CONNECT (RFC 9220).
+    pub enable_connect_protocol: bool,
+    /// Whether it takes HTTP datagrams (RFC 9297).
+    pub datagrams: bool,
+}
+
+impl PeerSettings {
+    /// Reads the payload of a SETTINGS frame. `has_datagrams`: the transport has agreed on datagrams.
+    ///
+    /// # Errors
+    /// [`PeerError::SettingsMalformed`], [`PeerError::SettingsInvalid`]
+    pub fn parse(mut payload: &[u8], has_datagrams: bool) -> Result<Self, PeerError> {
+        const KNOWN: [u64; 6] = [
+            QPACK_MAX_TABLE_CAPACITY,
+            MAX_FIELD_SECTION_SIZE,
+            QPACK_BLOCKED_STREAMS,
+            ENABLE_CONNECT_PROTOCOL,
+            H3_DATAGRAM,
+            H3_DATAGRAM_DRAFT,
+        ];
+        let mut settings = Self::default();
+        let mut seen = [false; KNOWN.len()];
+        while !payload.is_empty() {
+            let value =
+                varint::decode(payload).and_then(|(id, rest)| Some((id, varint::decode(rest)?)));
+            let Some((id, (value, rest))) = value else {
+                return Err(PeerError::SettingsMalformed);
+            };
+            payload = rest;
+            if let Some(at) = KNOWN.iter().position(|&known| known == id)
+                && std::mem::replace(&mut seen[at], true)
+            {
+                return Err(PeerError::SettingsInvalid);
+            }
+            match id {
+                QPACK_MAX_TABLE_CAPACITY => settings.qpack_max_table_capacity = value,
+                MAX_FIELD_SECTION_SIZE => settings.max_field_section_size = Some(value),
+                QPACK_BLOCKED_STREAMS => settings.qpack_blocked_streams = value,
+                ENABLE_CONNECT_PROTOCOL => settings.enable_connect_protocol = flag(value)?,
+                H3_DATAGRAM | H3_DATAGRAM_DRAFT => {
+                    let takes = flag(value)?;
+                    if takes && !has_datagrams {
+                        return Err(PeerError::SettingsMalformed);
+                    }
+                    settings.datagrams |= takes;
+                }
+                // HTTP/2 has these (RFC 9114 §7.2.4.1).
+                0x02..=0x05 => return Err(PeerError::SettingsInvalid),
+                _ => {} // RFC 9114 §7.2.4: unknown settings are ignored.
+            }
+        }
+        Ok(settings)
+    }
+}
+
+const fn flag(value: u64) -> Result<bool, PeerError> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(PeerError::SettingsMalformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked() {
+        let ok = PeerSettings::default();
+        type Case<'a> = (&'a [(u64, u64)], Result<PeerSettings, PeerError>);
+        let cases: &[Case<'_>] = &[
+            (&[], Ok(ok)),
+            (
+                &[(QPACK_MAX_TABLE_CAPACITY, varint::MAX)],
+                Ok(PeerSettings {
+                    qpack_max_table_capacity: varint::MAX,
+                    ..ok
+                }),
+            ),
+            (
+                &[(MAX_FIELD_SECTION_SIZE, 0), (QPACK_BLOCKED_STREAMS, 7)],
+                Ok(PeerSettings {
+                    max_field_section_size: Some(0),
+                    qpack_blocked_streams: 7,
+                    ..ok
+                }),
+            ),
+            (
+                &[
+                    (ENABLE_CONNECT_PROTOCOL, 1),
+                    (H3_DATAGRAM, 1),
+                    (H3_DATAGRAM_DRAFT, 1),
+                ],
+                Ok(PeerSettings {
+                    enable_connect_protocol: true,
+                    datagrams: true,
+                    ..ok
+                }),
+            ),
+            (&[(H3_DATAGRAM, 0), (0x21, 5), (0x21, 6)], Ok(ok)),
+            (
+                &[(ENABLE_CONNECT_PROTOCOL, 2)],
+                Err(PeerError::SettingsMalformed),
+            ),
+            (&[(H3_DATAGRAM, 2)], Err(PeerError::SettingsMalformed)),
+            (&[(0x02, 0)], Err(PeerError::SettingsInvalid)),
+            (&[(0x05, 0)], Err(PeerError::SettingsInvalid)),
+            (
+                &[(H3_DATAGRAM, 1), (H3_DATAGRAM, 1)],
+                Err(PeerError::SettingsInvalid),
+            ),
+        ];
+        for (values, want) in cases {
+            let mut frame = Vec::new();
+            write_values(values, &mut frame);
+            let payload = &frame[2..];
+            assert_eq!(PeerSettings::parse(payload, true), *want, "{values:?}");
+            if let Some((_, cut)) = payload.split_last() {
+                let got = PeerSettings::parse(cut, true);
+                assert_ne!(got, Ok(ok), "{values:?}: cut off");
+            }
+        }
+    }
+
+    #[test]
+    fn datagrams_need_the_transport() {
+        let payload = [0x33, 1];
+        assert!(PeerSettings::parse(&payload, true).is_ok_and(|settings| settings.datagrams));
+        let error = Err(PeerError::SettingsMalformed);
+        assert_eq!(PeerSettings::parse(&payload, false), error);
+        assert!(PeerSettings::parse(&[0x33, 0], false).is_ok());
+    }
+
+    #[test]
+    fn ours_are_in_the_order_of_h2o() {
+        let mut out = Vec::new();
+        Settings::default().write(&mut out);
+        let want = b"\x04\x0f\x33\x01\x42\x76\x01\x01\x80\x00\x40\x00\x07\x40\x64\x08\x01";
+        assert_eq!(
+            out.escape_ascii().to_string(),
+            want.escape_ascii().to_string()
+        );
+        out.clear();
+        let settings = Settings {
+            qpack_decoder_capacity: 0,
+            ..Settings::default()
+        };
+        settings.write(&mut out);
+        assert_eq!(out, b"\x04\x07\x33\x01\x42\x76\x01\x08\x01");
+    }
+}

@@ -1,0 +1,231 @@
+//! Request streams: their states, and where they are kept.
+
+use h2o_http::priority::PriorityParameters;
+use slab::Slab;
+
+use crate::frame::FrameReader;
+use crate::stream_id::StreamId;
+
+/// A request stream of one connection, from the event that tells of it until it is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamKey(u32);
+
+impl StreamKey {
+    /// Small numbers, used again once a stream is released: an index for what the caller keeps about streams.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The stream with that [index](Self::index).
+    #[must_use]
+    pub const fn from_index(index: u32) -> Self {
+        Self(index)
+    }
+
+    pub(crate) const fn slot(self) -> u32 {
+        self.0
+    }
+}
+
+/// The states of a stream that is not released (RFC 9000 §3.4, both directions in one).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Both sides may send.
+    Open,
+    /// We have sent all we had.
+    HalfClosedLocal,
+    /// The peer has sent all it had.
+    HalfClosedRemote,
+    /// Nothing is sent any more; the caller has not released the stream yet.
+    Closed,
+}
+
+impl State {
+    /// True while we may send.
+    pub(crate) const fn can_send(self) -> bool {
+        matches!(self, Self::Open | Self::HalfClosedRemote)
+    }
+
+    /// True while the peer may send.
+    pub(crate) const fn can_recv(self) -> bool {
+        matches!(self, Self::Open | Self::HalfClosedLocal)
+    }
+
+    /// The state once we have sent all.
+    pub(crate) const fn end_send(self) -> Self {
+        match self {
+            Self::Open => Self::HalfClosedLocal,
+            Self::HalfClosedRemote => Self::Closed,
+            Self::HalfClosedLocal | Self::Closed => self,
+        }
+    }
+
+    /// The state once the peer has sent all.
+    pub(crate) const fn end_recv(self) -> Self {
+        match self {
+            Self::Open => Self::HalfClosedRemote,
+            Self::HalfClosedLocal => Self::Closed,
+            Self::HalfClosedRemote | Self::Closed => self,
+        }
+    }
+}
+
+/// What the peer's message has come to (RFC 9114 §4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its head is due.
+    Head,
+    /// Content or trailers are due.
+    Content,
+    /// The trailers have come.
+    Trailers,
+}
+
+/// What one stream is to the engine.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) id: StreamId,
+    pub(crate) state: State,
+    pub(crate) stage: Stage,
+    pub(crate) reader: FrameReader,
+    /// A field section that waits for the table, and for how many insertions.
+    pub(crate) blocked: Option<Box<BlockedSection>>,
+    /// `content-length` of the message that comes in.
+    pub(crate) declared: Option<u64>,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    /// Bytes pass both ways in DATA frames; there are no trailers.
+    pub(crate) is_tunnel: bool,
+    /// The caller knows of it.
+    pub(crate) is_reported: bool,
+    /// The final response head was received (client role) or sent (server role).
+    pub(crate) has_response: bool,
+    pub(crate) priority: PriorityParameters,
+    /// A PRIORITY_UPDATE has said so: the field of the request does not count (RFC 9218 §7.2).
+    pub(crate) has_priority: bool,
+}
+
+/// A field section that refers to entries that have not come.
+#[derive(Debug)]
+pub(crate) struct BlockedSection {
+    pub(crate) bytes: Vec<u8>,
+    /// Insertions that it waits for.
+    pub(crate) required: u64,
+}
+
+impl Stream {
+    pub(crate) const fn new(id: StreamId) -> Self {
+        Self {
+            id,
+            state: State::Open,
+            stage: Stage::Head,
+            reader: FrameReader::new(),
+            blocked: None,
+            declared: None,
+            received: 0,
+            sent: 0,
+            is_tunnel: false,
+            is_reported: false,
+            has_response: false,
+            priority: PriorityParameters::DEFAULT,
+            has_priority: false,
+        }
+    }
+
+    /// Bytes of memory held beside the slot.
+    fn retained(&self) -> usize {
+        let blocked = self.blocked.as_ref();
+        self.reader.retained() + blocked.map_or(0, |section| section.bytes.capacity())
+    }
+}
+
+/// The request streams of a connection that are not released.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    slots: Slab<Stream>,
+    /// Identifier and slot of all of them, in order of identifiers: new ones come last.
+    order: Vec<(StreamId, u32)>,
+}
+
+impl Streams {
+    pub(crate) const fn new() -> Self {
+        Self {
+            slots: Slab::new(),
+            order: Vec::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, stream: Stream) -> StreamKey {
+        let id = stream.id;
+        let index = u32::try_from(self.slots.insert(stream)).expect(
+            "a connection has no more streams at a time than the limit on them, which has 32 bits",
+        );
+        match self.order.last() {
+            Some(&(last, _)) if last > id => {
+                let at = self.order.partition_point(|&(other, _)| other < id);
+                self.order.insert(at, (id, index));
+            }
+            _ => self.order.push((id, index)),
+        }
+        StreamKey(index)
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, id: StreamId) -> Option<StreamKey> {
+        let at = self.order.binary_search_by_key(&id, |&(id, _)| id).ok()?;
+        Some(StreamKey(self.order[at].1))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, key: StreamKey) -> Option<&Stream> {
+        self.slots.get(key.index())
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
+        self.slots.get_mut(key.index())
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, key: StreamKey) -> Option<Stream> {
+        let stream = self.slots.try_remove(key.index())?;
+        if self
+            .order
+            .last()
+            .is_some_and(|&(last, _)| last == stream.id)
+        {
+            self.order.pop();
+        } else if let Ok(at) = self.order.binary_search_by_key(&stream.id, |&(id, _)| id) {
+            self.order.remove(at);
+        }
+        Some(stream)
+    }
+
+    /// All streams, in order of identifiers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (StreamKey, &Stream)> {
+        self.order.iter().filter_map(|&(_, index)| {
+            let key = StreamKey(index);
+            self.get(key).map(|stream| (key, stream))
+        })
+    }
+
+    /// Gives memory back when no stream is left.
+    pub(crate) fn shrink(&mut self) {
+        if self.slots.is_empty() {
+            self.slots = Slab::new();
+            self.order = Vec::new();
+        }
+    }
+
+    pub(crate) fn retained(&self) -> usize {
+        let held: usize = self.slots.iter().map(|(_, stream)| stream.retained()).sum();
+        held + self.slots.capacity() * size_of::<Stream>()
+            + self.order.capacity() * size_of::<(StreamId, u32)>()
+    }
+}

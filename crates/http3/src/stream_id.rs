@@ -1,0 +1,40 @@
+//! Identifiers of QUIC streams (RFC 9000 §2.1).
+
+/// Identifies a stream of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(u64);
+
+impl StreamId {
+    /// The first one of which a GOAWAY that announces a shutdown says that requests are not looked at (RFC 9114 §5.2).
+    pub const MAX_REQUEST: Self = Self((1 << 62) - 4);
+
+    /// The stream with this identifier.
+    #[must_use]
+    pub const fn new(id: u64) -> Self {
+        Self(id)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whether the client has opened it.
+    #[must_use]
+    pub const fn is_client(self) -> bool {
+        self.0 & 1 == 0
+    }
+
+    /// Whether only the side that has opened it sends on it.
+    #[must_use]
+    pub const fn is_unidirectional(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    /// Whether it carries a request (RFC 9114 §6.1).
+    #[must_use]
+    pub const fn is_request(self) -> bool {
+        self.0 & 3 == 0
+    }
+}

@@ -1,0 +1,84 @@
+//! Integers of variable length (RFC 9000 §16).
+
+/// The largest integer.
+pub const MAX: u64 = (1 << 62) - 1;
+
+/// Bytes that the integer beginning with `first` takes.
+#[inline]
+#[must_use]
+pub const fn len_of(first: u8) -> usize {
+    1 << (first >> 6)
+}
+
+/// The integer at the start of `input`, and what follows it. `None`: it is not complete.
+#[inline]
+#[must_use]
+pub fn decode(input: &[u8]) -> Option<(u64, &[u8])> {
+    let first = *input.first()?;
+    let (bytes, rest) = input.split_at_checked(len_of(first))?;
+    let value = bytes
+        .iter()
+        .fold(0, |value, &byte| value << 8 | u64::from(byte));
+    Some((value & (u64::MAX >> (66 - 8 * bytes.len())), rest))
+}
+
+/// Appends `value`, which is at most [`MAX`], in as few bytes as it needs.
+#[inline]
+pub fn encode(value: u64, out: &mut Vec<u8>) {
+    debug_assert!(value <= MAX);
+    let [a, b, c, d, e, f, g, h] = value.to_be_bytes();
+    match value {
+        0..0x40 => out.push(h),
+        0x40..0x4000 => out.extend_from_slice(&[0x40 | g, h]),
+        0x4000..0x4000_0000 => out.extend_from_slice(&[0x80 | e, f, g, h]),
+        _ => out.extend_from_slice(&[0xc0 | a, b, c, d, e, f, g, h]),
+    }
+}
+
+/// Bytes that [`encode`] appends.
+#[must_use]
+pub const fn encoded_len(value: u64) -> usize {
+    match value {
+        0..0x40 => 1,
+        0x40..0x4000 => 2,
+        0x4000..0x4000_0000 => 4,
+        _ => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_examples_of_rfc_9000_appendix_a_1() {
+        let cases: &[(&[u8], u64)] = &[
+            (
+                &[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c],
+                151_288_809_941_952_652,
+            ),
+            (&[0x9d, 0x7f, 0x3e, 0x7d], 494_878_333),
+            (&[0x7b, 0xbd], 15_293),
+            (&[0x25], 37),
+            (&[0x40, 0x25], 37),
+        ];
+        for &(bytes, value) in cases {
+            assert_eq!(decode(bytes), Some((value, &[][..])));
+        }
+    }
+
+    #[test]
+    fn integers_come_back_and_prefixes_of_them_are_incomplete() {
+        let edges = [0, 0x3f, 0x40, 0x3fff, 0x4000, 0x3fff_ffff, 0x4000_0000, MAX];
+        for value in edges {
+            let mut bytes = Vec::new();
+            encode(value, &mut bytes);
+            assert_eq!(bytes.len(), encoded_len(value));
+            for end in 0..bytes.len() {
+                assert_eq!(decode(&bytes[..end]), None);
+            }
+            bytes.push(0xff);
+            assert_eq!(decode(&bytes), Some((value, &[0xff][..])));
+        }
+    }
+}
