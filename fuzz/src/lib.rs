@@ -16,6 +16,7 @@ mod http2_client;
 mod http2_messages;
 mod http2_output;
 mod http2_server;
+mod http3_server;
 mod path;
 mod proxied;
 mod proxy_requests;
@@ -38,6 +39,7 @@ pub use configuration::configuration;
 pub use hpack::{hpack_decode, hpack_round_trip};
 pub use http2_client::http2_client;
 pub use http2_server::http2_server;
+pub use http3_server::http3_server;
 pub use path::path;
 pub use proxy_requests::proxy_requests;
 pub use proxy_responses::proxy_responses;
@@ -64,6 +66,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("hpack_round_trip", hpack_round_trip),
     ("http2_client", http2_client),
     ("http2_server", http2_server),
+    ("http3_server", http3_server),
     ("path", path),
     ("proxy_requests", proxy_requests),
     ("proxy_responses", proxy_responses),

@@ -145,6 +145,13 @@ impl FrameReader {
         input: &mut &'i [u8],
         accept: impl FnOnce(FrameType, u64) -> Result<Disposition, E>,
     ) -> Result<Option<Piece<'i>>, E> {
+        if let Place::Skip(left) = &mut self.place {
+            take_up_to(input, left);
+            if *left > 0 {
+                return Ok(None);
+            }
+            self.place = BETWEEN;
+        }
         if let Place::Header { .. } = self.place {
             let Some((kind, len)) = self.header(input) else {
                 return Ok(None);
@@ -209,20 +216,13 @@ impl FrameReader {
             return None;
         }
         match &mut self.place {
-            Place::Header { .. } => None,
+            Place::Header { .. } | Place::Skip(_) => None,
             Place::Content(left) => {
                 let piece = take_up_to(input, left);
                 if *left == 0 {
                     self.place = BETWEEN;
                 }
                 Some(Piece::Data(piece))
-            }
-            Place::Skip(left) => {
-                take_up_to(input, left);
-                if *left == 0 {
-                    self.place = BETWEEN;
-                }
-                Some(Piece::Skipped)
             }
             Place::Whole { kind, left, bytes } => {
                 let (piece, rest) = input.split_at((*left).min(input.len()));

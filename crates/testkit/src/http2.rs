@@ -9,4 +9,5 @@ mod hpack;
 
 pub use connection::{Answer, GoAway, Http2, PREFACE, Received};
 pub use frame::{Frame, code, flag, kind, setting};
+pub(crate) use hpack::decode_huffman;
 pub use hpack::{Decoder, Field, Indexing, encode, encode_integer, encode_with, get, post};

@@ -4,6 +4,7 @@
 //! server does not run.
 
 pub mod http2;
+pub mod http3;
 mod patience;
 mod random;
 #[cfg(feature = "runtime")]

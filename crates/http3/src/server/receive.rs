@@ -254,8 +254,9 @@ impl ServerConnection {
                 let limit = self.settings.limit_request_body;
                 self.connection.on_content(key, data.len(), limit)?;
                 let end = len - rest.len();
+                // If it may not end here the next step says so: what came is told however it was cut.
+                let is_end = is_end && self.connection.check_end(key).is_ok();
                 if is_end {
-                    self.connection.check_end(key)?;
                     self.connection.end_recv(key);
                 }
                 Ok(Some(Received::Data {

@@ -239,7 +239,8 @@ const CODE_LENGTHS: [u8; 257] = [
     30,
 ];
 
-fn decode_huffman(bytes: &[u8]) -> Vec<u8> {
+/// The text of a Huffman code.
+pub(crate) fn decode_huffman(bytes: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     let (mut code, mut length) = (0_u32, 0_u8);
     for byte in bytes {

@@ -1,0 +1,87 @@
+//! What the tests of this crate share.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+pub(crate) mod server;
+
+use h2o_testkit::http3::{Frame, encode, kind, varint};
+
+pub(crate) type Fields<'a> = &'a [(&'a str, &'a str)];
+
+pub(crate) const GET: Fields<'static> = &[
+    (":method", "GET"),
+    (":scheme", "https"),
+    (":authority", "a.example"),
+    (":path", "/"),
+];
+pub(crate) const POST: Fields<'static> = &[
+    (":method", "POST"),
+    (":scheme", "https"),
+    (":authority", "a.example"),
+    (":path", "/"),
+];
+pub(crate) const CONNECT: Fields<'static> =
+    &[(":method", "CONNECT"), (":authority", "b.example:443")];
+
+/// Streams of a client.
+pub(crate) const CONTROL: u64 = 2;
+pub(crate) const ENCODER: u64 = 6;
+pub(crate) const DECODER: u64 = 10;
+
+/// HEADERS without references; tests can have any byte in a `str`, as Latin-1.
+pub(crate) fn headers(fields: Fields<'_>) -> Vec<u8> {
+    let bytes = |text: &str| -> Vec<u8> {
+        let bytes = text.chars().map(|c| u8::try_from(c).expect("Latin-1"));
+        bytes.collect()
+    };
+    let fields: Vec<_> = fields
+        .iter()
+        .map(|(name, value)| (bytes(name), bytes(value)))
+        .collect();
+    Frame::headers(encode(&fields)).bytes()
+}
+
+pub(crate) fn data(content: &[u8]) -> Vec<u8> {
+    Frame::data(content).bytes()
+}
+
+pub(crate) fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
+    Frame::new(kind, payload).bytes()
+}
+
+/// The beginning of a control stream.
+pub(crate) fn control(settings: &[(u64, u64)]) -> Vec<u8> {
+    [varint(0), Frame::settings(settings).bytes()].concat()
+}
+
+/// Where an input is cut: whole, in two at every byte (at some, if it is long), and byte by byte.
+pub(crate) fn ways_to_cut(len: usize) -> Vec<Vec<usize>> {
+    let step = len / 300 + 1;
+    let mut ways = vec![Vec::new(), (1..len).collect()];
+    ways.extend((1..len).step_by(step).map(|at| vec![at]));
+    ways
+}
+
+/// The pieces of `input` between the cuts.
+pub(crate) fn pieces<'a>(input: &'a [u8], cuts: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
+    let starts = std::iter::once(0).chain(cuts.iter().copied());
+    let ends = cuts.iter().copied().chain([input.len()]);
+    starts.zip(ends).map(|(start, end)| &input[start..end])
+}
+
+/// What happened, in words that tests can list.
+#[track_caller]
+pub(crate) fn assert_said(got: &[String], want: &[&str], why: &str) {
+    assert_eq!(got, want, "{why}");
+}
+
+/// The name of a frame's type.
+pub(crate) fn name(kind: u64) -> String {
+    match kind {
+        kind::DATA => "DATA".to_owned(),
+        kind::HEADERS => "HEADERS".to_owned(),
+        kind::SETTINGS => "SETTINGS".to_owned(),
+        kind::GOAWAY => "GOAWAY".to_owned(),
+        kind::MAX_PUSH_ID => "MAX_PUSH_ID".to_owned(),
+        other => format!("{other:#x}"),
+    }
+}

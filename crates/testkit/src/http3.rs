@@ -1,0 +1,7 @@
+//! HTTP/3 as a peer of the server speaks it, for tests: frames and QPACK, by code that shares nothing with the engine.
+
+mod frame;
+mod qpack;
+
+pub use frame::{Frame, code, kind, setting, varint};
+pub use qpack::{Blocked, Decoder, STATIC, encode, encode_literal, instruction, section_prefix};

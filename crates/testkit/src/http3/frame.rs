@@ -1,0 +1,205 @@
+//! Frames (RFC 9114 §7).
+
+/// Types of frames.
+pub mod kind {
+    #![allow(missing_docs, reason = "the constants are the registered names")]
+    pub const DATA: u64 = 0x00;
+    pub const HEADERS: u64 = 0x01;
+    pub const CANCEL_PUSH: u64 = 0x03;
+    pub const SETTINGS: u64 = 0x04;
+    pub const PUSH_PROMISE: u64 = 0x05;
+    pub const GOAWAY: u64 = 0x07;
+    pub const MAX_PUSH_ID: u64 = 0x0d;
+    pub const PRIORITY_UPDATE: u64 = 0xf0700;
+    pub const PRIORITY_UPDATE_PUSH: u64 = 0xf0701;
+}
+
+/// Codes of errors, by name (RFC 9114 §8.1, RFC 9204 §6, RFC 9297 §5.2).
+pub mod code {
+    /// The name of a code.
+    #[must_use]
+    pub fn name(code: u64) -> String {
+        let name = match code {
+            0x33 => "H3_DATAGRAM_ERROR",
+            0x100 => "H3_NO_ERROR",
+            0x101 => "H3_GENERAL_PROTOCOL_ERROR",
+            0x102 => "H3_INTERNAL_ERROR",
+            0x103 => "H3_STREAM_CREATION_ERROR",
+            0x104 => "H3_CLOSED_CRITICAL_STREAM",
+            0x105 => "H3_FRAME_UNEXPECTED",
+            0x106 => "H3_FRAME_ERROR",
+            0x107 => "H3_EXCESSIVE_LOAD",
+            0x108 => "H3_ID_ERROR",
+            0x109 => "H3_SETTINGS_ERROR",
+            0x10a => "H3_MISSING_SETTINGS",
+            0x10b => "H3_REQUEST_REJECTED",
+            0x10c => "H3_REQUEST_CANCELLED",
+            0x10d => "H3_REQUEST_INCOMPLETE",
+            0x10e => "H3_MESSAGE_ERROR",
+            0x10f => "H3_CONNECT_ERROR",
+            0x110 => "H3_VERSION_FALLBACK",
+            0x200 => "QPACK_DECOMPRESSION_FAILED",
+            0x201 => "QPACK_ENCODER_STREAM_ERROR",
+            0x202 => "QPACK_DECODER_STREAM_ERROR",
+            other => return format!("{other:#x}"),
+        };
+        name.to_owned()
+    }
+}
+
+/// Identifiers of settings.
+pub mod setting {
+    #![allow(missing_docs, reason = "the constants are the registered names")]
+    pub const QPACK_MAX_TABLE_CAPACITY: u64 = 0x01;
+    pub const MAX_FIELD_SECTION_SIZE: u64 = 0x06;
+    pub const QPACK_BLOCKED_STREAMS: u64 = 0x07;
+    pub const ENABLE_CONNECT_PROTOCOL: u64 = 0x08;
+    pub const H3_DATAGRAM: u64 = 0x33;
+}
+
+/// An integer of variable length (RFC 9000 §16).
+///
+/// # Panics
+/// If it has more than 62 bits.
+#[must_use]
+pub fn varint(value: u64) -> Vec<u8> {
+    let (bits, len) = [(6, 1), (14, 2), (30, 4), (62, 8)]
+        .into_iter()
+        .find(|(bits, _)| value < 1 << bits)
+        .expect("at most 62 bits");
+    let tag = u64::from(len == 2) + 2 * u64::from(len == 4) + 3 * u64::from(len == 8);
+    let tagged = value | tag << bits;
+    tagged.to_be_bytes()[8 - len..].to_vec()
+}
+
+/// The integer at the start of `bytes`, and what follows.
+fn parse_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let len = match bytes.first()? >> 6 {
+        0 => 1,
+        1 => 2,
+        2 => 4,
+        _ => 8,
+    };
+    let (integer, rest) = bytes.split_at_checked(len)?;
+    let mut value = u64::from(integer[0] & 0x3f);
+    for byte in &integer[1..] {
+        value = value * 256 + u64::from(*byte);
+    }
+    Some((value, rest))
+}
+
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Its type.
+    pub kind: u64,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+impl Frame {
+    /// A frame of any type.
+    #[must_use]
+    pub fn new(kind: u64, payload: impl Into<Vec<u8>>) -> Self {
+        Self {
+            kind,
+            payload: payload.into(),
+        }
+    }
+
+    /// HEADERS with a field section.
+    #[must_use]
+    pub fn headers(section: impl Into<Vec<u8>>) -> Self {
+        Self::new(kind::HEADERS, section)
+    }
+
+    /// DATA.
+    #[must_use]
+    pub fn data(content: impl Into<Vec<u8>>) -> Self {
+        Self::new(kind::DATA, content)
+    }
+
+    /// SETTINGS.
+    #[must_use]
+    pub fn settings(values: &[(u64, u64)]) -> Self {
+        let values = values.iter();
+        let payload: Vec<u8> = values
+            .flat_map(|&(id, value)| [varint(id), varint(value)].concat())
+            .collect();
+        Self::new(kind::SETTINGS, payload)
+    }
+
+    /// GOAWAY, MAX_PUSH_ID or CANCEL_PUSH, which carry an identifier.
+    #[must_use]
+    pub fn with_id(kind: u64, id: u64) -> Self {
+        Self::new(kind, varint(id))
+    }
+
+    /// PRIORITY_UPDATE for a request.
+    #[must_use]
+    pub fn priority_update(stream: u64, value: &str) -> Self {
+        let mut payload = varint(stream);
+        payload.extend_from_slice(value.as_bytes());
+        Self::new(kind::PRIORITY_UPDATE, payload)
+    }
+
+    /// The frame as it is sent.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = varint(self.kind);
+        bytes.extend(varint(self.payload.len() as u64));
+        bytes.extend_from_slice(&self.payload);
+        bytes
+    }
+
+    /// The frame at the start of `bytes`, and its length with the header. `None`: it is not complete.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+        let (kind, rest) = parse_varint(bytes)?;
+        let (len, rest) = parse_varint(rest)?;
+        let payload = rest.get(..usize::try_from(len).ok()?)?;
+        let header = bytes.len() - rest.len();
+        Some((Self::new(kind, payload), header + payload.len()))
+    }
+
+    /// All frames of `bytes`.
+    ///
+    /// # Panics
+    /// If the last one is not complete.
+    #[must_use]
+    pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
+        let mut frames = Vec::new();
+        while !bytes.is_empty() {
+            let (frame, len) = Self::parse(bytes).expect("a complete frame");
+            frames.push(frame);
+            bytes = &bytes[len..];
+        }
+        frames
+    }
+
+    /// The values of SETTINGS.
+    ///
+    /// # Panics
+    /// If a value is missing.
+    #[must_use]
+    pub fn values(&self) -> Vec<(u64, u64)> {
+        let mut rest = &self.payload[..];
+        let mut values = Vec::new();
+        while !rest.is_empty() {
+            let (id, after) = parse_varint(rest).expect("an identifier");
+            let (value, after) = parse_varint(after).expect("a value");
+            values.push((id, value));
+            rest = after;
+        }
+        values
+    }
+
+    /// The identifier that the payload begins with.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        parse_varint(&self.payload).expect("an identifier").0
+    }
+}
