@@ -10,7 +10,7 @@ use crate::local::{LocalStream, Pending};
 use crate::qpack::{Decoder, Encoder};
 use crate::remote::{RemoteStreams, Role};
 use crate::settings::PeerSettings;
-use crate::stream::{BlockedSection, Stage, State, StreamKey, Streams};
+use crate::stream::{BlockedSection, Stage, StreamKey, StreamState, Streams};
 use crate::stream_id::StreamId;
 use crate::varint;
 
@@ -410,7 +410,7 @@ impl Connection {
             return;
         };
         let (id, state) = (stream.id, stream.state);
-        stream.state = State::Closed;
+        stream.state = StreamState::Closed;
         if stream.blocked.take().is_some() {
             self.blocked.retain(|&(_, other)| other != id);
             self.unblocked.retain(|&other| other != id);

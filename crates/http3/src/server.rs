@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use h2o_http::priority::{EarlyUpdates, PriorityParameters};
 
-pub use receive::{Received, Step};
+pub use receive::{Received, ServerStep};
 
 use crate::connection::{Command, Connection, cost};
 use crate::error::{ErrorCode, PeerError, StreamError};
 use crate::frame::{self, FrameType};
 use crate::local::LocalStream;
 use crate::settings::{PeerSettings, Settings};
-use crate::stream::{State, Stream, StreamKey};
+use crate::stream::{Stream, StreamKey, StreamState};
 use crate::stream_id::StreamId;
 use crate::varint;
 
@@ -49,8 +49,8 @@ enum Shutdown {
 /// 1. charges the client's budget with [`take_costs`](Self::take_costs), and closes with [`PeerError::Overdrawn`] (and
 ///    [`fail`](Self::fail)) if that does not cover them;
 /// 2. counts the stream that [`take_rejected`](Self::take_rejected) tells of: the next step forgets it;
-/// 3. uses what was [received](Step::received): content is a range of the input, a head stays until the next step;
-/// 4. drops the bytes that were [taken](Step::taken).
+/// 3. uses what was [received](ServerStep::received): content is a range of the input, a head stays until the next step;
+/// 4. drops the bytes that were [taken](ServerStep::taken).
 ///
 /// After [`Received::Blocked`] the caller keeps what was not taken and reads no more of that stream, until
 /// [`poll_unblocked`](Self::poll_unblocked) names it. RESET_STREAM and STOP_SENDING of the client go to [`on_reset`](Self::on_reset) and
@@ -289,11 +289,11 @@ impl ServerConnection {
 
     /// The state of a stream.
     #[must_use]
-    pub fn state(&self, key: StreamKey) -> State {
+    pub fn state(&self, key: StreamKey) -> StreamState {
         self.connection
             .streams
             .get(key)
-            .map_or(State::Closed, |stream| stream.state)
+            .map_or(StreamState::Closed, |stream| stream.state)
     }
 
     /// The priority of a stream: what the client asked for, as the response changed it.
@@ -341,7 +341,7 @@ pub struct StreamInfo {
     /// Its identifier.
     pub id: StreamId,
     /// Its state.
-    pub state: State,
+    pub state: StreamState,
     /// Bytes of content that came.
     pub received: u64,
     /// Bytes of content that were sent.

@@ -30,7 +30,7 @@ impl StreamKey {
 
 /// The states of a stream that is not released (RFC 9000 §3.4, both directions in one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum StreamState {
     /// Both sides may send.
     Open,
     /// We have sent all we had.
@@ -41,7 +41,7 @@ pub enum State {
     Closed,
 }
 
-impl State {
+impl StreamState {
     /// True while we may send.
     pub(crate) const fn can_send(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedRemote)
@@ -86,7 +86,7 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
-    pub(crate) state: State,
+    pub(crate) state: StreamState,
     pub(crate) stage: Stage,
     pub(crate) reader: FrameReader,
     /// A field section that waits for the table, and for how many insertions.
@@ -118,7 +118,7 @@ impl Stream {
     pub(crate) const fn new(id: StreamId) -> Self {
         Self {
             id,
-            state: State::Open,
+            state: StreamState::Open,
             stage: Stage::Head,
             reader: FrameReader::new(),
             blocked: None,

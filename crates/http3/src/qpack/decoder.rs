@@ -1,6 +1,6 @@
 //! Decoding field sections and the instructions of the peer's encoder (RFC 9204 §2.2).
 
-use h2o_http::dynamic_table::{DynamicTable, Entry};
+use h2o_http::dynamic_table::{DynamicTable, TableEntry};
 use h2o_http::field_section::{DecodedField, Flaws, NameKind};
 use h2o_http::prefixed::{self, PrefixedError};
 use h2o_http::string_literal::{self, StringError, Text};
@@ -351,7 +351,7 @@ impl Decoder {
         first: u8,
         prefix: &Prefix,
         line: &'b [u8],
-    ) -> Result<(Entry<'_, Note>, &'b [u8]), QpackError> {
+    ) -> Result<(TableEntry<'_, Note>, &'b [u8]), QpackError> {
         let (index, rest) = if first >= 0x80 {
             let (index, rest) = prefixed::decode(line, 6)?;
             (prefix.relative(index)?, rest)
@@ -364,7 +364,7 @@ impl Decoder {
 
     /// The entry with an absolute index, which the section may refer to.
     #[inline]
-    fn entry(&self, prefix: &Prefix, index: u64) -> Result<Entry<'_, Note>, QpackError> {
+    fn entry(&self, prefix: &Prefix, index: u64) -> Result<TableEntry<'_, Note>, QpackError> {
         if index >= prefix.required {
             return Err(QpackError::Section);
         }

@@ -70,7 +70,7 @@ pub enum Received {
 
 /// One step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ServerStep {
     /// Bytes the caller drops, once it has used what was found.
     pub taken: usize,
     /// What was found.
@@ -91,8 +91,8 @@ impl ServerConnection {
         input: &[u8],
         has_ended: bool,
         head: &mut RequestHead,
-    ) -> Result<Step, PeerError> {
-        let all = Step {
+    ) -> Result<ServerStep, PeerError> {
+        let all = ServerStep {
             taken: input.len(),
             received: Received::NeedMore,
         };
@@ -119,7 +119,7 @@ impl ServerConnection {
         id: StreamId,
         mut input: &[u8],
         has_ended: bool,
-    ) -> Result<Step, PeerError> {
+    ) -> Result<ServerStep, PeerError> {
         let len = input.len();
         let received = loop {
             let (control, rest) = self.connection.on_unidirectional(id, input, has_ended)?;
@@ -135,7 +135,7 @@ impl ServerConnection {
                 break Received::Charged;
             }
         };
-        Ok(Step {
+        Ok(ServerStep {
             taken: len - input.len(),
             received,
         })
@@ -193,7 +193,7 @@ impl ServerConnection {
         input: &[u8],
         has_ended: bool,
         head: &mut RequestHead,
-    ) -> Result<Step, PeerError> {
+    ) -> Result<ServerStep, PeerError> {
         let mut rest = input;
         let received = loop {
             let found = self.next_received(key, &mut rest, input.len(), has_ended, head);
@@ -208,7 +208,7 @@ impl ServerConnection {
                 }
             }
         };
-        Ok(Step {
+        Ok(ServerStep {
             taken: input.len() - rest.len(),
             received,
         })

@@ -8,7 +8,7 @@ use super::ServerConnection;
 use crate::error::ErrorCode;
 use crate::frame::{self, FrameType};
 use crate::qpack::Encoder;
-use crate::stream::{State, StreamKey};
+use crate::stream::{StreamKey, StreamState};
 use crate::varint;
 
 impl ServerConnection {
@@ -140,10 +140,11 @@ impl ServerConnection {
     #[inline]
     pub fn release(&mut self, key: StreamKey) {
         match self.state(key) {
-            State::Closed => {}
-            State::HalfClosedLocal | State::Open | State::HalfClosedRemote => self
-                .connection
-                .abort(key, ErrorCode::INTERNAL_ERROR, ErrorCode::EARLY_RESPONSE),
+            StreamState::Closed => {}
+            StreamState::HalfClosedLocal | StreamState::Open | StreamState::HalfClosedRemote => {
+                self.connection
+                    .abort(key, ErrorCode::INTERNAL_ERROR, ErrorCode::EARLY_RESPONSE)
+            }
         }
         self.connection.remove(key);
     }

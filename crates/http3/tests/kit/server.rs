@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use h2o_http::{Headers, Name, RequestHead, ResponseHead, StatusCode};
 use h2o_http3::{
-    Command, ErrorCode, LocalStream, PeerError, Received, ServerConnection, Settings, State,
-    StreamId, StreamKey,
+    Command, ErrorCode, LocalStream, PeerError, Received, ServerConnection, Settings, StreamId,
+    StreamKey, StreamState,
 };
 use h2o_testkit::any_moment;
 use h2o_testkit::http3::{Decoder, Frame, code, kind};
@@ -297,7 +297,7 @@ impl Conversation {
         self.keys[&id]
     }
 
-    pub(crate) fn state(&self, id: u64) -> State {
+    pub(crate) fn state(&self, id: u64) -> StreamState {
         self.connection.state(self.key(id))
     }
 
