@@ -38,6 +38,7 @@ pub(crate) struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     /// Begins a turn with a reused output buffer.
+    #[inline]
     pub(crate) fn new(context: &'a Context, connection: &'a mut ConnectionState) -> Self {
         Self {
             context,
@@ -49,6 +50,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Offers the output to the socket, which keeps the rest if it cannot take all.
+    #[inline]
     pub(crate) fn send(&mut self) -> io::Result<()> {
         let (context, io) = (self.context, &mut self.connection.io);
         let sent = if self.tail.is_empty() {
@@ -92,6 +94,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Gives the output buffer back. Unsent output is dropped.
+    #[inline]
     pub(crate) fn end(self) {
         self.context.scratch.output.give_back(self.out);
     }

@@ -134,6 +134,7 @@ impl Http1 {
             }
             self.report_written(turn, false);
             if turn.connection.io.has_output() {
+                self.requests.on_blocked(SlotId::ONLY);
                 self.requests.read_ahead(turn);
                 return self.read_body(turn, input);
             }

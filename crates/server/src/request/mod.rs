@@ -42,7 +42,7 @@ use early::Early;
 use push::Pushes;
 use resets::Resets;
 pub(crate) use run::Arrived;
-use slots::{Mark, Phase, SlotPool, Slots};
+use slots::{Mark, Phase, SlotPool, Slots, retire};
 pub(crate) use streams::{
     CloseReason, HeadSent, RequestLimits, ResponseShape, SlotId, StopReason, Streams, VersionRules,
     Window,
@@ -67,6 +67,9 @@ pub(crate) struct Requests {
     resets: Resets,
     /// Whether the connection has used up its budget with requests that were answered with errors.
     is_overdrawn: bool,
+    /// The exchange of a request that was answered at once, and is over when its last bytes have left. In a slot as soon as they
+    /// have to wait.
+    flushing: Option<ExchangeRef>,
     /// The exchange of a request that was answered at once, for the next one.
     spare: Option<ExchangeRef>,
     /// Bytes of response bodies that were sent, and how many of them have earned something.
@@ -102,6 +105,7 @@ impl Requests {
             pushes: None,
             resets: Resets::default(),
             is_overdrawn: false,
+            flushing: None,
             spare: None,
             sent: 0,
             earned: 0,
@@ -109,8 +113,10 @@ impl Requests {
     }
 
     /// What is to be done for a request.
+    #[inline]
     pub(crate) fn stage(&self, id: SlotId) -> Stage {
         match self.slots.get(id).map(|slot| &slot.phase) {
+            None if self.flushing.is_some() => Stage::Flushing,
             None => Stage::Free,
             Some(Phase::Collecting(_) | Phase::AwaitingBody) => Stage::Receiving,
             Some(Phase::Sending(_)) => Stage::Sending,
@@ -202,6 +208,9 @@ impl Requests {
     /// Ends all requests: the connection is gone.
     pub(crate) fn abandon(&mut self) {
         self.give_back_spare();
+        if let Some(exchange) = self.flushing.take() {
+            retire(&exchange);
+        }
         self.slots.clear();
         self.graces.clear();
         self.queue.clear();

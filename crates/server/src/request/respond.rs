@@ -99,6 +99,7 @@ impl Requests {
     }
 
     /// The response has been written to its end.
+    #[inline]
     fn on_written<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -108,26 +109,40 @@ impl Requests {
     ) {
         if !S::RULES.ends_when_flushed {
             self.finish(streams, turn, id, exchange);
-            return;
+        } else if let Some(slot) = self.slots.get_mut(id) {
+            slot.phase = Phase::Flushing;
+            if exchange.is_some() {
+                slot.exchange = exchange;
+            }
+        } else {
+            self.flushing = exchange;
         }
-        let slot = self.slots.occupy(id);
-        slot.phase = Phase::Flushing;
-        if exchange.is_some() {
-            slot.exchange = exchange;
+    }
+
+    /// The last bytes of a response have to wait for the client.
+    #[cold]
+    pub(crate) fn on_blocked(&mut self, id: SlotId) {
+        if let Some(exchange) = self.flushing.take() {
+            let slot = self.slots.occupy(id);
+            slot.exchange = Some(exchange);
+            slot.phase = Phase::Flushing;
         }
     }
 
     /// The last bytes of a response have left.
+    #[inline]
     pub(crate) fn on_flushed<S: Streams>(
         &mut self,
         streams: &mut S,
         turn: &mut Turn<'_>,
         id: SlotId,
     ) {
-        self.finish(streams, turn, id, None);
+        let exchange = self.flushing.take();
+        self.finish(streams, turn, id, exchange);
     }
 
     /// The response is sent. Ends the request, or its direction to the client.
+    #[inline]
     pub(super) fn finish<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -135,22 +150,53 @@ impl Requests {
         id: SlotId,
         exchange: Option<ExchangeRef>,
     ) {
-        let is_half_open = streams.is_input_open(id);
-        let is_refused_tunnel = is_half_open && self.is_refused_tunnel(id, exchange.as_ref());
-        if let Some(slot) = self.slots.get_mut(id) {
-            if exchange.is_some() {
-                slot.exchange = exchange;
+        match exchange {
+            Some(exchange) if self.slots.get(id).is_none() && !streams.is_input_open(id) => {
+                self.finish_without_slot(streams, turn, id, exchange);
             }
-            if is_half_open && self.keep_half_open(id) {
-                self.read_on(streams, turn, id);
-                return;
-            }
-        } else if let Some(exchange) = exchange {
-            earn_by(turn, &exchange);
-            streams.before_log(id, &exchange);
-            self.keep_or_retire(exchange);
+            exchange => self.finish_slot(streams, turn, id, exchange),
         }
-        if is_refused_tunnel {
+    }
+
+    /// Ends a request that was answered at once.
+    #[inline]
+    fn finish_without_slot<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: ExchangeRef,
+    ) {
+        earn_by(turn, &exchange);
+        self.resets.on_finished();
+        streams.before_log(id, &exchange);
+        if S::RULES.ends_when_flushed || self.spare.is_some() {
+            retire(&exchange);
+        } else {
+            self.keep_spare(exchange);
+        }
+        if let Some(early) = &mut self.early {
+            early.forget(id);
+        }
+        streams.close(turn, id, CloseReason::Complete);
+    }
+
+    fn finish_slot<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: Option<ExchangeRef>,
+    ) {
+        let is_half_open = streams.is_input_open(id);
+        if let Some(exchange) = exchange {
+            let slot = self.slots.occupy(id);
+            slot.exchange = Some(exchange);
+        }
+        let is_refused_tunnel = is_half_open && self.is_refused_tunnel(id);
+        if is_half_open && self.keep_half_open(id) {
+            self.read_on(streams, turn, id);
+        } else if is_refused_tunnel {
             self.end(streams, turn, id, CloseReason::EnoughRead);
         } else {
             self.leave(streams, turn, id);
@@ -158,10 +204,12 @@ impl Requests {
     }
 
     /// Whether a request asked for a tunnel that its response does not open. It has no body that an early reset would cut off.
-    fn is_refused_tunnel(&self, id: SlotId, exchange: Option<&ExchangeRef>) -> bool {
-        let slot = self.slots.get(id);
-        let exchange = exchange.or_else(|| slot?.exchange.as_ref());
-        !slot.is_some_and(|slot| slot.is(Mark::Tunnel))
+    fn is_refused_tunnel(&self, id: SlotId) -> bool {
+        let Some(slot) = self.slots.get(id) else {
+            return false;
+        };
+        let exchange = slot.exchange.as_ref();
+        !slot.is(Mark::Tunnel)
             && exchange.is_some_and(|exchange| exchange.borrow().request.body == BodyLength::Tunnel)
     }
 
@@ -205,12 +253,8 @@ impl Requests {
         self.slots.vacate(id);
     }
 
-    /// Logs an exchange that is over, and keeps it for the next request of the batch, or gives it back.
-    fn keep_or_retire(&mut self, exchange: ExchangeRef) {
-        if self.spare.is_some() {
-            retire(&exchange);
-            return;
-        }
+    /// Logs an exchange that is over, and keeps it for the next request of the batch.
+    fn keep_spare(&mut self, exchange: ExchangeRef) {
         {
             let exchange = &mut *exchange.borrow_mut();
             log(exchange);

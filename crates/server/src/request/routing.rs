@@ -52,10 +52,18 @@ pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
 }
 
 /// The request goes to the handlers of this path.
+#[inline]
 pub(crate) fn set_route(exchange: &mut Exchange, route: Route) {
     exchange.route = route;
+    if exchange.site.path(route).env.is_some() {
+        apply_env(exchange);
+    }
+}
+
+#[cold]
+fn apply_env(exchange: &mut Exchange) {
     let site = Rc::clone(&exchange.site);
-    if let Some(env) = &site.path(route).env {
+    if let Some(env) = &site.path(exchange.route).env {
         env.apply(exchange);
     }
 }

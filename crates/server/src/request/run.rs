@@ -25,6 +25,7 @@ pub(crate) struct Arrived {
 
 impl Requests {
     /// Makes a filled-in exchange one of this connection, begun at `begun`, and routes it.
+    #[inline]
     pub(crate) fn begin(turn: &mut Turn<'_>, exchange: &ExchangeRef, begun: Instant) {
         let info = turn.connection.info();
         let site = &turn.connection.listener.setup.site;

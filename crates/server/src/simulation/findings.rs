@@ -69,7 +69,8 @@ fn windows_that_are_kept_shut_do_not_keep_requests() {
             assert!(world.live().len() >= 2);
             // Those in the queue are not the client's fault before they have their turn.
             let turns = if concurrent == 2 { 3 } else { 1 };
-            for _ in 0..turns * 30 {
+            // The grace, and looks that are up to six seconds apart, as time passes in whole seconds.
+            for _ in 0..turns * 40 {
                 world.pass(seconds(1)).await;
                 if pings {
                     client.ping();

@@ -112,6 +112,7 @@ impl Connection {
             state: ConnectionState {
                 token,
                 timer: context.worker.timers.add(timer_event(token)),
+                timer_at: None,
                 id: 0,
                 accepted: now,
                 listener,

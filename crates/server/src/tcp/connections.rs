@@ -94,8 +94,12 @@ impl Connections {
         match result {
             Ok(Flow::Continue | Flow::Wait) => {
                 connection.settle_account(context);
-                let deadline = connection.deadline();
-                (context.worker.timers).set(connection.state.timer, deadline);
+                if let Some(deadline) = connection.deadline()
+                    && connection.state.timer_at.is_none_or(|at| deadline < at)
+                {
+                    connection.state.timer_at = Some(deadline);
+                    (context.worker.timers).set(connection.state.timer, Some(deadline));
+                }
             }
             Ok(Flow::Close) => self.remove(key),
             Err(_) => {
@@ -294,7 +298,8 @@ impl ConnectionTable for Connections {
     fn on_timeout(&mut self, slot: u32, now: Instant) {
         if slot == ACCEPT_SLOT {
             self.set_full(false);
-        } else if let Some(connection) = self.slab.get(slot as usize) {
+        } else if let Some(connection) = self.slab.get_mut(slot as usize) {
+            connection.state.timer_at = None;
             let token = connection.state.token;
             self.run_connection(token, |connection, context| {
                 connection.on_timeout(context, now)
