@@ -442,3 +442,21 @@ fn faults_of_the_directive_are_placed() {
         assert_eq!(error.to_string(), want, "{text}");
     }
 }
+
+#[test]
+fn no_variable_in_the_manual_is_unknown() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/logs.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let names: Vec<&str> = page
+        .split("%{")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("}x").map(|(name, _)| name))
+        .filter(|name| *name != "NAME" && !name.contains(['}', ' ']))
+        .collect();
+    assert!(names.len() > 30, "{names:?}");
+    let unknown: Vec<_> = names
+        .iter()
+        .filter(|name| super::field::extended(name) == super::field::Field::Null)
+        .collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
