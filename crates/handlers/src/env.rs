@@ -46,7 +46,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::ANY,
         value: "anything",
         default: "none",
-        help: "Ignored: a place for nodes that are given an anchor here and used by alias elsewhere.",
+        help: "Has no effect: a place for nodes with anchors that aliases elsewhere refer to.",
         apply: |_, _| Ok(()),
     },
 ];

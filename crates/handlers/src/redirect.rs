@@ -11,9 +11,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
     value: "URL, or a mapping",
     default: "",
-    help: "Redirects to `url` followed by the rest of the path and the query; with a plain URL the status is 302. Each \
-           `*` in the URL stands for what the `*` of the host entry matched. Only the URL names a host: after `/`, several \
-           slashes at the beginning of the rest of the path become one.",
+    help: "Redirects to `url` followed by the rest of the path and the query; with a plain URL the status is 302. Each `*` in \
+           the URL stands for what the `*` of the host entry matched. A request cannot choose another host: after a URL that \
+           ends with `/`, several slashes at the beginning of the rest become one.",
     apply: |scope, command| {
         let redirect = read(command)?;
         scope.handlers.push(Box::new(redirect));

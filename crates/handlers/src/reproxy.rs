@@ -12,11 +12,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         "reproxy",
         "ON|OFF",
         "OFF",
-        "Whether a response with `x-reproxy-url` is dropped, and the resource at that URL sent in its place: one of this \
-         server if a host entry has the name, otherwise fetched over the network. Responses with status 307 and 308 have it \
-         asked for with the same method and content, others by `GET`. Only responses of this server and its backends count, \
-         not those of servers that such a URL has led to, and the URL names no unix socket. `OFF`: the field goes to the client. See \
-         [the page on the proxy](proxy.md).",
+        "Whether the client gets the resource at the URL of the header `x-reproxy-url` in place of the response that has the \
+         header. A host of this server with that name serves it; otherwise it is fetched over the network. With status 307 and \
+         308 the URL is requested with the same method and body, with others by `GET`. The header counts in responses of this \
+         server and its backends, not of servers that such a URL has led to; Unix sockets are refused. `OFF`: the header is \
+         sent to the client. See [the page on the proxy](proxy.md#let-the-application-decide-who-gets-a-file).",
         |scope, command| {
             scope.edit::<Reproxy>().0 = command.node.on_off()?;
             Ok(())

@@ -129,7 +129,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "client-min-rate.grace",
         "SECONDS",
         "20",
-        "Not in H2O: how long the server waits for a client, in all, before `client-min-rate` counts.",
+        "Not in H2O: time that the server waits for a client, in all, before `client-min-rate` applies.",
         |scope, command| {
             scope.edit::<ClientRate>().grace = seconds(command.node)?;
             Ok(())

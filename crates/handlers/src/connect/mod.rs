@@ -85,7 +85,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.connect.masque-draft-03",
         "ON|OFF",
         "OFF",
-        "Whether `proxy.connect` takes the method CONNECT-UDP of the early draft that became RFC 9298.",
+        "Whether `proxy.connect` accepts the method CONNECT-UDP of an early draft of RFC 9298.",
         |scope, command| {
             settings(scope).masque_draft_03 = command.node.on_off()?;
             Ok(())

@@ -52,7 +52,7 @@ pub(super) const FILE: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR,
     value: "FILE",
     default: "none",
-    help: "Serves one file for everything below the path. If it does not exist, the next handler of the path is asked.",
+    help: "Serves one file for everything below the path. If it does not exist, the next handler of the path is tried.",
     apply: |scope, command| {
         let name = file_name(command.node)?;
         let service = Service::file(scope, &name);

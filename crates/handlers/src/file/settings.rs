@@ -81,7 +81,7 @@ pub(super) const DIRLISTING: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR,
     value: "ON|OFF",
     default: "OFF",
-    help: "Whether a directory without index file is answered with a list of its files: those that `file.hide` does not name.",
+    help: "Whether a directory without index file is answered with a list of its files, except those that `file.hide` hides.",
     apply: |scope, command| {
         scope.edit::<FileSettings>().listing = command.node.on_off()?;
         Ok(())

@@ -158,16 +158,15 @@ const ATTRIBUTES: [Attribute; 2] = [
         "header",
         Kinds::SCALAR.or(Kinds::SEQUENCE),
         "a line or name as above, or a sequence of those",
-        "What is edited.",
+        "The headers or cookies to edit.",
     ),
     Attribute::optional(
         "when",
         Kinds::SCALAR,
         "final|early|all",
         "final",
-        "Which responses are edited: the final one, `103 Early Hints`, or both. Headers for \
-         `103` are also sent in one of its own while a client waits for a backend. \
-         `proxy.header.*` ignores it.",
+        "Which responses are edited: the final one, `103 Early Hints`, or both. With `early` and `all` the server also sends a \
+         103 of its own while the client waits for a backend. `proxy.header.*` ignores it.",
     ),
 ];
 

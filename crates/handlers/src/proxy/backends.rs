@@ -39,7 +39,7 @@ pub(super) const ATTRIBUTES: [Attribute; 2] = [
 ];
 
 const BACKEND: [Attribute; 3] = [
-    Attribute::required("url", Kinds::SCALAR, "URL", "Where the backend is."),
+    Attribute::required("url", Kinds::SCALAR, "URL", "The URL of the backend."),
     Attribute::optional(
         "weight",
         Kinds::SCALAR,
@@ -52,7 +52,7 @@ const BACKEND: [Attribute; 3] = [
         Kinds::ANY,
         "as `proxy.health-check`",
         "`proxy.health-check`",
-        "How this backend is checked.",
+        "Health checks of this backend.",
     ),
 ];
 

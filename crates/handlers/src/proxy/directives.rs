@@ -26,7 +26,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         value: "URL; a sequence of URLs and mappings as in `backends` below; or a mapping",
         default: "",
         help: "Forwards requests to a backend. URLs are `http://HOST[:PORT][/PATH]` or `https://`; the host may be \
-               `[unix:/path/of/socket]`. The path of the URL replaces the key under `paths`. See [the page on the \
+               `[unix:/path/of/socket]`. The rest of the request path is appended to the path of the URL. See [the page on the \
                proxy](proxy.md).",
         apply: reverse,
     },
@@ -34,7 +34,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.preserve-host",
         "ON|OFF",
         "OFF",
-        "Whether backends get the host that the client asked for, not the one of their URL.",
+        "Whether backends get the host that the client asked for, in place of the host of their URL.",
         |scope, command| {
             settings(scope).request.preserve_host = command.node.on_off()?;
             Ok(())
@@ -79,8 +79,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.timeout.keepalive",
         "MILLISECONDS",
         "2000",
-        "How long an idle connection to a backend is kept; 0: not at all. Set it below the limit of the backend, which \
-         otherwise may close a connection just as a request is sent.",
+        "How long an idle connection to a backend is kept; `0`: not at all. Set it below the keep-alive timeout of the \
+         backend, which may otherwise close a connection just as a request is sent.",
         |scope, command| {
             settings(scope).timeouts.keepalive = milliseconds(command)?;
             Ok(())
@@ -92,8 +92,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "proxy.health-check",
             "OFF|ON, or a mapping",
             "OFF",
-            "Not in H2O: backends are asked for a path at regular intervals; those that do not answer with 2xx or 3xx get \
-             no requests until they do again. A backend of `proxy.reverse.url` can have a `health-check` of its own. \
+            "Not in H2O: each backend is checked by a request at regular intervals; a backend that does not respond with 2xx \
+             or 3xx gets no requests until it does again. A backend of `proxy.reverse.url` can have a `health-check` of its own. \
              Also switches `proxy.passive-health-check` and `proxy.retry` on, unless they are set. `ON` stands for the \
              defaults.",
             |scope, command| {
@@ -110,7 +110,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "OFF|ON, or a mapping",
             "`ON` for the backends that `proxy.health-check` checks",
             "Not in H2O: a backend that several requests in a row could not connect to, or got no response from, gets no \
-             requests for a while. Then one request at a time tries it. `ON` stands for the defaults.",
+             requests for a pause. After it one request at a time is sent there until one is answered. `ON` stands for the \
+             defaults.",
             |scope, command| {
                 let check = health_policy::passive_check(command.node)?;
                 settings(scope).passive_check = Some(check);
@@ -124,8 +125,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "proxy.retry",
             "OFF|ON, or a mapping",
             "`ON` where backends are checked, actively or passively",
-            "Not in H2O: requests that got no response are sent again if nothing of them was sent before, or if their \
-             method is idempotent and their body is at hand. `ON` stands for the defaults.",
+            "Not in H2O: a request that got no response is retried if nothing of it was sent, or if its method is idempotent \
+             and its body was not streamed. `ON` stands for the defaults.",
             |scope, command| {
                 let retry = health_policy::retry(command.node)?;
                 settings(scope).retry = Some(retry);
@@ -155,7 +156,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     edit(
         "proxy.header.set",
         header::LINES,
-        "Replaces all headers of that name by this one. `host` changes the host that the backend is asked for.",
+        "Replaces all headers of that name by this one. `host` sets the host of the request to the backend.",
         |scope, command| add_edits(scope, command, Verb::Set),
     ),
     edit(
@@ -278,7 +279,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.proxy-protocol",
         "ON|OFF",
         "OFF",
-        "Connections to backends begin with a line that tells the client's address (PROXY protocol, version 1). Needs \
+        "Whether connections to backends begin with a PROXY protocol line (version 1) that has the client's address. Needs \
          `proxy.timeout.keepalive: 0`.",
         |scope, command| {
             settings(scope).proxy_protocol = command.node.on_off()?;
@@ -289,7 +290,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.tunnel",
         "ON|OFF",
         "OFF",
-        "Whether upgrades to other protocols, such as WebSocket, and CONNECT are handed on.",
+        "Whether upgrades to other protocols, such as WebSocket, and CONNECT are forwarded.",
         |scope, command| {
             settings(scope).tunnels = command.node.on_off()?;
             Ok(())
@@ -314,7 +315,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.forward.close-connection",
         "ON|OFF",
         "OFF",
-        "A `connection: close` of the backend also closes the client's connection (HTTP/1).",
+        "Whether `connection: close` of the backend also closes the client's connection (HTTP/1).",
         |scope, command| {
             settings(scope).response.forward_close = command.node.on_off()?;
             Ok(())
@@ -324,9 +325,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.max-buffer-size",
         "BYTES",
         "",
-        "Most bytes of a response that are held for a client that is slower than the backend, besides some 64 KiB on their way \
-         to the client; the backend waits then. Without it responses are taken from backends ahead of slow clients: 256 KiB of \
-         each are kept in memory, and up to `proxy.max-temp-file-size` in a temporary file.",
+        "Most bytes of a response that are buffered for a client that is slower than the backend, plus some 64 KiB on their \
+         way to the client; then the backend waits. If it is not set, 256 KiB of each response are buffered in memory, and up \
+         to `proxy.max-temp-file-size` in a temporary file.",
         |scope, command| {
             let size = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             if size == 0 {
@@ -342,8 +343,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.max-temp-file-size",
         "BYTES",
         "1073741824",
-        "Not in H2O: most bytes of a response that are kept in a temporary file in `temp-buffer-path` for a slow client; then \
-         the backend waits. `0`: nothing is kept in files. Without effect where `proxy.max-buffer-size` is set.",
+        "Not in H2O: most bytes of a response that are buffered in a temporary file in `temp-buffer-path` for a slow client; \
+         then the backend waits. `0`: no temporary files. Has no effect where `proxy.max-buffer-size` is set.",
         |scope, command| {
             let size = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             settings(scope).max_temp_file_size = size;
@@ -366,8 +367,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "num-name-resolution-threads",
         "NUMBER",
         "32",
-        "Most names that the process looks up at a time, each on a thread, at least 2; further look-ups wait. No more than half of the \
-         threads are for names that requests and responses bring, such as the targets of CONNECT.",
+        "Most host names that are looked up at a time, each by a thread; at least 2. Further look-ups wait. At most half of \
+         the threads look up names that come with requests and responses, such as the targets of CONNECT.",
         |scope, command| {
             let count: u32 = command.node.integer("%zu", 0..=u32::MAX.into())?;
             if count == 0 {
@@ -382,7 +383,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.http2.ratio",
         "0 to 100",
         "",
-        "Percentage of requests that are sent by HTTP/2. Unset: `https` backends choose by ALPN, others get HTTP/1.",
+        "Percentage of requests that are sent over HTTP/2. If it is not set, `https` backends choose by ALPN and `http` \
+         backends get HTTP/1.",
         |scope, command| {
             let percentage = ratio(command)?;
             settings(scope).http2_ratio = Some(percentage);
@@ -393,7 +395,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.http2.force-cleartext",
         "ON|OFF",
         "OFF",
-        "`http` backends are spoken to in HTTP/2, which they are expected to know. Needs `proxy.http2.ratio: 100`.",
+        "Whether `http` backends get HTTP/2 with prior knowledge. Needs `proxy.http2.ratio: 100`.",
         |scope, command| {
             settings(scope).http2_force_cleartext = command.node.on_off()?;
             Ok(())
@@ -424,7 +426,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.http3.ratio",
         "0 to 100",
         "0",
-        "Percentage of requests that are sent by HTTP/3. Only 0 is supported yet.",
+        "Percentage of requests that are sent over HTTP/3. Only `0` is supported yet.",
         |_, command| match ratio(command)? {
             0 => Ok(()),
             _ => Err(command.error("HTTP/3 to backends is not supported yet")),
@@ -434,7 +436,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.http3.ecn",
         "ON|OFF",
         "ON",
-        "Accepted for compatibility: concerns HTTP/3 to backends, which is not supported yet.",
+        "Has no effect: HTTP/3 to backends is not supported yet.",
         |_, command| {
             command.node.on_off()?;
             Ok(())

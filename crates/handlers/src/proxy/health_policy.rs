@@ -24,14 +24,14 @@ pub(super) const HEALTH_CHECK: [Attribute; 7] = [
         Kinds::SCALAR,
         "PATH",
         "/",
-        "What is asked for, by `GET`. The path of the backend's URL is not put before it.",
+        "The path that is requested, by `GET`. The path of the backend's URL is not put before it.",
     ),
     Attribute::optional(
         "host",
         Kinds::SCALAR,
         "NAME",
         "that of the backend's URL; `localhost` behind a Unix socket",
-        "The host that is asked for.",
+        "The host of the check's request.",
     ),
     Attribute::optional(
         "interval",
@@ -45,28 +45,28 @@ pub(super) const HEALTH_CHECK: [Attribute; 7] = [
         Kinds::SCALAR,
         "MILLISECONDS",
         "1000",
-        "How long an answer may take.",
+        "How long a response may take.",
     ),
     Attribute::optional(
         "rise",
         Kinds::SCALAR,
         "1 to 1000",
         "2",
-        "Good answers in a row after which a backend is up.",
+        "Passed checks in a row after which a backend is up.",
     ),
     Attribute::optional(
         "fall",
         Kinds::SCALAR,
         "1 to 1000",
         "3",
-        "Bad answers in a row after which a backend is down.",
+        "Failed checks in a row after which a backend is down.",
     ),
     Attribute::optional(
         "slow-start",
         Kinds::SCALAR,
         "MILLISECONDS",
         "0",
-        "Time over which the share of a backend that is up again grows to the whole.",
+        "Time over which the weight of a backend that is up again grows to its full value.",
     ),
 ];
 
@@ -84,7 +84,7 @@ pub(super) const PASSIVE_CHECK: [Attribute; 2] = [
         Kinds::SCALAR,
         "MILLISECONDS",
         "10000",
-        "How long it gets no requests then.",
+        "How long the backend then gets no requests.",
     ),
 ];
 
@@ -95,14 +95,14 @@ pub(super) const RETRY: [Attribute; 2] = [
         Kinds::SCALAR,
         "1 to 1000",
         "2",
-        "Most further tries of a request.",
+        "Most retries of one request.",
     ),
     Attribute::optional(
         "budget",
         Kinds::SCALAR,
         "0 to 100",
         "20",
-        "Most requests that are made again, as a percentage of all; ten per second are made again in any case.",
+        "Most retries, as a percentage of all requests; ten retries per second are free.",
     ),
 ];
 

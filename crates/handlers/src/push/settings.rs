@@ -72,7 +72,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-allow-cross-origin-push",
         Levels::GLOBAL.or(Levels::PATH),
         "OFF",
-        "Also pushes for URLs of other authorities: the promise is for their path on the authority of the request. At path level it has no effect.",
+        "Whether resources with URLs of other authorities are pushed, too: the promise has their path and the authority of the \
+         request. At path level it has no effect.",
         |scope, command| {
             let is_allowed = command.node.on_off()?;
             if command.level == Level::Global {
@@ -88,7 +89,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::ANY.with_attributes(&CASPER),
         value: "ON|OFF, or a mapping",
         default: "OFF",
-        help: "Keeps a cookie in which the client's cache is remembered, and pushes nothing that is in it. A mapping does not inherit from outer levels.",
+        help: "Whether a cookie remembers which resources the client has got, so that they are not pushed again. A mapping \
+               does not inherit from outer levels.",
         apply: casper,
     },
 ];
@@ -130,7 +132,7 @@ const CASPER: [Attribute; 2] = [
         Kinds::SCALAR,
         "blocking-assets|all",
         "blocking-assets",
-        "What is remembered: style sheets and scripts, or everything.",
+        "The resources that are remembered: style sheets and scripts, or all.",
     ),
 ];
 

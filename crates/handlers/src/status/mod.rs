@@ -28,7 +28,7 @@ const STATUS: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR,
     value: "ON|OFF",
     default: "OFF",
-    help: "Shows what the server is doing: a page for people at the path, `json` below it for programs. \
+    help: "Shows what the server is doing: a page for people at the path, a report for programs at `json` below it. \
            `json?show=main,events` limits the report to some of its modules: main, requests, events, ssl, durations, \
            memory, and, not in H2O, traffic, backends, certificates.",
     apply: |scope, command| {

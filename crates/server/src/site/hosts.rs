@@ -42,7 +42,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SCALAR,
         value: "ON|OFF",
         default: "OFF",
-        help: "`ON`: the host answers only for its own name and is never the fallback for others.",
+        help: "Whether the host serves its own name only. With `OFF` it also serves names that match no host, if it is the \
+               first such host.",
         apply: |scope, command| {
             scope.edit::<StrictMatch>().0 = command.node.on_off()?;
             Ok(())

@@ -17,8 +17,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-idle-timeout",
         "SECONDS",
         "10",
-        "How long a connection is kept that is silent and has no stream that waits for the server. Also how long a \
-         client may keep its flow-control window closed.",
+        "How long a silent connection is kept on which no stream waits for the server: one without streams, or one whose \
+         client keeps the flow-control windows closed.",
         |scope, command| {
             settings(scope).http2.idle_timeout = seconds(command.node)?;
             Ok(())
@@ -28,7 +28,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-graceful-shutdown-timeout",
         "SECONDS",
         "0",
-        "How long streams may go on after the second GOAWAY of a graceful shutdown. 0: until they end.",
+        "How long streams may continue after the second GOAWAY of a graceful shutdown. `0`: until they end.",
         |scope, command| {
             let limit = seconds(command.node)?;
             settings(scope).http2.graceful_shutdown_timeout =
@@ -89,7 +89,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-latency-optimization-min-rtt",
         "MILLISECONDS",
         "50",
-        "Connections with at least this round-trip time hand the kernel no more than it can send at once, so that a more urgent response can overtake. 4294967295 switches that off.",
+        "On connections with at least this round-trip time the kernel gets no more data than it can send at once, so that a \
+         more urgent response can overtake. `4294967295` switches that off.",
         |scope, command| {
             let millis: u32 =
                 command
@@ -104,7 +105,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-latency-optimization-max-additional-delay",
         "RATIO",
         "0.1",
-        "The latency optimisation is left off where a turn of the event loop takes longer than this part of the round-trip time. Kept as a whole percentage.",
+        "The latency optimisation is not used if an iteration of the event loop takes longer than this fraction of the \
+         round-trip time. Rounded to a whole percentage.",
         |scope, command| {
             let ratio = command.node.float()?;
             if ratio <= 0.0 {
@@ -118,7 +120,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-latency-optimization-max-cwnd",
         "BYTES",
         "65535",
-        "The latency optimisation is left off while the congestion window is at least this large.",
+        "The latency optimisation is not used while the congestion window is at least this large.",
         |scope, command| {
             settings(scope).http2.latency.max_cwnd =
                 command
@@ -130,9 +132,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     Directive::global(
         "http2-dos-delay",
         "SECONDS",
-        "0.1, which cannot be written",
-        "How long new requests wait on a connection whose client resets more streams than it lets complete. In seconds, \
-         as H2O reads it too, whatever its manual says. `0` switches the delay off.",
+        "0.1; configured values are whole seconds",
+        "How long new requests wait on a connection whose client resets more streams than it lets complete. In seconds, as in \
+         H2O (whose manual says milliseconds). `0` switches the delay off.",
         |scope, command| {
             settings(scope).http2.dos_delay = seconds(command.node)?;
             Ok(())
@@ -144,7 +146,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "http2-reprioritize-blocking-assets",
             "ON|OFF",
             "ON",
-            "Sends responses whose type blocks rendering (style sheets, scripts, what `file.mime.addtypes` marks as `highest`) ahead of others, for clients that send no dependencies.",
+            "Whether responses whose type blocks rendering (style sheets, scripts, and types that `file.mime.addtypes` marks \
+             as `highest`) are sent ahead of others, for clients that send no priorities.",
             |scope, command| {
                 scope.edit::<ReprioritizesBlockingAssets>().0 = command.node.on_off()?;
                 Ok(())

@@ -123,10 +123,9 @@ const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "ON|OFF|REQUIRED",
         "OFF",
-        "`ON`: a load balancer in front sends the client's address in a PROXY header, version 1 or 2. It replaces the \
-         address of the connection in logs and everywhere else. What it says is believed, so is the scheme of a request's \
-         target: nobody but the balancer may be able to connect. Connections without the header are served \
-         as well; with `REQUIRED` they are closed.",
+        "A load balancer in front sends the client's address in a PROXY header, version 1 or 2. It replaces the address of the \
+         connection in logs and everywhere else. The server trusts that address, and the scheme that requests name, so only \
+         the load balancer may be able to connect. `ON` also serves connections without the header, `REQUIRED` closes them.",
     ),
     Attribute::optional(
         "owner",
@@ -162,7 +161,7 @@ const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "PACKETS",
         "",
-        "Has meaning for QUIC only: a warning.",
+        "A setting of QUIC: ignored with a warning.",
     ),
     Attribute::optional(
         "sndbuf",

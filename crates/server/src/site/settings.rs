@@ -205,7 +205,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-connections",
         "NUMBER",
         "1024",
-        "Connections open at a time. At the limit, clients wait in the backlog.",
+        "Most connections open at a time. Further clients wait in the backlog of the kernel.",
         |scope, command| {
             settings(scope).max_connections =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
@@ -216,7 +216,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "soft-connection-limit",
         "NUMBER",
         "2147483647",
-        "Above this many connections, idle ones are closed on each accept, oldest first, before the new connection is served.",
+        "Above this number of connections, idle ones are closed when a new one is accepted, oldest first.",
         |scope, command| {
             settings(scope).soft_connection_limit =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
@@ -247,7 +247,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "shutdown-timeout",
         "SECONDS",
         "0",
-        "How long a graceful end may take after TERM. Connections that are left then are closed, downloads and tunnels among them. 0: no limit.",
+        "How long a graceful shutdown (TERM) may take. Then the remaining connections are closed, downloads and tunnels among \
+         them. `0`: no limit.",
         |scope, command| {
             settings(scope).shutdown_timeout = match seconds(command.node)? {
                 Duration::ZERO => None,
@@ -271,7 +272,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-delegations",
         "NUMBER",
         "5",
-        "How many internal redirects, error documents and `x-reproxy-url` are followed per request; handing such a request to a backend counts as well. Beyond, the answer is 502.",
+        "Most internal redirects, error documents and `x-reproxy-url` of one request; forwarding such a request to a backend \
+         counts as well. A request that needs more gets 502.",
         |scope, command| {
             scope.edit::<RerouteLimits>().delegations = command.node.integer("%u", 0..=1000)?;
             Ok(())
@@ -281,7 +283,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-reprocesses",
         "NUMBER",
         "5",
-        "Other internal reruns allowed per request, of which handing it to a backend is one; beyond, the answer is 502.",
+        "Most other internal reruns of one request, such as forwarding it to a backend. A request that needs more gets 502.",
         |scope, command| {
             scope.edit::<RerouteLimits>().reprocesses = command.node.integer("%u", 0..=1000)?;
             Ok(())
@@ -291,7 +293,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "tcp-fastopen",
         "NUMBER",
         "4096",
-        "Queue length of TCP Fast Open; 0 turns it off. Refusal by the kernel is only a warning.",
+        "Queue length of TCP Fast Open; `0` turns it off. If the kernel refuses it, there is a warning.",
         |scope, command| {
             settings(scope).tcp_fastopen = command.node.integer("%u", 0..=65_535)?;
             Ok(())
@@ -301,7 +303,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "tcp-reuseport",
         "ON|OFF",
         "OFF",
-        "One listening socket per worker (`SO_REUSEPORT`) in place of a shared one.",
+        "Whether each worker has a listening socket of its own (`SO_REUSEPORT`) in place of a shared one. Two processes can \
+         then listen on the same port.",
         |scope, command| {
             settings(scope).tcp_reuseport = command.node.on_off()?;
             Ok(())
@@ -358,7 +361,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-path",
         "DIRECTORY",
         "/tmp",
-        "Where large request bodies are kept while they are collected, and large responses of backends for slow clients. Must be writable by the running user. The files have no names, so nothing is left behind.",
+        "The directory for temporary files: large request bodies while they are collected, and large responses of backends for \
+         slow clients. The running user must be able to write there. The files have no names, so none is left behind.",
         |scope, command| {
             let path = command.node.scalar()?;
             if path.len() >= 242 {
@@ -372,8 +376,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-max-size",
         "BYTES",
         "1073741824",
-        "Not in H2O: request bodies that are collected before their handler runs may be this large; larger ones are answered with 413. \
-         Those that stream to their handler are bounded by `limit-request-body` alone.",
+        "Not in H2O: the largest request body that is collected before its handler runs; a larger one is answered with 413. \
+         Bodies that are streamed to their handler are limited by `limit-request-body` alone.",
         |scope, command| {
             settings(scope).temp_buffer_max_size =
                 command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
@@ -406,8 +410,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-max-total",
         "BYTES",
         "8589934592",
-        "Not in H2O: what all temporary files together may hold. When that is used up, backends wait for slow clients, and a \
-         request body that needs a file is answered with 503.",
+        "Not in H2O: most bytes in all temporary files together. At the limit backends wait for slow clients, and a request \
+         body that needs a file is answered with 503.",
         |scope, command| {
             settings(scope).temp_buffer_max_total =
                 command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
@@ -418,9 +422,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "connection-budget",
         "UNITS",
         "2000",
-        "Not in H2O: protection against abuse. Each connection has so many units; at zero it is closed. A read of a few \
-         bytes that completes nothing costs 1, a request answered with an error of the server 5; each request served \
-         restores a twentieth.",
+        "Not in H2O: protection against abuse. Each connection begins with this number of units and is closed when none are \
+         left. A read of a few bytes that completes nothing costs 1, a request that ends in an error 5; any other request \
+         restores 2.",
         |scope, command| {
             settings(scope).budget.units = command.node.integer("%u", 10..=1_000_000_000)?;
             Ok(())
@@ -490,7 +494,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http1-strict",
         "ON|OFF",
         "OFF",
-        "Not in H2O: `ON` also refuses HTTP/1.1 requests without `Host`, and line ends in the head that are not CR LF.",
+        "Not in H2O: whether HTTP/1.1 requests without `Host`, and line ends in the header block that are not CR LF, are \
+         refused as well.",
         |scope, command| {
             settings(scope).http1.strict = command.node.on_off()?;
             Ok(())

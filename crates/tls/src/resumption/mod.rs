@@ -117,21 +117,21 @@ const ATTRIBUTES: [Attribute; 14] = [
         Kinds::SCALAR,
         "NUMBER",
         "",
-        "No effect: there is no memcached yet.",
+        "Ignored: memcached is not supported yet.",
     ),
     Attribute::optional(
         "cache-memcached-prefix",
         Kinds::SCALAR,
         "TEXT",
         "",
-        "No effect: there is no memcached yet.",
+        "Ignored: memcached is not supported yet.",
     ),
     Attribute::optional(
         "cache-redis-prefix",
         Kinds::SCALAR,
         "TEXT",
         "",
-        "No effect: there is no redis yet.",
+        "Ignored: redis is not supported yet.",
     ),
     Attribute::optional(
         "ticket-store",
@@ -167,7 +167,7 @@ const ATTRIBUTES: [Attribute; 14] = [
         Kinds::SCALAR,
         "TEXT",
         "",
-        "No effect: there is no memcached yet.",
+        "Ignored: memcached is not supported yet.",
     )
     .aliases(&["ticket-memcached-key"]),
     Attribute::optional(
@@ -175,21 +175,21 @@ const ATTRIBUTES: [Attribute; 14] = [
         Kinds::SCALAR,
         "TEXT",
         "",
-        "No effect: there is no redis yet.",
+        "Ignored: redis is not supported yet.",
     ),
     Attribute::optional(
         "memcached",
         Kinds::MAPPING,
         "a mapping",
         "",
-        "No effect: there is no memcached yet.",
+        "Ignored: memcached is not supported yet.",
     ),
     Attribute::optional(
         "redis",
         Kinds::MAPPING,
         "a mapping",
         "",
-        "No effect: there is no redis yet.",
+        "Ignored: redis is not supported yet.",
     ),
 ];
 

@@ -22,7 +22,7 @@ pub(crate) const ATTRIBUTES: [Attribute; 6] = [
         "name",
         Kinds::SCALAR,
         "32 hexadecimal digits",
-        "By this name the ticket says which key it needs.",
+        "Identifies the key in tickets.",
     ),
     Attribute::required(
         "cipher",
@@ -40,19 +40,20 @@ pub(crate) const ATTRIBUTES: [Attribute; 6] = [
         "key",
         Kinds::SCALAR,
         "hexadecimal digits",
-        "The key of the cipher, then that of the HMAC. If the length is wrong the message tells the right one.",
+        "The key of the cipher, then that of the HMAC. The length depends on both; the error message for a wrong length has \
+         the right one.",
     ),
     Attribute::required(
         "not_before",
         Kinds::SCALAR,
         "SECONDS since 1970",
-        "From when on tickets are encrypted with it.",
+        "When the server begins to encrypt tickets with this key.",
     ),
     Attribute::required(
         "not_after",
         Kinds::SCALAR,
         "SECONDS since 1970",
-        "Until when its tickets are accepted.",
+        "Until when tickets of this key are accepted.",
     ),
 ];
 

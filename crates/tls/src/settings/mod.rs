@@ -121,7 +121,7 @@ pub const ATTRIBUTES: [Attribute; 18] = [
         Kinds::SCALAR,
         "FILE",
         "",
-        "No effect but a warning: finite-field Diffie-Hellman is not supported.",
+        "Ignored with a warning: finite-field Diffie-Hellman is not supported.",
     ),
     Attribute::optional(
         "client-ca-file",
@@ -135,28 +135,28 @@ pub const ATTRIBUTES: [Attribute; 18] = [
         Kinds::SCALAR,
         "SECONDS",
         "",
-        "No effect yet but a warning, except for `0`: there is no OCSP stapling.",
+        "Ignored with a warning, except for `0`: OCSP stapling is not supported yet.",
     ),
     Attribute::optional(
         "ocsp-max-failures",
         Kinds::SCALAR,
         "NUMBER",
         "",
-        "No effect yet but a warning.",
+        "Ignored with a warning.",
     ),
     Attribute::optional(
         "ocsp-update-cmd",
         Kinds::SCALAR,
         "COMMAND",
         "",
-        "No effect yet but a warning.",
+        "Ignored with a warning.",
     ),
     Attribute::optional(
         "neverbleed",
         Kinds::SCALAR,
         "ON|OFF",
         "OFF",
-        "`ON` has no effect but a warning: private keys stay in the server's process.",
+        "`ON` is ignored with a warning: private keys stay in the server's process.",
     ),
     Attribute::optional(
         "max-tickets",
@@ -178,7 +178,7 @@ pub const ATTRIBUTES: [Attribute; 18] = [
         Kinds::SEQUENCE,
         "a sequence of mappings",
         "",
-        "No effect yet but a warning: Encrypted Client Hello is not supported.",
+        "Ignored with a warning: Encrypted Client Hello is not supported yet.",
     ),
 ];
 
