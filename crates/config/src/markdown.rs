@@ -24,14 +24,18 @@ impl<C> Registry<C> {
         for (chapter, directives) in self.chapters() {
             let _ = write!(out, "\n## {chapter}\n");
             for (index, directive) in directives.iter().enumerate() {
-                write_directive(&mut out, directive);
+                write_directive(&mut out, directive, &|text| {
+                    self.linked(text, directive.name)
+                });
                 let attributes = directive.kinds.attributes;
                 let same = directives[..index]
                     .iter()
                     .find(|earlier| is_same_table(earlier.kinds.attributes, attributes));
                 match same {
                     Some(earlier) => write_reference(&mut out, earlier.name),
-                    None => write_attributes(&mut out, attributes),
+                    None => write_attributes(&mut out, attributes, &|text| {
+                        self.linked(text, directive.name)
+                    }),
                 }
             }
         }
@@ -46,6 +50,26 @@ impl<C> Registry<C> {
             missing.iter().for_each(|name| {
                 let _ = writeln!(out, "* `{name}`");
             });
+        }
+        out
+    }
+
+    /// The text, with links to the entries of the directives that it names in code, except to `own`. Names of one word are left
+    /// out, as they may be attributes.
+    fn linked(&self, text: &str, own: &str) -> String {
+        let mut out = String::new();
+        for (index, part) in text.split('`').enumerate() {
+            if index % 2 == 0 {
+                out.push_str(part);
+                continue;
+            }
+            let name = part.split_once(": ").map_or(part, |(name, _)| name);
+            let is_other = name != own && name.contains(['.', '-']) && self.find(name).is_some();
+            if is_other && !out.ends_with('[') {
+                let _ = write!(out, "[`{part}`](#{})", anchor(name));
+            } else {
+                let _ = write!(out, "`{part}`");
+            }
         }
         out
     }
@@ -74,6 +98,9 @@ impl<C> Registry<C> {
     }
 }
 
+/// Turns the directives that a text names into links.
+type Linker<'a> = &'a dyn Fn(&str) -> String;
+
 /// `file` for `file.dir`, `http2` for `http2-max-streams`, else the whole name.
 fn prefix(name: &'static str) -> &'static str {
     let of_version = ["http1", "http2", "http3"]
@@ -82,7 +109,7 @@ fn prefix(name: &'static str) -> &'static str {
     of_version.unwrap_or_else(|| name.split_once('.').map_or(name, |(prefix, _)| prefix))
 }
 
-fn write_directive<C>(out: &mut String, directive: &Directive<C>) {
+fn write_directive<C>(out: &mut String, directive: &Directive<C>, linked: Linker<'_>) {
     let Directive {
         name,
         levels,
@@ -93,11 +120,12 @@ fn write_directive<C>(out: &mut String, directive: &Directive<C>) {
     } = directive;
     let _ = write!(
         out,
-        "\n### `{name}`\n\n{help}\n\n* Levels: {levels}\n* Value: {}\n",
-        code_unless_prose(value)
+        "\n### `{name}`\n\n{}\n\n* Levels: {levels}\n* Value: {}\n",
+        linked(help),
+        linked(&code_unless_prose(value))
     );
     if !default.is_empty() {
-        let _ = writeln!(out, "* Default: {}", code_unless_prose(default));
+        let _ = writeln!(out, "* Default: {}", linked(&code_unless_prose(default)));
     }
 }
 
@@ -108,15 +136,20 @@ fn is_same_table(one: &[Attribute], other: &[Attribute]) -> bool {
 }
 
 fn write_reference(out: &mut String, name: &str) {
-    let anchor: String = name.chars().filter(|&c| c != '.').collect();
+    let anchor = anchor(name);
     let _ = writeln!(
         out,
         "\nA mapping has the attributes that [`{name}`](#{anchor}) has."
     );
 }
 
+/// The anchor of the entry of a directive, as GitHub makes it from the heading.
+fn anchor(name: &str) -> String {
+    name.chars().filter(|&c| c != '.').collect()
+}
+
 /// A table of attributes, then one for each of them that is a mapping itself.
-fn write_attributes(out: &mut String, attributes: &[Attribute]) {
+fn write_attributes(out: &mut String, attributes: &[Attribute], linked: Linker<'_>) {
     if attributes.is_empty() {
         return;
     }
@@ -129,9 +162,9 @@ fn write_attributes(out: &mut String, attributes: &[Attribute]) {
         };
         let cells = [
             format!("`{}`", attribute.name),
-            code_unless_prose(attribute.value),
-            default,
-            meaning(attribute),
+            linked(&code_unless_prose(attribute.value)),
+            linked(&default),
+            linked(&meaning(attribute)),
         ];
         // A bar would end the cell, in code as well.
         let cells = cells.map(|cell| cell.replace('|', "\\|"));
@@ -141,7 +174,7 @@ fn write_attributes(out: &mut String, attributes: &[Attribute]) {
         let inner = attribute.kinds.attributes;
         if !inner.is_empty() {
             let _ = write!(out, "\nAttributes of `{}`:\n", attribute.name);
-            write_attributes(out, inner);
+            write_attributes(out, inner, linked);
         }
     }
 }
