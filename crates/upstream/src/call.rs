@@ -40,6 +40,9 @@ pub struct Call<'a> {
     /// Whether to wait for the first bytes of a streamed body before sending the request (H2O compatibility: H2O
     /// waits). False for tunnels and where `expect` is forwarded.
     pub waits_for_content: bool,
+    /// Whether the body of the response ends only when the request's body has been sent: for clients whose connection carries one
+    /// request at a time. Without it the rest of the request's body may be sent after the response has ended.
+    pub ends_with_upload: bool,
     /// Whether the upgrade exists over HTTP/1 only; `websocket`, for one, can also use HTTP/2.
     pub needs_http1: bool,
     /// Whether to add `expect: 100-continue` and hold the body until an interim or final response arrives.

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Sender, channel};
 
 use h2o_tests::http2::{Frame, Http2, encode, flag, get, kind, post};
-use h2o_tests::{Backend, Server, Talk};
+use h2o_tests::{Backend, Raw, Server, Talk};
 
 use super::http2_upstream::Frames;
 use super::kit::proxy;
@@ -77,7 +77,11 @@ fn over_http2(
             }
         };
         let _ = read.send(whole);
-        connection.talk.read_to_end();
+        while let Some((stream, _)) = connection.read_request() {
+            let content = Frame::data(stream, flag::END_STREAM, "other");
+            let head = encode(&[(":status", "200")]);
+            connection.send(&[Frame::request_with_content(stream, head), content]);
+        }
     })
 }
 
@@ -171,6 +175,69 @@ fn an_upload_is_not_cut_when_its_backend_has_answered_and_reads_on() {
         let seen = seen.recv().ok().flatten();
         assert!(seen.is_some_and(|seen| seen == content), "{is_bodyless}");
         assert_eq!(client.answer(1).reset, None, "{}", client.story());
+    }
+}
+
+/// As [`upload`], by a client of HTTP/1, which then asks for something else on the same connection.
+fn upload_over_http1(server: &Server, status: &str, body: &str, open: &Sender<()>) {
+    let content = pattern(600_000);
+    let (first, rest) = content.split_at(10_000);
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let send_chunk = |client: &mut Raw, chunk: &[u8]| {
+        client.send(format!("{:x}\r\n", chunk.len()));
+        client.send(chunk);
+        client.send("\r\n");
+    };
+    send_chunk(&mut client, first);
+    client.read_until(format!("HTTP/1.1 {status}").as_bytes());
+    client.read_until(format!("\r\n\r\n{body}").as_bytes());
+    open.send(()).unwrap_or_default();
+    for chunk in rest.chunks(100_000) {
+        send_chunk(&mut client, chunk);
+    }
+    client.send("0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.read_until(b"HTTP/1.1 200");
+    client.read_until(b"\r\n\r\nother");
+}
+
+#[test]
+fn a_client_of_http1_uploads_all_to_a_backend_that_has_answered_and_reads_on() {
+    let content = pattern(600_000);
+    for (answer, body) in [
+        ("200 OK\r\ncontent-length: 5\r\n\r\nearly", "early"),
+        ("200 OK\r\ncontent-length: 0\r\n\r\n", ""),
+        ("204 No Content\r\n\r\n", ""),
+        (
+            "200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nearly\r\n0\r\n\r\n",
+            "5\r\nearly",
+        ),
+    ] {
+        for settings in ["", "proxy.max-buffer-size: 100000"] {
+            let (open, pass) = gate();
+            let (read, seen) = channel();
+            let backend = over_http1(format!("HTTP/1.1 {answer}"), pass, read);
+            let server = proxy(settings, &backend);
+            upload_over_http1(&server, &answer[..3], body, &open);
+            let seen = seen.recv().ok().flatten();
+            assert!(seen.is_some_and(|seen| seen == content), "{answer}");
+        }
+    }
+    for is_bodyless in [false, true] {
+        for settings in ["", "proxy.max-buffer-size: 100000"] {
+            let (open, pass) = gate();
+            let (read, seen) = channel();
+            let backend = over_http2(is_bodyless, pass, read);
+            let server = proxy(&format!("{settings}\n{HTTP2}"), &backend);
+            let (status, body) = if is_bodyless {
+                ("204", "")
+            } else {
+                ("200", "early")
+            };
+            upload_over_http1(&server, status, body, &open);
+            let seen = seen.recv().ok().flatten();
+            assert!(seen.is_some_and(|seen| seen == content), "{is_bodyless}");
+        }
     }
 }
 

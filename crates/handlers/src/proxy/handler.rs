@@ -155,7 +155,7 @@ async fn forward(
     wanted: TunnelKind,
     mapping: PathMapping,
 ) -> Outcome {
-    let (worker, client, body, headers, expects_continue, needs_http1) = {
+    let (worker, client, body, headers, expects_continue, needs_http1, is_multiplexed) = {
         let exchange = &mut *reference.borrow_mut();
         // Without a tunnel there is nothing in the pipe that one would have.
         let has_body = wanted != TunnelKind::Nothing || exchange.request.body != BodyLength::None;
@@ -177,6 +177,7 @@ async fn forward(
             exchange.headers(),
             proxy.expects_continue && has_content,
             wanted == TunnelKind::Protocol && !is_of_every_version(exchange.request.upgrade()),
+            exchange.protocol.is_multiplexed(),
         )
     };
     let trace = trace(&mut reference.borrow_mut());
@@ -203,6 +204,7 @@ async fn forward(
             },
             body,
             waits_for_content: wanted == TunnelKind::Nothing && !forwards_expectation,
+            ends_with_upload: !is_multiplexed,
             needs_http1,
             expects_continue,
             on_informational: Some(&mut |status, headers| {

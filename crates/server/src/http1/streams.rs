@@ -264,6 +264,12 @@ impl Streams for Http1Streams {
         let head_len = turn.out.len() - had;
         let body_len = if shape.has_body && self.mode != BodyMode::None {
             self.send_at_once(turn, &mut response.body)
+        } else if response.status.is_bodyless()
+            && matches!(response.body, Body::Stream(_))
+            && !self.engine.is_body_done()
+        {
+            // The source may still send the request's body to a backend. The response ends with it.
+            None
         } else {
             self.engine.finish(None, &mut turn.out);
             Some(0)

@@ -72,6 +72,10 @@ impl BodySource for ResponseBody {
             return Poll::Ready(Some(Ok(piece)));
         }
         match &stream.response {
+            Response::Ended(Ok(_)) if stream.awaits_upload() => {
+                stream.watch(task);
+                Poll::Pending
+            }
             Response::Ended(Ok(_)) => Poll::Ready(None),
             Response::Ended(Err(failure)) => {
                 if !stream.is_tunnel {

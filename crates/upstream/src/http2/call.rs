@@ -10,7 +10,7 @@ use h2o_http2::StreamKey;
 
 use super::body::ResponseBody;
 use super::connection::Connection;
-use super::stream::{Head, Response, Stream, StreamFailure, TimedTrace};
+use super::stream::{Head, Response, StreamFailure, TimedTrace};
 use crate::balancer::InUse;
 use crate::read_ahead::{self, Buffering};
 use crate::{Failure, FailureCause, OnInformational, Protocol, Reply};
@@ -90,6 +90,15 @@ impl Request {
         }
     }
 
+    /// The body of the response ends only when the upload does ([`crate::Call::ends_with_upload`]). Call before the request can
+    /// make progress.
+    pub(crate) fn end_with_upload(&self) {
+        let mut state = self.owned.connection.state.borrow_mut();
+        if let Some(stream) = state.stream(self.owned.key) {
+            stream.ends_with_upload = true;
+        }
+    }
+
     /// Counts the request for the balancer until the response is dropped.
     pub(crate) fn count(&mut self, in_use: Option<InUse>) {
         self.owned.in_use = in_use;
@@ -148,22 +157,21 @@ impl Request {
 
     fn reply(self, head: Head, buffering: Option<Buffering>) -> Reply {
         let connection = Rc::clone(&self.owned.connection);
+        let has_length = !self.is_head && !head.status.is_bodyless();
+        let mut length = head.length;
         let whole = {
             let mut state = connection.state.borrow_mut();
-            state.stream(self.owned.key).and_then(Stream::take_whole)
-        };
-        let mut length = head.length;
-        let body = match whole {
-            Some(bytes) if bytes.is_empty() => {
-                if !self.is_head && !head.status.is_bodyless() {
-                    length = Some(0);
+            let stream = state.stream(self.owned.key);
+            stream.and_then(|stream| {
+                if has_length && stream.is_complete() {
+                    length = stream.left();
                 }
-                Body::Empty
-            }
-            Some(bytes) => {
-                length = Some(bytes.len() as u64);
-                Body::Bytes(bytes)
-            }
+                stream.take_whole()
+            })
+        };
+        let body = match whole {
+            Some(bytes) if bytes.is_empty() => Body::Empty,
+            Some(bytes) => Body::Bytes(bytes),
             None if head.is_tunnel => Body::Stream(Box::new(ResponseBody::new(self.owned))),
             None => read_ahead::body(ResponseBody::new(self.owned), buffering),
         };

@@ -46,6 +46,9 @@ pub(crate) async fn send(
             if let Some(trace) = &call.trace {
                 request.observe(trace);
             }
+            if call.ends_with_upload {
+                request.end_with_upload();
+            }
             let buffering = Buffering::of(call.worker, &upstream.settings);
             request
                 .response(&mut call.on_informational, buffering)

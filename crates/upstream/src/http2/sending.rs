@@ -74,7 +74,7 @@ impl State {
         let Some(stream) = self.stream(key) else {
             return;
         };
-        stream.upload = None;
+        stream.on_upload_end();
         if stream.is_forgettable() {
             self.forget(key);
         } else if stream.is_headless() || stream.trace.is_some() {

@@ -138,6 +138,8 @@ pub(super) struct Stream {
     waker: Option<Waker>,
     /// When the stream fails without progress, and why.
     pub(super) deadline: Option<(Instant, StreamFailure)>,
+    /// Whether the body of the response ends only when the upload does ([`crate::Call::ends_with_upload`]).
+    pub(super) ends_with_upload: bool,
     /// Whether the owner has taken the whole response; the upload continues, or the end of the stream is awaited.
     pub(super) is_detached: bool,
     /// Whether the request asks for a tunnel.
@@ -160,6 +162,7 @@ impl Stream {
             upload,
             waker: None,
             deadline: None,
+            ends_with_upload: false,
             is_detached: false,
             asks_for_tunnel: false,
             is_tunnel: false,
@@ -333,9 +336,27 @@ impl Stream {
 
     /// The whole body in one piece, if it is complete, contiguous, and without trailers.
     pub(super) fn take_whole(&mut self) -> Option<Bytes> {
-        matches!(self.response, Response::Ended(Ok(None)))
+        (self.is_complete() && !self.awaits_upload())
             .then(|| self.content.take_whole())
             .flatten()
+    }
+
+    /// Whether the response has ended well and has no trailers.
+    pub(super) const fn is_complete(&self) -> bool {
+        matches!(self.response, Response::Ended(Ok(None)))
+    }
+
+    /// Whether the owner is to wait for the end of the upload although the response may have ended.
+    pub(super) const fn awaits_upload(&self) -> bool {
+        self.ends_with_upload && !self.asks_for_tunnel && self.upload.is_some()
+    }
+
+    /// The request is complete in the output.
+    pub(super) fn on_upload_end(&mut self) {
+        self.upload = None;
+        if self.ends_with_upload && !self.is_open() {
+            self.wake();
+        }
     }
 
     /// Whether the owner has taken the whole response, though END_STREAM may still be to come.

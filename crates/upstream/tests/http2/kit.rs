@@ -140,6 +140,7 @@ pub(crate) struct Ask {
     pub(crate) length: BodyLength,
     pub(crate) body: RequestBody,
     pub(crate) needs_http1: bool,
+    pub(crate) ends_with_upload: bool,
 }
 
 pub(crate) fn get(target: &'static str) -> Ask {
@@ -149,6 +150,7 @@ pub(crate) fn get(target: &'static str) -> Ask {
         length: BodyLength::None,
         body: RequestBody::None,
         needs_http1: false,
+        ends_with_upload: false,
     }
 }
 
@@ -204,6 +206,7 @@ pub(crate) async fn send_and_tell(
         build: &mut build,
         body: ask.body,
         waits_for_content: true,
+        ends_with_upload: ask.ends_with_upload,
         needs_http1: ask.needs_http1,
         expects_continue: false,
         on_informational: Some(&mut on_informational),

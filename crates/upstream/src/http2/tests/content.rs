@@ -237,6 +237,81 @@ fn an_upload_goes_on_behind_a_response_that_came_early() {
     });
 }
 
+/// How the upload ends behind a complete response, and how the body of the response does then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum UploadEnd {
+    Sent,
+    ClientGone,
+    /// By RST_STREAM(NO_ERROR) (RFC 9113 §8.1).
+    NotWanted,
+    ConnectionClosed,
+    /// The backend takes no more, until the timeout.
+    Stalled,
+}
+
+#[test]
+fn for_a_client_with_one_request_at_a_time_the_response_ends_with_the_upload() {
+    for answer in [&b"early"[..], b""] {
+        for end in [
+            UploadEnd::Sent,
+            UploadEnd::ClientGone,
+            UploadEnd::NotWanted,
+            UploadEnd::ConnectionClosed,
+            UploadEnd::Stalled,
+        ] {
+            run(async move {
+                let (connection, mut server) = start(settings());
+                let (pipe, body) = pipe();
+                let head = post(BodyLength::Unknown);
+                let call = call_that_ends_with_its_upload(&connection, &head, body);
+                let (stream, _) = server.request().await;
+                pipe.push(b"abc");
+                assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
+                // The response is complete, and the stream is not released: the server reads on.
+                server.respond(stream, 200, &[], false);
+                (server.engine).send_data(stream, answer, true, &mut server.out);
+                server.flush().await;
+                let reply = reply(call).await;
+                assert_eq!(reply.length, Some(answer.len() as u64), "{end:?}");
+                let mut body = source(reply.body);
+                if !answer.is_empty() {
+                    assert_eq!(piece(&mut body).await.unwrap().unwrap(), answer);
+                }
+                let mut body =
+                    tokio::task::spawn_local(async move { piece(&mut body).await.is_none() });
+                settle().await;
+                assert!(!body.is_finished(), "{end:?}: the upload goes on");
+                match end {
+                    UploadEnd::Sent => {
+                        pipe.push(b"def");
+                        assert_eq!(server.data(stream).await, (b"def".to_vec(), false));
+                        pipe.finish(Ok(()));
+                        assert_eq!(server.data(stream).await, (Vec::new(), true));
+                    }
+                    UploadEnd::ClientGone => {
+                        pipe.finish(Err("the client is gone".into()));
+                        assert_eq!(server.reset(stream).await, ErrorCode::CANCEL);
+                    }
+                    UploadEnd::NotWanted => {
+                        server.engine.release(stream, &mut server.out);
+                        server.flush().await;
+                    }
+                    UploadEnd::ConnectionClosed => drop(server),
+                    UploadEnd::Stalled => pipe.push(vec![0; 100_000]),
+                }
+                assert_eq!((&mut body).await.ok(), Some(true), "{end:?}");
+                settle().await;
+                assert!(pipe.is_abandoned(), "{end:?}: nobody reads it");
+                let is_connection_over =
+                    matches!(end, UploadEnd::ConnectionClosed | UploadEnd::Stalled);
+                if !is_connection_over {
+                    assert_eq!(connection.request_count(), 0, "{end:?}");
+                }
+            });
+        }
+    }
+}
+
 #[test]
 fn the_rest_of_an_upload_is_let_go_when_the_server_does_not_want_it() {
     run(async {

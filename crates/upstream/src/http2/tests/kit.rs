@@ -140,6 +140,20 @@ pub(super) fn call_with(
     })
 }
 
+/// As [`call`], for a client whose connection carries one request at a time.
+pub(super) fn call_that_ends_with_its_upload(
+    connection: &Rc<Connection>,
+    head: &RequestHead,
+    body: RequestBody,
+) -> JoinHandle<Result<Reply, Failure>> {
+    let request = connection.request(head, body, false, Headers::new());
+    tokio::task::spawn_local(async move {
+        let request = request?;
+        request.end_with_upload();
+        request.response(&mut None, None).await
+    })
+}
+
 pub(super) fn ask(connection: &Rc<Connection>, path: &str) -> JoinHandle<Result<Reply, Failure>> {
     call(connection, get(path), RequestBody::None)
 }
