@@ -1,17 +1,17 @@
-//! Style sheets, scripts and icons of the pages that the server makes itself. They are files and not part of the pages: a
-//! `content-security-policy` of the site, such as `default-src 'self'`, forbids what is written into a page, and another
-//! policy beside it cannot allow that again.
+//! Style sheets, scripts and icons of the pages that the server generates. They are separate files: a
+//! `content-security-policy` of the site, such as `default-src 'self'`, forbids inline styles and scripts, and a second
+//! policy cannot allow them again.
 
 use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, Response};
 use h2o_http::{Known, Method, StatusCode};
 
-/// A file that is part of the program.
+/// A file that is compiled into the program.
 pub(crate) struct Asset {
     pub(crate) name: &'static str,
     content_type: &'static str,
     content: &'static [u8],
-    /// Changes whenever the content does.
+    /// A hash of the content, for the URL.
     pub(crate) hash: u64,
 }
 
@@ -29,7 +29,7 @@ impl Asset {
         }
     }
 
-    /// The file; for ever, where the URL has its hash.
+    /// The file. It may be cached for ever if the URL has its hash.
     pub(crate) fn respond(&self, exchange: &mut Exchange, has_hash: bool) -> Response {
         if !is_read(exchange) {
             return method_not_allowed();
@@ -48,12 +48,12 @@ impl Asset {
     }
 }
 
-/// Whether the request has one of the methods that files have.
+/// Whether the method is GET or HEAD.
 pub(crate) fn is_read(exchange: &Exchange) -> bool {
     matches!(exchange.request.method, Method::Get | Method::Head)
 }
 
-/// The answer to other methods.
+/// The 405 to other methods.
 pub(crate) fn method_not_allowed() -> Response {
     let status = StatusCode::METHOD_NOT_ALLOWED;
     let mut response = Response::error(status, "Method Not Allowed", "method not allowed");
@@ -61,7 +61,7 @@ pub(crate) fn method_not_allowed() -> Response {
     response
 }
 
-/// The contrast of two colours as WCAG defines it; `#fff` and `#1b2430` are read.
+/// The contrast ratio of two colours as WCAG defines it. Reads `#fff` and `#1b2430`.
 #[cfg(test)]
 pub(crate) fn contrast(one: &str, other: &str) -> f64 {
     let luminance = |colour: &str| {
@@ -94,7 +94,7 @@ pub(crate) fn contrast(one: &str, other: &str) -> f64 {
     (one.max(other) + 0.05) / (one.min(other) + 0.05)
 }
 
-/// The colours that a style sheet calls by these names, first those for light pages and then those for dark ones.
+/// The colours of this name in a style sheet: first that of light pages, then that of dark ones.
 #[cfg(test)]
 pub(crate) fn colours<'a>(style: &'a str, name: &str) -> [&'a str; 2] {
     let mark = format!("--{name}:");

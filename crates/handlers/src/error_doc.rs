@@ -1,7 +1,7 @@
-//! `error-doc`: pages of the site in place of the plain texts that errors come with.
+//! `error-doc`: pages of the site in place of the default texts of error responses.
 //!
-//! The document is fetched by running the request again at its URL; what comes back gets the status and most fields of
-//! the response it stands for. While that happens, no other document is fetched.
+//! The request is run again at the document's URL. The document gets the status and most fields of the error response. No
+//! further document is fetched for a request that fetches one.
 
 use h2o_config::{Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{
@@ -25,7 +25,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// The entries of a level, those inherited first.
+/// The entries of a level, inherited ones first.
 #[derive(Clone, Debug, Default)]
 struct Documents(Vec<Document>);
 
@@ -141,16 +141,15 @@ impl Filter for ErrorDocFilter {
     }
 }
 
-/// Fields that say what the content is. Those of the document count. H2O keeps the `content-encoding` of the error, under
-/// which nobody could read the document.
+/// Fields that describe the content; taken from the document. H2O keeps the `content-encoding` of the error, so that
+/// clients cannot decode the document.
 const OF_CONTENT: [Known; 3] = [
     Known::ContentType,
     Known::ContentLanguage,
     Known::ContentEncoding,
 ];
 
-/// Makes the document look like the response it stands for: status and fields of `failed`, content and cookies of the
-/// document.
+/// Turns the document into the error response: status and fields of `failed`, content and cookies of the document.
 fn stand_in_for(failed: &mut Response) -> Restore {
     let status = failed.status;
     let reason = failed.reason.take();

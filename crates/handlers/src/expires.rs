@@ -21,7 +21,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// The element of `cache-control`, `max-age=SECONDS`.
+/// The element `max-age=SECONDS` of `cache-control`.
 #[derive(Clone, Debug, Default)]
 struct Expires(Option<Box<str>>);
 
@@ -37,7 +37,7 @@ const UNITS: [(&str, u64); 6] = [
 
 const UNIT_NAMES: &str = "units: second, minute, hour, day, month, year";
 
-/// The unit that `d` stands for elsewhere. `m` is minutes to nginx; months have no abbreviation there either.
+/// The unit that `d` abbreviates in nginx and Caddy. `m` means minutes there, so months have no abbreviation.
 fn abbreviated(unit: &str) -> Option<&'static str> {
     match unit.to_ascii_lowercase().as_str() {
         "s" | "sec" => Some("second"),
@@ -95,7 +95,7 @@ struct ExpiresFilter {
 
 impl Filter for ExpiresFilter {
     fn on_response(&self, _: &mut Exchange, response: &mut Response) -> FilterResult {
-        // Not 300 and 308, which caches may keep as well (H2O compatibility).
+        // H2O compatibility: H2O leaves out 300 and 308, although caches may keep them as well.
         if matches!(
             response.status.as_u16(),
             200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307
@@ -106,7 +106,7 @@ impl Filter for ExpiresFilter {
     }
 }
 
-/// Adds an element to `cache-control` unless it is there: to the last field of that name, or as a field of its own.
+/// Adds an element to the last `cache-control` field, or as a field of its own, unless it is there already.
 fn add_directive(headers: &mut Headers, element: &[u8]) {
     let mut count = 0;
     for value in headers.get_all(Known::CacheControl) {

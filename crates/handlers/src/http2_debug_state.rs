@@ -1,4 +1,4 @@
-//! `http2-debug-state`: what an HTTP/2 connection looks like from here, as JSON, asked over that very connection
+//! `http2-debug-state`: the state of an HTTP/2 connection as JSON, requested over that connection itself
 //! (draft-benfield-http2-debug-state-01).
 
 use std::fmt::Write;
@@ -43,7 +43,7 @@ impl Handler for Http2DebugState {
         BodyUse::None
     }
 
-    /// Leaves the content, and the fields that depend on it, to whoever drives the connection.
+    /// The connection's driver adds the content and the fields that depend on it.
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         if exchange.request.version != Version::Http2 {
             return Outcome::Declined;
@@ -59,20 +59,20 @@ impl Handler for Http2DebugState {
     }
 }
 
-/// The state of an HTTP/2 connection, for people.
+/// The state of an HTTP/2 connection, for people to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Http2Report {
-    /// What we announced.
+    /// Our settings.
     pub settings: SettingsReport,
-    /// What the peer announced, or what holds as long as it has not.
+    /// The peer's settings; initial values until it has sent them.
     pub peer_settings: SettingsReport,
-    /// What the peer may still send on the connection.
+    /// Receive window of the connection.
     pub conn_flow_in: i64,
-    /// What we may still send on the connection.
+    /// Send window of the connection.
     pub conn_flow_out: i64,
-    /// The streams, in ascending order of their identifiers.
+    /// The streams in ascending order of their identifiers.
     pub streams: Vec<StreamReport>,
-    /// The tables of header compression; `None` if they are not to be told.
+    /// The tables of header compression; `None` to leave them out.
     pub hpack: Option<HpackReport>,
 }
 
@@ -91,7 +91,7 @@ pub struct SettingsReport {
     pub max_frame_size: u32,
 }
 
-/// What holds for a peer that has not sent its settings.
+/// The initial values, before any SETTINGS.
 impl Default for SettingsReport {
     fn default() -> Self {
         Self {
@@ -111,15 +111,15 @@ pub struct StreamReport {
     pub id: u32,
     /// `OPEN`, `HALF_CLOSED_REMOTE` or `RESERVED_LOCAL`.
     pub state: &'static str,
-    /// What the peer may still send.
+    /// Receive window.
     pub flow_in: i64,
-    /// What we may still send.
+    /// Send window.
     pub flow_out: i64,
     /// Bytes of content received.
     pub data_in: u64,
     /// Bytes of content sent.
     pub data_out: u64,
-    /// When it began, in seconds since the Unix epoch.
+    /// Start of the stream in seconds since the Unix epoch.
     pub created: u64,
 }
 
@@ -133,7 +133,7 @@ pub struct HpackReport {
 }
 
 impl Http2Report {
-    /// The state as indented JSON (H2O compatibility: the members and their order).
+    /// The state as indented JSON. H2O compatibility: H2O has the same members in the same order.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut json = Json::default();
@@ -169,7 +169,7 @@ impl Http2Report {
     }
 }
 
-/// JSON in the making, a member per line, two blanks of indentation per level.
+/// A writer of JSON: one member per line, indented by two blanks per level.
 #[derive(Default)]
 struct Json {
     out: String,
@@ -222,14 +222,14 @@ impl Json {
         self.quoted(text);
     }
 
-    /// Bytes that are not UTF-8 are shown as if they were ISO-8859-1.
+    /// Writes text that is not UTF-8 as ISO-8859-1.
     fn quoted(&mut self, text: &[u8]) {
         self.out.push('"');
         for chunk in text.utf8_chunks() {
             for letter in chunk.valid().chars() {
                 match letter {
                     '"' | '\\' => self.out.extend(['\\', letter]),
-                    // DEL and the like are allowed, but not fit to be seen.
+                    // JSON allows DEL and some other control characters, but they are not readable.
                     letter if letter.is_control() => self.escaped(letter.into()),
                     letter => self.out.push(letter),
                 }

@@ -1,5 +1,5 @@
-//! What answers requests and what edits answers. One module per feature: its directives beside the code
-//! that obeys them. [`directives`] and [`filters`] only concatenate the modules' lists.
+//! Handlers, which answer requests, and filters, which edit responses. One module per feature: its directives beside the
+//! code that implements them. [`directives`] and [`filters`] only concatenate the modules' lists.
 
 mod access_log;
 mod asset;
@@ -36,7 +36,7 @@ pub mod fuzzing {
     pub use crate::proxy::fuzzing::*;
 }
 
-/// The answer to a request for which no descriptor is left.
+/// The answer to a request when no file descriptor is left.
 fn unavailable(exchange: &Exchange) -> Response {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     exchange.worker.counters.count_status(status);

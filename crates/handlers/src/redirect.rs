@@ -1,4 +1,4 @@
-//! `redirect`: sends clients elsewhere, or runs the request again at another place of this server.
+//! `redirect`: sends clients to another URL, or runs the request again at another URL.
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, Reroute, Response, Scope};
@@ -23,16 +23,16 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 
 struct Redirect {
     url: Box<str>,
-    /// There is a `*` in the URL.
+    /// Whether the URL has a `*`.
     has_star: bool,
     status: StatusCode,
     target: Target,
 }
 
 enum Target {
-    /// The client is told to go there.
+    /// The client gets a redirect.
     External,
-    /// We go there.
+    /// The server runs the request again at the URL.
     Internal,
 }
 
@@ -55,7 +55,7 @@ const ATTRIBUTES: [Attribute; 3] = [
         Kinds::SCALAR,
         "YES|NO",
         "NO",
-        "`YES`: the client is not redirected but gets the resource at the URL, from this server or another one.",
+        "`YES`: the client gets no redirect but the resource at the URL, from this server or another one.",
     ),
 ];
 
@@ -92,7 +92,7 @@ fn read(command: &Command<'_>) -> Result<Redirect, Error> {
 
 fn read_url(node: &Node) -> Result<Box<str>, Error> {
     let url = node.scalar()?;
-    // It goes into a field as it is.
+    // The URL is written into a field unchanged.
     if url.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(node.error("URL must not contain control characters"));
     }
@@ -104,7 +104,7 @@ fn read_url(node: &Node) -> Result<Box<str>, Error> {
     Ok(url.into())
 }
 
-/// Whether the URL leaves it to the rest of the request's path to name the host, which the client chooses.
+/// Whether the URL has no host of its own, so that the path of the request, which the client chooses, would name it.
 fn lacks_host(url: &str) -> bool {
     let scheme_end = match url.split_once(':') {
         Some((scheme, _))
@@ -143,14 +143,14 @@ impl Handler for Redirect {
                 let url = self.destination(exchange);
                 Outcome::Reroute(self.reroute_internally(exchange, url))
             }
-            // The client asked for one resource and is to get content.
+            // The request is an internal redirect already, whose client wants content.
             Target::External if exchange.delegated => {
                 let url = self.destination(exchange);
                 Outcome::Reroute(self.follow(exchange, url))
             }
             Target::External => {
                 let headers = exchange.headers();
-                // Exact, unless something is escaped or filled in.
+                // The exact size, unless something is escaped or filled in.
                 let key = &exchange.site.path(exchange.route).path;
                 let len =
                     self.url.len() + exchange.request.target().len().saturating_sub(key.len());
@@ -173,12 +173,12 @@ impl Redirect {
         url
     }
 
-    /// Appends the URL, the rest of the path, the query: put together as text. Only the URL names a host: where it is just
-    /// `/`, several slashes at the beginning of the rest become one, as `//` would begin an authority (RFC 3986 §4.2).
+    /// Appends the URL, the rest of the path, and the query, joined as text. Only the URL may name a host: if it is just
+    /// `/`, leading slashes of the rest become one, since `//` would begin an authority (RFC 3986 §4.2).
     fn write_destination(&self, exchange: &Exchange, url: &mut Vec<u8>) {
         let route = exchange.site.path(exchange.route);
         let path = exchange.request.path();
-        // The rest begins with a slash also where the key ends in one.
+        // The rest begins with a slash, even if the key of the path ends in one.
         let key = route.path.strip_suffix('/').unwrap_or(&route.path);
         let rest = path.get(key.len()..).unwrap_or_default();
 
@@ -196,8 +196,8 @@ impl Redirect {
         url.extend_from_slice(exchange.request.query());
     }
 
-    /// Appends the URL with each `*` replaced by what the client wrote where the host entry has a `*`. Where the host was
-    /// not found by a wildcard the stars stay.
+    /// Appends the URL with each `*` replaced by the text that the `*` of the host entry matched. The `*` stays if the host
+    /// entry has no wildcard.
     fn fill_in_host(&self, exchange: &Exchange, filled: &mut Vec<u8>) {
         let url = self.url.as_bytes();
         if !self.has_star {
@@ -249,7 +249,7 @@ impl Redirect {
     }
 }
 
-/// `text` without the slashes at its beginning.
+/// `text` without leading slashes.
 fn trim_slashes(mut text: &[u8]) -> &[u8] {
     while let [b'/', rest @ ..] = text {
         text = rest;

@@ -1,4 +1,4 @@
-//! `reproxy`: responses may name another resource that is to be sent in their place.
+//! `reproxy`: responses may name another resource to send in their place.
 
 use h2o_config::{Directive, Levels};
 use h2o_exchange::{
@@ -28,7 +28,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 #[derive(Clone, Debug, Default)]
 struct Reproxy(bool);
 
-/// True if responses of a path with these settings may name another resource.
+/// Whether responses of a path with these settings may name another resource.
 pub(crate) fn is_on(settings: &SettingsMap) -> bool {
     settings.peek::<Reproxy>().is_some_and(|reproxy| reproxy.0)
 }
@@ -45,8 +45,8 @@ impl Filter for ReproxyFilter {
             return FilterResult::Continue;
         };
         if exchange.has_unconfigured_target || *exchange.original_method() == Method::Connect {
-            // Only backends of the configuration are trusted to name resources. To CONNECT, one in place of the answer
-            // would be taken for what comes through the tunnel.
+            // Only backends of the configuration may name resources. A response to CONNECT is never replaced: the client
+            // would take the other resource for bytes of the tunnel.
             return FilterResult::Continue;
         }
         let keeps_method = response.status.keeps_method();

@@ -1,4 +1,4 @@
-//! `server-timing`: tells clients how long what took (Server Timing, W3C).
+//! `server-timing`: sends the durations of a request's phases to the client (Server Timing, W3C).
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -43,7 +43,7 @@ enum ServerTiming {
     Enforce,
 }
 
-/// The filter; the last one, as what it tells ends with the head it is in.
+/// The filter. It is the last one, since its values are those when the head is sent.
 pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
     match *scope.settings.peek::<ServerTiming>()? {
         ServerTiming::Off => None,
@@ -83,7 +83,7 @@ impl Filter for ServerTimingFilter {
 }
 
 impl ServerTimingFilter {
-    /// True if trailers can follow the response, which over HTTP/1.1 may take giving up its length.
+    /// Whether trailers can follow the response. Over HTTP/1.1 that may require to leave out `content-length`.
     fn has_trailer(&self, exchange: &Exchange, response: &mut Response) -> bool {
         if *exchange.original_method() == Method::Head || response.status.is_bodyless() {
             return false;
@@ -97,13 +97,13 @@ impl ServerTimingFilter {
                 response.length.is_none()
             }
             Version::Http2 => true,
-            // H2O compatibility.
+            // H2O compatibility: H2O sends no trailers over HTTP/3.
             Version::Http3 => false,
         }
     }
 }
 
-/// Content with the rest of the times behind it.
+/// Content, followed by trailers with the remaining times.
 struct TimedBody {
     body: Box<dyn BodySource>,
     worker: Rc<Worker>,
@@ -149,7 +149,7 @@ impl BodySource for TimedBody {
     }
 }
 
-/// What is known when the head is sent, `now`.
+/// The times that are known when the head is sent, `now`.
 fn of_head(accepted: Instant, timings: &Timings, trace: Option<&Trace>, now: Instant) -> Vec<u8> {
     let begun = Some(timings.begun);
     let mut elements = Elements::default();
@@ -175,7 +175,7 @@ fn of_head(accepted: Instant, timings: &Timings, trace: Option<&Trace>, now: Ins
 struct Elements(Vec<u8>);
 
 impl Elements {
-    /// Adds what lies between two moments, if both came.
+    /// Adds the time between two moments, if both are known.
     fn add(&mut self, name: &str, from: Option<Instant>, to: Option<Instant>) {
         let (Some(from), Some(to)) = (from, to) else {
             return;
@@ -188,7 +188,7 @@ impl Elements {
         self.write_milliseconds(to.saturating_duration_since(from));
     }
 
-    /// With up to three decimals, without zeros at the end.
+    /// With up to three decimals, without trailing zeros.
     fn write_milliseconds(&mut self, duration: Duration) {
         let mut digits = itoa::Buffer::new();
         self.0

@@ -1,4 +1,4 @@
-//! What the program says it is.
+//! Names and versions of the program and its TLS library.
 
 /// The version of the program, as `h2o -v`, the `server` field and the status report show it.
 pub const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");

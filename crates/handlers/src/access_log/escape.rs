@@ -1,6 +1,6 @@
-//! How text of a peer is made harmless in a log line.
+//! Escaping of a peer's text in log lines.
 
-/// The two ways of escaping (H2O compatibility: the sets are exactly these).
+/// The two ways of escaping. H2O compatibility: H2O escapes exactly these sets of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Escape {
     /// Null is `-`; `"` and bytes outside 0x20..=0x7c become `\xNN`. A backslash stays as it is.
@@ -13,7 +13,7 @@ pub(crate) enum Escape {
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 impl Escape {
-    /// What is written for a value that does not exist.
+    /// The text for a value that does not exist.
     pub(crate) const fn null(self) -> &'static [u8] {
         match self {
             Self::Apache => b"-",
@@ -32,7 +32,7 @@ impl Escape {
         }
     }
 
-    /// True if nothing has to be escaped, as almost always. Without early exit, so that it compiles to vector code.
+    /// Whether nothing has to be escaped, as in most texts. Without early exit, so that it compiles to vector code.
     fn is_clean(self, text: &[u8]) -> bool {
         match self {
             Self::Apache => text.iter().fold(true, |clean, &byte| {

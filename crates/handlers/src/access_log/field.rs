@@ -1,11 +1,11 @@
-//! What a specifier stands for.
+//! The meaning of specifiers.
 
 use h2o_http::{Known, Name};
 
 /// The value of one specifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Field {
-    /// A value that does not exist: `%l`, and what only other protocols have.
+    /// A value that does not exist: `%l`, and values of other protocols.
     Null,
     /// A counter of the proxy.
     Proxied(Counted),
@@ -23,7 +23,7 @@ pub(super) enum Field {
     CommonTime,
     /// `%{FORMAT}t`
     Time(Box<str>),
-    /// Since the Unix epoch.
+    /// Time since the Unix epoch.
     Epoch(Unit),
     /// The part of a second.
     EpochFraction(Unit),
@@ -88,7 +88,7 @@ pub(super) enum Moment {
     ProxyResponseEnded,
 }
 
-/// Bytes to or from an upstream server.
+/// Bytes to or from a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
     Request,
@@ -111,7 +111,7 @@ pub(super) enum TlsField {
     Backend,
 }
 
-/// What only an HTTP/2 stream has.
+/// A value that only HTTP/2 streams have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Http2Field {
     StreamId,
@@ -120,14 +120,14 @@ pub(super) enum Http2Field {
     ReceivedExclusive,
     ReceivedParent,
     ReceivedWeight,
-    /// The place in the dependency tree.
+    /// The current place in the dependency tree.
     Actual,
     ActualParent,
     ActualWeight,
 }
 
 impl Field {
-    /// True for what only [`h2o_exchange::Trace`] knows.
+    /// Whether the value is from [`h2o_exchange::Trace`].
     pub(super) const fn is_of_trace(&self) -> bool {
         match self {
             Self::Proxied(_) | Self::ProxyTls(_) => true,
@@ -159,7 +159,7 @@ pub(super) enum FieldName {
 }
 
 impl FieldName {
-    /// The name spelt `text` in any letter case.
+    /// The name of `text`, which may have any letter case.
     pub(super) fn new(text: &str) -> Self {
         let lower = text.to_ascii_lowercase();
         match Name::from_lower(&lower) {
@@ -176,8 +176,8 @@ impl FieldName {
     }
 }
 
-/// The value of `%{NAME}x`. Names that do not exist are accepted and null (H2O compatibility), as are those of
-/// protocols and features that this exchange has no part in.
+/// The value of `%{NAME}x`. H2O compatibility: H2O accepts unknown names and logs null for them. The same holds for values
+/// of protocols and features that the exchange does not use.
 pub(super) fn extended(name: &str) -> Field {
     match name.to_ascii_lowercase().as_str() {
         "connect-time" => Field::Duration(Moment::Accepted, Moment::Begun),

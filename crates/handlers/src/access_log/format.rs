@@ -5,7 +5,7 @@ use h2o_http::Known;
 use super::escape::Escape;
 use super::field::{End, Field, FieldName, Stage, Unit, extended};
 
-/// The format when none is configured.
+/// The default format.
 pub(super) const DEFAULT: &str = r#"%h %l %u %t "%r" %s %b "%{Referer}i" "%{User-agent}i""#;
 
 /// A compiled format.
@@ -40,7 +40,7 @@ impl Format {
         Ok(Self { elements, escape })
     }
 
-    /// True if a line shows what happened at upstream servers.
+    /// Whether lines need the trace of a proxied request.
     pub(super) fn wants_trace(&self) -> bool {
         self.elements.iter().any(|element| match element {
             Element::Value(field) | Element::Quoted(_, field) => field.is_of_trace(),
@@ -48,7 +48,7 @@ impl Format {
         })
     }
 
-    /// True if a line shows response fields as they were before the filters.
+    /// Whether lines show response fields from before the filters.
     pub(super) fn wants_unfiltered_headers(&self) -> bool {
         self.elements.iter().any(|element| match element {
             Element::Value(field) | Element::Quoted(_, field) => {
@@ -84,7 +84,7 @@ fn elements(text: &str) -> Result<Vec<Element>, String> {
     Ok(elements)
 }
 
-/// Reads what follows a `%`; returns what follows the specifier.
+/// Reads the specifier after a `%`. Returns it with the rest of the text.
 fn specifier(text: &str) -> Result<(Field, &str), String> {
     let unmodified = text.trim_start_matches(['<', '>']);
     let modifiers = &text[..text.len() - unmodified.len()];
@@ -119,7 +119,7 @@ fn specifier(text: &str) -> Result<(Field, &str), String> {
     Ok((field, rest))
 }
 
-/// Reads `NAME}` and the letter that says what the name is.
+/// Reads `NAME}` and the letter that follows, which tells the kind of value.
 fn braced(stage: Stage, text: &str) -> Result<(Field, &str), String> {
     let Some((name, after)) = text.split_once('}') else {
         return Err(format!("unterminated header name starting at: \"{text}\""));
@@ -145,7 +145,7 @@ fn request_header(name: &str) -> Field {
     match FieldName::new(name) {
         FieldName::Known(Known::Upgrade) => Field::Upgrade,
         FieldName::Known(Known::Expect) => Field::Expect,
-        // The engine's business, not kept with the fields (H2O compatibility).
+        // Engines interpret these and keep them apart from the other fields. H2O compatibility: H2O does so too.
         FieldName::Known(Known::Host | Known::ContentLength | Known::TransferEncoding) => {
             Field::Null
         }
@@ -164,12 +164,12 @@ fn time(format: &str) -> Field {
     }
 }
 
-/// Takes the quotes that directly enclose a value out of the text around it. What stands between quotes is text, also quotes
-/// of the other kind (H2O compatibility).
+/// Takes the quotes directly around a value out of the text beside it. H2O compatibility: H2O takes everything between two
+/// quotes, even quotes of the other kind, as text.
 fn with_magic_quotes(elements: Vec<Element>) -> Vec<Element> {
     let mut out: Vec<Element> = Vec::with_capacity(elements.len());
     let mut elements = elements.into_iter().peekable();
-    // The quote that was opened last and not closed yet.
+    // The last quote that was opened and not closed.
     let mut open = None;
     while let Some(element) = elements.next() {
         let field = match element {
@@ -201,7 +201,7 @@ fn with_magic_quotes(elements: Vec<Element>) -> Vec<Element> {
     out
 }
 
-/// The quote that is open behind `text`, where `open` was before it.
+/// The quote that is open after `text`, if `open` was open before it.
 fn open_quote(open: Option<u8>, text: &str) -> Option<u8> {
     let quotes = text.bytes().filter(|byte| matches!(byte, b'"' | b'\''));
     quotes.fold(open, |open, quote| match open {

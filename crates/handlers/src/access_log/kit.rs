@@ -1,4 +1,4 @@
-//! Exchanges made by hand.
+//! Exchanges for tests.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use h2o_http::{Known, Method, Name, StatusCode};
 /// 2006-01-02 22:04:05.007089 UTC.
 pub(crate) const WALL: Duration = Duration::from_micros(1_136_239_445_007_089);
 
-/// What workers share in tests.
+/// The state shared by workers in tests.
 pub(crate) fn shared() -> Shared {
     let descriptors = Descriptors::default();
     (0..3).for_each(|_| descriptors.begin_client());
@@ -96,7 +96,7 @@ pub(crate) fn site() -> Rc<LocalSite> {
     Rc::new(LocalSite(Arc::new(site)))
 }
 
-/// An exchange of which nothing is known but that it has begun, on a Unix socket.
+/// An exchange that has begun and received nothing, on a Unix socket.
 pub(crate) fn begun(worker: &Rc<Worker>) -> Exchange {
     let connection = Rc::new(unix_connection(worker));
     let mut exchange = Exchange::new(Rc::clone(worker), site(), connection);

@@ -11,24 +11,24 @@ use super::strftime::{Local, strftime};
 /// The format of `%t`, without its brackets.
 pub(crate) const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
 
-/// Texts kept per worker. Each format of the running configuration needs one; beyond this many, what earlier
-/// configurations needed is forgotten.
+/// Most texts kept per worker. Each format of the running configuration needs one; beyond this number, texts of earlier
+/// configurations are dropped.
 const KEPT: usize = 32;
 
-/// One worker's formatted seconds.
+/// One worker's cache of formatted seconds.
 pub(crate) struct LocalTime {
     zone: TimeZone,
     made: RefCell<Vec<Made>>,
 }
 
-/// What a format gave for a second.
+/// The text of one format for one second.
 struct Made {
     format: Box<str>,
     second: u64,
     text: Vec<u8>,
 }
 
-/// In the system's zone, looked up once per worker as C programs do once per process.
+/// Uses the system's time zone. It is looked up once per worker, as C programs look it up once per process.
 impl Default for LocalTime {
     fn default() -> Self {
         Self::new(TimeZone::system())

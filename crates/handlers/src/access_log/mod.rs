@@ -1,4 +1,4 @@
-//! Access logs: one line per request, in a format of choice, to files, commands and sockets.
+//! Access logs: one line per request, in a configurable format, to files, commands and sockets.
 
 mod escape;
 mod field;
@@ -61,7 +61,7 @@ const ATTRIBUTES: [Attribute; 3] = [
     ),
 ];
 
-/// The line buffer of a worker is given back when a line has made it longer than this.
+/// A worker's line buffer is freed when a line has made it longer than this.
 const KEPT_LINE: usize = 64 * 1024;
 
 fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
@@ -101,7 +101,7 @@ struct AccessLog {
     target: Arc<Target>,
 }
 
-/// What the access logs of a worker share.
+/// Buffers shared by the access logs of a worker.
 #[derive(Default)]
 struct Desk {
     time: LocalTime,

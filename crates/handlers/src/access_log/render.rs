@@ -1,4 +1,4 @@
-//! Writing the line of an exchange, field by field, into a buffer that is used again.
+//! Writes the log line of an exchange, field by field, into a reused buffer.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ impl Format {
     }
 }
 
-/// A line being written. The methods return `None`, having written nothing, for what does not exist.
+/// A line being written. Methods return `None` and write nothing if the value does not exist.
 struct Line<'a> {
     exchange: &'a Exchange,
     time: &'a LocalTime,
@@ -113,7 +113,7 @@ impl Line<'_> {
         }
     }
 
-    /// What a peer or a script may have chosen.
+    /// Writes text that a peer or a script may have chosen, escaped.
     fn text(&mut self, text: &[u8]) -> Option<()> {
         self.format.escape.write(text, self.out);
         Some(())
@@ -139,7 +139,7 @@ impl Line<'_> {
         match self.socket(end)? {
             Address::Unix => self.raw("localhost"),
             Address::Ip(SocketAddr::V4(address)) => {
-                // An address per line: worth not going through `fmt`.
+                // Written without `fmt`, since most lines have an address.
                 for (at, part) in address.ip().octets().into_iter().enumerate() {
                     if at > 0 {
                         self.out.push(b'.');
@@ -205,7 +205,7 @@ impl Line<'_> {
     fn response_header(&mut self, stage: Stage, name: &FieldName) -> Option<()> {
         let sent = &self.exchange.sent;
         let headers = match stage {
-            // Answers that see no filters have only one list.
+            // Responses that pass no filters have only one list of fields.
             Stage::First => sent.unfiltered.as_ref().unwrap_or(&sent.headers),
             Stage::Final => &sent.headers,
         };
@@ -265,7 +265,7 @@ impl Line<'_> {
         let tls = trace.map(|trace| trace.tls.borrow());
         match (tls.as_ref().and_then(|tls| tls.as_ref()), field) {
             (Some(tls), field) => self.tls_parameter(tls, field),
-            // H2O compatibility: a clear connection counts as resumed.
+            // H2O compatibility: H2O logs `1` for a connection without TLS.
             (None, TlsField::Resumed) => self.raw(if is_connected { "1" } else { "0" }),
             (None, _) => None,
         }
@@ -290,8 +290,8 @@ impl Line<'_> {
     }
 }
 
-/// The target as received, unless the head was too malformed for there to be one. Of all methods only CONNECT can come
-/// without a path; the request is then for an authority (RFC 9110 §7.1).
+/// The target as received, unless the head was too malformed to have one. Only CONNECT has no path: its target is an
+/// authority (RFC 9110 §7.1).
 fn parsed(exchange: &Exchange) -> Option<&[u8]> {
     match exchange.original_target() {
         b"" if *exchange.original_method() == Method::Connect => {
@@ -311,7 +311,7 @@ fn host_name(exchange: &Exchange) -> &[u8] {
     exchange.site.host(exchange.route).authority.as_bytes()
 }
 
-/// The fields as received, also while an error document is fetched without them.
+/// The fields as received. They stay the same while an error document is fetched without them.
 fn request_headers(exchange: &Exchange) -> &Headers {
     exchange
         .saved_headers
@@ -319,7 +319,7 @@ fn request_headers(exchange: &Exchange) -> &Headers {
         .unwrap_or(&exchange.request.headers)
 }
 
-/// When the request was handed to the handlers; for one that never was, when it began.
+/// When the request was passed to the handlers; if that did not happen, when it began.
 fn wall_time(exchange: &Exchange) -> Duration {
     let timings = &exchange.timings;
     if timings.processed.is_some() {

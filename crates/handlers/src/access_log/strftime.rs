@@ -1,4 +1,4 @@
-//! `strftime` as the C library does it in the C locale.
+//! `strftime` as in the C library, in the C locale.
 
 use jiff::civil::{DateTime, Weekday};
 
@@ -38,10 +38,10 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Between `%` and the letter of a conversion (the extensions of glibc).
+/// Flags between `%` and the letter of a conversion (the extensions of glibc).
 #[derive(Clone, Copy, Default)]
 struct Flags {
-    /// `-` (nothing), `_` (blanks), `0`; `None` for what the conversion does by itself.
+    /// `-` (none), `_` (blanks), `0`; `None` for the default of the conversion.
     pad: Option<u8>,
     /// `^`
     upper: bool,
@@ -50,7 +50,7 @@ struct Flags {
     width: usize,
 }
 
-/// Appends `at` in `format`. What is no conversion is copied.
+/// Appends `at` in `format`. Text other than conversions is copied.
 pub(crate) fn strftime(format: &str, at: &Local, out: &mut Vec<u8>) {
     let mut rest = format.as_bytes();
     while let Some(percent) = memchr::memchr(b'%', rest) {
@@ -74,13 +74,13 @@ impl Flags {
         while let Some((&byte, tail)) = rest.split_first() {
             match byte {
                 b'0'..=b'9' if byte != b'0' || flags.width > 0 => {
-                    // No field of a log line needs more than 99 columns.
+                    // Wide enough for any field of a log line.
                     flags.width = (flags.width * 10 + usize::from(byte - b'0')).min(99);
                 }
                 b'-' | b'_' | b'0' => flags.pad = Some(byte),
                 b'^' => flags.upper = true,
                 b'#' => flags.swap = true,
-                // Alternative calendars and digits, of which the C locale has none.
+                // Alternative calendars and digits, which the C locale does not have.
                 b'E' | b'O' => {}
                 _ => break,
             }
@@ -129,7 +129,7 @@ impl Flags {
     }
 }
 
-/// Appends one conversion; false, and nothing is appended, if there is none of that letter.
+/// Appends one conversion. Returns false and appends nothing if the letter is unknown.
 fn convert(letter: u8, flags: Flags, at: &Local, out: &mut Vec<u8>) -> bool {
     let date = at.civil.date();
     let year = i64::from(date.year());

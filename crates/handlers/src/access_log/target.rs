@@ -1,4 +1,4 @@
-//! The targets of a configuration's access logs.
+//! Targets of access logs.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use h2o_exchange::{BackgroundService, BackgroundServices, Resource, Resources, Scope};
 use h2o_log::reason;
 
-/// Where one or more access logs go, opened when the whole configuration is known to be good.
+/// The target of one or more access logs, opened once the whole configuration was checked.
 pub(super) struct Target(Arc<h2o_log::Target>);
 
 /// The targets of a configuration by path, so that logs with the same path share one.
@@ -16,7 +16,7 @@ pub(super) struct Target(Arc<h2o_log::Target>);
 struct Targets(HashMap<Box<str>, Arc<Target>>);
 
 impl Target {
-    /// The target at `path`, which will be opened with the other resources of the configuration.
+    /// The target for `path`, which is opened together with the other resources of the configuration.
     pub(super) fn of(scope: &mut Scope, path: &str) -> Arc<Self> {
         let targets = scope.shared.edit::<Targets>();
         if let Some(target) = targets.0.get(path) {
@@ -31,7 +31,7 @@ impl Target {
         target
     }
 
-    /// Writes a line, which ends in a line feed, without waiting. `unix_time` is now.
+    /// Writes a line, which ends in a line feed, without waiting. `unix_time` is the time now.
     pub(super) fn write(&self, line: &[u8], unix_time: Duration) {
         self.0.write(line, unix_time);
     }
@@ -47,7 +47,7 @@ impl Resource for Target {
     }
 }
 
-/// A log command is started again when it ends.
+/// Restarts a log command when it ends.
 impl BackgroundService for Target {
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
         match self.0.run() {

@@ -1,11 +1,11 @@
-//! Who may be reached: the access control list of `proxy.connect`.
+//! The access control list of `proxy.connect`: which addresses clients may connect to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use h2o_config::{Command, Error};
 
-/// The entries in order; the first that matches an address decides, and no match is a denial.
+/// The entries in order. The first entry that matches an address decides; an address without a match is denied.
 #[derive(Debug)]
 pub(super) struct Acl(Box<[Entry]>);
 
@@ -16,7 +16,7 @@ pub(super) struct Entry {
     pub(super) ports: RangeInclusive<u16>,
 }
 
-/// A network: those addresses that have the bits of `bits` where `mask` has ones.
+/// A network: the addresses that equal `bits` where `mask` has ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Addresses {
     Any,
@@ -28,7 +28,7 @@ impl Acl {
     /// Reads the argument of the directive.
     ///
     /// # Errors
-    /// Those of the reference, at the entry.
+    /// H2O's errors, at the entry.
     pub(super) fn read(command: &Command<'_>) -> Result<Self, Error> {
         let entries = command.node.sequence()?.iter().map(|node| {
             let text = node
@@ -43,10 +43,10 @@ impl Acl {
         Ok(Self(entries.collect::<Result<_, _>>()?))
     }
 
-    /// True if clients may be connected with `target`.
+    /// Whether clients may connect to `target`.
     ///
-    /// Unspecified addresses never are permitted, in whichever form: Linux connects them with the loopback, past entries that
-    /// deny that. H2O takes them for addresses like any other.
+    /// Unspecified addresses are never permitted, in any form: Linux connects them to the loopback, which would bypass
+    /// entries that deny the loopback. H2O has no such rule.
     pub(super) fn permits(&self, target: SocketAddr) -> bool {
         let is_unspecified = match target.ip() {
             IpAddr::V4(address) => address.is_unspecified(),
@@ -61,7 +61,7 @@ impl Acl {
         entry.is_some_and(|entry| entry.permits)
     }
 
-    /// False if no address is permitted with this port.
+    /// Whether any address may be permitted with this port.
     pub(super) fn may_permit(&self, port: u16) -> bool {
         let mut entries = self.0.iter().filter(|entry| entry.ports.contains(&port));
         let decides = entries.find(|entry| entry.permits || entry.addresses == Addresses::Any);
@@ -69,8 +69,8 @@ impl Acl {
     }
 }
 
-/// The IPv4 address that is reached by way of an IPv6 address: one that is mapped (RFC 4291 §2.5.5.2), compatible (§2.5.5.1), or
-/// translated under the well-known prefix (RFC 6052 §2.1).
+/// The IPv4 address that is reached through an IPv6 address: a mapped one (RFC 4291 §2.5.5.2), a compatible one (§2.5.5.1),
+/// or one translated with the well-known prefix (RFC 6052 §2.1).
 fn ipv4_within(address: Ipv6Addr) -> Option<Ipv4Addr> {
     const COMPATIBLE: [u16; 6] = [0; 6];
     const MAPPED: [u16; 6] = [0, 0, 0, 0, 0, 0xffff];
@@ -86,7 +86,7 @@ fn ipv4_within(address: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 impl Entry {
-    /// Reads `+` or `-`, then `ADDRESS[/MASK][:PORT]`; the mask may also stand behind the port (H2O compatibility).
+    /// Reads `+` or `-`, then `ADDRESS[/MASK][:PORT]`. H2O compatibility: H2O also accepts the mask after the port.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         const FORMAT: &str =
             "failed to parse input, expected format is: [+-]address[/netmask][:port[-port]]";
@@ -152,7 +152,7 @@ impl Entry {
             (Addresses::V6 { bits, mask }, IpAddr::V6(address)) => {
                 address.to_bits() & mask == *bits
             }
-            // Whoever denies an IPv4 address means every way to it. H2O does not look into IPv6 addresses.
+            // An entry for an IPv4 address holds for IPv6 addresses that lead to it, too. H2O does not compare these.
             (Addresses::V4 { bits, mask }, IpAddr::V6(address)) => {
                 !self.permits
                     && ipv4_within(address).is_some_and(|address| address.to_bits() & mask == *bits)
@@ -191,7 +191,7 @@ fn parse_ports(text: &str) -> Option<(u16, u16)> {
     Some((port(low)?, port(high)?))
 }
 
-/// Digits and nothing else.
+/// A number of digits only.
 fn number(text: &str) -> Option<u32> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()

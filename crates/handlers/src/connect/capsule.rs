@@ -1,43 +1,43 @@
-//! Capsules (RFC 9297 §3.2) with datagrams of UDP in them (RFC 9298 §5).
+//! Capsules (RFC 9297 §3.2) that carry UDP datagrams (RFC 9298 §5).
 
 use bytes::{Buf, Bytes};
 
 /// The type of capsules that hold a datagram (RFC 9297 §3.5).
 const DATAGRAM: u64 = 0;
-/// Bytes of the longest payload that UDP has (RFC 9298 §5).
+/// Length of the longest UDP payload (RFC 9298 §5).
 const MAX_PAYLOAD: usize = 65_527;
-/// Bytes of the longest integer of variable length (RFC 9000 §16).
+/// Length of the longest variable-length integer (RFC 9000 §16).
 const MAX_VARINT: usize = 8;
 
-/// How datagrams look in capsules.
+/// The form of datagrams in capsules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// A context identifier goes first; 0 means a payload of UDP (RFC 9298 §4).
+    /// The payload follows a context identifier, which is 0 for UDP payloads (RFC 9298 §4).
     ContextId,
-    /// The payload and nothing else (draft 03 of the same).
+    /// The payload alone (draft 03 of RFC 9298).
     Bare,
 }
 
-/// Finds the datagrams in what a client sends, in pieces of any size.
+/// Finds the datagrams in a client's bytes, which may arrive in pieces of any size.
 #[derive(Debug)]
 pub(super) struct CapsuleReader {
     format: Format,
     state: State,
-    /// Bytes of an incomplete head, or of an incomplete capsule with a datagram.
+    /// Bytes of an incomplete head, or of an incomplete datagram capsule.
     kept: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Type and length.
+    /// Reading type and length.
     Head,
-    /// The content of a datagram capsule: so many bytes.
+    /// Reading a datagram capsule with this content length.
     Datagram(usize),
-    /// The content of another one: so many bytes are still to come.
+    /// Skipping another capsule, of which this many bytes are left.
     Skipping(u64),
 }
 
-/// A datagram is longer than UDP can have it: the client does not know what it does.
+/// A datagram is longer than UDP allows: the client is faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
@@ -50,10 +50,11 @@ impl CapsuleReader {
         }
     }
 
-    /// The payload of the next datagram in `piece`, whose bytes are taken as far as they were needed. `None`: all were.
+    /// The payload of the next datagram in `piece`, whose bytes are consumed up to its end. `None`: all bytes were
+    /// consumed.
     ///
     /// # Errors
-    /// [`TooLong`], after which there is nothing more to be found.
+    /// [`TooLong`]; the reader must not be used again.
     pub(super) fn next(&mut self, piece: &mut Bytes) -> Result<Option<Bytes>, TooLong> {
         loop {
             match self.state {
@@ -91,7 +92,7 @@ impl CapsuleReader {
         self.kept.capacity()
     }
 
-    /// Reads type and length; false if they are incomplete.
+    /// Reads type and length. Returns false if they are incomplete.
     fn read_head(&mut self, piece: &mut Bytes) -> Result<bool, TooLong> {
         let had = self.kept.len();
         let more = piece.len().min(2 * MAX_VARINT - had);
@@ -111,7 +112,7 @@ impl CapsuleReader {
         Ok(true)
     }
 
-    /// The next `len` bytes, once they are there.
+    /// The next `len` bytes, once all have arrived.
     fn collect(&mut self, piece: &mut Bytes, len: usize) -> Option<Bytes> {
         if self.kept.is_empty() && piece.len() >= len {
             return Some(piece.split_to(len));
@@ -122,12 +123,12 @@ impl CapsuleReader {
         (self.kept.len() == len).then(|| std::mem::take(&mut self.kept).into())
     }
 
-    /// What is to be sent of the content of a capsule.
+    /// The payload to send for the content of a capsule; `None` if it has none.
     fn payload(&self, mut content: Bytes) -> Result<Option<Bytes>, TooLong> {
         if self.format == Format::ContextId {
             match parse_varint(&content) {
                 Some((0, size)) => content.advance(size),
-                // Other contexts would have to be agreed upon first; what has none is no datagram.
+                // An unknown context was never negotiated; content without a context is not a datagram.
                 Some(_) | None => return Ok(None),
             }
         }
@@ -144,7 +145,7 @@ fn parse_head(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     Some((kind, len, at + size))
 }
 
-/// An integer of variable length at the beginning of `bytes`, and how many it has (RFC 9000 §16).
+/// The variable-length integer at the start of `bytes`, and its length (RFC 9000 §16).
 fn parse_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let first = *bytes.first()?;
     let size = 1 << (first >> 6);
@@ -156,10 +157,10 @@ fn parse_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     Some((value, size))
 }
 
-/// Bytes that [`begin`] writes at most.
+/// Most bytes that [`begin`] writes.
 pub(super) const MAX_HEAD: usize = 6;
 
-/// Appends what comes before a payload of `len` bytes, which is at most 65527.
+/// Appends the head of a capsule with a payload of `len` bytes, at most 65527.
 pub(super) fn begin(format: Format, len: usize, out: &mut impl Extend<u8>) {
     debug_assert!(len <= MAX_PAYLOAD, "no datagram is longer");
     let context_id: &[u8] = match format {

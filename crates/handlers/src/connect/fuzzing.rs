@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::acl::{Addresses, Entry};
 use super::capsule::{self, CapsuleReader, Format};
 
-/// What is found in capsules that come in these pieces: the payloads, and whether one was too long.
+/// The payloads found in capsules that arrive in these pieces, and whether one was too long.
 pub fn datagrams<'a>(
     has_context_ids: bool,
     pieces: impl Iterator<Item = &'a [u8]>,
@@ -25,8 +25,8 @@ pub fn datagrams<'a>(
                 Err(capsule::TooLong) => return (found, true),
             }
         }
-        assert!(piece.is_empty(), "all is taken");
-        // What a peer announces costs nothing before it comes.
+        assert!(piece.is_empty(), "`next` consumes all bytes");
+        // A length that a peer announces allocates no memory before the bytes arrive.
         assert!(reader.retained() <= 2 * received + 16, "memory is bounded");
     }
     (found, false)
@@ -49,8 +49,8 @@ const fn format(has_context_ids: bool) -> Format {
     }
 }
 
-/// One entry of an access control list. Written out in full it is read as the same, and it is about the addresses and ports
-/// it says.
+/// Checks one entry of an access control list: written out in full it parses to the same entry, and it matches the
+/// addresses and ports that it names.
 pub fn acl(entry: &str) {
     let Ok(entry) = Entry::parse(entry) else {
         return;
@@ -77,7 +77,7 @@ pub fn acl(entry: &str) {
     for port in beyond.into_iter().flatten() {
         assert!(!entry.matches(SocketAddr::new(first, port)), "{again}");
     }
-    // The last bit that counts, the other way round.
+    // The address with the last significant bit inverted.
     let other: Option<IpAddr> = match entry.addresses {
         Addresses::Any => None,
         Addresses::V4 { bits, mask } => {

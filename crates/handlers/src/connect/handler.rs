@@ -22,12 +22,12 @@ use super::proxy_status::Report;
 use super::target::Target;
 use super::{tcp, udp};
 
-/// What both handlers have of their configuration.
+/// The configuration that both handlers use.
 pub(super) struct Service {
     pub(super) acl: Acl,
     pub(super) limits: ConnectLimits,
     pub(super) io_timeout: Duration,
-    /// In whose name `proxy-status` is sent, encoded; `None`: it is not.
+    /// The name of this proxy in `proxy-status`, encoded; `None` to send no `proxy-status`.
     pub(super) identity: Option<Box<str>>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct UdpHandler {
     pub(super) service: Arc<Service>,
 }
 
-/// Label of the lines in the error log (H2O compatibility).
+/// Label of lines in the error log. H2O compatibility: H2O's lines have it.
 const LABEL: &str = "lib/handler/connect.c";
 
 impl Handler for TcpHandler {
@@ -115,25 +115,25 @@ fn is_udp_request(request: &RequestHead) -> bool {
     is_method_fit && request.upgrade().eq_ignore_ascii_case(b"connect-udp")
 }
 
-/// Whether the tunnel is opened by 101.
+/// Whether 101 opens the tunnel.
 fn is_upgrade(request: &RequestHead) -> bool {
     request.version < Version::Http2
 }
 
-/// What a tunnel leads to.
+/// The kind of far end that a tunnel needs.
 #[derive(Clone, Copy)]
 enum Wanted {
     Tcp,
     Udp {
         format: Format,
-        /// The answer is 101.
+        /// Whether the response is 101.
         is_upgrade: bool,
     },
 }
 
-/// Why there is no tunnel.
+/// The reason why a tunnel is refused.
 enum Failure {
-    /// The target is none, as the text says.
+    /// The target is not a valid `host:port`; the text is for the log.
     BadRequest(&'static str),
     Connect(ConnectError),
 }
@@ -146,11 +146,11 @@ impl Service {
         wanted: Wanted,
     ) -> Outcome {
         let RequestBody::Stream(pipe) = &exchange.body else {
-            // An internal redirect has taken the client's direction away.
+            // The body of the request was detached by an internal redirect.
             return Outcome::Declined;
         };
         if exchange.is_early {
-            // Not to be done twice because somebody plays it again (RFC 8470 §5.2).
+            // The request may be a replay and must not open a second connection (RFC 8470 §5.2).
             let text = "Too Early";
             return Outcome::Done(Response::error(StatusCode::TOO_EARLY, text, text));
         }
@@ -159,12 +159,12 @@ impl Service {
             Err(failure) => return Outcome::Done(self.refuse(exchange, &failure)),
         };
         if !self.acl.may_permit(target.port) {
-            // No name is looked up in vain: clients could keep the resolver busy with that.
+            // Checked before the name is looked up: else clients could keep the resolver busy.
             let failure = Failure::Connect(ConnectError::Prohibited);
             return Outcome::Done(self.refuse(exchange, &failure));
         }
         let Some(reference) = exchange.reference() else {
-            // Only a test has exchanges that no worker knows.
+            // Every exchange of the server has a reference; only those of some tests do not.
             return Outcome::Declined;
         };
         let pipe = Rc::clone(pipe);
@@ -252,8 +252,8 @@ impl Service {
         connected.await.unwrap_or_else(timed_out)
     }
 
-    /// A socket that is connected with the first permitted address for which the system has a route; those of IPv6 go first
-    /// (H2O compatibility).
+    /// A socket connected to the first permitted address that the system has a route to. H2O compatibility: H2O tries IPv6
+    /// addresses first.
     async fn connect_udp(
         &self,
         worker: &Rc<Worker>,
@@ -282,7 +282,7 @@ impl Service {
         Err(failure)
     }
 
-    /// The answer to a request that gets no tunnel, which is also logged.
+    /// The response to a request that gets no tunnel. Also logs the reason.
     fn refuse(&self, exchange: &mut Exchange, failure: &Failure) -> Response {
         let report = failure.report();
         exchange.note_error(LABEL, &report.log_text());
@@ -311,7 +311,7 @@ async fn local_connect(address: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 impl Failure {
-    /// Status, reason and text of the answer (H2O compatibility).
+    /// Status, reason and text of the response. H2O compatibility: H2O sends the same.
     fn answer(&self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "Bad Request", "Bad Request"),

@@ -1,6 +1,7 @@
-//! `proxy.connect` and `proxy.connect-udp`: tunnels to wherever clients ask for, as far as the list lets them.
+//! `proxy.connect` and `proxy.connect-udp`: tunnels to targets that clients choose, as far as an access control list
+//! permits them.
 //!
-//! [`handler`] is the way of a request, [`tunnel`] what becomes of it once there is a connection.
+//! [`handler`] opens connections for requests, [`tunnel`] moves the bytes afterwards.
 
 mod acl;
 mod capsule;
@@ -138,7 +139,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
 struct ConnectSettings {
     emits_proxy_status: bool,
     masque_draft_03: bool,
-    /// Encoded.
+    /// Encoded for `proxy-status`.
     identity: Box<str>,
     name_resolution_delay: Duration,
     connection_attempt_delay: Duration,
@@ -181,7 +182,7 @@ fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
     Ok(Duration::from_millis(limit))
 }
 
-/// A limit that can be added to any moment.
+/// The limit, reduced so that it can be added to any time.
 fn at_most_a_century(limit: Duration) -> Duration {
     limit.min(Duration::from_secs(100 * 366 * 86_400))
 }
@@ -191,7 +192,7 @@ fn deprecated(scope: &mut Scope, command: &Command<'_>, successor: &str) {
     scope.warn(&command.error(text));
 }
 
-/// What a handler is made with: the list, and the settings of its level.
+/// The configuration of a handler: the list, and the settings of its level.
 fn service(scope: &Scope, command: &Command<'_>) -> Result<Arc<Service>, Error> {
     let acl = Acl::read(command)?;
     let timeouts = scope.settings.get::<ProxySettings>().timeouts;

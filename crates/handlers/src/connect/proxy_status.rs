@@ -1,11 +1,11 @@
-//! What became of a request for a tunnel: for the error log, and for the client in `proxy-status` (RFC 9209).
+//! The result of a tunnel request: for the error log, and for the client in `proxy-status` (RFC 9209).
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use h2o_http::is_token_byte;
 
-/// The parts of a report; those that are absent are left out.
+/// The parts of a report; absent ones are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     /// Type of the error (RFC 9209 §2.3); none for success.
@@ -13,12 +13,12 @@ pub(super) struct Report {
     /// DNS response code.
     pub(super) rcode: Option<&'static str>,
     pub(super) details: Option<&'static str>,
-    /// The address that was connected to.
+    /// The address of the connection.
     pub(super) next_hop: Option<IpAddr>,
 }
 
 impl Report {
-    /// The value of the field, in the name of `identity`, which is [encoded](encode_identity).
+    /// The value of the field, with the proxy's name `identity`, which is [encoded](encode_identity).
     pub(super) fn field(&self, identity: &str) -> String {
         let mut value = identity.to_owned();
         if let Some(error) = self.error {
@@ -27,7 +27,7 @@ impl Report {
         }
         for (name, text) in [("rcode", self.rcode), ("details", self.details)] {
             if let Some(text) = text {
-                // Our own texts have nothing that is to be escaped.
+                // Our own texts have no characters to escape.
                 let _ = write!(value, "; {name}=\"{text}\"");
             }
         }
@@ -37,7 +37,7 @@ impl Report {
         value
     }
 
-    /// What the error log says (H2O compatibility).
+    /// The text for the error log. H2O compatibility: H2O logs the same.
     pub(super) fn log_text(&self) -> String {
         const NULL: &str = "(null)";
         let (error, rcode) = (self.error.unwrap_or(NULL), self.rcode.unwrap_or(NULL));
@@ -51,8 +51,7 @@ impl Report {
     }
 }
 
-/// The name of a proxy as the member of a structured field: as it is if that is a token, else as a string (RFC 8941
-/// §3.3.3 and §3.3.4).
+/// The name of a proxy as a member of a structured field: a token if possible, else a string (RFC 8941 §3.3.3 and §3.3.4).
 pub(super) fn encode_identity(name: &str) -> String {
     let bytes = name.as_bytes();
     let may_begin = |byte: u8| byte.is_ascii_alphabetic() || byte == b'*';

@@ -1,10 +1,10 @@
-//! Whom a request for a tunnel wants to be connected with.
+//! The target of a tunnel request.
 
 use std::net::Ipv6Addr;
 
 use h2o_http::authority;
 
-/// A host and a port of it.
+/// A host with a port.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target {
     /// A name or a numeric address without brackets.
@@ -14,7 +14,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Reads `host:port`; both have to be there.
+    /// Reads `host:port`; both are required.
     pub(super) fn from_authority(authority: &[u8]) -> Option<Self> {
         let (host, port) = authority::split(authority)?;
         let host = host
@@ -24,8 +24,8 @@ impl Target {
         Self::new(host, port?)
     }
 
-    /// Reads `[/]HOST/PORT/` (RFC 9298 §2 with the default template, behind the path that the handler stands at); the last
-    /// slash has to be there (H2O compatibility). Nothing of it is escaped any more.
+    /// Reads `[/]HOST/PORT/`, already unescaped (RFC 9298 §2 with the default template, after the path of the handler). H2O
+    /// compatibility: H2O requires the last slash.
     pub(super) fn from_path(path: &[u8]) -> Option<Self> {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let mut parts = path.split(|byte| *byte == b'/');
@@ -35,7 +35,7 @@ impl Target {
         }
         let is_number = (1..=5).contains(&port.len()) && port.iter().all(u8::is_ascii_digit);
         if host.first() == Some(&b'[') {
-            // RFC 9298 §3: IPv6 addresses have no brackets here.
+            // RFC 9298 §3: IPv6 addresses have no brackets in the path.
             return None;
         }
         let port: u16 = str::from_utf8(port)
@@ -43,13 +43,14 @@ impl Target {
             .filter(|_| is_number)?
             .parse()
             .ok()?;
-        // H2O compatibility: the last port there is none.
+        // H2O compatibility: H2O does not accept port 65535 here.
         (port < u16::MAX).then(|| Self::new(host, port)).flatten()
     }
 
     fn new(host: &[u8], port: u16) -> Option<Self> {
         let host = str::from_utf8(host).ok()?;
-        // Only IPv6 addresses have colons; what has others, or bytes that no host has, is not asked the resolver about.
+        // Only IPv6 addresses have colons. Other hosts with a colon, or with bytes not allowed in hosts, are not passed to
+        // the resolver.
         let is_host = host.parse::<Ipv6Addr>().is_ok()
             || authority::split(host.as_bytes()).is_some_and(|(name, _)| name == host.as_bytes());
         (is_host && port != 0).then(|| Self {

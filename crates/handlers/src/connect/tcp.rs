@@ -11,13 +11,13 @@ use tokio::net::TcpStream;
 
 use super::tunnel::{Sink, Tunnel, broken};
 
-/// Bytes per read (H2O compatibility), and held at most on the way to the client.
+/// Most bytes per read, and most bytes held on the way to the client. H2O compatibility: H2O reads as much at once.
 const READ_SIZE: usize = 64 * 1024;
-/// Room below which a read is given a new buffer.
+/// Least free space of a buffer for a read; below it a new one is allocated.
 const MIN_READ: usize = 4096;
 
-/// The content of a response that carries what `stream` brings, while what comes out of `pipe` goes to `stream`. Must be
-/// called within the worker's runtime.
+/// Opens a tunnel: returns a response body with the bytes received from `stream`, and sends the bytes from `pipe` to
+/// `stream`. Must be called within the worker's runtime.
 pub(super) fn open(
     worker: &Worker,
     stream: TcpStream,
@@ -33,11 +33,11 @@ pub(super) fn open(
     }))
 }
 
-/// What comes from the connection.
+/// Bytes from the far end, as a body.
 struct Download {
     tunnel: Tunnel,
     stream: Rc<TcpStream>,
-    /// Read and not taken yet. An idle tunnel holds none.
+    /// Bytes read from the connection and not yet pulled. An idle tunnel holds none.
     buffer: BytesMut,
 }
 

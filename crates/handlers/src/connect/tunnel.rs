@@ -1,8 +1,7 @@
-//! What tunnels have in common, wherever they lead.
+//! The parts that tunnels over TCP and UDP share.
 //!
-//! What comes from the far end is the content of the response, read only as it is pulled. What the client sends is moved by
-//! a task of its own, as a client that does not read may still have something to say. The task also sees to it that a
-//! tunnel in which nothing moves comes to an end.
+//! Bytes from the far end are the body of the response, read when it is pulled. A separate task moves the client's bytes,
+//! since a client that does not read may still send. The task also ends a tunnel that is idle for too long.
 
 use std::cell::Cell;
 use std::io;
@@ -15,55 +14,55 @@ use bytes::Bytes;
 use h2o_exchange::{BodyError, BodyPipe, Descriptor, Timer, Worker};
 use tokio::task::AbortHandle;
 
-/// Where the bytes of the client go.
+/// The far end as a receiver of the client's bytes.
 pub(super) trait Sink: Unpin + 'static {
-    /// Takes bytes from the beginning of `piece`; ready when all are taken and sent. Else it is asked again, with what is
-    /// left.
+    /// Consumes bytes from the start of `piece`. Ready once all are consumed and sent; otherwise it is called again with
+    /// the rest.
     ///
     /// # Errors
-    /// Nothing more is taken; [`io::ErrorKind::InvalidData`]: because the client has sent nonsense.
+    /// The far end accepts no more bytes; [`io::ErrorKind::InvalidData`]: because the client sent malformed ones.
     fn poll_send(&mut self, piece: &mut Bytes, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// How a tunnel is, as seen by what carries its content to the client, which holds this.
+/// The state of a tunnel, held by the body that carries bytes to the client.
 pub(super) struct Tunnel {
     moves: Rc<Moves>,
     task: AbortHandle,
-    /// The far end has sent all it had to send.
+    /// Whether the far end has ended its direction.
     is_complete: bool,
 }
 
 struct Moves {
-    /// Fires when no bytes have gone either way for `io_timeout`.
+    /// Fires when no bytes have moved in either direction for `io_timeout`.
     idle: Timer,
     io_timeout: Duration,
     upload: Cell<Upload>,
-    /// Who waits for the far end.
+    /// The waker of the task that waits for the far end.
     reader: Cell<Option<Waker>>,
     /// What the socket of the far end counts as.
     _descriptor: Descriptor,
 }
 
-/// The direction of the client.
+/// State of the client's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Upload {
     Open,
-    /// The client has sent all it had to send: the tunnel ends (H2O compatibility).
+    /// The client has ended its direction. H2O compatibility: H2O then ends the tunnel.
     Ended,
-    /// The far end takes no more. What it has sent is still for the client.
+    /// The far end accepts no more bytes. The bytes that it has sent still go to the client.
     Refused,
 }
 
 impl Moves {
-    /// Bytes went either way.
+    /// Bytes have moved: restarts the idle timeout.
     fn note(&self) {
         self.idle.set_after(self.io_timeout);
     }
 }
 
 impl Tunnel {
-    /// Begins to move what comes out of `pipe` to `sink`. When nothing moves for `io_timeout` the pipe is given up. Must be
-    /// called within the worker's runtime.
+    /// Starts the task that moves bytes from `pipe` to `sink`. It ends when no bytes have moved in either direction for
+    /// `io_timeout`. Must be called within the worker's runtime.
     pub(super) fn open(
         worker: &Worker,
         sink: impl Sink,
@@ -93,18 +92,17 @@ impl Tunnel {
         }
     }
 
-    /// Bytes have come from the far end.
+    /// Bytes have arrived from the far end.
     pub(super) fn on_received(&self) {
         self.moves.note();
     }
 
-    /// The far end will send no more.
+    /// The far end has ended its direction.
     pub(super) const fn on_end(&mut self) {
         self.is_complete = true;
     }
 
-    /// There is nothing from the far end now. False if nothing is to be waited for; else the caller is woken when that
-    /// changes.
+    /// The far end has no bytes now. Returns whether more may follow; the task is woken when that changes.
     pub(super) fn may_wait(&self, context: &Context<'_>) -> bool {
         let waker = self.moves.reader.take();
         let waker = waker.filter(|waker| waker.will_wake(context.waker()));
@@ -114,8 +112,8 @@ impl Tunnel {
     }
 }
 
-/// The client is gone, or the tunnel over: nothing is moved any more. If only the far end has come to its end, the client
-/// may go on sending.
+/// The body was dropped, so the task ends. Not if only the far end has ended its direction: the client may continue to
+/// send.
 impl Drop for Tunnel {
     fn drop(&mut self) {
         if !self.is_complete || self.moves.upload.get() != Upload::Open {
@@ -124,19 +122,19 @@ impl Drop for Tunnel {
     }
 }
 
-/// The far end has cut the connection.
+/// The far end has aborted the connection.
 pub(super) fn broken(_: &io::Error) -> BodyError {
     BodyError::Failed("I/O error".into())
 }
 
-/// Moves what the client sends, and guards both directions.
+/// The task that moves the client's bytes and watches for idle time.
 struct Mover<S> {
     moves: Rc<Moves>,
     sink: S,
     pipe: Rc<BodyPipe>,
-    /// Not sent yet.
+    /// Bytes that are not sent yet.
     piece: Bytes,
-    /// The sink may hold bytes that are not sent, also if the piece is at its end.
+    /// Whether the sink may hold unsent bytes, even if `piece` is empty.
     is_sending: bool,
 }
 
@@ -169,7 +167,7 @@ impl<S: Sink> Future for Mover<S> {
 }
 
 impl<S: Sink> Mover<S> {
-    /// Moves what can be moved. `None`: the client is gone.
+    /// Moves as many bytes as possible. `None`: the client is gone.
     fn poll_move(&mut self, context: &mut Context<'_>) -> Poll<Option<Upload>> {
         loop {
             while !self.is_sending && self.piece.is_empty() {
@@ -202,7 +200,7 @@ impl<S: Sink> Mover<S> {
     }
 }
 
-/// However the task ends: nobody takes what the client sends any more.
+/// However the task ends, the client's bytes are no longer read.
 impl<S> Drop for Mover<S> {
     fn drop(&mut self) {
         self.pipe.abandon();

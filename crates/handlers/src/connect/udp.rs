@@ -1,4 +1,4 @@
-//! Tunnels to UDP sockets: a datagram is a capsule.
+//! Tunnels to UDP sockets: each datagram is a capsule.
 
 use std::io;
 use std::rc::Rc;
@@ -12,13 +12,13 @@ use tokio::net::UdpSocket;
 use super::capsule::{self, CapsuleReader, Format};
 use super::tunnel::{Sink, Tunnel, broken};
 
-/// The longest payload from the network that is handed on (H2O compatibility).
+/// Longest payload from the network that is passed on. H2O compatibility: H2O drops longer ones.
 const MAX_PAYLOAD: usize = 1500;
-/// Bytes of capsules put together before they go on their way.
+/// Most bytes of capsules that are collected before they are sent.
 const BATCH: usize = 16 * 1024;
 
-/// The content of a response that carries what `socket`, which is connected, receives, while the datagrams that come out
-/// of `pipe` are sent by it. Must be called within the worker's runtime.
+/// Opens a tunnel: returns a response body with the datagrams that `socket`, which is connected, receives, and sends the
+/// datagrams from `pipe`. Must be called within the worker's runtime.
 pub(super) fn open(
     worker: &Worker,
     socket: UdpSocket,
@@ -41,25 +41,25 @@ pub(super) fn open(
     }))
 }
 
-/// What comes from the socket.
+/// Datagrams from the far end, as a body.
 struct Download {
     tunnel: Tunnel,
     socket: Rc<UdpSocket>,
     format: Format,
-    /// Not taken yet. An idle tunnel holds none.
+    /// Bytes that were not pulled yet. An idle tunnel holds none.
     capsules: BytesMut,
 }
 
 impl Download {
-    /// Receives what is there, until a batch is full.
+    /// Receives datagrams until there are none, or a batch is full.
     fn receive(&mut self) -> io::Result<()> {
-        // One byte more than is handed on shows what is too long.
+        // One byte more than the limit, to detect longer ones.
         let mut payload = [0; MAX_PAYLOAD + 1];
         while self.capsules.len() < BATCH {
             let len = match self.socket.try_recv(&mut payload) {
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Nobody listens there now; that may change.
+                // The port is closed at the moment; that may change.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(error) => return Err(error),
             };
@@ -108,11 +108,11 @@ impl BodySource for Download {
     }
 }
 
-/// What the client sends.
+/// Datagrams from the client.
 struct Upload {
     socket: Rc<UdpSocket>,
     capsules: CapsuleReader,
-    /// Not sent yet.
+    /// The datagram that is not sent yet.
     payload: Option<Bytes>,
 }
 
@@ -124,7 +124,7 @@ impl Sink for Upload {
                 None => match self.capsules.next(piece) {
                     Ok(Some(payload)) => payload,
                     Ok(None) => return Poll::Ready(Ok(())),
-                    // RFC 9298 §5: a payload that UDP cannot have is malformed.
+                    // RFC 9298 §5: a payload longer than UDP allows is malformed.
                     Err(_) => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
                 },
             };
@@ -137,7 +137,7 @@ impl Sink for Upload {
                         Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     }
                 }
-                // What cannot be sent is lost, as datagrams may be.
+                // A datagram that cannot be sent is dropped, as UDP permits.
                 Ok(_) | Err(_) => {}
             }
         }

@@ -1,9 +1,9 @@
-//! Removing single cookies from `cookie` fields.
+//! Removes single cookies from `cookie` fields.
 
 use h2o_config::{Error, Node};
 use h2o_http::{Headers, Known, Name};
 
-/// Reads cookie names. Letter case matters in them (RFC 6265 §5.4).
+/// Reads cookie names, which are case-sensitive (RFC 6265 §5.4).
 pub(super) fn read_all(list: &[Node]) -> Result<Box<[Box<str>]>, Error> {
     list.iter()
         .map(|node| {
@@ -20,9 +20,9 @@ pub(super) fn is_among(names: &[Box<str>], name: &[u8]) -> bool {
     names.iter().any(|known| known.as_bytes() == name)
 }
 
-/// Keeps the cookies for whose name `keep` is true. A field left without cookies is removed.
+/// Keeps the cookies for whose name `keep` returns true. A field without cookies left is removed.
 pub(super) fn retain(headers: &mut Headers, keep: impl Fn(&[u8]) -> bool) {
-    // Responses hardly ever have this field: do not touch their arena.
+    // Responses rarely have this field; without it, do not touch the arena.
     if headers.get(Known::Cookie).is_none() {
         return;
     }

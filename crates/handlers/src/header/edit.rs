@@ -1,11 +1,11 @@
-//! One change to a header block, with names looked up and values checked when the configuration is read.
+//! One change to a header block. Names are looked up and values checked when the configuration is read.
 
 use h2o_config::{Error, Node};
 use h2o_http::{Headers, Known, Name, escape, is_token};
 
 use super::cookie;
 
-/// What to do to a header block.
+/// A change to a header block.
 #[derive(Clone, Debug)]
 pub(crate) enum Edit {
     Add(FieldLine),
@@ -20,7 +20,7 @@ pub(crate) enum Edit {
 }
 
 impl Edit {
-    /// Whether it changes or removes fields of this name, which is in lower case.
+    /// Whether it changes or removes the field `name`, which is in lower case.
     pub(crate) fn names(&self, name: &str) -> bool {
         let is_it = |field: &FieldName| field.get().as_str() == name;
         match self {
@@ -30,12 +30,12 @@ impl Edit {
             | Self::Set(line)
             | Self::SetIfEmpty(line) => is_it(&line.name),
             Self::Unset(names) => names.iter().any(is_it),
-            // What is left out by these is not kept under another name.
+            // Fields that these remove are not kept under another name.
             Self::UnsetUnless(_) | Self::CookieUnset(_) | Self::CookieUnsetUnless(_) => false,
         }
     }
 
-    /// As [`Edit::apply`], to fields that the same rule may have edited before: nothing is added twice.
+    /// As [`Edit::apply`], for fields that the same rule may have edited before: adds nothing twice.
     pub(crate) fn apply_again(&self, headers: &mut Headers) {
         match self {
             Self::Add(line) => {
@@ -83,7 +83,7 @@ impl Edit {
     }
 }
 
-/// A field as a rule writes it.
+/// A field of a rule, as written in the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldLine {
     name: FieldName,
@@ -165,7 +165,7 @@ impl FieldName {
                 .with_hint("write letters, digits and hyphens"));
         }
         match Known::from_any_case(name.as_bytes()) {
-            // Those of the protocol engines, and `date`, which a cache would trust.
+            // Engines write these fields; a wrong `date` would mislead caches.
             Some(
                 Known::Connection
                 | Known::ContentLength

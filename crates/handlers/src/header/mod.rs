@@ -1,7 +1,7 @@
 //! `header.*`: rules that edit the fields of responses.
 //!
-//! The rules of a path are those of the global level, of its host and its own, in this order; an inner level adds to
-//! the list and cannot take anything away from it.
+//! The rules of a path are those of the global level, of its host and its own, in this order. An inner level adds rules and
+//! cannot remove any.
 
 mod cookie;
 mod edit;
@@ -13,7 +13,7 @@ use h2o_http::Headers;
 pub(crate) use self::edit::Edit;
 use self::edit::{FieldLine, FieldName};
 
-/// Which responses a rule is for.
+/// The responses that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     /// Final responses.
@@ -31,7 +31,7 @@ struct Rule {
     when: When,
 }
 
-/// The rules of a level, those inherited first.
+/// The rules of a level, inherited ones first.
 #[derive(Clone, Debug, Default)]
 struct Rules(Vec<Rule>);
 
@@ -96,7 +96,7 @@ pub(crate) const LINES: &str = "`NAME: VALUE`, a sequence of those, or a mapping
 pub(crate) const NAMES: &str = "NAME, a sequence of those, or a mapping";
 pub(crate) const COOKIES: &str = "COOKIE, a sequence of those, or a mapping";
 
-/// A command that edits fields; `proxy.header.*` are such ones, too.
+/// A directive that edits fields; also used for `proxy.header.*`.
 pub(crate) const fn directive(
     name: &'static str,
     value: &'static str,
@@ -117,7 +117,7 @@ fn add_rules(scope: &mut Scope, command: &Command<'_>, verb: Verb) -> Result<(),
     Ok(())
 }
 
-/// What a command does; `proxy.header.*` has the same ones.
+/// The operation of a directive; also used for `proxy.header.*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Add,
@@ -131,7 +131,7 @@ pub(crate) enum Verb {
     CookieUnsetUnless,
 }
 
-/// The changes that a command asks for, in order.
+/// The changes of a directive, in order.
 pub(crate) fn read(command: &Command<'_>, verb: Verb) -> Result<(Vec<Edit>, When), Error> {
     let (argument, when) = list_and_when(command)?;
     let list = argument.one_or_more();
@@ -187,7 +187,7 @@ fn list_and_when<'a>(command: &Command<'a>) -> Result<(&'a Node, When), Error> {
     Ok((attributes.require("header")?, when))
 }
 
-/// `header.set: { X: y }` is what one writes who has not seen an example.
+/// Adds a hint for `header.set: { X: y }`, a common mistake.
 fn explain(command: &Command<'_>, error: Error) -> Error {
     let Some([(name, value)]) = command.node.as_mapping() else {
         return error;
@@ -230,7 +230,7 @@ pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
 
 struct HeaderFilter {
     edits: Box<[Edit]>,
-    /// What the rules for 103 responses make of no fields.
+    /// The fields that the rules for 103 responses add to an empty block.
     early: Headers,
 }
 
@@ -238,7 +238,7 @@ impl Filter for HeaderFilter {
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         for edit in &self.edits {
             if exchange.error_document {
-                // The rules of the path that failed have edited these fields, and may be the same.
+                // The rules of the path that failed have edited these fields, and may be the same rules.
                 edit.apply_again(&mut response.headers);
             } else {
                 edit.apply(&mut response.headers);

@@ -1,4 +1,4 @@
-//! `duration-stats`: how long the parts of requests take, as percentiles.
+//! `duration-stats`: percentiles of the durations of requests.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,7 +30,7 @@ pub(super) const DIRECTIVE: Directive<Scope> = Directive::global(
     },
 );
 
-/// What is measured, by the names of the report.
+/// The measured durations, by their names in the report.
 pub(super) const NAMES: [&str; 7] = [
     "connect-time",
     "header-time",
@@ -41,28 +41,29 @@ pub(super) const NAMES: [&str; 7] = [
     "duration",
 ];
 
-/// Of each of these the report has the value below which this percentage of requests stayed; 0 is the least value.
+/// For each of these percentages, the report has the value that this share of requests did not exceed; 0 is the least
+/// value.
 pub(super) const PERCENTILES: [u64; 5] = [0, 25, 50, 75, 99];
 
-/// The durations of a configuration, if they are collected.
+/// The durations of a configuration, if it collects them.
 #[derive(Clone, Default)]
 pub(super) struct DurationStats(pub(super) Option<Arc<Collected>>);
 
-/// What the workers have collected.
+/// The samples of all workers.
 pub(super) struct Collected {
-    /// Tells apart what is collected for one configuration after another.
+    /// Identifies the configuration that it belongs to.
     id: u64,
     workers: Mutex<Vec<Arc<Sample>>>,
 }
 
-/// What one worker has collected. Only that worker writes.
+/// The sample of one worker, and written only by that worker.
 struct Sample {
     histograms: [Histogram; NAMES.len()],
-    /// How long a turn of its event loop takes, in nanoseconds.
+    /// Duration of a turn of the worker's event loop, in nanoseconds.
     turn_nanos: AtomicU64,
 }
 
-/// A worker's sample, with the id of the collection that it is for.
+/// The sample of this worker, with the id of its collection.
 #[derive(Default)]
 struct Current(RefCell<Option<(u64, Arc<Sample>)>>);
 
@@ -120,7 +121,7 @@ impl Collected {
         })
     }
 
-    /// How long a turn of the event loop takes in each worker that has served requests, in nanoseconds.
+    /// Duration of a turn of the event loop, in nanoseconds, for each worker that has served requests.
     pub(super) fn turn_nanos(&self) -> Vec<u64> {
         let workers = self.workers();
         let turns = workers.iter().map(|sample| sample.turn_nanos.load(Relaxed));
@@ -145,16 +146,16 @@ fn durations(exchange: &Exchange) -> [Option<Duration>; NAMES.len()] {
     ]
 }
 
-/// Values below this have a bucket each.
+/// Smaller values have a bucket each.
 const EXACT: u64 = 128;
-/// Buckets for each further power of two: half the width of one is less than 1 % of its values.
+/// Buckets for each further power of two: half the width of a bucket is less than 1 % of its values.
 const PER_POWER: u64 = 64;
-/// Powers of two behind [`EXACT`]: what takes longer than 38 hours is in the last bucket.
+/// Powers of two above [`EXACT`]. Durations above 38 hours are in the last bucket.
 const POWERS: u64 = 30;
 #[expect(clippy::cast_possible_truncation, reason = "2048")]
 const BUCKETS: usize = (EXACT + POWERS * PER_POWER) as usize;
 
-/// How often there were durations of about the same length.
+/// Counts of durations of similar length.
 struct Histogram(Box<[AtomicU64]>);
 
 impl Default for Histogram {
@@ -167,7 +168,7 @@ impl Histogram {
     fn add(&self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let count = &self.0[bucket_of(micros)];
-        // There is one writer.
+        // Not atomic: this worker is the only writer.
         count.store(count.load(Relaxed) + 1, Relaxed);
     }
 }
@@ -206,7 +207,7 @@ fn value_of(bucket: usize) -> u64 {
     (PER_POWER + part) * width + width / 2
 }
 
-/// The value that `percent` of the values counted do not exceed.
+/// The value that `percent` of the counted values do not exceed.
 fn value_at(counts: &[u64], percent: u64) -> u64 {
     let total: u64 = counts.iter().sum();
     let rank = (total * percent).div_ceil(100).max(1);

@@ -1,6 +1,6 @@
-//! The names of the `events` module, all of which are shown, also those that nothing counts yet: monitoring expects them.
+//! The names of the `events` module. All are shown, even without a counter behind them: monitoring expects them.
 
-/// Groups of counters: what their names begin with, and the rest of each name (H2O compatibility: names and order).
+/// Groups of counters: a common prefix, and the rest of each name. H2O compatibility: H2O has these names in this order.
 pub(super) const EVENTS: &[(&str, &str)] = &[
     (
         "status-errors.",
@@ -47,7 +47,7 @@ pub(super) const EVENTS: &[(&str, &str)] = &[
     ("ssl.", "errors"),
     ("memory.", "mmap_errors"),
     ("h2olog.", "lost"),
-    // Ours.
+    // Not in H2O.
     ("connections.", "overdrawn memory-closed"),
     ("proxy.", "responses-buffered"),
     (
@@ -69,14 +69,14 @@ pub(super) const SSL: &[(&str, &str)] = &[
     ("ssl.handshake.accumulated-time.", "full resume"),
 ];
 
-/// The `traffic` module, which is ours.
+/// The `traffic` module, which is not in H2O.
 pub(super) const TRAFFIC: &[(&str, &str)] = &[
     ("traffic.", "requests"),
     ("traffic.responses.", "2xx 3xx 4xx 5xx"),
     ("traffic.", "bytes-received bytes-sent"),
 ];
 
-/// The names of `groups`, in full.
+/// The full names of `groups`.
 pub(super) fn names(
     groups: &'static [(&'static str, &'static str)],
 ) -> impl Iterator<Item = String> {

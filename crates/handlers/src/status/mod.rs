@@ -1,4 +1,4 @@
-//! The status page, and the report as JSON that it and monitoring tools read.
+//! The status page, and the report as JSON for it and for monitoring tools.
 
 mod durations;
 mod events;
@@ -39,7 +39,7 @@ const STATUS: Directive<Scope> = Directive {
     },
 };
 
-/// How long a worker may take to list its requests; later ones are left out.
+/// Time limit of a worker for listing its requests; later lists are left out.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 struct Status;

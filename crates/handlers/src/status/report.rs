@@ -1,4 +1,4 @@
-//! The report: modules in a fixed order, every member on a line of its own.
+//! The status report: modules in a fixed order, one member per line.
 
 use std::fmt::Display;
 
@@ -19,7 +19,7 @@ pub(super) enum Module {
     Ssl,
     Durations,
     Memory,
-    /// Ours, as all that follow.
+    /// Not in H2O, like all that follow.
     Traffic,
     Backends,
     Certificates,
@@ -39,8 +39,8 @@ impl Module {
         Self::Certificates,
     ];
 
-    /// The modules that a query asks for: all, unless it begins with `show=`. Then everything behind that is a list
-    /// (H2O compatibility: further parameters belong to the last name). Unknown names are nothing.
+    /// The modules that a query asks for: all, unless it begins with `show=`. H2O compatibility: H2O takes everything after
+    /// that as a list, so that further parameters belong to the last name. Unknown names are ignored.
     pub(super) fn asked_for(query: &[u8]) -> Vec<Self> {
         let Some(list) = query.strip_prefix(b"?show=") else {
             return Self::ALL.to_vec();
@@ -68,7 +68,7 @@ impl Module {
     }
 }
 
-/// Pools that H2O has and we have not; shown as empty because monitoring expects them.
+/// Pools of H2O that this server does not have. Shown as empty because monitoring expects them.
 const POOLS: [&str; 7] = [
     "memory.mem_pool.chunks",
     "memory.mem_pool.low_watermark",
@@ -79,7 +79,7 @@ const POOLS: [&str; 7] = [
     "memory.socket.zerocopy.inflight",
 ];
 
-/// A report in the making.
+/// A report being written.
 #[derive(Default)]
 pub(super) struct Report {
     before: Vec<u8>,
@@ -88,7 +88,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Adds a module other than `requests`; modules are added in their order.
+    /// Adds a module other than `requests`. Modules must be added in their order.
     pub(super) fn add(&mut self, module: Module, worker: &Worker, site: &Site) {
         let out = if self.requests.is_some() {
             &mut self.after
@@ -175,7 +175,7 @@ impl Members<'_> {
     }
 }
 
-/// An object on one line; its last brace is written by [`Members::list`].
+/// An object on one line; [`Members::list`] writes its closing brace.
 struct Object(Vec<u8>);
 
 impl Object {
@@ -257,7 +257,7 @@ fn counters(
     }
 }
 
-/// Every backend of every `proxy.reverse.url`. `up` is null where nothing looks after a backend.
+/// Every backend of every `proxy.reverse.url`. `up` is null for a backend without health checks.
 fn backends(members: &mut Members<'_>, site: &Site) {
     let listed = site.shared.get::<Upstreams>();
     let backends = listed.0.iter().flat_map(|listed| {
@@ -327,14 +327,14 @@ fn memory(members: &mut Members<'_>, worker: &Worker) {
     members.raw("memory.temp-files-bytes", worker.shared.temp_files.used());
 }
 
-/// Bytes of memory the process occupies (proc_pid_statm(5): the second number, in pages). No disk is involved.
+/// Resident memory of the process in bytes (proc_pid_statm(5): the second number, in pages). Needs no disk.
 fn resident() -> Option<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size())
 }
 
-/// The sum of a counter over all workers; 0 if nothing counts it.
+/// The sum of a counter over all workers; 0 if there is no such counter.
 fn total(worker: &Worker, name: &str) -> u64 {
     let Some(&counter) = Counter::ALL.iter().find(|counter| counter.name() == name) else {
         return 0;
