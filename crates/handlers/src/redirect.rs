@@ -26,10 +26,10 @@ struct Redirect {
     /// Whether the URL has a `*`.
     has_star: bool,
     status: StatusCode,
-    target: Target,
+    kind: RedirectKind,
 }
 
-enum Target {
+enum RedirectKind {
     /// The client gets a redirect.
     External,
     /// The server runs the request again at the URL.
@@ -69,7 +69,7 @@ fn read(command: &Command<'_>) -> Result<Redirect, Error> {
             has_star: url.contains('*'),
             url,
             status: StatusCode::FOUND,
-            target: Target::External,
+            kind: RedirectKind::External,
         });
     }
     let attributes = command.node.attributes(&ATTRIBUTES)?;
@@ -82,10 +82,10 @@ fn read(command: &Command<'_>) -> Result<Redirect, Error> {
         has_star: url.contains('*'),
         url,
         status: read_status(attributes.require("status")?)?,
-        target: if is_internal {
-            Target::Internal
+        kind: if is_internal {
+            RedirectKind::Internal
         } else {
-            Target::External
+            RedirectKind::External
         },
     })
 }
@@ -131,24 +131,24 @@ fn read_status(node: &Node) -> Result<StatusCode, Error> {
 
 impl Handler for Redirect {
     fn body_use(&self, _: &Exchange) -> BodyUse {
-        match self.target {
-            Target::Internal if self.status.keeps_method() => BodyUse::Whole,
-            Target::Internal | Target::External => BodyUse::None,
+        match self.kind {
+            RedirectKind::Internal if self.status.keeps_method() => BodyUse::Whole,
+            RedirectKind::Internal | RedirectKind::External => BodyUse::None,
         }
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        match self.target {
-            Target::Internal => {
+        match self.kind {
+            RedirectKind::Internal => {
                 let url = self.destination(exchange);
                 Outcome::Reroute(self.reroute_internally(exchange, url))
             }
             // The request is an internal redirect already, whose client wants content.
-            Target::External if exchange.delegated => {
+            RedirectKind::External if exchange.delegated => {
                 let url = self.destination(exchange);
                 Outcome::Reroute(self.follow(exchange, url))
             }
-            Target::External => {
+            RedirectKind::External => {
                 let headers = exchange.headers();
                 // The exact size, unless something is escaped or filled in.
                 let key = &exchange.site.path(exchange.route).path;

@@ -8,10 +8,10 @@ pub(super) enum Field {
     /// A value that does not exist: `%l`, and values of other protocols.
     Null,
     /// A counter of the proxy.
-    Proxied(Counted),
+    Proxied(ProxyBytes),
     ProxyTls(TlsField),
-    Address(End),
-    Port(End),
+    Address(ConnectionEnd),
+    Port(ConnectionEnd),
     BodyBytes,
     Protocol,
     Method,
@@ -50,7 +50,7 @@ pub(super) enum Field {
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     Local,
     Remote,
 }
@@ -90,7 +90,7 @@ pub(super) enum Moment {
 
 /// Bytes to or from a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
+pub(super) enum ProxyBytes {
     Request,
     RequestHeader,
     RequestBody,
@@ -224,12 +224,12 @@ pub(super) fn extended(name: &str) -> Field {
         "proxy.total-time" => {
             Field::Duration(Moment::ProxyRequestBegun, Moment::ProxyResponseEnded)
         }
-        "proxy.request-bytes" => Field::Proxied(Counted::Request),
-        "proxy.request-bytes-header" => Field::Proxied(Counted::RequestHeader),
-        "proxy.request-bytes-body" => Field::Proxied(Counted::RequestBody),
-        "proxy.response-bytes" => Field::Proxied(Counted::Response),
-        "proxy.response-bytes-header" => Field::Proxied(Counted::ResponseHeader),
-        "proxy.response-bytes-body" => Field::Proxied(Counted::ResponseBody),
+        "proxy.request-bytes" => Field::Proxied(ProxyBytes::Request),
+        "proxy.request-bytes-header" => Field::Proxied(ProxyBytes::RequestHeader),
+        "proxy.request-bytes-body" => Field::Proxied(ProxyBytes::RequestBody),
+        "proxy.response-bytes" => Field::Proxied(ProxyBytes::Response),
+        "proxy.response-bytes-header" => Field::Proxied(ProxyBytes::ResponseHeader),
+        "proxy.response-bytes-body" => Field::Proxied(ProxyBytes::ResponseBody),
         "proxy.ssl.protocol-version" => Field::ProxyTls(TlsField::Protocol),
         "proxy.ssl.session-reused" => Field::ProxyTls(TlsField::Resumed),
         "proxy.ssl.cipher" => Field::ProxyTls(TlsField::Cipher),

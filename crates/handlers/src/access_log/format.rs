@@ -3,7 +3,7 @@
 use h2o_http::Known;
 
 use super::escape::Escape;
-use super::field::{End, Field, FieldName, Stage, Unit, extended};
+use super::field::{ConnectionEnd, Field, FieldName, Stage, Unit, extended};
 
 /// The default format.
 pub(super) const DEFAULT: &str = r#"%h %l %u %t "%r" %s %b "%{Referer}i" "%{User-agent}i""#;
@@ -99,13 +99,13 @@ fn specifier(text: &str) -> Result<(Field, &str), String> {
     let rest = &unmodified[letter.len_utf8()..];
     let field = match letter {
         '{' => return braced(stage, rest),
-        'A' => Field::Address(End::Local),
+        'A' => Field::Address(ConnectionEnd::Local),
         'b' => Field::BodyBytes,
         'H' => Field::Protocol,
-        'h' => Field::Address(End::Remote),
+        'h' => Field::Address(ConnectionEnd::Remote),
         'l' => Field::Null,
         'm' => Field::Method,
-        'p' => Field::Port(End::Local),
+        'p' => Field::Port(ConnectionEnd::Local),
         'q' => Field::Query,
         'r' => Field::RequestLine,
         's' => Field::Status(stage),
@@ -131,8 +131,8 @@ fn braced(stage: Stage, text: &str) -> Result<(Field, &str), String> {
         Some('e') => Field::Env(name.into()),
         Some('x') => extended(name),
         Some('t') => time(name),
-        Some('p') if name == "local" => Field::Port(End::Local),
-        Some('p') if name == "remote" => Field::Port(End::Remote),
+        Some('p') if name == "local" => Field::Port(ConnectionEnd::Local),
+        Some('p') if name == "remote" => Field::Port(ConnectionEnd::Remote),
         Some('p') => return Err("unknown specifier for %{...}p".to_owned()),
         _ => {
             return Err("header name is not followed by either `i`, `o`, `x`, `e`".to_owned());

@@ -18,11 +18,11 @@ const KEPT: usize = 32;
 /// One worker's cache of formatted seconds.
 pub(crate) struct LocalTime {
     zone: TimeZone,
-    made: RefCell<Vec<Made>>,
+    made: RefCell<Vec<FormattedSecond>>,
 }
 
 /// The text of one format for one second.
-struct Made {
+struct FormattedSecond {
     format: Box<str>,
     second: u64,
     text: Vec<u8>,
@@ -52,7 +52,7 @@ impl LocalTime {
             if made.len() >= KEPT {
                 made.clear();
             }
-            made.push(Made {
+            made.push(FormattedSecond {
                 format: format.into(),
                 second: u64::MAX,
                 text: Vec::new(),

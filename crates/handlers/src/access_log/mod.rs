@@ -23,7 +23,7 @@ use h2o_exchange::{Exchange, Logger, PathCheck, PathChecks, PathNeed, Scope};
 pub(crate) use escape::Escape;
 pub(crate) use format::Format;
 pub(crate) use local_time::LocalTime;
-use target::Target;
+use target::LogTarget;
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     name: "access-log",
@@ -86,7 +86,7 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let format = Format::compile(text, escape)
         .map_err(|message| format.unwrap_or(command.node).error(message))?;
     let name = path.scalar()?;
-    let target = Target::of(scope, name);
+    let target = LogTarget::of(scope, name);
     if !name.starts_with('|') {
         let check = PathCheck::new(command, path, Path::new(name), PathNeed::Parent);
         scope.shared.edit::<PathChecks>().0.push(check);
@@ -98,22 +98,22 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
 /// One `access-log`.
 struct AccessLog {
     format: Format,
-    target: Arc<Target>,
+    target: Arc<LogTarget>,
 }
 
 /// Buffers shared by the access logs of a worker.
 #[derive(Default)]
-struct Desk {
+struct LogBuffers {
     time: LocalTime,
     line: RefCell<Vec<u8>>,
 }
 
 impl Logger for AccessLog {
     fn log(&self, exchange: &Exchange) {
-        let desk = exchange.worker.local::<Desk>();
-        let mut line = desk.line.borrow_mut();
+        let buffers = exchange.worker.local::<LogBuffers>();
+        let mut line = buffers.line.borrow_mut();
         line.clear();
-        self.format.render(exchange, &desk.time, &mut line);
+        self.format.render(exchange, &buffers.time, &mut line);
         line.push(b'\n');
         self.target.write(&line, exchange.worker.clock.unix());
         line.shrink_to(KEPT_LINE);

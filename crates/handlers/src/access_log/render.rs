@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use h2o_exchange::{Address, Exchange, Protocol, StreamPriority, TlsInfo};
 use h2o_http::{Headers, Known, Method};
 
-use super::field::{Counted, End, Field, FieldName, Http2Field, Moment, Stage, TlsField, Unit};
+use super::field::{
+    ConnectionEnd, Field, FieldName, Http2Field, Moment, ProxyBytes, Stage, TlsField, Unit,
+};
 use super::format::{Element, Format};
 use super::local_time::{COMMON, LocalTime};
 
@@ -135,7 +137,7 @@ impl Line<'_> {
         self.raw(itoa::Buffer::new().format(number))
     }
 
-    fn address(&mut self, end: End) -> Option<()> {
+    fn address(&mut self, end: ConnectionEnd) -> Option<()> {
         match self.socket(end)? {
             Address::Unix => self.raw("localhost"),
             Address::Ip(SocketAddr::V4(address)) => {
@@ -152,17 +154,17 @@ impl Line<'_> {
         }
     }
 
-    fn port(&mut self, end: End) -> Option<()> {
+    fn port(&mut self, end: ConnectionEnd) -> Option<()> {
         match self.socket(end)? {
             Address::Unix => None,
             Address::Ip(address) => self.number(address.port()),
         }
     }
 
-    fn socket(&self, end: End) -> Option<Address> {
+    fn socket(&self, end: ConnectionEnd) -> Option<Address> {
         match end {
-            End::Local => self.exchange.connection.transport.local_address(),
-            End::Remote => Some(self.exchange.connection.peer),
+            ConnectionEnd::Local => self.exchange.connection.transport.local_address(),
+            ConnectionEnd::Remote => Some(self.exchange.connection.peer),
         }
     }
 
@@ -356,18 +358,18 @@ fn moment(exchange: &Exchange, moment: Moment) -> Option<Instant> {
     }
 }
 
-fn bytes(exchange: &Exchange, counted: Counted) -> u64 {
+fn bytes(exchange: &Exchange, counted: ProxyBytes) -> u64 {
     let Some(trace) = &exchange.forwarded.trace else {
         return 0;
     };
     let (sent, sent_head) = (trace.sent.get(), trace.sent_head.get());
     let (received, received_head) = (trace.received.get(), trace.received_head.get());
     match counted {
-        Counted::Request => sent,
-        Counted::RequestHeader => sent_head.min(sent),
-        Counted::RequestBody => sent.saturating_sub(sent_head),
-        Counted::Response => received,
-        Counted::ResponseHeader => received_head,
-        Counted::ResponseBody => received.saturating_sub(received_head),
+        ProxyBytes::Request => sent,
+        ProxyBytes::RequestHeader => sent_head.min(sent),
+        ProxyBytes::RequestBody => sent.saturating_sub(sent_head),
+        ProxyBytes::Response => received,
+        ProxyBytes::ResponseHeader => received_head,
+        ProxyBytes::ResponseBody => received.saturating_sub(received_head),
     }
 }

@@ -9,13 +9,13 @@ use h2o_exchange::{BackgroundService, BackgroundServices, Resource, Resources, S
 use h2o_log::reason;
 
 /// The target of one or more access logs, opened once the whole configuration was checked.
-pub(super) struct Target(Arc<h2o_log::Target>);
+pub(super) struct LogTarget(Arc<h2o_log::Target>);
 
 /// The targets of a configuration by path, so that logs with the same path share one.
 #[derive(Clone, Default)]
-struct Targets(HashMap<Box<str>, Arc<Target>>);
+struct Targets(HashMap<Box<str>, Arc<LogTarget>>);
 
-impl Target {
+impl LogTarget {
     /// The target for `path`, which is opened together with the other resources of the configuration.
     pub(super) fn of(scope: &mut Scope, path: &str) -> Arc<Self> {
         let targets = scope.shared.edit::<Targets>();
@@ -37,7 +37,7 @@ impl Target {
     }
 }
 
-impl Resource for Target {
+impl Resource for LogTarget {
     fn open(&self) -> Result<(), String> {
         self.0.open()
     }
@@ -48,7 +48,7 @@ impl Resource for Target {
 }
 
 /// Restarts a log command when it ends.
-impl BackgroundService for Target {
+impl BackgroundService for LogTarget {
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
         match self.0.run() {
             Ok(running) => Ok(Box::new(running)),

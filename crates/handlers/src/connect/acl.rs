@@ -7,10 +7,10 @@ use h2o_config::{Command, Error};
 
 /// The entries in order. The first entry that matches an address decides; an address without a match is denied.
 #[derive(Debug)]
-pub(super) struct Acl(Box<[Entry]>);
+pub(super) struct Acl(Box<[AclEntry]>);
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct AclEntry {
     pub(super) permits: bool,
     pub(super) addresses: Addresses,
     pub(super) ports: RangeInclusive<u16>,
@@ -34,7 +34,7 @@ impl Acl {
             let text = node
                 .as_str()
                 .ok_or_else(|| node.error("ACL entry must be a scalar"))?;
-            Entry::parse(text).map_err(|message| {
+            AclEntry::parse(text).map_err(|message| {
                 node.error(message).with_hint(
                     "addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`",
                 )
@@ -85,7 +85,7 @@ fn ipv4_within(address: Ipv6Addr) -> Option<Ipv4Addr> {
     has_inner.then(|| Ipv4Addr::new(a, b, c, d))
 }
 
-impl Entry {
+impl AclEntry {
     /// Reads `+` or `-`, then `ADDRESS[/MASK][:PORT]`. H2O compatibility: H2O also accepts the mask after the port.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         const FORMAT: &str =
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn acl(entries: &[&str]) -> Acl {
-        let parse = |entry: &&str| Entry::parse(entry).unwrap();
+        let parse = |entry: &&str| AclEntry::parse(entry).unwrap();
         Acl(entries.iter().map(parse).collect())
     }
 
@@ -340,7 +340,7 @@ mod tests {
             ("+1.2.3.4:81-80", "port range end must be >= start"),
         ];
         for (entry, want) in cases {
-            assert_eq!(Entry::parse(entry), Err(want), "{entry}");
+            assert_eq!(AclEntry::parse(entry), Err(want), "{entry}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::{Buf, Bytes};
 
-/// The type of capsules that hold a datagram (RFC 9297 §3.5).
+/// The type of capsules with a datagram (RFC 9297 §3.5).
 const DATAGRAM: u64 = 0;
 /// Length of the longest UDP payload (RFC 9298 §5).
 const MAX_PAYLOAD: usize = 65_527;
@@ -22,13 +22,13 @@ pub(super) enum Format {
 #[derive(Debug)]
 pub(super) struct CapsuleReader {
     format: Format,
-    state: State,
+    state: CapsuleState,
     /// Bytes of an incomplete head, or of an incomplete datagram capsule.
     kept: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CapsuleState {
     /// Reading type and length.
     Head,
     /// Reading a datagram capsule with this content length.
@@ -45,7 +45,7 @@ impl CapsuleReader {
     pub(super) const fn new(format: Format) -> Self {
         Self {
             format,
-            state: State::Head,
+            state: CapsuleState::Head,
             kept: Vec::new(),
         }
     }
@@ -58,27 +58,27 @@ impl CapsuleReader {
     pub(super) fn next(&mut self, piece: &mut Bytes) -> Result<Option<Bytes>, TooLong> {
         loop {
             match self.state {
-                State::Head => {
+                CapsuleState::Head => {
                     if !self.read_head(piece)? {
                         return Ok(None);
                     }
                 }
-                State::Skipping(left) => {
+                CapsuleState::Skipping(left) => {
                     let skipped =
                         usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
                     piece.advance(skipped);
                     let left = left - skipped as u64;
                     if left > 0 {
-                        self.state = State::Skipping(left);
+                        self.state = CapsuleState::Skipping(left);
                         return Ok(None);
                     }
-                    self.state = State::Head;
+                    self.state = CapsuleState::Head;
                 }
-                State::Datagram(len) => {
+                CapsuleState::Datagram(len) => {
                     let Some(content) = self.collect(piece, len) else {
                         return Ok(None);
                     };
-                    self.state = State::Head;
+                    self.state = CapsuleState::Head;
                     if let Some(payload) = self.payload(content)? {
                         return Ok(Some(payload));
                     }
@@ -105,8 +105,8 @@ impl CapsuleReader {
         self.kept.clear();
         let max = MAX_PAYLOAD + MAX_VARINT;
         self.state = match usize::try_from(len) {
-            _ if kind != DATAGRAM => State::Skipping(len),
-            Ok(len) if len <= max => State::Datagram(len),
+            _ if kind != DATAGRAM => CapsuleState::Skipping(len),
+            Ok(len) if len <= max => CapsuleState::Datagram(len),
             _ => return Err(TooLong),
         };
         Ok(true)

@@ -1,10 +1,10 @@
-//! Entry points for fuzzing: capsules and access control lists.
+//! AclEntry points for fuzzing: capsules and access control lists.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use bytes::Bytes;
 
-use super::acl::{Addresses, Entry};
+use super::acl::{AclEntry, Addresses};
 use super::capsule::{self, CapsuleReader, Format};
 
 /// The payloads found in capsules that arrive in these pieces, and whether one was too long.
@@ -52,7 +52,7 @@ const fn format(has_context_ids: bool) -> Format {
 /// Checks one entry of an access control list: written out in full it parses to the same entry, and it matches the
 /// addresses and ports that it names.
 pub fn acl(entry: &str) {
-    let Ok(entry) = Entry::parse(entry) else {
+    let Ok(entry) = AclEntry::parse(entry) else {
         return;
     };
     let sign = if entry.permits { '+' } else { '-' };
@@ -69,7 +69,7 @@ pub fn acl(entry: &str) {
         }
     };
     let again = format!("{sign}{address}:{low}-{high}");
-    assert_eq!(Entry::parse(&again).as_ref(), Ok(&entry), "{again}");
+    assert_eq!(AclEntry::parse(&again).as_ref(), Ok(&entry), "{again}");
     for port in [low, high] {
         assert!(entry.matches(SocketAddr::new(first, port)), "{again}");
     }

@@ -62,15 +62,15 @@ impl Handler for TcpHandler {
         }
         let target = Target::from_authority(request.authority());
         let target = target.ok_or(Failure::BadRequest("invalid host:port"));
-        let wanted = if is_udp {
-            Wanted::Udp {
+        let protocol = if is_udp {
+            TunnelProtocol::Udp {
                 format: Format::Bare,
                 is_upgrade: false,
             }
         } else {
-            Wanted::Tcp
+            TunnelProtocol::Tcp
         };
-        self.service.answer(exchange, target, wanted)
+        self.service.answer(exchange, target, protocol)
     }
 
     fn body_use(&self, exchange: &Exchange) -> BodyUse {
@@ -89,11 +89,11 @@ impl Handler for UdpHandler {
         }
         let path = exchange.site.path(exchange.route).rest(request.path());
         let target = Target::from_path(path).ok_or(Failure::BadRequest("invalid URI"));
-        let wanted = Wanted::Udp {
+        let protocol = TunnelProtocol::Udp {
             format: Format::ContextId,
             is_upgrade: is_upgrade(request),
         };
-        self.service.answer(exchange, target, wanted)
+        self.service.answer(exchange, target, protocol)
     }
 
     fn body_use(&self, exchange: &Exchange) -> BodyUse {
@@ -122,7 +122,7 @@ fn is_upgrade(request: &RequestHead) -> bool {
 
 /// The kind of far end that a tunnel needs.
 #[derive(Clone, Copy)]
-enum Wanted {
+enum TunnelProtocol {
     Tcp,
     Udp {
         format: Format,
@@ -143,7 +143,7 @@ impl Service {
         self: &Arc<Self>,
         exchange: &mut Exchange,
         target: Result<Target, Failure>,
-        wanted: Wanted,
+        protocol: TunnelProtocol,
     ) -> Outcome {
         let RequestBody::Stream(pipe) = &exchange.body else {
             // The body of the request was detached by an internal redirect.
@@ -171,7 +171,7 @@ impl Service {
         exchange.body = RequestBody::None;
         let service = Arc::clone(self);
         Outcome::Later(Box::pin(async move {
-            Outcome::Done(service.open(reference, target, wanted, pipe).await)
+            Outcome::Done(service.open(reference, target, protocol, pipe).await)
         }))
     }
 
@@ -179,7 +179,7 @@ impl Service {
         &self,
         reference: ExchangeRef,
         target: Target,
-        wanted: Wanted,
+        protocol: TunnelProtocol,
         pipe: Rc<BodyPipe>,
     ) -> Response {
         let worker = Rc::clone(&reference.borrow().worker);
@@ -188,15 +188,15 @@ impl Service {
             exchange.note_error(LABEL, "too many open connections");
             return crate::unavailable(exchange);
         };
-        let opened = match wanted {
-            Wanted::Tcp => {
+        let opened = match protocol {
+            TunnelProtocol::Tcp => {
                 let opened = self.open_tcp(&worker, &target).await;
                 opened.map(|(stream, address)| {
                     let body = tcp::open(&worker, stream, descriptor, pipe, self.io_timeout);
                     (body, address)
                 })
             }
-            Wanted::Udp { format, .. } => {
+            TunnelProtocol::Udp { format, .. } => {
                 let opened = self.open_udp(&worker, &target).await;
                 opened.map(|(socket, address)| {
                     let body =
@@ -214,7 +214,7 @@ impl Service {
         };
         let mut headers = Headers::new();
         let mut status = StatusCode::OK;
-        if let Wanted::Udp { format, is_upgrade } = wanted {
+        if let TunnelProtocol::Udp { format, is_upgrade } = protocol {
             if is_upgrade {
                 status = StatusCode::SWITCHING_PROTOCOLS;
                 headers.push(Known::Upgrade, b"connect-udp");

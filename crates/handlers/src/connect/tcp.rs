@@ -26,7 +26,7 @@ pub(super) fn open(
     io_timeout: Duration,
 ) -> Body {
     let stream = Rc::new(stream);
-    Body::Stream(Box::new(Download {
+    Body::Stream(Box::new(TcpBody {
         tunnel: Tunnel::open(worker, Rc::clone(&stream), descriptor, pipe, io_timeout),
         stream,
         buffer: BytesMut::new(),
@@ -34,14 +34,14 @@ pub(super) fn open(
 }
 
 /// Bytes from the far end, as a body.
-struct Download {
+struct TcpBody {
     tunnel: Tunnel,
     stream: Rc<TcpStream>,
     /// Bytes read from the connection and not yet pulled. An idle tunnel holds none.
     buffer: BytesMut,
 }
 
-impl BodySource for Download {
+impl BodySource for TcpBody {
     fn poll_next(
         &mut self,
         context: &mut Context<'_>,

@@ -26,17 +26,17 @@ pub(super) trait Sink: Unpin + 'static {
 
 /// The state of a tunnel, held by the body that carries bytes to the client.
 pub(super) struct Tunnel {
-    moves: Rc<Moves>,
+    state: Rc<TunnelState>,
     task: AbortHandle,
     /// Whether the far end has ended its direction.
     is_complete: bool,
 }
 
-struct Moves {
+struct TunnelState {
     /// Fires when no bytes have moved in either direction for `io_timeout`.
     idle: Timer,
     io_timeout: Duration,
-    upload: Cell<Upload>,
+    upload: Cell<UploadState>,
     /// The waker of the task that waits for the far end.
     reader: Cell<Option<Waker>>,
     /// What the socket of the far end counts as.
@@ -45,7 +45,7 @@ struct Moves {
 
 /// State of the client's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Upload {
+enum UploadState {
     Open,
     /// The client has ended its direction. H2O compatibility: H2O then ends the tunnel.
     Ended,
@@ -53,7 +53,7 @@ enum Upload {
     Refused,
 }
 
-impl Moves {
+impl TunnelState {
     /// Bytes have moved: restarts the idle timeout.
     fn note(&self) {
         self.idle.set_after(self.io_timeout);
@@ -70,23 +70,23 @@ impl Tunnel {
         pipe: Rc<BodyPipe>,
         io_timeout: Duration,
     ) -> Self {
-        let moves = Rc::new(Moves {
+        let state = Rc::new(TunnelState {
             idle: Timer::new(&worker.timers),
             io_timeout,
-            upload: Cell::new(Upload::Open),
+            upload: Cell::new(UploadState::Open),
             reader: Cell::default(),
             _descriptor: descriptor,
         });
-        moves.note();
+        state.note();
         let mover = Mover {
-            moves: Rc::clone(&moves),
+            state: Rc::clone(&state),
             sink,
             pipe,
             piece: Bytes::new(),
             is_sending: false,
         };
         Self {
-            moves,
+            state,
             task: worker.spawn(mover).abort_handle(),
             is_complete: false,
         }
@@ -94,7 +94,7 @@ impl Tunnel {
 
     /// Bytes have arrived from the far end.
     pub(super) fn on_received(&self) {
-        self.moves.note();
+        self.state.note();
     }
 
     /// The far end has ended its direction.
@@ -104,11 +104,11 @@ impl Tunnel {
 
     /// The far end has no bytes now. Returns whether more may follow; the task is woken when that changes.
     pub(super) fn may_wait(&self, context: &Context<'_>) -> bool {
-        let waker = self.moves.reader.take();
+        let waker = self.state.reader.take();
         let waker = waker.filter(|waker| waker.will_wake(context.waker()));
         let waker = waker.unwrap_or_else(|| context.waker().clone());
-        self.moves.reader.set(Some(waker));
-        self.moves.upload.get() != Upload::Ended
+        self.state.reader.set(Some(waker));
+        self.state.upload.get() != UploadState::Ended
     }
 }
 
@@ -116,7 +116,7 @@ impl Tunnel {
 /// send.
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        if !self.is_complete || self.moves.upload.get() != Upload::Open {
+        if !self.is_complete || self.state.upload.get() != UploadState::Open {
             self.task.abort();
         }
     }
@@ -129,7 +129,7 @@ pub(super) fn broken(_: &io::Error) -> BodyError {
 
 /// The task that moves the client's bytes and watches for idle time.
 struct Mover<S> {
-    moves: Rc<Moves>,
+    state: Rc<TunnelState>,
     sink: S,
     pipe: Rc<BodyPipe>,
     /// Bytes that are not sent yet.
@@ -143,22 +143,22 @@ impl<S: Sink> Future for Mover<S> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
-        if this.moves.upload.get() == Upload::Open
+        if this.state.upload.get() == UploadState::Open
             && let Poll::Ready(ended) = this.poll_move(context)
         {
-            let is_response_over = Rc::strong_count(&this.moves) == 1;
+            let is_response_over = Rc::strong_count(&this.state) == 1;
             let Some(ended) = ended.filter(|_| !is_response_over) else {
                 return Poll::Ready(());
             };
-            if ended == Upload::Refused {
+            if ended == UploadState::Refused {
                 this.pipe.abandon();
             }
-            this.moves.upload.set(ended);
-            if let Some(reader) = this.moves.reader.take() {
+            this.state.upload.set(ended);
+            if let Some(reader) = this.state.reader.take() {
                 reader.wake();
             }
         }
-        if this.moves.idle.poll_fired(context).is_pending() {
+        if this.state.idle.poll_fired(context).is_pending() {
             return Poll::Pending;
         }
         this.pipe.give_up("I/O timeout");
@@ -167,22 +167,22 @@ impl<S: Sink> Future for Mover<S> {
 }
 
 impl<S: Sink> Mover<S> {
-    /// Moves as many bytes as possible. `None`: the client is gone.
-    fn poll_move(&mut self, context: &mut Context<'_>) -> Poll<Option<Upload>> {
+    /// TunnelState as many bytes as possible. `None`: the client is gone.
+    fn poll_move(&mut self, context: &mut Context<'_>) -> Poll<Option<UploadState>> {
         loop {
             while !self.is_sending && self.piece.is_empty() {
                 match self.pipe.poll_next(context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Some(Ok(piece))) => self.piece = piece,
                     Poll::Ready(Some(Err(_))) => return Poll::Ready(None),
-                    Poll::Ready(None) => return Poll::Ready(Some(Upload::Ended)),
+                    Poll::Ready(None) => return Poll::Ready(Some(UploadState::Ended)),
                 }
             }
             let had = self.piece.len();
             self.is_sending = true;
             let sent = self.sink.poll_send(&mut self.piece, context);
             if self.piece.len() < had {
-                self.moves.note();
+                self.state.note();
             }
             match sent {
                 Poll::Pending => return Poll::Pending,
@@ -194,7 +194,7 @@ impl<S: Sink> Mover<S> {
                     self.pipe.give_up("malformed capsule");
                     return Poll::Ready(None);
                 }
-                Poll::Ready(Err(_)) => return Poll::Ready(Some(Upload::Refused)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Some(UploadState::Refused)),
             }
         }
     }

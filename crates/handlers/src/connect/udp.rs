@@ -28,12 +28,12 @@ pub(super) fn open(
     io_timeout: Duration,
 ) -> Body {
     let socket = Rc::new(socket);
-    let upload = Upload {
+    let upload = DatagramSink {
         socket: Rc::clone(&socket),
         capsules: CapsuleReader::new(format),
         payload: None,
     };
-    Body::Stream(Box::new(Download {
+    Body::Stream(Box::new(UdpBody {
         tunnel: Tunnel::open(worker, upload, descriptor, pipe, io_timeout),
         socket,
         format,
@@ -42,7 +42,7 @@ pub(super) fn open(
 }
 
 /// Datagrams from the far end, as a body.
-struct Download {
+struct UdpBody {
     tunnel: Tunnel,
     socket: Rc<UdpSocket>,
     format: Format,
@@ -50,7 +50,7 @@ struct Download {
     capsules: BytesMut,
 }
 
-impl Download {
+impl UdpBody {
     /// Receives datagrams until there are none, or a batch is full.
     fn receive(&mut self) -> io::Result<()> {
         // One byte more than the limit, to detect longer ones.
@@ -77,7 +77,7 @@ impl Download {
     }
 }
 
-impl BodySource for Download {
+impl BodySource for UdpBody {
     fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -109,14 +109,14 @@ impl BodySource for Download {
 }
 
 /// Datagrams from the client.
-struct Upload {
+struct DatagramSink {
     socket: Rc<UdpSocket>,
     capsules: CapsuleReader,
     /// The datagram that is not sent yet.
     payload: Option<Bytes>,
 }
 
-impl Sink for Upload {
+impl Sink for DatagramSink {
     fn poll_send(&mut self, piece: &mut Bytes, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let payload = match self.payload.take() {

@@ -22,7 +22,7 @@ pub(super) const DIRECTIVE: Directive<Scope> = Directive::global(
                 .retain(|logger| !std::ptr::addr_eq(Arc::as_ptr(logger), Arc::as_ptr(&collected)));
         }
         if command.node.on_off()? {
-            let collected = Arc::new(Collected::default());
+            let collected = Arc::new(DurationSamples::default());
             scope.shared.edit::<DurationStats>().0 = Some(Arc::clone(&collected));
             scope.loggers.push(collected);
         }
@@ -47,10 +47,10 @@ pub(super) const PERCENTILES: [u64; 5] = [0, 25, 50, 75, 99];
 
 /// The durations of a configuration, if it collects them.
 #[derive(Clone, Default)]
-pub(super) struct DurationStats(pub(super) Option<Arc<Collected>>);
+pub(super) struct DurationStats(pub(super) Option<Arc<DurationSamples>>);
 
 /// The samples of all workers.
-pub(super) struct Collected {
+pub(super) struct DurationSamples {
     /// Identifies the configuration that it belongs to.
     id: u64,
     workers: Mutex<Vec<Arc<Sample>>>,
@@ -65,9 +65,9 @@ struct Sample {
 
 /// The sample of this worker, with the id of its collection.
 #[derive(Default)]
-struct Current(RefCell<Option<(u64, Arc<Sample>)>>);
+struct WorkerSample(RefCell<Option<(u64, Arc<Sample>)>>);
 
-impl Default for Collected {
+impl Default for DurationSamples {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -77,9 +77,9 @@ impl Default for Collected {
     }
 }
 
-impl Logger for Collected {
+impl Logger for DurationSamples {
     fn log(&self, exchange: &Exchange) {
-        let current = exchange.worker.local::<Current>();
+        let current = exchange.worker.local::<WorkerSample>();
         let mut current = current.0.borrow_mut();
         let sample = match &*current {
             Some((id, sample)) if *id == self.id => sample,
@@ -96,7 +96,7 @@ impl Logger for Collected {
     }
 }
 
-impl Collected {
+impl DurationSamples {
     #[cold]
     fn add_worker(&self) -> Arc<Sample> {
         let sample = Arc::new(Sample {
