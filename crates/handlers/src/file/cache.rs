@@ -1,8 +1,8 @@
-//! The content cache of a worker: files that are asked for again are answered from memory.
+//! The content cache of a worker: files that are requested again are answered from memory.
 //!
-//! Before an entry is used in another turn of the event loop, everything it relies on is looked at again, one
-//! `stat` per file, unless the kernel tells of changes ([`super::watch`]) and told of none. Either way, a file that was
-//! edited is seen by the very next request.
+//! Before an entry is used in another turn of the event loop, the files that it relies on are checked with one `stat` each,
+//! unless the kernel reports changes ([`super::watch`]) and has reported none. Either way, the very next request sees an
+//! edited file.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hasher};
@@ -23,36 +23,36 @@ const MAX_ENTRIES: usize = 16 * 1024;
 const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Most descriptors a worker's entries may hold.
 const MAX_FILES: usize = 256;
-/// An entry not used for so long is forgotten: the kernel may have forgotten the file, too, and looking at it
+/// An entry that was not used for this long is removed: the kernel may have dropped the file from memory, and checking it
 /// would wait for the disk.
 const IDLE: Duration = Duration::from_secs(60);
-/// As [`IDLE`], for an entry with a descriptor, which would keep a deleted file's blocks.
+/// As [`IDLE`], for an entry with a descriptor, which would keep the disk space of a deleted file.
 const IDLE_FILE: Duration = Duration::from_secs(10);
 
-/// What an answer depends on.
+/// The inputs that decide about a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key<'a> {
     /// [`super::service::Service::id`].
     pub(super) service: u64,
-    /// In which forms the file may be sent.
+    /// The encodings in which the file may be sent.
     pub(super) forms: Forms,
     /// The normalised path.
     pub(super) path: &'a [u8],
 }
 
-/// A document with what it relies on.
+/// A document with the files that it relies on.
 pub(super) struct Entry {
     service: u64,
     forms: Forms,
     path: Box<[u8]>,
     pub(super) document: Document,
     witnesses: Box<[Witness]>,
-    /// False: valid in the turn it was made in only, since the file is too young for a change to be sure to show.
+    /// Whether the mtime is old enough to reveal another write. If not, the entry is valid in the turn it was made in only.
     settled: bool,
-    /// The turn in which the entry was last found to hold true, and when the witnesses were last asked.
+    /// The turn in which the entry was last known to be valid, and when its files were last checked.
     checked: Cell<(u64, Instant)>,
     watch: Cell<Watch>,
-    /// Used since the clock hand last came by.
+    /// Whether it was used since the clock hand last passed.
     used: Cell<bool>,
     hash: u64,
     bytes: usize,
@@ -105,12 +105,12 @@ pub(super) struct ContentCache {
 #[derive(Default)]
 struct Inner {
     hasher: DefaultHashBuilder,
-    /// Indices of the places that are taken.
+    /// Indices of the occupied places.
     table: HashTable<usize>,
-    /// Entries keep their places, so that the clock hand comes by each in turn.
+    /// Entries stay in their places, so that the clock hand passes each in turn.
     places: Vec<Option<Rc<Entry>>>,
     free: Vec<usize>,
-    /// Where eviction looks next (second chance).
+    /// The place that eviction examines next (second chance).
     hand: usize,
     bytes: usize,
     files: usize,
@@ -119,7 +119,7 @@ struct Inner {
 }
 
 impl ContentCache {
-    /// The entry for `key`, if it still holds true.
+    /// The entry for `key`, if it is still valid.
     pub(super) fn get(&self, key: Key<'_>, clock: &Clock) -> Option<Rc<Entry>> {
         let inner = &mut *self.inner.borrow_mut();
         inner.sweep(clock.now());
@@ -133,7 +133,7 @@ impl ContentCache {
         None
     }
 
-    /// True if an entry for `path` is watched.
+    /// Whether an entry for `path` is watched.
     #[cfg(test)]
     pub(super) fn is_watched(&self, path: &[u8]) -> bool {
         let inner = self.inner.borrow();
@@ -141,7 +141,7 @@ impl ContentCache {
         entries.any(|entry| *entry.path == *path && matches!(entry.watch.get(), Watch::Kept { .. }))
     }
 
-    /// Keeps a document that was looked up in the turn `turn`. An entry of the same key is replaced.
+    /// Stores a document that was looked up in the turn `turn`. Replaces an entry with the same key.
     pub(super) fn insert(
         &self,
         key: Key<'_>,
@@ -218,9 +218,9 @@ impl Inner {
         self.table.insert_unique(entry.hash, at, hash_of);
     }
 
-    /// Removes the next entry that was not used since the hand last came by. False if there is none at all.
+    /// Removes the next entry that was not used since the hand last passed. Returns false if there is no entry.
     fn evict(&mut self) -> bool {
-        // The first round may do no more than clear the marks.
+        // The first round may only clear the marks.
         for _ in 0..2 * self.places.len() {
             let at = self.hand % self.places.len();
             self.hand = at + 1;
@@ -246,7 +246,7 @@ impl Inner {
         self.files -= usize::from(entry.document.holds_file());
     }
 
-    /// Forgets idle entries, at most once in [`IDLE_FILE`].
+    /// Removes idle entries, at most once in [`IDLE_FILE`].
     fn sweep(&mut self, now: Instant) {
         if self
             .swept

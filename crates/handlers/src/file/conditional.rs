@@ -1,11 +1,11 @@
 //! Conditional requests (RFC 9110 §13).
 //!
-//! `If-Match` and `If-Unmodified-Since` are left out (H2O compatibility): they guard against lost updates, and
-//! nothing is updated here.
+//! H2O compatibility: H2O ignores `If-Match` and `If-Unmodified-Since`. They guard against lost updates, and this handler
+//! updates nothing.
 
 use h2o_http::{Headers, Known, date};
 
-/// What conditions compare with.
+/// The validators that conditions are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Validators<'a> {
     /// The entity tag with its quotes; always a strong one.
@@ -14,7 +14,7 @@ pub(super) struct Validators<'a> {
     pub(super) modified: i64,
 }
 
-/// True if the client has what we would send (RFC 9110 §13.2.2): the answer is 304.
+/// Whether the client has the current file already (RFC 9110 §13.2.2): the answer is 304.
 pub(super) fn is_not_modified(request: &Headers, validators: Validators<'_>) -> bool {
     let mut tags = request.get_all(Known::IfNoneMatch).peekable();
     if tags.peek().is_some() {
@@ -27,8 +27,8 @@ pub(super) fn is_not_modified(request: &Headers, validators: Validators<'_>) -> 
         .is_some_and(|since| since >= validators.modified)
 }
 
-/// True if `Range` is to be honoured as far as `If-Range` goes (RFC 9110 §13.1.5). A date is good if it is not
-/// older than the file (H2O compatibility; the RFC asks for equality).
+/// Whether `If-Range` allows `Range` to apply (RFC 9110 §13.1.5). H2O compatibility: H2O accepts a date that is not older
+/// than the file; the RFC requires equality.
 pub(super) fn range_holds(request: &Headers, validators: Validators<'_>) -> bool {
     match request.get(Known::IfRange) {
         None => true,
@@ -39,8 +39,8 @@ pub(super) fn range_holds(request: &Headers, validators: Validators<'_>) -> bool
     }
 }
 
-/// True if `value`, of an `If-None-Match` field, names `etag` by weak comparison (RFC 9110 §8.8.3.2, §13.1.2).
-/// What follows a malformed element is not read.
+/// Whether `value`, from an `If-None-Match` field, has `etag` by weak comparison (RFC 9110 §8.8.3.2, §13.1.2). Elements
+/// after a malformed one are ignored.
 fn lists_tag(value: &[u8], etag: &[u8]) -> bool {
     if value == b"*" {
         return true;
@@ -61,7 +61,7 @@ fn lists_tag(value: &[u8], etag: &[u8]) -> bool {
     }
 }
 
-/// Bytes of the quoted tag at the start of `text`.
+/// Length of the quoted tag at the start of `text`.
 fn tag_len(text: &[u8]) -> Option<usize> {
     let inner = text.strip_prefix(b"\"")?;
     Some(memchr::memchr(b'"', inner)? + 2)

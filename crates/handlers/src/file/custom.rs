@@ -1,4 +1,4 @@
-//! `file.custom-handler`: files with certain extensions are handed to a handler instead of being sent.
+//! `file.custom-handler`: files with certain extensions are passed to a handler instead of being sent.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use h2o_http::mime::{MimeEntry, MimeMap};
 use super::mime::extension;
 use super::settings::FileSettings;
 
-/// What one `file.custom-handler` made; shared by all paths that inherit it.
+/// The handler of one `file.custom-handler`; shared by all paths that inherit it.
 pub(super) struct CustomHandler {
     handler: Box<dyn Handler>,
-    /// The variables of the extension level; those of the path are on the request already.
+    /// The variables of the extension level. The request has those of the path already.
     env: EnvCommands,
 }
 
 impl CustomHandler {
-    /// Hands the request over. Filters, loggers and field rules stay those of the path.
+    /// Passes the request on. Filters, access logs and header rules stay those of the path.
     pub(super) fn on_request(&self, exchange: &mut Exchange, script: ScriptPath) -> Outcome {
         self.env.apply(exchange);
         exchange.script = Some(script);
         let outcome = self.handler.on_request(exchange);
-        // A handler that is asked next was not asked because of this file.
+        // Handlers that are tried next are not called for this file.
         exchange.script = None;
         outcome
     }
@@ -32,7 +32,7 @@ pub(super) const CUSTOM_HANDLER: Directive<Scope> = Directive {
     name: "file.custom-handler",
     levels: Levels::ALL_BUT_EXTENSION,
     pass: Pass::Listen,
-    // All kinds, for the sake of the message.
+    // All kinds, so that our own error message is used.
     kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
     value: "a mapping of `extension` and of directives",
     default: "none",
@@ -41,7 +41,7 @@ pub(super) const CUSTOM_HANDLER: Directive<Scope> = Directive {
     apply: custom_handler,
 };
 
-/// The one that is no directive.
+/// The attribute that is not a directive.
 const ATTRIBUTES: [Attribute; 1] = [Attribute::required(
     "extension",
     Kinds::SCALAR.or(Kinds::SEQUENCE),

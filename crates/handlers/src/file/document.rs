@@ -1,4 +1,4 @@
-//! A file ready to be sent: its content, and everything derived from it.
+//! A file ready to be sent: its content, and the fields derived from it.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use super::range::ByteRange;
 use super::service::Service;
 use super::settings::SendCompressed;
 
-/// Files up to this size are kept in memory; of larger ones, the descriptor is kept.
+/// Files up to this size are kept in memory. Of larger ones the descriptor is kept.
 pub(super) const SMALL: u64 = 64 * 1024;
 
-/// Reads of a file that keeps changing meanwhile.
+/// How often to read a file that changes while it is read.
 const ATTEMPTS: usize = 3;
 
-/// Where the bytes are.
+/// The place of the content.
 #[derive(Clone)]
 pub(super) enum Content {
     Memory(Bytes),
@@ -32,10 +32,10 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// Reads a small file. Also returns what the file was like when its content was taken.
+    /// Reads a small file. Also returns the identity of the file at that time.
     ///
-    /// A file that is being written to while it is read is left to the engine, which reads as it sends: a
-    /// content shorter than announced then ends the response visibly.
+    /// A file that changes while it is read is not held in memory but read again while it is sent. If it then turns out
+    /// shorter than announced, the response is visibly cut off.
     pub(super) fn load(
         file: Arc<OpenFile>,
         mut identity: Identity,
@@ -57,7 +57,7 @@ impl Content {
         Ok((Self::File(file, identity.size), identity))
     }
 
-    /// The whole of it.
+    /// The whole content.
     pub(super) fn body(&self) -> Body {
         match self {
             Self::Memory(bytes) => Body::Bytes(bytes.clone()),
@@ -69,7 +69,7 @@ impl Content {
         }
     }
 
-    /// Part of it.
+    /// A range of the content.
     pub(super) fn part(&self, range: ByteRange) -> Body {
         match self {
             Self::Memory(bytes) => {
@@ -93,8 +93,8 @@ impl Content {
     }
 }
 
-/// Up to `size` bytes from the start; fewer if the file ends earlier. `None` if reading fails, which is left
-/// for the engine to find out.
+/// Up to `size` bytes from the start; fewer if the file ends earlier. `None` if reading fails; the response then fails
+/// while it is sent.
 fn read_whole(file: &OpenFile, size: u64, access: Access) -> Result<Option<Vec<u8>>, Errno> {
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
     let mut filled = 0;
@@ -118,31 +118,31 @@ fn read_whole(file: &OpenFile, size: u64, access: Access) -> Result<Option<Vec<u
     Ok(Some(bytes))
 }
 
-/// How the file on disk and what is sent relate.
+/// The relation between the file on disk and the content sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// They are the same.
     Plain,
-    /// The same, and the client undoes the coding.
+    /// The same bytes; the client decodes them.
     Encoded(Coding),
-    /// A gzip file is unpacked on its way.
+    /// A gzip file, unpacked while it is sent.
     Unpacked,
 }
 
 /// A file ready to be sent.
 pub(super) struct Document {
     pub(super) content: Content,
-    /// Bytes of the file on disk.
+    /// Length of the file on disk.
     pub(super) size: u64,
     pub(super) shape: Shape,
     /// `content-type`, `last-modified`, `etag`, `vary`, `content-encoding`: the fields of 200 and 206.
     pub(super) fields: Headers,
-    /// All fields of 200: room for the date, `fields`, `accept-ranges`.
+    /// All fields of a 200: space for the date, `fields`, `accept-ranges`.
     whole: Headers,
     pub(super) kind: Arc<MimeType>,
-    /// Sent with 304, too.
+    /// Whether `etag` is sent, also with 304.
     pub(super) sends_etag: bool,
-    /// Sent with 304, too.
+    /// Whether `vary` is sent, also with 304.
     pub(super) varies: bool,
     etag: Box<[u8]>,
     modified: i64,
@@ -196,7 +196,7 @@ impl Document {
         headers.overwrite(0, date);
     }
 
-    /// What conditions compare with.
+    /// The validators for conditional requests.
     pub(super) fn validators(&self) -> Validators<'_> {
         Validators {
             etag: &self.etag,
@@ -204,7 +204,7 @@ impl Document {
         }
     }
 
-    /// What filters want to know.
+    /// The properties that filters need.
     pub(super) fn hint(&self) -> MimeHint {
         MimeHint {
             compressible: self.kind.attributes.compressible,
@@ -212,12 +212,12 @@ impl Document {
         }
     }
 
-    /// True if parts of it can be asked for.
+    /// Whether range requests are supported.
     pub(super) fn has_ranges(&self) -> bool {
         self.shape != Shape::Unpacked
     }
 
-    /// All of it, with its length if that is known.
+    /// The whole content, with its length if known.
     pub(super) fn body(&self) -> Body {
         let body = self.content.body();
         match self.shape {
@@ -226,7 +226,7 @@ impl Document {
         }
     }
 
-    /// Memory it holds on to, for accounting.
+    /// Bytes of memory that it holds, for accounting.
     pub(super) fn retained(&self) -> usize {
         size_of::<Self>()
             + self.content.in_memory()
@@ -235,7 +235,7 @@ impl Document {
             + self.etag.len()
     }
 
-    /// True if it holds a descriptor.
+    /// Whether it holds a descriptor.
     pub(super) fn holds_file(&self) -> bool {
         matches!(self.content, Content::File(..))
     }

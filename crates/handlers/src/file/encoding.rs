@@ -1,4 +1,4 @@
-//! Content codings: which ones a client accepts, and what files prepared for them are called.
+//! Content codings: those that a client accepts, and the names of precompressed files.
 
 use h2o_http::{Known, RequestHead, Version};
 
@@ -25,7 +25,7 @@ impl Coding {
     }
 }
 
-/// Suffixes of prepared files in the order they are tried; `.zstd` is the deprecated spelling.
+/// Suffixes of precompressed files in the order they are tried; `.zstd` is the deprecated spelling.
 pub(super) const VARIANTS: [(&[u8], Coding); 4] = [
     (b".br", Coding::Brotli),
     (b".zst", Coding::Zstd),
@@ -33,20 +33,20 @@ pub(super) const VARIANTS: [(&[u8], Coding); 4] = [
     (b".zstd", Coding::Zstd),
 ];
 
-/// The suffix of files that can be unpacked for clients without gzip.
+/// The suffix of files that can be unpacked for clients that do not accept gzip.
 pub(super) const GZIP_SUFFIX: &[u8] = b".gz";
 
-/// In which forms a file may be sent in answer to one request.
+/// The encodings in which a file may be sent to a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Forms(u8);
 
 impl Forms {
     const UNPACKED: u8 = 8;
 
-    /// Only the file as it is.
+    /// The unencoded file only.
     pub(super) const PLAIN: Self = Self(0);
 
-    /// What the settings and the request allow together. HTTP/1.0 clients see only plain files.
+    /// The encodings that both settings and request allow. HTTP/1.0 clients get unencoded files only.
     pub(super) fn of(setting: SendCompressed, request: &RequestHead) -> Self {
         let unpacked = match setting {
             SendCompressed::Off => return Self::PLAIN,
@@ -59,7 +59,7 @@ impl Forms {
         Self(unpacked | Self::accepted(request))
     }
 
-    /// An element with a parameter (`gzip;q=0.8`) does not count, nor do `*` and `x-gzip` (H2O compatibility).
+    /// H2O compatibility: H2O ignores elements with a parameter (`gzip;q=0.8`), and `*` and `x-gzip`.
     fn accepted(request: &RequestHead) -> u8 {
         let mut bits = 0;
         for value in request.headers.get_all(Known::AcceptEncoding) {
@@ -83,12 +83,12 @@ impl Forms {
         }
     }
 
-    /// True if a file in that coding may be sent.
+    /// Whether a file in that coding may be sent.
     pub(super) const fn has(self, coding: Coding) -> bool {
         self.0 & Self::bit(coding) != 0
     }
 
-    /// True if a gzip file may be unpacked on its way.
+    /// Whether a gzip file may be unpacked while it is sent.
     pub(super) const fn may_unpack(self) -> bool {
         self.0 & Self::UNPACKED != 0
     }

@@ -35,7 +35,7 @@ pub fn range(input: &[u8]) {
     }
     let sent: u128 = ranges.iter().map(|range| u128::from(range.len())).sum();
     assert!(sent <= u128::from(size));
-    // What was chosen, asked for again, is chosen again.
+    // The chosen ranges, requested again, give the same choice.
     let texts = ranges.iter().map(|r| format!("{}-{}", r.first, r.last));
     let again = format!("bytes={}", texts.collect::<Vec<_>>().join(","));
     match select(again.as_bytes(), size) {
@@ -81,7 +81,7 @@ pub fn conditional(input: &[u8]) {
     } else {
         assert!(holds);
     }
-    // The very tag is always enough.
+    // The exact tag always matches.
     request.push(Known::IfNoneMatch, validators.etag);
     assert!(is_not_modified(&request, validators));
 }

@@ -1,4 +1,4 @@
-//! Gzip content unpacked as it is pulled.
+//! Gzip content that is unpacked when it is pulled.
 
 use std::task::{Context, Poll, ready};
 
@@ -6,18 +6,18 @@ use bytes::{Buf, Bytes};
 use flate2::{Decompress, FlushDecompress, Status};
 use h2o_exchange::{Body, BodyError, BodySource};
 
-/// Most bytes taken from the file at once.
+/// Most bytes read from the file at once.
 const INPUT: usize = 16 * 1024;
-/// Most bytes made at once, whatever the engine would take.
+/// Most bytes unpacked at once, even if the engine has room for more.
 const OUTPUT: usize = 64 * 1024;
-/// Bytes of memory that the decoder takes at most: its window, and its tables.
+/// Most bytes of memory that the decoder uses: its window and tables.
 const DECODER: usize = 48 * 1024;
-/// The window that every gzip file can be unpacked with (RFC 1951 §3.2.5).
+/// The window that suffices for every gzip file (RFC 1951 §3.2.5).
 const WINDOW_BITS: u8 = 15;
 /// The first bytes of a gzip member (RFC 1952 §2.3.1).
 const MAGIC: &[u8] = &[0x1f, 0x8b];
 
-/// The bytes packed into a gzip file. What follows the last member is ignored, as by gzip.
+/// The unpacked content of a gzip file. Bytes after the last member are ignored, as by gzip.
 pub(super) struct Gunzip {
     source: Box<dyn BodySource>,
     decoder: Decompress,
@@ -27,9 +27,9 @@ pub(super) struct Gunzip {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In a member.
+    /// Within a member.
     Member,
-    /// Behind a member: another one or the end follows.
+    /// After a member: another one follows, or the end.
     Between,
     Ended,
 }
@@ -44,7 +44,7 @@ impl Gunzip {
         }
     }
 
-    /// Makes sure that there are at least `len` bytes of input; false at the end of the file.
+    /// Ensures that there are at least `len` bytes of input. Returns false at the end of the file.
     fn poll_fill(
         &mut self,
         context: &mut Context<'_>,
@@ -94,7 +94,7 @@ impl BodySource for Gunzip {
             match self.state {
                 State::Member => {
                     if !ready!(self.poll_fill(context, 1))? {
-                        // The decoder may still hold bytes that had no room before.
+                        // The decoder may still hold bytes for which there was no room before.
                         self.unpack(&mut output)?;
                         if output.is_empty() && self.state == State::Member {
                             let error = BodyError::Failed("the gzip file is cut short".into());
@@ -104,7 +104,7 @@ impl BodySource for Gunzip {
                     }
                     let waiting = self.input.len();
                     self.unpack(&mut output)?;
-                    // With input and room the decoder moves on, or this would never end.
+                    // With input and room the decoder must make progress; else this loop would not end.
                     if output.is_empty()
                         && self.input.len() == waiting
                         && self.state == State::Member

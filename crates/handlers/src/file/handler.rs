@@ -70,16 +70,16 @@ fn check_later(scope: &mut Scope, command: &Command<'_>, name: &[u8], need: Path
     scope.shared.edit::<PathChecks>().0.push(check);
 }
 
-/// Names this component in the error log.
+/// Label of lines in the error log.
 const LABEL: &str = "lib/handler/file.c";
 
-/// Answers for a `file.dir` or a `file.file`.
+/// The handler of a `file.dir` or a `file.file`.
 struct FileHandler(Arc<Service>);
 
 impl Handler for FileHandler {
     fn body_use(&self, _: &Exchange) -> BodyUse {
         if self.0.has_dynamic_types() {
-            // Which handler a file has is found out when the file is.
+            // The lookup decides whether a custom handler gets the request.
             BodyUse::Whole
         } else {
             BodyUse::None
@@ -148,7 +148,7 @@ fn answer_later(exchange: &Exchange, job: Job) -> Outcome {
                 Ok((_, Err(_))) | Err(_) => respond::internal_error(&exchange),
             }
         };
-        // A custom handler may have to wait, too.
+        // A custom handler may return a future, too.
         while let Outcome::Later(future) = outcome {
             outcome = future.await;
         }
@@ -188,7 +188,7 @@ fn answer(exchange: &mut Exchange, job: &Job, located: Located) -> Outcome {
 }
 
 impl Job {
-    /// Tells the administrator what was not opened, and why.
+    /// Logs the file that could not be opened, and the reason.
     #[cold]
     fn note_failure(&self, exchange: &mut Exchange, error: Errno) {
         let path = match (&self.service.target, error) {

@@ -1,4 +1,4 @@
-//! Whether a file is still the one it was.
+//! Detects whether a file has changed.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-/// A file that changed more recently than this may change again without its times showing it: file systems
-/// keep time in ticks, FAT in steps of two seconds.
+/// A file that changed more recently than this may change again with the same times: file systems count time in ticks, FAT
+/// in steps of two seconds.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// What changes when a file does.
+/// The properties of a file that change when its content does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
     inode: u64,
-    /// There are other names of the file.
+    /// Whether the file has other names.
     has_more_links: bool,
     /// Length in bytes.
     pub(super) size: u64,
@@ -48,20 +48,20 @@ impl Identity {
         self.modified.0
     }
 
-    /// True if the next change is sure to show, given that the wall clock stands at `now`.
+    /// Whether the mtime is old enough to reveal another write. `now`: the wall clock.
     pub(super) fn is_settled(&self, now: Duration) -> bool {
         let latest = now.saturating_sub(SETTLING).as_secs();
         i64::try_from(latest).is_ok_and(|latest| self.changed.0 < latest)
     }
 }
 
-/// What an open descriptor refers to.
+/// Type and identity of an open file.
 pub(super) fn inspect(file: impl AsFd) -> Result<(FileType, Identity), Errno> {
     let stat = rustix::fs::fstat(file)?;
     Ok((FileType::from_raw_mode(stat.st_mode), Identity::new(&stat)))
 }
 
-/// What was found at a path, to be looked at again before the finding is relied on.
+/// The result of a `stat` of a path, to be compared with a later one.
 #[derive(Debug)]
 pub(super) struct Witness {
     path: CString,
@@ -81,12 +81,12 @@ impl Witness {
         Self { path, found: None }
     }
 
-    /// True if nothing has changed. Costs one system call.
+    /// Whether the file is unchanged. Costs one system call.
     pub(super) fn holds(&self) -> bool {
         self.agrees(rustix::fs::stat(self.path()))
     }
 
-    /// As [`Witness::holds`] of another spelling of the path, and false if that is the path of a symbolic link.
+    /// As [`Witness::holds`], for another spelling of the path; false if that is a symbolic link.
     pub(super) fn holds_without_link(&self, path: &Path) -> bool {
         self.agrees(rustix::fs::lstat(path))
     }
@@ -99,17 +99,17 @@ impl Witness {
         }
     }
 
-    /// False if nothing was there.
+    /// Whether there was a file.
     pub(super) fn is_present(&self) -> bool {
         self.found.is_some()
     }
 
-    /// True if the file was found, and has other names by which it may be changed.
+    /// Whether there was a file, and it has other names through which it may be changed.
     pub(super) fn has_more_links(&self) -> bool {
         self.found.is_some_and(|found| found.has_more_links)
     }
 
-    /// The path that is looked at.
+    /// The path of the file.
     pub(super) fn path(&self) -> &CStr {
         &self.path
     }

@@ -1,4 +1,4 @@
-//! From a path to what answers for it: the only part that looks at the file system.
+//! Maps a path to a file or another response. The only module that accesses the file system.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,59 +16,59 @@ use super::identity::{Identity, Witness, inspect};
 use super::open::{self, Access, LOOK, READ, READ_DIRECTORY};
 use super::service::{Service, Target};
 
-/// A look-up, as a value that can go to the thread pool.
+/// A lookup, as a value that can be sent to the thread pool.
 #[derive(Clone)]
 pub(super) struct Job {
     pub(super) service: Arc<Service>,
     /// The normalised path of the request.
     pub(super) path: Vec<u8>,
     pub(super) forms: Forms,
-    /// The wall clock, since the Unix epoch, at or before the look-up.
+    /// Wall clock time at or before the lookup, since the Unix epoch.
     pub(super) now: Duration,
-    /// The turn of the event loop in which the look-up began.
+    /// The turn of the event loop in which the lookup began.
     pub(super) turn: u64,
 }
 
-/// What was found.
+/// The result of a lookup.
 pub(super) enum Located {
     File(Found),
-    /// The directory is at this path.
+    /// The path needs a trailing slash: it is a directory. Redirect to this path.
     Redirect(Vec<u8>),
-    /// A directory without index file, to be listed.
+    /// A directory without an index file; to be listed.
     Listing(OwnedFd),
-    /// A file that a handler answers for.
+    /// A file for which a handler responds.
     Script {
         number: u32,
         script: ScriptPath,
     },
-    /// Nothing is there.
+    /// There is no such file.
     Missing,
-    /// Nothing is there, as the directory of `file.dir` itself cannot be opened for this reason.
+    /// There is no such file: the directory of `file.dir` itself cannot be opened for this reason.
     NoRoot(Errno),
-    /// Something is there that is not for the client, for this reason.
+    /// The file must not be served, for this reason.
     Forbidden(Errno),
-    /// Out of descriptors.
+    /// No descriptor is left.
     Busy,
 }
 
-/// A file to be sent.
+/// A file to send.
 pub(super) struct Found {
     pub(super) kind: Arc<MimeType>,
     pub(super) identity: Identity,
     pub(super) content: Content,
     pub(super) shape: Shape,
-    /// What the finding relies on; `None` if it may not outlive the request.
+    /// The files that the result relies on; `None` if it may not outlive the request.
     pub(super) witnesses: Option<Vec<Witness>>,
-    /// True if the next change of the file is sure to show.
+    /// Whether the mtime is old enough to reveal another write.
     pub(super) settled: bool,
 }
 
-/// The disk would have to be waited for.
+/// The lookup would have to wait for the disk.
 #[derive(Debug)]
 pub(super) struct NotInMemory;
 
 impl Job {
-    /// Looks the path up.
+    /// Performs the lookup.
     pub(super) fn run(&self, access: Access) -> Result<Located, NotInMemory> {
         let found = match &self.service.target {
             Target::Directory(root) => self.in_directory(root, access),
@@ -102,7 +102,7 @@ impl Job {
         if rest.is_empty() && !self.path.ends_with(b"/") {
             return Ok(Located::Redirect([&self.path, &b"/"[..]].concat()));
         }
-        // A path with more than one slash at its start must not become an absolute one.
+        // The path may begin with several slashes; it must not become an absolute one.
         let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
         let relative = &rest[slashes..];
         if self.service.settings.hidden.hides_any_of(relative) {
@@ -120,8 +120,8 @@ impl Job {
         };
         match found {
             Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
-            // Also when the disk would have to be waited for: a path that leads through a file always seems to
-            // need that, and if there is such a script, it is what will be found.
+            // Also if the lookup would have to wait for the disk: a path through a file always does, and a script above it
+            // would be the result.
             Err(error) if self.service.has_dynamic_types() => {
                 search.script_above(relative)?.ok_or(error)
             }
@@ -131,30 +131,30 @@ impl Job {
 }
 
 impl Target {
-    /// What a failure to open comes to.
+    /// The result of a failed open.
     fn on_failure(&self, error: Errno) -> Located {
         match (error, self) {
             (Errno::MFILE | Errno::NFILE, _) => Located::Busy,
             (Errno::NOENT, _) | (Errno::NOTDIR, Self::Directory(_)) => Located::Missing,
-            // A single file's path leading through a file is no ordinary absence (H2O compatibility).
+            // H2O compatibility: for a single file, H2O answers 403 if its path leads through a file.
             _ => Located::Forbidden(error),
         }
     }
 }
 
-/// A look-up under way.
+/// A lookup in progress.
 struct Search<'a> {
     job: &'a Job,
     access: Access,
-    /// The directory that everything is beneath, open and as text; neither for a single file.
+    /// The directory that contains all results, open and as text; neither for a single file.
     tree: Option<OwnedFd>,
     root: &'a [u8],
     absent: Vec<CString>,
-    /// False once the outcome hangs on more than which files exist.
+    /// Whether the result depends only on which files exist.
     cacheable: bool,
 }
 
-/// A regular file, open, in the form in which it will be sent.
+/// A regular file, open, in the encoding to send.
 struct Choice {
     path: CString,
     file: OwnedFd,
@@ -169,7 +169,7 @@ enum Opened {
 
 impl<'a> Search<'a> {
     fn new(job: &'a Job, tree: Option<OwnedFd>, root: &'a [u8], access: Access) -> Self {
-        // Spellings of one name with more slashes are not worth a place each.
+        // Each spelling of a path with more slashes would take a place of its own in the cache.
         let cacheable = !job.path.windows(2).any(|pair| pair == b"//");
         Self {
             job,
@@ -181,7 +181,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A path without slash at its end, relative to the root.
+    /// Looks up a path without a trailing slash, relative to the root.
     fn named(&mut self, relative: &[u8]) -> Result<Located, Errno> {
         match self.open_forms(relative)? {
             None => Ok(Located::Redirect([&self.job.path, &b"/"[..]].concat())),
@@ -192,7 +192,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A path with a slash at its end, or the root itself.
+    /// Looks up a path with a trailing slash, or the root itself.
     fn index(&mut self, directory: &[u8]) -> Result<Located, Errno> {
         let settings = &self.job.service.settings;
         for name in settings.index.iter() {
@@ -210,7 +210,7 @@ impl<'a> Search<'a> {
         }
         let path = self.c_path(directory, b"")?;
         if !settings.listing && settings.index.is_empty() {
-            // H2O compatibility: nothing was looked for, so nothing is missing. H2O answers 403 here.
+            // Without configured index files none is missing. H2O compatibility: H2O answers 403 here.
             self.open(&path, LOOK | OFlags::DIRECTORY)?;
             return Err(Errno::PERM);
         }
@@ -220,7 +220,7 @@ impl<'a> Search<'a> {
         Ok(Located::Listing(self.open(&path, READ_DIRECTORY)?))
     }
 
-    /// The first form of the file that exists and may be sent; `None` if the name is a directory's.
+    /// The first encoding of the file that exists and may be sent; `None` if the name is a directory's.
     fn open_forms(&mut self, name: &[u8]) -> Result<Option<Choice>, Errno> {
         let forms = self.job.forms;
         for (suffix, coding) in VARIANTS {
@@ -253,7 +253,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The file prepared for a coding, if there is one. Whatever else is in its place is passed over.
+    /// The precompressed file of a coding, if it is a regular file.
     fn open_variant(
         &mut self,
         name: &[u8],
@@ -286,7 +286,7 @@ impl<'a> Search<'a> {
         match kind {
             FileType::RegularFile => Ok(Opened::File(file, identity)),
             FileType::Directory => Ok(Opened::Directory),
-            // FIFOs, sockets and devices are not content.
+            // FIFOs, sockets and devices are never served.
             _ => Err(Errno::OPNOTSUPP),
         }
     }
@@ -306,7 +306,7 @@ impl<'a> Search<'a> {
         c_string(&[self.root, relative, suffix].concat())
     }
 
-    /// What a handler is told about the first `len` bytes of `relative`, which is what `path` ends with.
+    /// The variables for a handler of the file at the first `len` bytes of `relative`; `path` ends with `relative`.
     fn script(&self, path: &[u8], relative: &[u8], len: usize) -> ScriptPath {
         let name = path.len() - relative.len() + len;
         ScriptPath {
@@ -316,7 +316,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first component of `relative` that is not a directory, if a handler answers for it.
+    /// The first component of `relative` that is not a directory, if it has a handler.
     fn script_above(&self, relative: &[u8]) -> Result<Option<Located>, Errno> {
         let ends = memchr::memchr_iter(b'/', relative).chain([relative.len()]);
         for end in ends {

@@ -101,7 +101,7 @@ fn parse_types(node: &Node) -> Result<Vec<(MimeType, Vec<&str>)>, Error> {
         .collect()
 }
 
-/// The long form of an entry.
+/// The attributes of the long form of an entry.
 const LONG_FORM: [Attribute; 3] = [
     Attribute::required(
         "extensions",
@@ -125,11 +125,11 @@ const LONG_FORM: [Attribute; 3] = [
     ),
 ];
 
-/// Reads the long form of an entry: changes the attributes of `kind`, returns the extensions.
+/// Reads the long form of an entry: changes the attributes of `kind` and returns the extensions.
 fn parse_attributes<'a>(node: &'a Node, kind: &mut MimeType) -> Result<&'a [Node], Error> {
     let attributes = node.attributes(&LONG_FORM)?;
     if let Some(value) = attributes.get("is_compressible") {
-        // H2O documents ON and OFF and takes YES and NO; we take both.
+        // H2O's manual says ON and OFF, and H2O accepts YES and NO; both are accepted here.
         kind.attributes.compressible = value.on_off().or_else(|_| value.yes_no())?;
     }
     if let Some(value) = attributes.get("priority") {
@@ -138,12 +138,12 @@ fn parse_attributes<'a>(node: &'a Node, kind: &mut MimeType) -> Result<&'a [Node
     attributes.require("extensions")?.sequence()
 }
 
-/// A MIME type, in lower case up to its parameters.
+/// A MIME type, in lower case except for its parameters.
 fn mime_type(node: &Node) -> Result<String, Error> {
     let Some(text) = node.as_str() else {
         return Err(node.error("expected a scalar (mime-type)"));
     };
-    // A line break or the like would end the field.
+    // A line break or another control character would break the field.
     let printable = text
         .bytes()
         .all(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);

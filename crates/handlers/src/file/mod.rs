@@ -1,8 +1,8 @@
-//! Static files: `file.dir`, `file.file` and everything that can be set for them.
+//! Static files: `file.dir`, `file.file` and their settings.
 //!
-//! A request takes one of two ways. What the [`cache`] holds and still holds true is answered at once. Anything
-//! else is looked up by [`locate`], first with what is in memory, then, if the disk would have to be waited for,
-//! once more on the thread pool; [`respond`] makes the answer.
+//! A file with a valid entry in the [`cache`] is answered at once. Other requests are looked up by [`locate`]: first
+//! without waiting for the disk, then, if that does not suffice, once more on the thread pool. [`respond`] makes the
+//! response.
 
 mod cache;
 mod conditional;

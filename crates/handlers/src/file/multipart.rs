@@ -10,7 +10,7 @@ use h2o_exchange::{Body, BodyError, BodySource};
 use super::document::Document;
 use super::range::ByteRange;
 
-/// Bytes of a boundary.
+/// Length of a boundary.
 const BOUNDARY: usize = 20;
 
 /// The content of a `multipart/byteranges` response.
@@ -21,7 +21,7 @@ pub(super) struct Multipart {
 }
 
 impl Multipart {
-    /// Parts of a document, in the order of `ranges`.
+    /// The content with these ranges of a document, in this order.
     pub(super) fn new(document: &Document, ranges: &[ByteRange]) -> Self {
         let mut multipart = Self {
             boundary: boundary(),
@@ -77,7 +77,7 @@ pub(super) fn content_range(range: ByteRange, size: u64) -> String {
     text
 }
 
-/// Random letters and digits: nobody who writes a file can know what to put into it to end a part.
+/// Random letters and digits, so that the author of a file cannot know and include the boundary.
 fn boundary() -> [u8; BOUNDARY] {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let random = |_| u128::from(RandomState::new().hash_one(0u8));

@@ -1,4 +1,4 @@
-//! Opening files, without waiting for the disk unless told to.
+//! Opens files, optionally without waiting for the disk.
 
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,39 +7,39 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// Whether the disk may be waited for.
+/// Whether a call may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// No: what is not in memory is reported as [`Errno::AGAIN`]. For the event loop.
+    /// No: if the data is not in memory, the call fails with [`Errno::AGAIN`]. For the event loop.
     InMemory,
     /// Yes. For the thread pool.
     Waiting,
 }
 
-/// For reading content. Opening a FIFO must not wait for a writer, nor a terminal become ours.
+/// Flags for reading content: opening a FIFO does not wait for a writer, and a terminal does not become ours.
 pub(super) const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOCTTY);
 
-/// For reading names.
+/// Flags for reading names.
 pub(super) const READ_DIRECTORY: OFlags = READ.union(OFlags::DIRECTORY);
 
-/// For finding out what something is.
+/// Flags for finding out the type of a file.
 pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Tries again that often when directories are being renamed under a look-up.
+/// How often to retry if directories are being renamed during a lookup.
 const RENAME_RETRIES: usize = 8;
 
-/// Opens `path`, relative to the working directory or absolute, as the configuration gives it.
+/// Opens `path` from the configuration, relative to the working directory or absolute.
 pub(super) fn configured(path: &CStr, flags: OFlags, access: Access) -> Result<OwnedFd, Errno> {
     open(CWD, path, flags, ResolveFlags::empty(), access)
 }
 
 /// Opens `relative` beneath `root`.
 ///
-/// A symbolic link that the administrator placed may lead anywhere (H2O compatibility), the path itself may
-/// not: it has no `..` after normalisation, and is refused here should one ever come through.
+/// H2O compatibility: H2O follows symbolic links, which may lead anywhere. The path itself must not leave `root`: it has no
+/// `..` after normalisation, and is checked again here.
 pub(super) fn beneath(
     root: BorrowedFd<'_>,
     relative: &CStr,
@@ -58,8 +58,8 @@ pub(super) fn beneath(
     }
 }
 
-/// Set once the kernel, or what filters its calls, was found not to know `openat2`. Files are then opened with
-/// `openat`, which may wait for the disk.
+/// Whether the kernel or a seccomp filter turned out not to support `openat2`. Files are then opened with `openat`, which
+/// may wait for the disk.
 static NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 
 fn open(
@@ -83,10 +83,10 @@ fn open(
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if access == Access::Waiting && again < RENAME_RETRIES => again += 1,
             Err(Errno::AGAIN) if access == Access::Waiting => return Err(Errno::ACCESS),
-            // Kernels before 5.12 do not know RESOLVE_CACHED.
+            // Kernels before 5.12 do not support RESOLVE_CACHED.
             Err(Errno::INVAL) if access == Access::InMemory => return Err(Errno::AGAIN),
             Err(Errno::NOSYS) => NO_OPENAT2.store(true, Relaxed),
-            // Also what some seccomp filters answer for calls they do not know.
+            // Some seccomp filters return this for unknown calls.
             Err(Errno::PERM) => {
                 let file = plain(directory, path, flags)?;
                 NO_OPENAT2.store(true, Relaxed);

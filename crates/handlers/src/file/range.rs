@@ -1,7 +1,7 @@
 //! The `Range` field (RFC 9110 §14.2).
 
-/// Most elements a field may have. RFC 9110 §14.2 lets a server ignore a field with many small ranges, which
-/// costs far more to answer than to ask for; a field with more is ignored and the whole file sent.
+/// Most elements of a field. RFC 9110 §14.2 lets a server ignore a field with many small ranges, which costs far more to
+/// answer than to send. A field with more elements is ignored and the whole file is sent.
 pub(super) const MAX_ELEMENTS: usize = 64;
 
 /// Consecutive bytes of a file; at least one.
@@ -19,22 +19,22 @@ impl ByteRange {
     }
 }
 
-/// What a field asks for.
+/// The ranges that a field selects.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selection {
-    /// Too many ranges: the field is ignored.
+    /// The whole file: too many ranges, the field is ignored.
     Whole,
-    /// Nothing that exists; also what a malformed field or another unit gets (H2O compatibility: RFC 9110
-    /// §14.2 would have such a field ignored).
+    /// No existing range: the answer is 416. H2O compatibility: H2O also answers 416 to a malformed field or another unit,
+    /// which RFC 9110 §14.2 would ignore.
     Nothing,
     /// One range.
     One(ByteRange),
-    /// At least two ranges that neither overlap nor touch, in the order asked for.
+    /// At least two ranges that neither overlap nor touch, in the requested order.
     Several(Vec<ByteRange>),
 }
 
-/// Reads the value of a `Range` field for a file of `size` bytes. Ranges that overlap or touch are sent as one
-/// (RFC 9110 §15.3.7.2), so what is sent is never more than the file.
+/// Reads the value of a `Range` field for a file of `size` bytes. Ranges that overlap or touch are joined (RFC 9110
+/// §15.3.7.2), so the response is never longer than the file.
 pub(super) fn select(value: &[u8], size: u64) -> Selection {
     let Some(list) = value.strip_prefix(b"bytes=") else {
         return Selection::Nothing;
@@ -71,7 +71,7 @@ fn trim_blanks(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// An element as written, numbers beyond 64 bits lowered to the largest.
+/// An element of the field. Numbers beyond 64 bits become the largest number.
 enum Asked {
     From(u64),
     Between(u64, u64),
@@ -79,7 +79,7 @@ enum Asked {
 }
 
 impl Asked {
-    /// The part that exists in a file of `size` bytes.
+    /// The existing part of it in a file of `size` bytes.
     fn within(&self, size: u64) -> Option<ByteRange> {
         let end = size.checked_sub(1)?;
         let (first, last) = match *self {
@@ -113,18 +113,18 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Adds a range; those it overlaps or touches become one with it, at the place of the first of them.
+/// Adds a range. Ranges that it overlaps or touches are joined with it, at the place of the first of them.
 fn merge(ranges: &mut Vec<ByteRange>, mut range: ByteRange) {
     let mut place = None;
     let mut at = 0;
     while let Some(other) = ranges.get(at).copied() {
-        // Neither `last` is the largest number: both are below the size of a file.
+        // No overflow: both `last` are below the size of a file.
         if other.first <= range.last + 1 && range.first <= other.last + 1 {
             range.first = range.first.min(other.first);
             range.last = range.last.max(other.last);
             ranges.remove(at);
             place = Some(place.unwrap_or(at).min(at));
-            // What has grown may now reach one it did not reach before.
+            // The joined range may touch one that it did not touch before.
             at = 0;
         } else {
             at += 1;

@@ -1,4 +1,4 @@
-//! The answers of the file handler.
+//! The responses of the file handler.
 
 use h2o_exchange::{Body, Exchange, Outcome, Reroute, Response};
 use h2o_http::{Headers, Known, Method, StatusCode, escape};
@@ -8,7 +8,7 @@ use super::document::Document;
 use super::multipart::{Multipart, content_range};
 use super::range::{ByteRange, Selection, select};
 
-/// A file, or the part of it that the request asks for, or the news that it has not changed.
+/// Sends the file, or the requested ranges, or 304.
 pub(super) fn document(exchange: &mut Exchange, document: &Document) -> Outcome {
     if !is_read(&exchange.request.method) {
         return method_not_allowed(exchange);
@@ -34,12 +34,12 @@ pub(super) fn document(exchange: &mut Exchange, document: &Document) -> Outcome 
     Outcome::Done(Response::new(StatusCode::OK, headers, document.body()))
 }
 
-/// True for the methods that static content has.
+/// Whether static content supports the method.
 pub(super) fn is_read(method: &Method) -> bool {
     matches!(method, Method::Get | Method::Head)
 }
 
-/// Starts the fields of a response made of a document.
+/// The first fields of a response with a document.
 fn begin(exchange: &mut Exchange, document: &Document) -> Headers {
     exchange.mime = Some(document.hint());
     let mut headers = exchange.headers();
@@ -93,7 +93,7 @@ fn range_not_satisfiable(exchange: &Exchange, document: &Document) -> Outcome {
     Outcome::Done(response)
 }
 
-/// For methods that static content does not have.
+/// 405 for other methods.
 pub(super) fn method_not_allowed(exchange: &Exchange) -> Outcome {
     let mut response = error(
         exchange,
@@ -105,7 +105,7 @@ pub(super) fn method_not_allowed(exchange: &Exchange) -> Outcome {
     Outcome::Done(response)
 }
 
-/// For what exists but is not for the client.
+/// 403 for a file that must not be served.
 pub(super) fn forbidden(exchange: &Exchange) -> Outcome {
     Outcome::Done(error(
         exchange,
@@ -115,7 +115,7 @@ pub(super) fn forbidden(exchange: &Exchange) -> Outcome {
     ))
 }
 
-/// For want of descriptors.
+/// 503 when no descriptor is left.
 pub(super) fn busy(exchange: &Exchange) -> Outcome {
     Outcome::Done(error(
         exchange,
@@ -125,7 +125,7 @@ pub(super) fn busy(exchange: &Exchange) -> Outcome {
     ))
 }
 
-/// For what cannot happen unless this code is wrong.
+/// 500 for a bug in this handler.
 pub(super) fn internal_error(exchange: &Exchange) -> Outcome {
     Outcome::Done(error(
         exchange,
@@ -149,9 +149,9 @@ fn error(
     response
 }
 
-/// The directory is at `path`, a normalised one. Clients are told so; a delegated request goes there by itself.
+/// Redirects to the directory `path`, which is normalised. A delegated request is run again there instead.
 pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
-    // `//name/` would lead a client to a host of that name (RFC 3986 §4.2).
+    // A client would take `//name/` for a URL of the host `name` (RFC 3986 §4.2).
     let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
     let mut url = Vec::with_capacity(path.len() + exchange.request.query().len());
     escape::uri(&path[slashes.saturating_sub(1)..], b"/", &mut url);

@@ -1,4 +1,4 @@
-//! What one `file.dir` or `file.file` serves, and how.
+//! The configuration of one `file.dir` or `file.file`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,31 +12,31 @@ use super::settings::FileSettings;
 
 /// One `file.dir` or `file.file` with the final settings of its path.
 pub(super) struct Service {
-    /// Tells apart what services keep in the cache of a worker.
+    /// Distinguishes services in the cache of a worker.
     pub(super) id: u64,
     pub(super) target: Target,
     pub(super) settings: Arc<FileSettings>,
-    /// For files that exist and cannot be opened, and for a directory that is not there.
+    /// Limits log lines on files that cannot be opened and on a missing directory.
     pub(super) failures: LineLimit,
     mime: Arc<MimeMap>,
-    /// Length of the key of the path it is attached to.
+    /// Length of the path's key.
     key_len: usize,
 }
 
-/// Where files come from.
+/// The source of the files.
 pub(super) enum Target {
-    /// `file.dir`: the directory, with a slash at its end.
+    /// `file.dir`: the directory, with a trailing slash.
     Directory(Box<[u8]>),
     /// `file.file`: always this file.
     File {
         path: Box<[u8]>,
-        /// By the name as configured.
+        /// The entry for the configured name.
         kind: MimeEntry,
     },
 }
 
 impl Service {
-    /// A service for all of a directory.
+    /// A service for a directory.
     pub(super) fn directory(scope: &Scope, directory: &[u8]) -> Self {
         let mut root = directory.to_vec();
         if !root.ends_with(b"/") {
@@ -66,7 +66,7 @@ impl Service {
         }
     }
 
-    /// The part of a normalised path that decides about the answer: what the cache goes by.
+    /// The part of a normalised path that decides about the response: the key in the cache.
     pub(super) fn distinct<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         match &self.target {
             Target::Directory(_) => path,
@@ -74,12 +74,12 @@ impl Service {
         }
     }
 
-    /// The part of a normalised path behind the configured key.
+    /// The part of a normalised path after the path's key.
     pub(super) fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         path.get(self.key_len..).unwrap_or_default()
     }
 
-    /// What a file is, by its name.
+    /// The entry of the MIME map for a name.
     pub(super) fn kind_of(&self, name: &[u8]) -> &MimeEntry {
         match &self.target {
             Target::Directory(_) => self.mime.of_file(name),
@@ -87,7 +87,7 @@ impl Service {
         }
     }
 
-    /// True if part of a path may be a file that a handler answers for.
+    /// Whether a component of a path may be a file with a custom handler.
     pub(super) fn has_dynamic_types(&self) -> bool {
         self.mime.has_dynamic()
     }

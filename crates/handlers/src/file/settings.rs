@@ -1,4 +1,4 @@
-//! What can be set for static files, apart from MIME types.
+//! The settings of static files, except MIME types.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use h2o_exchange::Scope;
 use super::custom::CustomHandler;
 use super::hide::Hidden;
 
-/// Settings of one level, inherited by those inside.
+/// Settings of one level, inherited by inner levels.
 #[derive(Clone)]
 pub(super) struct FileSettings {
     /// Names of index files, in the order they are tried.
     pub(super) index: Arc<[Box<[u8]>]>,
     /// Whether directories without index file are listed.
     pub(super) listing: bool,
-    /// What is neither listed nor served.
+    /// Names that are neither listed nor served.
     pub(super) hidden: Hidden,
     /// Whether `etag` is sent.
     pub(super) etag: bool,
     /// Whether compressed forms are looked for.
     pub(super) compressed: SendCompressed,
-    /// What the dynamic entries of the MIME map number.
+    /// The custom handlers, by the numbers of the MIME map's dynamic entries.
     pub(super) custom: Vec<Arc<CustomHandler>>,
 }
 
@@ -42,11 +42,11 @@ impl Default for FileSettings {
 /// `file.send-compressed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendCompressed {
-    /// Exactly the named file.
+    /// Only the named file.
     Off,
-    /// A compressed form that the client accepts, before the file itself.
+    /// A compressed form that the client accepts, else the file itself.
     On,
-    /// Also a gzip file unpacked on its way, when there is nothing else.
+    /// In addition, a gzip file is unpacked if there is nothing else.
     Gunzip,
 }
 
@@ -154,7 +154,7 @@ pub(super) const IO_URING: Directive<Scope> = Directive {
     },
 };
 
-/// The text of a node that names a file.
+/// The text of a node with a file name.
 pub(super) fn file_name(node: &Node) -> Result<Box<[u8]>, Error> {
     let name = node.scalar()?;
     if name.contains('\0') {

@@ -1,10 +1,10 @@
-//! Word from the kernel that nothing has changed, which saves looking at each file again (`inotify`).
+//! Change notifications of the kernel (`inotify`), which save a `stat` per file and turn.
 //!
-//! One descriptor per worker is read once per turn of the event loop. Any event makes every entry be checked
-//! by itself again; which file it was about does not matter. Directories are watched, which tells of the files in them;
-//! a file with further links by itself, too. A directory gets its watch once a file in it is asked for often, if
-//! no symbolic link leads to it and everything on its path can be watched. Where that is not so, or the limits of
-//! the system are reached, entries are checked by `stat` as if this did not exist.
+//! Each worker has one descriptor and reads it once per turn of the event loop. Any event makes all entries be checked by
+//! `stat` again, whichever file it is about. Directories are watched, which also reports changes of their files; a file
+//! with other names is watched itself, too. A directory is watched once a file in it is requested often, if no symbolic
+//! link leads to it and everything on its path can be watched. Otherwise, or when the limits of the system are reached,
+//! entries are checked by `stat`.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,45 +19,44 @@ use rustix::io::Errno;
 
 use super::identity::Witness;
 
-/// An entry is worth watches of its own once it was checked in so many turns.
+/// An entry gets watches of its own after it was checked in this many turns.
 const HITS: u8 = 8;
-/// Most watches of a worker: the system's limit is for all processes of a user together.
+/// Most watches of a worker. The system's limit is shared by all processes of a user.
 const MAX_WATCHES: usize = 1024;
-/// The watches of an entry cost some twenty system calls, so only one entry gets its own in so long.
+/// Least time between two entries that get watches of their own, which takes some twenty system calls.
 const PACE: Duration = Duration::from_millis(1);
-/// How long to wait after a limit was reached, and how long watches are kept before they are given up for others.
+/// How long to wait after a limit was reached, and how long watches stay before others may replace them.
 const PAUSE: Duration = Duration::from_secs(60);
-/// A watched entry is looked at by itself that often, too: writes through `mmap`, or through a name that came later or
-/// is gone, and file systems mounted over a directory are not told of. Tests are to see nothing but what is told.
+/// A watched entry is checked by `stat` this often, too: the kernel does not report writes through `mmap`, through a name
+/// that is newer or gone, and file systems mounted over a directory. Longer in tests, which test the reports.
 const RECHECK: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
 
-/// For everything. Symbolic links are not followed.
+/// Events for every watch. Symbolic links are not followed.
 const ANY: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::DONT_FOLLOW)
     .union(WatchFlags::MASK_ADD);
-/// For a file that has further links, through which it may be written.
+/// Events for a file with other names through which it may be written.
 const FILE: WatchFlags = ANY.union(WatchFlags::MODIFY);
-/// For the directories above. A symbolic link is an error.
+/// Events for the directories above. A symbolic link is an error.
 const ABOVE: WatchFlags = ANY.union(WatchFlags::ONLYDIR);
-/// For the directory that has, or does not have, the name; it tells of what happens to its files, too.
+/// Events for the directory of the name, existing or not; they include changes of its files.
 const PARENT: WatchFlags = ABOVE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::CREATE)
     .union(WatchFlags::DELETE)
     .union(WatchFlags::MOVE);
 
-/// What tells that a watched directory may not be on its path any more.
+/// Events after which a watched directory may no longer be on its path.
 const GONE: ReadFlags = ReadFlags::MOVE_SELF
     .union(ReadFlags::DELETE_SELF)
     .union(ReadFlags::IGNORED);
 
-/// After these, nothing that was known before counts.
+/// Events that make all earlier knowledge invalid.
 const LOST: ReadFlags = ReadFlags::UNMOUNT.union(ReadFlags::QUEUE_OVERFLOW);
 
-/// File systems (`statfs`) on which nothing changes without this kernel doing it: ext2 to ext4, XFS, Btrfs, tmpfs,
-/// F2FS, overlayfs, ZFS.
+/// File systems (`statfs`) that change only through this kernel: ext2 to ext4, XFS, Btrfs, tmpfs, F2FS, overlayfs, ZFS.
 const LOCAL: [u64; 7] = [
     0xef53,
     0x5846_5342,
@@ -68,10 +67,10 @@ const LOCAL: [u64; 7] = [
     0x2fc1_2fc1,
 ];
 
-/// How far an entry has come.
+/// State of an entry's watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
-    /// Checked in so many turns.
+    /// Not watched; checked in this many turns.
     Earning(u8),
     /// Cannot be watched.
     Refused,
@@ -83,24 +82,24 @@ pub(super) enum Watch {
 #[derive(Default)]
 pub(super) struct Watches {
     inotify: Option<OwnedFd>,
-    /// The kernel's numbers of what is watched, and whether that is a directory.
+    /// The kernel's watch descriptors, and whether each is for a directory.
     held: FxHashMap<i32, bool>,
-    /// The directories that are watched with all above them, in this layout.
+    /// The directories that are watched together with all above them, in this layout.
     directories: FxHashSet<PathBuf>,
     /// The turn in which events were last read.
     turn: u64,
-    /// Grows with every event.
+    /// Number of events so far.
     events: u64,
-    /// Grows when a directory goes, so that names may lead somewhere else.
+    /// Number of events by which a directory may have gone, so that names may lead elsewhere.
     layout: u64,
     /// When the descriptor was made.
     begun: Option<Instant>,
-    /// No entry is watched before.
+    /// The time before which no further entry gets watches.
     next: Option<Instant>,
 }
 
 impl Watches {
-    /// True if nothing happened since the entry was checked at `checked`.
+    /// Whether no event has occurred since the entry was checked at `checked`.
     #[inline]
     pub(super) fn vouches(&mut self, watch: Watch, checked: Instant, clock: &Clock) -> bool {
         let Watch::Kept { layout, events } = watch else {
@@ -114,7 +113,7 @@ impl Watches {
         is_recent && layout == self.layout && events == self.events
     }
 
-    /// The state of an entry that was `watch` and has just been checked in a turn, after [`Watches::vouches`].
+    /// The state after a check in a turn, which follows [`Watches::vouches`], for an entry in the state `watch`.
     pub(super) fn after_check(
         &mut self,
         watch: Watch,
@@ -124,7 +123,7 @@ impl Watches {
         match watch {
             Watch::Kept { layout, .. } if layout == self.layout => self.kept(),
             Watch::Kept { .. } => Watch::Earning(0),
-            // The first time its directory may be watched already.
+            // On the first check its directory may be watched already.
             Watch::Earning(0) => self.watch(witnesses, now, false),
             Watch::Earning(hits) if hits < HITS => Watch::Earning(hits + 1),
             Watch::Earning(_) => self.watch(witnesses, now, true),
@@ -139,7 +138,7 @@ impl Watches {
         }
     }
 
-    /// Reads events, if there are any. What does not fit is an event of the next turn, too.
+    /// Reads events. The rest, if the buffer is full, is read in the next turn.
     fn read(&mut self) {
         let Some(inotify) = &self.inotify else {
             return;
@@ -167,7 +166,7 @@ impl Watches {
         }
     }
 
-    /// `is_worth_it`: watches may be added for the entry.
+    /// Watches an entry. `is_worth_it`: whether watches may be added for it.
     #[cold]
     fn watch(&mut self, witnesses: &[Witness], now: Instant, is_worth_it: bool) -> Watch {
         let Ok(paths) = absolute_paths(witnesses) else {
@@ -194,8 +193,8 @@ impl Watches {
                 Err(_) => return Watch::Refused,
             }
         }
-        // Only now, so that nothing can have changed in between. The paths are looked at as they were watched and as
-        // they are used.
+        // Checked after the watches were added, so that no change is missed between. Both spellings of the path are
+        // checked: the watched one and the used one.
         let holds = |(witness, path): (&Witness, &PathBuf)| {
             witness.holds()
                 && witness.holds_without_link(path)
@@ -208,7 +207,7 @@ impl Watches {
         }
     }
 
-    /// Watches everything that the witnesses, which are at `paths`, rely on.
+    /// Watches all files at `paths`, which belong to the stamps.
     fn add_all(
         &mut self,
         witnesses: &[Witness],
@@ -219,7 +218,7 @@ impl Watches {
             if self.begun.is_some_and(|begun| now < begun + PAUSE) {
                 return Err(Errno::NOSPC);
             }
-            // Many may be for entries that are long forgotten.
+            // Many watches may be for entries that were removed long ago.
             self.inotify = None;
             self.held.clear();
             self.layout += 1;
@@ -238,7 +237,7 @@ impl Watches {
         Ok(())
     }
 
-    /// From the root downwards: what is watched is then sure to be on the path, or an event tells of its going.
+    /// From the root downwards: a watched directory is then certainly on the path, or an event reports that it has gone.
     fn add_directory(&mut self, parent: &Path, now: Instant) -> Result<(), Errno> {
         if parent.components().any(|part| part == Component::ParentDir) {
             return Err(Errno::LOOP);

@@ -1,4 +1,4 @@
-//! The names in a directory, in order, in bounded memory.
+//! The names in a directory, sorted, in bounded memory.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -12,20 +12,20 @@ use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Stat};
 use super::super::hide::Hidden;
 use super::order;
 
-/// What a name costs beside its bytes.
+/// Memory for a name in addition to its bytes.
 const OVERHEAD: usize = 48;
 
-/// The names in a directory except `.`, `..` and those that are hidden: directories first, then by [`order::compare`].
+/// The names in a directory except `.`, `..` and hidden ones: directories first, then by [`order::compare`].
 ///
-/// As many names as the budget allows are held at a time. A directory with more is read again for each further
-/// lot, which then begins behind the last name of the lot before.
+/// As many names as fit in the budget are held at a time, a batch. A directory with more names is read again for each
+/// batch, which begins after the last name of the batch before.
 pub(super) struct Names {
     directory: OwnedFd,
     hidden: Hidden,
     budget: usize,
     lot: vec::IntoIter<Entry>,
     last: Option<Entry>,
-    /// True unless the lot reaches to the end.
+    /// Whether there are names after this batch.
     more: bool,
 }
 
@@ -49,7 +49,7 @@ impl PartialOrd for Entry {
     }
 }
 
-/// What a listing shows of a file.
+/// The properties of a file that a listing shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) kind: Kind,
@@ -58,12 +58,12 @@ pub(super) struct Facts {
     pub(super) modified: i64,
 }
 
-/// What a name stands for.
+/// The type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Directory,
     File,
-    /// A symbolic link that leads nowhere.
+    /// A symbolic link without a target.
     BrokenLink,
 }
 
@@ -121,7 +121,7 @@ impl Names {
         Ok(())
     }
 
-    /// What the name refers to, symbolic links followed where they lead somewhere. `None` if it is gone.
+    /// The properties of the file `name`, or of the target of a symbolic link, if it has one. `None` if the file is gone.
     pub(super) fn look_at(&self, name: &CStr) -> Option<Facts> {
         let stat = |flags| rustix::fs::statat(&self.directory, name, flags);
         match stat(AtFlags::empty()) {
@@ -137,7 +137,7 @@ impl Names {
     fn is_directory(&self, entry: &DirEntry) -> bool {
         match entry.file_type() {
             FileType::Directory => true,
-            // The kind of what a link leads to, and of names on file systems that do not tell.
+            // The type of a link's target; also for file systems that do not report types.
             FileType::Symlink | FileType::Unknown => self
                 .look_at(entry.file_name())
                 .is_some_and(|facts| facts.kind == Kind::Directory),

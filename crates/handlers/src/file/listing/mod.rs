@@ -1,8 +1,7 @@
 //! Directory listings (`file.dirlisting`).
 //!
-//! The page is made piece by piece on the thread pool while it is being sent, so that a directory of any size
-//! costs a bounded amount of memory. Its style sheet, script and icon are at the directory of the path's key, told by a query
-//! ([`asset`]).
+//! The thread pool generates the page piece by piece while it is sent, so that a directory of any size costs bounded
+//! memory. The page's style sheet, script and icon have the URL of the key of the path, with a query ([`asset`]).
 
 mod directory;
 mod order;
@@ -23,12 +22,12 @@ use super::hide::Hidden;
 use super::respond::{is_read, method_not_allowed};
 use crate::asset::Asset;
 
-/// Memory for names that wait for their turn, per listing.
+/// Memory for sorted names, per listing.
 const NAMES_BUDGET: usize = 4 * 1024 * 1024;
-/// A piece of the page ends behind the entry that takes it to this many bytes.
+/// A piece of the page ends after the entry that makes it this long, in bytes.
 const PIECE: usize = 32 * 1024;
 
-/// The style sheet, script or icon that a query stands for, at the directory of the path's key.
+/// The style sheet, script or icon of a query, at the URL of the path's key.
 pub(super) fn asset(query: &[u8]) -> Option<&'static Asset> {
     let query = query.strip_prefix(b"?")?;
     if !query.starts_with(b"h2o-listing.") {
@@ -39,7 +38,8 @@ pub(super) fn asset(query: &[u8]) -> Option<&'static Asset> {
         .find(|asset| *query == *page::query_of(asset).as_bytes())
 }
 
-/// Answers with the names in `directory`, without those that are hidden. `rest` is the path behind the path's key. The fields are those that pages made on the fly have: there is neither
+/// Responds with the names in `directory`, except hidden ones. `rest` is the path after the path's key. The response has
+/// neither length nor validators, like all generated pages.
 /// length nor validator.
 pub(super) fn respond(
     exchange: &mut Exchange,
@@ -66,10 +66,10 @@ pub(super) fn respond(
     Outcome::Done(Response::new(StatusCode::OK, headers, body))
 }
 
-/// Makes the page, waiting for the disk.
+/// Generates the page; waits for the disk.
 struct Writer {
     path: Vec<u8>,
-    /// The way from the page to the directory of the path's key.
+    /// The relative URL of the path's key.
     base: String,
     names: Names,
     begun: bool,
@@ -106,16 +106,16 @@ struct Listing {
 }
 
 enum State {
-    /// Nothing is under way.
+    /// No piece is being generated.
     Idle(Writer),
-    /// The thread pool makes a piece.
+    /// The thread pool generates a piece.
     Writing(JoinHandle<io::Result<(Writer, Piece)>>),
-    /// The last piece is made.
+    /// The last piece was generated.
     Ended,
 }
 
 impl Listing {
-    /// Has a piece made; false if there is none left.
+    /// Generates a piece. Ready with false if there is none left.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, BodyError>> {
         self.state = match std::mem::replace(&mut self.state, State::Ended) {
             State::Ended => return Poll::Ready(Ok(false)),

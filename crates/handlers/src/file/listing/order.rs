@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::iter::Peekable;
 
-/// Compares names letter by letter, whatever their case, and numbers within them by their value. Names that are equal so are
-/// compared by bytes: only a name itself is equal to it.
+/// Compares names letter by letter, ignoring case, and numbers within them by value. Names that are equal by this are
+/// compared by bytes, so that different names are never equal.
 pub(super) fn compare(one: &[u8], other: &[u8]) -> Ordering {
     let (left, right) = (String::from_utf8_lossy(one), String::from_utf8_lossy(other));
     let (mut left, mut right) = (left.chars().peekable(), right.chars().peekable());
@@ -27,7 +27,7 @@ fn fold(letter: char) -> char {
     letter.to_lowercase().next().unwrap_or(letter)
 }
 
-/// Takes the digits, without zeros at their beginning.
+/// Reads the digits, without leading zeros.
 fn number(text: &mut Peekable<impl Iterator<Item = char>>) -> String {
     let mut digits = String::new();
     while let Some(digit) = text.next_if(char::is_ascii_digit) {

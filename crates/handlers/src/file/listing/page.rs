@@ -1,7 +1,7 @@
 //! The page of a listing.
 //!
-//! Programs read such pages, so some of it is as H2O has it: the title, one link per name with nothing but the
-//! name in it, and the parent as first link.
+//! Programs parse such pages. H2O compatibility: title, one link per name with only the name in it, and the parent as first
+//! link are as in H2O.
 
 use std::ffi::CStr;
 use std::io::Write as _;
@@ -11,20 +11,20 @@ use h2o_http::escape;
 use super::directory::{Facts, Kind};
 use crate::asset::Asset;
 
-/// What the page refers to.
+/// The files that the page refers to.
 pub(super) static ASSETS: [Asset; 3] = [
     Asset::new("css", "text/css", include_bytes!("page.css")),
     Asset::new("js", "text/javascript", include_bytes!("page.js")),
     Asset::new("svg", "image/svg+xml", include_bytes!("icon.svg")),
 ];
 
-/// The query that stands for an asset.
+/// The query of an asset.
 pub(super) fn query_of(asset: &Asset) -> String {
     format!("h2o-listing.{}-{:016x}", asset.name, asset.hash)
 }
 
-/// The way from a directory to that of the path's key, behind which it is at `rest`. It is relative, since another server in
-/// front of this one may have put the site elsewhere.
+/// The relative URL of the path's key, for a page at `rest` below it. Relative, since a proxy in front of this server may
+/// serve the site under another path.
 pub(super) fn base(rest: &[u8]) -> String {
     let rest = rest.strip_prefix(b"/").unwrap_or(rest);
     "../".repeat(rest.iter().filter(|&&byte| byte == b'/').count())
@@ -94,7 +94,7 @@ pub(super) fn entry(name: &CStr, facts: Option<Facts>, out: &mut Vec<u8>) {
     }
     match facts.and_then(|facts| Some((facts.modified, time_text(facts.modified)?))) {
         Some((modified, [date, time])) => {
-            // The style sheet leaves the time of day out where there is no room.
+            // The style sheet hides the time of day on narrow screens.
             let _ = write!(out, "<td data-v=\"{modified}\">{date}<i> {time}</i></td>");
         }
         None => out.extend_from_slice(b"<td></td>"),
@@ -102,12 +102,12 @@ pub(super) fn entry(name: &CStr, facts: Option<Facts>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"</tr>\n");
 }
 
-/// Everything behind the entries.
+/// Everything after the entries.
 pub(super) fn tail(out: &mut Vec<u8>) {
     out.extend_from_slice(b"</tbody>\n</table>\n</body>\n</html>\n");
 }
 
-/// A size with two or three digits that count, such as `1.5 KiB`.
+/// A size with two or three significant digits, such as `1.5 KiB`.
 fn size_text(size: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if size < 1024 {
@@ -128,7 +128,7 @@ fn size_text(size: u64) -> String {
     }
 }
 
-/// The day, and the time of day.
+/// Date and time of day.
 fn time_text(seconds: i64) -> Option<[String; 2]> {
     let time = jiff::Timestamp::from_second(seconds).ok()?;
     Some(["%Y-%m-%d", "%H:%M"].map(|format| time.strftime(format).to_string()))
