@@ -13,9 +13,9 @@ use h2o_exchange::Clock;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::document::Document;
-use super::encoding::Forms;
-use super::identity::Witness;
-use super::watch::{Watch, Watches};
+use super::encoding::AcceptedEncodings;
+use super::identity::FileStamp;
+use super::watch::{WatchState, Watches};
 
 /// Most entries a worker keeps.
 const MAX_ENTRIES: usize = 16 * 1024;
@@ -31,38 +31,38 @@ const IDLE_FILE: Duration = Duration::from_secs(10);
 
 /// The inputs that decide about a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key<'a> {
+pub(super) struct CacheKey<'a> {
     /// [`super::service::Service::id`].
     pub(super) service: u64,
     /// The encodings in which the file may be sent.
-    pub(super) forms: Forms,
+    pub(super) encodings: AcceptedEncodings,
     /// The normalised path.
     pub(super) path: &'a [u8],
 }
 
 /// A document with the files that it relies on.
-pub(super) struct Entry {
+pub(super) struct CacheEntry {
     service: u64,
-    forms: Forms,
+    encodings: AcceptedEncodings,
     path: Box<[u8]>,
     pub(super) document: Document,
-    witnesses: Box<[Witness]>,
+    stamps: Box<[FileStamp]>,
     /// Whether the mtime is old enough to reveal another write. If not, the entry is valid in the turn it was made in only.
-    settled: bool,
+    mtime_is_reliable: bool,
     /// The turn in which the entry was last known to be valid, and when its files were last checked.
     checked: Cell<(u64, Instant)>,
-    watch: Cell<Watch>,
+    watch: Cell<WatchState>,
     /// Whether it was used since the clock hand last passed.
     used: Cell<bool>,
     hash: u64,
     bytes: usize,
 }
 
-impl Entry {
-    fn key(&self) -> Key<'_> {
-        Key {
+impl CacheEntry {
+    fn key(&self) -> CacheKey<'_> {
+        CacheKey {
             service: self.service,
-            forms: self.forms,
+            encodings: self.encodings,
             path: &self.path,
         }
     }
@@ -77,10 +77,13 @@ impl Entry {
             self.checked.set((clock.turn(), at));
             return true;
         }
-        if !self.settled || self.is_idle(now) || !self.witnesses.iter().all(Witness::holds) {
+        if !self.mtime_is_reliable
+            || self.is_idle(now)
+            || !self.stamps.iter().all(FileStamp::is_unchanged)
+        {
             return false;
         }
-        let watch = watches.after_check(self.watch.get(), &self.witnesses, now);
+        let watch = watches.after_check(self.watch.get(), &self.stamps, now);
         self.watch.set(watch);
         self.checked.set((clock.turn(), now));
         true
@@ -108,7 +111,7 @@ struct Inner {
     /// Indices of the occupied places.
     table: HashTable<usize>,
     /// Entries stay in their places, so that the clock hand passes each in turn.
-    places: Vec<Option<Rc<Entry>>>,
+    places: Vec<Option<Rc<CacheEntry>>>,
     free: Vec<usize>,
     /// The place that eviction examines next (second chance).
     hand: usize,
@@ -120,7 +123,7 @@ struct Inner {
 
 impl ContentCache {
     /// The entry for `key`, if it is still valid.
-    pub(super) fn get(&self, key: Key<'_>, clock: &Clock) -> Option<Rc<Entry>> {
+    pub(super) fn get(&self, key: CacheKey<'_>, clock: &Clock) -> Option<Rc<CacheEntry>> {
         let inner = &mut *self.inner.borrow_mut();
         inner.sweep(clock.now());
         let at = inner.find(key)?;
@@ -138,38 +141,40 @@ impl ContentCache {
     pub(super) fn is_watched(&self, path: &[u8]) -> bool {
         let inner = self.inner.borrow();
         let mut entries = inner.places.iter().flatten();
-        entries.any(|entry| *entry.path == *path && matches!(entry.watch.get(), Watch::Kept { .. }))
+        entries.any(|entry| {
+            *entry.path == *path && matches!(entry.watch.get(), WatchState::Kept { .. })
+        })
     }
 
     /// Stores a document that was looked up in the turn `turn`. Replaces an entry with the same key.
     pub(super) fn insert(
         &self,
-        key: Key<'_>,
+        key: CacheKey<'_>,
         document: Document,
-        witnesses: Vec<Witness>,
-        settled: bool,
+        stamps: Vec<FileStamp>,
+        mtime_is_reliable: bool,
         turn: u64,
         clock: &Clock,
-    ) -> Rc<Entry> {
+    ) -> Rc<CacheEntry> {
         let mut inner = self.inner.borrow_mut();
         if let Some(at) = inner.find(key) {
             inner.remove(at);
         }
-        let paths: usize = witnesses.iter().map(|w| w.path().count_bytes()).sum();
-        let bytes = size_of::<Entry>()
+        let paths: usize = stamps.iter().map(|w| w.path().count_bytes()).sum();
+        let bytes = size_of::<CacheEntry>()
             + key.path.len()
             + document.retained()
             + paths
-            + witnesses.len() * size_of::<Witness>();
-        let entry = Rc::new(Entry {
+            + stamps.len() * size_of::<FileStamp>();
+        let entry = Rc::new(CacheEntry {
             service: key.service,
-            forms: key.forms,
+            encodings: key.encodings,
             path: key.path.into(),
             document,
-            witnesses: witnesses.into(),
-            settled,
+            stamps: stamps.into(),
+            mtime_is_reliable,
             checked: Cell::new((turn, clock.now())),
-            watch: Cell::new(Watch::Earning(0)),
+            watch: Cell::new(WatchState::Earning(0)),
             used: Cell::new(false),
             hash: inner.hash(key),
             bytes,
@@ -180,15 +185,15 @@ impl ContentCache {
 }
 
 impl Inner {
-    fn hash(&self, key: Key<'_>) -> u64 {
+    fn hash(&self, key: CacheKey<'_>) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write_u64(key.service);
-        hasher.write_u8(key.forms.bits());
+        hasher.write_u8(key.encodings.bits());
         hasher.write(key.path);
         hasher.finish()
     }
 
-    fn find(&self, key: Key<'_>) -> Option<usize> {
+    fn find(&self, key: CacheKey<'_>) -> Option<usize> {
         let is_key = |&at: &usize| {
             let entry = self.places[at].as_ref();
             entry.is_some_and(|entry| entry.key() == key)
@@ -196,7 +201,7 @@ impl Inner {
         self.table.find(self.hash(key), is_key).copied()
     }
 
-    fn insert(&mut self, entry: &Rc<Entry>) {
+    fn insert(&mut self, entry: &Rc<CacheEntry>) {
         let files = usize::from(entry.document.holds_file());
         while self.table.len() >= MAX_ENTRIES
             || self.bytes + entry.bytes > MAX_BYTES
@@ -256,7 +261,7 @@ impl Inner {
         }
         self.swept = Some(now);
         for at in 0..self.places.len() {
-            let is_idle = |entry: &Rc<Entry>| entry.is_idle(now);
+            let is_idle = |entry: &Rc<CacheEntry>| entry.is_idle(now);
             if self.places[at].as_ref().is_some_and(is_idle) {
                 self.remove(at);
             }
@@ -337,13 +342,13 @@ mod tests {
             kit.head(&format!("/new{n}"));
         }
         let cache = kit.worker.local::<ContentCache>();
-        let holds = |name: String| {
+        let is_cached = |name: String| {
             let inner = cache.inner.borrow();
             let mut entries = inner.places.iter().flatten();
             entries.any(|entry| *entry.path == *name.as_bytes())
         };
-        assert!((0..MAX_FILES / 2).all(|n| holds(format!("/{n}"))));
-        assert!((0..MAX_FILES / 2).all(|n| holds(format!("/new{n}"))));
+        assert!((0..MAX_FILES / 2).all(|n| is_cached(format!("/{n}"))));
+        assert!((0..MAX_FILES / 2).all(|n| is_cached(format!("/new{n}"))));
         let now = kit.worker.clock.now();
         std::fs::write(root.path().join("small"), "small").unwrap();
         kit.head("/small");

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use super::conditional::Validators;
 use super::encoding::Coding;
 use super::gunzip::Gunzip;
-use super::identity::{Identity, inspect};
-use super::locate::Found;
+use super::identity::{FileIdentity, inspect};
+use super::locate::FoundFile;
 use super::open::Access;
 use super::range::ByteRange;
 use super::service::Service;
@@ -26,21 +26,21 @@ const ATTEMPTS: usize = 3;
 
 /// The place of the content.
 #[derive(Clone)]
-pub(super) enum Content {
+pub(super) enum FileContent {
     Memory(Bytes),
     File(Arc<OpenFile>, u64),
 }
 
-impl Content {
+impl FileContent {
     /// Reads a small file. Also returns the identity of the file at that time.
     ///
     /// A file that changes while it is read is not held in memory but read again while it is sent. If it then turns out
     /// shorter than announced, the response is visibly cut off.
     pub(super) fn load(
         file: Arc<OpenFile>,
-        mut identity: Identity,
+        mut identity: FileIdentity,
         access: Access,
-    ) -> Result<(Self, Identity), Errno> {
+    ) -> Result<(Self, FileIdentity), Errno> {
         for _ in 0..ATTEMPTS {
             if identity.size > SMALL {
                 break;
@@ -120,7 +120,7 @@ fn read_whole(file: &OpenFile, size: u64, access: Access) -> Result<Option<Vec<u
 
 /// The relation between the file on disk and the content sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ContentCoding {
     /// They are the same.
     Plain,
     /// The same bytes; the client decodes them.
@@ -131,10 +131,10 @@ pub(super) enum Shape {
 
 /// A file ready to be sent.
 pub(super) struct Document {
-    pub(super) content: Content,
+    pub(super) content: FileContent,
     /// Length of the file on disk.
     pub(super) size: u64,
-    pub(super) shape: Shape,
+    pub(super) shape: ContentCoding,
     /// `content-type`, `last-modified`, `etag`, `vary`, `content-encoding`: the fields of 200 and 206.
     pub(super) fields: Headers,
     /// All fields of a 200: space for the date, `fields`, `accept-ranges`.
@@ -149,7 +149,7 @@ pub(super) struct Document {
 }
 
 impl Document {
-    pub(super) fn new(service: &Service, found: &Found) -> Self {
+    pub(super) fn new(service: &Service, found: &FoundFile) -> Self {
         let modified = found.identity.modified();
         let etag = format!(
             "\"{:08x}-{:x}\"",
@@ -167,13 +167,13 @@ impl Document {
         if varies {
             fields.push(Known::Vary, b"accept-encoding");
         }
-        if let Shape::Encoded(coding) = found.shape {
+        if let ContentCoding::Encoded(coding) = found.shape {
             fields.push(Known::ContentEncoding, coding.token().as_bytes());
         }
         let mut whole = Headers::new();
         whole.push(Known::Date, &[b' '; date::LEN]);
         whole.extend_from(&fields);
-        if found.shape != Shape::Unpacked {
+        if found.shape != ContentCoding::Unpacked {
             whole.push(Known::AcceptRanges, b"bytes");
         }
         Self {
@@ -214,15 +214,15 @@ impl Document {
 
     /// Whether range requests are supported.
     pub(super) fn has_ranges(&self) -> bool {
-        self.shape != Shape::Unpacked
+        self.shape != ContentCoding::Unpacked
     }
 
     /// The whole content, with its length if known.
     pub(super) fn body(&self) -> Body {
         let body = self.content.body();
         match self.shape {
-            Shape::Plain | Shape::Encoded(_) => body,
-            Shape::Unpacked => Body::Stream(Box::new(Gunzip::new(body))),
+            ContentCoding::Plain | ContentCoding::Encoded(_) => body,
+            ContentCoding::Unpacked => Body::Stream(Box::new(Gunzip::new(body))),
         }
     }
 
@@ -237,6 +237,6 @@ impl Document {
 
     /// Whether it holds a descriptor.
     pub(super) fn holds_file(&self) -> bool {
-        matches!(self.content, Content::File(..))
+        matches!(self.content, FileContent::File(..))
     }
 }

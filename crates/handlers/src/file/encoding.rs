@@ -38,9 +38,9 @@ pub(super) const GZIP_SUFFIX: &[u8] = b".gz";
 
 /// The encodings in which a file may be sent to a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Forms(u8);
+pub(super) struct AcceptedEncodings(u8);
 
-impl Forms {
+impl AcceptedEncodings {
     const UNPACKED: u8 = 8;
 
     /// The unencoded file only.
@@ -103,7 +103,7 @@ impl Forms {
 mod tests {
     use super::*;
 
-    fn forms(setting: SendCompressed, version: Version, fields: &[&str]) -> Vec<&'static str> {
+    fn encodings(setting: SendCompressed, version: Version, fields: &[&str]) -> Vec<&'static str> {
         let mut request = RequestHead::default();
         request.version = version;
         for field in fields {
@@ -111,11 +111,13 @@ mod tests {
                 .headers
                 .push(Known::AcceptEncoding, field.as_bytes());
         }
-        let forms = Forms::of(setting, &request);
-        let codings = Coding::ALL.into_iter().filter(|&coding| forms.has(coding));
+        let encodings = AcceptedEncodings::of(setting, &request);
+        let codings = Coding::ALL
+            .into_iter()
+            .filter(|&coding| encodings.has(coding));
         codings
             .map(Coding::token)
-            .chain(forms.may_unpack().then_some("unpacked"))
+            .chain(encodings.may_unpack().then_some("unpacked"))
             .collect()
     }
 
@@ -131,7 +133,7 @@ mod tests {
             (&["*", "x-gzip", "gzipped", "identity", ","], &[]),
         ];
         for (fields, want) in cases {
-            let found = forms(SendCompressed::On, Version::Http2, fields);
+            let found = encodings(SendCompressed::On, Version::Http2, fields);
             assert_eq!(found, *want, "{fields:?}");
         }
     }
@@ -140,9 +142,12 @@ mod tests {
     fn settings_and_version_limit_the_forms() {
         let on = SendCompressed::On;
         let gunzip = SendCompressed::Gunzip;
-        assert!(forms(SendCompressed::Off, Version::Http11, &["gzip"]).is_empty());
-        assert!(forms(gunzip, Version::Http10, &["gzip"]).is_empty());
-        assert_eq!(forms(on, Version::Http11, &["gzip"]), ["gzip"]);
-        assert_eq!(forms(gunzip, Version::Http11, &["br"]), ["br", "unpacked"]);
+        assert!(encodings(SendCompressed::Off, Version::Http11, &["gzip"]).is_empty());
+        assert!(encodings(gunzip, Version::Http10, &["gzip"]).is_empty());
+        assert_eq!(encodings(on, Version::Http11, &["gzip"]), ["gzip"]);
+        assert_eq!(
+            encodings(gunzip, Version::Http11, &["br"]),
+            ["br", "unpacked"]
+        );
     }
 }

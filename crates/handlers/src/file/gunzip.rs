@@ -22,11 +22,11 @@ pub(super) struct Gunzip {
     source: Box<dyn BodySource>,
     decoder: Decompress,
     input: Bytes,
-    state: State,
+    state: GunzipState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum GunzipState {
     /// Within a member.
     Member,
     /// After a member: another one follows, or the end.
@@ -40,7 +40,7 @@ impl Gunzip {
             source: packed.into_source(),
             decoder: Decompress::new_gzip(WINDOW_BITS),
             input: Bytes::new(),
-            state: State::Member,
+            state: GunzipState::Member,
         }
     }
 
@@ -72,7 +72,7 @@ impl Gunzip {
         self.input
             .advance(usize::try_from(taken).unwrap_or(usize::MAX));
         match status {
-            Status::StreamEnd => self.state = State::Between,
+            Status::StreamEnd => self.state = GunzipState::Between,
             Status::Ok | Status::BufError => {}
         }
         Ok(())
@@ -92,11 +92,11 @@ impl BodySource for Gunzip {
         let mut output = Vec::with_capacity(max.min(OUTPUT));
         while output.is_empty() {
             match self.state {
-                State::Member => {
+                GunzipState::Member => {
                     if !ready!(self.poll_fill(context, 1))? {
                         // The decoder may still hold bytes for which there was no room before.
                         self.unpack(&mut output)?;
-                        if output.is_empty() && self.state == State::Member {
+                        if output.is_empty() && self.state == GunzipState::Member {
                             let error = BodyError::Failed("the gzip file is cut short".into());
                             return Poll::Ready(Some(Err(error)));
                         }
@@ -107,21 +107,21 @@ impl BodySource for Gunzip {
                     // With input and room the decoder must make progress; else this loop would not end.
                     if output.is_empty()
                         && self.input.len() == waiting
-                        && self.state == State::Member
+                        && self.state == GunzipState::Member
                     {
                         return Poll::Ready(Some(Err(damaged())));
                     }
                 }
-                State::Between => {
+                GunzipState::Between => {
                     let full = ready!(self.poll_fill(context, MAGIC.len()))?;
                     if full && self.input.starts_with(MAGIC) {
                         self.decoder = Decompress::new_gzip(WINDOW_BITS);
-                        self.state = State::Member;
+                        self.state = GunzipState::Member;
                     } else {
-                        self.state = State::Ended;
+                        self.state = GunzipState::Ended;
                     }
                 }
-                State::Ended => return Poll::Ready(None),
+                GunzipState::Ended => return Poll::Ready(None),
             }
         }
         Poll::Ready(Some(Ok(output.into())))

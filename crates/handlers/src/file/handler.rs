@@ -13,12 +13,12 @@ use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, PathCheck, PathChecks, P
 use h2o_log::reason;
 use rustix::io::Errno;
 
-use super::cache::{ContentCache, Key};
+use super::cache::{CacheKey, ContentCache};
 use super::document::Document;
-use super::encoding::Forms;
-use super::locate::{Found, Job, Located};
+use super::encoding::AcceptedEncodings;
+use super::locate::{FoundFile, Lookup, LookupResult};
 use super::open::Access;
-use super::service::{Service, Target};
+use super::service::{Service, ServiceTarget};
 use super::settings::file_name;
 use super::{listing, respond};
 
@@ -88,36 +88,37 @@ impl Handler for FileHandler {
 
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         let service = &self.0;
-        if exchange.request.path_has_nul() && matches!(service.target, Target::Directory(_)) {
+        if exchange.request.path_has_nul() && matches!(service.target, ServiceTarget::Directory(_))
+        {
             return Outcome::Declined;
         }
         if service.settings.listing
-            && matches!(service.target, Target::Directory(_))
+            && matches!(service.target, ServiceTarget::Directory(_))
             && matches!(service.rest(exchange.request.path()), b"" | b"/")
             && let Some(asset) = listing::asset(exchange.request.query())
         {
             return Outcome::Done(asset.respond(exchange, true));
         }
-        let forms = Forms::of(service.settings.compressed, &exchange.request);
+        let encodings = AcceptedEncodings::of(service.settings.compressed, &exchange.request);
         let cache = exchange.worker.local::<ContentCache>();
-        let key = Key {
+        let key = CacheKey {
             service: service.id,
-            forms,
-            path: service.distinct(exchange.request.path()),
+            encodings,
+            path: service.cache_path(exchange.request.path()),
         };
         if let Some(entry) = cache.get(key, &exchange.worker.clock) {
             return respond::document(exchange, &entry.document);
         }
-        let job = Job {
+        let lookup = Lookup {
             service: Arc::clone(service),
             path: exchange.request.path().to_vec(),
-            forms,
+            encodings,
             now: wall_clock(exchange),
             turn: exchange.worker.clock.turn(),
         };
-        match job.run(Access::InMemory) {
-            Ok(located) => answer(exchange, &job, located),
-            Err(_) => answer_later(exchange, job),
+        match lookup.run(Access::InMemory) {
+            Ok(located) => answer(exchange, &lookup, located),
+            Err(_) => answer_later(exchange, lookup),
         }
     }
 }
@@ -130,21 +131,21 @@ fn wall_clock(exchange: &Exchange) -> Duration {
 }
 
 /// Looks the path up on the thread pool.
-fn answer_later(exchange: &Exchange, job: Job) -> Outcome {
+fn answer_later(exchange: &Exchange, lookup: Lookup) -> Outcome {
     let Some(reference) = exchange.reference() else {
         debug_assert!(false, "only exchanges of the worker reach a handler");
         return respond::internal_error(exchange);
     };
     Outcome::Later(Box::pin(async move {
         let work = tokio::task::spawn_blocking(move || {
-            let located = job.run(Access::Waiting);
-            (job, located)
+            let located = lookup.run(Access::Waiting);
+            (lookup, located)
         });
         let result = work.await;
         let mut outcome = {
             let mut exchange = reference.borrow_mut();
             match result {
-                Ok((job, Ok(located))) => answer(&mut exchange, &job, located),
+                Ok((lookup, Ok(located))) => answer(&mut exchange, &lookup, located),
                 Ok((_, Err(_))) | Err(_) => respond::internal_error(&exchange),
             }
         };
@@ -156,48 +157,48 @@ fn answer_later(exchange: &Exchange, job: Job) -> Outcome {
     }))
 }
 
-fn answer(exchange: &mut Exchange, job: &Job, located: Located) -> Outcome {
+fn answer(exchange: &mut Exchange, lookup: &Lookup, located: LookupResult) -> Outcome {
     match located {
-        Located::File(found) => file(exchange, job, found),
-        Located::Redirect(path) => respond::redirect(exchange, &path),
-        Located::Listing(directory) => {
-            let service = &job.service;
+        LookupResult::File(found) => file(exchange, lookup, found),
+        LookupResult::Redirect(path) => respond::redirect(exchange, &path),
+        LookupResult::Listing(directory) => {
+            let service = &lookup.service;
             let hidden = &service.settings.hidden;
-            listing::respond(exchange, directory, hidden, service.rest(&job.path))
+            listing::respond(exchange, directory, hidden, service.rest(&lookup.path))
         }
-        Located::Script { number, script } => match job.service.custom(number) {
+        LookupResult::Script { number, script } => match lookup.service.custom(number) {
             Some(custom) => custom.on_request(exchange, script),
             None => respond::internal_error(exchange),
         },
-        Located::Missing => Outcome::Declined,
-        Located::NoRoot(error) => {
-            job.note_failure(exchange, error);
+        LookupResult::Missing => Outcome::Declined,
+        LookupResult::NoRoot(error) => {
+            lookup.note_failure(exchange, error);
             Outcome::Declined
         }
-        Located::Forbidden(error) => {
+        LookupResult::Forbidden(error) => {
             if matches!(error, Errno::ACCESS | Errno::IO) {
-                job.note_failure(exchange, error);
+                lookup.note_failure(exchange, error);
             }
             respond::forbidden(exchange)
         }
-        Located::Busy => {
-            job.note_failure(exchange, Errno::MFILE);
+        LookupResult::Busy => {
+            lookup.note_failure(exchange, Errno::MFILE);
             respond::busy(exchange)
         }
     }
 }
 
-impl Job {
+impl Lookup {
     /// Logs the file that could not be opened, and the reason.
     #[cold]
     fn note_failure(&self, exchange: &mut Exchange, error: Errno) {
         let path = match (&self.service.target, error) {
-            (Target::Directory(root), Errno::NOENT | Errno::NOTDIR) => root.to_vec(),
-            (Target::Directory(root), _) => {
+            (ServiceTarget::Directory(root), Errno::NOENT | Errno::NOTDIR) => root.to_vec(),
+            (ServiceTarget::Directory(root), _) => {
                 let rest = self.service.rest(&self.path);
                 [root, rest.strip_prefix(b"/").unwrap_or(rest)].concat()
             }
-            (Target::File { path, .. }, _) => path.to_vec(),
+            (ServiceTarget::File { path, .. }, _) => path.to_vec(),
         };
         let mut text = format!("{}:{}", path.escape_ascii(), reason(&error.into()));
         if error == Errno::ACCESS {
@@ -208,18 +209,25 @@ impl Job {
     }
 }
 
-fn file(exchange: &mut Exchange, job: &Job, found: Found) -> Outcome {
-    let document = Document::new(&job.service, &found);
-    let Some(witnesses) = found.witnesses else {
+fn file(exchange: &mut Exchange, lookup: &Lookup, found: FoundFile) -> Outcome {
+    let document = Document::new(&lookup.service, &found);
+    let Some(stamps) = found.stamps else {
         return respond::document(exchange, &document);
     };
-    let key = Key {
-        service: job.service.id,
-        forms: job.forms,
-        path: job.service.distinct(&job.path),
+    let key = CacheKey {
+        service: lookup.service.id,
+        encodings: lookup.encodings,
+        path: lookup.service.cache_path(&lookup.path),
     };
     let cache = exchange.worker.local::<ContentCache>();
     let clock = &exchange.worker.clock;
-    let entry = cache.insert(key, document, witnesses, found.settled, job.turn, clock);
+    let entry = cache.insert(
+        key,
+        document,
+        stamps,
+        found.mtime_is_reliable,
+        lookup.turn,
+        clock,
+    );
     respond::document(exchange, &entry.document)
 }

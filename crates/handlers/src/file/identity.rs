@@ -10,11 +10,11 @@ use rustix::io::Errno;
 
 /// A file that changed more recently than this may change again with the same times: file systems count time in ticks, FAT
 /// in steps of two seconds.
-const SETTLING: Duration = Duration::from_secs(2);
+const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
 /// The properties of a file that change when its content does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct FileIdentity {
     device: u64,
     inode: u64,
     /// Whether the file has other names.
@@ -25,7 +25,7 @@ pub(super) struct Identity {
     changed: (i64, u64),
 }
 
-impl Identity {
+impl FileIdentity {
     #[allow(
         clippy::useless_conversion,
         clippy::unnecessary_fallible_conversions,
@@ -49,28 +49,31 @@ impl Identity {
     }
 
     /// Whether the mtime is old enough to reveal another write. `now`: the wall clock.
-    pub(super) fn is_settled(&self, now: Duration) -> bool {
-        let latest = now.saturating_sub(SETTLING).as_secs();
+    pub(super) fn mtime_is_reliable(&self, now: Duration) -> bool {
+        let latest = now.saturating_sub(MTIME_GRANULARITY).as_secs();
         i64::try_from(latest).is_ok_and(|latest| self.changed.0 < latest)
     }
 }
 
 /// Type and identity of an open file.
-pub(super) fn inspect(file: impl AsFd) -> Result<(FileType, Identity), Errno> {
+pub(super) fn inspect(file: impl AsFd) -> Result<(FileType, FileIdentity), Errno> {
     let stat = rustix::fs::fstat(file)?;
-    Ok((FileType::from_raw_mode(stat.st_mode), Identity::new(&stat)))
+    Ok((
+        FileType::from_raw_mode(stat.st_mode),
+        FileIdentity::new(&stat),
+    ))
 }
 
 /// The result of a `stat` of a path, to be compared with a later one.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(super) struct FileStamp {
     path: CString,
     /// `None`: nothing was there.
-    found: Option<Identity>,
+    found: Option<FileIdentity>,
 }
 
-impl Witness {
-    pub(super) fn present(path: CString, identity: Identity) -> Self {
+impl FileStamp {
+    pub(super) fn present(path: CString, identity: FileIdentity) -> Self {
         Self {
             path,
             found: Some(identity),
@@ -82,18 +85,18 @@ impl Witness {
     }
 
     /// Whether the file is unchanged. Costs one system call.
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn is_unchanged(&self) -> bool {
         self.agrees(rustix::fs::stat(self.path()))
     }
 
-    /// As [`Witness::holds`], for another spelling of the path; false if that is a symbolic link.
-    pub(super) fn holds_without_link(&self, path: &Path) -> bool {
+    /// As [`FileStamp::is_unchanged`], for another spelling of the path; false if that is a symbolic link.
+    pub(super) fn is_unchanged_without_link(&self, path: &Path) -> bool {
         self.agrees(rustix::fs::lstat(path))
     }
 
     fn agrees(&self, looked: Result<Stat, Errno>) -> bool {
         match (looked, self.found) {
-            (Ok(stat), Some(found)) => Identity::new(&stat) == found,
+            (Ok(stat), Some(found)) => FileIdentity::new(&stat) == found,
             (Err(error), None) => error == Errno::NOENT,
             (Ok(_), None) | (Err(_), Some(_)) => false,
         }

@@ -10,19 +10,19 @@ use h2o_http::mime::{MimeEntry, MimeType};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
-use super::document::{Content, Shape};
-use super::encoding::{Forms, GZIP_SUFFIX, VARIANTS};
-use super::identity::{Identity, Witness, inspect};
+use super::document::{ContentCoding, FileContent};
+use super::encoding::{AcceptedEncodings, GZIP_SUFFIX, VARIANTS};
+use super::identity::{FileIdentity, FileStamp, inspect};
 use super::open::{self, Access, LOOK, READ, READ_DIRECTORY};
-use super::service::{Service, Target};
+use super::service::{Service, ServiceTarget};
 
 /// A lookup, as a value that can be sent to the thread pool.
 #[derive(Clone)]
-pub(super) struct Job {
+pub(super) struct Lookup {
     pub(super) service: Arc<Service>,
     /// The normalised path of the request.
     pub(super) path: Vec<u8>,
-    pub(super) forms: Forms,
+    pub(super) encodings: AcceptedEncodings,
     /// Wall clock time at or before the lookup, since the Unix epoch.
     pub(super) now: Duration,
     /// The turn of the event loop in which the lookup began.
@@ -30,8 +30,8 @@ pub(super) struct Job {
 }
 
 /// The result of a lookup.
-pub(super) enum Located {
-    File(Found),
+pub(super) enum LookupResult {
+    File(FoundFile),
     /// The path needs a trailing slash: it is a directory. Redirect to this path.
     Redirect(Vec<u8>),
     /// A directory without an index file; to be listed.
@@ -52,27 +52,27 @@ pub(super) enum Located {
 }
 
 /// A file to send.
-pub(super) struct Found {
+pub(super) struct FoundFile {
     pub(super) kind: Arc<MimeType>,
-    pub(super) identity: Identity,
-    pub(super) content: Content,
-    pub(super) shape: Shape,
+    pub(super) identity: FileIdentity,
+    pub(super) content: FileContent,
+    pub(super) shape: ContentCoding,
     /// The files that the result relies on; `None` if it may not outlive the request.
-    pub(super) witnesses: Option<Vec<Witness>>,
+    pub(super) stamps: Option<Vec<FileStamp>>,
     /// Whether the mtime is old enough to reveal another write.
-    pub(super) settled: bool,
+    pub(super) mtime_is_reliable: bool,
 }
 
 /// The lookup would have to wait for the disk.
 #[derive(Debug)]
 pub(super) struct NotInMemory;
 
-impl Job {
+impl Lookup {
     /// Performs the lookup.
-    pub(super) fn run(&self, access: Access) -> Result<Located, NotInMemory> {
+    pub(super) fn run(&self, access: Access) -> Result<LookupResult, NotInMemory> {
         let found = match &self.service.target {
-            Target::Directory(root) => self.in_directory(root, access),
-            Target::File { path, .. } => self.single_file(path, access),
+            ServiceTarget::Directory(root) => self.in_directory(root, access),
+            ServiceTarget::File { path, .. } => self.single_file(path, access),
         };
         match found {
             Ok(located) => Ok(located),
@@ -81,9 +81,9 @@ impl Job {
         }
     }
 
-    fn single_file(&self, path: &[u8], access: Access) -> Result<Located, Errno> {
+    fn single_file(&self, path: &[u8], access: Access) -> Result<LookupResult, Errno> {
         let mut search = Search::new(self, None, b"", access);
-        match search.open_forms(path)? {
+        match search.open_encoding(path)? {
             Some(choice) => {
                 let rest = self.service.rest(&self.path);
                 let script = ScriptPath {
@@ -97,10 +97,10 @@ impl Job {
         }
     }
 
-    fn in_directory(&self, root: &[u8], access: Access) -> Result<Located, Errno> {
+    fn in_directory(&self, root: &[u8], access: Access) -> Result<LookupResult, Errno> {
         let rest = self.service.rest(&self.path);
         if rest.is_empty() && !self.path.ends_with(b"/") {
-            return Ok(Located::Redirect([&self.path, &b"/"[..]].concat()));
+            return Ok(LookupResult::Redirect([&self.path, &b"/"[..]].concat()));
         }
         // The path may begin with several slashes; it must not become an absolute one.
         let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
@@ -109,7 +109,7 @@ impl Job {
             return Err(Errno::NOENT);
         }
         let tree = match open::configured(&c_string(root)?, LOOK | OFlags::DIRECTORY, access) {
-            Err(error @ (Errno::NOENT | Errno::NOTDIR)) => return Ok(Located::NoRoot(error)),
+            Err(error @ (Errno::NOENT | Errno::NOTDIR)) => return Ok(LookupResult::NoRoot(error)),
             tree => tree?,
         };
         let mut search = Search::new(self, Some(tree), root, access);
@@ -130,21 +130,21 @@ impl Job {
     }
 }
 
-impl Target {
+impl ServiceTarget {
     /// The result of a failed open.
-    fn on_failure(&self, error: Errno) -> Located {
+    fn on_failure(&self, error: Errno) -> LookupResult {
         match (error, self) {
-            (Errno::MFILE | Errno::NFILE, _) => Located::Busy,
-            (Errno::NOENT, _) | (Errno::NOTDIR, Self::Directory(_)) => Located::Missing,
+            (Errno::MFILE | Errno::NFILE, _) => LookupResult::Busy,
+            (Errno::NOENT, _) | (Errno::NOTDIR, Self::Directory(_)) => LookupResult::Missing,
             // H2O compatibility: for a single file, H2O answers 403 if its path leads through a file.
-            _ => Located::Forbidden(error),
+            _ => LookupResult::Forbidden(error),
         }
     }
 }
 
 /// A lookup in progress.
 struct Search<'a> {
-    job: &'a Job,
+    lookup: &'a Lookup,
     access: Access,
     /// The directory that contains all results, open and as text; neither for a single file.
     tree: Option<OwnedFd>,
@@ -155,24 +155,24 @@ struct Search<'a> {
 }
 
 /// A regular file, open, in the encoding to send.
-struct Choice {
+struct ChosenFile {
     path: CString,
     file: OwnedFd,
-    identity: Identity,
-    shape: Shape,
+    identity: FileIdentity,
+    shape: ContentCoding,
 }
 
-enum Opened {
-    File(OwnedFd, Identity),
+enum OpenedPath {
+    File(OwnedFd, FileIdentity),
     Directory,
 }
 
 impl<'a> Search<'a> {
-    fn new(job: &'a Job, tree: Option<OwnedFd>, root: &'a [u8], access: Access) -> Self {
+    fn new(lookup: &'a Lookup, tree: Option<OwnedFd>, root: &'a [u8], access: Access) -> Self {
         // Each spelling of a path with more slashes would take a place of its own in the cache.
-        let cacheable = !job.path.windows(2).any(|pair| pair == b"//");
+        let cacheable = !lookup.path.windows(2).any(|pair| pair == b"//");
         Self {
-            job,
+            lookup,
             access,
             tree,
             root,
@@ -182,24 +182,26 @@ impl<'a> Search<'a> {
     }
 
     /// Looks up a path without a trailing slash, relative to the root.
-    fn named(&mut self, relative: &[u8]) -> Result<Located, Errno> {
-        match self.open_forms(relative)? {
-            None => Ok(Located::Redirect([&self.job.path, &b"/"[..]].concat())),
+    fn named(&mut self, relative: &[u8]) -> Result<LookupResult, Errno> {
+        match self.open_encoding(relative)? {
+            None => Ok(LookupResult::Redirect(
+                [&self.lookup.path, &b"/"[..]].concat(),
+            )),
             Some(choice) => {
-                let script = self.script(&self.job.path, relative, relative.len());
+                let script = self.script(&self.lookup.path, relative, relative.len());
                 self.finish(choice, relative, script)
             }
         }
     }
 
     /// Looks up a path with a trailing slash, or the root itself.
-    fn index(&mut self, directory: &[u8]) -> Result<Located, Errno> {
-        let settings = &self.job.service.settings;
+    fn index(&mut self, directory: &[u8]) -> Result<LookupResult, Errno> {
+        let settings = &self.lookup.service.settings;
         for name in settings.index.iter() {
             let relative = [directory, name].concat();
-            let path = [&self.job.path, &name[..]].concat();
-            match self.open_forms(&relative) {
-                Ok(None) => return Ok(Located::Redirect([&path, &b"/"[..]].concat())),
+            let path = [&self.lookup.path, &name[..]].concat();
+            match self.open_encoding(&relative) {
+                Ok(None) => return Ok(LookupResult::Redirect([&path, &b"/"[..]].concat())),
                 Ok(Some(choice)) => {
                     let script = self.script(&path, &relative, relative.len());
                     return self.finish(choice, &relative, script);
@@ -217,31 +219,32 @@ impl<'a> Search<'a> {
         if !settings.listing {
             return Err(Errno::NOENT);
         }
-        Ok(Located::Listing(self.open(&path, READ_DIRECTORY)?))
+        Ok(LookupResult::Listing(self.open(&path, READ_DIRECTORY)?))
     }
 
     /// The first encoding of the file that exists and may be sent; `None` if the name is a directory's.
-    fn open_forms(&mut self, name: &[u8]) -> Result<Option<Choice>, Errno> {
-        let forms = self.job.forms;
+    fn open_encoding(&mut self, name: &[u8]) -> Result<Option<ChosenFile>, Errno> {
+        let encodings = self.lookup.encodings;
         for (suffix, coding) in VARIANTS {
-            if forms.has(coding)
-                && let Some(choice) = self.open_variant(name, suffix, Shape::Encoded(coding))?
+            if encodings.has(coding)
+                && let Some(choice) =
+                    self.open_variant(name, suffix, ContentCoding::Encoded(coding))?
             {
                 return Ok(Some(choice));
             }
         }
         let path = self.c_path(name, b"")?;
         match self.inspect(&path) {
-            Ok(Opened::Directory) => Ok(None),
-            Ok(Opened::File(file, identity)) => Ok(Some(Choice {
+            Ok(OpenedPath::Directory) => Ok(None),
+            Ok(OpenedPath::File(file, identity)) => Ok(Some(ChosenFile {
                 path,
                 file,
                 identity,
-                shape: Shape::Plain,
+                shape: ContentCoding::Plain,
             })),
-            Err(Errno::NOENT) if forms.may_unpack() => {
+            Err(Errno::NOENT) if encodings.may_unpack() => {
                 self.absent.push(path);
-                let choice = self.open_variant(name, GZIP_SUFFIX, Shape::Unpacked)?;
+                let choice = self.open_variant(name, GZIP_SUFFIX, ContentCoding::Unpacked)?;
                 choice.map(Some).ok_or(Errno::NOENT)
             }
             Err(error) => {
@@ -258,11 +261,11 @@ impl<'a> Search<'a> {
         &mut self,
         name: &[u8],
         suffix: &[u8],
-        shape: Shape,
-    ) -> Result<Option<Choice>, Errno> {
+        shape: ContentCoding,
+    ) -> Result<Option<ChosenFile>, Errno> {
         let path = self.c_path(name, suffix)?;
         match self.inspect(&path) {
-            Ok(Opened::File(file, identity)) => Ok(Some(Choice {
+            Ok(OpenedPath::File(file, identity)) => Ok(Some(ChosenFile {
                 path,
                 file,
                 identity,
@@ -273,19 +276,19 @@ impl<'a> Search<'a> {
                 self.absent.push(path);
                 Ok(None)
             }
-            Ok(Opened::Directory) | Err(_) => {
+            Ok(OpenedPath::Directory) | Err(_) => {
                 self.cacheable = false;
                 Ok(None)
             }
         }
     }
 
-    fn inspect(&self, path: &CStr) -> Result<Opened, Errno> {
+    fn inspect(&self, path: &CStr) -> Result<OpenedPath, Errno> {
         let file = self.open(path, READ)?;
         let (kind, identity) = inspect(&file)?;
         match kind {
-            FileType::RegularFile => Ok(Opened::File(file, identity)),
-            FileType::Directory => Ok(Opened::Directory),
+            FileType::RegularFile => Ok(OpenedPath::File(file, identity)),
+            FileType::Directory => Ok(OpenedPath::Directory),
             // FIFOs, sockets and devices are never served.
             _ => Err(Errno::OPNOTSUPP),
         }
@@ -317,7 +320,7 @@ impl<'a> Search<'a> {
     }
 
     /// The first component of `relative` that is not a directory, if it has a handler.
-    fn script_above(&self, relative: &[u8]) -> Result<Option<Located>, Errno> {
+    fn script_above(&self, relative: &[u8]) -> Result<Option<LookupResult>, Errno> {
         let ends = memchr::memchr_iter(b'/', relative).chain([relative.len()]);
         for end in ends {
             let part = &relative[..end];
@@ -333,11 +336,11 @@ impl<'a> Search<'a> {
             if kind == FileType::Directory {
                 continue;
             }
-            return Ok(match self.job.service.kind_of(part) {
+            return Ok(match self.lookup.service.kind_of(part) {
                 MimeEntry::Dynamic(number) if kind == FileType::RegularFile => {
-                    Some(Located::Script {
+                    Some(LookupResult::Script {
                         number: *number,
-                        script: self.script(&self.job.path, relative, end),
+                        script: self.script(&self.lookup.path, relative, end),
                     })
                 }
                 MimeEntry::Dynamic(_) | MimeEntry::Type(_) => None,
@@ -348,32 +351,32 @@ impl<'a> Search<'a> {
 
     fn finish(
         &mut self,
-        choice: Choice,
+        choice: ChosenFile,
         name: &[u8],
         script: ScriptPath,
-    ) -> Result<Located, Errno> {
-        let kind = match self.job.service.kind_of(name) {
+    ) -> Result<LookupResult, Errno> {
+        let kind = match self.lookup.service.kind_of(name) {
             MimeEntry::Type(kind) => Arc::clone(kind),
             MimeEntry::Dynamic(number) => {
                 let number = *number;
-                return Ok(Located::Script { number, script });
+                return Ok(LookupResult::Script { number, script });
             }
         };
         let file = OpenFile::new(choice.file);
-        let (content, identity) = Content::load(file, choice.identity, self.access)?;
-        let settled = identity.is_settled(self.job.now);
-        let witnesses = self.cacheable.then(|| {
-            let absent = self.absent.drain(..).map(Witness::absent);
-            let present = Witness::present(choice.path, identity);
+        let (content, identity) = FileContent::load(file, choice.identity, self.access)?;
+        let mtime_is_reliable = identity.mtime_is_reliable(self.lookup.now);
+        let stamps = self.cacheable.then(|| {
+            let absent = self.absent.drain(..).map(FileStamp::absent);
+            let present = FileStamp::present(choice.path, identity);
             absent.chain([present]).collect()
         });
-        Ok(Located::File(Found {
+        Ok(LookupResult::File(FoundFile {
             kind,
             identity,
             content,
             shape: choice.shape,
-            witnesses,
-            settled,
+            stamps,
+            mtime_is_reliable,
         }))
     }
 }
@@ -388,15 +391,15 @@ mod tests {
 
     #[test]
     fn failures_to_open_have_three_outcomes() {
-        let directory = Target::Directory(b"/".as_slice().into());
-        let file = Target::File {
+        let directory = ServiceTarget::Directory(b"/".as_slice().into());
+        let file = ServiceTarget::File {
             path: b"/a".as_slice().into(),
             kind: MimeEntry::Dynamic(0),
         };
-        let show = |located: Located| match located {
-            Located::Busy => "busy",
-            Located::Missing => "missing",
-            Located::Forbidden(_) => "forbidden",
+        let show = |located: LookupResult| match located {
+            LookupResult::Busy => "busy",
+            LookupResult::Missing => "missing",
+            LookupResult::Forbidden(_) => "forbidden",
             _ => "something else",
         };
         for (error, of_directory, of_file) in [

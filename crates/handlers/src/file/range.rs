@@ -72,13 +72,13 @@ fn trim_blanks(mut text: &[u8]) -> &[u8] {
 }
 
 /// An element of the field. Numbers beyond 64 bits become the largest number.
-enum Asked {
+enum RequestedRange {
     From(u64),
     Between(u64, u64),
     Suffix(u64),
 }
 
-impl Asked {
+impl RequestedRange {
     /// The existing part of it in a file of `size` bytes.
     fn within(&self, size: u64) -> Option<ByteRange> {
         let end = size.checked_sub(1)?;
@@ -93,13 +93,16 @@ impl Asked {
     }
 }
 
-fn parse_element(element: &[u8]) -> Option<Asked> {
+fn parse_element(element: &[u8]) -> Option<RequestedRange> {
     let dash = memchr::memchr(b'-', element)?;
     let (first, last) = (&element[..dash], &element[dash + 1..]);
     match (first, last) {
-        ([], last) => Some(Asked::Suffix(parse_number(last)?)),
-        (first, []) => Some(Asked::From(parse_number(first)?)),
-        (first, last) => Some(Asked::Between(parse_number(first)?, parse_number(last)?)),
+        ([], last) => Some(RequestedRange::Suffix(parse_number(last)?)),
+        (first, []) => Some(RequestedRange::From(parse_number(first)?)),
+        (first, last) => Some(RequestedRange::Between(
+            parse_number(first)?,
+            parse_number(last)?,
+        )),
     }
 }
 

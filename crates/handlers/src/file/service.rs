@@ -14,7 +14,7 @@ use super::settings::FileSettings;
 pub(super) struct Service {
     /// Distinguishes services in the cache of a worker.
     pub(super) id: u64,
-    pub(super) target: Target,
+    pub(super) target: ServiceTarget,
     pub(super) settings: Arc<FileSettings>,
     /// Limits log lines on files that cannot be opened and on a missing directory.
     pub(super) failures: LineLimit,
@@ -24,7 +24,7 @@ pub(super) struct Service {
 }
 
 /// The source of the files.
-pub(super) enum Target {
+pub(super) enum ServiceTarget {
     /// `file.dir`: the directory, with a trailing slash.
     Directory(Box<[u8]>),
     /// `file.file`: always this file.
@@ -42,18 +42,18 @@ impl Service {
         if !root.ends_with(b"/") {
             root.push(b'/');
         }
-        Self::new(scope, |_| Target::Directory(root.into()))
+        Self::new(scope, |_| ServiceTarget::Directory(root.into()))
     }
 
     /// A service for a single file.
     pub(super) fn file(scope: &Scope, path: &[u8]) -> Self {
-        Self::new(scope, |mime| Target::File {
+        Self::new(scope, |mime| ServiceTarget::File {
             path: path.into(),
             kind: mime.of_file(path).clone(),
         })
     }
 
-    fn new(scope: &Scope, target: impl FnOnce(&MimeMap) -> Target) -> Self {
+    fn new(scope: &Scope, target: impl FnOnce(&MimeMap) -> ServiceTarget) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mime = scope.settings.get::<MimeMap>();
         Self {
@@ -67,10 +67,10 @@ impl Service {
     }
 
     /// The part of a normalised path that decides about the response: the key in the cache.
-    pub(super) fn distinct<'a>(&self, path: &'a [u8]) -> &'a [u8] {
+    pub(super) fn cache_path<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         match &self.target {
-            Target::Directory(_) => path,
-            Target::File { .. } => b"",
+            ServiceTarget::Directory(_) => path,
+            ServiceTarget::File { .. } => b"",
         }
     }
 
@@ -82,8 +82,8 @@ impl Service {
     /// The entry of the MIME map for a name.
     pub(super) fn kind_of(&self, name: &[u8]) -> &MimeEntry {
         match &self.target {
-            Target::Directory(_) => self.mime.of_file(name),
-            Target::File { kind, .. } => kind,
+            ServiceTarget::Directory(_) => self.mime.of_file(name),
+            ServiceTarget::File { kind, .. } => kind,
         }
     }
 

@@ -19,7 +19,7 @@ pub(super) struct FileSettings {
     pub(super) hidden: Hidden,
     /// Whether `etag` is sent.
     pub(super) etag: bool,
-    /// Whether compressed forms are looked for.
+    /// Whether compressed encodings are looked for.
     pub(super) compressed: SendCompressed,
     /// The custom handlers, by the numbers of the MIME map's dynamic entries.
     pub(super) custom: Vec<Arc<CustomHandler>>,

@@ -27,7 +27,7 @@ pub(super) fn is_disk_cold() -> bool {
     COLD.get()
 }
 
-/// From now on, in this thread, files are looked up as if it were a minute later, when all of them have settled.
+/// From now on, in this thread, files are looked up as if it were a minute later, when all of them have mtime_is_reliable.
 pub(super) fn let_files_settle() {
     AHEAD.set(Duration::from_secs(60));
 }

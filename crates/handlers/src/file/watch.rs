@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
-use super::identity::Witness;
+use super::identity::FileStamp;
 
 /// An entry gets watches of its own after it was checked in this many turns.
 const HITS: u8 = 8;
@@ -69,7 +69,7 @@ const LOCAL: [u64; 7] = [
 
 /// State of an entry's watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Watch {
+pub(super) enum WatchState {
     /// Not watched; checked in this many turns.
     Earning(u8),
     /// Cannot be watched.
@@ -101,8 +101,8 @@ pub(super) struct Watches {
 impl Watches {
     /// Whether no event has occurred since the entry was checked at `checked`.
     #[inline]
-    pub(super) fn vouches(&mut self, watch: Watch, checked: Instant, clock: &Clock) -> bool {
-        let Watch::Kept { layout, events } = watch else {
+    pub(super) fn vouches(&mut self, watch: WatchState, checked: Instant, clock: &Clock) -> bool {
+        let WatchState::Kept { layout, events } = watch else {
             return false;
         };
         if self.turn != clock.turn() {
@@ -116,23 +116,23 @@ impl Watches {
     /// The state after a check in a turn, which follows [`Watches::vouches`], for an entry in the state `watch`.
     pub(super) fn after_check(
         &mut self,
-        watch: Watch,
-        witnesses: &[Witness],
+        watch: WatchState,
+        stamps: &[FileStamp],
         now: Instant,
-    ) -> Watch {
+    ) -> WatchState {
         match watch {
-            Watch::Kept { layout, .. } if layout == self.layout => self.kept(),
-            Watch::Kept { .. } => Watch::Earning(0),
+            WatchState::Kept { layout, .. } if layout == self.layout => self.kept(),
+            WatchState::Kept { .. } => WatchState::Earning(0),
             // On the first check its directory may be watched already.
-            Watch::Earning(0) => self.watch(witnesses, now, false),
-            Watch::Earning(hits) if hits < HITS => Watch::Earning(hits + 1),
-            Watch::Earning(_) => self.watch(witnesses, now, true),
-            Watch::Refused => watch,
+            WatchState::Earning(0) => self.watch(stamps, now, false),
+            WatchState::Earning(hits) if hits < HITS => WatchState::Earning(hits + 1),
+            WatchState::Earning(_) => self.watch(stamps, now, true),
+            WatchState::Refused => watch,
         }
     }
 
-    fn kept(&self) -> Watch {
-        Watch::Kept {
+    fn kept(&self) -> WatchState {
+        WatchState::Kept {
             layout: self.layout,
             events: self.events,
         }
@@ -168,49 +168,49 @@ impl Watches {
 
     /// Watches an entry. `is_worth_it`: whether watches may be added for it.
     #[cold]
-    fn watch(&mut self, witnesses: &[Witness], now: Instant, is_worth_it: bool) -> Watch {
-        let Ok(paths) = absolute_paths(witnesses) else {
-            return Watch::Refused;
+    fn watch(&mut self, stamps: &[FileStamp], now: Instant, is_worth_it: bool) -> WatchState {
+        let Ok(paths) = absolute_paths(stamps) else {
+            return WatchState::Refused;
         };
-        let known = |(witness, path): (&Witness, &PathBuf)| {
+        let known = |(stamp, path): (&FileStamp, &PathBuf)| {
             let parent = path.parent();
-            !witness.has_more_links() && parent.is_some_and(|it| self.directories.contains(it))
+            !stamp.has_more_links() && parent.is_some_and(|it| self.directories.contains(it))
         };
-        if !witnesses.iter().zip(&paths).all(known) {
+        if !stamps.iter().zip(&paths).all(known) {
             if !is_worth_it {
-                return Watch::Earning(1);
+                return WatchState::Earning(1);
             }
             if self.next.is_some_and(|next| now < next) {
-                return Watch::Earning(HITS);
+                return WatchState::Earning(HITS);
             }
             self.next = Some(now + PACE);
-            match self.add_all(witnesses, &paths, now) {
+            match self.add_all(stamps, &paths, now) {
                 Ok(()) => {}
                 Err(Errno::NOSPC | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => {
                     self.next = Some(now + PAUSE);
-                    return Watch::Earning(HITS);
+                    return WatchState::Earning(HITS);
                 }
-                Err(_) => return Watch::Refused,
+                Err(_) => return WatchState::Refused,
             }
         }
         // Checked after the watches were added, so that no change is missed between. Both spellings of the path are
         // checked: the watched one and the used one.
-        let holds = |(witness, path): (&Witness, &PathBuf)| {
-            witness.holds()
-                && witness.holds_without_link(path)
-                && (!witness.is_present() || is_local(path) == Ok(true))
+        let is_unchanged = |(stamp, path): (&FileStamp, &PathBuf)| {
+            stamp.is_unchanged()
+                && stamp.is_unchanged_without_link(path)
+                && (!stamp.is_present() || is_local(path) == Ok(true))
         };
-        if witnesses.iter().zip(&paths).all(holds) {
+        if stamps.iter().zip(&paths).all(is_unchanged) {
             self.kept()
         } else {
-            Watch::Refused
+            WatchState::Refused
         }
     }
 
     /// Watches all files at `paths`, which belong to the stamps.
     fn add_all(
         &mut self,
-        witnesses: &[Witness],
+        stamps: &[FileStamp],
         paths: &[PathBuf],
         now: Instant,
     ) -> Result<(), Errno> {
@@ -224,13 +224,13 @@ impl Watches {
             self.layout += 1;
             self.directories.clear();
         }
-        for (witness, path) in witnesses.iter().zip(paths) {
+        for (stamp, path) in stamps.iter().zip(paths) {
             let parent = path.parent().ok_or(Errno::ISDIR)?;
             if !self.directories.contains(parent) {
                 self.add_directory(parent, now)?;
                 self.directories.insert(parent.to_owned());
             }
-            if witness.has_more_links() {
+            if stamp.has_more_links() {
                 self.add(path, FILE, now)?;
             }
         }
@@ -267,12 +267,12 @@ impl Watches {
     }
 }
 
-fn absolute_paths(witnesses: &[Witness]) -> std::io::Result<Vec<PathBuf>> {
-    let absolute = |witness: &Witness| {
-        let path = std::ffi::OsStr::from_bytes(witness.path().to_bytes());
+fn absolute_paths(stamps: &[FileStamp]) -> std::io::Result<Vec<PathBuf>> {
+    let absolute = |stamp: &FileStamp| {
+        let path = std::ffi::OsStr::from_bytes(stamp.path().to_bytes());
         std::path::absolute(path)
     };
-    witnesses.iter().map(absolute).collect()
+    stamps.iter().map(absolute).collect()
 }
 
 #[allow(

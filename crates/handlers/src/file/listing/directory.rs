@@ -23,27 +23,27 @@ pub(super) struct Names {
     directory: OwnedFd,
     hidden: Hidden,
     budget: usize,
-    lot: vec::IntoIter<Entry>,
-    last: Option<Entry>,
+    lot: vec::IntoIter<SortedName>,
+    last: Option<SortedName>,
     /// Whether there are names after this batch.
     more: bool,
 }
 
 /// A name, ordered by its place in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct SortedName {
     is_directory: bool,
     name: CString,
 }
 
-impl Ord for Entry {
+impl Ord for SortedName {
     fn cmp(&self, other: &Self) -> Ordering {
         let directories_first = other.is_directory.cmp(&self.is_directory);
         directories_first.then_with(|| order::compare(self.name.to_bytes(), other.name.to_bytes()))
     }
 }
 
-impl PartialOrd for Entry {
+impl PartialOrd for SortedName {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -51,8 +51,8 @@ impl PartialOrd for Entry {
 
 /// The properties of a file that a listing shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
-    pub(super) kind: Kind,
+pub(super) struct FileFacts {
+    pub(super) kind: FileKind,
     pub(super) size: u64,
     /// Seconds since the Unix epoch.
     pub(super) modified: i64,
@@ -60,7 +60,7 @@ pub(super) struct Facts {
 
 /// The type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     Directory,
     File,
     /// A symbolic link without a target.
@@ -101,7 +101,7 @@ impl Names {
             if name == c"." || name == c".." || self.hidden.hides(name.to_bytes()) {
                 continue;
             }
-            let entry = Entry {
+            let entry = SortedName {
                 is_directory: self.is_directory(&found),
                 name: name.to_owned(),
             };
@@ -122,14 +122,14 @@ impl Names {
     }
 
     /// The properties of the file `name`, or of the target of a symbolic link, if it has one. `None` if the file is gone.
-    pub(super) fn look_at(&self, name: &CStr) -> Option<Facts> {
+    pub(super) fn look_at(&self, name: &CStr) -> Option<FileFacts> {
         let stat = |flags| rustix::fs::statat(&self.directory, name, flags);
         match stat(AtFlags::empty()) {
-            Ok(stat) => Some(Facts::new(&stat)),
+            Ok(stat) => Some(FileFacts::new(&stat)),
             Err(_) => {
-                let facts = Facts::new(&stat(AtFlags::SYMLINK_NOFOLLOW).ok()?);
-                let kind = Kind::BrokenLink;
-                Some(Facts { kind, ..facts })
+                let facts = FileFacts::new(&stat(AtFlags::SYMLINK_NOFOLLOW).ok()?);
+                let kind = FileKind::BrokenLink;
+                Some(FileFacts { kind, ..facts })
             }
         }
     }
@@ -140,25 +140,25 @@ impl Names {
             // The type of a link's target; also for file systems that do not report types.
             FileType::Symlink | FileType::Unknown => self
                 .look_at(entry.file_name())
-                .is_some_and(|facts| facts.kind == Kind::Directory),
+                .is_some_and(|facts| facts.kind == FileKind::Directory),
             _ => false,
         }
     }
 }
 
-fn cost(entry: &Entry) -> usize {
+fn cost(entry: &SortedName) -> usize {
     entry.name.count_bytes() + OVERHEAD
 }
 
-impl Facts {
+impl FileFacts {
     #[allow(
         clippy::useless_conversion,
         reason = "field types of `stat` differ between architectures"
     )]
     fn new(stat: &Stat) -> Self {
         let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Kind::Directory,
-            _ => Kind::File,
+            FileType::Directory => FileKind::Directory,
+            _ => FileKind::File,
         };
         Self {
             kind,
@@ -193,7 +193,7 @@ mod tests {
             let mut found = Vec::new();
             while let Some(name) = names.next().unwrap() {
                 let facts = names.look_at(&name).unwrap();
-                if facts.kind == Kind::File {
+                if facts.kind == FileKind::File {
                     assert_eq!(facts.size, name.count_bytes() as u64);
                 }
                 assert!(names.lot.len() <= budget / OVERHEAD);

@@ -50,7 +50,7 @@ pub(super) fn respond(
     if !is_read(&exchange.request.method) {
         return method_not_allowed(exchange);
     }
-    let writer = Writer {
+    let writer = PageWriter {
         path: exchange.request.path().to_vec(),
         base: page::base(rest),
         names: Names::new(directory, hidden.clone(), NAMES_BUDGET),
@@ -60,14 +60,14 @@ pub(super) fn respond(
     headers.push(Known::Date, &exchange.worker.clock.date());
     headers.push(Known::ContentType, b"text/html; charset=utf-8");
     let body = Body::Stream(Box::new(Listing {
-        state: State::Idle(writer),
+        state: ListingState::Idle(writer),
         ready: Bytes::new(),
     }));
     Outcome::Done(Response::new(StatusCode::OK, headers, body))
 }
 
 /// Generates the page; waits for the disk.
-struct Writer {
+struct PageWriter {
     path: Vec<u8>,
     /// The relative URL of the path's key.
     base: String,
@@ -75,7 +75,7 @@ struct Writer {
     begun: bool,
 }
 
-impl Writer {
+impl PageWriter {
     fn write(&mut self) -> io::Result<Piece> {
         let mut out = Vec::with_capacity(PIECE);
         if !self.begun {
@@ -101,15 +101,15 @@ enum Piece {
 
 /// The page as a body.
 struct Listing {
-    state: State,
+    state: ListingState,
     ready: Bytes,
 }
 
-enum State {
+enum ListingState {
     /// No piece is being generated.
-    Idle(Writer),
+    Idle(PageWriter),
     /// The thread pool generates a piece.
-    Writing(JoinHandle<io::Result<(Writer, Piece)>>),
+    Writing(JoinHandle<io::Result<(PageWriter, Piece)>>),
     /// The last piece was generated.
     Ended,
 }
@@ -117,19 +117,21 @@ enum State {
 impl Listing {
     /// Generates a piece. Ready with false if there is none left.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, BodyError>> {
-        self.state = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Ended => return Poll::Ready(Ok(false)),
-            State::Writing(task) => State::Writing(task),
-            State::Idle(mut writer) => State::Writing(tokio::task::spawn_blocking(move || {
-                let piece = writer.write()?;
-                Ok((writer, piece))
-            })),
+        self.state = match std::mem::replace(&mut self.state, ListingState::Ended) {
+            ListingState::Ended => return Poll::Ready(Ok(false)),
+            ListingState::Writing(task) => ListingState::Writing(task),
+            ListingState::Idle(mut writer) => {
+                ListingState::Writing(tokio::task::spawn_blocking(move || {
+                    let piece = writer.write()?;
+                    Ok((writer, piece))
+                }))
+            }
         };
-        let State::Writing(task) = &mut self.state else {
+        let ListingState::Writing(task) = &mut self.state else {
             return Poll::Ready(Ok(false));
         };
         let result = ready!(Pin::new(task).poll(context));
-        self.state = State::Ended;
+        self.state = ListingState::Ended;
         let (writer, piece) = result
             .map_err(io::Error::other)
             .and_then(|written| written)
@@ -137,7 +139,7 @@ impl Listing {
         self.ready = match piece {
             Piece::Last(bytes) => bytes.into(),
             Piece::Next(bytes) => {
-                self.state = State::Idle(writer);
+                self.state = ListingState::Idle(writer);
                 bytes.into()
             }
         };

@@ -8,7 +8,7 @@ use std::io::Write as _;
 
 use h2o_http::escape;
 
-use super::directory::{Facts, Kind};
+use super::directory::{FileFacts, FileKind};
 use crate::asset::Asset;
 
 /// The files that the page refers to.
@@ -61,30 +61,30 @@ pub(super) fn head(path: &[u8], base: &str, out: &mut Vec<u8>) {
 }
 
 /// The row of one name.
-pub(super) fn entry(name: &CStr, facts: Option<Facts>, out: &mut Vec<u8>) {
+pub(super) fn entry(name: &CStr, facts: Option<FileFacts>, out: &mut Vec<u8>) {
     let name = name.to_bytes();
     let mut link = Vec::with_capacity(name.len() + 1);
     escape::uri(name, b"", &mut link);
-    let kind = facts.map_or(Kind::File, |facts| facts.kind);
+    let kind = facts.map_or(FileKind::File, |facts| facts.kind);
     let row: &[u8] = match kind {
-        Kind::BrokenLink => {
+        FileKind::BrokenLink => {
             out.extend_from_slice(b"<tr class=\"broken\"><td>");
             escape::html(name, out);
             out.extend_from_slice(b"</td><td></td><td>broken link</td></tr>\n");
             return;
         }
-        Kind::Directory => {
+        FileKind::Directory => {
             link.push(b'/');
             b"<tr class=\"dir\"><td><A HREF=\""
         }
-        Kind::File => b"<tr><td><A HREF=\"",
+        FileKind::File => b"<tr><td><A HREF=\"",
     };
     out.extend_from_slice(row);
     escape::html(&link, out);
     out.extend_from_slice(b"\">");
     escape::html(name, out);
     out.extend_from_slice(b"</A></td>");
-    match facts.filter(|_| kind == Kind::File) {
+    match facts.filter(|_| kind == FileKind::File) {
         Some(facts) => {
             let text = size_text(facts.size);
             // Writing to a vector cannot fail.

@@ -11,9 +11,9 @@ use h2o_testkit::eventually;
 use tempfile::TempDir;
 
 use super::super::cache::ContentCache;
-use super::super::identity::{Witness, inspect};
+use super::super::identity::{FileStamp, inspect};
 use super::super::testing::{Kit, kit, let_files_settle};
-use super::super::watch::{Watch, Watches};
+use super::super::watch::{WatchState, Watches};
 use super::{tree, write};
 
 /// A path without symbolic links, whatever the temporary directory is.
@@ -240,14 +240,14 @@ fn watches_are_limited_and_given_up_for_others() {
         fs::hard_link(&path, root.join(format!("{n}.too"))).unwrap();
         let (_, identity) = inspect(fs::File::open(&path).unwrap()).unwrap();
         let path = CString::new(path.to_str().unwrap()).unwrap();
-        let witnesses = [Witness::present(path, identity)];
-        let watch = watches.after_check(Watch::Earning(u8::MAX), &witnesses, now);
+        let stamps = [FileStamp::present(path, identity)];
+        let watch = watches.after_check(WatchState::Earning(u8::MAX), &stamps, now);
         let first = *first.get_or_insert(watch);
-        let is_kept = |watch| matches!(watch, Watch::Kept { .. });
+        let is_kept = |watch| matches!(watch, WatchState::Kept { .. });
         // The first one is used in another turn now.
         clock.begin_turn();
-        let holds = watches.vouches(first, now, &clock);
-        (is_kept(watch), holds)
+        let is_vouched_for = watches.vouches(first, now, &clock);
+        (is_kept(watch), is_vouched_for)
     };
     assert_eq!(watch(0, now), (true, true));
     let mut kept = 1;
