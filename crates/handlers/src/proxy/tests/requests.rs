@@ -99,8 +99,8 @@ fn what_concerns_one_connection_stays_there() {
             "X-End: 2",
         ),
         (
-            "Connection: close, x-forwarded-for, authorization\nX-ForwardedRequest-For: a\nAuthorization: b",
-            "X-ForwardedRequest-For: a\nAuthorization: b",
+            "Connection: close, x-forwarded-for, authorization\nX-Forwarded-For: a\nAuthorization: b",
+            "X-Forwarded-For: a\nAuthorization: b",
         ),
         (
             "Cookie: a=1\nX: 1\nCookie: b=2; c=3\ncookie: d",
@@ -110,8 +110,8 @@ fn what_concerns_one_connection_stays_there() {
         ("Cookie: ", ""),
         ("Via: 1.0 a\nvia: b", "Via: 1.0 a\nvia: b"),
         (
-            "X-ForwardedRequest-For: a\nX-ForwardedRequest-For: b",
-            "X-ForwardedRequest-For: a\nX-ForwardedRequest-For: b",
+            "X-Forwarded-For: a\nX-Forwarded-For: b",
+            "X-Forwarded-For: a\nX-Forwarded-For: b",
         ),
     ];
     for (received, want) in cases {
@@ -135,12 +135,12 @@ fn what_concerns_one_connection_stays_there() {
 fn the_chain_of_proxies_is_continued() {
     let cases = [
         (
-            "X-ForwardedRequest-For: a\nVia: 1.0 x\nX: 1\nX-ForwardedRequest-For: b, c\nVia: 2 y",
+            "X-Forwarded-For: a\nVia: 1.0 x\nX: 1\nX-Forwarded-For: b, c\nVia: 2 y",
             "X: 1\nx-forwarded-proto: http\nx-forwarded-for: a, b, c, 192.0.2.7\n\
              via: 1.0 x, 2 y, 1.1 www.example.com",
         ),
         (
-            "X-ForwardedRequest-For: \nVia: ",
+            "X-Forwarded-For: \nVia: ",
             "x-forwarded-proto: http\nx-forwarded-for: 192.0.2.7\nvia: 1.1 www.example.com",
         ),
     ];
@@ -190,11 +190,11 @@ fn the_chain_of_proxies_is_continued() {
 
 #[test]
 fn the_scheme_of_the_client_is_told_as_configured() {
-    let received = "X-ForwardedRequest-Proto: theirs";
+    let received = "X-Forwarded-Proto: theirs";
     for (emit, preserve, want) in [
         ("ON", "OFF", "x-forwarded-proto: https"),
-        ("ON", "ON", "X-ForwardedRequest-Proto: theirs"),
-        ("OFF", "ON", "X-ForwardedRequest-Proto: theirs"),
+        ("ON", "ON", "X-Forwarded-Proto: theirs"),
+        ("OFF", "ON", "X-Forwarded-Proto: theirs"),
         ("OFF", "OFF", ""),
     ] {
         let config = format!(
@@ -250,7 +250,7 @@ fn rules_edit_the_finished_list() {
             format!("{ours}, 1.1 b"),
         ),
         (
-            "proxy.header.unset: [ via, X-ForwardedRequest-For ]\nproxy.header.set: 'A: 2'",
+            "proxy.header.unset: [ via, X-Forwarded-For ]\nproxy.header.set: 'A: 2'",
             "A: 1\nB: 1",
             "B: 1\nx-forwarded-proto: http\na: 2".to_owned(),
         ),
