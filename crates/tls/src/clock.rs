@@ -1,4 +1,4 @@
-//! The time of day, for the lifetimes of tickets and sessions.
+//! Wall-clock time, for the lifetimes of tickets and sessions.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,25 +1,25 @@
-//! Every way a TLS peer can be wrong, and the alert we answer with.
+//! Errors of a TLS peer, and the alerts that answer them.
 
 use std::fmt;
 
 use rustls::AlertDescription;
 
-/// Why a TLS connection cannot go on. The alert, if one is due, was written before the error was returned.
+/// Why a TLS connection has failed. The alert, if there is one, was written before the error was returned.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TlsError {
     /// The peer speaks HTTP in clear text.
     ClearText,
     /// The handshake failed; the text is for the log.
     Handshake(rustls::Error),
-    /// The handshake needs more bytes than the server keeps.
+    /// The handshake messages exceed the limit.
     HandshakeTooLarge,
     /// A record is longer than the version allows.
     RecordOverflow,
     /// A record does not authenticate.
     BadRecordMac,
-    /// A message that may not come at this point.
+    /// A message that is not allowed at this point.
     UnexpectedMessage,
-    /// A message that is not laid out as its type says.
+    /// A malformed message.
     Decode,
     /// A KeyUpdate with an unknown request.
     IllegalParameter,
@@ -31,13 +31,13 @@ pub enum TlsError {
     Flood,
     /// The peer sent this fatal alert.
     PeerAlert(u8),
-    /// The keys may not protect any more records and TLS 1.2 cannot replace them.
+    /// The keys are worn out, and TLS 1.2 cannot replace them.
     KeysExhausted,
-    /// The connection has failed or was closed before.
+    /// The connection has already failed or was closed.
     Closed,
-    /// Data was to be sent before the handshake allows it.
+    /// Data cannot be sent yet: the handshake is not complete.
     NotReady,
-    /// The cryptographic library failed where it should not.
+    /// An unexpected failure of the cryptographic library.
     Crypto,
 }
 
@@ -74,7 +74,7 @@ impl Alert {
 }
 
 impl TlsError {
-    /// The alert for the peer. Alerts of the handshake itself are made by rustls.
+    /// The alert for the peer. rustls makes the alerts of the handshake.
     pub(crate) fn alert(&self) -> Option<Alert> {
         match self {
             Self::HandshakeTooLarge | Self::Decode => Some(Alert::fatal(50)),
@@ -83,7 +83,7 @@ impl TlsError {
             Self::UnexpectedMessage | Self::Flood => Some(Alert::fatal(10)),
             Self::IllegalParameter => Some(Alert::fatal(47)),
             Self::UnsupportedCertificate => Some(Alert::fatal(43)),
-            // H2O compatibility: the connection ends all the same.
+            // H2O compatibility: as in H2O, the connection ends although the alert is only a warning.
             Self::Renegotiation => Some(Alert::NO_RENEGOTIATION),
             Self::KeysExhausted => Some(Alert::CLOSE_NOTIFY),
             Self::Handshake(_)
@@ -95,12 +95,12 @@ impl TlsError {
         }
     }
 
-    /// Whether the peer is told by an alert.
+    /// Whether the peer gets an alert.
     pub(crate) fn expects_alert(&self) -> bool {
         self.alert().is_some() || matches!(self, Self::Handshake(_))
     }
 
-    /// The alert in a record without protection; `decode_error` for what has none of its own.
+    /// The alert as an unprotected record; `decode_error` for errors without an alert of their own.
     pub(crate) fn plain_alert(&self) -> [u8; 7] {
         let alert = self.alert().unwrap_or(Alert::fatal(50));
         [21, 3, 3, 0, 2, alert.level, alert.description]

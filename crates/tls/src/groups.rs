@@ -16,13 +16,13 @@ static GROUPS: [(&str, &dyn SupportedKxGroup); 7] = [
     ("secp384r1", kx_group::SECP384R1),
 ];
 
-/// Groups that a configuration may name but that our library does not have.
+/// Groups that a configuration may name but our library does not support.
 const UNSUPPORTED: [&str; 2] = ["secp521r1", "secp384r1mlkem1024"];
 
-/// The groups offered when nothing is configured, a post-quantum hybrid before those of H2O.
+/// The default groups: those of H2O, after a post-quantum hybrid.
 const DEFAULT: [&str; 4] = ["x25519mlkem768", "x25519", "secp256r1", "secp384r1"];
 
-/// The names a configuration may use.
+/// The names that a configuration may use.
 pub fn names() -> impl Iterator<Item = &'static str> {
     GROUPS.iter().map(|(name, _)| *name)
 }
@@ -34,12 +34,12 @@ fn by_name(name: &str) -> Option<&'static dyn SupportedKxGroup> {
         .map(|(_, group)| *group)
 }
 
-/// The groups when nothing is configured.
+/// The default groups.
 pub(crate) fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
     DEFAULT.iter().filter_map(|name| by_name(name)).collect()
 }
 
-/// The groups of TLS 1.2, which no directive changes.
+/// The groups of TLS 1.2; not configurable.
 pub(crate) fn tls12_groups() -> Vec<&'static dyn SupportedKxGroup> {
     vec![kx_group::X25519, kx_group::SECP256R1, kx_group::SECP384R1]
 }

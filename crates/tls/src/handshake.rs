@@ -1,4 +1,4 @@
-//! What the handshakes of both roles share: rustls talks to the peer, one record at a time.
+//! The handshake in both roles: rustls processes it, one record at a time.
 
 use std::ops::DerefMut;
 
@@ -18,28 +18,28 @@ use crate::record::traffic::{KeySchedule, Traffic};
 use crate::suites;
 use crate::versions::Version;
 
-/// Most bytes kept of an unfinished handshake: room for a certificate chain. A ClientHello is a few thousand bytes.
+/// Most bytes kept of an incomplete handshake: enough for a certificate chain. A ClientHello has a few thousand bytes.
 pub(crate) const MAX_KEPT_LEN: usize = 96 * 1024;
 
-/// Memory a handshake holds besides the received bytes: the connection of rustls with its keys and buffers. Measured with clients
-/// that leave our answer unanswered: 5.4 KB each in TLS 1.3, less in TLS 1.2.
+/// Memory of a handshake besides received bytes: the rustls connection with its keys and buffers. Measured with clients
+/// that do not answer the ServerHello: 5.4 KB each in TLS 1.3, less in TLS 1.2.
 const RUSTLS_RETAINED: usize = 6 * 1024;
 
-/// What a call of `receive` has brought about.
+/// Result of a call of `receive`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The handshake is not complete.
+    /// Whether the handshake is incomplete.
     pub handshaking: bool,
-    /// The handshake was completed by this call; the `info` of the connection is there.
+    /// Whether this call completed the handshake; `info` of the connection is then available.
     pub handshake_done_now: bool,
-    /// Plaintext of this call is early data (RFC 8446 §2.3) of a handshake that is not complete: it may be a replay. It
-    /// can be answered at once, and the `info` of the connection is there. Never so towards a backend.
+    /// Whether the plaintext of this call is early data (RFC 8446 §2.3) of an incomplete handshake, and so may be a
+    /// replay. It can be answered at once, and `info` of the connection is available. Always false with a backend.
     pub early: bool,
-    /// The peer has sent close_notify: no more data will come.
+    /// Whether the peer has sent close_notify: no more data will arrive.
     pub closed_by_peer: bool,
 }
 
-/// rustls as a client or as a server.
+/// The rustls connection of either role.
 pub(crate) trait Role:
     DerefMut<Target = UnbufferedConnectionCommon<Self::Data>> + Sized
 {
@@ -56,7 +56,7 @@ pub(crate) trait Role:
         plain: &mut Vec<u8>,
     ) -> Result<(), rustls::Error>;
 
-    /// The keys of the established connection, and what makes later ones.
+    /// The keys of the established connection, and the source of later keys.
     fn into_keys(self) -> Result<(ExtractedSecrets, KeySchedule), rustls::Error>;
 }
 
@@ -113,31 +113,31 @@ impl Role for UnbufferedClientConnection {
 /// A handshake in progress.
 pub(crate) struct Handshake<R> {
     rustls: R,
-    /// Received and not yet discarded by rustls, which joins pieces of messages in here.
+    /// Received bytes that rustls has not discarded. rustls assembles fragmented messages in here.
     received: Vec<u8>,
-    /// How much of `received` rustls has seen. It never sees past the end of a record, so that it never takes up
-    /// records that belong to the established connection.
+    /// Number of bytes of `received` shown to rustls. Always the end of a record, so that rustls never consumes records
+    /// of the established connection.
     shown: usize,
     /// Number of bytes that rustls has discarded.
     taken: usize,
-    /// Whether something was sent: an alert may have to be encrypted.
+    /// Whether anything was sent: if so, an alert may have to be encrypted.
     has_sent: bool,
-    /// Whether data may be sent, for a server before the client's Finished has come.
+    /// Whether a server may send data before the client's Finished has arrived.
     may_send: bool,
 }
 
-/// Where the handshake stands after a step.
+/// State of the handshake after a step.
 pub(crate) enum HandshakeStep {
-    /// It needs more bytes.
+    /// More bytes are needed.
     NeedMore,
     /// The peer closed the connection without an error.
     ClosedByPeer,
-    /// It is complete.
+    /// The handshake is complete.
     Done,
 }
 
 impl<R: Role> Handshake<R> {
-    /// Begins with bytes that were received before.
+    /// Starts with bytes received before.
     pub(crate) fn new(rustls: R, received: Vec<u8>) -> Self {
         Self {
             rustls,
@@ -149,8 +149,8 @@ impl<R: Role> Handshake<R> {
         }
     }
 
-    /// Takes `input` and goes as far as it allows. Early data is appended to `plain`. Before each record `is_blocked` can look at
-    /// the bytes that rustls has not seen, and change them; rustls is shown none of them while it returns `true`.
+    /// Processes `input` as far as possible. Appends early data to `plain`. Before each record, `is_blocked` may
+    /// inspect and change the bytes that rustls has not seen; while it returns `true`, rustls sees none of them.
     ///
     /// # Errors
     /// [`TlsError::Handshake`] and others; the alert is in `out`.
@@ -169,7 +169,7 @@ impl<R: Role> Handshake<R> {
                 Ok(HandshakeStep::ClosedByPeer)
             }
             Err(error) => {
-                // rustls has no alert for some faults of a first message.
+                // rustls sends no alert for some errors in a first message.
                 if !self.has_sent && error.expects_alert() {
                     out.extend_from_slice(&error.plain_alert());
                 }
@@ -215,12 +215,12 @@ impl<R: Role> Handshake<R> {
         let is_record = ContentType::parse(*unseen.first()?).is_some();
         match complete_len(unseen) {
             Ok(len) if is_record => len,
-            // rustls finds the words for what is wrong.
+            // Invalid: show everything to rustls, which reports the error.
             Ok(_) | Err(_) => Some(unseen.len()),
         }
     }
 
-    /// Lets rustls work until it has used up what it is shown.
+    /// Runs rustls until it has consumed the bytes shown to it.
     fn step(
         &mut self,
         plain: &mut Vec<u8>,
@@ -275,7 +275,7 @@ impl<R: Role> Handshake<R> {
         }
     }
 
-    /// After an error, what rustls still wants to send.
+    /// After an error: the output that rustls still has.
     fn take_alert(&mut self, out: &mut OutputBuffer) -> Result<(), TlsError> {
         while self.rustls.wants_write() {
             match self.rustls.process(&mut []).state {
@@ -289,7 +289,7 @@ impl<R: Role> Handshake<R> {
         Ok(())
     }
 
-    /// Calls `write` with the state of rustls, between two calls of [`Self::receive`].
+    /// Calls `write` with the state of rustls. For use between calls of [`Self::receive`].
     pub(crate) fn with_state<T>(
         &mut self,
         write: impl FnOnce(Result<ConnectionState<'_, '_, R::Data>, rustls::Error>) -> T,
@@ -306,23 +306,23 @@ impl<R: Role> Handshake<R> {
         self.shown -= len;
     }
 
-    /// Bytes of memory held. What rustls keeps of the handshake is not known: some buffers of its own, and of a peer's
-    /// certificates what they have as bytes.
+    /// Bytes of memory held, without those inside rustls, which are unknown: some buffers, and parsed certificates of
+    /// the peer.
     pub(crate) fn retained(&self) -> usize {
         RUSTLS_RETAINED + self.taken + self.received.capacity()
     }
 
-    /// Whether data can be sent already, for a server before the client's Finished has come.
+    /// Whether a server may send data before the client's Finished has arrived.
     pub(crate) fn may_send(&self) -> bool {
         self.may_send
     }
 
-    /// The application protocol (RFC 7301), as soon as it is agreed on.
+    /// The application protocol (RFC 7301), once it is negotiated.
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         self.rustls.alpn_protocol()
     }
 
-    /// What was negotiated, as soon as the server has answered the ClientHello; without what only one of the roles knows.
+    /// The negotiated parameters, once the server has answered the ClientHello; without those known to one role only.
     pub(crate) fn info(&self) -> Option<TlsInfo> {
         let suite = self.rustls.negotiated_cipher_suite()?;
         let (cipher, cipher_bits) = suites::describe(suite.suite());
@@ -337,7 +337,7 @@ impl<R: Role> Handshake<R> {
         })
     }
 
-    /// The established connection, and the bytes that follow the handshake.
+    /// The established connection, and the bytes received after the handshake.
     ///
     /// # Errors
     /// [`TlsError::Crypto`] if the handshake is not complete.
@@ -365,7 +365,7 @@ impl<R: Role> Handshake<R> {
     }
 }
 
-/// The received bytes that rustls has not seen.
+/// Received bytes that rustls has not seen.
 pub(crate) struct Unseen<'a> {
     received: &'a mut Vec<u8>,
     start: usize,
@@ -389,7 +389,7 @@ fn version(negotiated: ProtocolVersion) -> Version {
     }
 }
 
-/// Appends what `encode` writes once it has said how much room it needs.
+/// Appends the output of `encode`, which first reports how much space it needs.
 fn encode(
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
     out: &mut OutputBuffer,

@@ -1,15 +1,15 @@
-//! TLS without sockets, in both roles, and reading certificates. rustls does the handshakes; records of established connections are
-//! protected here (`record/`).
+//! TLS in both roles, without sockets, and parsing of certificates. rustls performs handshakes; this crate protects the
+//! records of established connections (`record/`).
 //!
-//! [`parse`] reads the `ssl` mapping of a listener into [`TlsSettings`]. A [`TlsAcceptor`] looks at a client's first
-//! message and picks the settings that answer it; from then on a [`TlsConnection`] turns bytes from the socket into
-//! plaintext and plaintext into bytes for the socket. [`Resumption`] is what all listeners and workers share.
+//! [`parse`] reads the `ssl` mapping of a listener into [`TlsSettings`]. A [`TlsAcceptor`] reads a client's ClientHello
+//! and chooses the settings for it; from then on a [`TlsConnection`] decrypts received bytes and encrypts bytes to
+//! send. [`Resumption`] is shared by all listeners and workers.
 //!
-//! A [`TlsClient`] knows which backends to trust, with the texts of OpenSSL, and keeps sessions with them. It begins
-//! [`ClientConnection`]s, which do the same as a [`TlsConnection`] in the other direction.
+//! A [`TlsClient`] verifies backends, with OpenSSL's error texts, and caches sessions. It creates
+//! [`ClientConnection`]s, the counterpart of [`TlsConnection`] for backends.
 //!
-//! `x509/` decides nothing about trust. rustls refuses version 1 certificates, which small private authorities make, and
-//! knows neither common names nor what a certificate says about itself; [`Certificate`] reads that.
+//! `x509/` makes no decisions about trust. rustls refuses version 1 certificates, which small private authorities
+//! issue, and gives access neither to common names nor to other fields of a certificate; [`Certificate`] does.
 
 mod alpn;
 mod client;

@@ -1,18 +1,18 @@
-//! The cipher suites we have, and what others call them.
+//! The supported cipher suites and their names.
 
 use rustls::crypto::aws_lc_rs::cipher_suite as rustls_suite;
 use rustls::{CipherSuite, SupportedCipherSuite};
 
 use h2o_config::{Error, Node, nearest};
 
-/// One suite of TLS 1.2.
+/// A cipher suite of TLS 1.2.
 pub(crate) struct Tls12Suite {
     pub(crate) suite: SupportedCipherSuite,
     /// OpenSSL's name.
     pub(crate) name: &'static str,
     pub(crate) iana_name: &'static str,
     pub(crate) bits: u16,
-    /// OpenSSL's keywords for authentication and encryption that fit this suite; all suites share some more.
+    /// OpenSSL's keywords for authentication and encryption of this suite; others apply to all suites.
     pub(crate) keywords: &'static [&'static str],
 }
 
@@ -81,10 +81,10 @@ pub(crate) static TLS12: [Tls12Suite; 6] = [
     },
 ];
 
-/// One suite of TLS 1.3.
+/// A cipher suite of TLS 1.3.
 struct Tls13Suite {
     suite: SupportedCipherSuite,
-    /// IANA's name, which OpenSSL shares.
+    /// IANA's name, which OpenSSL uses as well.
     name: &'static str,
     bits: u16,
 }
@@ -108,7 +108,7 @@ static TLS13: [Tls13Suite; 3] = [
     },
 ];
 
-/// Suites that a configuration may name but that our library does not have.
+/// Suites that a configuration may name but our library does not support.
 const TLS13_UNSUPPORTED: [&str; 2] = ["TLS_AEGIS_256_SHA512", "TLS_AEGIS_128L_SHA256"];
 
 /// Name (TLS 1.3: IANA's, TLS 1.2: OpenSSL's) and key length of a suite.

@@ -1,8 +1,8 @@
-//! Protocol versions, and the bounds a configuration sets on them.
+//! Protocol versions, and their limits in a configuration.
 
 use h2o_config::{Error, Node, nearest};
 
-/// The versions we speak.
+/// The supported versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Version {
     Tls12,
@@ -10,7 +10,7 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    /// As scripts and logs show it.
+    /// The name for scripts and logs.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tls12 => "TLSv1.2",
@@ -26,10 +26,10 @@ impl Version {
     }
 }
 
-/// What a configuration may write, oldest first; those before `TLSv1.2` do not exist here any more.
+/// The configurable names, oldest first; versions before `TLSv1.2` are no longer supported.
 const NAMES: [&str; 6] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
 
-/// The versions of one listener entry; `min` is not above `max`.
+/// The versions of an entry; `min` is not above `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Versions {
     min: Version,
@@ -80,7 +80,7 @@ impl Versions {
         Ok(versions)
     }
 
-    /// TLS 1.3 alone, if it is among them.
+    /// TLS 1.3 alone, if it is allowed.
     pub(crate) fn without_tls12(self) -> Option<Self> {
         let min = Version::Tls13;
         (self.max >= min).then_some(Self { min, ..self })
@@ -99,14 +99,14 @@ impl Versions {
     }
 }
 
-/// The version, or `None` if it is too old for us.
+/// The version; `None` if it is too old to be supported.
 fn parse_version(node: &Node) -> Result<Option<Version>, Error> {
     let text = node.scalar()?;
     let index = NAMES
         .iter()
         .position(|name| name.eq_ignore_ascii_case(text))
         .ok_or_else(|| {
-            // `1.2` is what other servers call it.
+            // Other servers write `1.2`.
             let full = format!("TLSv{}", text.trim_start_matches(['v', 'V']));
             let meant = NAMES.into_iter().find(|name| *name == full);
             node.error(format!("unknown protocol version: {text}"))

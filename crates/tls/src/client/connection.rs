@@ -1,4 +1,4 @@
-//! One TLS connection to a backend, without its socket: bytes in, bytes and plaintext out.
+//! A TLS connection to a backend, without its socket.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::record::output::OutputBuffer;
 use crate::record::size::RecordSize;
 use crate::record::traffic::{PlainSink, Traffic};
 
-/// The client's side of one connection. It may send data once [`ClientConnection::receive`] has completed the handshake.
+/// The client role of a connection. Data may be sent once [`ClientConnection::receive`] has completed the handshake.
 pub struct ClientConnection {
     state: State,
     info: TlsInfo,
@@ -21,7 +21,7 @@ pub struct ClientConnection {
 }
 
 enum State {
-    /// Boxed, as it is kept for the handshake only.
+    /// Boxed: only needed during the handshake.
     Handshake(Box<Handshake<UnbufferedClientConnection>>),
     Established(Box<Traffic>),
     /// Failed, or closed by the backend during the handshake.
@@ -29,7 +29,7 @@ enum State {
 }
 
 impl ClientConnection {
-    /// Begins the handshake with the server of that name: the ClientHello is appended to `out`.
+    /// Begins the handshake with the named server. Appends the ClientHello to `out`.
     ///
     /// # Errors
     /// [`TlsError::Handshake`]
@@ -48,11 +48,11 @@ impl ClientConnection {
         })
     }
 
-    /// Takes bytes from the backend; records in `input` are decrypted where they stand. Plaintext is appended to `plain`,
-    /// what is to be sent to `out`. An incomplete record is kept until its end comes.
+    /// Processes bytes from the backend; records in `input` are decrypted in place. Appends plaintext to `plain`, and
+    /// bytes to send to `out`. Keeps an incomplete record until the rest arrives.
     ///
     /// # Errors
-    /// What ends the connection. The alert for it is in `out`; nothing else may be sent.
+    /// The connection has ended. The alert is in `out`; nothing else may be sent.
     pub fn receive(
         &mut self,
         input: &mut [u8],
@@ -81,7 +81,7 @@ impl ClientConnection {
         plain: &mut impl PlainSink,
         out: &mut OutputBuffer,
     ) -> Result<Progress, TlsError> {
-        // rustls sees no record with application data.
+        // rustls sees no application data records.
         match handshake.receive(input, &mut Vec::new(), out, |_, _| false)? {
             HandshakeStep::NeedMore => {
                 self.state = State::Handshake(handshake);
@@ -123,20 +123,20 @@ impl ClientConnection {
         }
     }
 
-    /// Appends close_notify to `out`, once and not before the handshake is complete.
+    /// Appends close_notify to `out`, once, if the handshake is complete.
     pub fn close_notify(&mut self, out: &mut OutputBuffer) {
         if let State::Established(traffic) = &mut self.state {
             traffic.close_notify(out);
         }
     }
 
-    /// What was negotiated; empty before the handshake is complete.
+    /// The negotiated parameters; empty before the handshake is complete.
     #[must_use]
     pub fn info(&self) -> TlsInfo {
         self.info.clone()
     }
 
-    /// The application protocol that the backend has chosen (RFC 7301).
+    /// The application protocol that the backend chose (RFC 7301).
     #[must_use]
     pub fn alpn(&self) -> Option<&[u8]> {
         self.alpn.as_deref()

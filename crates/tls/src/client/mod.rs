@@ -1,4 +1,4 @@
-//! TLS towards `https` backends: whom the server trusts, the sessions it keeps, and connections without sockets.
+//! TLS with `https` backends: trusted authorities, session cache, and connections without sockets.
 
 pub(crate) mod connection;
 mod names;
@@ -30,27 +30,27 @@ use crate::record::output::OutputBuffer;
 pub struct TlsClientSettings {
     /// `proxy.ssl.verify-peer`
     pub verify_peer: bool,
-    /// `proxy.ssl.cafile`; `None`: the authorities that the system trusts.
+    /// `proxy.ssl.cafile`; `None`: the system's authorities.
     pub ca_file: Option<PathBuf>,
-    /// `proxy.ssl.session-cache`: how long sessions are kept, and of how many backends.
+    /// `proxy.ssl.session-cache`: lifetime of sessions, and number of backends.
     pub session_cache: Option<(Duration, usize)>,
 }
 
-/// Does the handshakes with `https` backends. One for all workers.
+/// Performs handshakes with `https` backends. Shared by all workers.
 pub struct TlsClient {
     settings: TlsClientSettings,
-    /// What certificates of backends are verified against, and the certificates of the CA file.
+    /// What backends' certificates are verified against; `None`: no verification.
     trust: Option<Arc<Trust>>,
     config: ClientConfig,
     sessions: Option<Arc<SessionCache>>,
 }
 
-/// A CA file that cannot be used.
+/// An unusable CA file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsClientError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Why it is unusable.
     pub reason: String,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Debug for TlsClient {
     }
 }
 
-/// Equal are those with the same settings and the same certificates in the CA file.
+/// Equal if settings and certificates of the CA file are equal.
 impl PartialEq for TlsClient {
     fn eq(&self, other: &Self) -> bool {
         let pinned = |client: &Self| {
@@ -89,11 +89,11 @@ impl PartialEq for TlsClient {
 }
 
 impl TlsClient {
-    /// Reads the CA file, also if nothing is to be verified: its errors are those of the configuration. The authorities of the
-    /// system are read once per process; see [`TlsClient::bundle`].
+    /// Reads the CA file, even if nothing is to be verified, so that the configuration reports its errors. The system's
+    /// authorities are read once per process; see [`TlsClient::bundle`].
     ///
     /// # Errors
-    /// A CA file that cannot be read, or has no certificate that can be used.
+    /// The CA file cannot be read, or has no usable certificate.
     pub fn new(settings: TlsClientSettings) -> Result<Arc<Self>, TlsClientError> {
         let trust = match &settings.ca_file {
             Some(path) => Some(Arc::new(Trust::read(path)?)),
@@ -111,7 +111,7 @@ impl TlsClient {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
-        // Records of the established connection are protected by this crate.
+        // This crate protects the records of established connections, so it needs the keys.
         config.enable_secret_extraction = true;
         let cache = |(lifetime, capacity)| Arc::new(SessionCache::new(lifetime, capacity));
         Ok(Arc::new(Self {
@@ -122,10 +122,10 @@ impl TlsClient {
         }))
     }
 
-    /// Reads the authorities that the system trusts. Without them every handshake that verifies them fails.
+    /// Reads the system's authorities. If that fails, every handshake that verifies against them fails.
     ///
     /// # Errors
-    /// The file that was looked for.
+    /// The file that is missing.
     pub fn bundle() -> Result<(), TlsClientError> {
         match trust::bundle() {
             Ok(_) => Ok(()),
@@ -133,12 +133,12 @@ impl TlsClient {
         }
     }
 
-    /// Begins a handshake with the backend of the URL whose host is `name`, which is sent as SNI unless it is an address, and
-    /// offers the protocols `alpn`, none if empty. Sessions are kept and found under `key`, `HOST:PORT`; not if it is empty, as for
-    /// unix sockets. The ClientHello is appended to `out`.
+    /// Begins a handshake with a backend whose host is `name`, which is sent as SNI unless it is an address, and offers
+    /// the protocols `alpn` (none if empty). Sessions are stored under `key` (`HOST:PORT`), or not at all if it is
+    /// empty, as for Unix sockets. Appends the ClientHello to `out`.
     ///
     /// # Errors
-    /// The text to show, as [`handshake_text`] has it. Nothing is to be sent.
+    /// The message to show; see [`handshake_text`]. Nothing must be sent.
     pub fn connect(
         &self,
         name: &str,
@@ -148,12 +148,12 @@ impl TlsClient {
     ) -> Result<ClientConnection, &'static str> {
         let name = match server_name(name) {
             Some(name) => name,
-            // In no certificate either.
+            // No certificate can have such a name.
             None if self.settings.verify_peer => return Err(names::MISMATCH),
-            // An address keeps rustls from sending it.
+            // With an address, rustls sends no SNI.
             None => IpAddr::V4(Ipv4Addr::UNSPECIFIED).into(),
         };
-        // A few counted references; a handshake costs a thousand times as much.
+        // Cheap: a few reference counts, against the cost of a handshake.
         let mut config = self.config.clone();
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         config.resumption = match &self.sessions {
@@ -167,7 +167,8 @@ impl TlsClient {
     }
 }
 
-/// The host of a URL as rustls takes it. A dot at its end goes neither into SNI nor into the comparison with names of certificates.
+/// The host of a URL as a server name for rustls. A trailing dot belongs neither in SNI nor in the comparison with
+/// certificate names.
 fn server_name(host: &str) -> Option<ServerName<'static>> {
     let literal = host
         .strip_prefix('[')
@@ -175,8 +176,8 @@ fn server_name(host: &str) -> Option<ServerName<'static>> {
     ServerName::try_from(literal.unwrap_or(host).to_owned()).ok()
 }
 
-/// The text for client and log of a handshake that failed. H2O compatibility: H2O shows OpenSSL's text about the certificate, or
-/// `ssl handshake failure`.
+/// The message of a failed handshake for client and log. H2O compatibility: H2O shows OpenSSL's text about the
+/// certificate, or `ssl handshake failure`.
 #[must_use]
 pub fn handshake_text(error: &TlsError) -> &'static str {
     let TlsError::Handshake(error) = error else {

@@ -1,4 +1,4 @@
-//! Whether a certificate is for the host that is asked, by names as H2O takes them.
+//! Checks whether a certificate is for the backend's host, by H2O's rules for names.
 
 use std::net::IpAddr;
 
@@ -9,19 +9,20 @@ use super::verifier::INVALID;
 
 pub(super) const MISMATCH: &str = "certificate name mismatch";
 
-/// What a common name is worth.
+/// Whether the common name may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommonName {
-    /// It is the host's name if there are no alternative names.
+    /// It is used if there are no alternative names.
     Counts,
     Ignored,
 }
 
-/// Looks for `name` among the alternative names, or if there is no such extension compares it with the common name (H2O
-/// compatibility) where that counts. Unlike H2O, addresses are also found among the alternative names that are addresses.
+/// Searches the alternative names for `name`, or compares it with the common name if there is no such extension and the
+/// common name may be used (H2O compatibility: H2O does both). Unlike H2O, addresses are also compared with alternative
+/// names that are addresses.
 ///
 /// # Errors
-/// The text for the client.
+/// The message for the client.
 pub(super) fn check(
     certificate: &Certificate<'_>,
     name: &ServerName<'_>,
@@ -53,9 +54,9 @@ pub(super) fn check(
     }
 }
 
-/// Compares a name of a certificate with the one of the backend, `text`. `*.` stands for one label, and not within an address.
+/// Compares a name of the certificate with the backend's, `text`. `*.` stands for one label, but not in an address.
 fn is_name_for(presented: &[u8], name: &ServerName<'_>, text: &str) -> Result<bool, &'static str> {
-    // "www.example.com\0.example.org" is a name that an authority may have confirmed, and no host's.
+    // An authority may have signed "www.example.com\0.example.org", but it is not a host name.
     if presented.contains(&0) {
         return Err(INVALID);
     }
@@ -152,7 +153,7 @@ mod tests {
     fn names_with_a_nul_are_no_names() {
         let der = named(&["www.example.com\0.example.org"], Vec::new());
         assert_eq!(check(&der, "www.example.com"), Err(INVALID));
-        // The same length, so that the certificate stays well-formed.
+        // Of the same length, so that the certificate stays well-formed.
         let mut der = named(&[], vec![dns("www.example.com-.example.org")]);
         let at = der
             .windows(5)

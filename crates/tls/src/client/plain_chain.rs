@@ -1,4 +1,5 @@
-//! Chains that rustls does not find together, as it compares names by their bytes and reads no certificates of version 1.
+//! Certificate chains that rustls does not accept: it compares names byte by byte, and does not parse version 1
+//! certificates.
 
 use std::cell::Cell;
 
@@ -9,12 +10,12 @@ use rustls::pki_types::{CertificateDer, Der, TrustAnchor, UnixTime};
 
 use super::verifier::check_time;
 
-/// Authorities between a leaf and its root; rustls follows no more.
+/// Most authorities between a leaf and its root; rustls has the same limit.
 const MAX_AUTHORITIES: usize = 6;
-/// Signatures that are verified for one chain: a backend may send many authorities of one name.
+/// Most signatures verified for one chain: a backend may send many authorities with the same name.
 const MAX_SIGNATURES: u32 = 32;
 
-/// The authorities that a chain can be made of: those that are trusted, and those that the backend has sent.
+/// The authorities that may form a chain: trusted ones, and those that the backend sent.
 pub(super) struct PlainChain<'a> {
     roots: &'a RootCertStore,
     sent: Vec<Certificate<'a>>,
@@ -23,11 +24,11 @@ pub(super) struct PlainChain<'a> {
     signatures: Cell<u32>,
 }
 
-/// Who has issued a certificate.
+/// The issuer of a certificate.
 #[derive(Clone, Copy)]
 pub(super) enum Issuer<'a> {
     Root(&'a TrustAnchor<'static>),
-    /// An authority that was sent, and is good itself.
+    /// An authority that the backend sent and that a trusted one has issued.
     Sent(&'a Certificate<'a>),
 }
 
@@ -48,7 +49,7 @@ impl<'a> PlainChain<'a> {
         }
     }
 
-    /// The authorities that have issued a leaf.
+    /// The possible issuers of a leaf.
     pub(super) fn issuers(&self, leaf: &Certificate<'_>) -> Vec<Issuer<'_>> {
         self.issuers_of(leaf, 0)
     }
@@ -62,7 +63,7 @@ impl<'a> PlainChain<'a> {
         roots
             .chain(self.sent.iter().map(Issuer::Sent))
             .filter(|issuer| same_name(issuer.name(), certificate.issuer))
-            // First, so that the bound on signatures bounds everything.
+            // Checked first, so that the limit on signatures limits all work.
             .filter(|issuer| self.is_signed_by(certificate, *issuer))
             .filter(|issuer| match issuer {
                 Issuer::Root(_) => true,
@@ -71,7 +72,7 @@ impl<'a> PlainChain<'a> {
             .collect()
     }
 
-    /// Whether an authority that was sent comes from a trusted one.
+    /// Whether an authority sent by the backend leads to a trusted one.
     fn is_authority(&self, certificate: &Certificate<'_>, authorities_below: usize) -> bool {
         let issuers = || self.issuers_of(certificate, authorities_below + 1);
         authorities_below < MAX_AUTHORITIES
@@ -82,7 +83,7 @@ impl<'a> PlainChain<'a> {
                 .any(|issuer| !issuer.has_name_constraints())
     }
 
-    /// Whether the signature of a certificate is by this issuer.
+    /// Whether the issuer signed the certificate.
     fn is_signed_by(&self, certificate: &Certificate<'_>, issuer: Issuer<'_>) -> bool {
         let signatures = self.signatures.get() + 1;
         self.signatures.set(signatures);
@@ -124,7 +125,7 @@ impl<'a> Issuer<'a> {
         }
     }
 
-    /// The issuer as something to be trusted under `name`.
+    /// The issuer as a trust anchor with the name `name`.
     pub(super) fn into_anchor(self, name: &[u8]) -> TrustAnchor<'static> {
         let (key, constraints) = match self {
             Self::Root(root) => (

@@ -1,4 +1,4 @@
-//! Sessions with backends, kept to be resumed (`proxy.ssl.session-cache`).
+//! Sessions with backends (`proxy.ssl.session-cache`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -11,23 +11,23 @@ use rustls::pki_types::ServerName;
 
 use crate::clock::unix_now;
 
-/// Tickets of TLS 1.3 kept per backend. Each is used once, so that connections made at the same time need several.
+/// Most TLS 1.3 tickets per backend. Each is used once, so simultaneous connections need several.
 const MAX_TICKETS: usize = 8;
 
-/// Shared by all workers, which come here a few times per handshake.
+/// Shared by all workers; locked a few times per handshake.
 pub(super) struct SessionCache {
     lifetime: Duration,
-    /// Backends.
+    /// Most backends.
     capacity: usize,
     backends: Mutex<HashMap<Box<str>, Sessions>>,
 }
 
-/// Of one backend, by `HOST:PORT`.
+/// Sessions of one backend, by `HOST:PORT`.
 #[derive(Default)]
 struct Sessions {
-    /// When one of the others was last changed. Times are seconds since 1970.
+    /// Time of the last change of another field, in seconds since 1970.
     latest: Option<u64>,
-    /// The key exchange that it prefers: spares a round trip.
+    /// The backend's preferred key exchange; using it saves a round trip.
     group: Option<NamedGroup>,
     tls12: Option<(u64, Tls12ClientSessionValue)>,
     tls13: VecDeque<(u64, Tls13ClientSessionValue)>,
@@ -51,7 +51,7 @@ impl SessionCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Sessions>> {
-        // Nothing is half done when one of these methods panics: they only call the allocator.
+        // These methods only call the allocator, so a panic leaves no inconsistent state.
         self.backends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,7 +59,7 @@ impl SessionCache {
         now.saturating_sub(at) < self.lifetime.as_secs()
     }
 
-    /// Changes what is kept of a backend; the one that was heard of least lately makes room for a new one.
+    /// Changes the sessions of a backend. A new backend replaces the one with the oldest change.
     fn change(&self, key: &str, now: u64, change: impl FnOnce(&mut Sessions)) {
         let mut backends = self.lock();
         if !backends.contains_key(key) {
@@ -80,7 +80,7 @@ impl SessionCache {
     }
 }
 
-/// The sessions of one backend. rustls would find them by the name in the certificate; they are kept by host and port.
+/// The sessions of one backend. rustls looks them up by certificate name; here they are stored by host and port.
 pub(super) struct BackendSessions {
     pub(super) cache: Arc<SessionCache>,
     pub(super) key: Box<str>,
@@ -133,7 +133,7 @@ impl ClientSessionStore for BackendSessions {
         });
     }
 
-    /// The latest, as the one that the backend most likely still knows.
+    /// The newest ticket, which the backend is most likely to accept.
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         let mut backends = self.cache.lock();
         let sessions = backends.get_mut(&self.key)?;
@@ -164,7 +164,7 @@ mod tests {
         learn("name:1", 1003);
         learn("name:3", 1004);
         assert_eq!(known(), [true, false, true]);
-        // All that have expired go at once.
+        // All expired sessions are dropped at once.
         learn("name:2", 1064);
         assert_eq!(known(), [false, true, false]);
     }

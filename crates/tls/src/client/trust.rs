@@ -1,4 +1,4 @@
-//! The authorities and certificates that the certificates of backends are checked against.
+//! The authorities and certificates that backends' certificates are verified against.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,19 @@ use rustls::pki_types::pem::PemObject;
 use super::TlsClientError;
 use super::names::CommonName;
 
-/// Where systems keep the authorities they trust, in order of preference. The first is the one of Debian, Alpine and Arch; then
-/// Fedora's and openSUSE's.
+/// Locations of the system's CA bundle, in order of preference: Debian, Alpine and Arch; Fedora; openSUSE.
 const BUNDLES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// What is trusted.
+/// The trusted certificates.
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) roots: RootCertStore,
-    /// The certificates of a CA file, among them self-signed certificates of backends, which are trusted as they are. Empty for the
-    /// authorities of the system, none of which is a backend.
+    /// The certificates of a CA file, including self-signed certificates of backends, which are trusted as they are.
+    /// Empty for the system's authorities, none of which is a backend.
     pub(super) pinned: Vec<CertificateDer<'static>>,
 }
 
@@ -33,7 +32,7 @@ impl Trust {
     /// Reads `proxy.ssl.cafile`.
     ///
     /// # Errors
-    /// A file that cannot be read, or has no certificate that can be used.
+    /// The file cannot be read, or has no usable certificate.
     pub(super) fn read(path: &Path) -> Result<Self, TlsClientError> {
         let pinned = read_certificates(path)?;
         let roots = roots(&pinned);
@@ -45,7 +44,7 @@ impl Trust {
         Ok(Self { roots, pinned })
     }
 
-    /// The authorities that the system trusts, read when they are first asked for; none if there is no bundle.
+    /// The system's authorities, read on first use; empty if there is no bundle.
     pub(super) fn system() -> Arc<Self> {
         match bundle() {
             Ok(trust) => Arc::clone(trust),
@@ -56,14 +55,15 @@ impl Trust {
         }
     }
 
-    /// Whether it comes from a CA file.
+    /// Whether it was read from a CA file.
     pub(super) fn is_private(&self) -> bool {
         !self.pinned.is_empty()
     }
 
-    /// Whether the common name of a leaf with a good chain may count. Authorities of the system confirm alternative names
-    /// only (CA/Browser Forum Baseline Requirements §7.1.4.3). And name constraints (RFC 5280 §4.2.1.10) were held against
-    /// alternative names only: in a chain with any, a common name could be one that its authority may not confirm.
+    /// Whether the common name of a leaf with a valid chain may be used. The system's authorities vouch for alternative
+    /// names only (CA/Browser Forum Baseline Requirements §7.1.4.3). Name constraints (RFC 5280 §4.2.1.10) were checked
+    /// against alternative names only, so in a chain with constraints a common name might be one that its authority may
+    /// not sign.
     pub(super) fn use_of_common_name(
         &self,
         leaf: &Certificate<'_>,
@@ -90,7 +90,7 @@ impl Trust {
     }
 }
 
-/// Reads the authorities that the system trusts, once per process.
+/// Reads the system's authorities, once per process.
 pub(super) fn bundle() -> &'static Result<Arc<Trust>, TlsClientError> {
     static BUNDLE: OnceLock<Result<Arc<Trust>, TlsClientError>> = OnceLock::new();
     BUNDLE.get_or_init(|| {
@@ -117,14 +117,14 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsCli
     Ok(certificates)
 }
 
-/// The certificates that may issue others. rustls would take any certificate for an authority: with the key of a certificate that
-/// is pinned for one host one could make certificates for any other.
+/// The certificates that may issue others. rustls would accept any certificate as an authority: whoever has the key of
+/// a certificate pinned for one host could then issue certificates for every other.
 fn roots(certificates: &[CertificateDer<'static>]) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let may_issue = |certificate: &&CertificateDer<'_>| {
         Certificate::parse(certificate).is_some_and(|certificate| certificate.may_be_root())
     };
-    // A bundle may have certificates that rustls does not understand: the others are used all the same.
+    // Certificates that rustls cannot parse are skipped.
     roots.add_parsable_certificates(certificates.iter().filter(may_issue).cloned());
     roots
 }

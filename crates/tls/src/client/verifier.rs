@@ -1,4 +1,4 @@
-//! Whether a backend's certificate is good, with the texts of OpenSSL, which H2O shows.
+//! Verifies a backend's certificate, with OpenSSL's error texts, which H2O shows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::names::{self, CommonName};
 use super::plain_chain::PlainChain;
 use super::trust::Trust;
 
-/// The certificate cannot be parsed, or has a field that makes no sense.
+/// The certificate cannot be parsed, or has an invalid field.
 pub(super) const INVALID: &str = "invalid certificate";
 const EXPIRED: &str = "certificate has expired";
 const NOT_YET_VALID: &str = "certificate is not yet valid";
@@ -28,18 +28,18 @@ pub(super) const SELF_SIGNED: &str = "self-signed certificate";
 pub(super) const SELF_SIGNED_IN_CHAIN: &str = "self-signed certificate in certificate chain";
 pub(super) const NO_ISSUER: &str = "unable to get local issuer certificate";
 
-/// Most certificates of a chain that are followed to find out why it is not trusted; rustls follows no more.
+/// Most certificates of a chain followed to find out why it is not trusted; rustls has the same limit.
 const MAX_DEPTH: usize = 8;
 
-/// Checks chain and name, or with `proxy.ssl.verify-peer: OFF` neither. That the backend has the key of its certificate is always
-/// checked.
+/// Verifies chain and name; neither with `proxy.ssl.verify-peer: OFF`. That the backend has the certificate's key is
+/// always verified.
 #[derive(Debug)]
 pub(super) struct Verifier {
     trust: Option<Arc<Trust>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// The text for client and log, as an error of rustls.
+/// The message for client and log, wrapped in an error of rustls.
 #[derive(Debug)]
 pub(super) struct RejectionText(pub(super) &'static str);
 
@@ -56,7 +56,7 @@ impl RejectionText {
         Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(self))))
     }
 
-    /// The text that an error of a handshake carries.
+    /// The message in an error of a handshake.
     pub(super) fn text_in(error: &CertificateError) -> Option<&'static str> {
         match error {
             CertificateError::Other(OtherError(inner)) => Some(inner.downcast_ref::<Self>()?.0),
@@ -66,7 +66,7 @@ impl RejectionText {
 }
 
 impl Verifier {
-    /// Checks nothing but the key without `trust`.
+    /// Without `trust`, verifies the key only.
     pub(super) fn new(trust: Option<Arc<Trust>>, algorithms: WebPkiSupportedAlgorithms) -> Self {
         Self { trust, algorithms }
     }
@@ -84,9 +84,10 @@ impl Verifier {
             return Ok(trust.use_of_common_name(leaf, intermediates));
         };
         if leaf.is_self_issued() {
-            // rustls trusts authorities only, and none of them as a server. OpenSSL trusts what is in the CA file, and there
-            // one finds what a backend made for itself. It is the whole certificate that is trusted: its own signature proves
-            // nothing, and with the same name and key it could have any other content.
+            // rustls accepts a trust anchor only as an authority, never as the server itself. OpenSSL trusts every
+            // certificate in the CA file, where users put self-signed certificates of backends. The whole certificate
+            // must match: its own signature proves nothing, and a certificate with the same name and key could have any
+            // other content.
             return if trust.pinned.contains(end_entity) {
                 check_time(leaf, now).map(|()| CommonName::Counts)
             } else {
@@ -99,7 +100,7 @@ impl Verifier {
         {
             return Ok(common_name);
         }
-        // As OpenSSL does it, what is wrong with a chain is told of complete chains only.
+        // Like OpenSSL, reports other problems only of complete chains.
         let missing = missing_issuer(&trust.roots, leaf, intermediates);
         Err(missing.unwrap_or_else(|| text_of(&error)))
     }
@@ -116,8 +117,8 @@ impl Verifier {
         verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)
     }
 
-    /// Checks what small private authorities make and rustls does not take: names that are the same in other string types (RFC
-    /// 5280 §7.1), and leaves of version 1. `None` if that does not make the chain good either.
+    /// Accepts what small private authorities issue and rustls refuses: names that match only after conversion of
+    /// string types (RFC 5280 §7.1), and leaves of version 1. `None` if the chain is not valid in this way either.
     fn check_plainly(
         &self,
         trust: &Trust,
@@ -129,7 +130,7 @@ impl Verifier {
         let chain = PlainChain::new(&trust.roots, intermediates, self.algorithms, now);
         let issuers = chain.issuers(leaf);
         if !leaf.is_version1 {
-            // rustls is shown the issuer under the name that the leaf has for it.
+            // Tell rustls the issuer's name in the leaf's encoding.
             let roots = issuers
                 .into_iter()
                 .map(|issuer| issuer.into_anchor(leaf.issuer))
@@ -138,7 +139,7 @@ impl Verifier {
                 .ok()?;
             return Some(trust.use_of_common_name(leaf, intermediates));
         }
-        // A leaf of version 1 has a common name only, which no constraint can be held against.
+        // A version 1 leaf has only a common name, which name constraints do not cover.
         let is_issued = issuers.iter().any(|issuer| !issuer.has_name_constraints());
         (is_issued && check_time(leaf, now).is_ok()).then_some(CommonName::Counts)
     }
@@ -173,7 +174,7 @@ impl ServerCertVerifier for Verifier {
         let Some(version1) = Certificate::parse(cert).filter(|cert| cert.is_version1) else {
             return verify_tls12_signature(message, cert, dss, &self.algorithms);
         };
-        // rustls does not read such certificates, and has no call that takes the key alone.
+        // rustls does not parse version 1 certificates, and has no function that takes a key alone.
         let key = &version1.public_key;
         let mapping = self.algorithms.mapping.iter();
         let mut algorithms = mapping
@@ -212,7 +213,7 @@ impl ServerCertVerifier for Verifier {
 }
 
 /// # Errors
-/// The text for the client.
+/// The message for the client.
 pub(super) fn check_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), &'static str> {
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     if now < certificate.not_before {
@@ -224,7 +225,7 @@ pub(super) fn check_time(certificate: &Certificate<'_>, now: UnixTime) -> Result
     Ok(())
 }
 
-/// Follows the names of a chain; the text to be shown if they do not lead to the CA file.
+/// Follows the chain by names. Returns the message if it does not lead to the CA file.
 fn missing_issuer(
     roots: &RootCertStore,
     leaf: &Certificate<'_>,
@@ -256,7 +257,7 @@ fn missing_issuer(
     Some(NO_ISSUER)
 }
 
-/// OpenSSL's text for what rustls found.
+/// OpenSSL's text for an error of rustls.
 fn text_of(error: &Error) -> &'static str {
     let Error::InvalidCertificate(error) = error else {
         return INVALID;

@@ -4,14 +4,14 @@ use crate::error::TlsError;
 
 /// Type, version and length.
 pub(crate) const HEADER_LEN: usize = 5;
-/// What one record may hold before protection.
+/// Most plaintext in a record.
 pub(crate) const MAX_PLAINTEXT_LEN: usize = 1 << 14;
-/// What protection may add in TLS 1.2 (RFC 5246 §6.2.3); TLS 1.3 allows less.
+/// Most bytes added by protection in TLS 1.2 (RFC 5246 §6.2.3); TLS 1.3 allows less.
 const MAX_EXPANSION: usize = 2048;
-/// The longest record either version allows, header included.
+/// Longest record of either version, with header.
 pub(crate) const MAX_RECORD_LEN: usize = HEADER_LEN + MAX_PLAINTEXT_LEN + MAX_EXPANSION;
 
-/// What a record carries.
+/// Content type of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentType {
     ChangeCipherSpec,
@@ -41,7 +41,7 @@ impl ContentType {
     }
 }
 
-/// The length of the record that begins `input`, header included, as its header claims it; `None` if the header is
+/// The length, with header, of the record at the start of `input`, according to its header; `None` if the header is
 /// incomplete.
 ///
 /// # Errors
@@ -57,7 +57,7 @@ pub(crate) fn record_len(input: &[u8]) -> Result<Option<usize>, TlsError> {
     Ok(Some(len))
 }
 
-/// The complete record that begins `input`, or `None` if more bytes are needed.
+/// The length of the complete record at the start of `input`; `None` if more bytes are needed.
 ///
 /// # Errors
 /// [`TlsError::RecordOverflow`]

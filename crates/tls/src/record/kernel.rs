@@ -1,8 +1,8 @@
-//! `ssl-offload: kernel`: the kernel encrypts what is sent (Linux, Documentation/networking/tls.rst), so that files go from the page
-//! cache to the network without passing through this process.
+//! `ssl-offload: kernel` (kTLS): the kernel encrypts sent data (Linux, Documentation/networking/tls.rst), so that files
+//! go from the page cache to the network without passing through this process.
 //!
-//! Only sending is handed over, and only once a connection has a large file to send: for smaller answers, making the records in
-//! this process costs no more. Received records are always decrypted in this process.
+//! Only the sending direction is offloaded, and only once a connection sends a large file: for smaller responses,
+//! encrypting in this process is as cheap. Received records are always decrypted in this process.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use rustls::ConnectionTrafficSecrets;
 use crate::record::framing::ContentType;
 use crate::versions::Version;
 
-/// Files of at least this size are worth the system calls that hand a connection over.
+/// Smallest file worth the system calls that offload a connection.
 pub const OFFLOADED_FILE_LEN: u64 = 256 * 1024;
 
 /// `ssl-offload`
 #[derive(Clone, Debug, Default)]
 pub struct OffloadSettings {
-    /// Whether the kernel is configured to encrypt, and can; set when the resources of the configuration are opened.
+    /// Whether `ssl-offload: kernel` is configured and the kernel supports it; set when resources are opened.
     is_possible: Arc<AtomicBool>,
 }
 
 impl OffloadSettings {
-    /// Whether the kernel is configured to encrypt, and can.
+    /// Whether `ssl-offload: kernel` is configured and the kernel supports it.
     pub fn is_possible(&self) -> bool {
         self.is_possible.load(Relaxed)
     }
@@ -57,11 +57,11 @@ pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// Checks at the start whether the kernel has TLS.
+/// Checks at startup whether the kernel supports TLS.
 struct KernelTlsProbe(Arc<AtomicBool>);
 
 impl Resource for KernelTlsProbe {
-    /// With the rights of the starting user: root's make the kernel load the module.
+    /// Runs as the starting user: for root, the kernel loads its TLS module.
     fn open(&self) -> Result<(), String> {
         match find() {
             Ok(()) => self.0.store(true, Relaxed),
@@ -76,7 +76,7 @@ impl Resource for KernelTlsProbe {
 }
 
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 fn find() -> Result<(), Errno> {
     let probe = socket(
         AddressFamily::Inet,
@@ -85,7 +85,7 @@ fn find() -> Result<(), Errno> {
         None,
     )?;
     match set_up(&probe) {
-        // The kernel has TLS; it refuses because this socket is not connected.
+        // The kernel has TLS, and refuses only because this socket is not connected.
         Err(Errno::ENOTCONN) => Ok(()),
         other => other,
     }
@@ -95,14 +95,14 @@ fn set_up(socket: &impl AsFd) -> Result<(), Errno> {
     setsockopt(socket, TcpUlp::default(), b"tls")
 }
 
-/// The keys with which the kernel continues to send on a connection.
+/// The keys for the kernel's part of a connection.
 pub struct KernelKeys(pub(crate) TlsCryptoInfo);
 
-/// What the kernel has to send or do besides sending application data.
+/// An action for the kernel besides sending application data.
 pub enum Control {
-    /// A record of this type.
+    /// Send a record of this type.
     Record(u8, Vec<u8>),
-    /// The keys for all further records.
+    /// Use these keys for all further records.
     Keys(KernelKeys),
 }
 
@@ -113,7 +113,7 @@ impl Control {
 }
 
 impl KernelKeys {
-    /// `None` for a suite that the kernel does not know.
+    /// `None` for a suite that the kernel does not support.
     pub(crate) fn new(
         version: Version,
         sequence: u64,
@@ -162,27 +162,27 @@ impl KernelKeys {
         Some(Self(info))
     }
 
-    /// Hands sending on a socket over to the kernel. Everything that was encrypted here must have been given to the socket.
+    /// Offloads sending on a socket to the kernel. All records encrypted before must already be in the socket.
     ///
     /// # Errors
-    /// The kernel's; nothing has changed then.
+    /// The kernel's error; nothing has changed then.
     pub fn hand_over(&self, socket: &impl AsFd) -> Result<(), Errno> {
         set_up(socket)?;
         self.set(socket)
     }
 
-    /// Gives the kernel other keys for a socket that was handed over. Linux can do that from 6.14 on.
+    /// Replaces the keys of an offloaded socket. Linux supports this since 6.14.
     ///
     /// # Errors
-    /// The kernel's; nothing more can be sent then.
+    /// The kernel's error; nothing more can be sent then.
     pub fn set(&self, socket: &impl AsFd) -> Result<(), Errno> {
         setsockopt(socket, TcpTlsTx, &self.0)
     }
 }
 
-/// The eight bytes behind the salt. In TLS 1.3 they are part of what is combined with the sequence number. In TLS 1.2 they are the
-/// explicit nonce (RFC 5288 §3) of the kernel's first record, which counts them up: from a number that differs in its first bit
-/// from all nonces used so far, which were the same bytes combined with small sequence numbers.
+/// The eight bytes after the salt. In TLS 1.3 they are combined with the sequence number. In TLS 1.2 they are the
+/// explicit nonce (RFC 5288 §3) of the kernel's first record, which it increments. Its first bit differs from that of
+/// all nonces used before, which were the same bytes combined with small sequence numbers.
 fn gcm_iv(version: Version, rest: [u8; 8]) -> [u8; 8] {
     match version {
         Version::Tls13 => rest,

@@ -1,4 +1,4 @@
-//! The records of an established connection: framing, protection, and handing both over to the kernel.
+//! Records of an established connection: framing, protection, and offloading to the kernel.
 
 pub(crate) mod framing;
 pub(crate) mod kernel;

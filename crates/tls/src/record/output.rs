@@ -1,19 +1,19 @@
-//! Where protected records are written to.
+//! The output buffer for protected records.
 
 use std::ops::Deref;
 
-/// Bytes to be sent. Unlike a `Vec`, a cleared buffer keeps the bytes of earlier use initialised: the cipher writes over them.
-/// Zeroing the room first would cost 13 % of bulk encryption, a copy 18 %.
+/// Bytes to send. Unlike a `Vec`, a cleared buffer keeps its old bytes as initialised memory for the cipher to
+/// overwrite. Clearing memory first would cost 13 % of bulk encryption, a copy 18 %.
 #[derive(Default)]
 pub struct OutputBuffer {
-    /// All of it is initialised.
+    /// Initialised at its full length.
     bytes: Vec<u8>,
-    /// Number of bytes to be sent.
+    /// Number of bytes to send.
     len: usize,
 }
 
 impl OutputBuffer {
-    /// Empties the buffer; memory is kept.
+    /// Empties the buffer but keeps its memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
@@ -23,12 +23,12 @@ impl OutputBuffer {
         self.bytes.capacity()
     }
 
-    /// Drops all but the first `len` bytes.
+    /// Keeps only the first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Makes room for as many more bytes at once.
+    /// Reserves space for `len` more bytes.
     pub(crate) fn reserve(&mut self, len: usize) {
         let missing = (self.len + len).saturating_sub(self.bytes.len());
         self.bytes.reserve(missing);
@@ -38,7 +38,7 @@ impl OutputBuffer {
         self.extend_to_write(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Appends `len` bytes and returns them to be written to: they are zero, or left from earlier use.
+    /// Appends `len` bytes, and returns them for writing: they are zero or old bytes.
     pub(crate) fn extend_to_write(&mut self, len: usize) -> &mut [u8] {
         let start = self.len;
         self.len += len;
@@ -48,7 +48,7 @@ impl OutputBuffer {
         &mut self.bytes[start..self.len]
     }
 
-    /// What was written since it held `start` bytes.
+    /// The bytes appended since the length was `start`.
     pub(crate) fn written_since(&mut self, start: usize) -> &mut [u8] {
         &mut self.bytes[start..self.len]
     }
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(buffer.written_since(5), b"a");
         buffer.clear();
         assert_eq!(&*buffer, b"");
-        // The room has bytes of earlier use until the caller overwrites them.
+        // The appended bytes are old ones until the caller overwrites them.
         assert_eq!(buffer.extend_to_write(2), b"fi");
         buffer.extend_from_slice(b"x");
         assert_eq!(&*buffer, b"fix");

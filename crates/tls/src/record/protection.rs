@@ -1,8 +1,9 @@
-//! Protection of records with the negotiated AEAD (RFC 8446 §5.2, RFC 5288, RFC 7905): one direction of a connection.
+//! Protection of records with the negotiated AEAD (RFC 8446 §5.2, RFC 5288, RFC 7905), for one direction of a
+//! connection.
 //!
-//! rustls does the handshake and then hands over its keys. Its own record layer makes a new vector for each record and
-//! copies the result; doing this part here encrypts bulk data straight from the caller's bytes into the output buffer,
-//! at 97 % of the cipher's own speed in place of 70 % (AES-128-GCM, records of 16 KiB).
+//! After the handshake, rustls hands over its keys. Its own record layer allocates a vector for each record and copies
+//! the result. Here, bulk data is encrypted straight from the caller's bytes into the output buffer, at 97 % of the
+//! cipher's own speed instead of 70 % (AES-128-GCM, records of 16 KiB).
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
@@ -14,9 +15,9 @@ use crate::record::framing::{ContentType, HEADER_LEN, MAX_PLAINTEXT_LEN};
 use crate::record::output::OutputBuffer;
 use crate::versions::Version;
 
-/// Length of the authentication tag; the same for all suites in use.
+/// Length of the authentication tag, equal for all supported suites.
 const TAG_LEN: usize = 16;
-/// Bytes of the nonce that TLS 1.2 with AES-GCM sends along (RFC 5288 §3).
+/// Bytes of the explicit nonce in TLS 1.2 with AES-GCM (RFC 5288 §3).
 const EXPLICIT_NONCE_LEN: usize = 8;
 /// Sequence number, type, version and length (RFC 5246 §6.2.3.3).
 const TLS12_AAD_LEN: usize = 13;
@@ -31,7 +32,7 @@ pub(crate) struct Protection {
     sequence: u64,
 }
 
-/// How a protected record is laid out.
+/// Layout of a protected record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     Tls13,
@@ -40,7 +41,7 @@ enum Format {
 }
 
 impl Format {
-    /// What stands between header and ciphertext.
+    /// Bytes between header and ciphertext.
     fn prefix_len(self) -> usize {
         match self {
             Self::Tls12ExplicitNonce => EXPLICIT_NONCE_LEN,
@@ -56,7 +57,7 @@ impl Format {
     }
 }
 
-/// Additional data of either version.
+/// Additional data of the AEAD, by version.
 enum AdditionalData {
     Tls13([u8; HEADER_LEN]),
     Tls12([u8; TLS12_AAD_LEN]),
@@ -73,7 +74,7 @@ impl AsRef<[u8]> for AdditionalData {
 
 impl Protection {
     /// # Errors
-    /// [`TlsError::Crypto`] for a suite we do not know.
+    /// [`TlsError::Crypto`] for an unsupported suite.
     pub(crate) fn new(
         version: Version,
         sequence: u64,
@@ -101,17 +102,17 @@ impl Protection {
         })
     }
 
-    /// Records protected so far.
+    /// Number of records protected so far.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// What protection adds to the plaintext of a record, header included.
+    /// Bytes that protection adds to a plaintext, including the header.
     pub(crate) fn overhead(&self) -> usize {
         HEADER_LEN + self.format.prefix_len() + self.format.inner_type_len() + TAG_LEN
     }
 
-    /// Appends one record with the bytes of `parts`, which are not more than a record may hold.
+    /// Appends one record with the bytes of `parts`, which must fit a record.
     ///
     /// # Errors
     /// [`TlsError::Crypto`]
@@ -143,7 +144,7 @@ impl Protection {
                 .seal_out_of_place_scatter(nonce, aad, plain, body, inner_type, tail)
         } else {
             let body_start = out.len();
-            // A copy on purpose: the cipher reads one piece.
+            // This copy is needed: the cipher takes one contiguous piece.
             for part in parts {
                 out.extend_from_slice(part);
             }
@@ -153,7 +154,7 @@ impl Protection {
                 .seal_in_place_scatter(nonce, aad, body, inner_type, tail)
         };
         if sealed.is_err() {
-            // Plaintext may not stay in what is going to be sent.
+            // No plaintext may remain in the output buffer.
             out.truncate(record_start);
             return Err(TlsError::Crypto);
         }
@@ -161,7 +162,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Decrypts a complete record where it stands.
+    /// Decrypts a complete record in place.
     ///
     /// # Errors
     /// [`TlsError::BadRecordMac`], [`TlsError::RecordOverflow`], [`TlsError::UnexpectedMessage`]
@@ -204,7 +205,7 @@ impl Protection {
         }
     }
 
-    /// TLS 1.3 pads inside the plaintext: the whole may have 2^14 + 1 bytes (RFC 8446 §5.2 and §5.4).
+    /// TLS 1.3 allows padding within the plaintext, up to 2^14 + 1 bytes in all (RFC 8446 §5.2 and §5.4).
     fn padding_room(&self) -> usize {
         self.format.inner_type_len()
     }
@@ -225,8 +226,8 @@ impl Protection {
         Ok([outer.byte(), 3, 3, high, low])
     }
 
-    /// The IV combined with the sequence number (RFC 8446 §5.3, RFC 7905 §2). TLS 1.2 with AES-GCM leaves the
-    /// construction to the sender as long as no nonce comes twice (RFC 5288 §3).
+    /// The IV combined with the sequence number (RFC 8446 §5.3, RFC 7905 §2). In TLS 1.2 with AES-GCM the sender is
+    /// free in this, as long as no nonce repeats (RFC 5288 §3).
     fn nonce(&self) -> [u8; 12] {
         let mut nonce = self.iv;
         for (byte, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -256,7 +257,7 @@ impl Protection {
     }
 }
 
-/// Takes off padding and inner type (RFC 8446 §5.4).
+/// Removes padding and inner type (RFC 8446 §5.4).
 fn unpad(inner: &[u8]) -> Result<(ContentType, &[u8]), TlsError> {
     let last = inner
         .iter()

@@ -1,24 +1,24 @@
-//! How much plaintext goes into a record: small records first, which a client can use as soon as one packet is there,
-//! then full ones, which cost less (H2O compatibility).
+//! Plaintext per record: small records first, which the client can decrypt after each packet, then full ones, which are
+//! cheaper (H2O compatibility: H2O does the same).
 
 use crate::record::framing::MAX_PLAINTEXT_LEN;
 
-/// Size of a small record with its overhead: fits one segment on all but the narrowest paths.
+/// Length of a small record with overhead: fits one TCP segment on nearly all paths.
 const SMALL_RECORD_LEN: usize = 1400;
-/// After this many bytes of plaintext the congestion window is open and records are full.
+/// After this many bytes of plaintext the congestion window is large enough for full records.
 const SMALL_UNTIL: u32 = 65_536;
 
 /// Counts what a connection has sent.
 #[derive(Debug, Default)]
 pub(crate) struct RecordSize {
-    /// Plaintext bytes written; stays at [`SMALL_UNTIL`] once there.
+    /// Plaintext bytes written, saturating at [`SMALL_UNTIL`].
     written: u32,
-    /// Bytes of plaintext per record as the driver has chosen from its knowledge of the path; 0 if it has not.
+    /// Plaintext bytes per record as chosen by the driver for this path; 0: not chosen.
     chosen: u16,
 }
 
 impl RecordSize {
-    /// Full records from the first one on: for peers that are near.
+    /// Full records from the start: for nearby peers.
     pub(crate) const fn full() -> Self {
         Self {
             written: SMALL_UNTIL,
@@ -26,7 +26,7 @@ impl RecordSize {
         }
     }
 
-    /// The most plaintext for the next record.
+    /// Most plaintext in the next record.
     pub(crate) fn limit(&self, overhead: usize) -> usize {
         if self.chosen > 0 {
             self.chosen.into()
@@ -37,13 +37,13 @@ impl RecordSize {
         }
     }
 
-    /// A record with `len` bytes of plaintext was written.
+    /// Records that a record with `len` bytes of plaintext was written.
     pub(crate) fn on_written(&mut self, len: usize) {
         let len = u32::try_from(len).unwrap_or(SMALL_UNTIL);
         self.written = SMALL_UNTIL.min(self.written.saturating_add(len));
     }
 
-    /// From now on, records are as large as `plain_len` bytes of plaintext make them.
+    /// Sets the plaintext bytes per record.
     pub(crate) fn choose(&mut self, plain_len: usize) {
         let plain_len = plain_len.clamp(1, MAX_PLAINTEXT_LEN);
         self.chosen = u16::try_from(plain_len).unwrap_or(u16::MAX);

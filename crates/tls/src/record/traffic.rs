@@ -1,4 +1,4 @@
-//! A connection after its handshake: application data, alerts and key updates.
+//! A connection after its handshake: application data, alerts, key updates.
 
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
@@ -14,8 +14,8 @@ use crate::record::protection::Protection;
 use crate::record::size::RecordSize;
 use crate::versions::Version;
 
-/// Most empty records, warnings and handshake messages in a row without application data: each costs this side work and the peer
-/// next to nothing. BoringSSL and rustls have the same limit.
+/// Most empty records, warnings and handshake messages in a row without application data: each costs us work and the
+/// peer next to nothing. BoringSSL and rustls have the same limit.
 const TOLERATED_IN_A_ROW: u8 = 32;
 
 /// HandshakeType `hello_request` (RFC 5246 §7.4.1.1).
@@ -26,38 +26,38 @@ const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 /// Type and length of a handshake message.
 const MESSAGE_HEADER_LEN: usize = 4;
-/// Most bytes of a NewSessionTicket without its header: as many as rustls takes of any handshake message.
+/// Longest NewSessionTicket without its header: rustls' limit for any handshake message.
 const MAX_TICKET_LEN: usize = 0xffff;
 
 /// Both directions of an established connection.
 pub(crate) struct Traffic {
     opener: Protection,
     sealer: Protection,
-    /// Records that may be protected with one key.
+    /// Number of records that may be protected with one key.
     seal_limit: u64,
     keys: KeySource,
     record_size: RecordSize,
-    /// The beginning of a record whose end has not come yet.
+    /// The start of an incomplete record.
     partial: Vec<u8>,
-    /// The beginning of a handshake message whose end has not come yet.
+    /// The start of an incomplete handshake message.
     message: Vec<u8>,
     useless_in_a_row: u8,
     closing: Closing,
-    /// Present where the kernel may encrypt what is sent.
+    /// Set if the kernel may encrypt sent data (kTLS).
     offload: Option<Box<Offload>>,
 }
 
-/// Whether this process or the kernel encrypts what is sent.
+/// State of kTLS on this connection.
 struct Offload {
     /// The secrets that `sealer` uses.
     secrets: ConnectionTrafficSecrets,
-    /// Whether the kernel encrypts: `sealer` is not used any more.
+    /// Whether the kernel encrypts; `sealer` is then unused.
     is_in_kernel: bool,
-    /// What the kernel is to send and do besides application data, in this order.
+    /// Actions for the kernel, in order.
     controls: Vec<Control>,
 }
 
-/// Where later keys come from.
+/// Source of later keys.
 enum KeySource {
     /// TLS 1.2 has one set for the whole connection.
     Fixed(Side),
@@ -65,7 +65,7 @@ enum KeySource {
     Schedule(KeySchedule),
 }
 
-/// The part of rustls that outlives the handshake, for either role of this side.
+/// The part of rustls that is kept after the handshake, for either role.
 pub(crate) enum KeySchedule {
     Server(Box<KernelConnection<ServerConnectionData>>),
     Client(Box<KernelConnection<ClientConnectionData>>),
@@ -94,9 +94,9 @@ impl KeySchedule {
     }
 }
 
-/// Takes decrypted application data.
+/// Receives decrypted application data.
 pub trait PlainSink {
-    /// Appends the content of a record.
+    /// Appends the plaintext of a record.
     fn append(&mut self, plain: &[u8]);
 }
 
@@ -114,7 +114,7 @@ struct Closing {
 }
 
 impl Traffic {
-    /// Bytes of memory held for messages and records that are incomplete.
+    /// Bytes of memory held for incomplete messages and records.
     #[inline]
     pub(crate) fn retained(&self) -> usize {
         self.partial.capacity() + self.message.capacity()
@@ -158,8 +158,8 @@ impl Traffic {
         })
     }
 
-    /// The keys with which the kernel can go on sending from here, and how many records they are good for; `None` if that is not
-    /// wanted.
+    /// The keys with which the kernel can continue sending, and the number of records that they may protect; `None` if
+    /// kTLS is not wanted.
     pub(crate) fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
         let offload = self.offload.as_ref()?;
         let sequence = self.sealer.sequence();
@@ -168,7 +168,7 @@ impl Traffic {
         (!self.closing.sent).then_some((keys, records))
     }
 
-    /// Notes whether the kernel has taken the keys. If not it is not asked again.
+    /// Records whether the kernel accepted the keys. If not, it is not asked again.
     pub(crate) fn on_handed_over(&mut self, is_in_kernel: bool) {
         match &mut self.offload {
             Some(offload) if is_in_kernel => offload.is_in_kernel = true,
@@ -176,7 +176,7 @@ impl Traffic {
         }
     }
 
-    /// What the kernel is to send and do since the last call.
+    /// Takes the actions for the kernel.
     pub(crate) fn take_controls(&mut self) -> Vec<Control> {
         let offload = self.offload.as_mut();
         offload.map_or_else(Vec::new, |offload| std::mem::take(&mut offload.controls))
@@ -194,10 +194,10 @@ impl Traffic {
         self.closing.received
     }
 
-    /// Decrypts what is complete; the rest is kept.
+    /// Decrypts complete records, and keeps an incomplete one.
     ///
     /// # Errors
-    /// What the peer did wrong; the alert is in `out`.
+    /// The peer's violation; the alert is in `out`.
     pub(crate) fn receive(
         &mut self,
         input: &mut [u8],
@@ -241,9 +241,9 @@ impl Traffic {
         Ok(())
     }
 
-    /// Moves bytes of `input` behind the kept ones until these are one record. Returns the rest.
+    /// Appends bytes of `input` to the incomplete record until it is complete. Returns the rest of `input`.
     fn fill_partial<'a>(&mut self, mut input: &'a mut [u8]) -> Result<&'a mut [u8], TlsError> {
-        // Once for the header, which tells the length, and once for the record.
+        // First completes the header, which has the length, then the record.
         for _ in 0..2 {
             let target = record_len(&self.partial)?.unwrap_or(HEADER_LEN);
             let missing = target - self.partial.len();
@@ -262,7 +262,7 @@ impl Traffic {
     ) -> Result<(), TlsError> {
         let (content_type, payload) = self.opener.open(record)?;
         if content_type != ContentType::Handshake && !self.message.is_empty() {
-            // RFC 8446 §5.1: nothing may come between the pieces of a handshake message.
+            // RFC 8446 §5.1: no other record may interrupt a fragmented handshake message.
             return Err(TlsError::UnexpectedMessage);
         }
         match content_type {
@@ -306,8 +306,8 @@ impl Traffic {
         }
     }
 
-    /// Handshake messages of an established connection: KeyUpdate from both peers, NewSessionTicket from a backend in TLS 1.3,
-    /// HelloRequest from a backend in TLS 1.2.
+    /// Processes handshake messages of an established connection: KeyUpdate from both peers, NewSessionTicket from a
+    /// backend in TLS 1.3, HelloRequest from a backend in TLS 1.2.
     fn on_handshake(&mut self, payload: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
         if matches!(self.keys, KeySource::Fixed(Side::Server)) {
             return Err(TlsError::Renegotiation);
@@ -325,7 +325,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// The length of the complete message that begins `message`, header included.
+    /// The length, with header, of a complete message at the start of `message`.
     fn message_len(&self) -> Result<Option<usize>, TlsError> {
         let Some(&message_type) = self.message.first() else {
             return Ok(None);
@@ -355,7 +355,7 @@ impl Traffic {
     ) -> Result<(), TlsError> {
         self.on_useless_record()?;
         match (&mut self.keys, message_type, body) {
-            // RFC 8446 §5.1: a KeyUpdate ends its record, as the keys change behind it.
+            // RFC 8446 §5.1: a KeyUpdate must end its record, because the keys change after it.
             (KeySource::Schedule(_), KEY_UPDATE, &[request]) if self.message.is_empty() => {
                 self.on_key_update(request, out)
             }
@@ -365,7 +365,7 @@ impl Traffic {
                     .map_err(|_| TlsError::Decode)
             }
             (KeySource::Fixed(Side::Client), HELLO_REQUEST, _) => {
-                // RFC 5246 §7.4.1.1: a client may refuse to negotiate anew, and the connection continues.
+                // RFC 5246 §7.4.1.1: a client may refuse to renegotiate, and the connection continues.
                 let alert = Alert::NO_RENEGOTIATION.bytes();
                 self.send_message(ContentType::Alert, &alert, out)
             }
@@ -373,7 +373,7 @@ impl Traffic {
         }
     }
 
-    /// RFC 8446 §4.6.3.
+    /// Processes a KeyUpdate (RFC 8446 §4.6.3).
     fn on_key_update(&mut self, request: u8, out: &mut OutputBuffer) -> Result<(), TlsError> {
         let (sequence, secrets) = match &mut self.keys {
             KeySource::Fixed(_) => return Err(TlsError::UnexpectedMessage),
@@ -410,7 +410,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// As [`Self::encrypt`] for pieces that follow each other: records are filled across their borders.
+    /// Like [`Self::encrypt`], for several pieces; records are filled across the borders of pieces.
     ///
     /// # Errors
     /// Those of [`Self::encrypt`].
@@ -448,7 +448,7 @@ impl Traffic {
 
     /// Sends close_notify (RFC 8446 §6.1); once.
     pub(crate) fn close_notify(&mut self, out: &mut OutputBuffer) {
-        // If close_notify cannot be encrypted there is nothing else to send.
+        // If close_notify cannot be encrypted, nothing else can be sent either.
         let _ = self.send_alert(Alert::CLOSE_NOTIFY, out);
     }
 
@@ -463,7 +463,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Bytes a record adds to its content.
+    /// Bytes that a record adds to its plaintext.
     pub(crate) fn overhead(&self) -> usize {
         self.sealer.overhead()
     }
@@ -477,7 +477,7 @@ impl Traffic {
     }
 
     fn seal_data(&mut self, parts: &[&[u8]], out: &mut OutputBuffer) -> Result<(), TlsError> {
-        // The last record of a key is a KeyUpdate, or close_notify in TLS 1.2.
+        // The last record of a key must be a KeyUpdate, or close_notify in TLS 1.2.
         if self.sealer.sequence() + 1 >= self.seal_limit {
             match self.keys {
                 KeySource::Schedule(_) => self.update_sending_keys(out)?,
@@ -493,7 +493,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Sends a KeyUpdate and what follows with new keys.
+    /// Sends a KeyUpdate, and switches to new keys.
     fn update_sending_keys(&mut self, out: &mut OutputBuffer) -> Result<(), TlsError> {
         let (sequence, secrets): (u64, ConnectionTrafficSecrets) = match &mut self.keys {
             KeySource::Fixed(_) => return Err(TlsError::KeysExhausted),
@@ -522,7 +522,7 @@ impl Traffic {
         self.send_message(ContentType::Alert, &alert.bytes(), out)
     }
 
-    /// Sends something else than application data: by the kernel once that has taken over.
+    /// Sends a record that is not application data, through the kernel if it encrypts.
     fn send_message(
         &mut self,
         content_type: ContentType,

@@ -1,9 +1,10 @@
-//! `ssl-session-resumption`: how clients resume earlier sessions.
+//! `ssl-session-resumption`: how clients resume sessions.
 //!
-//! TLS 1.2 has session identifiers, whose sessions the server caches, and tickets, which are encrypted sessions that the client
-//! keeps. TLS 1.3 has tickets only. A TLS 1.3 client may send early data with a ticket, and an attacker may replay that. Tickets
-//! that allow early data are therefore single-use: they name a session in the server's memory (RFC 8446 §8.1). Tickets are
-//! encrypted sessions without early data when the memory for those runs out, and when several servers share ticket keys.
+//! TLS 1.2 has session identifiers, with sessions in the server's cache, and tickets, which are encrypted sessions kept
+//! by the client. TLS 1.3 has tickets only. With a ticket a TLS 1.3 client may send early data, which an attacker may
+//! replay. Tickets that allow early data are therefore single-use: they name a session in the server's memory (RFC 8446
+//! §8.1). If that memory is full, or several servers share ticket keys, tickets are encrypted sessions without early
+//! data.
 
 mod session_cache;
 mod ticket_file;
@@ -21,11 +22,11 @@ use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
 pub use crate::resumption::tickets::QuicSecret;
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
 
-/// A digest of the certificates and client authorities of an `ssl` mapping. A session can only be resumed under the same digest (RFC
-/// 8446 §4.6.1): it must not carry client authentication over to a host with other authorities.
+/// A digest of the certificates and client authorities of an `ssl` mapping. A session can be resumed only under the
+/// same digest (RFC 8446 §4.6.1): client authentication must not carry over to a host with other authorities.
 pub(crate) type Binding = [u8; 32];
 
-/// Length of the identifiers that rustls gives to cached sessions; an encrypted ticket is longer.
+/// Length of the identifiers that rustls gives to cached sessions; encrypted tickets are longer.
 const KEPT_TICKET_LEN: usize = 32;
 /// RFC 8446 §4.6.1: clients must not keep tickets longer than a week.
 const MAX_LIFETIME_HINT: u64 = 604_800;
@@ -214,7 +215,7 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
             .integer("%u", 1..=u64::from(u32::MAX))
             .map_err(|_| node.error("`lifetime` must be a positive number"))?;
     }
-    // H2O compatibility: H2O ignores attributes of a disabled method.
+    // H2O compatibility: like H2O, ignores attributes of a disabled method.
     if cache && let Some(node) = attributes.get("cache-store") {
         let words = ["internal", "memcached", "redis"];
         let index = node.one_of(&words)?;
@@ -269,7 +270,7 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
 #[derive(Debug)]
 pub struct Resumption {
     lifetime_secs: u64,
-    /// Sessions of TLS 1.2 by identifier.
+    /// Sessions of TLS 1.2, by identifier.
     ids: Option<SessionCache>,
     tickets: Option<Tickets>,
 }
@@ -283,7 +284,7 @@ struct Tickets {
 
 #[derive(Debug)]
 enum TicketSource {
-    /// This server makes the keys. `kept` has the sessions of TLS 1.3 tickets that allow early data.
+    /// This server generates the keys. `kept` has the sessions of TLS 1.3 tickets that allow early data.
     Internal {
         kept: SessionCache,
     },
@@ -291,7 +292,7 @@ enum TicketSource {
 }
 
 impl Resumption {
-    /// Makes or loads the first ticket keys.
+    /// Generates or loads the first ticket keys.
     pub fn new(settings: &ResumptionSettings) -> Arc<Self> {
         let lifetime_secs = settings.lifetime_secs;
         let tickets = settings.tickets.as_ref().map(|tickets| {
@@ -320,8 +321,8 @@ impl Resumption {
         Arc::new(resumption)
     }
 
-    /// Rotates ticket keys and drops expired sessions where that is due. Handshakes do the same; a periodic call spares them most
-    /// of the work, and forgets keys while there are no handshakes.
+    /// Rotates ticket keys and drops expired sessions, if due. Handshakes do so as well; a periodic call takes most of
+    /// this work from them, and also deletes keys while there are no handshakes.
     pub fn refresh(&self) {
         let now = unix_now();
         if let Some(ids) = &self.ids {
@@ -335,8 +336,8 @@ impl Resumption {
         }
     }
 
-    /// Secrets for the keys of QUIC, one of each ticket key, the active one first; none without tickets. They change when ticket keys
-    /// do.
+    /// Secrets for the keys of QUIC, one per ticket key, the active one first; empty without tickets. They change with
+    /// the ticket keys.
     pub fn quic_secrets(&self) -> Vec<QuicSecret> {
         let Some(tickets) = &self.tickets else {
             return Vec::new();
@@ -357,8 +358,8 @@ impl Resumption {
         self.ids.is_some()
     }
 
-    /// How TLS 1.3 tickets are to be handled for a client that offers `first_ticket`, if any, and announces early
-    /// data or does not.
+    /// How to handle TLS 1.3 tickets for a client, by the first ticket that it offers and by whether it announces early
+    /// data.
     pub(crate) fn ticket_use(
         &self,
         first_ticket: Option<&[u8]>,
@@ -394,7 +395,7 @@ impl Resumption {
         key.seal(plain, binding)
     }
 
-    /// The session of a ticket of either kind. A ticket that brings early data works `once`.
+    /// The session of a ticket of either kind. `once`: the ticket came with early data and cannot be used again.
     fn open(&self, ticket: &[u8], binding: &Binding, once: bool) -> Option<Vec<u8>> {
         let tickets = self.tickets.as_ref()?;
         let now = unix_now();
@@ -425,7 +426,7 @@ impl Tickets {
         match &self.source {
             TicketSource::Internal { .. } => self.rotate(now, lifetime_secs),
             TicketSource::File(file) => {
-                // Another thread holds the lock: it is reading the file.
+                // Another thread is reading the file.
                 let Ok(mut file) = file.try_lock() else {
                     return;
                 };
@@ -444,7 +445,7 @@ impl Tickets {
             return;
         }
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
-        // If another thread has rotated the keys in the meantime, this changes nothing.
+        // Has no effect if another thread has rotated the keys in the meantime.
         if ring.rotate(now, lifetime_secs, self.algorithms).is_err() {
             h2o_log::report!(
                 error,
@@ -454,18 +455,18 @@ impl Tickets {
     }
 }
 
-/// How tickets of TLS 1.3 are handled on a connection.
+/// Handling of TLS 1.3 tickets on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketUse {
     /// New tickets are encrypted sessions.
     Encrypted,
-    /// New tickets are identifiers of sessions kept here, and allow early data.
+    /// New tickets name sessions in memory, and allow early data.
     Kept,
-    /// As `Kept`, and the client sends early data: its ticket cannot be used again.
+    /// Like `Kept`; the client sends early data, so its ticket cannot be used again.
     EarlyData,
 }
 
-/// The tickets of one `ssl` mapping, for rustls.
+/// The tickets of an `ssl` mapping, for rustls.
 #[derive(Debug)]
 pub(crate) struct HostTickets {
     pub(crate) resumption: Arc<Resumption>,
@@ -495,7 +496,7 @@ impl ProducesTickets for HostTickets {
     }
 }
 
-/// The cached sessions of one `ssl` mapping, for rustls.
+/// The cached sessions of an `ssl` mapping, for rustls.
 #[derive(Debug)]
 pub(crate) struct HostSessions {
     pub(crate) resumption: Arc<Resumption>,
@@ -503,10 +504,10 @@ pub(crate) struct HostSessions {
     pub(crate) purpose: Purpose,
 }
 
-/// The kind of session that is cached.
+/// Use of a session cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Identifiers of TLS 1.2.
+    /// Session identifiers of TLS 1.2.
     Ids,
     /// Tickets of TLS 1.3.
     Tickets { once: bool },

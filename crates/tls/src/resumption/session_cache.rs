@@ -1,4 +1,4 @@
-//! A cache of sessions in memory, by the identifier that the client sends back.
+//! Sessions in memory, by the identifier that the client sends.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,16 +6,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::resumption::Binding;
 
-/// Sessions kept at most, and what they may hold together: a session with a client's certificate chain is large.
+/// Most sessions, and most bytes of all together: a session with a client's certificate chain is large.
 const MAX_SESSIONS: usize = 20_480;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Shared by all workers, which come here once per handshake.
+/// Shared by all workers; locked once per handshake.
 #[derive(Debug)]
 pub(crate) struct SessionCache {
     lifetime_secs: u64,
     sessions: Mutex<Sessions>,
-    /// Whether the next session fits without pushing out another one that may still be used.
+    /// Whether another session fits without evicting one that has not expired.
     has_room: AtomicBool,
 }
 
@@ -51,7 +51,7 @@ impl SessionCache {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    /// Keeps a session made at `now` (Unix time); the oldest ones make room.
+    /// Adds a session created at `now` (Unix time), evicting the oldest ones if necessary.
     pub(crate) fn put(&self, id: &[u8], binding: &Binding, value: &[u8], now: u64) {
         let mut sessions = self.lock();
         sessions.drop_expired(now);
@@ -67,26 +67,26 @@ impl SessionCache {
         self.has_room.store(sessions.has_room(), Ordering::Relaxed);
     }
 
-    /// A session, if it was made under the same `binding` and its time has not passed.
+    /// A session, if it was created under the same `binding` and has not expired.
     pub(crate) fn get(&self, id: &[u8], binding: &Binding, now: u64) -> Option<Vec<u8>> {
         let sessions = self.lock();
         let session = sessions.usable(id, binding, now)?;
         Some(session.value.to_vec())
     }
 
-    /// As [`Self::get`], and removes the session.
+    /// Like [`Self::get`], but removes the session.
     pub(crate) fn take(&self, id: &[u8], binding: &Binding, now: u64) -> Option<Vec<u8>> {
         let mut sessions = self.lock();
         sessions.usable(id, binding, now)?;
         sessions.remove(id).map(|session| session.value.to_vec())
     }
 
-    /// Whether [`Self::get`] would find it.
+    /// Whether [`Self::get`] would return a session.
     pub(crate) fn contains(&self, id: &[u8], binding: &Binding, now: u64) -> bool {
         self.lock().usable(id, binding, now).is_some()
     }
 
-    /// `put` and `has_room` drop expired sessions as well; the periodic call does so while there are no handshakes.
+    /// `put` and `has_room` also drop expired sessions; the periodic call is for times without handshakes.
     pub(crate) fn drop_expired(&self, now: u64) {
         let mut sessions = self.lock();
         sessions.drop_expired(now);
@@ -94,13 +94,13 @@ impl SessionCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, Sessions> {
-        // No method leaves the maps at odds with each other when it panics: they only call the allocator.
+        // These methods only call the allocator, so a panic leaves no inconsistent state.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Sessions {
-    /// The bytes of a session yet to come are not known: half of the room is for large ones.
+    /// The size of the next session is unknown: half of the space is reserved for large ones.
     fn has_room(&self) -> bool {
         self.by_age.len() < MAX_SESSIONS && self.bytes < MAX_BYTES / 2
     }
@@ -132,7 +132,7 @@ impl Sessions {
 
     fn drop_oldest(&mut self) {
         if let Some((expires, id)) = self.by_age.pop_front()
-            // The identifier may have been used again since.
+            // The identifier may have been reused since.
             && self.by_id.get(&id).is_some_and(|session| session.expires == expires)
         {
             self.remove(&id);

@@ -11,9 +11,10 @@ use h2o_log::report;
 use crate::clock::unix_now;
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash, TicketKey};
 
-/// Seconds between two checks of the file.
+/// Seconds between checks of the file.
 const POLL_SECS: u64 = 10;
-/// Times above this are taken for milliseconds, which other documentation asks for; as seconds it is the year 5138.
+/// Times above this are taken as milliseconds, which some documentation asks for; as seconds they would be after the
+/// year 5138.
 const MILLISECONDS_FROM: u64 = 100_000_000_000;
 
 /// The attributes of a key.
@@ -57,7 +58,7 @@ pub(crate) const ATTRIBUTES: [Attribute; 6] = [
     ),
 ];
 
-/// The file of a configuration. It is opened with the other resources, so that only the starting user needs to be able to read it.
+/// The configured file. It is opened with the other resources, so that only the starting user must be able to read it.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedTicketFile {
     path: Box<str>,
@@ -80,7 +81,7 @@ impl SharedTicketFile {
         }
     }
 
-    /// What was read when the resources of the configuration were opened; otherwise nothing yet.
+    /// The keys read when the resources were opened; empty before.
     pub(crate) fn take(&self) -> (TicketFile, KeyRing) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, ring) = opened
@@ -94,7 +95,7 @@ impl SharedTicketFile {
 }
 
 impl Resource for SharedTicketFile {
-    /// Faults are reported and do not prevent the start: without keys, clients do full handshakes.
+    /// A failure is reported but does not prevent the start: without keys, clients make full handshakes.
     fn open(&self) -> Result<(), String> {
         let mut file = TicketFile::new(&self.path);
         let ring = file.look(unix_now()).unwrap_or_default();
@@ -104,11 +105,11 @@ impl Resource for SharedTicketFile {
     }
 }
 
-/// The file and what was last seen of it.
+/// The file with its last contents.
 #[derive(Debug)]
 pub(crate) struct TicketFile {
     path: Box<str>,
-    /// Compared as a whole: a file that takes its place may have the same size and times.
+    /// The whole text: a replacement may have the same size and times.
     text: Option<Vec<u8>>,
     next_poll: u64,
 }
@@ -143,7 +144,7 @@ impl TicketFile {
         self.next_poll <= now
     }
 
-    /// As [`Self::poll`], with lines in the error log.
+    /// Like [`Self::poll`], and logs the result.
     pub(crate) fn poll_and_report(&mut self, now: u64) -> Option<KeyRing> {
         let ring = self.look(now)?;
         self.warn_if_exposed();
@@ -164,7 +165,7 @@ impl TicketFile {
         }
     }
 
-    /// With these keys one can resume sessions of others, and decrypt recorded sessions of TLS 1.2.
+    /// Whoever has these keys can resume others' sessions, and decrypt recorded sessions of TLS 1.2.
     fn warn_if_exposed(&self) {
         let path = &*self.path;
         let metadata = fs::metadata(path).ok();
@@ -176,7 +177,7 @@ impl TicketFile {
         }
     }
 
-    /// The keys, if the file has changed. On a failure the old ones stay in use.
+    /// The keys, if the file has changed. If reading fails, the old ones stay in use.
     ///
     /// # Errors
     /// The line for the error log.
@@ -406,7 +407,7 @@ mod tests {
         );
         assert!(!file.is_due(109));
         assert!(file.is_due(110));
-        // With the time of the first one, as copies and backups have it.
+        // With the same mtime, as copies and backups may have.
         let write = |text: &str| {
             let new = directory.path().join("new");
             std::fs::write(&new, text).unwrap();
@@ -423,9 +424,9 @@ mod tests {
         assert!(error.starts_with(&format!(
             "failed to load session ticket secrets from file:{path}:"
         )));
-        // Reported again until it is mended.
+        // Reported again until it is fixed.
         assert!(file.poll(140).is_err());
-        // The text that was good before is nothing new; another key of the same length is.
+        // The last good text is not a change; another key of the same length is.
         write(&entry(&[]));
         assert!(file.poll(150).unwrap().is_none());
         write(&entry(&[("name", &"1".repeat(32))]));

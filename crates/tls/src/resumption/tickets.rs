@@ -1,4 +1,4 @@
-//! Keys that session tickets are encrypted with, and their rotation.
+//! Keys that encrypt session tickets, and their rotation.
 
 use aws_lc_rs::cipher::{
     AES_128, AES_256, DecryptionContext, PaddedBlockDecryptingKey, PaddedBlockEncryptingKey,
@@ -14,10 +14,10 @@ use crate::resumption::Binding;
 
 const NAME_LEN: usize = 16;
 const IV_LEN: usize = 16;
-/// Seconds before a new key encrypts: all servers that share the keys must have read it by then.
+/// Seconds before a new key is used for encryption: all servers that share the keys must have read it by then.
 const ACTIVATION_SECS: u64 = 60;
 
-/// Ciphers a ticket key may be for.
+/// Ciphers of ticket keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketCipher {
     Aes128Cbc,
@@ -25,10 +25,10 @@ pub(crate) enum TicketCipher {
 }
 
 impl TicketCipher {
-    /// What a configuration may say, for messages.
+    /// The configurable names, for messages.
     pub(crate) const NAMES: &str = "`aes-128-cbc` or `aes-256-cbc`";
 
-    /// By OpenSSL's name, in any letter case.
+    /// Finds a cipher by OpenSSL's name, in any letter case.
     pub(crate) fn by_name(name: &str) -> Option<Self> {
         if name.eq_ignore_ascii_case("aes-256-cbc") {
             Some(Self::Aes256Cbc)
@@ -47,7 +47,7 @@ impl TicketCipher {
     }
 }
 
-/// Hash functions that the HMAC of a ticket key may be made with.
+/// Hash functions for the HMAC of a ticket key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketHash {
     /// HMAC with SHA-1 is safe: it does not need collision resistance (RFC 6194 §3.3).
@@ -58,10 +58,10 @@ pub(crate) enum TicketHash {
 }
 
 impl TicketHash {
-    /// What a configuration may say, for messages.
+    /// The configurable names, for messages.
     pub(crate) const NAMES: &str = "`sha1`, `sha256`, `sha384` or `sha512`";
 
-    /// By one of the names in use, in any letter case, with a hyphen or without.
+    /// Finds a hash function by name, in any letter case, with or without a hyphen.
     pub(crate) fn by_name(name: &str) -> Option<Self> {
         match &*name.to_ascii_lowercase() {
             "sha1" | "sha-1" => Some(Self::Sha1),
@@ -81,7 +81,8 @@ impl TicketHash {
         }
     }
 
-    /// The key of the HMAC has the hash's block size (H2O compatibility: such keys are shared between servers).
+    /// The HMAC key has the block size of the hash. H2O compatibility: H2O's keys have this size, and servers may share
+    /// them.
     fn key_len(self) -> usize {
         self.hmac().digest_algorithm().block_len()
     }
@@ -101,13 +102,13 @@ impl TicketAlgorithms {
     }
 }
 
-/// What the keys of connection ids, tokens and resets of QUIC are derived from. H2O compatibility: servers that share ticket keys
-/// share these.
+/// The secret from which keys of QUIC connection ids, tokens and resets are derived. H2O compatibility: as in H2O,
+/// servers that share ticket keys share these.
 #[derive(Clone, PartialEq, Eq)]
 pub struct QuicSecret {
     /// The first byte of the ticket key's name.
     pub number: u8,
-    /// Whoever has it cannot open tickets.
+    /// Does not allow to decrypt tickets.
     pub secret: [u8; 32],
 }
 
@@ -129,24 +130,24 @@ impl fmt::Debug for QuicSecret {
     }
 }
 
-/// One key.
+/// A ticket key.
 #[derive(Debug)]
 pub(crate) struct TicketKey {
     name: [u8; NAME_LEN],
     encrypting: PaddedBlockEncryptingKey,
     decrypting: PaddedBlockDecryptingKey,
     mac: hmac::Key,
-    /// Unix times; the key encrypts between them.
+    /// Unix times between which the key encrypts.
     not_before: u64,
     not_after: u64,
     quic_secret: QuicSecret,
 }
 
 impl TicketKey {
-    /// `material` has [`TicketAlgorithms::material_len`] bytes.
+    /// `material` must have [`TicketAlgorithms::material_len`] bytes.
     ///
     /// # Errors
-    /// If it has not.
+    /// If it has another length.
     pub(crate) fn new(
         name: [u8; NAME_LEN],
         algorithms: TicketAlgorithms,
@@ -195,7 +196,7 @@ impl TicketKey {
         )
     }
 
-    /// Name, IV, encrypted state and MAC. The MAC covers `binding` too, which is not sent.
+    /// Returns name, IV, encrypted state and MAC. The MAC also covers `binding`, which is not sent.
     pub(crate) fn seal(&self, plain: &[u8], binding: &Binding) -> Option<Vec<u8>> {
         let mut state = plain.to_vec();
         let context = self.encrypting.encrypt(&mut state).ok()?;
@@ -209,7 +210,7 @@ impl TicketKey {
         Some(ticket)
     }
 
-    /// The reverse of [`Self::seal`]; `None` unless all of it, and `binding`, are what this key has sealed.
+    /// Reverses [`Self::seal`]; `None` unless this key sealed the ticket with this `binding`.
     pub(crate) fn open(&self, ticket: &[u8], binding: &Binding) -> Option<Vec<u8>> {
         let sealed_len = ticket.len().checked_sub(self.tag_len())?;
         let (sealed, tag) = ticket.split_at(sealed_len);
@@ -218,7 +219,7 @@ impl TicketKey {
         if *name != self.name {
             return None;
         }
-        // Compared in constant time, and before anything is decrypted.
+        // Compared in constant time, before anything is decrypted.
         let mut authenticated = sealed.to_vec();
         authenticated.extend_from_slice(binding);
         hmac::verify(&self.mac, &authenticated, tag).ok()?;
@@ -250,14 +251,14 @@ impl TicketKey {
 pub(crate) struct KeyRing(Vec<Arc<TicketKey>>);
 
 impl KeyRing {
-    /// Orders `keys` by the time they become active.
+    /// Sorts `keys` by the time they become active.
     pub(crate) fn new(keys: Vec<TicketKey>) -> Self {
         let mut keys: Vec<_> = keys.into_iter().map(Arc::new).collect();
         keys.sort_by_key(|key| std::cmp::Reverse(key.not_before));
         Self(keys)
     }
 
-    /// The key new tickets are made with.
+    /// The key that encrypts new tickets.
     pub(crate) fn active(&self, now: u64) -> Option<&Arc<TicketKey>> {
         let newest = self.0.iter().find(|key| key.not_before <= now);
         newest.filter(|key| key.is_usable(now))
@@ -272,7 +273,8 @@ impl KeyRing {
         active.into_iter().chain(self.0.iter().filter(is_other))
     }
 
-    /// The key that encrypted `ticket`, unless it has expired. A key that is not active yet counts: other servers may use it.
+    /// The key that encrypted `ticket`, unless it has expired. It need not be active yet: another server may already
+    /// use it.
     pub(crate) fn key_of(&self, ticket: &[u8], now: u64) -> Option<&Arc<TicketKey>> {
         let name = ticket.first_chunk::<NAME_LEN>()?;
         let key = self.0.iter().find(|key| key.name == *name);
@@ -289,7 +291,8 @@ impl KeyRing {
                 .is_none_or(|newest| newest.not_before + lifetime_secs / 4 <= now)
     }
 
-    /// Drops expired keys and makes a new one when none is usable or the newest is a quarter of its life old.
+    /// Drops expired keys, and generates a new one if none is usable or the newest has reached a quarter of its
+    /// lifetime.
     ///
     /// # Errors
     /// If the random number generator fails.
@@ -313,7 +316,7 @@ impl KeyRing {
         };
         let key = loop {
             let key = TicketKey::generate(algorithms, not_before, lifetime_secs)?;
-            // The first byte of the name is the key's number in QUIC tokens (H2O compatibility).
+            // The first byte of the name is the key's number in QUIC tokens (H2O compatibility: as in H2O).
             if self.0.iter().all(|other| other.name[0] != key.name[0]) {
                 break key;
             }
@@ -357,14 +360,14 @@ mod tests {
         assert!(ring.is_stale(1900, LIFETIME));
         rotate(&mut ring, 1900);
         assert_eq!(times(&ring), [(1960, 5560), (1000, 4600)]);
-        // The new key is active 60 s later.
+        // The new key becomes active 60 s later.
         let name = |ring: &KeyRing, now| ring.active(now).map(|key| key.not_before);
         assert_eq!(name(&ring, 1959), Some(1000));
         assert_eq!(name(&ring, 1960), Some(1960));
-        // After a quiet time only what is still valid is kept, and used.
+        // After a time without rotation, only a valid key is kept and used.
         rotate(&mut ring, 4600);
         assert_eq!(times(&ring), [(4660, 8260), (1960, 5560)]);
-        // None is usable: at once.
+        // None is usable: the new key is active at once.
         rotate(&mut ring, 9000);
         assert_eq!(times(&ring), [(9000, 12_600)]);
         assert_eq!(name(&ring, 12_600), None);
@@ -450,7 +453,7 @@ mod tests {
         let ticket = ring.active(1000).unwrap().seal(b"x", &ONE).unwrap();
         assert!(ring.key_of(&ticket, 4599).is_some());
         assert!(ring.key_of(&ticket, 4600).is_none());
-        // Clocks of several servers differ.
+        // The clocks of the servers may differ.
         assert!(ring.key_of(&ticket, 999).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The TLS side of a listener: which configuration answers which client.
+//! The TLS configurations of a listener, and which of them a client gets.
 
 use std::sync::Arc;
 
@@ -16,46 +16,46 @@ use crate::settings::TlsSettings;
 use crate::suites;
 use crate::versions::Version;
 
-/// Makes the TLS connections of one listener.
+/// Creates the TLS connections of a listener.
 pub struct TlsAcceptor {
     /// At least one, in order of definition.
     entries: Vec<HostConfigs>,
     /// The names of all entries.
     names: HostTable,
-    /// For each name, by its place in `names`, the index of its entry.
+    /// For each name, by its position in `names`, the index of its entry.
     entry_of: Vec<usize>,
-    /// The first entry once more, for clients with a name that rustls would refuse: it counts as none and is hidden from rustls.
+    /// The first entry again, for clients whose SNI rustls would refuse: the name is ignored, and hidden from rustls.
     nameless: HostConfigs,
     alpn: Vec<Vec<u8>>,
     resumption: Arc<Resumption>,
     may_offload: bool,
 }
 
-/// The configuration for one client.
+/// The configuration for a client.
 pub(crate) struct ChosenConfig {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) server_name: Option<Box<str>>,
-    /// Where the type of the `server_name` extension stands in the ClientHello, if the name is to be hidden.
+    /// Position of the type of the `server_name` extension in the ClientHello, if the name must be hidden.
     pub(crate) odd_name_at: Option<usize>,
-    /// The `client-ca-file` that the client must show a certificate of.
+    /// The `client-ca-file` for which the client must present a certificate.
     pub(crate) client_authority: Option<Arc<str>>,
-    /// Whether the kernel may encrypt what is sent once the handshake is complete.
+    /// Whether the kernel may encrypt sent data after the handshake (kTLS).
     pub(crate) may_offload: bool,
 }
 
-/// The configuration for one client of QUIC.
+/// The configuration for a QUIC client.
 #[derive(Clone, Debug)]
 pub struct QuicChoice {
     /// For `rustls::quic`.
     pub config: Arc<ServerConfig>,
-    /// The name the client has asked for.
+    /// The server name that the client sent.
     pub server_name: Option<Box<str>>,
-    /// The `client-ca-file` that the client must show a certificate of.
+    /// The `client-ca-file` for which the client must present a certificate.
     pub client_authority: Option<Arc<str>>,
 }
 
 impl QuicChoice {
-    /// What a handshake with this choice has negotiated.
+    /// The parameters that a handshake with this configuration has negotiated.
     pub fn info(&self, suite: CipherSuite, alpn: Option<&[u8]>, resumed: bool) -> TlsInfo {
         TlsInfo {
             server_name: self.server_name.clone(),
@@ -65,7 +65,7 @@ impl QuicChoice {
     }
 }
 
-/// What a handshake with a backend over QUIC has negotiated.
+/// The parameters that a QUIC handshake with a backend has negotiated.
 pub fn quic_client_info(suite: CipherSuite, alpn: Option<&[u8]>, resumed: bool) -> TlsInfo {
     let (cipher, cipher_bits) = suites::describe(suite);
     TlsInfo {
@@ -80,8 +80,8 @@ pub fn quic_client_info(suite: CipherSuite, alpn: Option<&[u8]>, resumed: bool) 
 }
 
 impl TlsAcceptor {
-    /// `entries` in order of definition, `names` with the entry of each, the first that matches wins; `alpn` in order of
-    /// preference.
+    /// `entries` in order of definition; `names` with the entry of each, of which the first match wins; `alpn` in order
+    /// of preference.
     ///
     /// # Errors
     /// What is wrong with an entry as a whole.
@@ -94,10 +94,10 @@ impl TlsAcceptor {
         Self::with_carrier(entries, names, resumption, alpn, Carrier::Records)
     }
 
-    /// The same for QUIC: [`Self::choose_for_quic`] is asked.
+    /// Like [`Self::new`], for QUIC: use [`Self::choose_for_quic`].
     ///
     /// # Errors
-    /// What is wrong with an entry as a whole, such as that it has no TLS 1.3.
+    /// What is wrong with an entry as a whole, such as a lack of TLS 1.3.
     pub fn for_quic(
         entries: &[Arc<TlsSettings>],
         names: Vec<(HostName, usize)>,
@@ -126,7 +126,7 @@ impl TlsAcceptor {
         let mut entry_of = Vec::new();
         for (HostName { name, .. }, entry) in names {
             hosts.push(Host {
-                // H2O compatibility: a host's certificate is chosen by its name alone, whatever its port.
+                // H2O compatibility: H2O chooses a host's certificate by name alone, whatever the port.
                 name: HostName { name, port: None },
                 strict: true,
                 ..Host::default()
@@ -150,7 +150,7 @@ impl TlsAcceptor {
         })
     }
 
-    /// Whether the kernel may encrypt what is sent on established connections, once the driver asks for it.
+    /// Sets whether the kernel may encrypt sent data (kTLS), once the driver asks for it.
     pub fn offload(self, may_offload: bool) -> Self {
         Self {
             may_offload,
@@ -158,13 +158,13 @@ impl TlsAcceptor {
         }
     }
 
-    /// A connection that has received nothing yet.
+    /// A new connection.
     pub fn accept(self: &Arc<Self>) -> TlsConnection {
         TlsConnection::new(Arc::clone(self))
     }
 
-    /// The entry for the name a client asks for; the first one for other names and for none (H2O compatibility: no
-    /// `unrecognized_name` alert).
+    /// The entry for a client's server name; the first entry for unknown names and for none (H2O compatibility: like
+    /// H2O, sends no `unrecognized_name` alert).
     fn entry(&self, server_name: Option<&[u8]>) -> &HostConfigs {
         server_name
             .and_then(|name| self.names.select(name, Scheme::Https))
@@ -173,7 +173,7 @@ impl TlsAcceptor {
             })
     }
 
-    /// The configuration for the client of that ClientHello.
+    /// The configuration for the client of this ClientHello.
     pub(crate) fn choose(&self, hello: &ClientHello<'_>) -> ChosenConfig {
         let entry = match hello.odd_name_at {
             Some(_) => &self.nameless,
@@ -192,8 +192,8 @@ impl TlsAcceptor {
         }
     }
 
-    /// The configuration for the client of QUIC that has sent this ClientHello (RFC 8446 §4.1.2), message header and all. A name that
-    /// rustls would refuse is hidden in it. rustls refuses a malformed message, whatever configuration it gets.
+    /// The configuration for the QUIC client of this ClientHello (RFC 8446 §4.1.2), which includes the message header.
+    /// A name that rustls would refuse is hidden in it. rustls refuses a malformed message with any configuration.
     pub fn choose_for_quic(&self, client_hello: &mut [u8]) -> QuicChoice {
         let hello = ClientHello::parse(client_hello).unwrap_or_default();
         let entry = match hello.odd_name_at {
@@ -212,7 +212,7 @@ impl TlsAcceptor {
         choice
     }
 
-    /// The configuration for what does not look like a ClientHello.
+    /// The configuration for bytes that are not a ClientHello.
     pub(crate) fn default_choice(&self) -> ChosenConfig {
         ChosenConfig {
             config: Arc::clone(self.entries[0].for_malformed()),

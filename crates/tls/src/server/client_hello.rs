@@ -1,6 +1,7 @@
-//! Reads the ClientHello (RFC 8446 §4.1.2) before rustls does, to choose the configuration that answers it. `rustls::server::Acceptor`
-//! would show the server name and the application protocols, but not the tickets, early data and versions that the choice depends
-//! on. rustls reads the message again in full and refuses it if need be: a ClientHello that is malformed here gets rustls' alert.
+//! Parses the ClientHello (RFC 8446 §4.1.2) ahead of rustls, to choose a configuration for the client.
+//! `rustls::server::Acceptor` would show server name and application protocols, but not the tickets, early data and
+//! versions that the choice depends on. rustls parses the message again in full; it also refuses one that is malformed
+//! here, with its own alert.
 
 use crate::record::framing::{ContentType, HEADER_LEN, MAX_PLAINTEXT_LEN, complete_len};
 use crate::server::server_name;
@@ -9,7 +10,7 @@ use crate::server::server_name;
 pub(crate) const CLIENT_HELLO: u8 = 1;
 /// HandshakeType and length.
 const MESSAGE_HEADER_LEN: usize = 4;
-/// The longest message looked at; the same limit rustls has.
+/// Longest message that is parsed; rustls has the same limit.
 const MAX_MESSAGE_LEN: usize = 0xffff;
 
 /// Types of extensions.
@@ -29,45 +30,46 @@ mod certificate_type {
     pub(crate) const RAW_PUBLIC_KEY: u8 = 2;
 }
 
-/// Puts the ClientHello together from records, each of which is read once.
+/// Assembles the ClientHello from records, each of which is read once.
 #[derive(Default)]
 pub(crate) struct ClientHelloReader {
-    /// Where the next record begins.
+    /// Start of the next record.
     next_record: usize,
     message: Vec<u8>,
 }
 
-/// How much of a ClientHello has been received.
+/// State of the ClientHello.
 pub(crate) enum HelloStatus<'a> {
     NeedMore,
     Complete(ClientHello<'a>),
-    /// The beginning of an HTTP request.
+    /// The start of an HTTP request.
     ClearText,
-    /// The beginning is not that of a ClientHello, or the message breaks its own lengths.
+    /// Not a ClientHello, or one with inconsistent lengths.
     Malformed,
 }
 
-/// The parts of a ClientHello that decide about the configuration.
+/// The parts of a ClientHello that decide on the configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientHello<'a> {
     /// A name that rustls accepts, or an address.
     pub(crate) server_name: Option<&'a [u8]>,
-    /// Where the type of the `server_name` extension stands in the message, if rustls would refuse the name; it then counts as none.
+    /// Position of the type of the `server_name` extension in the message, if rustls would refuse the name;
+    /// `server_name` is then `None`.
     pub(crate) odd_name_at: Option<usize>,
-    /// Whether the client accepts, or would send, raw public keys and no certificates.
+    /// Whether the client accepts, or would send, only raw public keys and no certificates.
     pub(crate) wants_raw_public_keys: bool,
-    /// The list of protocol names as it stands on the wire.
+    /// The list of protocol names in its encoded form.
     alpn: Option<&'a [u8]>,
     /// Whether TLS 1.3 is offered.
     pub(crate) offers_tls13: bool,
-    /// Whether early data follows.
+    /// Whether early data will follow.
     pub(crate) early_data: bool,
     /// The first ticket offered for resumption in TLS 1.3.
     pub(crate) first_ticket: Option<&'a [u8]>,
 }
 
 impl ClientHelloReader {
-    /// Reads what has been received from the beginning of the connection on; `received` only grows between calls.
+    /// Reads the bytes received since the start of the connection; `received` must only grow between calls.
     pub(crate) fn read(&mut self, received: &[u8]) -> HelloStatus<'_> {
         if self.next_record == 0
             && let Some(status) = detect_http(received)
@@ -98,7 +100,8 @@ impl ClientHelloReader {
         }
     }
 
-    /// After [`HelloStatus::Complete`]: what was `received`, with the name hidden in the ClientHello, which gets records of its own.
+    /// After [`HelloStatus::Complete`]: the bytes of `received` with the name hidden. The ClientHello gets records of
+    /// its own.
     pub(crate) fn with_hidden_name(mut self, received: &[u8], odd_name_at: usize) -> Vec<u8> {
         server_name::hide(&mut self.message, odd_name_at);
         let mut out = Vec::with_capacity(received.len());
@@ -115,7 +118,7 @@ impl ClientHelloReader {
         out
     }
 
-    /// The ClientHello as far as it has come.
+    /// The part of the ClientHello received so far.
     pub(crate) fn message(&self) -> &[u8] {
         &self.message
     }
@@ -136,10 +139,11 @@ impl ClientHelloReader {
     }
 }
 
-/// Methods have up to this many letters (RFC 9110 §16.1.2 lists `UPDATEREDIRECTREF` and `VERSION-CONTROL`).
+/// Longest method (RFC 9110 §16.1.2 lists `UPDATEREDIRECTREF` and `VERSION-CONTROL`).
 const MAX_METHOD_LEN: usize = 17;
 
-/// A method and a blank are how a request in clear text begins; `None` if it does not. No ContentType is a letter.
+/// Detects a clear-text request, which begins with a method and a space; `None` if it does not. No ContentType is a
+/// letter.
 fn detect_http(received: &[u8]) -> Option<HelloStatus<'static>> {
     let letters = received.iter().take_while(|byte| byte.is_ascii_uppercase());
     match (letters.count(), received) {
@@ -154,11 +158,11 @@ fn detect_http(received: &[u8]) -> Option<HelloStatus<'static>> {
 }
 
 impl<'a> ClientHello<'a> {
-    /// Reads the message, from its HandshakeType on; `None` if it breaks its own lengths.
+    /// Parses the message, starting with its HandshakeType; `None` if its lengths are inconsistent.
     pub(crate) fn parse(message: &'a [u8]) -> Option<Self> {
         let mut reader = before_extensions(message)?;
         let mut hello = Self::default();
-        // RFC 5246 §7.4.1.2: extensions may be missing altogether.
+        // RFC 5246 §7.4.1.2: there may be no extensions.
         let mut extensions = if reader.0.is_empty() {
             Reader(&[])
         } else {
@@ -195,7 +199,7 @@ impl<'a> ClientHello<'a> {
         Some(hello)
     }
 
-    /// Whether the client offers protocols but none of `ours`.
+    /// Whether the client offers protocols, but none of `ours`.
     pub(crate) fn alpn_mismatch(&self, ours: &[Vec<u8>]) -> bool {
         let Some(list) = self.alpn else {
             return false;
@@ -210,7 +214,7 @@ impl<'a> ClientHello<'a> {
     }
 }
 
-/// A ClientHello from behind its compression methods on.
+/// Skips a ClientHello up to its extensions.
 fn before_extensions(message: &[u8]) -> Option<Reader<'_>> {
     let mut reader = Reader(message);
     reader.take(MESSAGE_HEADER_LEN + 2 + 32)?; // legacy_version, random
@@ -220,7 +224,8 @@ fn before_extensions(message: &[u8]) -> Option<Reader<'_>> {
     Some(reader)
 }
 
-/// Where in a ClientHello the type of an extension stands. `message` begins with the HandshakeType; its end may be missing.
+/// Position of the type of an extension in a ClientHello. `message` begins with the HandshakeType; its end may be
+/// missing.
 pub(crate) fn extension_at(message: &[u8], wanted: u16) -> Option<usize> {
     let mut reader = before_extensions(message)?;
     reader.u16()?; // length of all extensions
@@ -233,7 +238,7 @@ pub(crate) fn extension_at(message: &[u8], wanted: u16) -> Option<usize> {
     }
 }
 
-/// RFC 6066 §3: the first name of type `host_name`.
+/// The first name of type `host_name` (RFC 6066 §3).
 fn parse_server_name(data: &[u8]) -> Option<&[u8]> {
     let mut list = Reader(Reader(data).vector16()?);
     match list.take(1)? {
@@ -242,13 +247,13 @@ fn parse_server_name(data: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// RFC 8446 §4.2.11.
+/// The first identity of the `pre_shared_key` extension (RFC 8446 §4.2.11).
 fn parse_first_ticket(data: &[u8]) -> Option<&[u8]> {
     let mut identities = Reader(Reader(data).vector16()?);
     identities.vector16()
 }
 
-/// Takes fields off the front of bytes.
+/// Reads fields from the front of the bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -262,13 +267,13 @@ impl<'a> Reader<'a> {
         Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
     }
 
-    /// Bytes that are preceded by their number in one byte.
+    /// A vector with a length of one byte.
     fn vector8(&mut self) -> Option<&'a [u8]> {
         let len = self.take(1)?[0];
         self.take(usize::from(len))
     }
 
-    /// Bytes that are preceded by their number in two bytes.
+    /// A vector with a length of two bytes.
     fn vector16(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()?;
         self.take(usize::from(len))
@@ -335,7 +340,7 @@ mod tests {
             assert_eq!(hello, ClientHello::default());
             assert!(!hello.alpn_mismatch(&[]));
         });
-        // Less than the whole is no more than a beginning, and one look at each byte is enough.
+        // A part is reported as incomplete, and each byte is read only once.
         let mut reader = ClientHelloReader::default();
         for len in 0..full.len() {
             assert!(
@@ -397,7 +402,7 @@ mod tests {
             b"get / HTTP/1.1\r\n\r\n",
             b"GETTING-ON / HTTP/1.1",
             b"\x80\x2e\x01\x03\x01",
-            // An empty record; a message of another type; one that is too long.
+            // An empty record; a message of another type; a message that is too long.
             &[22, 3, 1, 0, 0],
             &[22, 3, 1, 0, 1, 2],
             &[22, 3, 1, 0, 4, 1, 1, 0, 0],
@@ -414,7 +419,7 @@ mod tests {
                 bytes.escape_ascii()
             );
         }
-        // Extensions that are malformed inside are as good as absent.
+        // Malformed extensions count as absent.
         for extensions in [
             extension(0, &[0, 9, 0]),
             extension(0, &vector16(&[1, 0, 1, b'x'])),

@@ -1,4 +1,4 @@
-//! The configurations of rustls that a listener needs for each of its `ssl` mappings.
+//! The rustls configurations of a listener, several for each of its `ssl` mappings.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use crate::settings::TlsSettings;
 use crate::settings::identity::Resolver;
 use crate::versions::Version;
 
-/// Most bytes of early data taken from one client. H2O compatibility: H2O takes as many.
+/// Most bytes of early data from one client. H2O compatibility: H2O has the same limit.
 const MAX_EARLY_DATA_LEN: u32 = 8192;
 
-/// What carries the messages of TLS.
+/// The transport of TLS messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     /// Records over a stream (RFC 8446 §5).
     Records,
-    /// QUIC (RFC 9001 §4). Its windows limit early data, and tickets must not (§4.6.1).
+    /// QUIC (RFC 9001 §4). Its flow control limits early data, and tickets must not (§4.6.1).
     Quic,
 }
 
@@ -36,26 +36,26 @@ impl Carrier {
     }
 }
 
-/// The rustls configurations of one `ssl` mapping, which serves the hosts it stands at: one for each kind of client. They differ in
-/// what rustls has no choice by client for; certificates, client authentication, suites and groups are those of the mapping in all.
+/// The rustls configurations of one `ssl` mapping: one for each kind of client. They differ in settings that rustls
+/// cannot choose per client; certificates, client authentication, suites and groups are the same in all.
 pub(crate) struct HostConfigs {
     binding: Binding,
-    /// The `client-ca-file` that clients must show a certificate of.
+    /// The `client-ca-file` for which clients must present a certificate.
     pub(crate) client_authority: Option<Arc<str>>,
     has_tls13: bool,
-    /// TLS 1.3; the ways of [`TicketUse`].
+    /// TLS 1.3, for the cases of [`TicketUse`].
     encrypted_tickets: Arc<ServerConfig>,
     kept_tickets: Arc<ServerConfig>,
     early_data: Arc<ServerConfig>,
-    /// Older clients.
+    /// TLS 1.2.
     tls12: Arc<ServerConfig>,
-    /// Older clients that offer only application protocols we do not have: they are served without one. RFC 7301 §3.2 would have
-    /// the server refuse them. H2O compatibility: H2O serves them.
+    /// TLS 1.2 clients that offer only unknown application protocols are served without one. H2O compatibility: H2O
+    /// serves them, although RFC 7301 §3.2 asks for a refusal.
     tls12_without_alpn: Arc<ServerConfig>,
 }
 
 impl HostConfigs {
-    /// `hides_name`: for clients whose server name has to be hidden from rustls.
+    /// `hides_name`: for clients whose server name must be hidden from rustls.
     ///
     /// # Errors
     /// What is wrong with the mapping as a whole.
@@ -86,7 +86,7 @@ impl HostConfigs {
         })
     }
 
-    /// The configuration for the client of that ClientHello; `alpn` are the protocols of the listener.
+    /// The configuration for the client of this ClientHello; `alpn` are the protocols of the listener.
     pub(crate) fn select(
         &self,
         hello: &ClientHello<'_>,
@@ -102,7 +102,7 @@ impl HostConfigs {
         }
     }
 
-    /// For a client of QUIC, which has TLS 1.3 only. rustls refuses others with its alert.
+    /// For a QUIC client, which has TLS 1.3 only. rustls refuses others with its alert.
     pub(crate) fn select_tls13(
         &self,
         hello: &ClientHello<'_>,
@@ -119,20 +119,20 @@ impl HostConfigs {
         self.has_tls13
     }
 
-    /// For what does not look like a ClientHello: rustls refuses it with its alert.
+    /// For bytes that are not a ClientHello: rustls refuses them with its alert.
     pub(crate) fn for_malformed(&self) -> &Arc<ServerConfig> {
         &self.tls12
     }
 }
 
-/// Makes the configurations of one mapping.
+/// Builds the configurations of one mapping.
 struct ConfigBuilder<'a> {
     settings: &'a TlsSettings,
     resumption: &'a Arc<Resumption>,
     binding: Binding,
     alpn: &'a [Vec<u8>],
     carrier: Carrier,
-    /// Whether the server name of the clients is hidden from rustls.
+    /// Whether the clients' server name is hidden from rustls.
     hides_name: bool,
 }
 
@@ -160,7 +160,7 @@ impl ConfigBuilder<'_> {
             TicketUse::EarlyData => {
                 config.session_storage = sessions(true);
                 config.max_early_data_size = self.carrier.max_early_data_len();
-                // The answer to early data need not wait for the client's Finished.
+                // The response to early data may be sent before the client's Finished.
                 config.send_half_rtt_data = true;
             }
         }
@@ -177,8 +177,8 @@ impl ConfigBuilder<'_> {
         Ok(Arc::new(config))
     }
 
-    /// Every configuration allows the versions of the entry, whichever it will be used for: rustls then marks a
-    /// downgrade as it should (RFC 8446 §4.1.3).
+    /// Every configuration allows all versions of the entry, although each serves one: only then does rustls mark a
+    /// downgrade correctly (RFC 8446 §4.1.3).
     fn base(
         &self,
         groups: &[&'static dyn SupportedKxGroup],
@@ -236,8 +236,8 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// A digest of the leaf certificates and of the authorities for client certificates. How many there are of the former is part of
-/// it: no other list of certificates and authorities comes to the same.
+/// A digest of the leaf certificates and of the client authorities. It includes the number of leaf certificates, so
+/// that no other combination gives the same digest.
 pub(crate) fn binding(settings: &TlsSettings) -> Binding {
     let mut context = digest::Context::new(&digest::SHA256);
     let leaves = settings

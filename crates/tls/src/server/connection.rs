@@ -1,4 +1,4 @@
-//! One TLS connection, without its socket: bytes in, bytes and plaintext out.
+//! A TLS connection with a client, without its socket.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use crate::server::acceptor::TlsAcceptor;
 use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 use crate::server::handshake::{ServerHandshake, TLS13_OVERHEAD};
 
-/// The server's side of one connection.
+/// The server role of a connection.
 pub struct TlsConnection {
     state: State,
     info: TlsInfo,
 }
 
 enum State {
-    /// The ClientHello, which decides about the configuration, has not come in whole.
+    /// Waiting for the complete ClientHello, by which the configuration is chosen.
     ClientHello {
         acceptor: Arc<TlsAcceptor>,
         received: Vec<u8>,
         reader: ClientHelloReader,
     },
-    /// rustls is at work. Boxed, like the reader's buffers: nothing of this is kept afterwards.
+    /// rustls performs the handshake. Boxed, like the reader's buffers: only needed until it is complete.
     Handshake(Box<ServerHandshake>),
     Established(Box<Traffic>),
     /// Failed, or closed by the peer during the handshake.
@@ -45,11 +45,11 @@ impl TlsConnection {
         }
     }
 
-    /// Takes bytes from the peer; records in `input` are decrypted where they stand. Plaintext is appended to `plain`,
-    /// what is to be sent to `out`. An incomplete record is kept until its end comes.
+    /// Processes bytes from the client; records in `input` are decrypted in place. Appends plaintext to `plain`, and
+    /// bytes to send to `out`. Keeps an incomplete record until the rest arrives.
     ///
     /// # Errors
-    /// What ends the connection. The alert for it is in `out`; nothing else may be sent.
+    /// The connection has ended. The alert is in `out`; nothing else may be sent.
     pub fn receive(
         &mut self,
         input: &mut [u8],
@@ -79,7 +79,7 @@ impl TlsConnection {
         }
     }
 
-    /// As [`Self::receive`], before the connection is established.
+    /// Like [`Self::receive`], before the connection is established.
     fn advance(
         &mut self,
         input: &mut [u8],
@@ -112,7 +112,7 @@ impl TlsConnection {
                     }
                     HelloStatus::Complete(hello) => acceptor.choose(&hello),
                     HelloStatus::ClearText => return Err(TlsError::ClearText),
-                    // rustls finds the words for what is wrong.
+                    // rustls reports the error.
                     HelloStatus::NeedMore | HelloStatus::Malformed => acceptor.default_choice(),
                 };
                 if let Some(at) = choice.odd_name_at {
@@ -163,7 +163,7 @@ impl TlsConnection {
     /// Appends `plain` to `out` as application data.
     ///
     /// # Errors
-    /// [`TlsError::NotReady`] during a handshake (in answer to early data it is allowed), [`TlsError::Closed`] after
+    /// [`TlsError::NotReady`] during a handshake (except in response to early data), [`TlsError::Closed`] after
     /// [`Self::close_notify`], [`TlsError::KeysExhausted`].
     pub fn encrypt(&mut self, plain: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
         match &mut self.state {
@@ -174,7 +174,7 @@ impl TlsConnection {
         }
     }
 
-    /// As [`Self::encrypt`], for a head and a body that lie in different places; records are filled across borders.
+    /// Like [`Self::encrypt`], for a head and a body in separate buffers; records are filled across the border.
     ///
     /// # Errors
     /// Those of [`Self::encrypt`].
@@ -191,7 +191,7 @@ impl TlsConnection {
         }
     }
 
-    /// Says that nothing more will be sent. Before the client can read that, the connection is closed silently.
+    /// Appends close_notify to `out`. Without effect while the client cannot decrypt it yet.
     pub fn close_notify(&mut self, out: &mut OutputBuffer) {
         match &mut self.state {
             State::Established(traffic) => traffic.close_notify(out),
@@ -200,8 +200,8 @@ impl TlsConnection {
         }
     }
 
-    /// The keys with which the kernel can go on sending from here, and how many records they are good for; `None` during a
-    /// handshake, and if that is not wanted.
+    /// The keys with which the kernel can continue sending, and the number of records that they may protect; `None`
+    /// during a handshake, and if kTLS is not wanted.
     pub fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
         match &self.state {
             State::Established(traffic) => traffic.kernel_keys(),
@@ -209,15 +209,15 @@ impl TlsConnection {
         }
     }
 
-    /// Notes whether the kernel has taken the keys. If it has, [`Self::encrypt`] is of no use any more, and what else is to be
-    /// sent is in [`Self::take_controls`]. If it has not, it is not asked again.
+    /// Records whether the kernel accepted the keys. If it did, [`Self::encrypt`] cannot be used any more, and records
+    /// other than application data are in [`Self::take_controls`]. If not, it is not asked again.
     pub fn on_handed_over(&mut self, is_in_kernel: bool) {
         if let State::Established(traffic) = &mut self.state {
             traffic.on_handed_over(is_in_kernel);
         }
     }
 
-    /// What the kernel is to send and do since the last call.
+    /// Takes the actions for the kernel.
     pub fn take_controls(&mut self) -> Vec<Control> {
         match &mut self.state {
             State::Established(traffic) => traffic.take_controls(),
@@ -225,7 +225,7 @@ impl TlsConnection {
         }
     }
 
-    /// Bytes a record adds to its content.
+    /// Bytes that a record adds to its plaintext.
     pub fn record_overhead(&self) -> usize {
         match &self.state {
             State::Established(traffic) => traffic.overhead(),
@@ -233,7 +233,7 @@ impl TlsConnection {
         }
     }
 
-    /// From now on, records have that many bytes of plaintext. Not during the handshake, where little is sent.
+    /// Sets the plaintext bytes per record. Without effect during the handshake, when little is sent.
     pub fn choose_record_size(&mut self, plain_len: usize) {
         match &mut self.state {
             State::Established(traffic) => traffic.choose_record_size(plain_len),
@@ -254,7 +254,7 @@ impl TlsConnection {
         }
     }
 
-    /// Whether the peer has begun a handshake that is not complete.
+    /// Whether the client has begun a handshake that is not complete.
     pub fn is_handshaking(&self) -> bool {
         match &self.state {
             State::ClientHello { received, .. } => !received.is_empty(),
@@ -263,7 +263,7 @@ impl TlsConnection {
         }
     }
 
-    /// What was negotiated; empty before the handshake is complete or has brought early data.
+    /// The negotiated parameters; empty before the handshake is complete or has brought early data.
     pub fn info(&self) -> TlsInfo {
         self.info.clone()
     }

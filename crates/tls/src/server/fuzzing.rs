@@ -3,11 +3,11 @@
 use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 use crate::server::server_name;
 
-/// What a [`ClientHelloReader`] has seen, without what it borrows.
+/// Result of a [`ClientHelloReader`], without borrows.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     NeedMore,
-    /// With the place of a name to hide, and whether there is one to choose by.
+    /// With the position of a name to hide, and whether there is a name to choose by.
     Hello(Option<usize>, bool),
     ClearText,
     Malformed,
@@ -22,11 +22,11 @@ fn look(reader: &mut ClientHelloReader, received: &[u8]) -> Kind {
     }
 }
 
-/// The first bytes of a client: seen alike however they come in, and a hidden name is gone for rustls and still there for the
-/// handshake's hash.
+/// Reads the first bytes of a client: the result must not depend on how they are split, and a hidden name must be
+/// invisible to rustls and still part of the handshake's hash.
 ///
 /// # Panics
-/// If an invariant does not hold.
+/// If an invariant is violated.
 pub fn client_hello(input: &[u8]) {
     let mut reader = ClientHelloReader::default();
     let kind = look(&mut reader, input);

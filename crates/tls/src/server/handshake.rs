@@ -1,4 +1,5 @@
-//! The handshake with a client: what it adds to [`crate::handshake`] is answers to early data, and hiding a name from rustls.
+//! The handshake with a client. Adds two things to [`crate::handshake`]: responses to early data, and hiding a name
+//! from rustls.
 
 use std::sync::Arc;
 
@@ -20,19 +21,19 @@ use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 /// A handshake with a client.
 pub(crate) struct ServerHandshake {
     handshake: Handshake<UnbufferedServerConnection>,
-    /// Whether close_notify was sent: nothing may follow.
+    /// Whether close_notify was sent: nothing may follow it.
     is_closed: bool,
     server_name: Option<Box<str>>,
     client_authority: Option<Arc<str>>,
-    /// Whether the kernel may encrypt what is sent later.
+    /// Whether the kernel may encrypt sent data later (kTLS).
     may_offload: bool,
-    /// For the second ClientHello of a client whose name is hidden, until it has come.
+    /// Reads the second ClientHello of a client whose name is hidden; `None` once it has arrived.
     retried_hello: Option<ClientHelloReader>,
     record_size: RecordSize,
 }
 
 impl ServerHandshake {
-    /// Begins with the bytes that were received while the configuration was chosen.
+    /// Starts with the bytes received while the configuration was chosen.
     ///
     /// # Errors
     /// [`TlsError::Handshake`]
@@ -70,12 +71,12 @@ impl ServerHandshake {
         self.handshake.retained()
     }
 
-    /// Whether early data can be answered before the client's Finished has come.
+    /// Whether early data can be answered before the client's Finished has arrived.
     pub(crate) fn may_answer(&self) -> bool {
         self.handshake.may_send()
     }
 
-    /// What was negotiated, as soon as our side has answered the ClientHello.
+    /// The negotiated parameters, once the ClientHello was answered.
     pub(crate) fn info(&self) -> Option<TlsInfo> {
         Some(TlsInfo {
             server_name: self.server_name.clone(),
@@ -85,7 +86,7 @@ impl ServerHandshake {
         })
     }
 
-    /// Sends close_notify if rustls can encrypt data already; once.
+    /// Sends close_notify, once, if rustls can encrypt data already.
     pub(crate) fn close_notify(&mut self, out: &mut OutputBuffer) {
         if std::mem::replace(&mut self.is_closed, true) {
             return;
@@ -97,17 +98,17 @@ impl ServerHandshake {
             {
                 let start = out.len();
                 let room = out.extend_to_write(needed.required_size);
-                // If close_notify cannot be encrypted there is nothing else to send.
+                // If close_notify cannot be encrypted, nothing else can be sent either.
                 let written = traffic.queue_close_notify(room).unwrap_or(0);
                 out.truncate(start + written);
             }
         });
     }
 
-    /// Sends application data before the client's Finished has come, in answer to early data.
+    /// Sends application data before the client's Finished has arrived, in response to early data.
     ///
     /// # Errors
-    /// [`TlsError::NotReady`] if that is not allowed now, [`TlsError::Closed`] if it is not any more.
+    /// [`TlsError::NotReady`] if that is not allowed now, [`TlsError::Closed`] after close_notify.
     pub(crate) fn encrypt(
         &mut self,
         mut plain: &[u8],
@@ -132,7 +133,7 @@ impl ServerHandshake {
         })
     }
 
-    /// The established connection, what is known about it, and the bytes that follow the handshake.
+    /// The established connection, its parameters, and the bytes received after the handshake.
     ///
     /// # Errors
     /// [`TlsError::Crypto`] if the handshake is not complete.
@@ -143,8 +144,8 @@ impl ServerHandshake {
     }
 }
 
-/// A client that was asked to retry (RFC 8446 §4.1.4) sends its ClientHello once more, with the same name. Returns whether rustls
-/// has to wait for the rest of it.
+/// After a HelloRetryRequest (RFC 8446 §4.1.4) the client repeats its ClientHello, with the same name, which is hidden
+/// again. Returns whether rustls must wait for the rest of it.
 fn hide_name_again(
     retried_hello: &mut Option<ClientHelloReader>,
     rustls: &UnbufferedServerConnection,
@@ -154,7 +155,7 @@ fn hide_name_again(
         return false;
     };
     let is_asked = rustls.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
-    // Records of other types may come before it: ChangeCipherSpec, and early data that is refused.
+    // Other records may precede it: ChangeCipherSpec, and early data that was refused.
     if !is_asked || unseen.bytes().first() != Some(&ContentType::Handshake.byte()) {
         return false;
     }

@@ -1,4 +1,4 @@
-//! TLS towards clients: choosing a configuration, the handshake, the established connection.
+//! TLS with clients: choice of the configuration, handshake, established connection.
 
 pub(crate) mod acceptor;
 pub(crate) mod client_hello;

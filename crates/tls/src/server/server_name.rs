@@ -1,15 +1,16 @@
-//! Names in SNI (RFC 6066 §3) that are no host names: with a port, a wildcard, a leading hyphen, two dots in a row, or any
-//! bytes at all. Clients send such and OpenSSL takes them; rustls ends the handshake. Here they count as none.
+//! Names in SNI (RFC 6066 §3) that are not valid host names: with a port, a wildcard, a leading hyphen, consecutive
+//! dots, or arbitrary bytes. Some clients send them, and OpenSSL ignores that; rustls ends the handshake. Here such a
+//! name counts as absent.
 //!
-//! rustls has no switch for that, so it does not get to see the extension: its type is overwritten in the ClientHello with a
-//! type for private use, which rustls passes over like any other that it does not know (RFC 8446 §4.2). Everything else in the
-//! message stays, its length included. Both sides must digest the same messages (RFC 8446 §4.4.1), so the type has to be put
-//! back before rustls digests a ClientHello. rustls takes its hash functions from the cipher suites, and [`restoring`] makes
-//! suites whose hash functions do that. A client's signature of TLS 1.2 is over the messages themselves (RFC 5246 §7.4.8):
-//! [`RestoringVerifier`] does the same for it.
+//! rustls has no option for that, so the extension is hidden from it: its type is overwritten in the ClientHello with a
+//! private-use type, which rustls ignores like any unknown type (RFC 8446 §4.2). The rest of the message, including its
+//! length, is unchanged. But both sides must hash the same messages (RFC 8446 §4.4.1), so the type must be restored
+//! before rustls hashes a ClientHello. rustls takes its hash functions from the cipher suites; [`restoring`] creates
+//! suites whose hash functions restore the type. In TLS 1.2 a client's signature covers the messages themselves (RFC
+//! 5246 §7.4.8): [`RestoringVerifier`] restores the type there.
 //!
-//! Such suites are for connections with a hidden name only. Otherwise an attacker between client and server could hide the name of
-//! any client in the same way, and neither side would notice.
+//! These suites are used only for connections with a hidden name. Otherwise an attacker between client and server could
+//! hide the name of any client in the same way, unnoticed by both.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -27,14 +28,14 @@ use rustls::{
 
 use crate::server::client_hello::{CLIENT_HELLO, extension, extension_at};
 
-/// The type that stands in for `server_name`; one of those for private use (RFC 8446 §11).
+/// The type that replaces `server_name`, one of those for private use (RFC 8446 §11).
 const HIDDEN: u16 = 0xff5a;
 
-/// Where in a ClientHello the type of `server_name` stands that is to be hidden; `None` if rustls takes the name, or if there
-/// is anything about the extension that it should see and refuse. `message` begins with the HandshakeType.
+/// Position in a ClientHello of the type of a `server_name` to hide; `None` if rustls accepts the name, or if the
+/// extension is malformed in a way that rustls should refuse. `message` begins with the HandshakeType.
 pub(crate) fn odd_name_at(message: &[u8], data: &[u8]) -> Option<usize> {
     let name = only_host_name(data)?;
-    // What rustls asks, too.
+    // The check that rustls makes.
     let is_odd = ServerName::try_from(name).is_err();
     if !is_odd || extension_at(message, HIDDEN).is_some() {
         return None;
@@ -42,7 +43,7 @@ pub(crate) fn odd_name_at(message: &[u8], data: &[u8]) -> Option<usize> {
     extension_at(message, extension::SERVER_NAME)
 }
 
-/// The host_name of a ServerNameList that has nothing else.
+/// The host_name of a ServerNameList without other entries.
 fn only_host_name(data: &[u8]) -> Option<&[u8]> {
     let (list_len, list) = data.split_first_chunk::<2>()?;
     let (&[0, high, low], name) = list.split_first_chunk()? else {
@@ -53,13 +54,13 @@ fn only_host_name(data: &[u8]) -> Option<&[u8]> {
     is_whole.then_some(name)
 }
 
-/// Hides the name in a ClientHello; `at` is from [`odd_name_at`].
+/// Hides the name in a ClientHello; `at` is the result of [`odd_name_at`].
 pub(crate) fn hide(message: &mut [u8], at: usize) {
     message[at..at + 2].copy_from_slice(&HIDDEN.to_be_bytes());
 }
 
-/// What stands before and behind the type of a hidden name, if `message` is a ClientHello with one. Its end may be missing: the
-/// binders of a PSK are over what comes before them (RFC 8446 §4.2.11.2).
+/// The bytes before and after the type of a hidden name, if `message` is a ClientHello with one. Its end may be
+/// missing: the binders of a PSK cover the bytes before them (RFC 8446 §4.2.11.2).
 fn around_hidden(message: &[u8]) -> Option<(&[u8], &[u8])> {
     if message.first() != Some(&CLIENT_HELLO) {
         return None;
@@ -68,7 +69,7 @@ fn around_hidden(message: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&message[..at], &message[at + 2..]))
 }
 
-/// `message` as the client has sent it.
+/// `message` as the client sent it.
 pub(crate) fn restored(message: &[u8]) -> Cow<'_, [u8]> {
     match around_hidden(message) {
         Some((before, behind)) => [before, &SERVER_NAME, behind].concat().into(),
@@ -78,7 +79,7 @@ pub(crate) fn restored(message: &[u8]) -> Cow<'_, [u8]> {
 
 const SERVER_NAME: [u8; 2] = extension::SERVER_NAME.to_be_bytes();
 
-/// `suite` with a hash function that digests hidden names as the client has sent them.
+/// `suite` with a hash function that hashes hidden names as the client sent them.
 pub(crate) fn restoring(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     static SUITES: LazyLock<Vec<SupportedCipherSuite>> =
         LazyLock::new(|| ALL_CIPHER_SUITES.iter().copied().map(wrap).collect());
@@ -88,7 +89,7 @@ pub(crate) fn restoring(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     wrapped.copied().unwrap_or(suite)
 }
 
-/// Called once for each suite there is: what rustls wants to have for ever is leaked.
+/// Called once per suite: rustls needs references for ever, so the memory is leaked.
 fn wrap(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     let common = |common: &CipherSuiteCommon| CipherSuiteCommon {
         suite: common.suite,
@@ -116,7 +117,7 @@ fn wrap(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     }
 }
 
-/// A hash function for the messages of a handshake, which rustls hands over one by one.
+/// A hash function for handshake messages, which rustls passes one by one.
 struct RestoringHash(&'static dyn Hash);
 
 impl Hash for RestoringHash {
@@ -168,7 +169,7 @@ impl Context for RestoringContext {
     }
 }
 
-/// Verifies signatures over messages as the client has sent them.
+/// Verifies signatures over messages as the client sent them.
 #[derive(Debug)]
 pub(crate) struct RestoringVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 
@@ -294,7 +295,7 @@ mod tests {
         for data in [two, of_other_type, longer, shorter, Vec::new()] {
             assert_eq!(odd_name_at(&hello(&[(0, data.clone())]), &data), None);
         }
-        // A client that uses the type for private use itself.
+        // A client that itself uses the private-use type.
         let message = hello(&[(0, odd.clone()), (HIDDEN, vec![1])]);
         assert_eq!(odd_name_at(&message, &odd), None);
     }
@@ -323,7 +324,7 @@ mod tests {
                 hide(&mut hidden, at);
                 assert_eq!(hidden.len(), message.len());
                 assert_eq!(extension_at(&hidden, extension::SERVER_NAME), None);
-                // Cut anywhere behind the name, as for binders, and with more messages behind it.
+                // Cut anywhere after the name, as for binders, and followed by more messages.
                 for len in at + 4 + odd.len()..=message.len() {
                     let mut context = wrapped.start();
                     context.update(&hidden[..len]);

@@ -1,4 +1,4 @@
-//! OpenSSL's cipher-list language (`openssl-ciphers(1)`), applied to the suites we have.
+//! OpenSSL's cipher-list language (`openssl-ciphers(1)`), applied to the supported suites.
 
 use rustls::SupportedCipherSuite;
 
@@ -6,12 +6,12 @@ use h2o_config::{Error, Node};
 
 use crate::suites::{self, TLS12, Tls12Suite};
 
-/// Keywords that fit each of our suites: ephemeral ECDH, AEAD, TLS 1.2.
+/// Keywords that match every supported suite: ephemeral ECDH, AEAD, TLS 1.2.
 const KEYWORDS_OF_ALL: [&str; 9] = [
     "ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "ECDH", "kECDHE", "kEECDH", "TLSv1.2",
 ];
 
-/// What names and keywords of the suites are made of that OpenSSL 3.0 has for versions up to 1.2, and some that it had.
+/// Parts of the names and keywords of suites up to TLS 1.2 in OpenSSL 3.0, and some of older versions.
 const OLD_WORDS: [&str; 66] = [
     // Key exchange and authentication.
     "RSA",
@@ -85,16 +85,16 @@ const OLD_WORDS: [&str; 66] = [
     "COMPLEMENTOFDEFAULT",
 ];
 
-/// All suites in the default order.
+/// All supported suites in the default order.
 pub(crate) fn default_suites() -> Vec<SupportedCipherSuite> {
     TLS12.iter().map(|known| known.suite).collect()
 }
 
-/// Reads `cipher-suite`. The result is empty if it asks for suites that OpenSSL has and we do not; that is for the caller to warn
-/// of.
+/// Reads `cipher-suite`. The result is empty if it names only suites that OpenSSL has and we do not support; the caller
+/// warns of that.
 ///
 /// # Errors
-/// `failed to setup SSL cipher suite` if OpenSSL would have none, either.
+/// `failed to setup SSL cipher suite` if OpenSSL would have no suite either.
 pub(crate) fn parse(
     node: &Node,
     warn: &mut dyn FnMut(&Node, &str),
@@ -123,13 +123,13 @@ pub(crate) fn parse(
     Ok(list.chosen.iter().map(|known| known.suite).collect())
 }
 
-/// The list while its items are applied from left to right.
+/// The state while the items of a list are applied from left to right.
 #[derive(Default)]
 struct CipherList<'a> {
     chosen: Vec<&'static Tls12Suite>,
-    /// Excluded by `!`: cannot come back.
+    /// Excluded by `!` for good.
     killed: Vec<&'static Tls12Suite>,
-    /// Added items that fit nothing.
+    /// Added items that match nothing.
     unknown: Vec<&'a str>,
 }
 
@@ -157,7 +157,7 @@ impl<'a> CipherList<'a> {
 
     fn add(&mut self, item: &'a str) {
         let matched = matching(item);
-        // The names of TLS 1.3 do not belong here, but OpenSSL lets them pass without a word.
+        // OpenSSL silently accepts names of TLS 1.3 suites here, although they have no effect.
         if matched.is_empty() && !suites::is_tls13_name(item) {
             self.unknown.push(item);
         }
@@ -172,7 +172,7 @@ impl<'a> CipherList<'a> {
         self.chosen.retain(|suite| !contains(suites, suite));
     }
 
-    /// `@STRENGTH` sorts by key length; `@SECLEVEL` is met by every suite we have.
+    /// `@STRENGTH` sorts by key length; every supported suite satisfies `@SECLEVEL`.
     fn order(&mut self, command: &str) {
         if command == "STRENGTH" {
             self.chosen
@@ -185,7 +185,7 @@ fn contains(suites: &[&'static Tls12Suite], suite: &Tls12Suite) -> bool {
     suites.iter().any(|known| std::ptr::eq(*known, suite))
 }
 
-/// The suites that an item names: one by name, or all that fit every keyword of `A+B`.
+/// The suites that an item matches: one by name, or all that match every keyword of `A+B`.
 fn matching(item: &str) -> Vec<&'static Tls12Suite> {
     TLS12
         .iter()

@@ -1,4 +1,4 @@
-//! Certificates with their private keys, read and checked while the configuration is loaded.
+//! Certificates with their private keys, read and checked while the configuration is read.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
 
-/// A certificate chain and its key.
+/// A certificate chain and its private key.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     files: Files,
-    /// Where the configuration names the certificate: `FILE:LINE`.
+    /// Position of the certificate in the configuration: `FILE:LINE`.
     place: Box<str>,
     pub(crate) certified_key: Arc<CertifiedKey>,
 }
 
-/// Where an identity was read from.
+/// The files of an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Files {
     certificate: Box<str>,
     key: Box<str>,
 }
 
-/// Why a pair of files is no identity.
+/// Why a pair of files cannot be used.
 struct Fault {
-    /// Whether the key is to blame, and not the certificate.
+    /// Whether the key is at fault, and not the certificate.
     of_key: bool,
     message: String,
-    /// What the system or a parser says, where it is not part of the message.
+    /// The error of the system or a parser, where it is not part of the message.
     reason: Option<String>,
 }
 
@@ -53,22 +53,22 @@ pub(crate) const PAIR: [Attribute; 2] = [
 ];
 
 impl Identity {
-    /// True if both were read from the same files.
+    /// Whether both were read from the same files.
     pub(crate) fn same_files(&self, other: &Self) -> bool {
         self.files == other.files
     }
 
-    /// The certificate a client sees first.
+    /// The server's own certificate.
     pub(crate) fn leaf(&self) -> Option<&CertificateDer<'static>> {
         self.certified_key.cert.first()
     }
 
-    /// Where the configuration names the certificate.
+    /// Position of the certificate in the configuration.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
-    /// What is known of that certificate, with neither listeners nor hosts yet.
+    /// Facts about that certificate, without listeners and hosts.
     pub(crate) fn info(&self) -> Option<CertificateInfo> {
         let leaf = Certificate::parse(self.leaf()?)?;
         Some(CertificateInfo {
@@ -82,16 +82,16 @@ impl Identity {
         })
     }
 
-    /// Reads the files once more. `None`: they hold what they held before.
+    /// Reads the files again. `None` if they are unchanged.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The message to show.
     pub(crate) fn reload(&self) -> Result<Option<Self>, String> {
         let key = load_pair(&self.files).map_err(|fault| match fault.reason {
             Some(reason) => format!("{}: {reason}", fault.message),
             None => fault.message,
         })?;
-        // The key belongs to the certificate: it cannot be another one under the same certificate.
+        // The key must match the certificate, so an unchanged certificate means an unchanged key.
         let is_same = key.cert == self.certified_key.cert;
         Ok((!is_same).then(|| Self {
             certified_key: Arc::new(key),
@@ -125,7 +125,7 @@ impl Identity {
     }
 }
 
-/// The names a certificate is for, in the order in which it has them.
+/// The names of a certificate, in their order in it.
 fn names_of(certificate: &Certificate<'_>) -> Vec<Box<str>> {
     let text = |bytes: &[u8]| Box::from(String::from_utf8_lossy(bytes));
     match certificate.alternative_names() {
@@ -250,22 +250,23 @@ fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, Fault> {
         .map_err(|_| fault("not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key"))
 }
 
-/// PKCS#8 has a label of its own for encrypted keys, the older forms a header line (RFC 1421 §4.6.1.1).
+/// PKCS#8 has a separate label for encrypted keys, the older formats a header line (RFC 1421 §4.6.1.1).
 fn is_encrypted(pem: &[u8]) -> bool {
     let contains = |needle: &[u8]| pem.windows(needle.len()).any(|window| window == needle);
     contains(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(b"Proc-Type: 4,ENCRYPTED")
 }
 
 fn belongs_to(key: &dyn SigningKey, public_key: &[u8]) -> bool {
-    // A key that cannot tell its public half is taken on trust, as rustls does.
+    // A key without access to its public half is assumed to match, as rustls does.
     key.public_key()
         .is_none_or(|known| same_public_key(&known, public_key))
 }
 
-/// Chooses among the identities of one entry.
+/// Chooses among the identities of an entry.
 #[derive(Debug)]
 pub(crate) struct Resolver {
-    /// TLS 1.3: the first whose key the client can verify. TLS 1.2: only the fallback (H2O compatibility).
+    /// TLS 1.3: the first identity whose key the client can verify. TLS 1.2: the fallback only (H2O compatibility: H2O
+    /// uses one certificate there).
     pub(crate) preferred: Vec<Arc<CertifiedKey>>,
     pub(crate) fallback: Arc<CertifiedKey>,
 }
@@ -286,7 +287,7 @@ impl ResolvesServerCert for Resolver {
     }
 }
 
-/// RFC 8446 §4.2.3: PKCS#1 and SHA-1 are for certificates only.
+/// RFC 8446 §4.2.3: PKCS#1 and SHA-1 are only for certificates.
 fn is_for_tls13(scheme: &SignatureScheme) -> bool {
     !matches!(
         *scheme,

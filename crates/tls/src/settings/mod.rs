@@ -19,10 +19,10 @@ use crate::settings::identity::Identity;
 use crate::versions::Versions;
 use crate::{groups, suites};
 
-/// Tickets for a client that asks for several (RFC 9149).
+/// Default number of tickets for a client that asks for several (RFC 9149).
 const DEFAULT_MAX_TICKETS: usize = 4;
 
-/// The checked content of an `ssl` mapping, certificates and keys loaded.
+/// A valid `ssl` mapping, with certificates and keys loaded.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
     /// In order of preference; the last is the fallback.
@@ -31,20 +31,20 @@ pub struct TlsSettings {
     pub(crate) tls12_suites: Vec<SupportedCipherSuite>,
     pub(crate) tls13_suites: Vec<SupportedCipherSuite>,
     pub(crate) groups: Vec<&'static dyn SupportedKxGroup>,
-    /// Our order of cipher suites counts, not the client's.
+    /// Whether our order of cipher suites decides, instead of the client's.
     pub(crate) prefer_our_order: bool,
     pub(crate) client_ca: Option<ClientCa>,
     pub(crate) max_tickets: usize,
-    /// What ORIGIN frames tell (RFC 8336), in lower case.
+    /// The origins for ORIGIN frames (RFC 8336), in lower case.
     pub origins: Option<Arc<[Box<str>]>>,
 }
 
-/// The authorities that client certificates must come from.
+/// `client-ca-file`: the authorities of client certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientCa {
     pub(crate) path: Arc<str>,
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
-    /// Of the certificates, to keep sessions of other requirements apart.
+    /// Digest of the authorities, by which sessions under different requirements are kept apart.
     pub(crate) digest: [u8; 32],
 }
 
@@ -182,7 +182,7 @@ pub const ATTRIBUTES: [Attribute; 18] = [
     ),
 ];
 
-/// What is wrong with a `cipher-suite` that leaves nothing.
+/// The message for a `cipher-suite` without supported suites.
 const SUITES_OF_TLS12: &str = "of the suites for TLS 1.2, those with ECDHE and AES-GCM or ChaCha20-Poly1305 are supported, and `cipher-suite` has none of them";
 
 impl TlsSettings {
@@ -200,7 +200,7 @@ impl TlsSettings {
         }
     }
 
-    /// True if certificates and keys were read from the same files: then the second mapping only adds a name.
+    /// Whether certificates and keys were read from the same files: the second mapping then only adds a name.
     pub fn same_identity(&self, other: &Self) -> bool {
         self.identities.len() == other.identities.len()
             && self
@@ -210,20 +210,21 @@ impl TlsSettings {
                 .all(|(one, other)| one.same_files(other))
     }
 
-    /// The `client-ca-file`, if clients must show a certificate.
+    /// The `client-ca-file`, if clients must present a certificate.
     pub fn client_authority(&self) -> Option<&Arc<str>> {
         self.client_ca.as_ref().map(|ca| &ca.path)
     }
 
-    /// Where the configuration names the first certificate: `FILE:LINE`.
+    /// Position of the first certificate in the configuration: `FILE:LINE`.
     pub fn place(&self) -> &str {
         self.identities.first().map_or("", Identity::place)
     }
 
-    /// Compares the `client-ca-file` of this mapping, `ssl`, with the one of an earlier mapping that answers in its place.
+    /// Compares the `client-ca-file` of this mapping, `ssl`, with that of an earlier mapping which is used in its
+    /// place.
     ///
     /// # Errors
-    /// If they differ: one of them would be without effect.
+    /// If they differ: one of them would have no effect.
     pub fn must_agree_on_clients(&self, earlier: &Self, ssl: &Node) -> Result<(), Error> {
         if self.client_authority() == earlier.client_authority() {
             return Ok(());
@@ -245,7 +246,8 @@ impl TlsSettings {
         ))
     }
 
-    /// Warns of what this mapping, `ssl`, says in vain: an earlier one with the same certificates answers in its place.
+    /// Warns of settings of this mapping, `ssl`, that have no effect because an earlier mapping with the same
+    /// certificates is used in its place.
     pub fn warn_of_lost(&self, earlier: &Self, ssl: &Node, warnings: &mut Vec<String>) {
         let Ok(attributes) = ssl.attributes(&ATTRIBUTES) else {
             return;
@@ -285,13 +287,13 @@ impl TlsSettings {
         }
     }
 
-    /// What is known of the certificates, without listeners and hosts.
+    /// Facts about the certificates, without listeners and hosts.
     pub fn certificates(&self) -> impl Iterator<Item = CertificateInfo> {
         self.identities.iter().filter_map(Identity::info)
     }
 
-    /// Reads the files once more that certificates, keys and authorities come from. What cannot be used stays as it was, with
-    /// a text in `failures`. Returns the settings with what is new, if anything is.
+    /// Reads the files of certificates, keys and authorities again. A file that cannot be used keeps its loaded
+    /// content, and adds a message to `failures`. Returns the new settings if anything has changed.
     pub fn reload(&self, failures: &mut Vec<String>) -> Option<Self> {
         let mut renewed = self.clone();
         let mut is_changed = false;
@@ -322,7 +324,7 @@ impl TlsSettings {
 /// Reads an `ssl` mapping.
 ///
 /// # Errors
-/// What the configuration says wrong, at its place.
+/// The error, with its position.
 pub fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettings, Error> {
     let attributes = node.attributes(&ATTRIBUTES)?;
     let warn: &mut dyn FnMut(&Node, &str) = &mut |node: &Node, text: &str| {
@@ -385,7 +387,7 @@ pub fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettings, Err
     Ok(settings)
 }
 
-/// Attributes that nothing is done with so far. They are checked all the same, and warned of.
+/// Attributes that have no effect yet. They are checked, and warned of.
 fn check_without_effect(
     attributes: &Attributes<'_>,
     warn: &mut dyn FnMut(&Node, &str),
@@ -426,7 +428,7 @@ fn check_without_effect(
     for (name, check, reason) in cases {
         if let Some(node) = attributes.get(name) {
             check(node)?;
-            // What asks for what happens anyway is no reason to warn.
+            // No warning if the attribute asks for the existing behaviour.
             let is_as_wished = match name {
                 "neverbleed" => node
                     .as_str()
@@ -448,7 +450,7 @@ impl ClientCa {
     }
 
     /// # Errors
-    /// The reason, to be told after [`Self::fault`].
+    /// The reason, for use after [`Self::fault`].
     fn load(path: &str) -> Result<Self, String> {
         let text = h2o_opener::read(path.as_ref()).map_err(|error| h2o_log::reason(&error))?;
         let mut roots = RootCertStore::empty();

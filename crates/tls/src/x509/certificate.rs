@@ -19,7 +19,7 @@ const EXTENSIONS: u8 = 0xa3;
 /// Primitive, context-specific, of a GeneralName: numbers 2 and 7.
 const DNS_NAME: u8 = 0x82;
 const IP_ADDRESS: u8 = 0x87;
-/// UTF8String, PrintableString, TeletexString, IA5String: texts of one byte per character, as far as host names go.
+/// UTF8String, PrintableString, TeletexString, IA5String: one byte per character in host names.
 const TEXTS: [u8; 4] = [0x0c, 0x13, 0x14, 0x16];
 
 /// 2.5.4.3
@@ -41,34 +41,35 @@ const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
 /// The bit keyCertSign of KeyUsage, in its first byte.
 const KEY_CERT_SIGN: u8 = 0x04;
 
-/// A certificate in parts as they are encoded.
+/// The parts of a certificate, in their encoded form.
 #[derive(Clone, Debug)]
 pub struct Certificate<'a> {
-    /// Whether it is of version 1, which has no extensions.
+    /// Whether it has version 1, which has no extensions.
     pub is_version1: bool,
     /// The name of the issuer: the content of an RDNSequence.
     pub issuer: &'a [u8],
     /// The name of the subject: the content of an RDNSequence.
     pub subject: &'a [u8],
-    /// The key that the certificate speaks for, as an element.
+    /// The public key of the subject, as an element.
     pub subject_public_key_info: &'a [u8],
-    /// The same in parts.
+    /// The same, split into its parts.
     pub public_key: PublicKey<'a>,
-    /// First second of its validity, from the Unix epoch.
+    /// Begin of its validity, in seconds since the Unix epoch.
     pub not_before: i64,
-    /// Last second of its validity, from the Unix epoch.
+    /// End of its validity, in seconds since the Unix epoch.
     pub not_after: i64,
-    /// What is signed: the TBSCertificate as an element.
+    /// The signed part: the TBSCertificate as an element.
     pub tbs: &'a [u8],
-    /// The AlgorithmIdentifier of the signature, without tag and length; it stands inside and outside of what is signed.
+    /// The AlgorithmIdentifier of the signature, without tag and length; it occurs inside and outside of the signed
+    /// part.
     pub signature_algorithm: &'a [u8],
     /// The bits of the signature.
     pub signature: &'a [u8],
-    /// Those that are understood here.
+    /// The supported extensions.
     extensions: Extensions<'a>,
 }
 
-/// Contents of extensions (RFC 5280 §4.2.1).
+/// Contents of the supported extensions (RFC 5280 §4.2.1).
 #[derive(Clone, Copy, Debug, Default)]
 struct Extensions<'a> {
     alternative_names: Option<&'a [u8]>,
@@ -76,14 +77,14 @@ struct Extensions<'a> {
     key_usage: Option<&'a [u8]>,
     extended_key_usage: Option<&'a [u8]>,
     name_constraints: Option<&'a [u8]>,
-    /// Whether a critical one is none of these.
+    /// Whether there is another critical extension.
     has_unknown_critical: bool,
 }
 
 /// A SubjectPublicKeyInfo.
 #[derive(Clone, Copy, Debug)]
 pub struct PublicKey<'a> {
-    /// The whole without tag and length.
+    /// The whole content, without tag and length.
     pub content: &'a [u8],
     /// The AlgorithmIdentifier without tag and length.
     pub algorithm: &'a [u8],
@@ -103,7 +104,7 @@ pub enum AlternativeName<'a> {
 }
 
 impl<'a> Certificate<'a> {
-    /// Reads a certificate; `None` if it is malformed.
+    /// Parses a certificate; `None` if it is malformed.
     #[must_use]
     pub fn parse(der: &'a [u8]) -> Option<Self> {
         let mut certificate = Reader(Reader(der).content_of(SEQUENCE)?);
@@ -152,7 +153,8 @@ impl<'a> Certificate<'a> {
         self.issuer == self.subject
     }
 
-    /// The entries of subjectAltName, each `None` from where they are malformed on; `None` if there is no such extension.
+    /// The entries of subjectAltName; malformed ones, and all after them, are `None`. `None` if there is no such
+    /// extension.
     #[must_use]
     pub fn alternative_names(
         &self,
@@ -170,14 +172,14 @@ impl<'a> Certificate<'a> {
         }))
     }
 
-    /// Whether it limits for which names those below it are good (RFC 5280 §4.2.1.10).
+    /// Whether it limits the names of certificates below it (RFC 5280 §4.2.1.10).
     #[must_use]
     pub fn has_name_constraints(&self) -> bool {
         self.extensions.name_constraints.is_some()
     }
 
-    /// Whether it may issue certificates if it is trusted. As OpenSSL does it, one of version 1 may if it is by itself, and one
-    /// that does not say whether it is an authority may if its key is for signing certificates.
+    /// Whether it may issue certificates if it is trusted. As in OpenSSL, a self-issued certificate of version 1 may,
+    /// and one without BasicConstraints may if its key may sign certificates.
     #[must_use]
     pub fn may_be_root(&self) -> bool {
         match (
@@ -191,14 +193,14 @@ impl<'a> Certificate<'a> {
         }
     }
 
-    /// What KeyUsage says of that (RFC 5280 §4.2.1.3), if there is such an extension.
+    /// The keyCertSign bit of KeyUsage (RFC 5280 §4.2.1.3); `None` without that extension.
     fn may_sign_certificates(&self) -> Option<bool> {
         let usage = self.extensions.key_usage?;
         Some(first_byte(usage).is_some_and(|bits| bits & KEY_CERT_SIGN != 0))
     }
 
-    /// Whether it may issue certificates of servers, with `authorities_below` authorities between it and them, and says nothing
-    /// else about those that is not looked at here, such as which names they are good for.
+    /// Whether it may issue certificates of servers, with `authorities_below` authorities in between, and has no
+    /// extension that limits them in ways not checked here, such as name constraints.
     #[must_use]
     pub fn may_issue_plainly(&self, authorities_below: usize) -> bool {
         let extensions = &self.extensions;
@@ -218,7 +220,7 @@ impl<'a> Certificate<'a> {
         is_authority && may_sign && is_for_servers
     }
 
-    /// The first common name of the subject, if it is a text of one byte per character.
+    /// The first common name of the subject, if it has one byte per character.
     #[must_use]
     pub fn common_name(&self) -> Option<&'a [u8]> {
         let mut subject = Reader(self.subject);
@@ -283,7 +285,8 @@ impl<'a> Extensions<'a> {
     }
 }
 
-/// How many authorities may stand below one, `Some(None)` for any number; `None` if it is no authority (RFC 5280 §4.2.1.9).
+/// Most authorities below an authority, `Some(None)` for no limit; `None` if it is not an authority (RFC 5280
+/// §4.2.1.9).
 fn path_len(basic_constraints: &[u8]) -> Option<Option<usize>> {
     let mut reader = Reader(basic_constraints);
     if reader.content_if(BOOLEAN)? == [0] {
@@ -306,7 +309,7 @@ fn bits(content: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The first byte of a BIT STRING with any number of bits.
+/// The first byte of a BIT STRING of any length.
 fn first_byte(content: &[u8]) -> Option<u8> {
     match content {
         [0..=7, first, ..] => Some(*first),
@@ -315,7 +318,7 @@ fn first_byte(content: &[u8]) -> Option<u8> {
 }
 
 impl<'a> PublicKey<'a> {
-    /// Reads a SubjectPublicKeyInfo; `None` if it is malformed.
+    /// Parses a SubjectPublicKeyInfo; `None` if it is malformed.
     #[must_use]
     pub fn parse(der: &'a [u8]) -> Option<Self> {
         Self::of_element(Reader(der).element()?)
@@ -325,7 +328,7 @@ impl<'a> PublicKey<'a> {
         Self::parse_content(element.content_of(SEQUENCE)?)
     }
 
-    /// As [`Self::parse`], without tag and length.
+    /// Like [`Self::parse`], without tag and length.
     #[must_use]
     pub fn parse_content(content: &'a [u8]) -> Option<Self> {
         let mut reader = Reader(content);
@@ -336,7 +339,7 @@ impl<'a> PublicKey<'a> {
         })
     }
 
-    /// The algorithm's identifier and its parameters. Those may be left out or NULL for RSA (RFC 4055 §1.2).
+    /// The algorithm's identifier and parameters. For RSA, the parameters may be absent or NULL (RFC 4055 §1.2).
     fn algorithm_parts(&self) -> Option<(&'a [u8], &'a [u8])> {
         let mut algorithm = Reader(self.algorithm);
         let identifier = algorithm.content_of(OBJECT_IDENTIFIER)?;
@@ -348,8 +351,8 @@ impl<'a> PublicKey<'a> {
     }
 }
 
-/// Compares two SubjectPublicKeyInfos: the key, and the algorithm by its identifier and, where that does not say it all, by
-/// its parameters. Malformed ones equal nothing.
+/// Compares two SubjectPublicKeyInfos: key, algorithm identifier, and parameters where they matter. Malformed ones
+/// equal nothing.
 #[must_use]
 pub fn same_public_key(one: &[u8], other: &[u8]) -> bool {
     let (Some(one), Some(other)) = (PublicKey::parse(one), PublicKey::parse(other)) else {
@@ -383,11 +386,11 @@ fn time(element: Element<'_>) -> Option<i64> {
     if !(1..=12).contains(&month) {
         return None;
     }
-    // Years that begin in March end with the day that is sometimes there.
+    // Years are counted from March, so that the leap day is their last day.
     let year = if month > 2 { year } else { year - 1 };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    /// Of the first of March of the year 0 to the epoch.
+    /// Days from the first of March of the year 0 to the Unix epoch.
     const EPOCH: i64 = 719_468;
     let days = 365 * year + leap_days + day_of_year - EPOCH;
     Some(days * 86_400 + hour * 3600 + minute * 60 + second)

@@ -1,6 +1,6 @@
-//! Just enough DER (X.690) to walk through a certificate.
+//! A DER parser (X.690), as far as certificates need one.
 
-/// One element: its tag and content within its whole encoding.
+/// An element: tag and content.
 #[derive(Clone, Copy, Debug)]
 pub struct Element<'a> {
     /// Class, form and number in one byte.
@@ -19,12 +19,12 @@ impl<'a> Element<'a> {
     }
 }
 
-/// Takes elements off the front of what is left.
+/// Reads elements from the front of the remaining bytes.
 #[derive(Clone, Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next element. Tags above 30 and lengths of more than three bytes do not occur in certificates.
+    /// The next element. Tags above 30, and lengths of more than three bytes, do not occur in certificates.
     pub fn element(&mut self) -> Option<Element<'a>> {
         let (&[tag, first], rest) = self.0.split_first_chunk()?;
         let (len, header_len) = match first {
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         self.element()?.content_of(tag)
     }
 
-    /// The content of the next element if it has this tag; otherwise the element stays.
+    /// The content of the next element if it has this tag; otherwise the element is not consumed.
     pub fn content_if(&mut self, tag: u8) -> Option<&'a [u8]> {
         if self.0.first() != Some(&tag) {
             return None;

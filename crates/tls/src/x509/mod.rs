@@ -1,4 +1,4 @@
-//! Reading certificates (RFC 5280).
+//! Parses certificates (RFC 5280).
 
 mod certificate;
 mod der;

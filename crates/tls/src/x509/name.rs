@@ -13,16 +13,16 @@ const BMP_STRING: u8 = 0x1e;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 
-/// Whether two RDNSequences, given without tag and length, are the same name (RFC 5280 §7.1): the same attributes in the same
-/// order, whose texts are compared whatever their string types, without regard to case and to how many blanks there are.
+/// Whether two RDNSequences, without tag and length, are the same name (RFC 5280 §7.1): the same attributes in the same
+/// order. Texts are compared independent of string types, ignoring case and repeated spaces.
 ///
-/// As OpenSSL does it, letters outside of ASCII are compared with case. A malformed name is equal to itself only.
+/// As in OpenSSL, letters outside ASCII are compared with case. A malformed name equals only itself.
 #[must_use]
 pub fn same_name(one: &[u8], other: &[u8]) -> bool {
     one == other || parse(one).is_some_and(|one| parse(other).is_some_and(|other| one == other))
 }
 
-/// An attribute: its type, and its value.
+/// An attribute: type and value.
 type Attribute<'a> = (&'a [u8], Value<'a>);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +55,7 @@ fn parse(name: &[u8]) -> Option<Vec<Vec<Attribute<'_>>>> {
     Some(parts)
 }
 
-/// A text in the form in which texts are compared; `None` if it is none.
+/// A text normalised for comparison; `None` if it is not a text.
 fn text(tag: u8, content: &[u8]) -> Option<String> {
     let text: String = match tag {
         UTF8_STRING => std::str::from_utf8(content).ok()?.to_owned(),
@@ -63,7 +63,7 @@ fn text(tag: u8, content: &[u8]) -> Option<String> {
             .ok()
             .filter(|text| text.is_ascii())?
             .to_owned(),
-        // What authorities write into it is Latin-1.
+        // In practice, authorities write Latin-1 into it.
         TELETEX_STRING => content.iter().map(|&byte| char::from(byte)).collect(),
         BMP_STRING => {
             let (units, []) = content.as_chunks() else {
@@ -141,7 +141,7 @@ mod tests {
         let plain = name(&[country.clone(), common.clone()]);
         let both = element(SET, &[common.clone(), unit.clone()].concat());
         let swapped = element(SET, &[unit.clone(), common.clone()].concat());
-        // The attributes of one part are a set.
+        // The attributes of one part are unordered.
         assert!(same_name(&both, &swapped));
         for other in [
             name(&[common.clone(), country.clone()]),
@@ -158,7 +158,7 @@ mod tests {
         ] {
             assert!(!same_name(&plain, &other), "{}", other.escape_ascii());
         }
-        // Bytes that are no text are compared as they are.
+        // Bytes that are not a text are compared as they are.
         let odd = name(&[attribute(3, UTF8_STRING, b"\xff")]);
         assert!(same_name(&odd, &odd.clone()));
         assert!(!same_name(
