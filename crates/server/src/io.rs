@@ -10,7 +10,7 @@ use h2o_exchange::Counter;
 use crate::context::{Context, READ_SIZE};
 use crate::event::reactor::Readiness;
 use crate::event::socket::Socket;
-use h2o_tls::{Control, OutputBuffer, TlsConnection, TlsError};
+use h2o_tls::{KernelAction, OutputBuffer, TlsConnection, TlsError};
 
 /// Bytes of payload in the records that the kernel makes (kTLS).
 const FULL_RECORD: usize = 16 * 1024;
@@ -252,7 +252,7 @@ impl Io {
             }
         };
         context.scratch.cipher_in.give_back(cipher);
-        self.send_controls()?;
+        self.run_kernel_actions()?;
         if !reply.is_empty() {
             self.queue(&reply);
             self.flush()?;
@@ -284,17 +284,20 @@ impl Io {
 
     /// Sends alerts and key updates through the kernel (kTLS). They are not queued: they are a few bytes, sent when the
     /// connection ends or when the socket has just been read.
-    fn send_controls(&mut self) -> io::Result<()> {
+    fn run_kernel_actions(&mut self) -> io::Result<()> {
         if self.kernel_records_left.is_none() {
             return Ok(());
         }
-        let controls = self.tls.as_deref_mut().map(TlsConnection::take_controls);
-        for control in controls.into_iter().flatten() {
-            match control {
-                Control::Record(content_type, payload) => {
+        let actions = self
+            .tls
+            .as_deref_mut()
+            .map(TlsConnection::take_kernel_actions);
+        for action in actions.into_iter().flatten() {
+            match action {
+                KernelAction::Record(content_type, payload) => {
                     self.socket.send_record(content_type, &payload)?;
                 }
-                Control::Keys(keys) => keys.set(&*self.socket).inspect_err(|_| {
+                KernelAction::Keys(keys) => keys.set(&*self.socket).inspect_err(|_| {
                     // The peer now expects other keys: no record can follow, not even close_notify.
                     self.is_cut_off = true;
                 })?,
@@ -524,7 +527,7 @@ impl Io {
             // The connection ends; a peer that has already closed needs no alert.
             let _ = self.flush();
             if !self.has_output() {
-                let _ = self.send_controls();
+                let _ = self.run_kernel_actions();
             }
         }
     }

@@ -33,7 +33,7 @@ pub use error::TlsError;
 pub use groups::names as tls_group_names;
 pub use handshake::Progress;
 pub use record::kernel::{
-    Control, DIRECTIVES as OFFLOAD_DIRECTIVES, KernelKeys, OFFLOADED_FILE_LEN, OffloadSettings,
+    DIRECTIVES as OFFLOAD_DIRECTIVES, KernelAction, KernelKeys, OFFLOADED_FILE_LEN, OffloadSettings,
 };
 pub use record::output::OutputBuffer;
 pub use record::traffic::PlainSink;

@@ -99,14 +99,14 @@ fn set_up(socket: &impl AsFd) -> Result<(), Errno> {
 pub struct KernelKeys(pub(crate) TlsCryptoInfo);
 
 /// An action for the kernel besides sending application data.
-pub enum Control {
+pub enum KernelAction {
     /// Send a record of this type.
     Record(u8, Vec<u8>),
     /// Use these keys for all further records.
     Keys(KernelKeys),
 }
 
-impl Control {
+impl KernelAction {
     pub(crate) fn record(content_type: ContentType, payload: &[u8]) -> Self {
         Self::Record(content_type.byte(), payload.to_vec())
     }

@@ -8,7 +8,7 @@ use rustls::{ConnectionTrafficSecrets, Error, ExtractedSecrets, Side, SupportedC
 use crate::error::Alert;
 use crate::error::TlsError;
 use crate::record::framing::{ContentType, HEADER_LEN, complete_len, record_len};
-use crate::record::kernel::{Control, KernelKeys};
+use crate::record::kernel::{KernelAction, KernelKeys};
 use crate::record::output::OutputBuffer;
 use crate::record::protection::Protection;
 use crate::record::size::RecordSize;
@@ -42,7 +42,7 @@ pub(crate) struct Traffic {
     /// The start of an incomplete handshake message.
     message: Vec<u8>,
     useless_in_a_row: u8,
-    closing: Closing,
+    closing: ClosedDirections,
     /// Set if the kernel may encrypt sent data (kTLS).
     offload: Option<Box<Offload>>,
 }
@@ -54,7 +54,7 @@ struct Offload {
     /// Whether the kernel encrypts; `sealer` is then unused.
     is_in_kernel: bool,
     /// Actions for the kernel, in order.
-    controls: Vec<Control>,
+    actions: Vec<KernelAction>,
 }
 
 /// Source of later keys.
@@ -108,7 +108,7 @@ impl PlainSink for Vec<u8> {
 
 /// Which directions were closed by close_notify (RFC 8446 §6.1).
 #[derive(Clone, Copy, Debug, Default)]
-struct Closing {
+struct ClosedDirections {
     sent: bool,
     received: bool,
 }
@@ -147,12 +147,12 @@ impl Traffic {
             partial: Vec::new(),
             message: Vec::new(),
             useless_in_a_row: 0,
-            closing: Closing::default(),
+            closing: ClosedDirections::default(),
             offload: may_offload.then(|| {
                 Box::new(Offload {
                     secrets: send,
                     is_in_kernel: false,
-                    controls: Vec::new(),
+                    actions: Vec::new(),
                 })
             }),
         })
@@ -177,9 +177,9 @@ impl Traffic {
     }
 
     /// Takes the actions for the kernel.
-    pub(crate) fn take_controls(&mut self) -> Vec<Control> {
+    pub(crate) fn take_kernel_actions(&mut self) -> Vec<KernelAction> {
         let offload = self.offload.as_mut();
-        offload.map_or_else(Vec::new, |offload| std::mem::take(&mut offload.controls))
+        offload.map_or_else(Vec::new, |offload| std::mem::take(&mut offload.actions))
     }
 
     fn version(&self) -> Version {
@@ -506,7 +506,7 @@ impl Traffic {
         if let Some(offload) = &mut self.offload {
             if offload.is_in_kernel {
                 let keys = KernelKeys::new(Version::Tls13, sequence, &secrets);
-                offload.controls.extend(keys.map(Control::Keys));
+                offload.actions.extend(keys.map(KernelAction::Keys));
             }
             offload.secrets = secrets;
         }
@@ -531,8 +531,8 @@ impl Traffic {
     ) -> Result<(), TlsError> {
         match &mut self.offload {
             Some(offload) if offload.is_in_kernel => {
-                let control = Control::record(content_type, payload);
-                offload.controls.push(control);
+                let action = KernelAction::record(content_type, payload);
+                offload.actions.push(action);
                 Ok(())
             }
             _ => self.sealer.seal(content_type, &[payload], out),

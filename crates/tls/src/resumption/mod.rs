@@ -501,12 +501,12 @@ impl ProducesTickets for HostTickets {
 pub(crate) struct HostSessions {
     pub(crate) resumption: Arc<Resumption>,
     pub(crate) binding: Binding,
-    pub(crate) purpose: Purpose,
+    pub(crate) purpose: CacheUse,
 }
 
 /// Use of a session cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum CacheUse {
     /// Session identifiers of TLS 1.2.
     Ids,
     /// Tickets of TLS 1.3.
@@ -516,8 +516,8 @@ pub(crate) enum Purpose {
 impl HostSessions {
     fn cache(&self) -> Option<&SessionCache> {
         match self.purpose {
-            Purpose::Ids => self.resumption.ids.as_ref(),
-            Purpose::Tickets { .. } => self.resumption.kept(),
+            CacheUse::Ids => self.resumption.ids.as_ref(),
+            CacheUse::Tickets { .. } => self.resumption.kept(),
         }
     }
 }
@@ -537,8 +537,8 @@ impl StoresServerSessions for HostSessions {
 
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
         match self.purpose {
-            Purpose::Ids => self.cache()?.take(key, &self.binding, unix_now()),
-            Purpose::Tickets { once } => self.resumption.open(key, &self.binding, once),
+            CacheUse::Ids => self.cache()?.take(key, &self.binding, unix_now()),
+            CacheUse::Tickets { once } => self.resumption.open(key, &self.binding, once),
         }
     }
 

@@ -98,7 +98,7 @@ impl Resource for SharedTicketFile {
     /// A failure is reported but does not prevent the start: without keys, clients make full handshakes.
     fn open(&self) -> Result<(), String> {
         let mut file = TicketFile::new(&self.path);
-        let ring = file.look(unix_now()).unwrap_or_default();
+        let ring = file.poll_and_log(unix_now()).unwrap_or_default();
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         *opened = Some((file, ring));
         Ok(())
@@ -146,12 +146,12 @@ impl TicketFile {
 
     /// Like [`Self::poll`], and logs the result.
     pub(crate) fn poll_and_report(&mut self, now: u64) -> Option<KeyRing> {
-        let ring = self.look(now)?;
+        let ring = self.poll_and_log(now)?;
         self.warn_if_exposed();
         Some(ring)
     }
 
-    fn look(&mut self, now: u64) -> Option<KeyRing> {
+    fn poll_and_log(&mut self, now: u64) -> Option<KeyRing> {
         match self.poll(now) {
             Ok(Some(ring)) => {
                 report!(notice, "session ticket secrets have been (re)loaded");

@@ -36,7 +36,7 @@ pub(crate) struct ChosenConfig {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) server_name: Option<Box<str>>,
     /// Position of the type of the `server_name` extension in the ClientHello, if the name must be hidden.
-    pub(crate) odd_name_at: Option<usize>,
+    pub(crate) hidden_name_at: Option<usize>,
     /// The `client-ca-file` for which the client must present a certificate.
     pub(crate) client_authority: Option<Arc<str>>,
     /// Whether the kernel may encrypt sent data after the handshake (kTLS).
@@ -175,7 +175,7 @@ impl TlsAcceptor {
 
     /// The configuration for the client of this ClientHello.
     pub(crate) fn choose(&self, hello: &ClientHello<'_>) -> ChosenConfig {
-        let entry = match hello.odd_name_at {
+        let entry = match hello.hidden_name_at {
             Some(_) => &self.nameless,
             None => self.entry(hello.server_name),
         };
@@ -186,7 +186,7 @@ impl TlsAcceptor {
         ChosenConfig {
             config: Arc::clone(config),
             server_name: server_name.map(Into::into),
-            odd_name_at: hello.odd_name_at,
+            hidden_name_at: hello.hidden_name_at,
             client_authority: entry.client_authority.clone(),
             may_offload: self.may_offload,
         }
@@ -196,7 +196,7 @@ impl TlsAcceptor {
     /// A name that rustls would refuse is hidden in it. rustls refuses a malformed message with any configuration.
     pub fn choose_for_quic(&self, client_hello: &mut [u8]) -> QuicChoice {
         let hello = ClientHello::parse(client_hello).unwrap_or_default();
-        let entry = match hello.odd_name_at {
+        let entry = match hello.hidden_name_at {
             Some(_) => &self.nameless,
             None => self.entry(hello.server_name),
         };
@@ -206,7 +206,7 @@ impl TlsAcceptor {
             server_name: name.and_then(Result::ok).map(Into::into),
             client_authority: entry.client_authority.clone(),
         };
-        if let Some(at) = hello.odd_name_at {
+        if let Some(at) = hello.hidden_name_at {
             server_name::hide(client_hello, at);
         }
         choice
@@ -217,7 +217,7 @@ impl TlsAcceptor {
         ChosenConfig {
             config: Arc::clone(self.entries[0].for_malformed()),
             server_name: None,
-            odd_name_at: None,
+            hidden_name_at: None,
             client_authority: self.entries[0].client_authority.clone(),
             may_offload: self.may_offload,
         }

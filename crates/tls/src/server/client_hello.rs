@@ -55,7 +55,7 @@ pub(crate) struct ClientHello<'a> {
     pub(crate) server_name: Option<&'a [u8]>,
     /// Position of the type of the `server_name` extension in the message, if rustls would refuse the name;
     /// `server_name` is then `None`.
-    pub(crate) odd_name_at: Option<usize>,
+    pub(crate) hidden_name_at: Option<usize>,
     /// Whether the client accepts, or would send, only raw public keys and no certificates.
     pub(crate) wants_raw_public_keys: bool,
     /// The list of protocol names in its encoded form.
@@ -102,8 +102,8 @@ impl ClientHelloReader {
 
     /// After [`HelloStatus::Complete`]: the bytes of `received` with the name hidden. The ClientHello gets records of
     /// its own.
-    pub(crate) fn with_hidden_name(mut self, received: &[u8], odd_name_at: usize) -> Vec<u8> {
-        server_name::hide(&mut self.message, odd_name_at);
+    pub(crate) fn with_hidden_name(mut self, received: &[u8], hidden_name_at: usize) -> Vec<u8> {
+        server_name::hide(&mut self.message, hidden_name_at);
         let mut out = Vec::with_capacity(received.len());
         for fragment in self.message.chunks(MAX_PLAINTEXT_LEN) {
             let [_, _, high, low] = u32::try_from(fragment.len())
@@ -173,8 +173,8 @@ impl<'a> ClientHello<'a> {
             let data = extensions.vector16()?;
             match extension {
                 extension::SERVER_NAME => {
-                    hello.odd_name_at = server_name::odd_name_at(message, data);
-                    if hello.odd_name_at.is_none() {
+                    hello.hidden_name_at = server_name::hidden_name_at(message, data);
+                    if hello.hidden_name_at.is_none() {
                         hello.server_name = parse_server_name(data);
                     }
                 }

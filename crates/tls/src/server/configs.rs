@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs as provider};
 use rustls::server::{NoServerSessionStorage, StoresServerSessions};
 
 use crate::groups;
-use crate::resumption::{Binding, HostSessions, HostTickets, Purpose, Resumption, TicketUse};
+use crate::resumption::{Binding, CacheUse, HostSessions, HostTickets, Resumption, TicketUse};
 use crate::server::client_hello::ClientHello;
 use crate::server::server_name::{RestoringVerifier, restoring};
 use crate::settings::TlsSettings;
@@ -150,7 +150,7 @@ impl ConfigBuilder<'_> {
         } else {
             config.send_tls13_tickets = 0;
         }
-        let sessions = |once| self.sessions(Purpose::Tickets { once });
+        let sessions = |once| self.sessions(CacheUse::Tickets { once });
         match ticket_use {
             TicketUse::Encrypted => config.ticketer = self.tickets(self.resumption.has_tickets()),
             TicketUse::Kept => {
@@ -172,7 +172,7 @@ impl ConfigBuilder<'_> {
         config.alpn_protocols = alpn.to_vec();
         config.ticketer = self.tickets(self.resumption.has_tickets());
         if self.resumption.has_ids() {
-            config.session_storage = self.sessions(Purpose::Ids);
+            config.session_storage = self.sessions(CacheUse::Ids);
         }
         Ok(Arc::new(config))
     }
@@ -227,7 +227,7 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    fn sessions(&self, purpose: Purpose) -> Arc<dyn StoresServerSessions> {
+    fn sessions(&self, purpose: CacheUse) -> Arc<dyn StoresServerSessions> {
         Arc::new(HostSessions {
             resumption: Arc::clone(self.resumption),
             binding: self.binding,

@@ -6,7 +6,7 @@ use h2o_exchange::TlsInfo;
 
 use crate::error::TlsError;
 use crate::handshake::{HandshakeStep, MAX_KEPT_LEN, Progress};
-use crate::record::kernel::{Control, KernelKeys};
+use crate::record::kernel::{KernelAction, KernelKeys};
 use crate::record::output::OutputBuffer;
 use crate::record::traffic::Traffic;
 use crate::server::acceptor::TlsAcceptor;
@@ -115,7 +115,7 @@ impl TlsConnection {
                     // rustls reports the error.
                     HelloStatus::NeedMore | HelloStatus::Malformed => acceptor.default_choice(),
                 };
-                if let Some(at) = choice.odd_name_at {
+                if let Some(at) = choice.hidden_name_at {
                     received = reader.with_hidden_name(&received, at);
                 }
                 let mut handshake = Box::new(ServerHandshake::new(choice, received)?);
@@ -210,7 +210,7 @@ impl TlsConnection {
     }
 
     /// Records whether the kernel accepted the keys. If it did, [`Self::encrypt`] cannot be used any more, and records
-    /// other than application data are in [`Self::take_controls`]. If not, it is not asked again.
+    /// other than application data are in [`Self::take_kernel_actions`]. If not, it is not asked again.
     pub fn on_handed_over(&mut self, is_in_kernel: bool) {
         if let State::Established(traffic) = &mut self.state {
             traffic.on_handed_over(is_in_kernel);
@@ -218,9 +218,9 @@ impl TlsConnection {
     }
 
     /// Takes the actions for the kernel.
-    pub fn take_controls(&mut self) -> Vec<Control> {
+    pub fn take_kernel_actions(&mut self) -> Vec<KernelAction> {
         match &mut self.state {
-            State::Established(traffic) => traffic.take_controls(),
+            State::Established(traffic) => traffic.take_kernel_actions(),
             State::ClientHello { .. } | State::Handshake(_) | State::Ended => Vec::new(),
         }
     }

@@ -16,7 +16,9 @@ enum Kind {
 fn look(reader: &mut ClientHelloReader, received: &[u8]) -> Kind {
     match reader.read(received) {
         HelloStatus::NeedMore => Kind::NeedMore,
-        HelloStatus::Complete(hello) => Kind::Hello(hello.odd_name_at, hello.server_name.is_some()),
+        HelloStatus::Complete(hello) => {
+            Kind::Hello(hello.hidden_name_at, hello.server_name.is_some())
+        }
         HelloStatus::ClearText => Kind::ClearText,
         HelloStatus::Malformed => Kind::Malformed,
     }

@@ -45,7 +45,7 @@ impl ServerHandshake {
             server_name: choice.server_name,
             client_authority: choice.client_authority,
             may_offload: choice.may_offload,
-            retried_hello: choice.odd_name_at.map(|_| ClientHelloReader::default()),
+            retried_hello: choice.hidden_name_at.map(|_| ClientHelloReader::default()),
             record_size: RecordSize::default(),
         })
     }
@@ -159,12 +159,12 @@ fn hide_name_again(
     if !is_asked || unseen.bytes().first() != Some(&ContentType::Handshake.byte()) {
         return false;
     }
-    let odd_name_at = match reader.read(unseen.bytes()) {
+    let hidden_name_at = match reader.read(unseen.bytes()) {
         HelloStatus::NeedMore => return true,
-        HelloStatus::Complete(hello) => hello.odd_name_at,
+        HelloStatus::Complete(hello) => hello.hidden_name_at,
         HelloStatus::ClearText | HelloStatus::Malformed => None,
     };
-    if let (Some(reader), Some(at)) = (retried_hello.take(), odd_name_at) {
+    if let (Some(reader), Some(at)) = (retried_hello.take(), hidden_name_at) {
         let rewritten = reader.with_hidden_name(unseen.bytes(), at);
         unseen.replace(&rewritten);
     }

@@ -33,7 +33,7 @@ const HIDDEN: u16 = 0xff5a;
 
 /// Position in a ClientHello of the type of a `server_name` to hide; `None` if rustls accepts the name, or if the
 /// extension is malformed in a way that rustls should refuse. `message` begins with the HandshakeType.
-pub(crate) fn odd_name_at(message: &[u8], data: &[u8]) -> Option<usize> {
+pub(crate) fn hidden_name_at(message: &[u8], data: &[u8]) -> Option<usize> {
     let name = only_host_name(data)?;
     // The check that rustls makes.
     let is_odd = ServerName::try_from(name).is_err();
@@ -54,7 +54,7 @@ fn only_host_name(data: &[u8]) -> Option<&[u8]> {
     is_whole.then_some(name)
 }
 
-/// Hides the name in a ClientHello; `at` is the result of [`odd_name_at`].
+/// Hides the name in a ClientHello; `at` is the result of [`hidden_name_at`].
 pub(crate) fn hide(message: &mut [u8], at: usize) {
     message[at..at + 2].copy_from_slice(&HIDDEN.to_be_bytes());
 }
@@ -255,7 +255,7 @@ mod tests {
     fn only_names_that_rustls_refuses_are_odd() {
         let is_odd = |name: &[u8]| {
             let data = server_name(name);
-            odd_name_at(&hello(&[(0, data.clone())]), &data).is_some()
+            hidden_name_at(&hello(&[(0, data.clone())]), &data).is_some()
         };
         for name in [
             &b"localhost:8443"[..],
@@ -293,11 +293,11 @@ mod tests {
         let longer = [&odd[..], &[0]].concat();
         let shorter = odd[..odd.len() - 1].to_vec();
         for data in [two, of_other_type, longer, shorter, Vec::new()] {
-            assert_eq!(odd_name_at(&hello(&[(0, data.clone())]), &data), None);
+            assert_eq!(hidden_name_at(&hello(&[(0, data.clone())]), &data), None);
         }
         // A client that itself uses the private-use type.
         let message = hello(&[(0, odd.clone()), (HIDDEN, vec![1])]);
-        assert_eq!(odd_name_at(&message, &odd), None);
+        assert_eq!(hidden_name_at(&message, &odd), None);
     }
 
     #[test]
@@ -319,7 +319,7 @@ mod tests {
                 hello(&[filler(0), (0, odd.clone()), filler(500)]),
                 hello(&[filler(3), (10, vec![0xff, 0x5a]), (0, odd.clone())]),
             ] {
-                let at = odd_name_at(&message, &odd).unwrap();
+                let at = hidden_name_at(&message, &odd).unwrap();
                 let mut hidden = message.clone();
                 hide(&mut hidden, at);
                 assert_eq!(hidden.len(), message.len());

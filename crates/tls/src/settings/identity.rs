@@ -14,7 +14,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 /// A certificate chain and its private key.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    files: Files,
+    files: IdentityFiles,
     /// Position of the certificate in the configuration: `FILE:LINE`.
     place: Box<str>,
     pub(crate) certified_key: Arc<CertifiedKey>,
@@ -22,15 +22,15 @@ pub(crate) struct Identity {
 
 /// The files of an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Files {
+struct IdentityFiles {
     certificate: Box<str>,
     key: Box<str>,
 }
 
 /// Why a pair of files cannot be used.
-struct Fault {
+struct IdentityError {
     /// Whether the key is at fault, and not the certificate.
-    of_key: bool,
+    is_of_key: bool,
     message: String,
     /// The error of the system or a parser, where it is not part of the message.
     reason: Option<String>,
@@ -100,12 +100,12 @@ impl Identity {
     }
 
     fn load(certificate_file: &Node, key_file: &Node) -> Result<Self, Error> {
-        let files = Files {
+        let files = IdentityFiles {
             certificate: certificate_file.scalar()?.into(),
             key: key_file.scalar()?.into(),
         };
         let certified_key = load_pair(&files).map_err(|fault| {
-            let node = if fault.of_key {
+            let node = if fault.is_of_key {
                 key_file
             } else {
                 certificate_file
@@ -181,7 +181,7 @@ fn parse_pair(node: &Node) -> Result<Identity, Error> {
     )
 }
 
-fn load_pair(files: &Files) -> Result<CertifiedKey, Fault> {
+fn load_pair(files: &IdentityFiles) -> Result<CertifiedKey, IdentityError> {
     let chain = load_chain(&files.certificate)?;
     let key = load_key(&files.key)?;
     let Some(leaf) = chain.first().and_then(|leaf| Certificate::parse(leaf)) else {
@@ -191,8 +191,8 @@ fn load_pair(files: &Files) -> Result<CertifiedKey, Fault> {
         ));
     };
     if !belongs_to(&*key, leaf.subject_public_key_info) {
-        return Err(Fault {
-            of_key: true,
+        return Err(IdentityError {
+            is_of_key: true,
             message: format!(
                 "private key file:{} does not belong to certificate file:{}",
                 files.key, files.certificate
@@ -203,15 +203,15 @@ fn load_pair(files: &Files) -> Result<CertifiedKey, Fault> {
     Ok(CertifiedKey::new(chain, key))
 }
 
-fn certificate_fault(path: &str, reason: &str) -> Fault {
-    Fault {
-        of_key: false,
+fn certificate_fault(path: &str, reason: &str) -> IdentityError {
+    IdentityError {
+        is_of_key: false,
         message: format!("failed to load certificate file:{path}"),
         reason: Some(reason.to_owned()),
     }
 }
 
-fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
+fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let fault = |reason: &str| certificate_fault(path, reason);
     let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&h2o_log::reason(&error)))?;
     let mut chain = Vec::new();
@@ -230,9 +230,9 @@ fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
     Ok(chain)
 }
 
-fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, Fault> {
-    let fault = |reason: &str| Fault {
-        of_key: true,
+fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, IdentityError> {
+    let fault = |reason: &str| IdentityError {
+        is_of_key: true,
         message: format!("failed to load private key file:{path}:{reason}"),
         reason: None,
     };

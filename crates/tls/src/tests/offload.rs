@@ -8,7 +8,7 @@ use rustls::SupportedCipherSuite;
 use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 
 use super::kit::{Offer, Pair, TLS13, Talk, acceptor_with};
-use crate::record::kernel::Control;
+use crate::record::kernel::KernelAction;
 use crate::{OutputBuffer, Resumption, ResumptionSettings, TlsAcceptor, TlsError};
 use std::sync::Arc;
 
@@ -136,13 +136,13 @@ fn the_kernel_does_not_go_on_with_other_records_than_ours() {
         assert_eq!(talk.server.encrypt(b"x", &mut out), Err(TlsError::NotReady));
         talk.server.close_notify(&mut out);
         assert_eq!(*out, *b"");
-        let controls = talk.server.take_controls();
-        let [Control::Record(21, alert)] = &controls[..] else {
-            panic!("{} messages", controls.len());
+        let actions = talk.server.take_kernel_actions();
+        let [KernelAction::Record(21, alert)] = &actions[..] else {
+            panic!("{} messages", actions.len());
         };
         assert_eq!(alert, &[1, 0]);
         talk.give_client(&kernel.record(21, alert));
-        assert!(talk.server.take_controls().is_empty());
+        assert!(talk.server.take_kernel_actions().is_empty());
         let mut rest = Vec::new();
         let end = std::io::Read::read_to_end(&mut talk.client.reader(), &mut rest);
         assert!(end.is_ok(), "close_notify has come: {end:?}");
@@ -160,9 +160,9 @@ fn the_kernel_is_not_left_without_the_keys_that_a_client_asks_for() {
     talk.client.refresh_traffic_keys().unwrap();
     let flight = talk.client_flight();
     talk.give_server(&flight).unwrap();
-    let controls = talk.server.take_controls();
-    let [Control::Record(22, message), Control::Keys(keys)] = &controls[..] else {
-        panic!("{} messages", controls.len());
+    let actions = talk.server.take_kernel_actions();
+    let [KernelAction::Record(22, message), KernelAction::Keys(keys)] = &actions[..] else {
+        panic!("{} messages", actions.len());
     };
     talk.give_client(&kernel.record(22, message));
     let mut kernel = Kernel::new(&keys.0);

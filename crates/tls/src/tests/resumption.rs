@@ -17,7 +17,7 @@ use rustls::{ClientConfig, NamedGroup};
 use super::files::Files;
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor_with, listener, settings};
 use crate::OutputBuffer;
-use crate::resumption::{HostSessions, Purpose, TicketUse};
+use crate::resumption::{CacheUse, HostSessions, TicketUse};
 use crate::server::configs::binding;
 use crate::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
 
@@ -519,7 +519,7 @@ fn tickets_are_encrypted_ones_when_there_is_no_room_to_keep_more() {
     let sessions = HostSessions {
         resumption: Arc::clone(&resumption),
         binding,
-        purpose: Purpose::Tickets { once: false },
+        purpose: CacheUse::Tickets { once: false },
     };
     let mut number = 0u32;
     while ticket_use() == TicketUse::Kept {
