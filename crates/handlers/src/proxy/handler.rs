@@ -17,7 +17,7 @@ use super::request::RequestRules;
 use super::response::{self, ResponseRules};
 use super::settings::ProxySettings;
 use super::target::PathMapping;
-use super::tunnel::TunnelKind;
+use super::tunnel_kind::TunnelKind;
 use crate::reproxy;
 
 /// Upstream servers with the rules for requests to them: those of a `proxy.reverse.url` with the final settings of its

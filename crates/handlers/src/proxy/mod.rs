@@ -18,7 +18,7 @@ pub(crate) mod settings;
 mod target;
 #[cfg(test)]
 mod tests;
-mod tunnel;
+mod tunnel_kind;
 mod upstreams;
 mod websocket;
 

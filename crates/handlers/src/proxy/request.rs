@@ -12,7 +12,7 @@ use h2o_upstream::{BackendUrl, Protocol};
 use super::connection_options::ConnectionOptions;
 use super::response::Refusal;
 use super::target::{self, PathMapping};
-use super::tunnel::TunnelKind;
+use super::tunnel_kind::TunnelKind;
 use super::websocket;
 use crate::header::Edit;
 

@@ -12,7 +12,7 @@ use h2o_upstream::{BackendUrl, Failure, FailureCause, Reply};
 use super::connection_options::{ConnectionOptions, TooManyOptions, names_fields};
 use super::goodbye::UntilGoodbye;
 use super::target::{self, PathMapping, Place};
-use super::tunnel::TunnelKind;
+use super::tunnel_kind::TunnelKind;
 use super::websocket;
 use crate::{header, push};
 

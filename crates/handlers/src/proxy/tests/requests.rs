@@ -10,7 +10,7 @@ use h2o_upstream::{BackendUrl, Protocol};
 
 use super::super::settings::ProxySettings;
 use super::super::target::PathMapping;
-use super::super::tunnel::TunnelKind;
+use super::super::tunnel_kind::TunnelKind;
 use super::{line, push, request, shown, site};
 
 fn built(

@@ -9,7 +9,7 @@ use h2o_upstream::{BackendUrl, Failure, Protocol, Reply};
 use super::super::response;
 use super::super::settings::ProxySettings;
 use super::super::target::PathMapping;
-use super::super::tunnel::TunnelKind;
+use super::super::tunnel_kind::TunnelKind;
 use super::{push, request, shown, site};
 
 fn reply(status: u16, fields: &str) -> Reply {

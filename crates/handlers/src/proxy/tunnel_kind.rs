@@ -1,4 +1,4 @@
-//! What besides content a request asks for.
+//! Which kind of tunnel a proxied request asks for, if any.
 
 use h2o_http::{Method, RequestHead, StatusCode, escape};
 
