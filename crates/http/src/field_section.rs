@@ -34,12 +34,14 @@
 
 mod field;
 mod hash;
+mod memo;
 mod request;
 mod response;
 mod send;
 
 pub use field::{DecodedField, FieldName, Flaws, NameKind, Pseudo};
 pub use hash::{field_hash, pseudo_hash};
+pub use memo::{RequestMemo, ResponseMemo};
 pub use request::{Refusal, RequestFields, RequestSection, set_path};
 pub use response::{ResponseFields, SectionKind};
 pub use send::{connect_protocol, encode_fields, encode_request_pseudo, forwardable};

@@ -10,6 +10,7 @@ pub mod authority;
 pub mod base64url;
 pub mod date;
 pub mod dynamic_table;
+pub mod encoder_table;
 pub mod escape;
 pub mod field_section;
 mod head;

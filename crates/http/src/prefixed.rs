@@ -62,6 +62,32 @@ fn decode_long(prefix: u8, mut rest: &[u8]) -> Result<(u32, &[u8]), PrefixedErro
     Err(PrefixedError::TooLarge)
 }
 
+/// As [`decode`], for integers of up to 62 bits.
+///
+/// # Errors
+/// [`PrefixedError`] if the input is too short or the value too large.
+pub fn decode_wide(input: &[u8], bits: u32) -> Result<(u64, &[u8]), PrefixedError> {
+    let full = full_prefix(bits);
+    let (first, mut rest) = input.split_first().ok_or(PrefixedError::Incomplete)?;
+    let mut value = u64::from(first & full);
+    if value < u64::from(full) {
+        return Ok((value, rest));
+    }
+    // Nine groups of seven bits and a prefix fit in 64 bits.
+    for shift in (0..63).step_by(7) {
+        let (&byte, after) = rest.split_first().ok_or(PrefixedError::Incomplete)?;
+        rest = after;
+        value += u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return match value >> 62 {
+                0 => Ok((value, rest)),
+                _ => Err(PrefixedError::TooLarge),
+            };
+        }
+    }
+    Err(PrefixedError::TooLarge)
+}
+
 const fn full_prefix(bits: u32) -> u8 {
     debug_assert!(bits >= 1 && bits <= 8);
     u8::MAX >> (8 - bits)
@@ -120,5 +146,31 @@ mod tests {
         let endless = [&[0x1f][..], &[0x80; 5]].concat();
         assert_eq!(decode(&endless, 5), Err(PrefixedError::TooLarge));
         assert_eq!(decode(&endless[..5], 5), Err(PrefixedError::Incomplete));
+    }
+
+    #[test]
+    fn wide_integers_have_up_to_62_bits() {
+        let largest = (1 << 62) - 1;
+        for bits in 1..=8 {
+            for value in [0, 1, 254, 255, 256, 1 << 32, largest - 1, largest] {
+                let mut bytes = encoded(0, bits, value);
+                for end in 0..bytes.len() {
+                    let got = decode_wide(&bytes[..end], bits);
+                    assert_eq!(got, Err(PrefixedError::Incomplete));
+                }
+                bytes.push(7);
+                assert_eq!(decode_wide(&bytes, bits), Ok((value as u64, &[7][..])));
+            }
+            for value in [largest + 1, usize::MAX] {
+                let bytes = encoded(0, bits, value);
+                assert_eq!(decode_wide(&bytes, bits), Err(PrefixedError::TooLarge));
+            }
+        }
+        let endless = [&[0x1f][..], &[0x80; 9]].concat();
+        assert_eq!(decode_wide(&endless, 5), Err(PrefixedError::TooLarge));
+        assert_eq!(
+            decode_wide(&endless[..9], 5),
+            Err(PrefixedError::Incomplete)
+        );
     }
 }

@@ -1,6 +1,5 @@
 //! The server role of one connection.
 
-mod memo;
 mod receive;
 mod respond;
 
@@ -8,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use h2o_http::TimeLimit;
+use h2o_http::field_section::{RequestMemo, ResponseMemo};
 
-use memo::{HeadMemo, RequestMemo};
 pub use receive::{Received, ServerStep};
 pub use respond::SchedulingHint;
 
@@ -94,9 +93,9 @@ pub struct ServerConnection {
     /// Latest stream opened by the client.
     newest: StreamId,
     /// The latest response head, as it was written.
-    memo: HeadMemo,
+    memo: ResponseMemo<(u32, u32)>,
     /// The latest request section, and its result.
-    request_memo: RequestMemo,
+    request_memo: RequestMemo<(u32, u32)>,
     /// Code of the RST_STREAM that refused a stream which no event reports.
     rejected: Option<ErrorCode>,
     /// Whether the latest stream is being opened by an incomplete field section.
@@ -122,7 +121,7 @@ impl ServerConnection {
             opening: Opening::Preface(0),
             shutdown: Shutdown::Running,
             newest: StreamId::CONNECTION,
-            memo: HeadMemo::default(),
+            memo: ResponseMemo::default(),
             request_memo: RequestMemo::default(),
             rejected: None,
             is_opening_stream: false,
@@ -377,7 +376,7 @@ impl ServerConnection {
 
     /// Frees memory that an idle connection does not need.
     pub fn shrink(&mut self) {
-        self.memo = HeadMemo::default();
+        self.memo = ResponseMemo::default();
         self.request_memo = RequestMemo::default();
         self.connection.shrink();
     }

@@ -84,19 +84,10 @@ impl Decoder {
         Ok(())
     }
 
-    /// Decodes the string at the start of `input`, which may be the value of a literal field. Returns it with the rest of
-    /// the input. Does not change the table.
-    ///
-    /// # Errors
-    /// [`HpackError`] if the string is malformed or incomplete.
+    /// A buffer for text that is decoded outside of a section.
     #[inline]
-    pub(crate) fn text<'t>(
-        &'t mut self,
-        input: &'t [u8],
-    ) -> Result<(&'t [u8], &'t [u8]), HpackError> {
-        self.scratch.clear();
-        let (text, rest) = string_literal::decode(input, 7, &mut self.scratch)?;
-        Ok((text.bytes(&self.scratch), rest))
+    pub(crate) const fn scratch(&mut self) -> &mut Vec<u8> {
+        &mut self.scratch
     }
 
     /// Changes whenever an index may have another meaning than before.

@@ -12,6 +12,7 @@ use crate::connection::cost;
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
 use crate::field_block::Section;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, PREFACE, StreamId, flags};
+use crate::hpack::path_string;
 use crate::settings::DEFAULT_WINDOW;
 use crate::stream::{Stream, StreamKey, StreamState};
 
@@ -368,9 +369,14 @@ impl ServerConnection {
         let id = section.stream;
         let end_stream = section.flags & flags::END_STREAM != 0;
         let decoder = &mut self.connection.decoder;
-        let recalled = self
-            .request_memo
-            .recall(&section.bytes, end_stream, decoder, head);
+        let generation = decoder.generation();
+        let recalled = self.request_memo.recall(
+            &section.bytes,
+            end_stream,
+            generation,
+            decoder.scratch(),
+            head,
+        );
         let decoded = match recalled {
             Some(request) => Ok(request),
             None => self.decode_request(section, end_stream, head),
@@ -442,9 +448,12 @@ impl ServerConnection {
         let request = fields
             .finish(end_stream)
             .map_err(|error| Fault::of_section(section.stream, error))?;
-        let decoder = &self.connection.decoder;
-        self.request_memo
-            .note(bytes, generation, decoder, head, request);
+        // A section that changes the table size has another meaning the next time.
+        let changes = matches!(bytes.first(), Some(0x20..=0x3f));
+        if !changes && generation == self.connection.decoder.generation() {
+            self.request_memo
+                .note(bytes, generation, path_string, head, request);
+        }
         Ok(request)
     }
 

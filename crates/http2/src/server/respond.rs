@@ -50,15 +50,15 @@ impl ServerConnection {
         let end = if end_stream { flags::END_STREAM } else { 0 };
         let at = begin_section(out, FrameType::HEADERS, end, id);
         let encoder = &mut self.connection.encoder;
-        if let Some(section) = self.memo.find(head, encoder) {
+        let has_size_update = encoder.has_size_update();
+        let generation = encoder.generation();
+        let remembered = self.memo.find(head, generation);
+        if let Some(section) = remembered.filter(|_| !has_size_update) {
             out.extend_from_slice(section);
         } else {
-            let has_size_update = encoder.has_size_update();
-            let generation = encoder.generation();
             encode_head(encoder, head, out);
-            if !has_size_update {
-                let section = &out[at + HEADER_LEN..];
-                self.memo.note(head, encoder, generation, section);
+            if !has_size_update && generation == encoder.generation() {
+                self.memo.note(head, generation, &out[at + HEADER_LEN..]);
             }
         }
         let len = end_section(out, at, id, self.connection.peer.frame_size());

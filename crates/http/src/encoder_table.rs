@@ -1,0 +1,218 @@
+//! The dynamic table as an encoder of HPACK or QPACK keeps it: entries are found by the hash of their field.
+
+use crate::Name;
+use crate::dynamic_table::{DynamicTable, TableEntry};
+use crate::field_section::{NameKind, Pseudo};
+
+/// Chains of entries; a power of two.
+const CHAINS: usize = 64;
+
+/// The note on an entry of ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Note {
+    hash: u32,
+    name: NameKind,
+    /// The low bits of the number of the entry before this one in its chain. It may be gone.
+    older: u16,
+}
+
+/// The name of a field that is looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct EncodedName<'a> {
+    /// Its kind.
+    pub kind: NameKind,
+    /// Its text.
+    pub text: &'a [u8],
+}
+
+impl<'a> EncodedName<'a> {
+    /// The name of a pseudo-header field.
+    #[inline]
+    #[must_use]
+    pub const fn pseudo(pseudo: Pseudo) -> Self {
+        Self {
+            kind: NameKind::Pseudo(pseudo),
+            text: pseudo.as_str().as_bytes(),
+        }
+    }
+
+    #[inline]
+    fn is_of(&self, entry: &TableEntry<'_, Note>) -> bool {
+        entry.note().name == self.kind
+            && (self.kind != NameKind::Other || entry.name() == self.text)
+    }
+}
+
+impl<'a> From<Name<'a>> for EncodedName<'a> {
+    #[inline]
+    fn from(name: Name<'a>) -> Self {
+        match name {
+            Name::Known(known) => Self {
+                kind: NameKind::Known(known),
+                text: known.as_str().as_bytes(),
+            },
+            Name::Other(text) => Self {
+                kind: NameKind::Other,
+                text: text.as_bytes(),
+            },
+        }
+    }
+}
+
+/// The table. There are fewer than 2^16 entries at a time.
+#[derive(Debug)]
+pub struct EncoderTable {
+    table: DynamicTable<Note>,
+    /// By hash, the low bits of the number of the newest entry of each chain.
+    newest: Option<Box<[u16; CHAINS]>>,
+}
+
+impl EncoderTable {
+    /// An empty table. Allocates nothing.
+    #[must_use]
+    pub const fn new(max_size: u32) -> Self {
+        Self {
+            table: DynamicTable::new(max_size),
+            newest: None,
+        }
+    }
+
+    /// The table itself.
+    #[must_use]
+    pub const fn entries(&self) -> &DynamicTable<Note> {
+        &self.table
+    }
+
+    /// Changes the maximum size, for which entries may have to go.
+    pub fn resize(&mut self, max_size: u32) {
+        self.table.resize(max_size);
+    }
+
+    /// Evicts the oldest entries, so that at most `count` are left.
+    pub fn keep(&mut self, count: u32) {
+        self.table.keep(count);
+    }
+
+    /// The age of the entry that is this field, if there is one; 0 is the newest.
+    #[inline(always)]
+    #[must_use]
+    pub fn find(&self, name: EncodedName<'_>, value: &[u8], hash: u32) -> Option<u32> {
+        let newest = self.next_number().wrapping_sub(1);
+        let number = self.newest.as_ref()?[chain_of(hash)];
+        let mut age = u32::from(newest.wrapping_sub(number));
+        loop {
+            let entry = self.table.get(age)?;
+            if entry.note().hash == hash {
+                // An older entry of the same hash is not looked for: there hardly ever is one.
+                return (name.is_of(&entry) && entry.value() == value).then_some(age);
+            }
+            let older = u32::from(newest.wrapping_sub(entry.note().older));
+            // The number of an entry that is gone may look like that of another one.
+            if older <= age {
+                return None;
+            }
+            age = older;
+        }
+    }
+
+    /// The age of the newest entry with this name.
+    #[must_use]
+    pub fn find_name(&self, name: EncodedName<'_>) -> Option<u32> {
+        let age = self.table.iter().position(|entry| name.is_of(&entry))?;
+        u32::try_from(age).ok()
+    }
+
+    /// Inserts a field, for which entries may have to go. False: it is larger than the table, which is empty now.
+    pub fn insert(&mut self, name: EncodedName<'_>, value: &[u8], hash: u32) -> bool {
+        let number = self.next_number();
+        let newest = self.newest.get_or_insert_with(|| Box::new([0; CHAINS]));
+        let chain = &mut newest[chain_of(hash)];
+        let note = Note {
+            hash,
+            name: name.kind,
+            older: *chain,
+        };
+        let is_inserted = self.table.insert(name.text, value, note);
+        if is_inserted {
+            *chain = number;
+        }
+        is_inserted
+    }
+
+    /// The low bits of the number of the next entry. They tell entries apart.
+    #[inline]
+    const fn next_number(&self) -> u16 {
+        let [low, high, ..] = self.table.inserted().to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
+    /// Bytes of memory held.
+    #[must_use]
+    pub fn retained(&self) -> usize {
+        let newest = self.newest.as_ref();
+        self.table.retained() + newest.map_or(0, |chains| size_of_val(&**chains))
+    }
+}
+
+const fn chain_of(hash: u32) -> usize {
+    hash as usize % CHAINS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Known;
+    use crate::field_section::field_hash;
+
+    #[test]
+    fn fields_are_found_by_their_age_until_they_are_evicted() {
+        let mut table = EncoderTable::new(4096);
+        let mut held: Vec<(Name<'_>, Vec<u8>)> = Vec::new();
+        // More than the numbers that chains remember.
+        for round in 0..70_000_u32 {
+            let name = match round % 3 {
+                0 => Name::Known(Known::Date),
+                1 => Name::Other("x-a"),
+                _ => Name::Other("x-b"),
+            };
+            let value = (round / 2).to_string().into_bytes();
+            let hash = field_hash(name, &value);
+            assert_eq!(table.find(name.into(), &value, hash), None);
+            assert!(table.insert(name.into(), &value, hash));
+            held.insert(0, (name, value));
+            held.truncate(table.entries().len() as usize);
+            if round % 977 == 0 {
+                for (age, (name, value)) in held.iter().enumerate() {
+                    let found = table.find((*name).into(), value, field_hash(*name, value));
+                    assert_eq!(found.map(|age| age as usize), Some(age));
+                }
+            }
+        }
+        assert_eq!(table.find_name(Name::Other("x-c").into()), None);
+        let (first, _) = held[0];
+        assert_eq!(table.find_name(first.into()), Some(0));
+        table.keep(1);
+        assert_eq!(table.entries().len(), 1);
+        assert!(table.retained() > 0);
+    }
+
+    #[test]
+    fn hashes_that_are_equal_do_not_make_fields_equal() {
+        let mut table = EncoderTable::new(4096);
+        let name = EncodedName::pseudo(Pseudo::Path);
+        assert!(table.insert(name, b"/a", 7));
+        assert_eq!(table.find(name, b"/b", 7), None);
+        assert_eq!(table.find(Name::Other(":path").into(), b"/a", 7), None);
+        assert_eq!(table.find(name, b"/a", 7), Some(0));
+    }
+
+    #[test]
+    fn a_field_that_is_too_large_empties_the_table() {
+        let mut table = EncoderTable::new(64);
+        let name = Name::Other("x").into();
+        assert!(table.insert(name, b"1", 1));
+        assert!(!table.insert(name, &[b'v'; 40], 2));
+        assert!(table.entries().is_empty());
+        assert_eq!(table.find(name, b"1", 1), None);
+    }
+}
