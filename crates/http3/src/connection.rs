@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
-use h2o_http::priority::{PriorityParameters, QueuedStream, UrgencyQueue};
+use h2o_http::field_section::encode_fields;
+use h2o_http::priority::{PriorityField, PriorityParameters, QueuedStream, UrgencyQueue};
+use h2o_http::{Headers, StatusCode};
 
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
-use crate::frame::{Disposition, FrameType, MAX_PAYLOAD, Piece};
+use crate::frame::{self, Disposition, FrameType, MAX_PAYLOAD, Piece};
 use crate::local::{LocalStream, Pending};
-use crate::qpack::{Decoder, Encoder};
+use crate::qpack::{Decoder, Encoder, SectionWriter};
 use crate::remote::{RemoteStreams, Role};
 use crate::settings::PeerSettings;
 use crate::stream::{BlockedSection, Stage, StreamKey, StreamState, Streams};
@@ -87,8 +89,14 @@ pub(crate) enum Control {
 }
 
 impl Connection {
-    /// A connection whose peer is told `capacity` bytes of table and `max_blocked` streams that wait for it.
-    pub(crate) fn new(capacity: u32, max_blocked: u32, has_datagrams: bool) -> Self {
+    /// A connection whose peer is told `capacity` bytes of table and `max_blocked` streams that wait for it, and of whose table we
+    /// use `encoder_limit` bytes.
+    pub(crate) fn new(
+        capacity: u32,
+        max_blocked: u32,
+        encoder_limit: u32,
+        has_datagrams: bool,
+    ) -> Self {
         let mut local: [Pending; 3] = Default::default();
         for (stream, pending) in LocalStream::ALL.iter().zip(&mut local) {
             pending.out().push(stream.kind());
@@ -97,7 +105,7 @@ impl Connection {
             peer: None,
             has_datagrams,
             decoder: Decoder::new(capacity),
-            encoder: Encoder::new(),
+            encoder: Encoder::new(encoder_limit),
             max_blocked: if capacity > 0 { max_blocked } else { 0 },
             streams: Streams::new(),
             remote: RemoteStreams::new(),
@@ -151,6 +159,31 @@ impl Connection {
     pub(crate) const fn decoding(&mut self) -> (&mut Decoder, &mut Vec<u8>) {
         let [_, _, out] = &mut self.local;
         (&mut self.decoder, out.out())
+    }
+
+    /// Begins a field section at the end of `out`.
+    #[inline]
+    pub(crate) fn section<'e>(&'e mut self, out: &'e mut Vec<u8>) -> SectionWriter<'e> {
+        let [_, instructions, _] = &mut self.local;
+        self.encoder.section(out, instructions.with_room())
+    }
+
+    /// Writes a HEADERS frame with a section of informational responses or trailers. Gives the length of the section.
+    pub(crate) fn write_section(
+        &mut self,
+        id: StreamId,
+        status: Option<StatusCode>,
+        headers: &Headers,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let at = frame::begin_section(out);
+        let mut section = self.section(out);
+        if let Some(status) = status {
+            section.status(status);
+        }
+        encode_fields(headers, |name, value| section.field(name, value));
+        section.finish(id);
+        frame::end_section(out, at)
     }
 
     #[inline]
@@ -348,6 +381,8 @@ impl Connection {
             FrameType::SETTINGS => {
                 let settings = PeerSettings::parse(payload, self.has_datagrams)?;
                 self.peer = Some(settings);
+                self.encoder
+                    .set_peer_capacity(settings.qpack_max_table_capacity);
                 Some(Control::Settings)
             }
             FrameType::GOAWAY => {
@@ -372,7 +407,7 @@ impl Connection {
                 if !id.is_request() {
                     return Err(PeerError::IdInvalid);
                 }
-                let field = h2o_http::priority::PriorityField::parse(value);
+                let field = PriorityField::parse(value);
                 Some(Control::Priority(id, field.into()))
             }
             _ => None,
@@ -527,6 +562,7 @@ impl Connection {
         self.streams.shrink();
         self.queue.shrink();
         self.decoder.shrink();
+        self.encoder.shrink();
         self.remote.shrink();
         for pending in &mut self.local {
             pending.shrink();

@@ -31,6 +31,9 @@ impl LocalStream {
 /// says, is not in good faith: RFC 9114 §6.2 asks for room for 1,024 bytes.
 const MAX_PENDING: usize = 16 * 1024;
 
+/// Bytes that wait on the encoder stream before nothing more is inserted.
+const MAX_VOLUNTARY: usize = 4096;
+
 /// Bytes that wait to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
@@ -42,6 +45,12 @@ impl Pending {
     /// Where more is to be appended.
     pub(crate) const fn out(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
+    }
+
+    /// Where more is to be appended, if little waits: what can wait itself does.
+    #[inline]
+    pub(crate) fn with_room(&mut self) -> Option<&mut Vec<u8>> {
+        (self.bytes.len() < MAX_VOLUNTARY).then_some(&mut self.bytes)
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

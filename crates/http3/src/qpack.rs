@@ -12,8 +12,10 @@ use std::fmt;
 use h2o_http::prefixed::PrefixedError;
 use h2o_http::string_literal::StringError;
 
+pub(crate) use decoder::encode_number;
+pub use decoder::path_string;
 pub use decoder::{Decoded, Decoder};
-pub use encoder::Encoder;
+pub use encoder::{Encoder, References, SectionWriter};
 pub use h2o_http::field_section::{DecodedField, FieldName, Flaws, Pseudo};
 
 /// Where the peer is wrong. All of these are connection errors (RFC 9204 §2.2).
@@ -54,3 +56,6 @@ impl From<StringError> for QpackError {
 
 /// Bytes of the entry with the least text, by which the capacity of a table limits the number of its entries (RFC 9204 §4.5.1.1).
 const MIN_ENTRY: u32 = 32;
+
+#[cfg(test)]
+mod tests;

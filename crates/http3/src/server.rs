@@ -6,6 +6,7 @@ mod respond;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use h2o_http::field_section::{RequestMemo, ResponseMemo};
 use h2o_http::priority::{EarlyUpdates, PriorityParameters};
 
 pub use receive::{Received, ServerStep};
@@ -14,6 +15,7 @@ use crate::connection::{Command, Connection, cost};
 use crate::error::{ErrorCode, PeerError, StreamError};
 use crate::frame::{self, FrameType};
 use crate::local::LocalStream;
+use crate::qpack::{Decoder, Encoder, References};
 use crate::settings::{PeerSettings, Settings};
 use crate::stream::{Stream, StreamKey, StreamState};
 use crate::stream_id::StreamId;
@@ -88,6 +90,11 @@ pub struct ServerConnection {
     max_push_id: Option<u64>,
     /// Code by which a stream was ended of which the caller has not heard.
     rejected: Option<ErrorCode>,
+    /// The latest response head as it was written, and what its section refers to.
+    memo: ResponseMemo<(u64, u64)>,
+    memo_references: References,
+    /// The latest request section and what it said.
+    request_memo: RequestMemo<u64>,
 }
 
 impl ServerConnection {
@@ -97,6 +104,7 @@ impl ServerConnection {
         let mut connection = Connection::new(
             settings.qpack_decoder_capacity,
             settings.max_streams,
+            settings.qpack_encoder_capacity,
             has_datagrams,
         );
         settings.write(connection.local(LocalStream::Control).out());
@@ -108,6 +116,9 @@ impl ServerConnection {
             early: EarlyUpdates::new(),
             max_push_id: None,
             rejected: None,
+            memo: ResponseMemo::default(),
+            memo_references: References::default(),
+            request_memo: RequestMemo::default(),
         }
     }
 
@@ -324,12 +335,20 @@ impl ServerConnection {
     pub fn shrink(&mut self) {
         self.connection.shrink();
         self.early.shrink();
+        self.memo = ResponseMemo::default();
+        self.request_memo = RequestMemo::default();
     }
 
     /// Bytes of memory held.
     #[must_use]
     pub fn retained(&self) -> usize {
-        self.connection.retained()
+        self.connection.retained() + self.memo.retained() + self.request_memo.retained()
+    }
+
+    /// The two sides of header compression, for those who want to look into their tables.
+    #[must_use]
+    pub const fn compression(&self) -> (&Decoder, &Encoder) {
+        (&self.connection.decoder, &self.connection.encoder)
     }
 }
 

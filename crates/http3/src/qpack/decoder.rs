@@ -1,7 +1,7 @@
 //! Decoding field sections and the instructions of the peer's encoder (RFC 9204 §2.2).
 
 use h2o_http::dynamic_table::{DynamicTable, TableEntry};
-use h2o_http::field_section::{DecodedField, Flaws, NameKind};
+use h2o_http::field_section::{DecodedField, Flaws, NameKind, Pseudo};
 use h2o_http::prefixed::{self, PrefixedError};
 use h2o_http::string_literal::{self, StringError, Text};
 
@@ -266,6 +266,38 @@ impl Decoder {
         section.len() + self.table.size() as usize / 2
     }
 
+    /// Changes whenever `section` may have another meaning than before: never, if it refers to nothing.
+    #[inline]
+    #[must_use]
+    pub fn generation(&self, section: &[u8]) -> u64 {
+        match section.first() {
+            None | Some(0) => 0,
+            Some(_) => self.inserted,
+        }
+    }
+
+    /// A section of a stream, which was decoded before, has come again. Appends to `instructions` what the encoder is to be told.
+    ///
+    /// # Errors
+    /// [`QpackError::Section`] if it is none.
+    #[inline]
+    pub fn repeat(
+        &mut self,
+        stream: StreamId,
+        section: &[u8],
+        instructions: &mut Vec<u8>,
+    ) -> Result<(), QpackError> {
+        let (prefix, _) = self.prefix(section)?;
+        self.acknowledge(stream, prefix.required, instructions);
+        Ok(())
+    }
+
+    /// A buffer for text that is decoded outside of a section.
+    #[inline]
+    pub(crate) const fn scratch(&mut self) -> &mut Vec<u8> {
+        &mut self.scratch
+    }
+
     /// Insertions so far.
     #[inline]
     #[must_use]
@@ -484,7 +516,7 @@ fn static_name(index: u32) -> Result<(Text<'static>, Note), QpackError> {
 }
 
 /// Appends an integer of up to 62 bits.
-pub(super) fn encode_number(flags: u8, bits: u32, value: u64, out: &mut Vec<u8>) {
+pub(crate) fn encode_number(flags: u8, bits: u32, value: u64, out: &mut Vec<u8>) {
     // Addresses have 64 bits on every system that this server is for.
     prefixed::encode(
         flags,
@@ -492,4 +524,33 @@ pub(super) fn encode_number(flags: u8, bits: u32, value: u64, out: &mut Vec<u8>)
         usize::try_from(value).unwrap_or(usize::MAX),
         out,
     );
+}
+
+/// Where in `section`, which was decoded without an error, the string of `:path` is, if it is a literal whose name the static table
+/// has.
+#[must_use]
+pub fn path_string(section: &[u8]) -> Option<std::ops::Range<usize>> {
+    let (_, rest) = prefixed::decode(section, 8).ok()?;
+    let (_, mut rest) = prefixed::decode(rest, 7).ok()?;
+    loop {
+        let &first = rest.first()?;
+        rest = match first {
+            0x80.. => prefixed::decode(rest, 6).ok()?.1,
+            0x40..0x80 => {
+                let (index, after) = prefixed::decode(rest, 4).ok()?;
+                let end = string_literal::skip(after, 7)?;
+                let is_static = first & 0x10 != 0;
+                if is_static
+                    && static_entry(index)
+                        .is_ok_and(|entry| entry.kind == NameKind::Pseudo(Pseudo::Path))
+                {
+                    return Some(section.len() - after.len()..section.len() - end.len());
+                }
+                end
+            }
+            0x20..0x40 => string_literal::skip(string_literal::skip(rest, 3)?, 7)?,
+            0x10..0x20 => prefixed::decode(rest, 4).ok()?.1,
+            0x00..0x10 => string_literal::skip(prefixed::decode(rest, 3).ok()?.1, 7)?,
+        };
+    }
 }

@@ -11,7 +11,7 @@ use crate::connection::{Control, cost};
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
 use crate::frame::{FrameType, Piece};
 use crate::local::LocalStream;
-use crate::qpack::Decoded;
+use crate::qpack::{Decoded, path_string};
 use crate::stream::{Stage, StreamKey};
 use crate::stream_id::StreamId;
 use crate::varint;
@@ -344,7 +344,20 @@ impl ServerConnection {
         is_end: bool,
         head: &mut RequestHead,
     ) -> Result<Result<Received, u64>, Fault> {
-        let request = match self.decode_request(id, section, is_end, head) {
+        let decoder = &mut self.connection.decoder;
+        let generation = decoder.generation(section);
+        let recalled =
+            self.request_memo
+                .recall(section, is_end, generation, decoder.scratch(), head);
+        let decoded = match recalled {
+            Some(request) => {
+                let (decoder, out) = self.connection.decoding();
+                decoder.repeat(id, section, out).map_err(PeerError::from)?;
+                Ok(Ok(request))
+            }
+            None => self.decode_request(id, section, is_end, head),
+        };
+        let request = match decoded {
             Ok(Ok(request)) => request,
             Ok(Err(required)) => {
                 head.clear();
@@ -355,6 +368,7 @@ impl ServerConnection {
                 return Err(fault);
             }
         };
+        self.connection.local(LocalStream::QpackDecoder).check()?;
         if request.refusal == Some(Refusal::TooManyFields) {
             self.connection.charge(cost::BOMB);
         }
@@ -401,10 +415,14 @@ impl ServerConnection {
         if let Decoded::Blocked(required) = decoded {
             return Ok(Err(required));
         }
-        self.connection.local(LocalStream::QpackDecoder).check()?;
         let request = fields.finish(is_end);
         match request {
-            Ok(request) => Ok(Ok(request)),
+            Ok(request) => {
+                let generation = self.connection.decoder.generation(section);
+                self.request_memo
+                    .note(section, generation, path_string, head, request);
+                Ok(Ok(request))
+            }
             Err(_) if head.method == Method::ConnectUdp => Err(PeerError::Masque.into()),
             Err(error) => Err(error.into()),
         }

@@ -7,7 +7,7 @@ use h2o_http::{Headers, Known, Name, ResponseHead, StatusCode};
 use super::ServerConnection;
 use crate::error::ErrorCode;
 use crate::frame::{self, FrameType};
-use crate::qpack::Encoder;
+use crate::qpack::SectionWriter;
 use crate::stream::{StreamKey, StreamState};
 use crate::varint;
 
@@ -29,8 +29,25 @@ impl ServerConnection {
             return 0;
         }
         stream.has_response = true;
+        let id = stream.id;
         let at = frame::begin_section(out);
-        encode_head(&mut self.connection.encoder, head, out);
+        let encoder = &mut self.connection.encoder;
+        let generation = encoder.generation();
+        let remembered = self.memo.find(head, generation);
+        if let Some(section) = remembered.filter(|_| encoder.can_repeat(self.memo_references)) {
+            out.extend_from_slice(section);
+            encoder.note(id, self.memo_references);
+        } else {
+            let start = out.len();
+            let mut section = self.connection.section(out);
+            encode_head(&mut section, head);
+            let references = section.finish(id);
+            if generation == self.connection.encoder.generation()
+                && self.memo.note(head, generation, &out[start..])
+            {
+                self.memo_references = references;
+            }
+        }
         let len = frame::end_section(out, at);
         if end_stream {
             self.connection.end_send(key);
@@ -52,12 +69,9 @@ impl ServerConnection {
         if !stream.state.can_send() || stream.has_response {
             return 0;
         }
-        let at = frame::begin_section(out);
-        let encoder = &mut self.connection.encoder;
-        encoder.begin(out);
-        encoder.status(status, out);
-        encode_fields(headers, |name, value| encoder.field(name, value, out));
-        frame::end_section(out, at)
+        let id = stream.id;
+        self.connection
+            .write_section(id, Some(status), headers, out)
     }
 
     /// Says that the `priority` field of the response, whose head is written, changes what the client asked for (RFC 9218 §8).
@@ -121,11 +135,8 @@ impl ServerConnection {
             return;
         }
         if let Some(trailers) = trailers.filter(|_| !stream.is_tunnel) {
-            let at = frame::begin_section(out);
-            let encoder = &mut self.connection.encoder;
-            encoder.begin(out);
-            encode_fields(trailers, |name, value| encoder.field(name, value, out));
-            frame::end_section(out, at);
+            let id = stream.id;
+            self.connection.write_section(id, None, trailers, out);
         }
         self.connection.end_send(key);
     }
@@ -167,15 +178,14 @@ impl ServerConnection {
     }
 }
 
-fn encode_head(encoder: &mut Encoder, head: &ResponseHead<'_>, out: &mut Vec<u8>) {
-    encoder.begin(out);
-    encoder.status(head.status, out);
+fn encode_head(section: &mut SectionWriter<'_>, head: &ResponseHead<'_>) {
+    section.status(head.status);
     if let Some(server) = head.server {
-        encoder.field(Name::Known(Known::Server), server, out);
+        section.field(Name::Known(Known::Server), server);
     }
     if let Some(length) = head.length {
         let name = Name::Known(Known::ContentLength);
-        encoder.field(name, itoa::Buffer::new().format(length).as_bytes(), out);
+        section.field(name, itoa::Buffer::new().format(length).as_bytes());
     }
-    encode_fields(head.headers, |name, value| encoder.field(name, value, out));
+    encode_fields(head.headers, |name, value| section.field(name, value));
 }

@@ -277,11 +277,10 @@ impl Decoder {
             0 => 0,
             _ => {
                 assert!(encoded <= 2 * most, "more insertions than there can be");
-                // The one that is meant is at most as far ahead as the table has entries.
-                (0..=self.inserted + most)
-                    .rev()
-                    .find(|count| *count > 0 && count % (2 * most) + 1 == encoded)
-                    .expect("a number of insertions")
+                // The latest that can be meant: it is at most as far ahead as the table has entries.
+                let furthest = self.inserted + most;
+                let back = (furthest % (2 * most) + 1 + 2 * most - encoded) % (2 * most);
+                furthest.checked_sub(back).expect("a number of insertions")
             }
         };
         let is_negative = input.0.first().expect("a section") & 0x80 != 0;
