@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::congestion::{ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
+use crate::congestion::{Desk, Factory};
 use crate::id::Placement;
 use crate::keys::Keys;
 use crate::tls::TlsChooser;
@@ -16,9 +16,10 @@ pub enum CongestionControl {
     /// NewReno (RFC 9002 §7).
     Reno,
     /// Cubic (RFC 9438).
-    #[default]
     Cubic,
-    /// A model of the path's bandwidth and round trip time, which random loss does not slow down.
+    /// A model of the path's bandwidth and round trip time, which random loss does not slow down. On a clean path it is not slower
+    /// than the others.
+    #[default]
     Model,
 }
 
@@ -43,8 +44,12 @@ pub struct TransportSettings {
     pub initial_rtt: Duration,
     /// The controller.
     pub congestion_control: CongestionControl,
-    /// Packets of the first congestion window, at least 2.
+    /// Packets of the first congestion window, at least 2. They leave paced.
     pub initial_window_packets: u32,
+    /// Whether a congestion window that is not filled does not grow (RFC 7661).
+    pub respects_underuse: bool,
+    /// Whether packets leave at the controller's rate, not as soon as the window has room.
+    pub is_paced: bool,
     /// Bytes of received QUIC datagrams (RFC 9221) that may wait to be taken; `None` if they are not accepted.
     pub datagram_receive_buffer: Option<usize>,
     /// Whether several datagrams can be sent by one system call.
@@ -67,6 +72,8 @@ impl Default for TransportSettings {
             initial_rtt: Duration::from_millis(66),
             congestion_control: CongestionControl::default(),
             initial_window_packets: 32,
+            respects_underuse: true,
+            is_paced: true,
             datagram_receive_buffer: Some(64 * 1024),
             gso: true,
             ack_threshold: None,
@@ -79,7 +86,7 @@ fn var_int(value: u64) -> VarInt {
 }
 
 impl TransportSettings {
-    pub(crate) fn library(&self) -> TransportConfig {
+    pub(crate) fn library(&self, desk: &Arc<Desk>) -> TransportConfig {
         let mut config = TransportConfig::default();
         let idle = IdleTimeout::try_from(self.idle_timeout).ok();
         config
@@ -93,7 +100,14 @@ impl TransportSettings {
             .datagram_receive_buffer_size(self.datagram_receive_buffer)
             .enable_segmentation_offload(self.gso)
             .allow_spin(false)
-            .congestion_controller_factory(self.controller());
+            .congestion_controller_factory(Arc::new(Factory {
+                desk: Arc::clone(desk),
+                control: self.congestion_control,
+                initial_packets: self.initial_window_packets.into(),
+                packet_len: self.max_udp_payload_size.clamp(1200, 1472).into(),
+                initial_rtt: self.initial_rtt,
+                respects_underuse: self.respects_underuse,
+            }));
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(self.max_udp_payload_size.max(1200));
         config.mtu_discovery_config(Some(discovery));
@@ -103,23 +117,6 @@ impl TransportSettings {
             config.ack_frequency_config(Some(frequency));
         }
         config
-    }
-
-    fn controller(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
-        let window = u64::from(self.initial_window_packets.max(2))
-            * u64::from(self.max_udp_payload_size.min(1472));
-        match self.congestion_control {
-            CongestionControl::Reno => {
-                let mut config = NewRenoConfig::default();
-                config.initial_window(window);
-                Arc::new(config)
-            }
-            CongestionControl::Cubic | CongestionControl::Model => {
-                let mut config = CubicConfig::default();
-                config.initial_window(window);
-                Arc::new(config)
-            }
-        }
     }
 }
 

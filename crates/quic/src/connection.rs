@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{Dir, ReadError, ReadableError, StreamEvent, VarInt, WriteError};
 
 use crate::close::CloseReason;
+use crate::congestion::{Desk, Gate, Pacer};
+use crate::endpoint::Transmit;
 use crate::stats::Stats;
 use crate::stream::{Read, StreamId, Write};
 use crate::tls::Handshake;
@@ -67,22 +69,114 @@ pub struct Connection {
     /// Streams the library has announced and the caller has not been told of.
     opened: VecDeque<StreamId>,
     is_closed: bool,
+    pacer: Option<Pacer>,
+    /// When the pacer lets more go; `None` if it does not hold anything back.
+    paced_until: Option<Instant>,
+    /// Since when the window is full and nothing has happened.
+    stall: Option<Stall>,
     /// Whether the library is done with it; the endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
 }
+
+/// A full window for which no acknowledgement comes.
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    ends: Instant,
+    /// How often it has ended without one.
+    count: u32,
+}
+
+/// What is in flight can be forgotten by the library without a word to the controller: when handshake keys are discarded. A window that
+/// is full of such bytes is opened after this time, which doubles.
+const STALL_TIME: Duration = Duration::from_secs(3);
 
 fn code(value: u64) -> VarInt {
     VarInt::from_u64(value).unwrap_or(VarInt::MAX)
 }
 
 impl Connection {
-    pub(crate) fn new(library: quinn_proto::Connection) -> Self {
+    pub(crate) fn new(library: quinn_proto::Connection, is_paced: bool) -> Self {
         Self {
             library,
             opened: VecDeque::new(),
             is_closed: false,
+            pacer: is_paced.then(Pacer::new),
+            paced_until: None,
+            stall: None,
             is_drained: false,
         }
+    }
+
+    /// See [`crate::Endpoint::transmit`].
+    pub(crate) fn transmit(
+        &mut self,
+        desk: &Desk,
+        now: Instant,
+        max_datagrams: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        let mtu = u64::from(self.library.current_mtu());
+        let state = desk.read(self.library.congestion_state());
+        let room = state.window.saturating_sub(state.in_flight);
+        let rate = state.rate.unwrap_or(u64::MAX);
+        let credit = match &mut self.pacer {
+            Some(pacer) => pacer.credit(now, rate, mtu),
+            None => u64::MAX,
+        };
+        let allowed = usize::try_from(room.min(credit) / mtu).unwrap_or(usize::MAX);
+        desk.set(if allowed > 0 {
+            Gate::Open
+        } else {
+            Gate::Closed
+        });
+        let datagrams = max_datagrams.clamp(1, allowed.max(1));
+        let transmit = self.library.poll_transmit(now, datagrams, buffer);
+        let has_more = desk.has_asked();
+        desk.set(Gate::Report);
+        let is_held_back = allowed == 0 && has_more;
+        self.paced_until = None;
+        if is_held_back && room >= mtu {
+            self.paced_until = self.pacer.as_ref().and_then(|pacer| pacer.next(rate, mtu));
+        }
+        self.note_stall(desk, now, is_held_back && room < mtu);
+        let transmit = transmit?;
+        if allowed > 0
+            && has_more
+            && let Some(pacer) = &mut self.pacer
+        {
+            pacer.on_sent(transmit.size as u64);
+        }
+        Some(Transmit::of(&transmit))
+    }
+
+    fn note_stall(&mut self, desk: &Desk, now: Instant, is_stalled: bool) {
+        if !is_stalled {
+            self.stall = None;
+            return;
+        }
+        let count = match self.stall {
+            Some(stall) if now < stall.ends => return,
+            Some(stall) => {
+                desk.forget_in_flight(self.library.congestion_state());
+                stall.count + 1
+            }
+            None => 0,
+        };
+        self.stall = Some(Stall {
+            ends: now + STALL_TIME * (1 << count.min(8)),
+            count,
+        });
+    }
+
+    /// Something was received: a stall begins anew.
+    pub(crate) fn on_received(&mut self) {
+        self.stall = None;
+    }
+
+    pub(crate) fn timeout(&mut self) -> Option<Instant> {
+        let stall = self.stall.map(|stall| stall.ends);
+        let times = [self.library.poll_timeout(), self.paced_until, stall];
+        times.into_iter().flatten().min()
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
@@ -238,10 +332,11 @@ impl Connection {
         self.library.set_send_window(bytes);
     }
 
-    /// The bytes that are worth being written and not acknowledged: the congestion window, and 64 KiB to have the next packets at
-    /// hand.
+    /// The bytes that are worth being written and not acknowledged: two congestion windows, and 64 KiB to have the next packets at
+    /// hand. One window is in flight; while a lost packet is repaired, what was sent behind it is acknowledged but counts until
+    /// the gap is closed.
     pub fn send_room(&self) -> u64 {
-        self.library.congestion_state().window() + 64 * 1024
+        2 * self.library.congestion_state().window() + 64 * 1024
     }
 
     /// Sends a QUIC datagram (RFC 9221).

@@ -12,6 +12,7 @@ use quinn_proto::{
 
 use crate::close::ConnectError;
 use crate::config::{EndpointConfig, ServerRole, TransportSettings};
+use crate::congestion::Desk;
 use crate::connection::{Connection, Event};
 use crate::id::{IdGenerator, Placement};
 use crate::keys::{KeyRing, Keys, ResetKey, TokenKey};
@@ -80,7 +81,7 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    fn of(transmit: &quinn_proto::Transmit) -> Self {
+    pub(crate) fn of(transmit: &quinn_proto::Transmit) -> Self {
         Self {
             remote: transmit.destination,
             local: transmit.src_ip,
@@ -136,6 +137,7 @@ pub struct Endpoint {
     admission: Admission,
     key_ring: Arc<KeyRing>,
     placement: Placement,
+    desk: Arc<Desk>,
 }
 
 impl Endpoint {
@@ -168,9 +170,10 @@ impl Endpoint {
             // At least 1200 is always allowed.
             let _ = endpoint.max_udp_payload_size(size);
         }
+        let desk = Arc::new(Desk::default());
         let library_server = server
             .as_ref()
-            .map(|server| Arc::new(library_server(server, &key_ring)));
+            .map(|server| Arc::new(library_server(server, &key_ring, &desk)));
         Self {
             library: quinn_proto::Endpoint::new(
                 Arc::new(endpoint),
@@ -184,6 +187,7 @@ impl Endpoint {
             admission: Admission::Open,
             key_ring,
             placement,
+            desk,
         }
     }
 
@@ -208,6 +212,7 @@ impl Endpoint {
                     return Received::Ignored;
                 };
                 connection.library.handle_event(event);
+                connection.on_received();
                 self.exchange_events(handle);
                 Received::Connection(ConnectionIndex(handle.0))
             }
@@ -257,7 +262,11 @@ impl Endpoint {
         }
         match self.library.accept(incoming, now, answer, None) {
             Ok((handle, connection)) => {
-                self.insert(handle, connection);
+                let is_paced = self
+                    .server
+                    .as_ref()
+                    .is_none_or(|server| server.transport.is_paced);
+                self.insert(handle, connection, is_paced);
                 Received::Accepted(ConnectionIndex(handle.0))
             }
             Err(error) => error.response.map_or(Received::Ignored, |transmit| {
@@ -266,11 +275,16 @@ impl Endpoint {
         }
     }
 
-    fn insert(&mut self, handle: ConnectionHandle, connection: quinn_proto::Connection) {
+    fn insert(
+        &mut self,
+        handle: ConnectionHandle,
+        connection: quinn_proto::Connection,
+        is_paced: bool,
+    ) {
         if self.connections.len() <= handle.0 {
             self.connections.resize_with(handle.0 + 1, || None);
         }
-        self.connections[handle.0] = Some(Box::new(Connection::new(connection)));
+        self.connections[handle.0] = Some(Box::new(Connection::new(connection, is_paced)));
         self.open += 1;
         self.exchange_events(handle);
     }
@@ -288,7 +302,7 @@ impl Endpoint {
     ) -> Result<ConnectionIndex, ConnectError> {
         let name = tls.server_name.to_str().into_owned();
         let mut config = quinn_proto::ClientConfig::new(Arc::new(ClientSide(tls)));
-        config.transport_config(Arc::new(transport.library()));
+        config.transport_config(Arc::new(transport.library(&self.desk)));
         let (handle, connection) =
             self.library
                 .connect(now, config, remote, &name)
@@ -296,7 +310,7 @@ impl Endpoint {
                     quinn_proto::ConnectError::InvalidRemoteAddress(_) => ConnectError::Address,
                     other => ConnectError::Tls(other.to_string()),
                 })?;
-        self.insert(handle, connection);
+        self.insert(handle, connection, transport.is_paced);
         Ok(ConnectionIndex(handle.0))
     }
 
@@ -345,16 +359,13 @@ impl Endpoint {
         buffer: &mut Vec<u8>,
     ) -> Option<Transmit> {
         self.exchange_events(ConnectionHandle(index.0));
-        let connection = self.connection(index)?;
-        let transmit = connection
-            .library
-            .poll_transmit(now, max_datagrams.max(1), buffer)?;
-        Some(Transmit::of(&transmit))
+        let connection = self.connections.get_mut(index.0)?.as_deref_mut()?;
+        connection.transmit(&self.desk, now, max_datagrams, buffer)
     }
 
     /// When a connection wants to be woken.
     pub fn timeout(&mut self, index: ConnectionIndex) -> Option<Instant> {
-        self.connection(index)?.library.poll_timeout()
+        self.connection(index)?.timeout()
     }
 
     /// Tells a connection the time. It may have events and something to send now. Too early a call does nothing.
@@ -388,7 +399,11 @@ fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-fn library_server(server: &ServerRole, keys: &Arc<KeyRing>) -> quinn_proto::ServerConfig {
+fn library_server(
+    server: &ServerRole,
+    keys: &Arc<KeyRing>,
+    desk: &Arc<Desk>,
+) -> quinn_proto::ServerConfig {
     let mut config = quinn_proto::ServerConfig::new(
         Arc::new(ServerTls(Arc::clone(&server.tls))),
         Arc::new(TokenKey(Arc::clone(keys))),
@@ -399,7 +414,7 @@ fn library_server(server: &ServerRole, keys: &Arc<KeyRing>) -> quinn_proto::Serv
         .log(Arc::new(UsedTokens::default()))
         .sent(1);
     config
-        .transport_config(Arc::new(server.transport.library()))
+        .transport_config(Arc::new(server.transport.library(desk)))
         .retry_token_lifetime(server.retry_token_lifetime)
         .validation_token_config(tokens)
         .max_incoming(server.max_handshakes);

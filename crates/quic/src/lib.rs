@@ -13,6 +13,7 @@
 
 mod close;
 mod config;
+mod congestion;
 mod connection;
 mod endpoint;
 mod id;

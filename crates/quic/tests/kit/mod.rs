@@ -1,5 +1,7 @@
 //! A server of ours and a client of the library, with a clock that only the test moves.
 
+pub(crate) mod link;
+
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,0 +1,316 @@
+//! How fast a connection may send: congestion controllers, and the pacer above them.
+//!
+//! The library asks a controller for a window and has a pacer of its own, which knows nothing but windows. Here the caller of the library
+//! is the gate: it lets the library make as many datagrams as window and pacer allow ([`Allowance`]), and while it does so the window it is
+//! told has no end. When nothing may be sent the library is told that its window is full; it still sends acknowledgements and probes.
+
+mod cubic;
+mod hystart;
+mod model;
+mod pacer;
+mod reno;
+mod underused;
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use quinn_proto::RttEstimator;
+use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
+
+use self::cubic::Cubic;
+use self::model::Model;
+pub(crate) use self::pacer::Pacer;
+use self::reno::Reno;
+use crate::config::CongestionControl;
+
+/// Packets that may always be in flight (RFC 9002 §7.2).
+const MIN_WINDOW_PACKETS: u64 = 2;
+
+/// A packet that was acknowledged, or several that were sent together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ack {
+    pub(crate) now: Instant,
+    pub(crate) sent: Instant,
+    pub(crate) bytes: u64,
+    /// Whether there was nothing more to send before this acknowledgement came.
+    pub(crate) app_limited: bool,
+    pub(crate) smoothed_rtt: Duration,
+}
+
+/// Packets that were lost, or marked as CE: then there are no bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loss {
+    pub(crate) now: Instant,
+    /// When the latest of them was sent.
+    pub(crate) sent: Instant,
+    pub(crate) bytes: u64,
+    /// Persistent congestion (RFC 9002 §7.6).
+    pub(crate) is_persistent: bool,
+}
+
+/// The controllers there are.
+#[derive(Clone, Debug)]
+enum Algorithm {
+    Reno(Reno),
+    Cubic(Cubic),
+    Model(Box<Model>),
+}
+
+macro_rules! each {
+    ($algorithm:expr, $name:ident => $call:expr) => {
+        match $algorithm {
+            Algorithm::Reno($name) => $call,
+            Algorithm::Cubic($name) => $call,
+            Algorithm::Model($name) => $call,
+        }
+    };
+}
+
+/// What an endpoint and the controllers of its connections tell each other. An endpoint is used by one thread, one connection at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    gate: AtomicU8,
+    /// Whether the library has asked for the window: it has something to send that has to be acknowledged.
+    asked: AtomicBool,
+    /// Answers of [`Controller::metrics`].
+    in_flight: AtomicU64,
+    /// Asks the controller to forget what is in flight.
+    forget: AtomicBool,
+}
+
+/// What window the library is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Gate {
+    /// The true one.
+    Report = 0,
+    Open = 1,
+    Closed = 2,
+}
+
+impl Desk {
+    pub(crate) fn set(&self, gate: Gate) {
+        self.asked.store(false, Ordering::Relaxed);
+        self.gate.store(gate as u8, Ordering::Relaxed);
+    }
+
+    /// Whether there is something to send that has to be acknowledged, apart from probes.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// What `controller` knows; it is one of ours.
+    pub(crate) fn read(&self, controller: &dyn Controller) -> State {
+        let metrics = controller.metrics();
+        State {
+            window: metrics.congestion_window,
+            // The library counts bits.
+            rate: metrics.pacing_rate.map(|rate| rate / 8),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Has the controller forget what is in flight: nothing of it can still be acknowledged.
+    pub(crate) fn forget_in_flight(&self, controller: &dyn Controller) {
+        self.forget.store(true, Ordering::Relaxed);
+        controller.metrics();
+    }
+}
+
+/// What a controller knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct State {
+    pub(crate) window: u64,
+    /// Bytes a second; `None` for no limit but the window.
+    pub(crate) rate: Option<u64>,
+    pub(crate) in_flight: u64,
+}
+
+/// Makes the controllers of an endpoint's connections.
+#[derive(Debug)]
+pub(crate) struct Factory {
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) control: CongestionControl,
+    pub(crate) initial_packets: u64,
+    pub(crate) packet_len: u64,
+    pub(crate) initial_rtt: Duration,
+    /// Whether a window that was not filled does not grow.
+    pub(crate) respects_underuse: bool,
+}
+
+impl ControllerFactory for Factory {
+    fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
+        let mtu = u64::from(mtu);
+        // H2O compatibility: a packet of this window counts the longest datagram, not what the path is known to carry.
+        let initial_window = self.initial_packets.max(MIN_WINDOW_PACKETS) * self.packet_len;
+        let algorithm = match self.control {
+            CongestionControl::Reno => {
+                Algorithm::Reno(Reno::new(initial_window, mtu, self.respects_underuse))
+            }
+            CongestionControl::Cubic => {
+                Algorithm::Cubic(Cubic::new(initial_window, mtu, self.respects_underuse))
+            }
+            CongestionControl::Model => Algorithm::Model(Box::new(Model::new(
+                initial_window,
+                mtu,
+                self.initial_rtt,
+                now,
+            ))),
+        };
+        Box::new(Governor {
+            desk: Arc::clone(&self.desk),
+            algorithm,
+            initial_window,
+            in_flight: AtomicU64::new(0),
+            smoothed_rtt: self.initial_rtt,
+        })
+    }
+}
+
+/// One path's controller, as the library sees it.
+#[derive(Debug)]
+struct Governor {
+    desk: Arc<Desk>,
+    algorithm: Algorithm,
+    initial_window: u64,
+    in_flight: AtomicU64,
+    smoothed_rtt: Duration,
+}
+
+impl Governor {
+    fn landed(&mut self, bytes: u64) {
+        let in_flight = self.in_flight.get_mut();
+        *in_flight = in_flight.saturating_sub(bytes);
+    }
+}
+
+impl Controller for Governor {
+    fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
+        let gate = self.desk.gate.load(Ordering::Relaxed);
+        if gate != Gate::Open as u8 || !self.desk.has_asked() {
+            // Acknowledgements, or a probe.
+            return;
+        }
+        let before = *self.in_flight.get_mut();
+        *self.in_flight.get_mut() += bytes;
+        each!(&mut self.algorithm, it => it.on_sent(now, bytes, before));
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.landed(bytes);
+        self.smoothed_rtt = rtt.get();
+        let ack = Ack {
+            now,
+            sent,
+            bytes,
+            app_limited,
+            smoothed_rtt: rtt.get(),
+        };
+        each!(&mut self.algorithm, it => it.on_ack(&ack));
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, _app_limited: bool, _: Option<u64>) {
+        *self.in_flight.get_mut() = in_flight;
+        each!(&mut self.algorithm, it => it.on_end_acks(now, in_flight));
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent: bool,
+        bytes: u64,
+    ) {
+        self.landed(bytes);
+        let in_flight = *self.in_flight.get_mut();
+        let loss = Loss {
+            now,
+            sent,
+            bytes,
+            is_persistent,
+        };
+        each!(&mut self.algorithm, it => it.on_loss(&loss, in_flight));
+    }
+
+    fn on_mtu_update(&mut self, mtu: u16) {
+        each!(&mut self.algorithm, it => it.on_mtu_update(mtu.into()));
+    }
+
+    fn window(&self) -> u64 {
+        let gate = self.desk.gate.load(Ordering::Relaxed);
+        if gate == Gate::Open as u8 {
+            self.desk.asked.store(true, Ordering::Relaxed);
+            // The library's pacer does nothing with a window of that size.
+            u64::MAX
+        } else if gate == Gate::Closed as u8 {
+            self.desk.asked.store(true, Ordering::Relaxed);
+            1
+        } else {
+            each!(&self.algorithm, it => it.window())
+        }
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        if self.desk.forget.swap(false, Ordering::Relaxed) {
+            self.in_flight.store(0, Ordering::Relaxed);
+        }
+        let in_flight = self.in_flight.load(Ordering::Relaxed);
+        self.desk.in_flight.store(in_flight, Ordering::Relaxed);
+        let mut metrics = ControllerMetrics::default();
+        metrics.congestion_window = each!(&self.algorithm, it => it.window());
+        metrics.ssthresh = each!(&self.algorithm, it => it.slow_start_threshold());
+        let rate = each!(&self.algorithm, it => it.pacing_rate(self.smoothed_rtt));
+        metrics.pacing_rate = Some(rate.saturating_mul(8));
+        metrics
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(Self {
+            desk: Arc::clone(&self.desk),
+            algorithm: self.algorithm.clone(),
+            initial_window: self.initial_window,
+            // Of another path.
+            in_flight: AtomicU64::new(0),
+            smoothed_rtt: self.smoothed_rtt,
+        })
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.initial_window
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// `value` times `numerator` / `denominator`, at most what a `u64` holds.
+fn scale(value: u64, numerator: u128, denominator: u128) -> u64 {
+    u64::try_from(u128::from(value) * numerator / denominator.max(1)).unwrap_or(u64::MAX)
+}
+
+/// Bytes that a rate brings in a time.
+fn bytes_in(rate: u64, time: Duration) -> u64 {
+    scale(rate, time.as_nanos(), 1_000_000_000)
+}
+
+/// The rate, in bytes a second, that brings so many bytes in that time.
+fn rate_of(bytes: u64, time: Duration) -> u64 {
+    scale(bytes, 1_000_000_000, time.as_nanos())
+}
+
+/// The pacing rate of controllers that have a window only (RFC 9002 §7.7): two windows a round trip while it doubles, then a quarter
+/// more than one.
+fn rate_of_window(window: u64, threshold: u64, smoothed_rtt: Duration) -> u64 {
+    let gain = if window < threshold { 200 } else { 125 };
+    rate_of(scale(window, gain, 100), smoothed_rtt)
+}

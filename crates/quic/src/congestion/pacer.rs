@@ -1,0 +1,110 @@
+//! Datagrams leave as a controller's rate allows (RFC 9002 §7.7), not all at once.
+
+use std::time::{Duration, Instant};
+
+use super::{bytes_in, scale};
+
+/// Packets that may leave at once after a pause (RFC 9002 §7.7).
+const BURST_PACKETS: u64 = 10;
+/// What may be sent late: as long as timers and turns of the event loop may be late.
+const BURST_TIME: Duration = Duration::from_millis(4);
+/// Worth waking up for.
+const QUANTUM_TIME: Duration = Duration::from_millis(1);
+const QUANTUM_PACKETS: u64 = 2;
+
+/// A bucket of bytes that may be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Pacer {
+    credit: u64,
+    filled: Option<Instant>,
+}
+
+impl Pacer {
+    pub(crate) fn new() -> Self {
+        Self {
+            credit: 0,
+            filled: None,
+        }
+    }
+
+    /// Bytes that may be sent now; nothing until it is worth the trouble.
+    pub(crate) fn credit(&mut self, now: Instant, rate: u64, mtu: u64) -> u64 {
+        let capacity = (BURST_PACKETS * mtu).max(bytes_in(rate, BURST_TIME));
+        match self.filled {
+            None => self.credit = capacity,
+            Some(filled) => {
+                let gained = bytes_in(rate, now.saturating_duration_since(filled));
+                // A short time at a low rate brings nothing: it must not be forgotten.
+                if gained == 0 && self.credit < capacity {
+                    return self.available(rate, mtu);
+                }
+                self.credit = capacity.min(self.credit + gained);
+            }
+        }
+        self.filled = Some(now);
+        self.available(rate, mtu)
+    }
+
+    fn available(&self, rate: u64, mtu: u64) -> u64 {
+        if self.credit < quantum(rate, mtu) {
+            0
+        } else {
+            self.credit
+        }
+    }
+
+    pub(crate) fn on_sent(&mut self, bytes: u64) {
+        self.credit = self.credit.saturating_sub(bytes);
+    }
+
+    /// When there is something to send again.
+    pub(crate) fn next(&self, rate: u64, mtu: u64) -> Option<Instant> {
+        let missing = quantum(rate, mtu).saturating_sub(self.credit);
+        let nanos = scale(missing, 1_000_000_000, u128::from(rate.max(1)));
+        // Rounded up: too early a call would find nothing.
+        Some(self.filled? + Duration::from_nanos(nanos.saturating_add(1)))
+    }
+}
+
+fn quantum(rate: u64, mtu: u64) -> u64 {
+    (QUANTUM_PACKETS * mtu).max(bytes_in(rate, QUANTUM_TIME))
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the beginning of a virtual clock"
+)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leaves_is_a_burst_and_then_the_rate() {
+        let (rate, mtu) = (1_000_000, 1250);
+        let start = Instant::now();
+        let mut now = start;
+        let mut pacer = Pacer::new();
+        let mut sent = 0;
+        while now < start + Duration::from_secs(1) {
+            let credit = pacer.credit(now, rate, mtu);
+            assert!(credit > 0, "waking up was worth it");
+            // Whole packets.
+            let bytes = credit.div_ceil(mtu) * mtu;
+            pacer.on_sent(bytes);
+            sent += bytes;
+            now = pacer.next(rate, mtu).expect("it has begun");
+        }
+        let expected = rate + BURST_PACKETS * mtu;
+        assert!(sent.abs_diff(expected) <= 10 * mtu, "{sent} bytes");
+    }
+
+    #[test]
+    fn a_pause_earns_no_more_than_a_burst() {
+        let mut pacer = Pacer::new();
+        let now = Instant::now();
+        assert_eq!(pacer.credit(now, 1_000_000, 1250), 12_500);
+        pacer.on_sent(12_500);
+        let later = now + Duration::from_secs(3600);
+        assert_eq!(pacer.credit(later, 1_000_000, 1250), 12_500);
+    }
+}

@@ -1,0 +1,69 @@
+//! Windows that are not used in full (RFC 9002 §7.8, RFC 7661).
+
+use std::time::{Duration, Instant};
+
+/// How long a window that is not used stays valid (RFC 7661 §4.4).
+const VALID_FOR: Duration = Duration::from_secs(300);
+
+/// Watches how much of a window is used.
+#[derive(Clone, Debug)]
+pub(crate) struct Underuse {
+    /// Whether a window that is not used does not grow.
+    is_respected: bool,
+    /// Most bytes in flight in this period and in the one before.
+    used: [u64; 2],
+    period_began: Option<Instant>,
+    /// When half of the window was in use last (RFC 7661 §4.2).
+    validated: Option<Instant>,
+}
+
+impl Underuse {
+    pub(crate) fn new(is_respected: bool) -> Self {
+        Self {
+            is_respected,
+            used: [0; 2],
+            period_began: None,
+            validated: None,
+        }
+    }
+
+    /// Packets have left; `in_flight` is with them. Returns whether the window has not been in use for so long that it says nothing
+    /// about the path any more.
+    pub(crate) fn on_sent(&mut self, now: Instant, in_flight: u64, window: u64) -> bool {
+        let began = *self.period_began.get_or_insert(now);
+        if now.saturating_duration_since(began) >= Duration::from_secs(1) {
+            self.used = [0, self.used[0]];
+            self.period_began = Some(now);
+        }
+        self.used[0] = self.used[0].max(in_flight);
+        let validated = *self.validated.get_or_insert(now);
+        if self.pipe() * 2 >= window {
+            self.validated = Some(now);
+            return false;
+        }
+        let is_stale = now.saturating_duration_since(validated) >= VALID_FOR;
+        if is_stale {
+            self.validated = Some(now);
+        }
+        is_stale
+    }
+
+    /// What was in use lately (`pipeACK`).
+    pub(crate) fn pipe(&self) -> u64 {
+        self.used[0].max(self.used[1])
+    }
+
+    /// Whether acknowledgements may let the window grow.
+    pub(crate) fn may_grow(&self, app_limited: bool, window: u64) -> bool {
+        !self.is_respected || !app_limited || self.pipe() * 2 >= window
+    }
+
+    /// The window that a loss is to be counted from: what was in use, if that was less than half (RFC 7661 §4.4.1).
+    pub(crate) fn before_loss(&self, window: u64) -> u64 {
+        if self.pipe() * 2 < window {
+            self.pipe()
+        } else {
+            window
+        }
+    }
+}

@@ -1,0 +1,554 @@
+//! A path between a client and a server, with virtual time: rate, delay, queue, loss, reordering, duplication, MTU, address changes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use h2o_quic::{
+    ClientTls, ConnectionIndex, Datagram, Ecn, Endpoint, EndpointConfig, Event, Keys, Placement,
+    Read, Received, ServerRole, StreamId, TransportSettings, Write,
+};
+use h2o_testkit::Random;
+use quinn_proto::{ConnectionHandle, DatagramEvent, Dir};
+
+use super::{CLIENT, SERVER, client_tls, server_tls};
+
+/// Bytes of IP and UDP headers.
+const HEADERS: usize = 28;
+
+/// What one direction of the path is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    /// Bytes a second.
+    pub(crate) rate: u64,
+    pub(crate) delay: Duration,
+    /// Bytes that wait before others are dropped.
+    pub(crate) queue: usize,
+    /// Of 1,000 packets so many are lost, come late, or come twice.
+    pub(crate) lost: usize,
+    pub(crate) late: usize,
+    pub(crate) twice: usize,
+    /// Datagrams with more bytes are dropped.
+    pub(crate) mtu: usize,
+    /// A queue of so many bytes marks packets as CE.
+    pub(crate) marks_at: usize,
+}
+
+impl Default for Path {
+    /// A gigabit and a millisecond.
+    fn default() -> Self {
+        Self {
+            rate: 125_000_000,
+            delay: Duration::from_millis(1),
+            queue: 1 << 20,
+            lost: 0,
+            late: 0,
+            twice: 0,
+            mtu: 1472,
+            marks_at: 1 << 30,
+        }
+    }
+}
+
+impl Path {
+    /// The link of the bars: 8 Mbit/s, a round trip of 80 ms, a queue of 64 KB.
+    pub(crate) fn mobile() -> Self {
+        Self {
+            rate: 1_000_000,
+            delay: Duration::from_millis(40),
+            queue: 64_000,
+            ..Self::default()
+        }
+    }
+}
+
+/// One direction.
+struct Direction {
+    path: Path,
+    busy_until: Instant,
+    dropped_by_queue: usize,
+    lost: usize,
+}
+
+#[derive(Debug)]
+struct Packet {
+    to_server: bool,
+    from: SocketAddr,
+    ecn: Option<Ecn>,
+    data: Vec<u8>,
+}
+
+/// Whose client it is.
+pub(crate) enum Client {
+    Library {
+        endpoint: Box<quinn_proto::Endpoint>,
+        handle: ConnectionHandle,
+        connection: Box<quinn_proto::Connection>,
+    },
+    Ours {
+        endpoint: Box<Endpoint>,
+        index: ConnectionIndex,
+    },
+}
+
+/// Both ends and what lies between.
+pub(crate) struct Simulation {
+    pub(crate) now: Instant,
+    random: Random,
+    up: Direction,
+    down: Direction,
+    on_the_way: BTreeMap<(Instant, usize), Packet>,
+    sequence: usize,
+    pub(crate) server: Endpoint,
+    pub(crate) connections: Vec<ConnectionIndex>,
+    /// What is left to send on streams of the server.
+    answers: HashMap<(ConnectionIndex, StreamId), usize>,
+    pub(crate) client: Client,
+    pub(crate) address: SocketAddr,
+    /// Bytes received by the client, and the streams that have ended.
+    pub(crate) received: usize,
+    pub(crate) ended: usize,
+    pub(crate) server_events: Vec<Event>,
+    /// The largest datagram of the server that arrived.
+    pub(crate) largest: usize,
+    pub(crate) server_sent: usize,
+}
+
+impl Simulation {
+    pub(crate) fn new(seed: u64, path: Path, transport: TransportSettings) -> Self {
+        Self::build(seed, path, transport, false)
+    }
+
+    pub(crate) fn with_our_client(seed: u64, path: Path, transport: TransportSettings) -> Self {
+        Self::build(seed, path, transport, true)
+    }
+
+    fn build(seed: u64, path: Path, transport: TransportSettings, is_ours: bool) -> Self {
+        let now = Instant::now();
+        let mut seeds = [0; 32];
+        seeds[..8].copy_from_slice(&seed.to_be_bytes());
+        let server = Endpoint::new(EndpointConfig {
+            keys: vec![Keys::derive(7, b"secret")],
+            placement: Placement::default(),
+            server: Some(ServerRole::new(Arc::new(server_tls()), transport.clone())),
+            finds_mtu: true,
+            seed: Some(seeds),
+        });
+        seeds[31] = 1;
+        let client = if is_ours {
+            let mut endpoint = Endpoint::new(EndpointConfig {
+                keys: Vec::new(),
+                placement: Placement::default(),
+                server: None,
+                finds_mtu: true,
+                seed: Some(seeds),
+            });
+            let tls = ClientTls {
+                config: Arc::new(client_tls()),
+                server_name: "localhost".try_into().expect("a name"),
+            };
+            let index = endpoint
+                .connect(now, SERVER, tls, &transport)
+                .expect("it can begin");
+            Client::Ours {
+                endpoint: Box::new(endpoint),
+                index,
+            }
+        } else {
+            let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, b"client");
+            let config = quinn_proto::EndpointConfig::new(Arc::new(key));
+            let mut endpoint =
+                quinn_proto::Endpoint::new(Arc::new(config), None, true, Some(seeds));
+            let tls = quinn_proto::crypto::rustls::QuicClientConfig::try_from(client_tls())
+                .expect("a configuration");
+            let config = quinn_proto::ClientConfig::new(Arc::new(tls));
+            let (handle, connection) = endpoint
+                .connect(now, config, SERVER, "localhost")
+                .expect("it can begin");
+            Client::Library {
+                endpoint: Box::new(endpoint),
+                handle,
+                connection: Box::new(connection),
+            }
+        };
+        let direction = || Direction {
+            path,
+            busy_until: now,
+            dropped_by_queue: 0,
+            lost: 0,
+        };
+        Self {
+            now,
+            random: Random::new(seed),
+            up: direction(),
+            down: direction(),
+            on_the_way: BTreeMap::new(),
+            sequence: 0,
+            server,
+            connections: Vec::new(),
+            answers: HashMap::new(),
+            client,
+            address: CLIENT,
+            received: 0,
+            ended: 0,
+            server_events: Vec::new(),
+            largest: 0,
+            server_sent: 0,
+        }
+    }
+
+    /// Changes the path towards the client, and the one back.
+    pub(crate) fn set_path(&mut self, path: Path) {
+        self.down.path = path;
+        self.up.path = path;
+    }
+
+    /// Packets from server to client that found the queue full.
+    pub(crate) fn dropped(&self) -> usize {
+        self.down.dropped_by_queue
+    }
+
+    pub(crate) fn lost(&self) -> usize {
+        self.down.lost
+    }
+
+    fn send(&mut self, packet: Packet) {
+        let random = &mut self.random;
+        let direction = if packet.to_server {
+            &mut self.up
+        } else {
+            &mut self.down
+        };
+        let path = direction.path;
+        if packet.data.len() > path.mtu {
+            return;
+        }
+        if random.below(1000) < path.lost {
+            direction.lost += 1;
+            return;
+        }
+        let len = packet.data.len() + HEADERS;
+        let waiting = direction.busy_until.saturating_duration_since(self.now);
+        let time = |bytes: usize| Duration::from_nanos(bytes as u64 * 1_000_000_000 / path.rate);
+        if waiting + time(len) > time(path.queue) {
+            direction.dropped_by_queue += 1;
+            return;
+        }
+        let mut packet = packet;
+        if waiting > time(path.marks_at) && packet.ecn.is_some() {
+            packet.ecn = Some(Ecn::Ce);
+        }
+        direction.busy_until = direction.busy_until.max(self.now) + time(len);
+        let mut arrival = direction.busy_until + path.delay;
+        if random.below(1000) < path.late {
+            arrival += Duration::from_micros(random.below(20_000) as u64);
+        }
+        if random.below(1000) < path.twice {
+            self.sequence += 1;
+            let again = Packet {
+                data: packet.data.clone(),
+                ..packet
+            };
+            self.on_the_way.insert((arrival, self.sequence), again);
+        }
+        self.sequence += 1;
+        self.on_the_way.insert((arrival, self.sequence), packet);
+    }
+
+    fn deliver(&mut self, packet: Packet) {
+        let data = BytesMut::from(&packet.data[..]);
+        if !packet.to_server {
+            self.largest = self.largest.max(packet.data.len());
+        }
+        let mut answer = Vec::new();
+        if packet.to_server {
+            let datagram = Datagram {
+                remote: packet.from,
+                local: None,
+                ecn: packet.ecn,
+                data,
+            };
+            match self.server.receive(self.now, datagram, &mut answer) {
+                Received::Accepted(index) => self.connections.push(index),
+                Received::Answered(transmit) => {
+                    answer.truncate(transmit.len);
+                    self.send_to_client(answer, None);
+                }
+                _ => {}
+            }
+            return;
+        }
+        match &mut self.client {
+            Client::Library {
+                endpoint,
+                connection,
+                ..
+            } => {
+                let ecn = packet.ecn.map(|ecn| match ecn {
+                    Ecn::Ect0 => quinn_proto::EcnCodepoint::Ect0,
+                    Ecn::Ect1 => quinn_proto::EcnCodepoint::Ect1,
+                    Ecn::Ce => quinn_proto::EcnCodepoint::Ce,
+                });
+                let event = endpoint.handle(self.now, SERVER, None, ecn, data, &mut answer);
+                if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
+                    connection.handle_event(event);
+                }
+            }
+            Client::Ours { endpoint, .. } => {
+                let datagram = Datagram {
+                    remote: SERVER,
+                    local: None,
+                    ecn: packet.ecn,
+                    data,
+                };
+                endpoint.receive(self.now, datagram, &mut answer);
+            }
+        }
+    }
+
+    fn send_to_client(&mut self, data: Vec<u8>, ecn: Option<Ecn>) {
+        self.server_sent += 1;
+        self.send(Packet {
+            to_server: false,
+            from: SERVER,
+            ecn,
+            data,
+        });
+    }
+
+    /// Opens a stream and asks for so many bytes.
+    pub(crate) fn ask(&mut self, bytes: usize) {
+        let request = (bytes as u64).to_be_bytes();
+        match &mut self.client {
+            Client::Library { connection, .. } => {
+                let id = connection.streams().open(Dir::Bi).expect("there is room");
+                let mut stream = connection.send_stream(id);
+                assert_eq!(stream.write(&request), Ok(8));
+                stream.finish().expect("it is open");
+            }
+            Client::Ours { endpoint, index } => {
+                let connection = endpoint.connection(*index).expect("it is there");
+                let id = connection.open_bidirectional().expect("there is room");
+                let mut data = Bytes::copy_from_slice(&request);
+                assert_eq!(connection.write(id, &mut data), Write::Taken(8));
+                assert!(connection.finish(id));
+            }
+        }
+        self.settle();
+    }
+
+    /// Both ends do what can be done now.
+    pub(crate) fn settle(&mut self) {
+        self.run_client();
+        for index in self.connections.clone() {
+            self.run_server(index);
+        }
+    }
+
+    fn run_server(&mut self, index: ConnectionIndex) {
+        while let Some(event) = self.server.poll_event(index) {
+            self.server_events.push(event.clone());
+            match event {
+                Event::StreamOpened(stream) | Event::Readable(stream) => {
+                    let connection = self.server.connection(index).expect("it is there");
+                    while let Read::Data(data) = connection.read(stream, usize::MAX) {
+                        if let Ok(number) = data[..].try_into() {
+                            let bytes = u64::from_be_bytes(number);
+                            self.answers.insert((index, stream), bytes as usize);
+                        }
+                    }
+                }
+                Event::Drained => self.connections.retain(|&other| other != index),
+                _ => {}
+            }
+        }
+        let mut buffer = Vec::new();
+        loop {
+            let Some(connection) = self.server.connection(index) else {
+                return;
+            };
+            let room = connection.send_room();
+            connection.set_send_window(room);
+            let mut streams: Vec<_> = self.answers.keys().copied().collect();
+            streams.sort_unstable();
+            for (_, stream) in streams.into_iter().filter(|(owner, _)| *owner == index) {
+                let left = self.answers.get_mut(&(index, stream)).expect("it is there");
+                while *left > 0 {
+                    let mut data = Bytes::from(vec![0x55; (*left).min(16_384)]);
+                    match connection.write(stream, &mut data) {
+                        Write::Taken(len) => *left -= len,
+                        Write::Blocked => break,
+                        other => panic!("{other:?}"),
+                    }
+                }
+                if *left == 0 {
+                    connection.finish(stream);
+                    self.answers.remove(&(index, stream));
+                }
+            }
+            buffer.clear();
+            let Some(transmit) = self.server.transmit(index, self.now, 10, &mut buffer) else {
+                return;
+            };
+            for data in buffer.chunks(transmit.segment_len.unwrap_or(transmit.len)) {
+                self.send_to_client(data.to_vec(), transmit.ecn);
+            }
+        }
+    }
+
+    fn run_client(&mut self) {
+        let mut sent = Vec::new();
+        let mut buffer = Vec::new();
+        match &mut self.client {
+            Client::Library {
+                endpoint,
+                handle,
+                connection,
+            } => {
+                while let Some(event) = connection.poll_endpoint_events() {
+                    if let Some(event) = endpoint.handle_event(*handle, event) {
+                        connection.handle_event(event);
+                    }
+                }
+                while let Some(event) = connection.poll() {
+                    let quinn_proto::Event::Stream(quinn_proto::StreamEvent::Readable { id }) =
+                        event
+                    else {
+                        continue;
+                    };
+                    let mut stream = connection.recv_stream(id);
+                    let Ok(mut chunks) = stream.read(true) else {
+                        continue;
+                    };
+                    loop {
+                        match chunks.next(usize::MAX) {
+                            Ok(Some(chunk)) => self.received += chunk.bytes.len(),
+                            Ok(None) => {
+                                self.ended += 1;
+                                break;
+                            }
+                            Err(_) => break,
+                        }
+                    }
+                    let _ = chunks.finalize();
+                }
+                while let Some(transmit) = connection.poll_transmit(self.now, 10, &mut buffer) {
+                    let ecn = transmit.ecn.map(|_| Ecn::Ect0);
+                    for data in buffer.chunks(transmit.segment_size.unwrap_or(transmit.size)) {
+                        sent.push((ecn, data.to_vec()));
+                    }
+                    buffer.clear();
+                }
+            }
+            Client::Ours { endpoint, index } => {
+                while let Some(event) = endpoint.poll_event(*index) {
+                    let Event::Readable(stream) = event else {
+                        continue;
+                    };
+                    let connection = endpoint.connection(*index).expect("it is there");
+                    loop {
+                        match connection.read(stream, usize::MAX) {
+                            Read::Data(data) => self.received += data.len(),
+                            Read::End => {
+                                self.ended += 1;
+                                break;
+                            }
+                            _ => break,
+                        }
+                    }
+                }
+                while let Some(transmit) = endpoint.transmit(*index, self.now, 10, &mut buffer) {
+                    for data in buffer.chunks(transmit.segment_len.unwrap_or(transmit.len)) {
+                        sent.push((transmit.ecn, data.to_vec()));
+                    }
+                    buffer.clear();
+                }
+            }
+        }
+        for (ecn, data) in sent {
+            self.send(Packet {
+                to_server: true,
+                from: self.address,
+                ecn,
+                data,
+            });
+        }
+    }
+
+    fn client_timeout(&mut self) -> Option<Instant> {
+        match &mut self.client {
+            Client::Library { connection, .. } => connection.poll_timeout(),
+            Client::Ours { endpoint, index } => endpoint.timeout(*index),
+        }
+    }
+
+    /// Goes to the next event. Returns whether there was one.
+    pub(crate) fn step(&mut self) -> bool {
+        let arrival = self.on_the_way.keys().next().map(|&(time, _)| time);
+        let mut times = vec![arrival, self.client_timeout()];
+        for index in self.connections.clone() {
+            times.push(self.server.timeout(index));
+        }
+        let Some(next) = times.into_iter().flatten().min() else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        while let Some(entry) = self.on_the_way.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let packet = entry.remove();
+            self.deliver(packet);
+        }
+        if self.client_timeout().is_some_and(|time| time <= self.now) {
+            match &mut self.client {
+                Client::Library { connection, .. } => connection.handle_timeout(self.now),
+                Client::Ours { endpoint, index } => endpoint.on_timeout(*index, self.now),
+            }
+        }
+        for index in self.connections.clone() {
+            let timeout = self.server.timeout(index);
+            if timeout.is_some_and(|time| time <= self.now) {
+                self.server.on_timeout(index, self.now);
+            }
+        }
+        self.settle();
+        true
+    }
+
+    /// Runs until `is_done`.
+    ///
+    /// # Panics
+    /// If everybody waits for nothing, or for five minutes.
+    pub(crate) fn run_until(&mut self, mut is_done: impl FnMut(&Self) -> bool) {
+        let limit = self.now + Duration::from_secs(300);
+        let mut steps = 0_u64;
+        while !is_done(self) {
+            assert!(self.step(), "everybody waits for nothing");
+            assert!(
+                self.now < limit,
+                "nothing comes of it: {} bytes",
+                self.received
+            );
+            steps += 1;
+            assert!(steps < 10_000_000, "time stands still");
+        }
+    }
+
+    /// Does the handshake.
+    pub(crate) fn connect(&mut self) {
+        self.settle();
+        self.run_until(|it| it.server_events.contains(&Event::Connected));
+    }
+
+    /// Asks for so many bytes; how long it takes until all are there.
+    pub(crate) fn fetch(&mut self, bytes: usize) -> Duration {
+        let (start, ended, received) = (self.now, self.ended, self.received);
+        self.ask(bytes);
+        self.run_until(|it| it.ended > ended);
+        assert_eq!(self.received - received, bytes);
+        self.now - start
+    }
+}

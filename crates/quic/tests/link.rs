@@ -1,0 +1,180 @@
+//! Our server over a simulated path: how long downloads take, and what the queue drops.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the beginning of a virtual clock"
+)]
+#![allow(dead_code, reason = "the kit is shared by several tests")]
+
+mod kit;
+
+use std::time::Duration;
+
+use h2o_quic::{CongestionControl, TransportSettings};
+use h2o_testkit::Random;
+use kit::link::{Path, Simulation};
+
+const SMALL: usize = 1_200_000;
+const LARGE: usize = 4_600_000;
+
+fn settings(control: CongestionControl) -> TransportSettings {
+    TransportSettings {
+        congestion_control: control,
+        ..TransportSettings::default()
+    }
+}
+
+/// Downloads with so many seeds: the median time, and most drops by the queue.
+fn median(control: CongestionControl, lost: usize, bytes: usize, seeds: u64) -> (Duration, usize) {
+    let runs = (0..seeds).map(|seed| {
+        let path = Path {
+            lost,
+            ..Path::mobile()
+        };
+        let mut simulation = Simulation::new(seed, path, settings(control));
+        simulation.connect();
+        let time = simulation.fetch(bytes);
+        (time, simulation.dropped())
+    });
+    let mut runs: Vec<_> = runs.collect();
+    let dropped = runs.iter().map(|&(_, dropped)| dropped).max();
+    runs.sort_unstable();
+    (runs[runs.len() / 2].0, dropped.unwrap_or_default())
+}
+
+#[test]
+fn a_page_takes_no_longer_than_the_path_needs_with_loss_or_without() {
+    let (clean, dropped) = median(CongestionControl::Model, 0, SMALL, 20);
+    assert!(clean <= Duration::from_millis(1420), "{clean:?}");
+    assert!(dropped < 60, "{dropped}");
+    let (lossy, dropped) = median(CongestionControl::Model, 10, SMALL, 20);
+    assert!(lossy <= Duration::from_millis(1500), "{lossy:?}");
+    assert!(dropped < 60, "{dropped}");
+}
+
+#[test]
+fn on_a_clean_path_the_model_is_not_slower_than_cubic() {
+    let (model, dropped) = median(CongestionControl::Model, 0, LARGE, 3);
+    let (cubic, _) = median(CongestionControl::Cubic, 0, LARGE, 3);
+    assert!(model <= cubic, "{model:?}, {cubic:?}");
+    assert!(dropped < 60, "{dropped}");
+}
+
+#[test]
+fn cubic_and_reno_use_a_clean_path_too() {
+    for control in [CongestionControl::Cubic, CongestionControl::Reno] {
+        let (time, _) = median(control, 0, SMALL, 1);
+        assert!(time <= Duration::from_millis(1420), "{control:?} {time:?}");
+    }
+}
+
+/// Any path the seed makes: all of it arrives, whatever the controller, and nobody waits for nothing.
+fn any_path(seed: u64, ours: bool) {
+    let mut random = Random::new(seed);
+    let controls = [
+        CongestionControl::Reno,
+        CongestionControl::Cubic,
+        CongestionControl::Model,
+    ];
+    let mut path = Path {
+        rate: 100_000 << random.below(8),
+        delay: Duration::from_millis(1 << random.below(8)),
+        queue: 10_000 << random.below(6),
+        lost: random.below(50),
+        late: random.below(50),
+        twice: random.below(50),
+        ..Path::default()
+    };
+    let transport = settings(controls[random.below(3)]);
+    let mut simulation = if ours {
+        Simulation::with_our_client(seed, path, transport)
+    } else {
+        Simulation::new(seed, path, transport)
+    };
+    simulation.connect();
+    let mut asked = 0;
+    for _ in 0..3 {
+        let bytes = random.below(200_000);
+        asked += bytes;
+        simulation.ask(bytes);
+    }
+    let third = simulation.received + asked / 3;
+    simulation.run_until(|it| it.received >= third || it.ended == 3);
+    // A path with smaller packets, and another address of the client.
+    path.mtu = 1200 + random.below(273);
+    simulation.set_path(path);
+    let port = simulation.address.port() + 1;
+    simulation.address.set_port(port);
+    simulation.run_until(|it| it.ended == 3);
+    assert_eq!(simulation.received, asked);
+}
+
+#[test]
+fn downloads_arrive_over_any_path() {
+    for seed in 0..40 {
+        any_path(seed, false);
+    }
+}
+
+#[test]
+fn downloads_of_our_own_client_arrive_over_any_path() {
+    for seed in 100..130 {
+        any_path(seed, true);
+    }
+}
+
+#[test]
+fn connections_survive_new_ports_and_addresses() {
+    let mut simulation = Simulation::new(1, Path::mobile(), TransportSettings::default());
+    simulation.connect();
+    let mut last = simulation.address;
+    for turn in 0..6_u8 {
+        let ended = simulation.ended;
+        simulation.ask(200_000);
+        let half = simulation.received + 100_000;
+        simulation.run_until(|it| it.received >= half);
+        if turn % 2 == 0 {
+            last.set_port(last.port() + 1);
+        } else {
+            last.set_ip([127, 0, 0, 10 + turn].into());
+        }
+        simulation.address = last;
+        simulation.run_until(|it| it.ended > ended);
+        let index = simulation.connections[0];
+        let connection = simulation.server.connection(index).expect("it is there");
+        assert_eq!(connection.remote_address(), last);
+    }
+}
+
+#[test]
+fn the_path_mtu_is_found_and_used() {
+    let mut simulation = Simulation::new(1, Path::mobile(), TransportSettings::default());
+    simulation.connect();
+    simulation.fetch(SMALL);
+    assert!(simulation.largest > 1440, "{}", simulation.largest);
+    let path = Path {
+        mtu: 1300,
+        ..Path::mobile()
+    };
+    let mut simulation = Simulation::new(1, path, TransportSettings::default());
+    simulation.connect();
+    simulation.fetch(SMALL);
+    assert!(
+        (1250..=1300).contains(&simulation.largest),
+        "{}",
+        simulation.largest
+    );
+}
+
+#[test]
+fn marks_of_a_queue_keep_it_short() {
+    let path = Path {
+        marks_at: 20_000,
+        ..Path::mobile()
+    };
+    let mut simulation = Simulation::new(1, path, settings(CongestionControl::Cubic));
+    simulation.connect();
+    let time = simulation.fetch(SMALL);
+    assert_eq!(simulation.dropped(), 0);
+    assert!(time < Duration::from_millis(1800), "{time:?}");
+}
