@@ -1,16 +1,9 @@
 //! Our server role and the library's own client, in memory.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "the beginning of a virtual clock"
-)]
-
-mod kit;
-
 use bytes::Bytes;
 use h2o_quic::{Event, Read, StreamId, Write};
 
-use kit::Pair;
+use crate::kit::Pair;
 
 #[test]
 fn a_request_is_answered_on_its_stream() {
@@ -70,7 +63,7 @@ fn a_closed_connection_is_drained_and_its_index_is_free() {
 
 #[test]
 fn with_retry_a_client_shows_its_address_first() {
-    let mut config = kit::endpoint_config();
+    let mut config = crate::kit::endpoint_config();
     config.server.as_mut().expect("a server").retry = true;
     let mut pair = Pair::with(config);
     pair.connect();
@@ -87,7 +80,7 @@ fn a_connection_that_is_lost_is_reset_without_state() {
         pair.client_open()
     };
     // The server is replaced by one with the same keys.
-    pair.endpoint = h2o_quic::Endpoint::new(kit::endpoint_config());
+    pair.endpoint = h2o_quic::Endpoint::new(crate::kit::endpoint_config());
     pair.index = None;
     pair.client_write(id, &[7; 900], true);
     pair.run(|_, _| {});
@@ -123,12 +116,12 @@ fn packets_for_another_worker_are_handed_over() {
         pair.connect();
         pair.client_open()
     };
-    let mut config = kit::endpoint_config();
+    let mut config = crate::kit::endpoint_config();
     config.placement.worker = 1;
     let mut other = h2o_quic::Endpoint::new(config);
     pair.client_write(id, b"x", true);
     let datagram = pair.next_of_client();
-    let received = other.receive(pair.now, kit::to_server(&datagram), &mut Vec::new());
+    let received = other.receive(pair.now, crate::kit::to_server(&datagram), &mut Vec::new());
     let place = h2o_quic::Placement::default();
     assert_eq!(
         received,

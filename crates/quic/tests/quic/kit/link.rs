@@ -69,7 +69,6 @@ struct Direction {
     path: Path,
     busy_until: Instant,
     dropped_by_queue: usize,
-    lost: usize,
 }
 
 #[derive(Debug)]
@@ -177,7 +176,6 @@ impl Simulation {
             path,
             busy_until: now,
             dropped_by_queue: 0,
-            lost: 0,
         };
         Self {
             now,
@@ -210,10 +208,6 @@ impl Simulation {
         self.down.dropped_by_queue
     }
 
-    pub(crate) fn lost(&self) -> usize {
-        self.down.lost
-    }
-
     fn send(&mut self, packet: Packet) {
         let random = &mut self.random;
         let direction = if packet.to_server {
@@ -226,7 +220,6 @@ impl Simulation {
             return;
         }
         if random.below(1000) < path.lost {
-            direction.lost += 1;
             return;
         }
         let len = packet.data.len() + HEADERS;
@@ -356,7 +349,8 @@ impl Simulation {
                     while let Read::Data(data) = connection.read(stream, usize::MAX) {
                         if let Ok(number) = data[..].try_into() {
                             let bytes = u64::from_be_bytes(number);
-                            self.answers.insert((index, stream), bytes as usize);
+                            let bytes = usize::try_from(bytes).expect("64 bits");
+                            self.answers.insert((index, stream), bytes);
                         }
                     }
                 }
