@@ -81,8 +81,8 @@ install-build:
 install-test: install-build
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client \
 		nginx:nginx-light go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2 \
-		certbot:certbot logrotate:logrotate systemd-analyze:systemd
-	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so)
+		certbot:certbot logrotate:logrotate systemd-analyze:systemd /usr/share/doc/python3-venv:python3-venv
+	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so aioquic/bin/python3)
 
 # The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
 target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum
@@ -101,6 +101,13 @@ install-bench:
 target/tools/go-client target/tools/go-backend: target/tools/%: tests/clients/%/main.go tests/clients/%/go.mod
 	@mkdir -p $(@D)
 	cd $(<D) && go build -o $(CURDIR)/$@ .
+	@touch $@
+
+# A client of HTTP/3, pinned with all it is built from; Debian has no package of it.
+target/tools/aioquic/bin/python3: tests/clients/aioquic/requirements.txt
+	@mkdir -p target/tools
+	python3 -m venv target/tools/aioquic
+	target/tools/aioquic/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
 # What names resolve to, as a test says.

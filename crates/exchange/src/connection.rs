@@ -29,8 +29,10 @@ impl fmt::Display for Address {
 /// The address of a listener. It identifies the listener in every configuration that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// IP address and port.
+    /// IP address and port of TCP.
     Tcp(SocketAddr),
+    /// IP address and port of UDP, for QUIC.
+    Udp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
 }
@@ -50,6 +52,14 @@ pub trait Transport {
     fn congestion_controller(&self) -> Option<String>;
     /// The kernel's estimate of the delivery rate, in bytes per second.
     fn delivery_rate(&self) -> Option<u64>;
+    /// The version of QUIC; `None` on other transports.
+    fn quic_version(&self) -> Option<u32> {
+        None
+    }
+    /// The counters of a connection of QUIC, as `NAME=VALUE` with commas between them; `None` on other transports.
+    fn quic_stats(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The negotiated TLS parameters.

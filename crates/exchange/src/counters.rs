@@ -82,6 +82,10 @@ counters! {
     Http2IdleTimeout = "http2.idle-timeout",
     /// HTTP/2 requests whose body was forwarded while it arrived.
     Http2StreamingRequests = "http2.streaming-requests",
+    /// QUIC datagrams handed to the worker that has their connection.
+    QuicForwarded = "http3.packet-forwarded",
+    /// QUIC datagrams that another worker has handed over.
+    QuicForwardedReceived = "http3.forwarded-packet-received",
     /// Idle connections closed by `soft-connection-limit`.
     ConnectionsIdleClosed = "connections.idle-closed",
     /// Open connections without a request in progress.

@@ -17,6 +17,7 @@ pub mod file;
 mod forwarded;
 mod host_table;
 mod http2;
+mod http3;
 mod outcome;
 mod path_check;
 mod protocol;
@@ -43,6 +44,7 @@ pub use file::{FileRange, FileReader, OpenFile};
 pub use forwarded::{ForwardedRequest, KeepsServerField, Trace};
 pub use host_table::HostTable;
 pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
+pub use http3::Http3Stream;
 pub use outcome::{
     BodyUse, Continuation, Filter, FilterResult, Handler, LinkHeaderUse, LocalBoxFuture, Logger,
     NamedBy, Outcome, Reroute, RerouteFields, RerouteKind, Reroutes, Response, Restore, Successor,

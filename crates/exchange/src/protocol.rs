@@ -1,6 +1,6 @@
 //! The protocol version of a request.
 
-use crate::Http2Stream;
+use crate::{Http2Stream, Http3Stream};
 
 /// The protocol version of a request, with its position on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Protocol {
     },
     /// HTTP/2.
     Http2(Http2Stream),
+    /// HTTP/3.
+    Http3(Http3Stream),
 }
 
 impl Default for Protocol {
@@ -26,7 +28,7 @@ impl Protocol {
     pub const fn is_multiplexed(&self) -> bool {
         match self {
             Self::Http1 { .. } => false,
-            Self::Http2(_) => true,
+            Self::Http2(_) | Self::Http3(_) => true,
         }
     }
 
@@ -36,6 +38,7 @@ impl Protocol {
         match self {
             Self::Http1 { index } => *index,
             Self::Http2(stream) => stream.id.into(),
+            Self::Http3(stream) => stream.id,
         }
     }
 
@@ -43,7 +46,7 @@ impl Protocol {
     #[must_use]
     pub const fn http2(&self) -> Option<&Http2Stream> {
         match self {
-            Self::Http1 { .. } => None,
+            Self::Http1 { .. } | Self::Http3(_) => None,
             Self::Http2(stream) => Some(stream),
         }
     }
@@ -51,8 +54,25 @@ impl Protocol {
     /// The stream, if the request came over HTTP/2.
     pub const fn http2_mut(&mut self) -> Option<&mut Http2Stream> {
         match self {
-            Self::Http1 { .. } => None,
+            Self::Http1 { .. } | Self::Http3(_) => None,
             Self::Http2(stream) => Some(stream),
+        }
+    }
+
+    /// The stream, over HTTP/3.
+    #[must_use]
+    pub const fn http3(&self) -> Option<&Http3Stream> {
+        match self {
+            Self::Http1 { .. } | Self::Http2(_) => None,
+            Self::Http3(stream) => Some(stream),
+        }
+    }
+
+    /// As [`Protocol::http3`], to be changed.
+    pub const fn http3_mut(&mut self) -> Option<&mut Http3Stream> {
+        match self {
+            Self::Http1 { .. } | Self::Http2(_) => None,
+            Self::Http3(stream) => Some(stream),
         }
     }
 }

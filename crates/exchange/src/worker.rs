@@ -71,6 +71,8 @@ pub struct Shared {
     pub generation: Option<u64>,
     /// Counts and limits file descriptors.
     pub descriptors: Arc<Descriptors>,
+    /// Number of QUIC connections, which have no descriptor of their own.
+    pub quic_connections: AtomicUsize,
     /// Limits of connections.
     pub limits: ConnectionLimits,
     /// Number of listening sockets.
@@ -131,7 +133,7 @@ impl Shared {
     /// Connections open now.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.descriptors.clients()
+        self.descriptors.clients() + self.quic_connections.load(Relaxed)
     }
 }
 

@@ -327,6 +327,11 @@ impl Connection {
             .set_max_concurrent_streams(Dir::Bi, code(count));
     }
 
+    /// Streams on which something may have to be sent again, or that are not finished.
+    pub fn unacknowledged_streams(&mut self) -> usize {
+        self.library.streams().send_streams()
+    }
+
     /// Limits the bytes that can be written and not acknowledged.
     pub fn set_send_window(&mut self, bytes: u64) {
         self.library.set_send_window(bytes);

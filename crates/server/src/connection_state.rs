@@ -31,12 +31,19 @@ pub(crate) struct ConnectionState {
     pub(crate) io: Io,
     /// Bytes received, decrypted, and not yet consumed by the engine.
     pub(crate) input: Vec<u8>,
+    /// Over QUIC, whether the handshake is not complete.
+    pub(crate) is_quic_early: bool,
     pub(crate) budget: Budget,
     /// Created on first use.
     pub(crate) info: Option<Rc<ConnectionInfo>>,
 }
 
 impl ConnectionState {
+    /// Whether requests may be replays: the TLS handshake, in whose early data they came, is not complete (RFC 8446 §8).
+    pub(crate) fn is_early(&self) -> bool {
+        self.is_quic_early || self.io.is_early()
+    }
+
     /// Numbers the connection when HTTP begins. H2O compatibility: H2O numbers connections after their TLS handshake,
     /// so that the numbers in access logs have no gaps.
     pub(crate) fn take_number(&mut self) {
@@ -88,5 +95,37 @@ impl ConnectionState {
     #[inline]
     pub(crate) fn retained(&self) -> usize {
         self.input.capacity() + self.io.retained()
+    }
+}
+
+/// State of an open connection, as the status page counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionStatus {
+    /// Between requests.
+    Idle,
+    /// A request is in progress, or the first request has not arrived yet.
+    Active,
+    /// Graceful shutdown: the connection ends after the requests in progress.
+    Shutdown,
+}
+
+impl ConnectionStatus {
+    /// The counter of connections in this state.
+    pub(crate) const fn counter(self) -> Counter {
+        match self {
+            Self::Idle => Counter::ConnectionsIdle,
+            Self::Active => Counter::ConnectionsActive,
+            Self::Shutdown => Counter::ConnectionsShutdown,
+        }
+    }
+
+    /// Changes the state and the counters of the worker.
+    pub(crate) fn set(&mut self, context: &Context, status: Self) {
+        if status != *self {
+            let counters = &context.worker.counters;
+            counters.uncount(self.counter());
+            counters.count(status.counter());
+            *self = status;
+        }
     }
 }

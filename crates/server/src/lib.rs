@@ -12,10 +12,12 @@ mod features;
 mod flow;
 mod http1;
 mod http2;
+mod http3;
 mod io;
 mod latency;
 mod listener;
 mod pace;
+mod quic;
 mod request;
 mod setup;
 #[cfg(test)]
@@ -31,6 +33,7 @@ pub use site::bind::{ListeningSockets, bind};
 pub use site::certificates::CertificateReload;
 pub use site::http2_settings::{Http2Settings, LatencySettings};
 pub use site::load::{LoadedConfig, load_with};
+pub use site::quic_settings::{Controller, Http3Settings, QuicSettings};
 pub use site::settings::{SendInformational, ServerSettings};
 pub use worker::{Server, WorkerEnd, worker_plan};
 

@@ -8,6 +8,7 @@ use h2o_exchange::{LocalSite, Site};
 
 use crate::budget::BudgetSettings;
 use crate::site::http2_settings::Http2Settings;
+use crate::site::quic_settings::Http3Settings;
 use crate::site::settings::{SendInformational, ServerSettings};
 
 /// The part of a configuration that connections need, on one worker. Each connection uses that of its listener.
@@ -18,6 +19,7 @@ pub(crate) struct Setup {
     pub(crate) http2_engine: Arc<h2o_http2::Settings>,
     /// Settings of the HTTP/2 driver.
     pub(crate) http2: Http2Settings,
+    pub(crate) http3: Http3Settings,
     /// Whether `send-informational` allows informational responses over HTTP/2.
     pub(crate) sends_informational: bool,
     /// Whether `send-informational` allows them over HTTP/1.1 as well.
@@ -45,6 +47,7 @@ impl Setup {
                 graceful_shutdown_timeout: http2.graceful_shutdown_timeout,
             }),
             http2: http2.clone(),
+            http3: settings.http3.clone(),
             sends_informational: settings.send_informational != SendInformational::None,
             informs_http1: settings.send_informational == SendInformational::All,
             server_field: settings.server_field(),

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
@@ -20,12 +21,16 @@ use h2o_log::reason;
 
 use crate::context::Context;
 use crate::event::event_loop::EventLoop;
+use crate::event::socket::Socket;
 use crate::listener::LocalListener;
+use crate::quic::connections::{QuicConnections, QuicListener, QuicShared};
+use crate::quic::mail::Mailbox;
 use crate::setup::Setup;
 use crate::site::bind::ListeningSockets;
 use crate::site::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
 use crate::site::listen::Listeners;
 use crate::site::listen::ProxyProtocol;
+use crate::site::quic_settings::QuicSettings;
 use crate::tcp::connections::Connections;
 use crate::{LoadedConfig, ServerSettings};
 use h2o_tls::{Resumption, ResumptionSettings};
@@ -75,8 +80,12 @@ pub(crate) struct WorkerConfig {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) orders: UnboundedReceiver<Order>,
-    /// Session resumption, for the one worker that refreshes it, if a listener has TLS.
-    pub(crate) resumption: Option<Arc<Resumption>>,
+    /// What clients of TLS and QUIC resume sessions by.
+    pub(crate) resumption: Arc<Resumption>,
+    /// Where workers leave datagrams for each other.
+    pub(crate) mailboxes: Arc<[Mailbox]>,
+    /// Whether this worker refreshes it: one does, if a listener has TLS.
+    pub(crate) refreshes_resumption: bool,
 }
 
 pub(crate) struct ListenerConfig {
@@ -88,6 +97,8 @@ pub(crate) struct ListenerConfig {
     pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) is_unix: bool,
     pub(crate) unix_buffers: (Option<usize>, Option<usize>),
+    /// Present on UDP sockets.
+    pub(crate) quic: Option<Arc<QuicSettings>>,
 }
 
 impl Server {
@@ -120,6 +131,7 @@ impl Server {
             services: Vec::new(),
         };
         let mut handles = Vec::new();
+        let mailboxes: Arc<[Mailbox]> = plan.iter().map(|_| Mailbox::default()).collect();
         for (index, cpu) in plan.into_iter().enumerate() {
             let (sender, orders) = unbounded_channel();
             let counters = Arc::new(Counters::default());
@@ -133,7 +145,9 @@ impl Server {
                 shared: Arc::clone(&shared),
                 counters,
                 orders,
-                resumption: (index == 0 && has_tls).then(|| Arc::clone(server.tls.resumption())),
+                resumption: Arc::clone(server.tls.resumption()),
+                mailboxes: Arc::clone(&mailboxes),
+                refreshes_resumption: index == 0 && has_tls,
             };
             let ready = ready.clone();
             let on_end = Arc::clone(&on_end);
@@ -226,6 +240,7 @@ fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
         started: h2o_exchange::Clock::default().unix(),
         generation: None,
         descriptors,
+        quic_connections: AtomicUsize::new(0),
         limits: ConnectionLimits::new(
             settings.max_connections,
             settings.soft_connection_limit,
@@ -258,7 +273,9 @@ pub(crate) fn only_config(
         shared,
         counters: Arc::default(),
         orders,
-        resumption: None,
+        resumption: Arc::clone(tls.resumption()),
+        mailboxes: std::iter::once(Mailbox::default()).collect(),
+        refreshes_resumption: false,
     };
     Ok((config, sender))
 }
@@ -285,6 +302,8 @@ fn share_out(
         for worker in &mut out {
             let fd = match (sockets.next(), &shared) {
                 (Some(fd), _) => fd,
+                // Each worker that serves QUIC has a socket of its own.
+                (None, _) if listener.quic.is_some() => break,
                 (None, Some(fd)) => fd.try_clone().map_err(failed)?,
                 (None, None) => break,
             };
@@ -302,6 +321,7 @@ fn share_out(
                 proxy_protocol: listener.proxy_protocol,
                 is_unix: listener.unix_path().is_some(),
                 unix_buffers: (listener.sndbuf, listener.rcvbuf),
+                quic: listener.quic.clone(),
             });
         }
     }
@@ -310,7 +330,7 @@ fn share_out(
 
 type ReadySender = mpsc::Sender<Result<(), String>>;
 
-fn run(mut config: WorkerConfig, ready: &ReadySender) {
+fn run(config: WorkerConfig, ready: &ReadySender) {
     if let Some(cpu) = config.cpu {
         pin(cpu);
     }
@@ -331,7 +351,7 @@ fn run(mut config: WorkerConfig, ready: &ReadySender) {
         }
     };
     runtime.block_on(async {
-        let resumption = config.resumption.take();
+        let resumption = (config.refreshes_resumption).then(|| Arc::clone(&config.resumption));
         let mut event_loop = match event_loop(config) {
             Ok(event_loop) => event_loop,
             Err(error) => {
@@ -366,25 +386,46 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     let worker = Worker::new(config.index, config.counters, config.shared);
     let mut event_loop = EventLoop::new(worker, memory_share(&settings), config.orders)?;
     let setup = Rc::new(Setup::new(site, &settings));
-    let listeners = listeners
-        .into_iter()
-        .map(|listener| {
-            let local = LocalListener {
-                setup: Rc::clone(&setup),
-                endpoint: Rc::new(listener.endpoint),
-                hosts: HostTable::new(&setup.site.hosts, &listener.hosts),
-                tls: listener.tls,
-                origins: listener.origins,
-                proxy_protocol: listener.proxy_protocol,
-                is_unix: listener.is_unix,
-                unix_buffers: listener.unix_buffers,
-            };
-            (listener.fd, Rc::new(local))
-        })
-        .collect();
+    let mut streams = Vec::new();
+    let mut quic = Vec::new();
+    for listener in listeners {
+        let local = Rc::new(LocalListener {
+            setup: Rc::clone(&setup),
+            hosts: HostTable::new(&setup.site.hosts, &listener.hosts),
+            endpoint: Rc::new(listener.endpoint),
+            tls: listener.tls,
+            origins: listener.origins,
+            proxy_protocol: listener.proxy_protocol,
+            is_unix: listener.is_unix,
+            unix_buffers: listener.unix_buffers,
+        });
+        match (&*local.endpoint, listener.quic) {
+            (Endpoint::Udp(address), Some(settings)) => quic.push(QuicListener {
+                socket: Socket::new(listener.fd, false),
+                address: *address,
+                listener: local,
+                settings: Rc::new(QuicSettings::clone(&settings)),
+            }),
+            (Endpoint::Udp(_) | Endpoint::Tcp(_) | Endpoint::Unix(_), _) => {
+                streams.push((listener.fd, local));
+            }
+        }
+    }
     let context = Rc::new(Context::new(&event_loop, &settings));
+    let quic_context = Rc::clone(&context);
     event_loop
-        .add(|registry, first_token| Connections::new(context, registry, first_token, listeners))?;
+        .add(|registry, first_token| Connections::new(context, registry, first_token, streams))?;
+    if !quic.is_empty() {
+        let shared = QuicShared {
+            http3: settings.http3.clone(),
+            resumption: config.resumption,
+            max_connections: settings.max_quic_connections.unwrap_or(usize::MAX),
+            mailboxes: config.mailboxes,
+        };
+        event_loop.add(|registry, first_token| {
+            QuicConnections::new(quic_context, &registry, first_token, quic, shared)
+        })?;
+    }
     Ok(event_loop)
 }
 

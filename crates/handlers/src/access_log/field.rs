@@ -41,6 +41,7 @@ pub(super) enum Field {
     RequestId,
     Http1RequestIndex,
     Http2(Http2Field),
+    Http3(Http3Field),
     RequestBodyBytes,
     ResponseHeaderBytes,
     Tls(TlsField),
@@ -109,6 +110,17 @@ pub(super) enum TlsField {
     ServerName,
     Alpn,
     Backend,
+}
+
+/// A value that only HTTP/3 streams and their connections have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Http3Field {
+    StreamId,
+    QuicVersion,
+    WasBlocked,
+    Received,
+    Sent,
+    QuicStats,
 }
 
 /// A value that only HTTP/2 streams have.
@@ -199,6 +211,12 @@ pub(super) fn extended(name: &str) -> Field {
         "http2.priority.actual" => Field::Http2(Http2Field::Actual),
         "http2.priority.actual.parent" => Field::Http2(Http2Field::ActualParent),
         "http2.priority.actual.weight" => Field::Http2(Http2Field::ActualWeight),
+        "http3.stream-id" => Field::Http3(Http3Field::StreamId),
+        "http3.quic-version" => Field::Http3(Http3Field::QuicVersion),
+        "http3.qpack-blocked" => Field::Http3(Http3Field::WasBlocked),
+        "http3.request-stream-bytes" => Field::Http3(Http3Field::Received),
+        "http3.response-stream-bytes" => Field::Http3(Http3Field::Sent),
+        "http3.quic-stats" => Field::Http3(Http3Field::QuicStats),
         "request-body-bytes" => Field::RequestBodyBytes,
         "response-header-bytes" => Field::ResponseHeaderBytes,
         "ssl.protocol-version" => Field::Tls(TlsField::Protocol),

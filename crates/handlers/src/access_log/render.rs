@@ -8,7 +8,8 @@ use h2o_exchange::{Address, Exchange, Protocol, StreamPriority, TlsInfo};
 use h2o_http::{Headers, Known, Method};
 
 use super::field::{
-    ConnectionEnd, Field, FieldName, Http2Field, Moment, ProxyBytes, Stage, TlsField, Unit,
+    ConnectionEnd, Field, FieldName, Http2Field, Http3Field, Moment, ProxyBytes, Stage, TlsField,
+    Unit,
 };
 use super::format::{Element, Format};
 use super::local_time::{COMMON, LocalTime};
@@ -101,10 +102,11 @@ impl Line<'_> {
             Field::ConnectionId => self.number(exchange.connection.id),
             Field::RequestId => self.number(exchange.protocol.request_id()),
             Field::Http1RequestIndex => match exchange.protocol {
-                Protocol::Http1 { index: 0 } | Protocol::Http2(_) => None,
+                Protocol::Http1 { index: 0 } | Protocol::Http2(_) | Protocol::Http3(_) => None,
                 Protocol::Http1 { index } => self.number(index),
             },
             Field::Http2(field) => self.http2(*field),
+            Field::Http3(field) => self.http3(*field),
             Field::RequestBodyBytes => self.number(exchange.request_body_bytes),
             Field::ResponseHeaderBytes => self.number(exchange.sent.header_bytes),
             Field::Tls(field) => self.tls(*field),
@@ -252,6 +254,19 @@ impl Line<'_> {
             Http2Field::Actual => self.parent_and_weight(actual),
             Http2Field::ActualParent => self.number(actual.parent),
             Http2Field::ActualWeight => self.number(actual.weight),
+        }
+    }
+
+    fn http3(&mut self, field: Http3Field) -> Option<()> {
+        let stream = self.exchange.protocol.http3()?;
+        let transport = &self.exchange.connection.transport;
+        match field {
+            Http3Field::StreamId => self.number(stream.id),
+            Http3Field::QuicVersion => self.number(transport.quic_version()?),
+            Http3Field::WasBlocked => self.number(u8::from(stream.was_blocked)),
+            Http3Field::Received => self.number(stream.received),
+            Http3Field::Sent => self.number(stream.sent),
+            Http3Field::QuicStats => self.raw(&transport.quic_stats()?),
         }
     }
 

@@ -32,7 +32,7 @@ impl Requests {
     #[inline]
     pub(crate) fn is_early_over(&self, turn: &Turn<'_>) -> bool {
         let early = self.early.as_ref();
-        early.is_some_and(|early| !early.is_complete) && !turn.connection.io.is_early()
+        early.is_some_and(|early| !early.is_complete) && !turn.connection.is_early()
     }
 
     /// Keeps the body of an early request that is about to be run.
@@ -80,7 +80,7 @@ impl Requests {
             return;
         }
         self.slots.mark(id, Mark::Running, false);
-        if !turn.connection.io.is_early() {
+        if !turn.connection.is_early() {
             // The handshake was completed before the handler answered.
             self.queue_or_start(streams, turn, id, exchange);
             return;

@@ -207,7 +207,7 @@ impl Requests {
         note_processed(turn, &exchange);
         let is_streaming = {
             let exchange = &mut *exchange.borrow_mut();
-            exchange.is_early = turn.connection.io.is_early();
+            exchange.is_early = turn.connection.is_early();
             if exchange.is_early {
                 self.keep_body(id, &exchange.body);
             }

@@ -45,6 +45,7 @@ impl ListeningSockets {
                 let tls = if listener.is_tls() { " (TLS)" } else { "" };
                 match &listener.endpoint {
                     Endpoint::Tcp(address) => format!("{address}{tls}"),
+                    Endpoint::Udp(address) => format!("{address} (QUIC)"),
                     Endpoint::Unix(path) => format!("unix:{}{tls}", path.display()),
                 }
             })
@@ -75,6 +76,26 @@ pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, S
                 let socket = bind_unix(path, listener);
                 vec![socket.map_err(|error| listener.error(error).to_string())?]
             }
+            Endpoint::Udp(address) => {
+                let count = settings
+                    .quic_workers
+                    .map_or(workers, |count| count.min(workers));
+                // Sockets that share a port do so with those of another server as well, which would get some of the packets.
+                let opened: io::Result<Vec<OwnedFd>> =
+                    open_udp(*address, false).and_then(|alone| {
+                        drop(alone);
+                        (0..count.max(1))
+                            .map(|_| bind_udp(*address, listener))
+                            .collect()
+                    });
+                match opened {
+                    Ok(sockets) => sockets,
+                    Err(error) => match bind_failure(*address, listener, &error) {
+                        None => continue,
+                        Some(failure) => return Err(failure.to_string()),
+                    },
+                }
+            }
             Endpoint::Tcp(address) => {
                 let count = if settings.tcp_reuseport {
                     workers.max(1)
@@ -86,7 +107,7 @@ pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, S
                     .collect();
                 match opened {
                     Ok(sockets) => sockets,
-                    Err(error) => match tcp_failure(*address, listener, &error) {
+                    Err(error) => match bind_failure(*address, listener, &error) {
                         None => continue,
                         Some(failure) => return Err(failure.to_string()),
                     },
@@ -98,19 +119,23 @@ pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, S
     Ok(bound)
 }
 
-/// Checks whether the TCP ports of a configuration can be bound, without listening.
+/// Checks whether the ports of a configuration can be bound, without listening.
 pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Error> {
     let failures = listeners.0.iter().filter_map(|listener| {
-        let Endpoint::Tcp(address) = listener.endpoint else {
-            return None;
+        let (address, error) = match listener.endpoint {
+            Endpoint::Tcp(address) => (address, open_tcp(address, settings).err()?),
+            Endpoint::Udp(address) => (address, open_udp(address, false).err()?),
+            Endpoint::Unix(_) => return None,
         };
-        let error = open_tcp(address, settings).err()?;
         // No failure: the port may need root, which starts the server, or it is held by the running server itself.
-        let is_ours = || port_holder(address).is_some_and(|holder| holder.is_same_program);
+        let is_ours = || {
+            let holder = port_holder(address, listener.transport());
+            holder.is_some_and(|holder| holder.is_same_program)
+        };
         if error.kind() == io::ErrorKind::PermissionDenied || is_ours() {
             return None;
         }
-        tcp_failure(address, listener, &error)
+        bind_failure(address, listener, &error)
     });
     let mut failures: Vec<Error> = failures.collect();
     // Without `host`, a `listen` has one address per family, and both fail alike.
@@ -120,17 +145,19 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
 
 /// The error for a port that cannot be bound. `None` if the machine lacks the address family and `listen` has no
 /// `host`.
-fn tcp_failure(address: SocketAddr, listener: &Listener, error: &io::Error) -> Option<Error> {
+fn bind_failure(address: SocketAddr, listener: &Listener, error: &io::Error) -> Option<Error> {
     if listener.any_address && address.is_ipv6() && is_family_missing(error) {
         return None;
     }
+    let transport = listener.transport();
     let failure = listener.error(format!(
-        "failed to listen to TCP port {}: {}",
+        "failed to listen to {} port {}: {}",
+        transport.name(),
         listener.label,
         reason(error)
     ));
     Some(match error.kind() {
-        io::ErrorKind::AddrInUse => failure.with_hint(match port_holder(address) {
+        io::ErrorKind::AddrInUse => failure.with_hint(match port_holder(address, transport) {
             Some(PortHolder { name, pid, .. }) => {
                 format!("`{name}` (process {pid}) listens there; stop it, or take another port")
             }
@@ -156,11 +183,7 @@ fn is_family_missing(error: &io::Error) -> bool {
 
 /// A TCP socket that is bound and does not listen yet.
 fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<OwnedFd> {
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let socket = new_socket(family)?;
+    let socket = new_socket(family_of(address), SocketType::STREAM)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
@@ -172,9 +195,43 @@ fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<OwnedF
     Ok(socket)
 }
 
-fn new_socket(family: AddressFamily) -> io::Result<OwnedFd> {
+/// A UDP socket that is bound. If it `shares` its port, the kernel chooses by the addresses and ports of a packet which of the sockets
+/// gets it.
+fn open_udp(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
+    let socket = new_socket(family_of(address), SocketType::DGRAM)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    sockopt::set_socket_reuseport(&socket, shares)?;
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket)
+}
+
+/// What the kernel is to tell about packets, and that it must not cut them into fragments, is asked for by the worker.
+fn bind_udp(address: SocketAddr, listener: &Listener) -> io::Result<OwnedFd> {
+    let socket = open_udp(address, true)?;
+    let Some(quic) = &listener.quic else {
+        return Ok(socket);
+    };
+    if let Some(size) = quic.send_buffer {
+        sockopt::set_socket_send_buffer_size(&socket, size)?;
+    }
+    if let Some(size) = quic.receive_buffer {
+        sockopt::set_socket_recv_buffer_size(&socket, size)?;
+    }
+    Ok(socket)
+}
+
+const fn family_of(address: SocketAddr) -> AddressFamily {
+    match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+fn new_socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    let socket = rustix::net::socket_with(family, kind, flags, None)?;
     Ok(socket)
 }
 
@@ -249,7 +306,7 @@ fn bind_unix(path: &Path, listener: &Listener) -> Result<OwnedFd, String> {
         Err(_) => {}
     }
     let open = || -> io::Result<OwnedFd> {
-        let socket = new_socket(AddressFamily::UNIX)?;
+        let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
         set_buffer_sizes(&socket, listener)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&socket, BACKLOG)?;
@@ -290,7 +347,7 @@ mod tests {
             allowed.split_whitespace().any(|allowed| allowed == name)
         };
         for (before, after) in [("cubic", "bbr"), ("reno", "reno"), ("bbr", "bbr")] {
-            let socket = new_socket(AddressFamily::INET).unwrap();
+            let socket = new_socket(AddressFamily::INET, SocketType::STREAM).unwrap();
             if !has("bbr") || sockopt::set_tcp_congestion(&socket, before).is_err() {
                 continue;
             }

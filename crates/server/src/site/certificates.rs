@@ -12,6 +12,9 @@ use h2o_tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
 /// ALPN protocols in order of preference. H2O compatibility: H2O has the same list, with its HTTP/2 drafts.
 const ALPN: &[&[u8]] = &[b"h2", b"h2-16", b"h2-14", b"http/1.1"];
 
+/// ALPN protocols of QUIC: versions 1 and draft 29.
+const QUIC_ALPN: &[&[u8]] = &[b"h3", b"h3-29"];
+
 /// The TLS acceptor of a listener, shared by all workers and replaced by a reload. A connection keeps the one that it
 /// was accepted with.
 pub(crate) struct AcceptorSlot(RwLock<Arc<TlsAcceptor>>);
@@ -71,7 +74,7 @@ impl TlsListeners {
         if !listener.is_tls() {
             return Ok(None);
         }
-        let acceptor = self.acceptor(&listener.tls)?;
+        let acceptor = self.acceptor(listener, &listener.tls)?;
         let slot = Arc::new(AcceptorSlot(RwLock::new(Arc::new(acceptor))));
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.push(TlsListener {
@@ -81,7 +84,7 @@ impl TlsListeners {
         Ok(Some(slot))
     }
 
-    fn acceptor(&self, entries: &[TlsEntry]) -> Result<TlsAcceptor, String> {
+    fn acceptor(&self, listener: &Listener, entries: &[TlsEntry]) -> Result<TlsAcceptor, String> {
         let hosts_of = |(index, entry): (usize, &TlsEntry)| -> Vec<_> {
             entry.hosts.iter().map(|&host| (host, index)).collect()
         };
@@ -96,12 +99,11 @@ impl TlsListeners {
             .iter()
             .map(|entry| Arc::clone(&entry.settings))
             .collect();
-        let acceptor = TlsAcceptor::new(
-            &settings,
-            names.collect(),
-            Arc::clone(&self.resumption),
-            ALPN,
-        )?;
+        let (names, resumption) = (names.collect(), Arc::clone(&self.resumption));
+        if listener.quic.is_some() {
+            return TlsAcceptor::for_quic(&settings, names, resumption, QUIC_ALPN);
+        }
+        let acceptor = TlsAcceptor::new(&settings, names, resumption, ALPN)?;
         let offload = self.site.settings.get::<OffloadSettings>();
         Ok(acceptor.offload(offload.is_possible()))
     }
@@ -130,7 +132,7 @@ impl TlsListeners {
             if !is_changed {
                 continue;
             }
-            match self.acceptor(&entries) {
+            match self.acceptor(listener, &entries) {
                 Ok(acceptor) => {
                     slot.replace(acceptor);
                     listener.tls = entries;

@@ -10,6 +10,9 @@ use h2o_config::{
 use h2o_exchange::{Endpoint, Host, Scope};
 use rustc_hash::FxHashMap;
 
+use crate::site::port_holder::PortOf;
+use crate::site::quic;
+use crate::site::quic_settings::QuicSettings;
 use h2o_tls::TlsSettings;
 
 /// The listeners of a configuration, in order of their first mention.
@@ -35,6 +38,8 @@ pub(crate) struct Listener {
     /// Congestion control; `None` for `auto`.
     pub(crate) congestion: Option<Arc<str>>,
     pub(crate) unix: UnixMode,
+    /// Present if it is one of QUIC.
+    pub(crate) quic: Option<Arc<QuicSettings>>,
 }
 
 /// `proxy-protocol` of a listener.
@@ -100,9 +105,9 @@ const ATTRIBUTES: &[Attribute] = &[
     Attribute::optional(
         "type",
         Kinds::SCALAR,
-        "tcp|unix",
-        "tcp",
-        "Kind of socket. `quic` and `mptcp` are not supported yet and refused.",
+        "tcp|unix|quic",
+        "tcp; `quic` beside an attribute `quic`",
+        "Kind of socket. `quic`: a UDP port for HTTP/3, which needs `ssl`. `mptcp` is not supported yet and refused.",
     ),
     Attribute::optional(
         "ssl",
@@ -113,10 +118,10 @@ const ATTRIBUTES: &[Attribute] = &[
     ),
     Attribute::optional(
         "quic",
-        Kinds::MAPPING,
-        "a mapping",
-        "",
-        "Not supported yet and refused.",
+        Kinds::MAPPING.with_attributes(quic::ATTRIBUTES),
+        "a mapping, see below",
+        "the defaults of all of them",
+        "What connections of QUIC obey. The first `listen` of an address decides.",
     ),
     Attribute::optional(
         "proxy-protocol",
@@ -154,14 +159,15 @@ const ATTRIBUTES: &[Attribute] = &[
         "auto|NAME",
         "auto",
         "Congestion control of accepted TCP connections (`TCP_CONGESTION`). `auto`: the kernel's default, but `bbr` in place of `cubic` \
-         where the kernel has it. A name such as `cubic` is used as it is.",
+         where the kernel has it. A name such as `cubic` is used as it is. QUIC has `reno`, `cubic` and `pico` in any letter case; \
+         `pico`, and `auto`, are a controller that measures the path in place of waiting for losses.",
     ),
     Attribute::optional(
         "initcwnd",
         Kinds::SCALAR,
         "PACKETS",
-        "",
-        "A setting of QUIC: ignored with a warning.",
+        "32",
+        "First congestion window of QUIC connections, at least 2. For TCP it is ignored with a warning.",
     ),
     Attribute::optional(
         "sndbuf",
@@ -186,18 +192,20 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
     }
     let attributes = node.attributes(ATTRIBUTES)?;
     let port = attributes.require("port")?;
-    if let Some(quic) = attributes.get("quic") {
-        return Err(quic.error("QUIC is not supported yet"));
-    }
-    let endpoints = match attributes.get("type").map(Node::scalar).transpose()? {
-        None | Some("tcp") => tcp_addresses(port, attributes.get("host"))?,
-        Some("unix") => vec![unix_address(port)?],
-        Some(other @ ("quic" | "mptcp")) => {
+    let kind = attributes.get("type").map(Node::scalar).transpose()?;
+    let endpoints = match (kind, attributes.get("quic")) {
+        (Some(kind @ ("tcp" | "unix")), Some(quic)) => {
+            return Err(quic.error(format!("`quic` cannot be used with `type: {kind}`")));
+        }
+        (Some("quic"), _) | (None, Some(_)) => udp_addresses(port, attributes.get("host"))?,
+        (None | Some("tcp"), None) => tcp_addresses(port, attributes.get("host"))?,
+        (Some("unix"), None) => vec![unix_address(port)?],
+        (Some(other @ "mptcp"), _) => {
             return Err(attributes
                 .require("type")?
                 .error(format!("listen type {other} is not supported yet")));
         }
-        Some(other) => {
+        (Some(other), _) => {
             return Err(attributes
                 .require("type")?
                 .error(format!("unknown listen type: {other}"))
@@ -302,6 +310,17 @@ fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
         .collect())
 }
 
+/// As [`tcp_addresses`], of UDP.
+fn udp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error> {
+    let mut addresses = tcp_addresses(port, host)?;
+    for (endpoint, ..) in &mut addresses {
+        if let Endpoint::Tcp(address) = *endpoint {
+            *endpoint = Endpoint::Udp(address);
+        }
+    }
+    Ok(addresses)
+}
+
 fn unix_address(port: &Node) -> Result<Address, Error> {
     let path = port.scalar()?;
     // The last byte of `sun_path` is a terminating zero.
@@ -331,6 +350,7 @@ struct ListenOptions<'a> {
     rcvbuf: Option<usize>,
     congestion: Option<Arc<str>>,
     unix: UnixMode,
+    quic: Option<Arc<QuicSettings>>,
 }
 
 impl<'a> ListenOptions<'a> {
@@ -341,6 +361,7 @@ impl<'a> ListenOptions<'a> {
         endpoints: &[Address],
     ) -> Result<Self, Error> {
         let is_unix = matches!(endpoints.first(), Some((Endpoint::Unix(_), ..)));
+        let is_quic = matches!(endpoints.first(), Some((Endpoint::Udp(_), ..)));
         let size = |name: &str| {
             attributes
                 .get(name)
@@ -384,13 +405,30 @@ impl<'a> ListenOptions<'a> {
                 "`owner`, `group` and `permission` are ignored without `type: unix`",
             );
         }
-        if let Some(node) = attributes.get("initcwnd") {
+        if let Some(node) = attributes.get("initcwnd").filter(|_| !is_quic) {
             warn(
                 scope,
                 command,
                 node,
                 "`initcwnd` is ignored: it is a setting of QUIC",
             );
+        }
+        if is_quic {
+            for name in ["sndbuf", "rcvbuf", "proxy-protocol"] {
+                if let Some(node) = attributes.get(name) {
+                    let place = if name == "proxy-protocol" {
+                        "QUIC has no such header"
+                    } else {
+                        "the buffers of a UDP port are set in `quic`"
+                    };
+                    warn(
+                        scope,
+                        command,
+                        node,
+                        &format!("`{name}` is ignored: {place}"),
+                    );
+                }
+            }
         }
         let mut congestion = text("cc")?.filter(|name| **name != *"auto");
         if is_unix && let Some(node) = attributes.get("cc") {
@@ -416,6 +454,20 @@ impl<'a> ListenOptions<'a> {
                 Ok(SslMapping { node, settings })
             })
             .transpose()?;
+        if is_quic {
+            let node = attributes.require("port")?;
+            let ssl = tls.as_ref().ok_or_else(|| {
+                node.error("QUIC endpoint must have an accompanying SSL configuration")
+            })?;
+            if !ssl.settings.has_tls13() {
+                return Err(ssl.node.error("QUIC support requires TLS 1.3"));
+            }
+            return Ok(Self {
+                tls,
+                quic: Some(Arc::new(quic::parse(attributes, scope, command)?)),
+                ..Self::default()
+            });
+        }
         Ok(Self {
             tls,
             proxy_protocol,
@@ -423,11 +475,12 @@ impl<'a> ListenOptions<'a> {
             rcvbuf: size("rcvbuf")?,
             congestion,
             unix,
+            quic: None,
         })
     }
 }
 
-fn warn(scope: &mut Scope, command: &Command<'_>, node: &Node, text: &str) {
+pub(crate) fn warn(scope: &mut Scope, command: &Command<'_>, node: &Node, text: &str) {
     scope.warnings.push(format!(
         "[warning] [{}:{}] in command {}, {text}",
         node.pos.file(),
@@ -471,9 +524,19 @@ fn bind(
                 rcvbuf: options.rcvbuf,
                 congestion: options.congestion.clone(),
                 unix: options.unix.clone(),
+                quic: options.quic.clone(),
             });
             continue;
         };
+        if options.quic != listener.quic {
+            warnings.push(format!(
+                "[warning] [{}:{}] in command listen, the QUIC settings given here have no effect: the `listen` at {}:{} is for the same address and comes first",
+                node.pos.file(),
+                node.pos.line(),
+                listener.pos.file(),
+                listener.pos.line(),
+            ));
+        }
         match (&options.tls, listener.tls.is_empty()) {
             (Some(_), true) => {
                 return Err(node
@@ -622,10 +685,18 @@ impl Listener {
         Error::at(self.pos.clone(), message).in_command("listen", &self.pos)
     }
 
+    /// The transport protocol of the port.
+    pub(crate) const fn transport(&self) -> PortOf {
+        match self.endpoint {
+            Endpoint::Udp(_) => PortOf::Udp,
+            Endpoint::Tcp(_) | Endpoint::Unix(_) => PortOf::Tcp,
+        }
+    }
+
     /// The port; `None` for a Unix socket.
     pub(crate) fn port(&self) -> Option<u16> {
         match &self.endpoint {
-            Endpoint::Tcp(address) => Some(address.port()),
+            Endpoint::Tcp(address) | Endpoint::Udp(address) => Some(address.port()),
             Endpoint::Unix(_) => None,
         }
     }
@@ -634,7 +705,7 @@ impl Listener {
     pub(crate) fn unix_path(&self) -> Option<&Path> {
         match &self.endpoint {
             Endpoint::Unix(path) => Some(path),
-            Endpoint::Tcp(_) => None,
+            Endpoint::Tcp(_) | Endpoint::Udp(_) => None,
         }
     }
 }

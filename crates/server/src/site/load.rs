@@ -5,6 +5,8 @@ use std::sync::Arc;
 use h2o_config::{Error, Source, Unmatched};
 use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site};
 
+use h2o_tls::ResumptionSettings;
+
 use crate::site::certificates::list_certificates;
 use crate::site::hosts::HostKeys;
 use crate::site::listen::{Listeners, set_client_authorities};
@@ -78,6 +80,15 @@ pub fn load_with(
         .collect();
     for listener in &mut listeners.0 {
         listener.hosts.get_or_insert_with(|| all.clone());
+    }
+    let has_tickets = scope.settings.get::<ResumptionSettings>().has_tickets();
+    if let Some(listener) = listeners.0.iter().find(|listener| listener.quic.is_some())
+        && !has_tickets
+    {
+        // Keys of connection ids and tokens are derived from theirs.
+        return Err(listener
+            .error("ticket-based encryption MUST be enabled when running QUIC")
+            .with_hint("see `ssl-session-resumption`"));
     }
     let keys = scope.shared.get::<HostKeys>();
     for error in unreachable_hosts(&scope.hosts, &keys.0, &listeners.0) {

@@ -13,11 +13,46 @@ pub(crate) struct PortHolder {
     pub(crate) is_same_program: bool,
 }
 
+/// The transport protocol of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortOf {
+    Tcp,
+    Udp,
+}
+
+impl PortOf {
+    /// As messages call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+
+    /// The kernel's tables of its sockets.
+    const fn tables(self) -> [&'static str; 2] {
+        match self {
+            Self::Tcp => ["/proc/net/tcp", "/proc/net/tcp6"],
+            Self::Udp => ["/proc/net/udp", "/proc/net/udp6"],
+        }
+    }
+
+    /// How the tables show the state of a socket that has a port for itself: TCP_LISTEN, or TCP_CLOSE (net/tcp_states.h) for
+    /// a UDP socket that is not connected.
+    const fn state(self) -> &'static str {
+        match self {
+            Self::Tcp => "0A",
+            Self::Udp => "07",
+        }
+    }
+}
+
 /// The process that listens on `address`; `None` if our rights do not show it.
-pub(crate) fn port_holder(address: SocketAddr) -> Option<PortHolder> {
-    let inode = ["/proc/net/tcp", "/proc/net/tcp6"]
+pub(crate) fn port_holder(address: SocketAddr, port_of: PortOf) -> Option<PortHolder> {
+    let inode = port_of
+        .tables()
         .iter()
-        .find_map(|table| find_listener(&fs::read_to_string(table).ok()?, address))?;
+        .find_map(|table| find_listener(&fs::read_to_string(table).ok()?, address, port_of))?;
     let socket = format!("socket:[{inode}]");
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let pid = processes
@@ -41,15 +76,14 @@ fn has_open(pid: u32, socket: &str) -> bool {
         .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|to| to == Path::new(socket)))
 }
 
-/// Searches a table of the kernel (`/proc/net/tcp`) for a socket that listens on the port, on this address or on all.
-/// Returns its inode.
-fn find_listener(table: &str, address: SocketAddr) -> Option<u64> {
-    const LISTEN: &str = "0A";
+/// Searches a table of the kernel (such as `/proc/net/tcp`) for a socket that listens on the port, on this address or on
+/// all. Returns its inode.
+fn find_listener(table: &str, address: SocketAddr, port_of: PortOf) -> Option<u64> {
     table.lines().skip(1).find_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let (ip, port) = fields.get(1)?.split_once(':')?;
-        let is_listener =
-            fields.get(3) == Some(&LISTEN) && u16::from_str_radix(port, 16) == Ok(address.port());
+        let is_listener = fields.get(3) == Some(&port_of.state())
+            && u16::from_str_radix(port, 16) == Ok(address.port());
         let ip = parse_ip(ip)?;
         let overlaps = ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified();
         if !is_listener || !overlaps {
@@ -78,7 +112,7 @@ fn parse_ip(hex: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{TcpListener, UdpSocket};
 
     use super::*;
 
@@ -88,16 +122,21 @@ mod tests {
             let Ok(listener) = TcpListener::bind(address) else {
                 continue;
             };
-            let bound = listener.local_addr().unwrap();
-            let any = match bound {
-                SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            for wanted in [bound, SocketAddr::new(any, bound.port())] {
-                let holder = port_holder(wanted).unwrap();
-                assert_eq!(holder.pid, std::process::id());
-                assert!(holder.is_same_program);
-            }
+            assert_is_found(listener.local_addr().unwrap(), PortOf::Tcp);
+            let socket = UdpSocket::bind(address).unwrap();
+            assert_is_found(socket.local_addr().unwrap(), PortOf::Udp);
+        }
+    }
+
+    fn assert_is_found(bound: SocketAddr, port_of: PortOf) {
+        let any = match bound {
+            SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        for wanted in [bound, SocketAddr::new(any, bound.port())] {
+            let holder = port_holder(wanted, port_of).unwrap();
+            assert_eq!(holder.pid, std::process::id());
+            assert!(holder.is_same_program);
         }
     }
 }

@@ -11,6 +11,7 @@ use h2o_exchange::{
 
 use crate::budget::BudgetSettings;
 use crate::site::http2_settings::Http2Settings;
+use crate::site::quic_settings::Http3Settings;
 
 /// Global settings of the server itself.
 #[derive(Clone, Debug)]
@@ -25,6 +26,10 @@ pub struct ServerSettings {
     pub workers: Vec<Option<usize>>,
     /// `max-connections`.
     pub max_connections: usize,
+    /// `max-quic-connections`; `None`: only `max-connections` limits them.
+    pub max_quic_connections: Option<usize>,
+    /// `num-quic-threads`; `None`: all workers serve QUIC.
+    pub quic_workers: Option<usize>,
     /// `soft-connection-limit`.
     pub soft_connection_limit: usize,
     /// `soft-connection-limit.min-age`.
@@ -61,6 +66,8 @@ pub struct ServerSettings {
     pub http1: h2o_http1::Settings,
     /// `http2-*`.
     pub http2: Http2Settings,
+    /// `http3-*`.
+    pub http3: Http3Settings,
 }
 
 /// Which clients get informational responses (1xx, RFC 9110 §15.2).
@@ -82,6 +89,8 @@ impl Default for ServerSettings {
             error_log: None,
             workers: Vec::new(),
             max_connections: 1024,
+            max_quic_connections: None,
+            quic_workers: None,
             soft_connection_limit: i32::MAX as usize,
             soft_connection_min_age: Duration::from_secs(30),
             handshake_timeout: Duration::from_secs(10),
@@ -100,6 +109,7 @@ impl Default for ServerSettings {
             max_memory: Some(default_max_memory()),
             http1: h2o_http1::Settings::default(),
             http2: Http2Settings::default(),
+            http3: Http3Settings::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use h2o_http::Scheme;
 use h2o_log::{LineLimit, reason, report};
 
 use crate::budget::Budget;
-use crate::connection_state::ConnectionState;
+use crate::connection_state::{ConnectionState, ConnectionStatus};
 use crate::context::{Context, per_turn};
 use crate::event::event_loop::timer_event;
 use crate::event::reactor::Readiness;
@@ -48,17 +48,6 @@ pub(crate) struct Connection {
     /// The counter that includes this connection.
     status: ConnectionStatus,
     phase: Phase,
-}
-
-/// State of an open connection, as the status page counts it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ConnectionStatus {
-    /// Between requests.
-    Idle,
-    /// A request is in progress, or the first request has not arrived yet.
-    Active,
-    /// Graceful shutdown: the connection ends after the requests in progress.
-    Shutdown,
 }
 
 enum Phase {
@@ -119,6 +108,7 @@ impl Connection {
                 peer,
                 io,
                 input: Vec::new(),
+                is_quic_early: false,
                 budget,
                 info: None,
             },
@@ -136,7 +126,7 @@ impl Connection {
     pub(crate) fn on_ready(&mut self, context: &Context, ready: &Readiness) -> Flow {
         if self.status == ConnectionStatus::Idle {
             // The client that requests the status page must see its own connection as active.
-            self.set_status(context, ConnectionStatus::Active);
+            self.status.set(context, ConnectionStatus::Active);
         }
         self.state.io.on_ready(ready);
         self.run(context)
@@ -446,7 +436,8 @@ impl Connection {
 
     /// Updates the worker's counters of connections, memory and traffic.
     pub(crate) fn settle_account(&mut self, context: &Context) {
-        self.set_status(context, self.current_status());
+        let status = self.current_status();
+        self.status.set(context, status);
         self.state.io.settle_traffic(context);
         let retained = self.retained();
         if retained != self.charged {
@@ -569,15 +560,6 @@ impl Connection {
         }
     }
 
-    fn set_status(&mut self, context: &Context, status: ConnectionStatus) {
-        if status != self.status {
-            let counters = &context.worker.counters;
-            counters.uncount(self.status.counter());
-            counters.count(status.counter());
-            self.status = status;
-        }
-    }
-
     /// Status for the counters.
     fn current_status(&self) -> ConnectionStatus {
         let is_shutting_down = match &self.phase {
@@ -601,16 +583,6 @@ impl Connection {
             Phase::Http1(http1) => http1.abandon(),
             Phase::Http2(http2) => http2.abandon(),
             Phase::Opening { .. } | Phase::Lingering { .. } => {}
-        }
-    }
-}
-
-impl ConnectionStatus {
-    const fn counter(self) -> Counter {
-        match self {
-            Self::Idle => Counter::ConnectionsIdle,
-            Self::Active => Counter::ConnectionsActive,
-            Self::Shutdown => Counter::ConnectionsShutdown,
         }
     }
 }

@@ -39,6 +39,14 @@ pub struct ResumptionSettings {
     lifetime_secs: u64,
 }
 
+impl ResumptionSettings {
+    /// Whether clients get session tickets.
+    #[must_use]
+    pub const fn has_tickets(&self) -> bool {
+        self.tickets.is_some()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TicketSettings {
     store: TicketStore,

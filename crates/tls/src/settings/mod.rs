@@ -16,7 +16,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, SupportedCipherSuite};
 
 use crate::settings::identity::Identity;
-use crate::versions::Versions;
+use crate::versions::{Version, Versions};
 use crate::{groups, suites};
 
 /// Default number of tickets for a client that asks for several (RFC 9149).
@@ -208,6 +208,12 @@ impl TlsSettings {
                 .iter()
                 .zip(&other.identities)
                 .all(|(one, other)| one.same_files(other))
+    }
+
+    /// Whether clients may use TLS 1.3.
+    #[must_use]
+    pub fn has_tls13(&self) -> bool {
+        self.versions.contains(Version::Tls13)
     }
 
     /// The `client-ca-file`, if clients must present a certificate.

@@ -1,0 +1,14 @@
+//! What is particular to requests that came by HTTP/3.
+
+/// The stream of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Http3Stream {
+    /// Its identifier (RFC 9000 §2.1).
+    pub id: u64,
+    /// Whether the head of the request had to wait for the dynamic table of its client (RFC 9204 §2.1.2).
+    pub was_blocked: bool,
+    /// Bytes received on the stream until the request was logged.
+    pub received: u64,
+    /// Bytes handed to the transport for the stream until then.
+    pub sent: u64,
+}

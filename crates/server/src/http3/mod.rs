@@ -1,0 +1,507 @@
+//! The HTTP/3 driver: between the engine, the request table and the transport of one connection.
+//!
+//! Everything that came in a turn is taken in first; what can be answered at once is handed to the transport as it comes, the rest
+//! is pulled in the order the engine's scheduler says, until the transport has what the network takes now and a little more.
+
+mod streams;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use h2o_exchange::{ExchangeRef, Response};
+use h2o_http::field_section::Refusal;
+use h2o_http3::{ErrorCode, PeerError, Received, ServerConnection, Settings, StreamKey};
+use h2o_quic::{ConnectionIndex, Endpoint, Event, Read, StreamId};
+
+use crate::connection_state::ConnectionState;
+use crate::context::{Context, per_turn};
+use crate::flow::{Flow, Turn};
+use crate::request::routing;
+use crate::request::{Arrived, Pending, Requests, SlotId};
+use crate::site::quic_settings::QuicSettings;
+use streams::Http3Streams;
+
+/// Bytes taken from a stream at a time.
+const READ_SIZE: usize = 64 * 1024;
+/// Bytes of a body handed to the transport at a time: what is there cannot be overtaken.
+const PIECE: usize = 16 * 1024;
+/// Bytes handed to the transport before other connections get their turn.
+const SEND_TURN: usize = per_turn(1024 * 1024);
+/// With more connections than this, idle ones give memory back that can be allocated again.
+const MANY: usize = 256;
+
+/// The HTTP/3 side of a connection.
+pub(crate) struct Http3 {
+    requests: Requests,
+    streams: Http3Streams,
+    /// Streams whose field sections wait for the dynamic table, with what was received behind them.
+    blocked: Vec<Waiting>,
+    /// The connection is closed, and its requests are to be ended.
+    is_closing: bool,
+    wants_shutdown: bool,
+    /// Whether a request has been received.
+    is_used: bool,
+}
+
+/// What was received on a stream and cannot be read yet.
+struct Waiting {
+    id: StreamId,
+    input: Vec<u8>,
+    has_ended: bool,
+}
+
+/// The engine's name for the stream of a request.
+const fn stream(id: SlotId) -> StreamKey {
+    StreamKey::from_index(id.index())
+}
+
+/// The slot of a stream's request.
+fn slot(stream: StreamKey) -> SlotId {
+    SlotId::new(u32::try_from(stream.index()).unwrap_or(u32::MAX))
+}
+
+/// The engine's name for a stream of the transport.
+const fn engine_id(id: StreamId) -> h2o_http3::StreamId {
+    h2o_http3::StreamId::new(id.number())
+}
+
+impl Http3 {
+    pub(crate) fn new(
+        context: &Context,
+        connection: &ConnectionState,
+        endpoint: Rc<RefCell<Endpoint>>,
+        index: ConnectionIndex,
+        settings: &QuicSettings,
+    ) -> Self {
+        let setup = &connection.listener.setup;
+        let settings = Settings {
+            max_streams: u32::try_from(settings.max_streams).unwrap_or(u32::MAX),
+            qpack_decoder_capacity: settings.decoder_table,
+            qpack_encoder_capacity: settings.encoder_table,
+            limit_request_body: setup.http1.limit_request_body,
+            graceful_shutdown_timeout: setup.http3.graceful_shutdown_timeout,
+        };
+        let takes_datagrams = endpoint
+            .borrow_mut()
+            .connection(index)
+            .is_some_and(|quic| quic.max_datagram_len().is_some());
+        let engine = ServerConnection::new(Arc::new(settings), takes_datagrams);
+        Self {
+            requests: Requests::new(context, connection.is_early()),
+            streams: Http3Streams::new(engine, endpoint, index),
+            blocked: Vec::new(),
+            is_closing: false,
+            wants_shutdown: context.worker.shutting_down.get(),
+            is_used: false,
+        }
+    }
+
+    /// Something has happened on the transport. [`Http3::run`] is called next.
+    pub(crate) fn on_event(&mut self, turn: &mut Turn<'_>, event: Event) {
+        if self.is_closing {
+            return;
+        }
+        match event {
+            Event::StreamOpened(id) => {
+                if let Err(error) = self.streams.engine.open(engine_id(id)) {
+                    self.fail(turn, error);
+                    return;
+                }
+                self.after_step(turn);
+                self.read(turn, id);
+            }
+            Event::Readable(id) => self.read(turn, id),
+            Event::Writable(id) => self.streams.on_writable(id),
+            Event::Finished(_) => {}
+            Event::Stopped { stream: id, code } => {
+                self.streams.forget_tail(id);
+                let stopped = (self.streams.engine).on_stop_sending(engine_id(id), ErrorCode(code));
+                self.on_given_up(turn, stopped);
+            }
+            Event::StreamsAvailable { .. } => self.streams.open_local(),
+            Event::DatagramReceived => self.receive_datagrams(turn),
+            Event::DatagramsUnblocked
+            | Event::HandshakeAgreed
+            | Event::Connected
+            | Event::Closed(_)
+            | Event::Drained => {}
+        }
+        self.read_unblocked(turn);
+    }
+
+    /// Takes all steps that are possible now.
+    pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
+        let flow = self.advance(turn);
+        if flow == Flow::Close {
+            self.abandon();
+        } else {
+            self.shrink_if_idle(turn.context);
+        }
+        flow
+    }
+
+    fn advance(&mut self, turn: &mut Turn<'_>) -> Flow {
+        if std::mem::take(&mut self.wants_shutdown) {
+            self.streams.engine.shut_down(turn.now);
+        }
+        if self.requests.is_early_over(turn) {
+            self.requests.end_early();
+        }
+        self.requests.run_woken(&mut self.streams, turn);
+        loop {
+            while let Some(id) = self.streams.poll_readable() {
+                self.read(turn, id);
+            }
+            if self.is_closing {
+                return Flow::Close;
+            }
+            self.requests.start_queued(&mut self.streams, turn);
+            let is_done = self.feed(turn);
+            if self.requests.take_overdrawn() {
+                self.fail(turn, PeerError::Overdrawn);
+            }
+            self.streams.flush_engine();
+            if self.is_closing {
+                return Flow::Close;
+            }
+            // What the client does not have yet would be lost with the connection.
+            if self.streams.engine.is_over() && self.streams.is_delivered() {
+                self.close(turn, ErrorCode::NO_ERROR, "");
+                return Flow::Close;
+            }
+            if !is_done {
+                turn.context
+                    .unfinished
+                    .borrow_mut()
+                    .push(turn.connection.token);
+                return Flow::Wait;
+            }
+            // A response that has just been sent to its end may have made room for a request in the queue.
+            if !self.requests.may_start::<Http3Streams>(turn) {
+                self.requests.read_ahead(turn);
+                return Flow::Wait;
+            }
+        }
+    }
+
+    /// Hands bodies to the transport, as far as it takes them. False if there is more, but others are to have their turn first.
+    fn feed(&mut self, turn: &mut Turn<'_>) -> bool {
+        if !self.streams.has_ready() {
+            return true;
+        }
+        self.streams.quic(|quic| {
+            let room = quic.send_room();
+            quic.set_send_window(room);
+        });
+        let mut sent = 0;
+        while let Some(key) = self.streams.engine.poll_send() {
+            if sent >= SEND_TURN {
+                return false;
+            }
+            if !self.streams.takes_more(key) {
+                continue;
+            }
+            let _ = (self.requests).pull(&mut self.streams, turn, slot(key), PIECE);
+            sent += PIECE;
+        }
+        self.requests.earn_by_bodies(turn);
+        self.after_step(turn);
+        true
+    }
+
+    /// Reads what has come on a stream.
+    fn read(&mut self, turn: &mut Turn<'_>, id: StreamId) {
+        if self.blocked.iter().any(|waiting| waiting.id == id) {
+            return;
+        }
+        let mut ahead: Option<Read> = None;
+        while !self.is_closing {
+            let read = match ahead.take() {
+                Some(read) => read,
+                None => match self.read_piece(id, 0) {
+                    Some(read) => read,
+                    None => return,
+                },
+            };
+            match read {
+                Read::Data(piece) => {
+                    // The end is told with the last bytes.
+                    ahead = self.read_piece(id, piece.len());
+                    let has_ended = matches!(ahead, Some(Read::End));
+                    if !self.receive(turn, id, &piece, has_ended) || has_ended {
+                        return;
+                    }
+                    if ahead.is_none() {
+                        return;
+                    }
+                }
+                Read::End => {
+                    self.receive(turn, id, &[], true);
+                    return;
+                }
+                Read::Reset(code) => {
+                    let reset = (self.streams.engine).on_reset(engine_id(id), ErrorCode(code));
+                    self.on_given_up(turn, reset);
+                    return;
+                }
+                Read::Blocked | Read::Unknown => return,
+            }
+        }
+    }
+
+    /// The next piece of a stream, behind `unseen` bytes that were not taken in; `None` if its window is used up.
+    fn read_piece(&mut self, id: StreamId, unseen: usize) -> Option<Read> {
+        let mut max = READ_SIZE;
+        if let Some(slot) = streams::find(&self.streams, id) {
+            let key = stream(slot);
+            max = max.min(self.streams.window(key).saturating_sub(unseen));
+            if max == 0 {
+                self.streams.note_unread(key);
+                return None;
+            }
+        }
+        self.streams.quic(|quic| quic.read(id, max))
+    }
+
+    /// Hands the engine what has come on a stream. Returns whether more of it can be read.
+    fn receive(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: StreamId,
+        input: &[u8],
+        has_ended: bool,
+    ) -> bool {
+        let mut at = 0;
+        let mut spare = self.requests.take_spare(turn.context);
+        let mut is_readable = true;
+        while !self.is_closing {
+            let step = self.streams.engine.receive(
+                engine_id(id),
+                &input[at..],
+                has_ended,
+                &mut spare.borrow_mut().request,
+            );
+            let step = match step {
+                Ok(step) => step,
+                Err(error) => {
+                    self.fail(turn, error);
+                    break;
+                }
+            };
+            self.after_step(turn);
+            let start = at;
+            at += step.taken;
+            match step.received {
+                Received::NeedMore => break,
+                Received::Blocked => {
+                    self.blocked.push(Waiting {
+                        id,
+                        input: input[at..].to_vec(),
+                        has_ended,
+                    });
+                    is_readable = false;
+                    break;
+                }
+                Received::Request {
+                    stream,
+                    end_stream,
+                    refusal,
+                } => {
+                    let received = input.len() as u64;
+                    self.on_request(turn, stream, spare, end_stream, refusal, received);
+                    spare = self.requests.take_spare(turn.context);
+                }
+                Received::Data {
+                    stream,
+                    data,
+                    end_stream,
+                } => {
+                    self.streams.on_received(stream, data.len());
+                    let piece = &input[start + data.start..start + data.end];
+                    self.streams.take_window(stream, piece.len());
+                    (self.requests).on_data(
+                        &mut self.streams,
+                        turn,
+                        slot(stream),
+                        piece,
+                        end_stream,
+                    );
+                }
+                Received::Trailers { stream } => {
+                    // No handler has checked what stands behind the body: it never becomes a field of the head
+                    // (RFC 9110 §6.5.1). Other versions drop trailers, too.
+                    spare.borrow_mut().request.clear();
+                    (self.requests).on_data(&mut self.streams, turn, slot(stream), &[], true);
+                }
+                Received::Reset { stream, .. } => {
+                    self.requests
+                        .on_reset(&mut self.streams, turn, slot(stream));
+                }
+                Received::Priority { stream } => self.streams.on_priority(stream),
+                Received::Charged | Received::Settings | Received::GoAway => {}
+            }
+        }
+        spare.borrow_mut().request.clear();
+        let info = turn.connection.info.as_ref();
+        if info.is_some_and(|info| Rc::ptr_eq(&spare.borrow().connection, info)) {
+            turn.context.worker.release(spare);
+        } else {
+            turn.context.worker.put_back(spare);
+        }
+        is_readable
+    }
+
+    /// Goes on with streams whose field sections can be read now.
+    fn read_unblocked(&mut self, turn: &mut Turn<'_>) {
+        while let Some(id) = self.streams.engine.poll_unblocked() {
+            let at = (self.blocked.iter()).position(|waiting| engine_id(waiting.id) == id);
+            let Some(at) = at else { continue };
+            let Waiting {
+                id,
+                input,
+                has_ended,
+            } = self.blocked.swap_remove(at);
+            if self.receive(turn, id, &input, has_ended) && !has_ended {
+                self.read(turn, id);
+            }
+        }
+    }
+
+    fn on_request(
+        &mut self,
+        turn: &mut Turn<'_>,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        end_stream: bool,
+        refusal: Option<Refusal>,
+        received: u64,
+    ) {
+        self.is_used = true;
+        let now = turn.now;
+        Requests::begin(turn, &exchange, now);
+        let protocol = self.streams.begin(stream, received, false);
+        let expects_continue = {
+            let exchange = &mut *exchange.borrow_mut();
+            exchange.protocol = protocol;
+            routing::route(exchange, &turn.connection.listener);
+            !end_stream && !exchange.request.expect().is_empty()
+        };
+        let arrived = Arrived {
+            exchange,
+            pending: (!end_stream).then_some(Pending {
+                expects_continue,
+                has_begun: false,
+            }),
+            refusal: refusal.map(|refusal| {
+                let (status, reason, text) = refusal.answer();
+                turn.context.worker.counters.count_status(status);
+                Response::error(status, reason, text)
+            }),
+        };
+        self.requests
+            .receive(&mut self.streams, turn, slot(stream), arrived);
+    }
+
+    /// The client has reset a stream or wants no more of it.
+    fn on_given_up(&mut self, turn: &mut Turn<'_>, given_up: Result<Option<Received>, PeerError>) {
+        match given_up {
+            Ok(Some(Received::Reset { stream, .. })) => {
+                self.requests
+                    .on_reset(&mut self.streams, turn, slot(stream));
+            }
+            Ok(_) => {}
+            Err(error) => self.fail(turn, error),
+        }
+        self.after_step(turn);
+    }
+
+    /// HTTP datagrams (RFC 9297). No handler takes them yet, and they may be dropped.
+    fn receive_datagrams(&mut self, turn: &mut Turn<'_>) {
+        while let Some(datagram) = self.streams.quic(|quic| quic.receive_datagram()).flatten() {
+            if let Err(error) = self.streams.engine.on_datagram(&datagram) {
+                self.fail(turn, error);
+                return;
+            }
+        }
+    }
+
+    /// Charges the connection's budget for what the engine had to do.
+    #[inline]
+    fn after_step(&mut self, turn: &mut Turn<'_>) {
+        // The next step forgets it.
+        let _ = self.streams.engine.take_rejected();
+        let costs = self.streams.engine.take_costs();
+        if costs > 0 && turn.pay(costs).is_err() {
+            self.fail(turn, PeerError::Overdrawn);
+        }
+    }
+
+    /// Ends the connection for what the client did.
+    fn fail(&mut self, turn: &Turn<'_>, error: PeerError) {
+        self.streams.engine.fail(error);
+        let (code, text) = error.answer();
+        self.close(turn, code, text);
+    }
+
+    fn close(&mut self, turn: &Turn<'_>, code: ErrorCode, text: &str) {
+        self.is_closing = true;
+        self.streams
+            .quic(|quic| quic.close(turn.now, code.0, text.as_bytes()));
+    }
+
+    /// Gives memory back that can be allocated again, where connections are many.
+    fn shrink_if_idle(&mut self, context: &Context) {
+        self.requests.give_back_spare();
+        if !self.streams.engine.has_streams() && context.worker.shared.connections() > MANY {
+            self.requests.shrink();
+            self.streams.shrink();
+            self.blocked = Vec::new();
+        }
+    }
+
+    /// The waker of a request has fired.
+    pub(crate) fn wake(&mut self, id: SlotId) {
+        self.requests.wake(id);
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let deadlines = [self.streams.engine.next_timeout(), self.requests.deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Time has passed. [`Http3::run`] is called next.
+    pub(crate) fn on_timeout(&mut self, turn: &mut Turn<'_>) {
+        self.requests.on_timeout(&mut self.streams, turn);
+        if self.streams.engine.on_timeout(turn.now) {
+            self.close(turn, ErrorCode::NO_ERROR, "shutting down");
+        }
+    }
+
+    /// The process is to end: clients are told (RFC 9114 §5.2).
+    pub(crate) const fn shut_down(&mut self) {
+        self.wants_shutdown = true;
+    }
+
+    /// Whether no request is in progress, after the first one.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_used && !self.is_closing && !self.streams.engine.has_streams()
+    }
+
+    /// Whether the client has been told that the connection ends.
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.is_closing || self.streams.engine.is_shutting_down()
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn retained(&self) -> usize {
+        let blocked = self.blocked.iter().map(|waiting| waiting.input.capacity());
+        self.requests.retained() + self.streams.retained() + blocked.sum::<usize>()
+    }
+
+    /// Ends everything in progress.
+    pub(crate) fn abandon(&mut self) {
+        self.requests.abandon();
+    }
+}

@@ -1,0 +1,676 @@
+//! The streams of HTTP/3, as the request table uses them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::Bytes;
+use h2o_exchange::{
+    Body, BodyError, Exchange, ExchangeRef, FileReader, Http3Stream, Protocol, Response,
+};
+use h2o_http::priority::{PriorityField, PriorityParameters};
+use h2o_http::{Headers, Known, ResponseHead, StatusCode};
+use h2o_http3::{Command, ErrorCode, LocalStream, ServerConnection, StreamKey, StreamState};
+use h2o_quic::{Connection, ConnectionIndex, Endpoint, StreamId, Write};
+
+use super::{slot, stream};
+use crate::flow::Turn;
+use crate::request::{
+    CloseReason, HeadSent, RequestLimits, ResponseShape, SlotId, StopReason, Streams, VersionRules,
+    Window,
+};
+use crate::setup::Setup;
+
+/// Bodies up to this size are sent at once, behind their heads, as long as no other stream waits to send. Larger ones go
+/// through the scheduler, so that a later request can overtake them.
+const AT_ONCE: usize = 8 * 1024;
+/// Shorter pieces are copied behind the header of their DATA frame; longer ones are handed over as they are.
+const COPIED: usize = 1024;
+/// Room for the header of a DATA frame (RFC 9114 §7.1).
+const HEADER_ROOM: usize = 9;
+/// Bytes of a body that a client may send before a handler wants it.
+const FIRST_WINDOW: usize = 64 * 1024;
+
+/// The engine of a connection with its transport.
+pub(super) struct Http3Streams {
+    pub(super) engine: ServerConnection,
+    endpoint: Rc<RefCell<Endpoint>>,
+    index: ConnectionIndex,
+    /// Our unidirectional streams, in the order of [`LocalStream::ALL`]; those that the client allows.
+    local: Vec<StreamId>,
+    /// What is known of each stream besides, by slot.
+    lines: Vec<Line>,
+    /// How many of them the engine's scheduler has.
+    ready: usize,
+    /// Ends of responses that the transport has not taken; their requests are over.
+    tails: Vec<(StreamId, Output)>,
+    /// Streams of which more can be read, as a handler has taken some of the body.
+    readable: Vec<StreamId>,
+}
+
+/// What is known of the stream of a request besides what the engine knows.
+#[derive(Default)]
+struct Line {
+    id: Option<StreamId>,
+    output: Output,
+    /// The request table has something to send.
+    is_ready: bool,
+    /// The transport takes nothing for now.
+    is_blocked: bool,
+    /// The engine's scheduler has the stream.
+    is_queued: bool,
+    /// Bytes of the body that the client may still send.
+    window: usize,
+    /// There may be more to read than the window allows.
+    has_unread: bool,
+    was_blocked: bool,
+    received: u64,
+    sent: u64,
+}
+
+/// What the transport has not taken of a stream.
+#[derive(Default)]
+pub(super) struct Output {
+    pieces: VecDeque<Bytes>,
+    /// The stream ends behind that.
+    ends: bool,
+}
+
+impl Output {
+    fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && !self.ends
+    }
+
+    fn retained(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+}
+
+impl Http3Streams {
+    pub(super) fn new(
+        engine: ServerConnection,
+        endpoint: Rc<RefCell<Endpoint>>,
+        index: ConnectionIndex,
+    ) -> Self {
+        let mut streams = Self {
+            engine,
+            endpoint,
+            index,
+            local: Vec::new(),
+            lines: Vec::new(),
+            ready: 0,
+            tails: Vec::new(),
+            readable: Vec::new(),
+        };
+        streams.open_local();
+        streams
+    }
+
+    /// What `use_it` gives for the connection; `None` if it is gone.
+    pub(super) fn quic<R>(&self, use_it: impl FnOnce(&mut Connection) -> R) -> Option<R> {
+        self.endpoint
+            .borrow_mut()
+            .connection(self.index)
+            .map(use_it)
+    }
+
+    /// Opens our unidirectional streams as far as the client allows.
+    pub(super) fn open_local(&mut self) {
+        while self.local.len() < LocalStream::ALL.len() {
+            let opened = self.quic(|quic| {
+                let id = quic.open_unidirectional()?;
+                quic.set_priority(id, i32::MAX);
+                Some(id)
+            });
+            let Some(Some(id)) = opened else { return };
+            self.local.push(id);
+        }
+    }
+
+    /// Whether clients have all of the responses that were sent.
+    pub(super) fn is_delivered(&self) -> bool {
+        let open = self.quic(|quic| quic.unacknowledged_streams());
+        self.tails.is_empty() && open.is_none_or(|open| open <= self.local.len())
+    }
+
+    /// Sends what the engine has to say on its own streams, and does what it wants of others.
+    pub(super) fn flush_engine(&mut self) {
+        for (stream, &id) in LocalStream::ALL.into_iter().zip(&self.local) {
+            loop {
+                let pending = self.engine.pending(stream);
+                if pending.is_empty() {
+                    break;
+                }
+                let mut endpoint = self.endpoint.borrow_mut();
+                let Some(quic) = endpoint.connection(self.index) else {
+                    return;
+                };
+                match quic.write_copy(id, pending) {
+                    Write::Taken(len) => self.engine.advance(stream, len),
+                    Write::Blocked | Write::Stopped(_) | Write::Unknown => break,
+                }
+            }
+        }
+        self.obey_engine();
+    }
+
+    /// Does what the engine wants of streams.
+    fn obey_engine(&mut self) {
+        while let Some(command) = self.engine.poll_command() {
+            self.quic(|quic| match command {
+                Command::Reset { stream, code } => {
+                    quic.reset(StreamId::new(stream.get()), code.0);
+                }
+                Command::StopSending { stream, code } => {
+                    quic.stop_sending(StreamId::new(stream.get()), code.0);
+                }
+            });
+        }
+    }
+
+    /// A request has begun.
+    pub(super) fn begin(&mut self, key: StreamKey, received: u64, was_blocked: bool) -> Protocol {
+        let id = self.engine.stream_id(key).map_or(0, |id| id.get());
+        let index = key.index();
+        if self.lines.len() <= index {
+            self.lines.resize_with(index + 1, Line::default);
+        }
+        self.lines[index] = Line {
+            id: Some(StreamId::new(id)),
+            window: FIRST_WINDOW,
+            received,
+            was_blocked,
+            ..Line::default()
+        };
+        Protocol::Http3(Http3Stream {
+            id,
+            ..Http3Stream::default()
+        })
+    }
+
+    fn line(&mut self, key: StreamKey) -> Option<&mut Line> {
+        let line = self.lines.get_mut(key.index())?;
+        line.id.is_some().then_some(line)
+    }
+
+    /// How much of a stream may be read now.
+    pub(super) fn window(&mut self, key: StreamKey) -> usize {
+        self.line(key).map_or(usize::MAX, |line| line.window)
+    }
+
+    /// Notes that a stream was not read to its end, as its window is used up.
+    pub(super) fn note_unread(&mut self, key: StreamKey) {
+        if let Some(line) = self.line(key) {
+            line.has_unread = true;
+        }
+    }
+
+    /// Bytes of a body have come.
+    pub(super) fn take_window(&mut self, key: StreamKey, len: usize) {
+        if let Some(line) = self.line(key) {
+            line.window = line.window.saturating_sub(len);
+        }
+    }
+
+    /// Bytes have come on a stream.
+    pub(super) fn on_received(&mut self, key: StreamKey, len: usize) {
+        if let Some(line) = self.line(key) {
+            line.received += len as u64;
+        }
+    }
+
+    /// A stream of which more can be read.
+    pub(super) fn poll_readable(&mut self) -> Option<StreamId> {
+        self.readable.pop()
+    }
+
+    /// The transport takes more of a stream.
+    pub(super) fn on_writable(&mut self, id: StreamId) {
+        if self.local.contains(&id) {
+            return;
+        }
+        if let Some(at) = self.tails.iter().position(|(other, _)| *other == id) {
+            let mut output = std::mem::take(&mut self.tails[at].1);
+            self.flush_output(id, &mut output);
+            if output.is_empty() {
+                self.tails.swap_remove(at);
+            } else {
+                self.tails[at].1 = output;
+            }
+            return;
+        }
+        let Some(key) = self.engine.find(h2o_http3::StreamId::new(id.number())) else {
+            return;
+        };
+        let Some(line) = self.line(key) else { return };
+        let mut output = std::mem::take(&mut line.output);
+        self.flush_output(id, &mut output);
+        let Some(line) = self.line(key) else { return };
+        line.is_blocked = !output.is_empty();
+        line.output = output;
+        self.update_ready(key);
+    }
+
+    /// The transport has dropped a stream: nothing of it is to be sent any more.
+    pub(super) fn forget_tail(&mut self, id: StreamId) {
+        self.tails.retain(|(other, _)| *other != id);
+    }
+
+    /// Writes as much as the transport takes.
+    fn flush_output(&self, id: StreamId, output: &mut Output) {
+        self.quic(|quic| {
+            while let Some(piece) = output.pieces.front_mut() {
+                match quic.write(id, piece) {
+                    Write::Taken(_) if piece.is_empty() => {
+                        output.pieces.pop_front();
+                    }
+                    Write::Taken(_) => {}
+                    Write::Blocked => return,
+                    Write::Stopped(_) | Write::Unknown => {
+                        *output = Output::default();
+                        return;
+                    }
+                }
+            }
+            if std::mem::take(&mut output.ends) {
+                quic.finish(id);
+            }
+        });
+    }
+
+    /// Whether a stream has something to send that the transport takes.
+    pub(super) const fn has_ready(&self) -> bool {
+        self.ready > 0
+    }
+
+    fn update_ready(&mut self, key: StreamKey) {
+        let Some(line) = self.lines.get_mut(key.index()) else {
+            return;
+        };
+        let is_queued = line.is_ready && !line.is_blocked;
+        if std::mem::replace(&mut line.is_queued, is_queued) != is_queued {
+            if is_queued {
+                self.ready += 1;
+            } else {
+                self.ready -= 1;
+            }
+            self.engine.set_ready(key, is_queued);
+        }
+    }
+
+    /// Whether the transport takes something of a stream now; if not, it is named again when it does.
+    pub(super) fn takes_more(&mut self, key: StreamKey) -> bool {
+        let Some(line) = self.line(key) else {
+            return false;
+        };
+        let Some(id) = line.id else { return false };
+        let is_free = line.output.is_empty();
+        // Writing nothing tells of both windows, that of the stream and that of the connection.
+        let takes = is_free
+            && !matches!(
+                self.quic(|quic| quic.write_copy(id, &[])),
+                Some(Write::Blocked)
+            );
+        if !takes {
+            if let Some(line) = self.line(key) {
+                line.is_blocked = true;
+            }
+            self.update_ready(key);
+        }
+        takes
+    }
+
+    /// Sends `bytes`, which are encoded.
+    fn write_copy(&mut self, key: StreamKey, bytes: &[u8]) {
+        let Some(line) = self.lines.get_mut(key.index()) else {
+            return;
+        };
+        let Some(id) = line.id else { return };
+        line.sent += bytes.len() as u64;
+        let mut at = 0;
+        if line.output.is_empty() {
+            let mut endpoint = self.endpoint.borrow_mut();
+            let Some(quic) = endpoint.connection(self.index) else {
+                return;
+            };
+            while at < bytes.len() {
+                match quic.write_copy(id, &bytes[at..]) {
+                    Write::Taken(len) => at += len,
+                    Write::Blocked => break,
+                    Write::Stopped(_) | Write::Unknown => return,
+                }
+            }
+        }
+        if at < bytes.len() {
+            let rest = Bytes::copy_from_slice(&bytes[at..]);
+            line.output.pieces.push_back(rest);
+            line.is_blocked = true;
+        }
+    }
+
+    /// As [`Http3Streams::write_copy`], without a copy.
+    fn write(&mut self, key: StreamKey, mut bytes: Bytes) {
+        let Some(line) = self.lines.get_mut(key.index()) else {
+            return;
+        };
+        let Some(id) = line.id else { return };
+        line.sent += bytes.len() as u64;
+        if line.output.is_empty() {
+            let mut endpoint = self.endpoint.borrow_mut();
+            let Some(quic) = endpoint.connection(self.index) else {
+                return;
+            };
+            while !bytes.is_empty() {
+                match quic.write(id, &mut bytes) {
+                    Write::Taken(_) => {}
+                    Write::Blocked => break,
+                    Write::Stopped(_) | Write::Unknown => return,
+                }
+            }
+        }
+        if !bytes.is_empty() {
+            line.output.pieces.push_back(bytes);
+            line.is_blocked = true;
+        }
+    }
+
+    /// Ends our direction of a stream.
+    fn end(&mut self, key: StreamKey) {
+        let Some(line) = self.lines.get_mut(key.index()) else {
+            return;
+        };
+        let Some(id) = line.id else { return };
+        if line.output.is_empty() {
+            let mut endpoint = self.endpoint.borrow_mut();
+            if let Some(quic) = endpoint.connection(self.index) {
+                quic.finish(id);
+            }
+        } else {
+            line.output.ends = true;
+        }
+    }
+
+    /// Sends a DATA frame.
+    fn send_content(&mut self, turn: &mut Turn<'_>, key: StreamKey, piece: &Bytes, is_end: bool) {
+        turn.out.clear();
+        if !self
+            .engine
+            .begin_data(key, piece.len() as u64, is_end, &mut turn.out)
+        {
+            return;
+        }
+        if piece.len() <= COPIED {
+            turn.out.extend_from_slice(piece);
+            self.write_copy(key, &turn.out);
+        } else {
+            self.write_copy(key, &turn.out);
+            self.write(key, piece.clone());
+        }
+        turn.out.clear();
+        if is_end {
+            self.end(key);
+        }
+        self.update_ready(key);
+    }
+
+    /// Gives a stream its place among those that the transport sends: what is lost is sent again in this order as well.
+    fn set_transport_priority(&self, key: StreamKey) {
+        let Some(id) = self.engine.stream_id(key) else {
+            return;
+        };
+        let PriorityParameters {
+            urgency,
+            incremental,
+        } = self.engine.priority(key);
+        // Responses that are not incremental go one after the other, those that are take turns behind them.
+        const STREAMS: u64 = 1 << 24;
+        let place = if incremental {
+            0
+        } else {
+            STREAMS - 1 - (id.get() / 4) % STREAMS
+        };
+        let rank = u64::from(7 - urgency.min(7)) * STREAMS + place;
+        let rank = i32::try_from(rank).unwrap_or(0);
+        self.quic(|quic| quic.set_priority(StreamId::new(id.get()), rank));
+    }
+
+    /// The client has changed the priority of a stream.
+    pub(super) fn on_priority(&self, key: StreamKey) {
+        self.set_transport_priority(key);
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn retained(&self) -> usize {
+        let lines = self.lines.iter().map(|line| line.output.retained());
+        let tails = self.tails.iter().map(|(_, output)| output.retained());
+        self.engine.retained()
+            + self.lines.capacity() * size_of::<Line>()
+            + lines.sum::<usize>()
+            + tails.sum::<usize>()
+    }
+
+    /// Gives memory back that can be allocated again. There are no streams.
+    pub(super) fn shrink(&mut self) {
+        self.engine.shrink();
+        self.lines = Vec::new();
+        self.readable = Vec::new();
+        self.tails.shrink_to_fit();
+    }
+}
+
+impl Streams for Http3Streams {
+    const RULES: VersionRules = VersionRules {
+        ends_when_flushed: false,
+        ends_with_source: false,
+        reads_on_demand: false,
+        always_continues: false,
+        streaming_counter: None,
+    };
+
+    #[inline]
+    fn limits(setup: &Setup) -> RequestLimits {
+        RequestLimits {
+            running: usize::MAX,
+            streaming: setup.http3.max_concurrent_streaming_requests,
+            reset_delay: setup.http2.dos_delay,
+            sends_interims: setup.sends_informational,
+        }
+    }
+
+    fn send_interim(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        status: StatusCode,
+        headers: &Headers,
+    ) -> usize {
+        turn.out.clear();
+        let key = stream(id);
+        let len = self.engine.inform(key, status, headers, &mut turn.out);
+        self.write_copy(key, &turn.out);
+        turn.out.clear();
+        len
+    }
+
+    fn send_head(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        _exchange: &Exchange,
+        response: &mut Response,
+        shape: ResponseShape,
+    ) -> HeadSent {
+        let key = stream(id);
+        if shape.opens_tunnel {
+            // HTTP/3 has no 101 (RFC 9114 §4.5), and a response that opens a tunnel has no length.
+            if response.status == StatusCode::SWITCHING_PROTOCOLS {
+                response.status = StatusCode::OK;
+                response.reason = None;
+            }
+            response.length = None;
+        }
+        if let Some(field) = response.headers.get(Known::Priority) {
+            self.engine.schedule(key, PriorityField::parse(field));
+        }
+        let head = ResponseHead {
+            status: response.status,
+            reason: None,
+            headers: &response.headers,
+            length: response.length,
+            server: turn.connection.listener.setup.server_field(),
+        };
+        turn.out.clear();
+        let head_len = self
+            .engine
+            .respond(key, &head, !shape.has_body, &mut turn.out);
+        let body_len = match &response.body {
+            _ if !shape.has_body => Some(0),
+            Body::Bytes(bytes) if bytes.len() <= AT_ONCE && self.ready == 0 => {
+                self.engine.send_data(key, bytes, true, &mut turn.out);
+                Some(bytes.len())
+            }
+            Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => None,
+        };
+        self.write_copy(key, &turn.out);
+        turn.out.clear();
+        self.set_transport_priority(key);
+        if body_len.is_some() {
+            self.end(key);
+        }
+        HeadSent { head_len, body_len }
+    }
+
+    fn set_ready(&mut self, id: SlotId, is_ready: bool) {
+        let key = stream(id);
+        if let Some(line) = self.line(key) {
+            line.is_ready = is_ready;
+            self.update_ready(key);
+        }
+    }
+
+    fn send_data(&mut self, turn: &mut Turn<'_>, id: SlotId, piece: &Bytes, is_end: bool) {
+        self.send_content(turn, stream(id), piece, is_end);
+    }
+
+    fn send_file_data(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        max: usize,
+        reader: &mut FileReader,
+        task: &mut TaskContext<'_>,
+    ) -> Result<Option<(usize, bool)>, BodyError> {
+        let key = stream(id);
+        let mut piece = Vec::with_capacity(HEADER_ROOM + max);
+        piece.resize(HEADER_ROOM, 0);
+        let len = match reader.poll_append(task, max, &mut piece) {
+            Poll::Pending => return Ok(None),
+            Poll::Ready(len) => len?,
+        };
+        let is_end = reader.remaining() == 0;
+        turn.out.clear();
+        let takes = self
+            .engine
+            .begin_data(key, len as u64, is_end, &mut turn.out);
+        if takes {
+            // The header goes right before the content, so that both are one piece.
+            let at = HEADER_ROOM - turn.out.len();
+            piece[at..HEADER_ROOM].copy_from_slice(&turn.out);
+            self.write(key, Bytes::from(piece).slice(at..));
+            if is_end {
+                self.end(key);
+            }
+            self.update_ready(key);
+        }
+        turn.out.clear();
+        Ok(Some((len, is_end)))
+    }
+
+    fn finish(&mut self, turn: &mut Turn<'_>, id: SlotId, trailers: Option<Headers>) {
+        let key = stream(id);
+        turn.out.clear();
+        self.engine.finish(key, trailers.as_ref(), &mut turn.out);
+        self.write_copy(key, &turn.out);
+        turn.out.clear();
+        self.end(key);
+    }
+
+    fn open_window(&mut self, turn: &mut Turn<'_>, id: SlotId, window: Window) {
+        let body = turn.connection.listener.setup.http3.input_window_size as usize;
+        let Some(line) = self.line(stream(id)) else {
+            return;
+        };
+        match window {
+            Window::Body => line.window += body - FIRST_WINDOW,
+            Window::Tunnel(limit) => {
+                line.window += (limit as usize).saturating_sub(FIRST_WINDOW);
+            }
+            Window::Credit(len) => line.window += len,
+        }
+        if line.window > 0
+            && std::mem::take(&mut line.has_unread)
+            && let Some(id) = line.id
+        {
+            self.readable.push(id);
+        }
+    }
+
+    /// Clients have only so much window, and may send it all.
+    #[inline]
+    fn stop_input(&mut self, _id: SlotId, _reason: StopReason) {}
+
+    #[inline]
+    fn is_input_open(&self, id: SlotId) -> bool {
+        self.engine.state(stream(id)) == StreamState::HalfClosedLocal
+    }
+
+    fn before_log(&self, id: SlotId, exchange: &ExchangeRef) {
+        let Some(line) = self.lines.get(stream(id).index()) else {
+            return;
+        };
+        if let Ok(mut exchange) = exchange.try_borrow_mut()
+            && let Some(http3) = exchange.protocol.http3_mut()
+        {
+            http3.was_blocked = line.was_blocked;
+            http3.received = line.received;
+            http3.sent = line.sent;
+        }
+    }
+
+    fn close(&mut self, _turn: &mut Turn<'_>, id: SlotId, reason: CloseReason) {
+        let key = stream(id);
+        let code = match reason {
+            CloseReason::Complete | CloseReason::EnoughRead | CloseReason::Reset => None,
+            CloseReason::Refused => Some(ErrorCode::REQUEST_REJECTED),
+            CloseReason::TooSlow => Some(ErrorCode::REQUEST_CANCELLED),
+            // RFC 9114 §4.4.
+            CloseReason::TunnelBroken => Some(ErrorCode::CONNECT_ERROR),
+            // H2O compatibility: H2O ends the stream as if the response were complete; clients must be able to tell.
+            CloseReason::PushCancelled | CloseReason::BodyLost | CloseReason::BodyBroken => {
+                Some(ErrorCode::INTERNAL_ERROR)
+            }
+        };
+        self.set_ready(id, false);
+        let mut line = match self.lines.get_mut(key.index()) {
+            Some(line) => std::mem::take(line),
+            None => Line::default(),
+        };
+        if let Some(code) = code {
+            self.engine.reset(key, code);
+        } else if reason != CloseReason::Reset
+            && !line.output.is_empty()
+            && let Some(id) = line.id
+        {
+            self.tails.push((id, std::mem::take(&mut line.output)));
+        }
+        self.engine.release(key);
+        self.obey_engine();
+    }
+}
+
+/// The slot of a stream, if its request is known.
+pub(super) fn find(streams: &Http3Streams, id: StreamId) -> Option<SlotId> {
+    let id = h2o_http3::StreamId::new(id.number());
+    streams.engine.find(id).map(slot)
+}

@@ -1,0 +1,322 @@
+//! One connection of QUIC: its handshake, HTTP/3, and its end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Instant;
+
+use h2o_exchange::{Address, ConnectionInfo, Counter};
+use h2o_log::{LineLimit, report};
+use h2o_quic::{CloseReason, ConnectionIndex, Endpoint, Event};
+
+use super::transport::QuicTransport;
+use crate::connection_state::{ConnectionState, ConnectionStatus};
+use crate::context::Context;
+use crate::flow::{Flow, Turn};
+use crate::http3::Http3;
+use crate::request::SlotId;
+use crate::site::quic_settings::QuicSettings;
+
+/// Lines about handshakes in the error log, which clients can cause any number of.
+static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
+
+/// What CONNECTION_CLOSE says of a connection that is closed for its memory (RFC 9114 §8.1, H3_EXCESSIVE_LOAD).
+const EXCESSIVE_LOAD: u64 = 0x107;
+
+/// One connection of a worker.
+pub(crate) struct QuicConnection {
+    pub(crate) state: ConnectionState,
+    pub(crate) endpoint: Rc<RefCell<Endpoint>>,
+    pub(crate) index: ConnectionIndex,
+    /// The listener, by its place among those of QUIC.
+    pub(crate) listener: usize,
+    /// Whether it is to be run in this turn.
+    pub(crate) is_listed: bool,
+    settings: Rc<QuicSettings>,
+    /// Our address.
+    local: std::net::SocketAddr,
+    phase: Phase,
+    status: ConnectionStatus,
+    /// Bytes of memory it holds, as the worker was last told.
+    charged: usize,
+}
+
+enum Phase {
+    /// TLS has not agreed on anything.
+    Handshake,
+    Http3(Box<Http3>),
+    /// It has ended, or is closed. What is left is for QUIC to send and to forget.
+    Closed,
+}
+
+impl QuicConnection {
+    pub(crate) fn new(
+        context: &Context,
+        state: ConnectionState,
+        endpoint: Rc<RefCell<Endpoint>>,
+        index: ConnectionIndex,
+        listener: usize,
+        settings: Rc<QuicSettings>,
+        local: std::net::SocketAddr,
+    ) -> Self {
+        let status = ConnectionStatus::Active;
+        context.worker.counters.count(status.counter());
+        Self {
+            state,
+            endpoint,
+            index,
+            listener,
+            is_listed: false,
+            settings,
+            local,
+            phase: Phase::Handshake,
+            status,
+            charged: 0,
+        }
+    }
+
+    /// Takes the events that there are, and goes on as far as possible. [`Flow::Close`]: nothing is left of the connection.
+    pub(crate) fn run(&mut self, context: &Context) -> Flow {
+        loop {
+            let event = self.endpoint.borrow_mut().poll_event(self.index);
+            let Some(event) = event else {
+                break;
+            };
+            match event {
+                Event::HandshakeAgreed => self.begin(context),
+                Event::Connected => self.on_connected(context),
+                Event::Closed(reason) => self.on_closed(context, &reason),
+                Event::Drained => return Flow::Close,
+                event => {
+                    if let Phase::Http3(http3) = &mut self.phase {
+                        let mut turn = Turn::new(context, &mut self.state);
+                        http3.on_event(&mut turn, event);
+                        turn.end();
+                    }
+                }
+            }
+        }
+        self.follow_client();
+        if let Phase::Http3(http3) = &mut self.phase {
+            let mut turn = Turn::new(context, &mut self.state);
+            let flow = http3.run(&mut turn);
+            turn.end();
+            if flow == Flow::Close {
+                self.phase = Phase::Closed;
+            }
+        }
+        Flow::Wait
+    }
+
+    /// The client may have another address now (RFC 9000 §9).
+    fn follow_client(&mut self) {
+        let mut endpoint = self.endpoint.borrow_mut();
+        let Some(connection) = endpoint.connection(self.index) else {
+            return;
+        };
+        let peer = Address::Ip(canonical(connection.remote_address()));
+        if peer == self.state.peer {
+            return;
+        }
+        self.state.peer = peer;
+        if let Some(info) = &self.state.info {
+            self.state.info = Some(Rc::new(ConnectionInfo {
+                id: info.id,
+                peer,
+                accepted: info.accepted,
+                tls: info.tls.clone(),
+                transport: Rc::clone(&info.transport),
+                listener: Rc::clone(&info.listener),
+            }));
+        }
+    }
+
+    /// TLS has chosen everything: HTTP begins, though what comes may be early data.
+    fn begin(&mut self, context: &Context) {
+        let handshake = {
+            let mut endpoint = self.endpoint.borrow_mut();
+            endpoint
+                .connection(self.index)
+                .and_then(|connection| connection.handshake())
+        };
+        let (Some(handshake), Phase::Handshake) = (handshake, &self.phase) else {
+            return;
+        };
+        self.state.take_number();
+        self.state.is_quic_early = true;
+        self.state.info = Some(Rc::new(ConnectionInfo {
+            id: self.state.id,
+            peer: self.state.peer,
+            accepted: self.state.accepted,
+            tls: Some(Box::new(handshake.tls.clone())),
+            transport: Rc::new(QuicTransport {
+                endpoint: Rc::clone(&self.endpoint),
+                index: self.index,
+                local: self.local,
+                version: handshake.version,
+                controller: self.settings.controller,
+            }),
+            listener: Rc::clone(&self.state.listener.endpoint),
+        }));
+        self.phase = Phase::Http3(Box::new(Http3::new(
+            context,
+            &self.state,
+            Rc::clone(&self.endpoint),
+            self.index,
+            &self.settings,
+        )));
+    }
+
+    fn on_connected(&mut self, context: &Context) {
+        if matches!(self.phase, Phase::Handshake) {
+            self.begin(context);
+        }
+        self.state.is_quic_early = false;
+        let tls = self.state.info.as_ref().and_then(|info| info.tls.as_ref());
+        let (handshake, time) = match tls {
+            Some(tls) if tls.resumed => {
+                (Counter::SslHandshakeResume, Counter::SslHandshakeTimeResume)
+            }
+            _ => (Counter::SslHandshakeFull, Counter::SslHandshakeTimeFull),
+        };
+        let took = context.worker.clock.now() - self.state.accepted;
+        let counters = &context.worker.counters;
+        counters.count(handshake);
+        counters.add(time, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    fn on_closed(&mut self, context: &Context, reason: &CloseReason) {
+        if matches!(self.phase, Phase::Handshake) || self.state.is_quic_early {
+            context.worker.counters.count(Counter::SslErrors);
+            if let Some(held_back) = FAILED_HANDSHAKES.admit() {
+                let peer = self.state.peer;
+                report!(
+                    notice,
+                    "QUIC handshake with {peer} failed: {reason}{held_back}"
+                );
+            }
+        }
+        self.abandon();
+    }
+
+    /// The connection goes, whatever it was doing: what it began is logged.
+    pub(crate) fn abandon(&mut self) {
+        if let Phase::Http3(http3) = &mut self.phase {
+            http3.abandon();
+        }
+        self.phase = Phase::Closed;
+    }
+
+    /// Closes it at once because of the memory it holds.
+    pub(crate) fn evict(&mut self, now: Instant) {
+        self.abandon();
+        self.close(now, EXCESSIVE_LOAD);
+    }
+
+    /// Closes it at once.
+    pub(crate) fn close(&mut self, now: Instant, code: u64) {
+        if let Some(connection) = self.endpoint.borrow_mut().connection(self.index) {
+            connection.close(now, code, b"");
+        }
+    }
+
+    /// The process is to end: the client is told, and what has begun is finished.
+    pub(crate) fn shut_down(&mut self) {
+        if let Phase::Http3(http3) = &mut self.phase {
+            http3.shut_down();
+        }
+    }
+
+    /// A waker of a request has fired.
+    pub(crate) fn wake(&mut self, stream: u32) {
+        if let Phase::Http3(http3) = &mut self.phase {
+            http3.wake(SlotId::new(stream));
+        }
+    }
+
+    /// When [`QuicConnection::on_timeout`] is to be called.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let mut deadline = self.endpoint.borrow_mut().timeout(self.index);
+        match &self.phase {
+            Phase::Http3(http3) => {
+                deadline = earlier(deadline, http3.deadline());
+                if self.state.is_quic_early {
+                    deadline = earlier(deadline, Some(self.handshake_end()));
+                }
+            }
+            Phase::Handshake => deadline = earlier(deadline, Some(self.handshake_end())),
+            Phase::Closed => {}
+        }
+        deadline
+    }
+
+    fn handshake_end(&self) -> Instant {
+        self.state.accepted + self.state.listener.setup.handshake_timeout
+    }
+
+    /// Time has passed. [`QuicConnection::run`] is called next.
+    pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) {
+        self.endpoint.borrow_mut().on_timeout(self.index, now);
+        let is_shaking = matches!(self.phase, Phase::Handshake) || self.state.is_quic_early;
+        if is_shaking && !self.is_over() && self.handshake_end() <= now {
+            self.on_closed(context, &CloseReason::HandshakeTimeout);
+            self.close(now, 0);
+            return;
+        }
+        if let Phase::Http3(http3) = &mut self.phase {
+            let mut turn = Turn::new(context, &mut self.state);
+            http3.on_timeout(&mut turn);
+            turn.end();
+        }
+    }
+
+    /// Whether there is nothing more to be done for the client.
+    pub(crate) const fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
+    }
+
+    /// Bytes of memory it holds, as the worker was last told.
+    pub(crate) const fn charged(&self) -> usize {
+        self.charged
+    }
+
+    fn retained(&self) -> usize {
+        match &self.phase {
+            Phase::Http3(http3) => http3.retained(),
+            Phase::Handshake | Phase::Closed => 0,
+        }
+    }
+
+    /// Updates the worker's counters of connections, memory and traffic.
+    pub(crate) fn settle_account(&mut self, context: &Context) {
+        let status = match &self.phase {
+            Phase::Http3(http3) if http3.is_shutting_down() => ConnectionStatus::Shutdown,
+            Phase::Http3(http3) if http3.is_idle() => ConnectionStatus::Idle,
+            Phase::Http3(_) | Phase::Handshake => ConnectionStatus::Active,
+            Phase::Closed => ConnectionStatus::Shutdown,
+        };
+        self.status.set(context, status);
+        let retained = self.retained();
+        let used = &context.memory.used;
+        used.set(used.get() + retained - self.charged);
+        self.charged = retained;
+    }
+
+    /// Removes a connection that is over from the worker's counters.
+    pub(crate) fn close_account(&mut self, context: &Context) {
+        context.worker.counters.uncount(self.status.counter());
+        let used = &context.memory.used;
+        used.set(used.get() - std::mem::take(&mut self.charged));
+    }
+}
+
+/// An IPv4 client is shown as what it is.
+pub(super) fn canonical(address: std::net::SocketAddr) -> std::net::SocketAddr {
+    std::net::SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}

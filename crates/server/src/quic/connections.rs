@@ -1,0 +1,604 @@
+//! The table of a worker's connections over UDP: sockets, and whose a datagram is.
+//!
+//! All datagrams of a turn are taken in before any of them is answered: connections are run once for all that came for them,
+//! and what they send leaves in few large system calls.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use h2o_exchange::{Address, Counter, TimerKey};
+use h2o_quic::udp::{ReceiveBuffers, UdpSocket};
+use h2o_quic::{Admission, ConnectionIndex, Datagram, Endpoint, Received, Transmit};
+use h2o_tls::Resumption;
+use slab::Slab;
+
+use super::connection::{QuicConnection, canonical};
+use super::endpoint;
+use super::mail::{Mail, Mailbox};
+use crate::budget::Budget;
+use crate::connection_state::ConnectionState;
+use crate::context::{Context, per_turn};
+use crate::event::event_loop::{ConnectionTable, MAX_SLOT, TABLE_SHIFT, timer_event};
+use crate::event::reactor::{Readiness, Registry};
+use crate::event::socket::Socket;
+use crate::event::wake_queue::WakeTarget;
+use crate::flow::Flow;
+use crate::io::Io;
+use crate::listener::LocalListener;
+use crate::site::quic_settings::{Http3Settings, QuicSettings};
+
+/// Batches received from a socket before they are answered.
+const BATCHES: usize = 4;
+/// Bytes that a connection may send before others get their turn.
+const SEND_TURN: usize = per_turn(64 * 1024);
+/// Datagrams sent by one system call at most.
+const MAX_SEGMENTS: usize = 32;
+/// The bit of a token that marks a socket. A connection has its generation there and below, and its slot in the lower half.
+const SOCKET_BIT: u64 = 1 << (TABLE_SHIFT - 1);
+const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
+/// What the mailbox is called by. No socket has that number.
+const MAIL_BIT: u64 = 1 << (TABLE_SHIFT - 2);
+/// The slot of the timer after which the keys of connection ids and tokens are looked at. Connections have lower ones.
+const KEY_SLOT: u32 = MAX_SLOT;
+/// How often that is. New ticket keys are used a minute after they are made.
+const KEY_INTERVAL: Duration = Duration::from_secs(20);
+/// No slot.
+const NO_SLOT: u32 = u32::MAX;
+/// What a client is told whose connection ends with the process (RFC 9114 §8.1, H3_NO_ERROR).
+const NO_ERROR: u64 = 0x100;
+
+/// A listener with its socket on this worker.
+pub(crate) struct QuicListener {
+    pub(crate) socket: Socket,
+    pub(crate) address: SocketAddr,
+    pub(crate) listener: Rc<LocalListener>,
+    pub(crate) settings: Rc<QuicSettings>,
+}
+
+/// What all listeners of QUIC on a worker share.
+pub(crate) struct QuicShared {
+    pub(crate) http3: Http3Settings,
+    pub(crate) resumption: Arc<Resumption>,
+    pub(crate) max_connections: usize,
+    /// By worker.
+    pub(crate) mailboxes: Arc<[Mailbox]>,
+}
+
+/// The connections of a worker over UDP.
+pub(crate) struct QuicConnections {
+    context: Rc<Context>,
+    /// When to look for other keys.
+    key_timer: TimerKey,
+    sockets: Vec<Port>,
+    slab: Slab<Box<QuicConnection>>,
+    /// How many of them are not over.
+    open: usize,
+    /// What every token of this table begins with.
+    first_token: u64,
+    /// Distinguishes connections that use one slot of the slab after another.
+    generation: u32,
+    /// Connections for which something has come in this turn.
+    listed: Vec<u64>,
+    is_draining: bool,
+    shared: QuicShared,
+    buffers: ReceiveBuffers,
+    /// Datagrams of one batch.
+    batch: Vec<Datagram>,
+    /// Where datagrams that are sent are made.
+    buffer: Vec<u8>,
+}
+
+/// A socket with its connections.
+struct Port {
+    socket: Rc<Socket>,
+    udp: UdpSocket,
+    endpoint: Rc<RefCell<Endpoint>>,
+    listener: Rc<LocalListener>,
+    settings: Rc<QuicSettings>,
+    address: SocketAddr,
+    max_segments: usize,
+    /// The slot of each connection, by its index in the endpoint.
+    slots: Vec<u32>,
+    /// What the socket did not take.
+    unsent: Option<(Transmit, Vec<u8>)>,
+    /// Connections that have something to send behind that.
+    blocked: Vec<u64>,
+}
+
+impl QuicConnections {
+    /// A table without connections on those sockets.
+    pub(crate) fn new(
+        context: Rc<Context>,
+        registry: &Registry,
+        first_token: u64,
+        listeners: Vec<QuicListener>,
+        shared: QuicShared,
+    ) -> io::Result<Self> {
+        let worker = context.worker.index;
+        let keys = endpoint::keys(&shared.resumption);
+        let mut sockets = Vec::new();
+        for (index, listener) in listeners.into_iter().enumerate() {
+            let QuicListener {
+                socket,
+                address,
+                listener,
+                settings,
+            } = listener;
+            let Some(tls) = listener.tls.clone() else {
+                continue;
+            };
+            let udp = UdpSocket::new(&socket)?;
+            registry.add_connection(&socket, first_token | SOCKET_BIT | index as u64)?;
+            let config = endpoint::config(
+                &settings,
+                &shared.http3,
+                tls,
+                keys.clone(),
+                worker,
+                !udp.may_fragment(),
+            );
+            sockets.push(Port {
+                max_segments: if shared.http3.segmentation_offload {
+                    udp.max_segments().min(MAX_SEGMENTS)
+                } else {
+                    1
+                },
+                socket: Rc::new(socket),
+                udp,
+                endpoint: Rc::new(RefCell::new(Endpoint::new(config))),
+                listener,
+                settings,
+                address,
+                slots: Vec::new(),
+                unsent: None,
+                blocked: Vec::new(),
+            });
+        }
+        if let Some(mailbox) = shared.mailboxes.get(worker) {
+            mailbox.set_waker(context.waker(first_token | MAIL_BIT, 0));
+        }
+        let key_timer = (context.worker.timers).add(timer_event(first_token | u64::from(KEY_SLOT)));
+        let keys_at = context.worker.clock.now() + KEY_INTERVAL;
+        context.worker.timers.set(key_timer, Some(keys_at));
+        Ok(Self {
+            context,
+            key_timer,
+            sockets,
+            slab: Slab::new(),
+            open: 0,
+            first_token,
+            generation: 0,
+            listed: Vec::new(),
+            is_draining: false,
+            shared,
+            buffers: ReceiveBuffers::default(),
+            batch: Vec::new(),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Takes in what a socket has received, and runs the connections concerned.
+    fn receive(&mut self, index: usize) {
+        let Some(port) = self.sockets.get(index) else {
+            return;
+        };
+        let (socket, mut is_empty) = (Rc::clone(&port.socket), false);
+        let mut batch = std::mem::take(&mut self.batch);
+        let mut received = 0;
+        for _ in 0..BATCHES {
+            let udp = &self.sockets[index].udp;
+            let result = udp.receive(&socket, &mut self.buffers, |datagram| batch.push(datagram));
+            match result {
+                Ok(_) => {}
+                // Errors are those of earlier datagrams, of which ICMP has told.
+                Err(_) => {
+                    is_empty = true;
+                    break;
+                }
+            }
+            for datagram in batch.drain(..) {
+                received += datagram.data.len();
+                self.take_in(index, datagram);
+            }
+        }
+        self.batch = batch;
+        if received > 0 {
+            let counters = &self.context.worker.counters;
+            counters.add(Counter::BytesReceived, received as u64);
+        }
+        self.run_listed();
+        if !is_empty {
+            let token = self.first_token | SOCKET_BIT | index as u64;
+            self.context.unfinished.borrow_mut().push(token);
+        }
+    }
+
+    /// Hands a datagram to its connection.
+    fn take_in(&mut self, index: usize, datagram: Datagram) {
+        let admission = self.admission();
+        let Some(port) = self.sockets.get_mut(index) else {
+            return;
+        };
+        let now = self.context.worker.clock.now();
+        let (remote, local, ecn) = (datagram.remote, datagram.local, datagram.ecn);
+        let received = {
+            let mut endpoint = port.endpoint.borrow_mut();
+            endpoint.set_admission(admission);
+            endpoint.receive(now, datagram, &mut self.buffer)
+        };
+        match received {
+            Received::Connection(connection) => self.list(index, connection),
+            Received::Accepted(connection) => {
+                let local =
+                    local.map_or(port.address, |ip| SocketAddr::new(ip, port.address.port()));
+                self.add(index, connection, remote, local);
+                self.list(index, connection);
+            }
+            Received::Answered(transmit) => {
+                // Whoever does not get it asks again.
+                let data = &self.buffer[..transmit.len];
+                let _ = port.udp.send(&port.socket, &transmit, data);
+            }
+            Received::Elsewhere(placement, data) => {
+                let mailbox = self.shared.mailboxes.get(usize::from(placement.worker));
+                let is_ours = usize::from(placement.worker) == self.context.worker.index;
+                if let Some(mailbox) = mailbox.filter(|_| !is_ours) {
+                    let datagram = Datagram {
+                        remote,
+                        local,
+                        ecn,
+                        data,
+                    };
+                    if mailbox.put(Mail {
+                        listener: index,
+                        datagram,
+                    }) {
+                        let counters = &self.context.worker.counters;
+                        counters.count(Counter::QuicForwarded);
+                    }
+                }
+            }
+            Received::Ignored => {}
+        }
+    }
+
+    fn admission(&self) -> Admission {
+        let shared = &self.context.worker.shared;
+        if self.is_draining {
+            Admission::Closed
+        } else if shared.connections() >= shared.limits.max()
+            || shared.quic_connections.load(Relaxed) >= self.shared.max_connections
+        {
+            Admission::Full
+        } else {
+            Admission::Open
+        }
+    }
+
+    fn add(
+        &mut self,
+        listener: usize,
+        index: ConnectionIndex,
+        remote: SocketAddr,
+        local: SocketAddr,
+    ) {
+        let Some(port) = self.sockets.get_mut(listener) else {
+            return;
+        };
+        let entry = self.slab.vacant_entry();
+        let key = u32::try_from(entry.key()).unwrap_or(NO_SLOT);
+        self.generation = (self.generation + 1) % GENERATIONS;
+        let token = self.first_token | u64::from(self.generation) << 32 | u64::from(key);
+        if port.slots.len() <= index.0 {
+            port.slots.resize(index.0 + 1, NO_SLOT);
+        }
+        port.slots[index.0] = key;
+        let context = &self.context;
+        let state = ConnectionState {
+            token,
+            timer: context.worker.timers.add(timer_event(token)),
+            timer_at: None,
+            id: 0,
+            accepted: context.worker.clock.now(),
+            listener: Rc::clone(&port.listener),
+            peer: Address::Ip(canonical(remote)),
+            // Of the socket that all of them share: nothing is read from or written to it this way.
+            io: Io::new(Rc::clone(&port.socket)),
+            input: Vec::new(),
+            is_quic_early: false,
+            budget: Budget::new(port.listener.setup.budget),
+            info: None,
+        };
+        entry.insert(Box::new(QuicConnection::new(
+            context,
+            state,
+            Rc::clone(&port.endpoint),
+            index,
+            listener,
+            Rc::clone(&port.settings),
+            canonical(local),
+        )));
+        self.open += 1;
+        let shared = &context.worker.shared;
+        shared.quic_connections.fetch_add(1, Relaxed);
+        context.worker.counters.count(Counter::Sessions);
+    }
+
+    /// Has a connection run once all datagrams are taken in.
+    fn list(&mut self, listener: usize, index: ConnectionIndex) {
+        let slot = self.sockets[listener].slots.get(index.0).copied();
+        let connection = slot.and_then(|slot| self.slab.get_mut(slot as usize));
+        if let Some(connection) = connection
+            && !std::mem::replace(&mut connection.is_listed, true)
+        {
+            self.listed.push(connection.state.token);
+        }
+    }
+
+    fn run_listed(&mut self) {
+        let mut listed = std::mem::take(&mut self.listed);
+        for token in listed.drain(..) {
+            self.run_connection(token, |_, _| {});
+        }
+        self.listed = listed;
+    }
+
+    fn find(&mut self, token: u64) -> Option<&mut QuicConnection> {
+        let connection = self.slab.get_mut(key_of(token) as usize)?;
+        (connection.state.token == token).then_some(&mut **connection)
+    }
+
+    /// Runs one connection after `prepare`, and sends what it has to send. A panic ends that connection and nothing else.
+    fn run_connection(&mut self, token: u64, prepare: impl FnOnce(&mut QuicConnection, &Context)) {
+        let context = Rc::clone(&self.context);
+        let Some(connection) = self.find(token) else {
+            return;
+        };
+        connection.is_listed = false;
+        let was_over = connection.is_over();
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            prepare(connection, &context);
+            connection.run(&context)
+        }));
+        let flow = run.unwrap_or_else(|_| {
+            context.worker.counters.count(Counter::Panics);
+            // What is logged here may be what panicked before.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                connection.evict(context.worker.clock.now());
+            }));
+            Flow::Wait
+        });
+        self.settle(token, flow, was_over);
+    }
+
+    /// Sends what a connection has to send, and sets its timer. With [`Flow::Close`] it is gone.
+    fn settle(&mut self, token: u64, flow: Flow, was_over: bool) {
+        let context = Rc::clone(&self.context);
+        if flow != Flow::Close {
+            self.send(token);
+        }
+        let Some(connection) = self.find(token) else {
+            return;
+        };
+        connection.settle_account(&context);
+        let is_over = flow == Flow::Close || connection.is_over();
+        if is_over && !was_over {
+            // A client may come in its place.
+            self.open -= 1;
+            let quic_connections = &context.worker.shared.quic_connections;
+            quic_connections.fetch_sub(1, Relaxed);
+        }
+        if flow == Flow::Close {
+            self.remove(token);
+        } else if let Some(connection) = self.find(token) {
+            let (timer, deadline) = (connection.state.timer, connection.deadline());
+            context.worker.timers.set(timer, deadline);
+        }
+    }
+
+    fn remove(&mut self, token: u64) {
+        let mut connection = self.slab.remove(key_of(token) as usize);
+        let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
+        connection.close_account(&self.context);
+        self.context.worker.timers.remove(connection.state.timer);
+        let slots = &mut self.sockets[connection.listener].slots;
+        if let Some(slot) = slots.get_mut(connection.index.0) {
+            *slot = NO_SLOT;
+        }
+        if self.slab.is_empty() {
+            self.slab.shrink_to_fit();
+        }
+    }
+
+    /// Sends what a connection has to send, as far as its socket takes it.
+    fn send(&mut self, token: u64) {
+        let Some(connection) = self.slab.get(key_of(token) as usize) else {
+            return;
+        };
+        let (index, listener) = (connection.index, connection.listener);
+        let Some(port) = self.sockets.get_mut(listener) else {
+            return;
+        };
+        if port.unsent.is_some() {
+            port.blocked.push(token);
+            return;
+        }
+        let now = self.context.worker.clock.now();
+        let mut sent = 0;
+        loop {
+            if sent >= SEND_TURN {
+                self.context.unfinished.borrow_mut().push(token);
+                break;
+            }
+            self.buffer.clear();
+            let transmit = port.endpoint.borrow_mut().transmit(
+                index,
+                now,
+                port.max_segments,
+                &mut self.buffer,
+            );
+            let Some(transmit) = transmit else { break };
+            let data = &self.buffer[..transmit.len];
+            match port.udp.send(&port.socket, &transmit, data) {
+                Ok(()) => sent += transmit.len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    port.unsent = Some((transmit, std::mem::take(&mut self.buffer)));
+                    port.blocked.push(token);
+                    break;
+                }
+                // As if the network had lost it.
+                Err(_) => sent += transmit.len,
+            }
+        }
+        if sent > 0 {
+            let counters = &self.context.worker.counters;
+            counters.add(Counter::BytesSent, sent as u64);
+        }
+    }
+
+    /// A socket takes datagrams again.
+    fn on_writable(&mut self, index: usize) {
+        let Some(port) = self.sockets.get_mut(index) else {
+            return;
+        };
+        let Some((transmit, data)) = port.unsent.take() else {
+            return;
+        };
+        let result = port.udp.send(&port.socket, &transmit, &data);
+        if let Err(error) = result
+            && error.kind() == io::ErrorKind::WouldBlock
+        {
+            port.unsent = Some((transmit, data));
+            return;
+        }
+        for token in std::mem::take(&mut port.blocked) {
+            self.run_connection(token, |_, _| {});
+        }
+    }
+
+    /// Takes in what other workers have received for connections of this one.
+    fn take_mail(&mut self) {
+        let mailbox = self.shared.mailboxes.get(self.context.worker.index);
+        let mail = mailbox.map(Mailbox::take).unwrap_or_default();
+        for Mail { listener, datagram } in mail {
+            let counters = &self.context.worker.counters;
+            counters.count(Counter::QuicForwardedReceived);
+            self.take_in(listener, datagram);
+        }
+        self.run_listed();
+    }
+
+    /// The tokens of all connections.
+    fn tokens(&self) -> Vec<u64> {
+        let connections = self.slab.iter();
+        connections
+            .map(|(_, connection)| connection.state.token)
+            .collect()
+    }
+}
+
+impl ConnectionTable for QuicConnections {
+    fn on_ready(&mut self, event: &Readiness) {
+        let index = key_of(event.token) as usize;
+        if event.writable {
+            self.on_writable(index);
+        }
+        if event.readable {
+            self.receive(index);
+        }
+    }
+
+    fn run(&mut self, token: u64) {
+        if token & SOCKET_BIT != 0 {
+            self.receive(key_of(token) as usize);
+        } else {
+            self.run_connection(token, |_, _| {});
+        }
+    }
+
+    fn wake(&mut self, woken: &[WakeTarget]) {
+        let Some(&(token, _)) = woken.first() else {
+            return;
+        };
+        if token == self.first_token | MAIL_BIT {
+            self.take_mail();
+            return;
+        }
+        self.run_connection(token, |connection, _| {
+            for &(_, stream) in woken {
+                connection.wake(stream);
+            }
+        });
+    }
+
+    fn on_timeout(&mut self, slot: u32, now: Instant) {
+        if slot == KEY_SLOT {
+            let keys = endpoint::keys(&self.shared.resumption);
+            for port in &self.sockets {
+                port.endpoint.borrow_mut().set_keys(&keys);
+            }
+            let timers = &self.context.worker.timers;
+            timers.set(self.key_timer, Some(now + KEY_INTERVAL));
+            return;
+        }
+        if let Some(connection) = self.slab.get(slot as usize) {
+            let token = connection.state.token;
+            self.run_connection(token, |connection, context| {
+                connection.on_timeout(context, now);
+            });
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.open
+    }
+
+    fn drain(&mut self) {
+        // The sockets are open until the last connection has ended; new ones are refused.
+        self.is_draining = true;
+        for token in self.tokens() {
+            self.run_connection(token, |connection, _| connection.shut_down());
+        }
+    }
+
+    fn close_all(&mut self) {
+        for token in self.tokens() {
+            self.run_connection(token, |connection, context| {
+                connection.abandon();
+                connection.close(context.worker.clock.now(), NO_ERROR);
+            });
+        }
+    }
+
+    fn costliest(&self) -> Option<(u64, usize)> {
+        let connections = self.slab.iter();
+        connections
+            .map(|(_, connection)| (connection.state.token, connection.charged()))
+            .filter(|(_, bytes)| *bytes > 0)
+            .max_by_key(|(_, bytes)| *bytes)
+    }
+
+    fn evict(&mut self, token: u64) {
+        self.context.worker.counters.count(Counter::MemoryClosed);
+        self.run_connection(token, |connection, context| {
+            connection.evict(context.worker.clock.now());
+        });
+    }
+
+    #[cfg(test)]
+    fn run_all(&mut self) {
+        for token in self.tokens() {
+            self.run(token);
+        }
+    }
+}
+
+fn key_of(token: u64) -> u32 {
+    u32::try_from(token & u64::from(MAX_SLOT)).unwrap_or(NO_SLOT)
+}

@@ -1,0 +1,90 @@
+//! What the configuration says, as [`h2o_quic`] is told it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_quic::{
+    CongestionControl, EndpointConfig, Keys, Placement, ServerRole, TlsChooser, TransportSettings,
+};
+use h2o_tls::{QuicChoice, Resumption};
+
+use crate::site::certificates::AcceptorSlot;
+use crate::site::quic_settings::{Controller, Http3Settings, QuicSettings};
+
+/// Bytes of a stream that a client may send ahead of what is read of it: what a round trip of 80 ms carries at 100 Mbit/s.
+const STREAM_WINDOW: u32 = 1 << 20;
+/// Unidirectional streams of a client: three, and some that are unknown to us (RFC 9114 §6.2).
+const MAX_UNIDIRECTIONAL: u64 = 10;
+
+/// Chooses the TLS configuration of a client by the acceptor that the listener has at the time.
+struct Chooser(Arc<AcceptorSlot>);
+
+impl TlsChooser for Chooser {
+    fn choose(&self, client_hello: &mut [u8]) -> QuicChoice {
+        self.0.current().choose_for_quic(client_hello)
+    }
+}
+
+/// Keys of connection ids and tokens, which change with the ticket keys.
+pub(super) fn keys(resumption: &Resumption) -> Vec<Keys> {
+    let secrets = resumption.quic_secrets();
+    let derive = |secret: &h2o_tls::QuicSecret| Keys::derive(secret.number, &secret.secret);
+    secrets.iter().map(derive).collect()
+}
+
+/// The endpoint of a listener on one worker.
+pub(super) fn config(
+    settings: &QuicSettings,
+    http3: &Http3Settings,
+    tls: Arc<AcceptorSlot>,
+    keys: Vec<Keys>,
+    worker: usize,
+    finds_mtu: bool,
+) -> EndpointConfig {
+    let transport = TransportSettings {
+        idle_timeout: http3.idle_timeout,
+        receive_window: http3.input_window_size.into(),
+        stream_receive_window: http3.input_window_size.min(STREAM_WINDOW).into(),
+        max_streams_bidi: settings.max_streams,
+        max_streams_uni: MAX_UNIDIRECTIONAL,
+        max_udp_payload_size: settings.max_udp_payload,
+        congestion_control: match settings.controller {
+            Controller::Reno => CongestionControl::Reno,
+            Controller::Cubic => CongestionControl::Cubic,
+            Controller::Auto | Controller::Model => CongestionControl::Model,
+        },
+        initial_window_packets: settings.initial_window,
+        gso: http3.segmentation_offload,
+        ack_threshold: ack_threshold(http3.ack_frequency, settings.initial_window),
+        ..TransportSettings::default()
+    };
+    let server = ServerRole {
+        retry: settings.retry,
+        retry_token_lifetime: Duration::from_secs(30),
+        token_lifetime: Duration::from_secs(600),
+        handshake_rtts: settings.handshake_rtts,
+        max_handshake_datagrams: settings.max_handshake_packets,
+        ..ServerRole::new(Arc::new(Chooser(tls)), transport)
+    };
+    EndpointConfig {
+        keys,
+        placement: Placement {
+            worker: u16::try_from(worker).unwrap_or(u16::MAX),
+            ..Placement::default()
+        },
+        server: Some(server),
+        finds_mtu,
+        seed: None,
+    }
+}
+
+/// Packets that a client is asked to acknowledge at once: a part of the window that connections begin with.
+fn ack_threshold(frequency: f64, window: u32) -> Option<u32> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "such casts saturate, and the ratio is at most 1"
+    )]
+    let packets = (frequency * f64::from(window)).ceil() as u32;
+    (packets > 0).then_some(packets)
+}

@@ -1,0 +1,52 @@
+//! Datagrams that the kernel gave to another worker than the one that has their connection: after a change of the client's
+//! address it chooses anew.
+
+use std::sync::{Mutex, PoisonError};
+use std::task::Waker;
+
+use h2o_quic::Datagram;
+
+/// Datagrams that may wait for a worker. More are dropped, as the kernel drops what its buffer has no room for.
+const MAX_WAITING: usize = 1024;
+
+/// A datagram for the connection of another worker.
+pub(crate) struct Mail {
+    /// The listener it came through, by its place among those of QUIC.
+    pub(crate) listener: usize,
+    pub(crate) datagram: Datagram,
+}
+
+/// What other workers have for one of them.
+#[derive(Default)]
+pub(crate) struct Mailbox(Mutex<(Vec<Mail>, Option<Waker>)>);
+
+impl Mailbox {
+    /// Sets the waker of the worker that empties the box.
+    pub(crate) fn set_waker(&self, waker: Waker) {
+        self.lock().1 = Some(waker);
+    }
+
+    /// Hands a datagram over. Returns whether there was room.
+    pub(crate) fn put(&self, mail: Mail) -> bool {
+        let mut inner = self.lock();
+        if inner.0.len() >= MAX_WAITING {
+            return false;
+        }
+        inner.0.push(mail);
+        let waker = (inner.0.len() == 1).then(|| inner.1.clone()).flatten();
+        drop(inner);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        true
+    }
+
+    /// Takes what is there.
+    pub(crate) fn take(&self) -> Vec<Mail> {
+        std::mem::take(&mut self.lock().0)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Vec<Mail>, Option<Waker>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,190 @@
+//! The directives of [`Http3Settings`](super::quic_settings::Http3Settings), and those that hold for all QUIC listeners.
+
+use h2o_config::{Directive, Unit};
+use h2o_exchange::Scope;
+
+use crate::site::listen::warn;
+use crate::site::quic_settings::MIN_INPUT_WINDOW;
+use crate::site::settings::{seconds, settings};
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    Directive::global(
+        "http3-idle-timeout",
+        "SECONDS",
+        "30",
+        "How long a connection is kept on which nothing arrives (`max_idle_timeout`; the smaller value of both sides holds). \
+         It then ends without a word.",
+        |scope, command| {
+            settings(scope).http3.idle_timeout = seconds(command.node)?;
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "http3-graceful-shutdown-timeout",
+        "SECONDS",
+        "0",
+        "How long requests may go on after the second GOAWAY of a graceful shutdown. 0: until they end.",
+        |scope, command| {
+            let limit = seconds(command.node)?;
+            settings(scope).http3.graceful_shutdown_timeout =
+                Some(limit).filter(|limit| !limit.is_zero());
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "http3-input-window-size",
+        "BYTES",
+        "16777216",
+        "Flow-control window of a connection, and of a stream whose body is being read; at least 417808.",
+        |scope, command| {
+            let bytes: u32 = command
+                .node
+                .quantity(Unit::Bytes, "%u", 0..=u64::from(u32::MAX))?;
+            if bytes < MIN_INPUT_WINDOW {
+                return Err(command.error(format!(
+                    "window size must be no less than {MIN_INPUT_WINDOW}"
+                )));
+            }
+            settings(scope).http3.input_window_size = bytes;
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "http3-max-concurrent-streaming-requests-per-connection",
+        "NUMBER",
+        "1",
+        "Requests of a connection at a time whose body is forwarded while it arrives; more wait, with the smallest window. \
+         Tunnels do not count.",
+        |scope, command| {
+            settings(scope).http3.max_concurrent_streaming_requests =
+                command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "http3-gso",
+        "ON|OFF",
+        "ON",
+        "Hands the kernel several packets in one system call (UDP segmentation offload). Where the kernel cannot, packets go \
+         one by one whatever is set.",
+        |scope, command| {
+            settings(scope).http3.segmentation_offload = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "http3-ack-frequency",
+        "RATIO",
+        "0",
+        "Asks clients that know the delayed-acknowledgment extension to acknowledge once per that part of a round trip. 0: \
+         they are not asked.",
+        |scope, command| {
+            let ratio = command.node.float()?;
+            if !(0.0..=1.0).contains(&ratio) {
+                return Err(command.error("ack frequency must be between 0 and 1"));
+            }
+            settings(scope).http3.ack_frequency = ratio;
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "http3-allow-delayed-ack",
+        "ON|OFF",
+        "ON",
+        "Clients may ask the server to acknowledge more rarely (`min_ack_delay`). `OFF` is warned of, and ignored.",
+        |scope, command| {
+            if !command.node.on_off()? {
+                warn(
+                    scope,
+                    command,
+                    command.node,
+                    "`OFF` is not supported, and ignored",
+                );
+            }
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "max-quic-connections",
+        "NUMBER",
+        "`max-connections`",
+        "QUIC connections open at a time; they count among `max-connections` as well. At the limit, the packets of new \
+         clients are dropped.",
+        |scope, command| {
+            settings(scope).max_quic_connections =
+                Some(command.node.integer("%zu", 1..=u64::from(u32::MAX))?);
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "num-quic-threads",
+        "NUMBER",
+        "0",
+        "How many of the workers serve QUIC: the first ones. 0, and any number that is larger than that of the workers: all of them.",
+        |scope, command| {
+            let count = command.node.integer("%zu", 0..=u64::from(u32::MAX))?;
+            settings(scope).quic_workers = Some(count).filter(|count| *count > 0);
+            Ok(())
+        },
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use h2o_config::Memory;
+
+    use crate::site::quic_settings::Http3Settings;
+    use crate::{ServerSettings, load};
+
+    fn read(global: &str) -> Result<ServerSettings, String> {
+        let text = format!(
+            "{global}\nlisten: 80\nhosts:\n  default:\n    paths: {{ /: {{ redirect: /a }} }}\n"
+        );
+        load("f", &Memory::new().file("f", text))
+            .map(|loaded| ServerSettings::clone(&loaded.settings()))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn settings_of_http3_are_read() {
+        let text = "http3-idle-timeout: 1\nhttp3-graceful-shutdown-timeout: 2\nhttp3-input-window-size: 417808\n\
+                    http3-max-concurrent-streaming-requests-per-connection: 3\nhttp3-gso: OFF\nhttp3-ack-frequency: 0.5\n\
+                    max-quic-connections: 4\nnum-quic-threads: 5";
+        let read_settings = read(text).unwrap();
+        let want = Http3Settings {
+            idle_timeout: Duration::from_secs(1),
+            graceful_shutdown_timeout: Some(Duration::from_secs(2)),
+            input_window_size: 417_808,
+            max_concurrent_streaming_requests: 3,
+            segmentation_offload: false,
+            ack_frequency: 0.5,
+        };
+        assert_eq!(read_settings.http3, want);
+        assert_eq!(read_settings.max_quic_connections, Some(4));
+        assert_eq!(read_settings.quic_workers, Some(5));
+        assert_eq!(read("").unwrap().http3, Http3Settings::default());
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        let cases = [
+            (
+                "http3-input-window-size: 417807",
+                "[f:1] in command http3-input-window-size, window size must be no less than 417808 (column 26)",
+            ),
+            (
+                "http3-ack-frequency: 1.1",
+                "[f:1] in command http3-ack-frequency, ack frequency must be between 0 and 1 (column 22)",
+            ),
+            (
+                "max-quic-connections: 0",
+                "[f:1] in command max-quic-connections, argument must be between 1 and 4294967295 (column 23)",
+            ),
+        ];
+        for (text, want) in cases {
+            assert_eq!(read(text).map(|_| ()), Err(want.to_owned()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The attributes of `listen` that QUIC obeys: those of its `quic` mapping, `cc` and `initcwnd`.
+
+use h2o_config::{Attribute, Attributes, Command, Error, Kinds, Node, Unit};
+use h2o_exchange::Scope;
+
+use crate::site::listen::warn;
+use crate::site::quic_settings::{Controller, QuicSettings};
+
+/// The payload of the least UDP datagram that a path of QUIC has to carry (RFC 9000 §14).
+const MIN_UDP_PAYLOAD: u64 = 1200;
+
+/// Attributes that only their defaults are supported of.
+const NOT_OBEYED: [(&str, &str); 8] = [
+    ("ecn", "ON"),
+    ("pacing", "ON"),
+    ("respect-app-limited", "ON"),
+    ("jumpstart-default", "0"),
+    ("jumpstart-max", "0"),
+    ("non-resume-jumpstart-ratio", "ON"),
+    ("resume-jumpstart-ratio", "ON"),
+    ("rapid-start", "OFF"),
+];
+
+const fn attribute(
+    name: &'static str,
+    value: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Attribute {
+    Attribute::optional(name, Kinds::SCALAR, value, default, help)
+}
+
+/// The attributes of the `quic` mapping.
+pub(crate) const ATTRIBUTES: &[Attribute] = &[
+    attribute(
+        "retry",
+        "ON|OFF",
+        "OFF",
+        "Has each new client show that it receives at the address it sends from (Retry), which costs it a round trip. A token of an \
+         earlier connection spares it that.",
+    ),
+    attribute(
+        "sndbuf",
+        "BYTES",
+        "the kernel's choice",
+        "Send buffer of the UDP sockets. What the kernel refuses ends the start.",
+    ),
+    attribute(
+        "rcvbuf",
+        "BYTES",
+        "the kernel's choice",
+        "Receive buffer of the UDP sockets. What the kernel refuses ends the start.",
+    ),
+    attribute(
+        "amp-limit",
+        "NUMBER",
+        "3",
+        "How many times what a client has sent is sent to an address that is not validated. Only 3 is supported (RFC 9000 §8).",
+    ),
+    attribute(
+        "max-streams-bidi",
+        "NUMBER",
+        "100",
+        "Requests that a client may have open at a time.",
+    ),
+    attribute(
+        "max-udp-payload-size",
+        "BYTES",
+        "1472",
+        "Largest datagram, in either direction; 1200 to 65527.",
+    ),
+    attribute(
+        "handshake-timeout-rtt-multiplier",
+        "NUMBER",
+        "400",
+        "How many round trips a handshake may take. `0`: only `handshake-timeout` limits it.",
+    ),
+    attribute(
+        "max-initial-handshake-packets",
+        "NUMBER",
+        "1000",
+        "How many packets are sent for one handshake.",
+    ),
+    attribute(
+        "qpack-encoder-table-capacity",
+        "BYTES",
+        "16384",
+        "Dynamic table for the fields of responses; `0` for none.",
+    ),
+    attribute(
+        "qpack-decoder-table-capacity",
+        "BYTES",
+        "16384",
+        "Dynamic table that clients may use for the fields of requests; `0` for none.",
+    ),
+    attribute(
+        "ecn",
+        "ON|OFF|0..255",
+        "ON",
+        "Marks packets as capable of explicit congestion notification. Values other than `ON` are warned of, and ignored.",
+    ),
+    attribute(
+        "pacing",
+        "ON|OFF|0..255",
+        "ON",
+        "Spreads packets over the round trip. Values other than `ON` are warned of, and ignored.",
+    ),
+    attribute(
+        "respect-app-limited",
+        "ON|OFF|0..255",
+        "ON",
+        "The congestion window does not grow while it is not used up. Values other than `ON` are warned of, and ignored.",
+    ),
+    attribute(
+        "jumpstart-default",
+        "PACKETS",
+        "0",
+        "First window for new clients. Values other than 0 are warned of, and ignored; see `initcwnd`.",
+    ),
+    attribute(
+        "jumpstart-max",
+        "PACKETS",
+        "0",
+        "Largest first window for clients that were here before. Values other than 0 are warned of, and ignored.",
+    ),
+    attribute(
+        "non-resume-jumpstart-ratio",
+        "ON|OFF|0..255",
+        "ON",
+        "On how many of 255 connections `jumpstart-default` is used. Values other than `ON` are warned of, and ignored.",
+    ),
+    attribute(
+        "resume-jumpstart-ratio",
+        "ON|OFF|0..255",
+        "ON",
+        "On how many of 255 connections `jumpstart-max` is used. Values other than `ON` are warned of, and ignored.",
+    ),
+    attribute(
+        "rapid-start",
+        "ON|OFF|0..255",
+        "OFF",
+        "An experiment of H2O. Values other than `OFF` are warned of, and ignored.",
+    ),
+];
+
+/// Reads the attributes of a `listen` that is one of QUIC.
+pub(crate) fn parse(
+    listen: &Attributes<'_>,
+    scope: &mut Scope,
+    command: &Command<'_>,
+) -> Result<QuicSettings, Error> {
+    let mut settings = QuicSettings::default();
+    if let Some(node) = listen.get("cc") {
+        settings.controller = controller(node)?;
+    }
+    if let Some(node) = listen.get("initcwnd") {
+        settings.initial_window = node.integer("%u", 2..=1_000_000)?;
+    }
+    let Some(mapping) = listen.get("quic") else {
+        return Ok(settings);
+    };
+    let attributes = mapping.attributes(ATTRIBUTES)?;
+    let get = |name| attributes.get(name);
+    let buffer = |name| {
+        get(name)
+            .map(|node| node.quantity(Unit::Bytes, "%u", 1..=u64::from(i32::MAX as u32)))
+            .transpose()
+    };
+    settings.send_buffer = buffer("sndbuf")?;
+    settings.receive_buffer = buffer("rcvbuf")?;
+    if let Some(node) = get("retry") {
+        settings.retry = node.on_off()?;
+    }
+    if let Some(node) = get("amp-limit")
+        && node.integer::<u16>("%hu", 0..=u64::from(u16::MAX))? != 3
+    {
+        warn(
+            scope,
+            command,
+            node,
+            "`amp-limit` other than 3 is not supported, and ignored",
+        );
+    }
+    if let Some(node) = get("max-streams-bidi") {
+        // A stream of QUIC has one of 2^60 numbers (RFC 9000 §4.6).
+        settings.max_streams = node.integer("%lu", 1..=1 << 60)?;
+    }
+    if let Some(node) = get("max-udp-payload-size") {
+        settings.max_udp_payload = node.quantity(Unit::Bytes, "%lu", MIN_UDP_PAYLOAD..=65_527)?;
+    }
+    if let Some(node) = get("handshake-timeout-rtt-multiplier") {
+        settings.handshake_rtts = node.integer("%u", 0..=u64::from(u32::MAX))?;
+        if settings.handshake_rtts == 0 {
+            warn(
+                scope,
+                command,
+                node,
+                "`handshake-timeout-rtt-multiplier: 0` leaves only `handshake-timeout` to limit handshakes",
+            );
+        }
+    }
+    if let Some(node) = get("max-initial-handshake-packets") {
+        settings.max_handshake_packets = node.integer("%lu", 0..=u64::MAX)?;
+        if settings.max_handshake_packets == 0 {
+            return Err(node.error("max Initial/Handshake packets must be greater than 0"));
+        }
+    }
+    let table = |name, to: &mut u32| -> Result<(), Error> {
+        if let Some(node) = get(name) {
+            *to = node.quantity(Unit::Bytes, "%u", 0..=u64::from(u32::MAX))?;
+        }
+        Ok(())
+    };
+    table("qpack-encoder-table-capacity", &mut settings.encoder_table)?;
+    table("qpack-decoder-table-capacity", &mut settings.decoder_table)?;
+    for (name, default) in NOT_OBEYED {
+        if let Some(node) = get(name)
+            && !node.scalar()?.eq_ignore_ascii_case(default)
+        {
+            check(name, node)?;
+            warn(
+                scope,
+                command,
+                node,
+                &format!("`{name}` other than {default} is not supported, and ignored"),
+            );
+        }
+    }
+    Ok(settings)
+}
+
+/// Refuses what H2O refuses.
+fn check(name: &str, node: &Node) -> Result<(), Error> {
+    if matches!(name, "jumpstart-default" | "jumpstart-max") {
+        return node
+            .integer::<u32>("%u", 0..=u64::from(u32::MAX))
+            .map(|_| ());
+    }
+    let text = node.scalar()?;
+    let is_ratio = ["ON", "OFF"]
+        .iter()
+        .any(|word| text.eq_ignore_ascii_case(word))
+        || text.parse::<u8>().is_ok();
+    if is_ratio {
+        return Ok(());
+    }
+    Err(node
+        .error("argument must be `ON`, `OFF`, or an integer between 0 (never) and 255 (always)"))
+}
+
+fn controller(node: &Node) -> Result<Controller, Error> {
+    const WORDS: [(&str, Controller); 4] = [
+        ("auto", Controller::Auto),
+        ("reno", Controller::Reno),
+        ("cubic", Controller::Cubic),
+        ("pico", Controller::Model),
+    ];
+    let text = node.scalar()?;
+    let word = WORDS
+        .iter()
+        .find(|(word, _)| word.eq_ignore_ascii_case(text));
+    word.map(|(_, controller)| *controller).ok_or_else(|| {
+        node.error("specified congestion controller is unknown or unsupported for QUIC")
+            .with_hint("`auto`, `reno`, `cubic` or `pico`")
+    })
+}

@@ -1,0 +1,95 @@
+//! Settings of HTTP/3 and QUIC: of the whole process, and of one listener.
+
+use std::time::Duration;
+
+/// The least window of a client's stream: what may have to be held of a request that is not served yet (H2O compatibility).
+pub(crate) const MIN_INPUT_WINDOW: u32 = 417_808;
+
+/// What every HTTP/3 connection obeys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Http3Settings {
+    /// `http3-idle-timeout`.
+    pub idle_timeout: Duration,
+    /// `http3-graceful-shutdown-timeout`; `None`: the client is waited for.
+    pub graceful_shutdown_timeout: Option<Duration>,
+    /// `http3-input-window-size`, bytes.
+    pub input_window_size: u32,
+    /// `http3-max-concurrent-streaming-requests-per-connection`.
+    pub max_concurrent_streaming_requests: usize,
+    /// `http3-gso`.
+    pub segmentation_offload: bool,
+    /// `http3-ack-frequency`: clients are asked for one acknowledgment per that part of a round trip; 0: they are not asked.
+    pub ack_frequency: f64,
+}
+
+impl Default for Http3Settings {
+    fn default() -> Self {
+        Self {
+            idle_timeout: Duration::from_secs(30),
+            graceful_shutdown_timeout: None,
+            input_window_size: 16_777_216,
+            max_concurrent_streaming_requests: 1,
+            segmentation_offload: true,
+            ack_frequency: 0.0,
+        }
+    }
+}
+
+/// What the connections of one address obey: its `quic` mapping, `cc` and `initcwnd`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuicSettings {
+    /// `retry`: clients have to show that they receive at their address before their handshake begins.
+    pub retry: bool,
+    /// `sndbuf`, bytes; `None`: what the kernel gives.
+    pub send_buffer: Option<usize>,
+    /// `rcvbuf`, bytes; `None`: what the kernel gives.
+    pub receive_buffer: Option<usize>,
+    /// `max-streams-bidi`: requests that a client may have open at a time.
+    pub max_streams: u64,
+    /// `max-udp-payload-size`, bytes.
+    pub max_udp_payload: u16,
+    /// `handshake-timeout-rtt-multiplier`; 0: only `handshake-timeout` limits a handshake.
+    pub handshake_rtts: u32,
+    /// `max-initial-handshake-packets`.
+    pub max_handshake_packets: u64,
+    /// `qpack-encoder-table-capacity`, bytes.
+    pub encoder_table: u32,
+    /// `qpack-decoder-table-capacity`, bytes.
+    pub decoder_table: u32,
+    /// `cc`.
+    pub controller: Controller,
+    /// `initcwnd`: packets of the first window.
+    pub initial_window: u32,
+}
+
+impl Default for QuicSettings {
+    fn default() -> Self {
+        Self {
+            retry: false,
+            send_buffer: None,
+            receive_buffer: None,
+            max_streams: 100,
+            max_udp_payload: 1472,
+            handshake_rtts: 400,
+            max_handshake_packets: 1000,
+            encoder_table: 16_384,
+            decoder_table: 16_384,
+            controller: Controller::Auto,
+            initial_window: 32,
+        }
+    }
+}
+
+/// `cc` of a QUIC listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Controller {
+    /// The server's choice.
+    #[default]
+    Auto,
+    /// RFC 9002, section 7.
+    Reno,
+    /// RFC 9438.
+    Cubic,
+    /// Measures bandwidth and round trip in place of waiting for losses. H2O compatibility: `Pico` stands for it.
+    Model,
+}

@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Conversations over HTTP/3 by a client on another's stack (aioquic). Arguments: CONVERSATION PORT [ARGUMENT]."""
+
+import asyncio
+import os
+import signal
+import ssl
+import sys
+from contextlib import asynccontextmanager
+
+from aioquic.asyncio.client import connect
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.h3.connection import H3_ALPN, H3Connection
+from aioquic.h3.events import DataReceived, HeadersReceived
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StreamReset
+
+PORT = int(sys.argv[2])
+LARGE = b"".join(b"%07x " % n for n in range(50_000))
+PATIENCE = 30
+
+
+class Answer:
+    """What came on a stream."""
+
+    def __init__(self):
+        self.heads = []
+        self.content = bytearray()
+        self.has_ended = False
+        self.reset = None
+
+    @property
+    def status(self):
+        return dict(self.heads[-1])[b":status"].decode() if self.heads else None
+
+    def field(self, name):
+        return dict(self.heads[0]).get(name)
+
+
+class Client(QuicConnectionProtocol):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.h3 = H3Connection(self._quic)
+        self.answers = {}
+        self.closed = None
+        self.handshake = None
+        self.goaways = []
+        self.news = asyncio.Event()
+
+    def quic_event_received(self, event):
+        if isinstance(event, ConnectionTerminated):
+            self.closed = event
+        elif isinstance(event, HandshakeCompleted):
+            self.handshake = event
+        elif isinstance(event, StreamReset) and event.stream_id in self.answers:
+            self.answers[event.stream_id].reset = event.error_code
+        for found in self.h3.handle_event(event):
+            answer = self.answers.get(getattr(found, "stream_id", None))
+            if answer is None:
+                continue
+            if isinstance(found, HeadersReceived):
+                answer.heads.append(found.headers)
+                answer.has_ended |= found.stream_ended
+            elif isinstance(found, DataReceived):
+                answer.content += found.data
+                answer.has_ended |= found.stream_ended
+        self.news.set()
+        super().quic_event_received(event)
+
+    async def until(self, is_there):
+        async def wait():
+            while not is_there():
+                assert self.closed is None, self.closed
+                self.news.clear()
+                await self.news.wait()
+
+        await asyncio.wait_for(wait(), PATIENCE)
+
+    def ask(self, path, method="GET", fields=(), content=None, ends=True):
+        """Sends a request, and its content if there is any. Gives the number of its stream."""
+        stream = self._quic.get_next_available_stream_id()
+        self.answers[stream] = Answer()
+        head = [(":method", method), (":scheme", "https"), (":authority", f"localhost:{PORT}"), (":path", path), *fields]
+        self.h3.send_headers(stream, [(name.encode(), value.encode()) for name, value in head], ends and content is None)
+        if content is not None:
+            self.h3.send_data(stream, content, ends)
+        self.transmit()
+        return stream
+
+    async def answer(self, stream):
+        answer = self.answers[stream]
+        await self.until(lambda: answer.has_ended or answer.reset is not None)
+        return answer
+
+    async def expect(self, stream, status, content=None):
+        answer = await self.answer(stream)
+        assert answer.reset is None, hex(answer.reset)
+        assert answer.status == str(status), answer.heads
+        if content is not None:
+            assert bytes(answer.content) == content, f"{len(answer.content)} bytes of {len(content)}"
+        return answer
+
+
+def configuration(**options):
+    made = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, **options)
+    made.verify_mode = ssl.CERT_NONE
+    made.server_name = "localhost"
+    return made
+
+
+@asynccontextmanager
+async def connected(settings=None, **options):
+    async with connect(
+        "127.0.0.1", PORT, configuration=settings or configuration(), create_protocol=Client, **options
+    ) as client:
+        yield client
+
+
+async def files():
+    """Files of all sizes arrive whole, one after the other and all at once."""
+    async with connected() as client:
+        answer = await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        assert answer.field(b"content-length") == b"12"
+        await client.expect(client.ask("/large"), 200, LARGE)
+        await client.expect(client.ask("/nothing"), 404)
+        await client.expect(client.ask("/hello.txt", fields=[("range", "bytes=7-")]), 206, b"world")
+        await client.expect(client.ask("/hello.txt", "POST", content=b"x" * 100_000), 405)
+        streams = [client.ask("/large" if n % 10 == 0 else "/hello.txt") for n in range(90)]
+        for n, stream in enumerate(streams):
+            await client.expect(stream, 200, LARGE if n % 10 == 0 else b"hello, world")
+
+
+async def many():
+    """More requests than a client may have open at a time are answered on one connection."""
+    async with connected() as client:
+        for _ in range(5):
+            for stream in [client.ask("/hello.txt") for _ in range(80)]:
+                await client.expect(stream, 200, b"hello, world")
+
+
+async def uploads():
+    """Content of requests reaches the backend, whole and in order."""
+    async with connected() as client:
+        for size in (0, 1, 1000, 65_536, 1_000_000):
+            content = os.urandom(size)
+            await client.expect(client.ask("/echo", "POST", content=content), 200, content)
+        contents = [os.urandom(50_000) for _ in range(8)]
+        for stream, content in [(client.ask("/echo", "POST", content=content), content) for content in contents]:
+            await client.expect(stream, 200, content)
+
+
+async def resumption():
+    """A second connection resumes the session of the first and is answered in early data."""
+    tickets = []
+    async with connected(session_ticket_handler=tickets.append) as client:
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        assert not client.handshake.session_resumed
+        await client.until(lambda: tickets)
+    async with connected(configuration(session_ticket=tickets[-1]), wait_connected=False) as client:
+        stream = client.ask("/hello.txt")
+        await client.expect(stream, 200, b"hello, world")
+        assert client.handshake.session_resumed
+        assert client.handshake.early_data_accepted
+        await client.expect(client.ask("/large"), 200, LARGE)
+
+
+async def key_update():
+    """The client may change the keys."""
+    async with connected() as client:
+        for _ in range(3):
+            await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+            client.request_key_update()
+            await client.expect(client.ask("/large"), 200, LARGE)
+
+
+async def migration():
+    """A client that changes its port keeps its connection."""
+    async with connected() as client:
+        stream = client.ask("/large")
+        await client.until(lambda: client.answers[stream].content)
+        loop = asyncio.get_running_loop()
+        old = client._transport
+        await loop.create_datagram_endpoint(lambda: client, local_addr=("::", 0))
+        old.abort()
+        client.change_connection_id()
+        await client.expect(stream, 200, LARGE)
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+
+
+async def cancelled():
+    """Responses that the client does not want do not stand in the way of others."""
+    async with connected() as client:
+        for _ in range(50):
+            stream = client.ask("/large")
+            await client.until(lambda: client.answers[stream].heads)
+            client._quic.stop_stream(stream, 0x10C)
+            client.transmit()
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+
+
+async def shutdown():
+    """What is under way when the server is told to end is answered; then the connection ends."""
+    async with connected() as client:
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        streams = [client.ask("/large") for _ in range(10)]
+        os.kill(int(sys.argv[3]), signal.SIGTERM)
+        for stream in streams:
+            await client.expect(stream, 200, LARGE)
+        async with asyncio.timeout(PATIENCE):
+            while client.closed is None:
+                client.news.clear()
+                await client.news.wait()
+        assert client.closed.error_code in (0, 0x100), client.closed
+
+
+async def retry():
+    """A client has to show that it receives at its address."""
+    async with connected() as client:
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        assert client._quic._retry_source_connection_id is not None
+
+
+async def main():
+    await globals()[sys.argv[1]]()
+    print("ok")
+
+
+asyncio.run(main())

@@ -1,0 +1,104 @@
+//! HTTP/3, by a client on another's stack (aioquic).
+
+use h2o_tests::{Folder, Server, Setup, certs, run, tool};
+
+fn start() -> Server {
+    start_with("", "")
+}
+
+/// With settings of the global level, and attributes of the QUIC listener.
+fn start_with(settings: &str, attributes: &str) -> Server {
+    let large: String = (0..50_000).map(|n| format!("{n:07x} ")).collect();
+    let folder = Folder::new();
+    certs::self_signed(&folder, "site", certs::Key::EcPkcs8, "localhost");
+    let config = format!(
+        "
+{settings}
+num-threads: 2
+listen: &tls
+  host: 127.0.0.1
+  port: @PORT@
+  ssl: {{ certificate-file: @DIR@/site.crt, key-file: @DIR@/site.key }}
+listen:
+  <<: *tls
+  type: quic
+  {attributes}
+hosts:
+  default:
+    paths: {{ /: {{ file.dir: @DIR@/www }} }}
+access-log: {{ path: @DIR@/access_log, format: '%m %U %H %s %b id=%{{http3.stream-id}}x v=%{{http3.quic-version}}x %{{ssl.protocol-version}}x %{{ssl.negotiated-protocol}}x' }}
+"
+    );
+    Setup::in_folder(folder, &config)
+        .file("www/hello.txt", "hello, world")
+        .file("www/large", large)
+        .start()
+}
+
+/// Has a conversation, which must go as it should.
+fn talk(server: &Server, conversation: &str, argument: Option<&str>) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py");
+    let port = server.port().to_string();
+    let mut args = vec![script, conversation, &port];
+    args.extend(argument);
+    let output = run(&tool("aioquic/bin/python3"), &args);
+    assert!(
+        output.code == 0 && output.text() == "ok\n",
+        "{conversation}: {output}\n{}",
+        server.messages()
+    );
+    assert!(
+        !server.messages().contains("panicked"),
+        "{}",
+        server.messages()
+    );
+}
+
+#[test]
+fn files_arrive_whole() {
+    let server = start();
+    talk(&server, "files", None);
+    let log = server.folder.read("access_log");
+    let first = log.lines().next().unwrap_or_default();
+    assert_eq!(
+        first, "GET /hello.txt HTTP/3 200 12 id=0 v=1 TLSv1.3 h3",
+        "{log}"
+    );
+}
+
+#[test]
+fn one_connection_carries_more_requests_than_streams_at_a_time() {
+    talk(&start(), "many", None);
+}
+
+#[test]
+fn sessions_are_resumed_and_early_data_is_answered() {
+    talk(&start(), "resumption", None);
+}
+
+#[test]
+fn clients_may_change_keys() {
+    talk(&start(), "key_update", None);
+}
+
+#[test]
+fn a_connection_survives_a_change_of_the_clients_port() {
+    talk(&start(), "migration", None);
+}
+
+#[test]
+fn cancelled_responses_do_not_hold_up_others() {
+    talk(&start(), "cancelled", None);
+}
+
+#[test]
+fn nothing_under_way_is_lost_at_the_end() {
+    let server = start();
+    let pid = server.pid().to_string();
+    talk(&server, "shutdown", Some(&pid));
+}
+
+#[test]
+fn clients_show_their_address_where_retry_is_on() {
+    talk(&start_with("", "quic: { retry: ON }"), "retry", None);
+}
