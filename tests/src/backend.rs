@@ -1,4 +1,4 @@
-//! Servers behind the server: they note every byte they are sent and answer what a test says, right or wrong.
+//! Scripted backends: they record all bytes received, and answer as a test says, correctly or not.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
@@ -12,13 +12,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 
 use crate::eventually;
 
-/// How long a back end waits for bytes, or for room for its own, before it gives a connection up.
+/// How long a backend waits for bytes, or for space to write, before it closes a connection.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An answer that goes with every request.
+/// A response that fits every request.
 pub const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine";
 
-/// A server on a port of its own. It ends with this value.
+/// A backend on its own port. Stops when dropped.
 #[derive(Debug)]
 pub struct Backend {
     port: u16,
@@ -32,13 +32,13 @@ struct Shared {
     connections: Mutex<Vec<Connection>>,
 }
 
-/// What is known of a connection.
+/// State of a connection.
 #[derive(Debug)]
 struct Connection {
-    /// To shut it down by; none once it is to be reset.
+    /// For shutting it down; `None` if it is to be reset.
     stream: Option<TcpStream>,
     received: Vec<u8>,
-    /// The client has closed it.
+    /// Whether the client has closed it.
     is_ended: bool,
 }
 
@@ -51,7 +51,7 @@ impl Shared {
 }
 
 impl Backend {
-    /// Runs `script` for each connection, on a thread of its own; with its end the connection is closed.
+    /// Runs `script` for each connection on its own thread; the connection is closed when the script ends.
     ///
     /// # Panics
     /// If there is no free port.
@@ -82,7 +82,7 @@ impl Backend {
         }
     }
 
-    /// Gives every request the same answer, for as long as its client goes on.
+    /// Answers every request with `answer`, until the client closes the connection.
     #[must_use]
     pub fn answering(answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
@@ -93,7 +93,7 @@ impl Backend {
         })
     }
 
-    /// Gives each request the answer that is made for it, for as long as its client goes on.
+    /// Answers each request with the result of `answer`, until the client closes the connection.
     #[must_use]
     pub fn by_request(answer: impl Fn(&Request) -> String + Send + Sync + 'static) -> Self {
         Self::start(move |talk| {
@@ -115,20 +115,20 @@ impl Backend {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// How many connections there have been.
+    /// Number of connections so far.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections().len()
     }
 
-    /// How many of them their client has closed.
+    /// Number of connections that the client has closed.
     #[must_use]
     pub fn ended(&self) -> usize {
         let connections = self.shared.connections();
         connections.iter().filter(|each| each.is_ended).count()
     }
 
-    /// All that has come over a connection, the first being 0.
+    /// All bytes received on a connection, counted from 0.
     #[must_use]
     pub fn received(&self, connection: usize) -> Vec<u8> {
         let connections = self.shared.connections();
@@ -136,7 +136,7 @@ impl Backend {
         found.map(|each| each.received.clone()).unwrap_or_default()
     }
 
-    /// All that has come over all connections.
+    /// All bytes received on all connections.
     #[must_use]
     pub fn received_by_all(&self) -> Vec<u8> {
         let connections = self.shared.connections();
@@ -146,10 +146,10 @@ impl Backend {
             .collect()
     }
 
-    /// Waits until something has come that has `text` in it.
+    /// Waits until received bytes contain `text`.
     ///
     /// # Panics
-    /// If that does not come.
+    /// If they do not in time.
     pub fn wait_for(&self, text: &str) {
         eventually(&format!("`{text}` at the back end"), || {
             let received = self.received_by_all();
@@ -160,10 +160,10 @@ impl Backend {
         });
     }
 
-    /// Waits until clients have closed so many connections.
+    /// Waits until clients have closed this many connections.
     ///
     /// # Panics
-    /// If they do not.
+    /// If they do not in time.
     pub fn wait_for_ended(&self, count: usize) {
         eventually(&format!("{count} connections to be closed"), || {
             (self.ended() >= count).then_some(())
@@ -174,7 +174,7 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
-        // So that it stops waiting for the next one.
+        // Ends the wait for the next connection.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -187,10 +187,10 @@ impl Drop for Backend {
     }
 }
 
-/// A connection as the back end's script has it.
+/// A connection, for the script of a backend.
 #[derive(Debug)]
 pub struct Talk {
-    /// Which one it is, the first being 0.
+    /// Number of the connection, counted from 0.
     pub number: usize,
     stream: TcpStream,
     unread: Vec<u8>,
@@ -198,12 +198,12 @@ pub struct Talk {
     shared: Arc<Shared>,
 }
 
-/// A request as a back end has received it.
+/// A request received by a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The request line and the fields, each with its line end, and the empty line.
+    /// Request line, fields and the empty line, with their line ends.
     pub head: String,
-    /// The content without its framing.
+    /// The body, without framing.
     pub body: Vec<u8>,
 }
 
@@ -259,12 +259,12 @@ impl Talk {
         &self.stream
     }
 
-    /// Sends; the client may have closed the connection. True if all was taken.
+    /// Sends; the client may have closed the connection. Returns whether all was sent.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
-    /// Receives once; false at the end.
+    /// Reads once. Returns false at the end of input.
     fn receive(&mut self) -> bool {
         let mut buffer = [0; 64 * 1024];
         let count = self.stream.read(&mut buffer);
@@ -284,7 +284,7 @@ impl Talk {
         }
     }
 
-    /// Everything up to and with `end`, unless the connection ends before.
+    /// Reads up to and including `end`; `None` if the connection ends first.
     pub fn read_until(&mut self, end: &[u8]) -> Option<Vec<u8>> {
         loop {
             let mut windows = self.unread.windows(end.len());
@@ -297,7 +297,7 @@ impl Talk {
         }
     }
 
-    /// The next `count` bytes, unless the connection ends before.
+    /// Reads the next `count` bytes; `None` if the connection ends first.
     pub fn read_exactly(&mut self, count: usize) -> Option<Vec<u8>> {
         while self.unread.len() < count {
             if !self.receive() {
@@ -307,7 +307,7 @@ impl Talk {
         Some(self.unread.drain(..count).collect())
     }
 
-    /// The head of the next request, unless the connection ends before.
+    /// Reads the next request's head; `None` if the connection ends first.
     pub fn read_head(&mut self) -> Option<Request> {
         let head = self.read_until(b"\r\n\r\n")?;
         Some(Request {
@@ -316,7 +316,7 @@ impl Talk {
         })
     }
 
-    /// The next request with its content, unless the connection ends before.
+    /// Reads the next request; `None` if the connection ends first.
     pub fn read_request(&mut self) -> Option<Request> {
         let mut request = self.read_head()?;
         if request.field("transfer-encoding") == Some("chunked") {
@@ -327,7 +327,7 @@ impl Talk {
         Some(request)
     }
 
-    /// Chunked content, unless the connection ends before.
+    /// Reads a chunked body; `None` if the connection ends first.
     pub fn read_chunks(&mut self) -> Option<Vec<u8>> {
         let mut body = Vec::new();
         while let Some(chunk) = self.read_chunk()? {
@@ -336,7 +336,7 @@ impl Talk {
         Some(body)
     }
 
-    /// The next chunk, `None` within for the last one.
+    /// Reads the next chunk: the inner `None` is the last chunk.
     fn read_chunk(&mut self) -> Option<Option<Vec<u8>>> {
         let line = self.read_until(b"\r\n")?;
         let size = usize::from_str_radix(String::from_utf8_lossy(&line).trim(), 16).ok()?;
@@ -346,13 +346,13 @@ impl Talk {
         Some((size > 0).then_some(chunk))
     }
 
-    /// What has come, or comes next; `None` at the end.
+    /// Buffered bytes, or else the next ones read; `None` at the end of input.
     pub fn read_some(&mut self) -> Option<Vec<u8>> {
         let has_some = !self.unread.is_empty() || self.receive();
         has_some.then(|| std::mem::take(&mut self.unread))
     }
 
-    /// True if something comes within `limit`.
+    /// Whether more bytes arrive within `limit`.
     ///
     /// # Panics
     /// If `limit` is zero.
@@ -373,21 +373,21 @@ impl Talk {
         while self.receive() {}
     }
 
-    /// Resets the connection once the script is over.
+    /// Resets the connection when the script ends.
     ///
     /// # Panics
     /// If the system refuses.
     pub fn reset(&mut self) {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
             .expect("it is a socket");
-        // A reset is sent when the last descriptor goes.
+        // The reset is sent when the last descriptor is closed.
         self.shared.connections()[self.number].stream = None;
         self.is_reset = true;
     }
 }
 
 impl Drop for Talk {
-    // Also when a script fails, so that its client does not wait.
+    // Also runs when a script panics, so that its client does not wait.
     fn drop(&mut self) {
         if !self.is_reset {
             // The client may have reset it.
@@ -396,7 +396,7 @@ impl Drop for Talk {
     }
 }
 
-/// A port that refuses connections for as long as this value lives: it is bound, and nobody listens.
+/// A port that refuses connections while this value lives: bound, but not listening.
 #[derive(Debug)]
 pub struct ClosedPort {
     port: u16,

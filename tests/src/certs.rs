@@ -1,8 +1,8 @@
-//! Certificates, made by openssl.
+//! Certificates, created by openssl.
 
 use crate::{Folder, openssl};
 
-/// Algorithm of a key and the form its file has.
+/// Algorithm and file format of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// `BEGIN RSA PRIVATE KEY`
@@ -122,7 +122,7 @@ pub fn expired(folder: &Folder, name: &str, host: &str) {
         folder.path().display(),
     );
     folder.write(&format!("{name}.conf"), config);
-    // The only command that takes the dates.
+    // The only openssl command that accepts dates.
     let _ = openssl(&[
         "ca",
         "-batch",

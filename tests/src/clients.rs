@@ -1,4 +1,4 @@
-//! Programs that are not ours.
+//! Foreign client programs.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use crate::{Folder, Response};
 
-/// What a program left behind.
+/// Result of a program.
 #[derive(Debug)]
 pub struct Output {
     /// Exit status; 124 if it took longer than 60 seconds.
@@ -24,10 +24,10 @@ impl Output {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Standard output, if the program succeeded.
+    /// Standard output of a successful program.
     ///
     /// # Panics
-    /// If it did not.
+    /// If it failed.
     #[must_use]
     pub fn success(self) -> Vec<u8> {
         assert_eq!(self.code, 0, "{self}");
@@ -86,7 +86,7 @@ pub fn run_with_input(program: &str, args: &[&str], input: &str) -> Output {
     }
 }
 
-/// Asks with curl over HTTP/1.1; `args` are its options and the URL.
+/// Sends a request by curl over HTTP/1.1; `args` are its options and the URL.
 ///
 /// # Panics
 /// If curl gets no response.
@@ -117,7 +117,7 @@ pub fn curl(args: &[&str]) -> Response {
     }
 }
 
-/// The page at `url` as a browser has it after its scripts have run. `folder` is where the browser keeps its own files.
+/// The page at `url` in a browser after its scripts have run. The browser stores its files in `folder`.
 ///
 /// # Panics
 /// If there is no browser.
@@ -126,7 +126,7 @@ pub fn browse(folder: &Folder, url: &str) -> Output {
     browse_with(folder, url, &[])
 }
 
-/// As [`browse`], for a page whose scripts fetch what it shows: two seconds of the page's own time pass.
+/// Like [`browse`], for a page whose scripts fetch data: two seconds of the page's virtual time pass.
 ///
 /// # Panics
 /// If there is no browser.
@@ -136,7 +136,7 @@ pub fn browse_patiently(folder: &Folder, url: &str) -> Output {
 }
 
 fn browse_with(folder: &Folder, url: &str, options: &[&str]) -> Output {
-    // A browser is many processes; two at once would only wait for each other.
+    // A browser starts many processes; two at once would only slow each other down.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
     let profile = folder.make_dir(&format!("profile-{}", url.len()));
@@ -154,7 +154,7 @@ fn browse_with(folder: &Folder, url: &str, options: &[&str]) -> Output {
             "--disable-sync",
             "--disable-dev-shm-usage",
             "--ignore-certificate-errors",
-            // What pages complain about goes to standard error.
+            // Prints the page's errors to standard error.
             "--enable-logging=stderr",
             &profile,
             "--dump-dom",
@@ -171,7 +171,7 @@ pub fn openssl(args: &[&str]) -> Output {
     run("openssl", args)
 }
 
-/// The path of a program that the project's Makefile builds, which it does now unless it is there.
+/// The path of a program that the Makefile builds; builds it if it does not exist.
 ///
 /// # Panics
 /// If it cannot be built.

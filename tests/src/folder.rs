@@ -1,4 +1,4 @@
-//! A directory for one server: its configuration, what it serves and what it writes.
+//! A server's directory: configuration, served files and output.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +13,7 @@ pub const MODIFIED: u64 = 1_704_164_645;
 /// [`MODIFIED`] as HTTP writes it. In an entity-tag it reads `65937d25`.
 pub const MODIFIED_TEXT: &str = "Tue, 02 Jan 2024 03:04:05 GMT";
 
-/// A directory that is removed with the value. Everyone may write into it, since a server started by root runs as
-/// another user.
+/// A directory that is removed when dropped. Writable by everyone, since a server started by root runs as another user.
 #[derive(Debug)]
 pub struct Folder(TempDir);
 
@@ -22,7 +21,7 @@ impl Folder {
     /// An empty directory.
     ///
     /// # Panics
-    /// If there can be none.
+    /// If it cannot be created.
     #[must_use]
     #[expect(
         clippy::new_without_default,
@@ -43,19 +42,19 @@ impl Folder {
         self.0.path()
     }
 
-    /// The path of something inside.
+    /// The path of a file inside.
     #[must_use]
     pub fn at(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// As [`Self::at`], as text.
+    /// Like [`Self::at`], as text.
     #[must_use]
     pub fn name_of(&self, name: &str) -> String {
         self.at(name).display().to_string()
     }
 
-    /// Writes a file, last modified at [`MODIFIED`], with the directories it lies in.
+    /// Writes a file with mtime [`MODIFIED`], creating its directories.
     ///
     /// # Panics
     /// If that fails.
@@ -73,7 +72,7 @@ impl Folder {
         path
     }
 
-    /// Makes a directory that everyone may write into.
+    /// Creates a directory that everyone may write to.
     ///
     /// # Panics
     /// If that fails.

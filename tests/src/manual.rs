@@ -1,21 +1,21 @@
-//! The manual's examples, as a reader finds them on its pages.
+//! The examples on the manual's pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{Folder, openssl};
 
-/// Directories whose files examples name. In tests they lie in a folder of the test.
+/// Directories that examples mention. In tests they are moved into a folder of the test.
 const SYSTEM_DIRECTORIES: [&str; 5] = ["/etc/", "/var/", "/srv/", "/run/", "/opt/"];
 
 /// A fenced block of a page.
 #[derive(Clone, Debug)]
 pub struct Example {
-    /// `docs/tls.md:3`, the place of its first line.
+    /// Position of its first line: `docs/tls.md:3`.
     pub place: String,
-    /// The heading it stands under.
+    /// The heading above it.
     pub section: String,
-    /// What follows the fence: `yaml`.
+    /// The word after the fence, such as `yaml`.
     pub language: String,
     /// Its lines.
     pub text: String,
@@ -94,14 +94,14 @@ pub fn examples(name: &str) -> Vec<Example> {
 }
 
 impl Example {
-    /// The file that the first line names: `# /etc/h2o/sites/shop.yaml`.
+    /// The file named in the first line: `# /etc/h2o/sites/shop.yaml`.
     #[must_use]
     pub fn file(&self) -> Option<&str> {
         let name = self.text.lines().next()?.strip_prefix("# ")?;
         name.starts_with('/').then_some(name)
     }
 
-    /// The text, with system directories below `@DIR@`. Nothing else is changed.
+    /// The text with system directories moved below `@DIR@`.
     #[must_use]
     pub fn moved(&self) -> String {
         let mut text = String::new();
@@ -128,7 +128,7 @@ impl Example {
     }
 }
 
-/// Makes what the examples name in the folder: directories, certificates for the names they contain, and files.
+/// Creates in the folder what the examples mention: directories, files, and certificates for their host names.
 pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> + Clone) {
     for path in examples.clone().flat_map(Example::paths) {
         let path = path.trim_start_matches('/');
@@ -149,7 +149,7 @@ pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> 
     }
 }
 
-/// One key for the whole folder, `manual.key`, and one certificate, `manual.crt`.
+/// Creates one key, `manual.key`, and one certificate, `manual.crt`, for the whole folder.
 fn certify(folder: &Folder, path: &str, names: &[String]) {
     let [key, certificate] = ["manual.key", "manual.crt"];
     if !folder.at(key).exists() {
@@ -180,7 +180,7 @@ fn certify(folder: &Folder, path: &str, names: &[String]) {
     folder.write(path, made);
 }
 
-/// Names of hosts in the examples.
+/// Host names in the examples.
 fn names<'a>(examples: impl Iterator<Item = &'a Example>) -> Vec<String> {
     let is_other = |c: char| !(c.is_ascii_alphanumeric() || "-.*".contains(c));
     let words = examples.flat_map(|example| example.text.split(is_other));
@@ -194,7 +194,7 @@ fn names<'a>(examples: impl Iterator<Item = &'a Example>) -> Vec<String> {
     names
 }
 
-/// The first path in a system directory, and where it begins.
+/// The first path in a system directory, and its offset.
 fn find_path(text: &str) -> Option<(usize, &str)> {
     let starts = text.match_indices('/').map(|(at, _)| at).filter(|&at| {
         let is_start = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '@');

@@ -1,4 +1,4 @@
-//! A response as a client has received it.
+//! A response as a client received it.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ pub struct Response {
     pub status: String,
     /// The fields in order, names as they were received.
     pub fields: Vec<(String, String)>,
-    /// The content, without its framing.
+    /// The body, without framing.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// Reads the head of a response, everything before the empty line.
+    /// Parses the head of a response: everything before the empty line.
     ///
     /// # Panics
-    /// If it is no head.
+    /// If it is invalid.
     #[must_use]
     pub fn parse_head(head: &[u8]) -> Self {
         let text = String::from_utf8_lossy(head);
@@ -62,18 +62,18 @@ impl Response {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The content as text.
+    /// The body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Compares with what was wanted: a line with status and reason, then a line for each field that must be there as it
-    /// is written, or must not be there (`!name`), or must be there with any value (`name: *`); after an empty line
-    /// the content. Without an empty line the content may be anything.
+    /// Compares with `want`: a line with status and reason; then a line for each field that must be present as written,
+    /// must be absent (`!name`), or must be present with any value (`name: *`); after an empty line the body. Without
+    /// an empty line the body is not compared.
     ///
     /// # Panics
-    /// If it is something else.
+    /// If the response differs.
     pub fn must_be(&self, want: &str) {
         if let Some(difference) = self.difference(want) {
             panic!("{difference}\n--- wanted\n{want}\n--- got\n{self}");

@@ -1,4 +1,4 @@
-//! A client that sends exactly the bytes it is told to.
+//! A client that sends exactly the given bytes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Deadline, Response};
 
-/// How long any single read may take.
+/// Time limit of a single read.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A TCP connection to a server on this machine.
@@ -20,7 +20,7 @@ impl Raw {
     /// Connects.
     ///
     /// # Panics
-    /// If nobody listens there.
+    /// If nothing listens on the port.
     #[must_use]
     pub fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port))
@@ -54,18 +54,18 @@ impl Raw {
             .expect("the server takes what we send");
     }
 
-    /// Sends as much as the server takes; true if it took all.
+    /// Sends as much as the server takes. Returns whether it took all.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends the client's direction.
     pub fn finish(&mut self) {
         // The server may have closed the connection already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Receives once more; 0 at the end, which a reset is as well.
+    /// Reads once; 0 at the end of input, or after a reset.
     fn receive(&mut self) -> usize {
         let mut buffer = [0; 64 * 1024];
         match self.stream.read(&mut buffer) {
@@ -81,10 +81,10 @@ impl Raw {
         }
     }
 
-    /// Everything up to and with `end`.
+    /// Reads up to and including `end`.
     ///
     /// # Panics
-    /// If the connection ends before that.
+    /// If the connection ends first.
     pub fn read_until(&mut self, end: &[u8]) -> Vec<u8> {
         loop {
             let found = self
@@ -102,10 +102,10 @@ impl Raw {
         }
     }
 
-    /// The next `count` bytes.
+    /// Reads the next `count` bytes.
     ///
     /// # Panics
-    /// If the connection ends before that.
+    /// If the connection ends first.
     pub fn read_exactly(&mut self, count: usize) -> Vec<u8> {
         while self.received.len() < count {
             assert!(
@@ -117,14 +117,14 @@ impl Raw {
         self.received.drain(..count).collect()
     }
 
-    /// The next `count` bytes, or what there is of them before the connection ends.
+    /// Reads the next `count` bytes, or fewer if the connection ends first.
     pub fn read_at_most(&mut self, count: usize) -> Vec<u8> {
         while self.received.len() < count && self.receive() > 0 {}
         let count = count.min(self.received.len());
         self.received.drain(..count).collect()
     }
 
-    /// Chunked content that may be cut; says whether it has its end.
+    /// Reads a chunked body that may be truncated. Returns whether it is complete.
     pub fn read_chunks_that_may_break(&mut self) -> (Vec<u8>, bool) {
         let mut body = Vec::new();
         loop {
@@ -154,7 +154,7 @@ impl Raw {
         String::from_utf8_lossy(&line).into_owned()
     }
 
-    /// Everything up to the end of the connection.
+    /// Reads to the end of the connection.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         while self.receive() > 0 {}
         std::mem::take(&mut self.received)
@@ -166,7 +166,7 @@ impl Raw {
         Response::parse_head(&head)
     }
 
-    /// The next response to a request with that method.
+    /// Reads the next response, to a request with this method.
     pub fn read_response(&mut self, method: &str) -> Response {
         let mut response = self.read_head();
         let code = response.code();
@@ -200,10 +200,10 @@ impl Raw {
         }
     }
 
-    /// How long it takes until the server closes the connection; what comes before is dropped.
+    /// Waits until the server closes the connection, and returns how long that took. Received bytes are dropped.
     ///
     /// # Panics
-    /// If that takes longer than `limit`.
+    /// If it takes longer than `limit`.
     pub fn time_to_close(&mut self, limit: Duration) -> Duration {
         let deadline = Deadline::after(limit);
         self.stream

@@ -13,13 +13,13 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::{Deadline, Folder, Raw, Response, eventually, tool};
 
-/// The line a server writes when it serves.
+/// The line that a server writes once it accepts connections.
 const READY: &str = "is ready to serve requests";
 
-/// How long a server may take to serve.
+/// How long a server may take to start.
 const START: Duration = Duration::from_secs(20);
 
-/// How often other ports are tried when somebody else has taken one of ours meanwhile.
+/// How many sets of ports are tried if another process has taken one in the meantime.
 const TRIES: usize = 5;
 
 /// The binary under test: `$H2O_BIN`, else the one beside the tests, which is built if there is none.
@@ -57,10 +57,10 @@ fn find_or_build() -> PathBuf {
     found
 }
 
-/// A server to be started.
+/// A server to start.
 ///
-/// In the configuration, `@DIR@` stands for a directory of its own and `@PORT@`, as well as every other word in capitals
-/// that ends in `PORT`, for a free TCP port.
+/// In the configuration, `@DIR@` stands for its directory, and `@PORT@`, like every other word in capitals that ends in
+/// `PORT`, for a free TCP port.
 #[derive(Debug)]
 pub struct Setup {
     folder: Folder,
@@ -70,7 +70,7 @@ pub struct Setup {
     descriptors: Option<u32>,
 }
 
-/// A server that ended before it served.
+/// A server that ended before it accepted connections.
 #[derive(Debug)]
 pub struct Refused {
     /// Exit status.
@@ -86,7 +86,7 @@ impl Setup {
         Self::in_folder(Folder::new(), config)
     }
 
-    /// A server with this configuration and a directory that exists already.
+    /// A server with this configuration and an existing directory.
     #[must_use]
     pub fn in_folder(folder: Folder, config: &str) -> Self {
         Self {
@@ -125,14 +125,14 @@ impl Setup {
         self
     }
 
-    /// So many descriptors are all that the server may have.
+    /// Limits the number of file descriptors of the server.
     #[must_use]
     pub const fn descriptors(mut self, limit: u32) -> Self {
         self.descriptors = Some(limit);
         self
     }
 
-    /// Names that the server's resolver knows besides those of the system; see [`Server::set_names`].
+    /// Adds names for the server's resolver; see [`Server::set_names`].
     #[must_use]
     pub fn names(self, table: &str) -> Self {
         write_names(&self.folder, table);
@@ -142,7 +142,7 @@ impl Setup {
             .variable("NAMES_TABLE", &table)
     }
 
-    /// Starts the server and waits until it serves.
+    /// Starts the server and waits until it accepts connections.
     ///
     /// # Panics
     /// If it does not.
@@ -157,7 +157,7 @@ impl Setup {
         }
     }
 
-    /// Starts the server; waits until it serves or has ended.
+    /// Starts the server, and waits until it accepts connections or has ended.
     ///
     /// # Errors
     /// How it ended.
@@ -188,7 +188,7 @@ impl Setup {
         }
     }
 
-    /// The file in the folder that the line goes to when the server serves, unless it goes to standard error.
+    /// The file in the folder to which the server writes its startup line, if not to standard error.
     fn error_log(&self) -> &str {
         let config = self.config.as_deref().unwrap_or_default();
         let named = config
@@ -245,15 +245,15 @@ impl Setup {
 const NAMES: &str = "names";
 
 fn write_names(folder: &Folder, table: &str) {
-    // It is read at any time, and not to be read in part.
+    // Replaced atomically: the server may read it at any time.
     let written = folder.write("names.new", table);
     std::fs::rename(written, folder.at(NAMES)).expect("the folder is writable");
 }
 
-/// Replaces the place-holders of a configuration.
+/// Replaces the placeholders of a configuration.
 fn fill_in(config: &str, directory: &Path) -> (String, BTreeMap<String, u16>) {
     let mut ports = BTreeMap::new();
-    // Held until all are picked, so that they differ.
+    // Bound until all are picked, so that they differ.
     let mut held = Vec::new();
     let mut text = String::new();
     for (index, part) in config.split('@').enumerate() {
@@ -279,7 +279,7 @@ fn fill_in(config: &str, directory: &Path) -> (String, BTreeMap<String, u16>) {
     (text, ports)
 }
 
-/// What a process has written, line by line.
+/// Output of a process, line by line.
 #[derive(Clone, Debug, Default)]
 struct Log(Arc<Mutex<String>>);
 
@@ -310,10 +310,10 @@ impl Log {
     }
 }
 
-/// A server that serves. It ends with this value.
+/// A running server. Stops when dropped.
 #[derive(Debug)]
 pub struct Server {
-    // Before the folder: the process ends before its directory goes.
+    // Declared before the folder: the process must end before its directory is removed.
     process: Process,
     /// Its directory.
     pub folder: Folder,
@@ -321,29 +321,29 @@ pub struct Server {
 }
 
 impl Server {
-    /// The port that stands in the configuration as `@NAME@`.
+    /// The port of the placeholder `@NAME@`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the configuration does not have it.
     #[must_use]
     pub fn port_of(&self, name: &str) -> u16 {
         self.find_port(name)
             .unwrap_or_else(|| panic!("the configuration has no @{name}@"))
     }
 
-    /// Changes what names resolve to, where the server was set up with [`Setup::names`]. Lines are `NAME ADDRESS`, `NAME ADDRESS
-    /// PORT`, `NAME again` for a temporary failure, `NAME none`, or `NAME wait` for no answer as long as the table says so.
+    /// Changes the names of [`Setup::names`]. Lines are `NAME ADDRESS`, `NAME ADDRESS PORT`, `NAME again` for a
+    /// temporary failure, `NAME none`, or `NAME wait` for no answer while this table is in place.
     pub fn set_names(&self, table: &str) {
         write_names(&self.folder, table);
     }
 
-    /// What its resolver was asked for: lines of `NAME:PORT`, one for each time.
+    /// The look-ups that its resolver made: one line `NAME:PORT` each.
     #[must_use]
     pub fn asked_names(&self) -> String {
         self.folder.read("names.asked")
     }
 
-    /// As [`Server::port_of`], if there is one.
+    /// Like [`Server::port_of`]; `None` if the configuration does not have it.
     #[must_use]
     pub fn find_port(&self, name: &str) -> Option<u16> {
         self.ports.get(name).copied()
@@ -367,7 +367,7 @@ impl Server {
         self.process.child.id()
     }
 
-    /// Its memory in bytes, but for pages of files: of these it has more or less as other processes of the binary come and go.
+    /// Its memory in bytes, without pages of files, whose number depends on other processes of the same binary.
     ///
     /// # Panics
     /// If the kernel does not tell.
@@ -381,7 +381,7 @@ impl Server {
         kilobytes.expect("the kernel accounts memory") * 1024
     }
 
-    /// Its memory once it has nothing to do: its processor time stands still for a while.
+    /// Its memory once it is idle, that is, uses no processor time for a while.
     #[must_use]
     pub fn memory_at_rest(&self) -> usize {
         let deadline = Deadline::after(START);
@@ -399,7 +399,7 @@ impl Server {
     /// User and system time, in ticks.
     fn processor_time(&self) -> u64 {
         let text = self.process_file("stat");
-        // The second column is a name in parentheses; the times are the fourteenth and the fifteenth.
+        // The second column is a name in parentheses; the times are columns 14 and 15.
         let (_, rest) = text.rsplit_once(')').unwrap_or_default();
         let columns = rest.split_whitespace().skip(11).take(2);
         columns.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
@@ -410,13 +410,13 @@ impl Server {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// What it has written to standard output and standard error.
+    /// Its standard output and standard error so far.
     #[must_use]
     pub fn messages(&self) -> String {
         self.process.log.text()
     }
 
-    /// Waits until `text` is among its messages, which are read behind its back.
+    /// Waits until its output contains `text`. Threads read the output.
     pub fn wait_for_message(&self, text: &str) {
         eventually(&format!("the message `{text}`"), || {
             self.messages().contains(text).then_some(())
@@ -429,8 +429,8 @@ impl Server {
         Raw::connect(self.port())
     }
 
-    /// Sends a request to `@PORT@`: a line `METHOD TARGET`, then a line for each field, after an empty line the content.
-    /// `Host` and `Connection: close` are added unless they are there.
+    /// Sends a request to `@PORT@`: a line `METHOD TARGET`, a line for each field, and after an empty line the body.
+    /// Adds `Host` and `Connection: close` if they are missing.
     #[must_use]
     pub fn ask(&self, request: &str) -> Response {
         let mut connection = self.connect();
@@ -438,7 +438,7 @@ impl Server {
         connection.read_response(request.split(' ').next().unwrap_or_default())
     }
 
-    /// Waits until a file in its directory has `text` in it and returns the file.
+    /// Waits until a file in its directory contains `text`, and returns the contents.
     #[must_use]
     pub fn read_until(&self, name: &str, text: &str) -> String {
         eventually(&format!("`{text}` in {name}"), || {
@@ -449,16 +449,16 @@ impl Server {
     /// Sends TERM.
     ///
     /// # Panics
-    /// If the process has been waited for.
+    /// If the process has already been waited for.
     pub fn terminate(&self) {
         let pid = Pid::from_child(&self.process.child);
         kill_process(pid, Signal::TERM).expect("the process is ours");
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends.
     ///
     /// # Panics
-    /// If it does not end within `limit`.
+    /// If it does not within `limit`.
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         self.process.wait_within(limit).unwrap_or_else(|| {
             panic!(
@@ -468,10 +468,10 @@ impl Server {
         })
     }
 
-    /// Sends TERM, waits for the end, which must be a success, and gives back the folder.
+    /// Sends TERM, waits for a successful end, and returns the folder.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it does not end successfully.
     #[must_use]
     pub fn stop(mut self) -> Folder {
         self.terminate();
@@ -513,7 +513,7 @@ struct Process {
 }
 
 impl Process {
-    /// `None` once it serves.
+    /// `None` once it accepts connections, else how it ended.
     fn wait_until_ready(&mut self, folder: &Folder, error_log: &str) -> Option<ExitStatus> {
         let deadline = Deadline::after(START);
         loop {
@@ -521,7 +521,7 @@ impl Process {
                 return None;
             }
             if let Some(status) = self.wait_within(Duration::ZERO) {
-                // The threads that follow its messages may be behind.
+                // The threads that read its output may lag behind.
                 std::thread::sleep(Duration::from_millis(50));
                 return Some(status);
             }
@@ -556,7 +556,7 @@ impl Drop for Process {
                 let _ = self.child.wait();
             }
         }
-        // What it has started is in its process group.
+        // The process group includes the programs that it has started.
         let _ = kill_process_group(pid, Signal::KILL);
     }
 }

@@ -1,4 +1,4 @@
-//! Servers that are not ours, as back ends.
+//! Foreign servers, as backends.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Deadline, Folder, eventually, tool};
 
-/// A server's process. It ends with this value.
+/// A server's process. Stops when dropped.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -22,10 +22,11 @@ impl Service {
         Self { child }
     }
 
-    /// nginx with these `server` blocks, in which `@PORT@` stands for the port that is returned and `@DIR@` for the folder.
+    /// Starts nginx with these `server` blocks, in which `@PORT@` stands for the returned port and `@DIR@` for the
+    /// folder.
     ///
     /// # Panics
-    /// If it is not installed or does not serve.
+    /// If it is not installed or does not start.
     #[must_use]
     pub fn nginx(folder: &Folder, servers: &str) -> (Self, u16) {
         let port = free_port();
@@ -33,10 +34,10 @@ impl Service {
         (Self::nginx_at(folder, servers, port, workers), port)
     }
 
-    /// As [`Service::nginx`], as a single process that can be [killed](Service::kill), on this port.
+    /// Like [`Service::nginx`], as a single process that can be [killed](Service::kill), on this port.
     ///
     /// # Panics
-    /// If it is not installed or does not serve.
+    /// If it is not installed or does not start.
     #[must_use]
     pub fn lone_nginx(folder: &Folder, servers: &str, port: u16) -> Self {
         Self::nginx_at(folder, servers, port, "master_process off;")
@@ -44,7 +45,7 @@ impl Service {
 
     fn nginx_at(folder: &Folder, servers: &str, port: u16, processes: &str) -> Self {
         let dir = folder.make_dir("nginx").display().to_string();
-        // Its workers may read what root has written.
+        // nginx's workers must be able to read root's files.
         let user = if rustix::process::getuid().is_root() {
             "user root;"
         } else {
@@ -69,7 +70,7 @@ impl Service {
         service
     }
 
-    /// Stops it where it is: connections are still made, and nobody answers.
+    /// Stops the process (SIGSTOP): the kernel accepts connections, but nothing answers.
     ///
     /// # Panics
     /// If it has ended before.
@@ -78,7 +79,7 @@ impl Service {
         kill_process(pid, Signal::STOP).expect("the process is ours");
     }
 
-    /// Kills it in the middle of what it does.
+    /// Kills the process (SIGKILL).
     ///
     /// # Panics
     /// If it has ended before.
@@ -87,10 +88,11 @@ impl Service {
         self.child.wait().expect("nobody else waits for it");
     }
 
-    /// The server in `tests/clients/go-backend`, with a certificate of the folder: its ports without and with TLS.
+    /// Starts the server in `tests/clients/go-backend`, with a certificate of the folder. Returns its ports without and
+    /// with TLS.
     ///
     /// # Panics
-    /// If it cannot be built or does not serve.
+    /// If it cannot be built or does not start.
     #[must_use]
     pub fn go(folder: &Folder, certificate: &str) -> (Self, u16, u16) {
         let mut command = Command::new(tool("go-backend"));
@@ -104,10 +106,10 @@ impl Service {
         (service, http, https)
     }
 
-    /// The gRPC server in `tests/clients/grpc-check`: its port, without TLS.
+    /// Starts the gRPC server in `tests/clients/grpc-check`. Returns its port, without TLS.
     ///
     /// # Panics
-    /// If it cannot be built or does not serve.
+    /// If it cannot be built or does not start.
     #[must_use]
     pub fn grpc() -> (Self, u16) {
         let mut command = Command::new(tool("grpc-check"));
@@ -119,10 +121,11 @@ impl Service {
         (service, port)
     }
 
-    /// The certificate authority in `tests/clients/acme-ca`, which checks names at this port of 127.0.0.1: its own port.
+    /// Starts the certificate authority in `tests/clients/acme-ca`, which validates names at this port of 127.0.0.1.
+    /// Returns its port.
     ///
     /// # Panics
-    /// If it cannot be built or does not serve.
+    /// If it cannot be built or does not start.
     #[must_use]
     pub fn acme(http_port: u16) -> (Self, u16) {
         let mut command = Command::new(tool("acme-ca"));
@@ -135,10 +138,10 @@ impl Service {
         (service, port)
     }
 
-    /// The server in `tests/clients/one_at_a_time.py`: its port.
+    /// Starts the server in `tests/clients/one_at_a_time.py`. Returns its port.
     ///
     /// # Panics
-    /// If it does not serve.
+    /// If it does not start.
     #[must_use]
     pub fn one_at_a_time() -> (Self, u16) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/one_at_a_time.py");
@@ -151,7 +154,7 @@ impl Service {
         (service, port)
     }
 
-    /// Starts a server that prints the numbers of its ports in its first line.
+    /// Starts a server that prints its ports in its first line.
     fn start_and_read_ports(command: &mut Command) -> (Self, Vec<u16>) {
         let mut service = Self::start(command);
         let stdout = service.child.stdout.take().expect("it is piped");
@@ -165,7 +168,7 @@ impl Service {
     }
 }
 
-/// A port that nobody has just now.
+/// A port that is free at present.
 ///
 /// # Panics
 /// If there is none.

@@ -1,7 +1,7 @@
-//! An HTTP/2 client that sends whatever frames a test makes up, in clear text with prior knowledge.
+//! An HTTP/2 client that sends arbitrary frames, valid or not, in clear text with prior knowledge.
 //!
-//! It shares nothing with the server: frames are put together and taken apart here, field sections are encoded as
-//! literals, and a decoder of its own reads what comes back.
+//! It shares no code with the server: frames are built and parsed here, field sections are encoded as literals, and a
+//! separate decoder reads the responses.
 
 mod connection;
 mod frame;

@@ -1,4 +1,4 @@
-//! HTTP/3 as a peer of the server speaks it, for tests: frames and QPACK, by code that shares nothing with the engine.
+//! An HTTP/3 peer for tests: frames and QPACK, by code that shares nothing with the engine.
 
 mod frame;
 mod qpack;

@@ -1,7 +1,6 @@
-//! For tests only: what the tests of several crates share.
+//! For tests only: code that the tests of several crates share.
 //!
-//! Nothing of the server is used here. What a test sends to the server, and how it reads the answer, is code that the
-//! server does not run.
+//! It uses no code of the server, so that requests and the parsing of responses are independent of it.
 
 pub mod http2;
 pub mod http3;

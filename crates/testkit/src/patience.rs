@@ -1,9 +1,9 @@
-//! Bounded waiting, and where virtual clocks begin.
+//! Waiting with a time limit, and the start of virtual clocks.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// The time after which a wait has failed.
+/// The end of a wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     began: Instant,
@@ -30,7 +30,7 @@ impl Deadline {
         Self::after(Duration::from_secs(seconds))
     }
 
-    /// True once it has passed.
+    /// Whether it has passed.
     #[must_use]
     pub fn has_passed(&self) -> bool {
         self.began.elapsed() >= self.limit
@@ -42,17 +42,17 @@ impl Deadline {
         self.began.elapsed()
     }
 
-    /// Time that is left.
+    /// Time left.
     #[must_use]
     pub fn left(&self) -> Duration {
         self.limit.saturating_sub(self.began.elapsed())
     }
 }
 
-/// Asks again and again until there is an answer.
+/// Calls `ask` until it returns a value.
 ///
 /// # Panics
-/// If there is none within 20 seconds; `what` says what was waited for.
+/// If it returns none within 20 seconds; `what` describes what was awaited.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Deadline::after_secs(20);
     loop {
@@ -64,10 +64,10 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A socket on which a wait of 20 seconds is an error, and nothing is held back for more to come.
+/// Sets timeouts of 20 seconds and TCP_NODELAY on a socket.
 ///
 /// # Panics
-/// If the socket is no good.
+/// If the options cannot be set.
 #[must_use]
 pub fn patient(socket: TcpStream) -> TcpStream {
     let limit = Some(Duration::from_secs(20));
@@ -77,10 +77,10 @@ pub fn patient(socket: TcpStream) -> TcpStream {
     socket
 }
 
-/// Waits until the other side of a connection over IPv4 on this machine has read all that was sent to it.
+/// Waits until the peer of an IPv4 connection on this machine has read everything sent to it.
 ///
 /// # Panics
-/// If it has not within 20 seconds, or if the socket is not connected.
+/// If it has not within 20 seconds, or the socket is not connected.
 pub fn wait_until_read(socket: &TcpStream) {
     let in_table = |address: SocketAddr| {
         let SocketAddr::V4(address) = address else {
@@ -96,7 +96,7 @@ pub fn wait_until_read(socket: &TcpStream) {
         let waits = table.lines().any(|line| {
             let fields: Vec<&str> = line.split_whitespace().take(5).collect();
             match fields[..] {
-                // Bytes that are not acknowledged, and bytes that are not read.
+                // Unacknowledged bytes, and unread bytes.
                 [_, local, remote, _, queues] if local == ours && remote == theirs => {
                     !queues.starts_with("00000000:")
                 }
@@ -110,7 +110,7 @@ pub fn wait_until_read(socket: &TcpStream) {
     });
 }
 
-/// The moment at which a virtual clock begins.
+/// The start of a virtual clock.
 #[must_use]
 #[expect(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! Random numbers that depend on a seed only, and simulations that make their plans of them.
+//! Random numbers that depend only on a seed, and simulations that plan with them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -30,7 +30,7 @@ impl Random {
         usize::try_from(self.next() % limit).expect("below a usize")
     }
 
-    /// True once in `times`.
+    /// Whether an event happens that occurs once in `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -43,14 +43,14 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// Bytes of the given length, line ends and digits among them.
+    /// Random bytes of this length, with many line ends and digits.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len)
             .map(|_| self.pick(b"\r\n0123456789abc\0\xff :;"))
             .collect()
     }
 
-    /// A field value: no controls, no blanks at the ends.
+    /// A random field value: no control characters, no spaces at its ends.
     pub fn value(&mut self) -> Vec<u8> {
         let len = self.below(40);
         let mut value: Vec<u8> = (0..len)
@@ -66,13 +66,13 @@ impl Random {
     }
 }
 
-/// Runs a simulation with every seed below `count`, or, if the environment says `SEED=n`, with that one only.
+/// Runs a simulation with every seed below `count`, or only with `n` if the environment has `SEED=n`.
 ///
-/// `run` gives how many exchanges were completed, and how many there were; the sums are returned, unless one seed was
-/// asked for. The seed of a run that panics is printed.
+/// `run` returns how many exchanges were completed, of how many; their sums are returned, unless `SEED` is set. Prints
+/// the seed of a run that panics.
 ///
 /// # Panics
-/// If a run does, or `SEED` is not a number.
+/// If a run panics, or `SEED` is not a number.
 pub fn run_seeds(count: u64, run: impl Fn(u64) -> (usize, usize)) -> Option<(usize, usize)> {
     if let Ok(seed) = std::env::var("SEED") {
         run(seed.parse().expect("SEED is a number"));

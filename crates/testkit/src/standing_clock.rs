@@ -1,7 +1,7 @@
-//! A runtime whose clock stands, for tests with sockets and threads.
+//! A runtime whose clock stands still, for tests with sockets and threads.
 //!
-//! A paused clock of tokio goes on to the next timer whenever the runtime has nothing to do, and a runtime that waits for a
-//! socket has nothing to do. Here time passes when the test says so.
+//! Tokio's paused clock advances to the next timer whenever the runtime is idle, and a runtime that waits for a socket
+//! is idle. Here the clock advances only when the test says so.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, LocalOptions};
 
-/// Runs a test on a clock that stands, but for [`pass`].
+/// Runs a test on a clock that advances only by [`pass`].
 ///
 /// # Panics
-/// If the test does, or if it takes longer than 20 seconds of real time.
+/// If the test panics, or takes longer than 20 seconds of real time.
 pub fn on_standing_clock<T>(test: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build_local(LocalOptions::default());
     runtime.expect("a runtime").block_on(async {
-        // The runtime leaves the clock alone while such a task runs.
+        // While such a task runs, tokio does not advance the clock.
         let (is_over, wait) = mpsc::channel::<()>();
         let patience = Duration::from_secs(20);
         let mut patience = tokio::task::spawn_blocking(move || wait.recv_timeout(patience));
@@ -36,22 +36,22 @@ pub fn on_standing_clock<T>(test: impl Future<Output = T>) -> T {
     })
 }
 
-/// Has the runtime do all it can do now. What peers have sent, or taken, before is seen.
+/// Lets the runtime do everything it can do now, including reading what peers have sent.
 pub async fn settle() {
-    // It looks at its sockets after 61 tasks at the latest.
+    // The runtime polls its sockets at least every 61 tasks.
     for _ in 0..200 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Lets time pass, on a clock that stands otherwise.
+/// Advances the clock.
 pub async fn pass(time: Duration) {
     settle().await;
     tokio::time::advance(time).await;
     settle().await;
 }
 
-/// Waits for what a thread or a task does.
+/// Waits for an outcome of another thread or task.
 pub async fn until<T>(mut outcome: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(outcome) = outcome() {

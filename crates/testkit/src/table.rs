@@ -1,15 +1,15 @@
 //! Tables of HTTP/1 requests, for the engine and for the program. `data/README.md` describes the format.
 
-/// Requests that are refused.
+/// Requests that the server refuses.
 const MALFORMED: &str = include_str!("../data/malformed.txt");
 
-/// Requests that are odd and accepted.
+/// Unusual requests that the server accepts.
 const UNUSUAL: &str = include_str!("../data/unusual.txt");
 
 /// One entry of a table.
 #[derive(Debug)]
 pub struct Entry {
-    /// What is odd about the input.
+    /// What is unusual about the request.
     pub name: String,
     fields: Vec<(String, Vec<u8>)>,
     /// Bytes that the client sends.
@@ -17,7 +17,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The value of a key, as text with escapes resolved.
+    /// The value of a key, with escapes resolved.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         self.fields
@@ -36,10 +36,10 @@ impl Entry {
             .map(|value| std::str::from_utf8(value).expect("text"))
     }
 
-    /// Whether the entry applies with `http1-strict` as given.
+    /// Whether the entry applies to this value of `http1-strict`.
     ///
     /// # Panics
-    /// If the key `strict` has a value that the format does not know.
+    /// If the key `strict` has an unknown value.
     #[must_use]
     pub fn applies(&self, strict: bool) -> bool {
         match self.text("strict") {
@@ -51,13 +51,13 @@ impl Entry {
     }
 }
 
-/// The requests that are refused.
+/// The requests that the server refuses.
 #[must_use]
 pub fn malformed() -> Vec<Entry> {
     read(MALFORMED, &["strict", "error", "status", "body"])
 }
 
-/// The requests that are odd and accepted.
+/// The unusual requests that the server accepts.
 #[must_use]
 pub fn unusual() -> Vec<Entry> {
     let keys = [

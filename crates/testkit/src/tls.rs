@@ -14,7 +14,7 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureSch
 pub struct AnyCertificate {
     /// Signature schemes that the client offers.
     pub schemes: Vec<SignatureScheme>,
-    /// Whether the server is to send a raw public key (RFC 7250) in place of a certificate.
+    /// Whether to ask for a raw public key (RFC 7250) in place of a certificate.
     pub raw_public_keys: bool,
 }
 
@@ -72,10 +72,10 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// A client of TLS 1.3 that remembers sessions, and sends early data to servers that allowed it.
+/// A TLS 1.3 client that stores sessions, and sends early data to servers that allow it.
 ///
 /// # Panics
-/// If the library has no TLS 1.3.
+/// If the library does not support TLS 1.3.
 #[must_use]
 pub fn client_config(alpn: &[u8]) -> Arc<ClientConfig> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
@@ -89,7 +89,7 @@ pub fn client_config(alpn: &[u8]) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// One connection, to the server name `a.test`.
+/// A connection with SNI `a.test`.
 #[derive(Debug)]
 pub struct Client {
     /// The library's state.
@@ -98,7 +98,7 @@ pub struct Client {
     pub socket: TcpStream,
     /// Plaintext received.
     pub received: Vec<u8>,
-    /// Bytes received, as they came.
+    /// Bytes received, encrypted.
     pub wire: Vec<u8>,
     /// Whether the server has closed the connection.
     pub is_closed: bool,
@@ -108,7 +108,7 @@ impl Client {
     /// A connection over a socket; nothing is sent yet.
     ///
     /// # Panics
-    /// If the configuration is of no use.
+    /// If the configuration is invalid.
     #[must_use]
     pub fn new(config: &Arc<ClientConfig>, socket: TcpStream) -> Self {
         let name = ServerName::try_from("a.test").expect("a name");
@@ -121,10 +121,10 @@ impl Client {
         }
     }
 
-    /// Sends what TLS has for the server.
+    /// Sends pending TLS records.
     ///
     /// # Panics
-    /// If the server takes nothing.
+    /// If the server does not take them.
     pub fn flush(&mut self) {
         while self.tls.wants_write() {
             let sent = self.tls.write_tls(&mut self.socket);
@@ -132,30 +132,30 @@ impl Client {
         }
     }
 
-    /// Sends plaintext, and what else TLS has for the server.
+    /// Sends plaintext and pending TLS records.
     ///
     /// # Panics
-    /// If the server takes nothing.
+    /// If the server does not take them.
     pub fn send(&mut self, bytes: &[u8]) {
         let written = self.tls.writer().write_all(bytes);
         written.expect("there is room");
         self.flush();
     }
 
-    /// Sends plaintext as early data, with the first message of the handshake.
+    /// Sends plaintext as early data, with the ClientHello.
     ///
     /// # Panics
-    /// If there is no ticket that allows it, or the server takes nothing.
+    /// If no ticket allows it, or the server does not take it.
     pub fn send_early(&mut self, bytes: &[u8]) {
         let mut early = self.tls.early_data().expect("a ticket allows it");
         early.write_all(bytes).expect("there is room");
         self.flush();
     }
 
-    /// Receives once. What TLS would answer is held back until the next [`Client::flush`].
+    /// Reads once. Replies of TLS are sent by the next [`Client::flush`].
     ///
     /// # Panics
-    /// If nothing comes in time, or what comes is wrong.
+    /// If nothing arrives in time, or the received bytes are invalid.
     pub fn receive(&mut self) {
         let mut bytes = vec![0; 65_536];
         let len = self.socket.read(&mut bytes).expect("something comes");
@@ -167,15 +167,15 @@ impl Client {
             taken.expect("there is room");
             let done = self.tls.process_new_packets();
             done.expect("the server keeps to TLS");
-            // An error is only that there is no more now.
+            // An error only means that there is no more plaintext now.
             let _ = self.tls.reader().read_to_end(&mut self.received);
         }
     }
 
-    /// Receives until `is_enough` of the plaintext is true.
+    /// Reads until `is_enough` is true of the plaintext.
     ///
     /// # Panics
-    /// If the connection ends before.
+    /// If the connection ends first.
     pub fn receive_until(&mut self, is_enough: impl Fn(&[u8]) -> bool) {
         while !is_enough(&self.received) {
             self.receive();
@@ -183,14 +183,14 @@ impl Client {
         }
     }
 
-    /// Receives until the server closes the connection.
+    /// Reads until the server closes the connection.
     pub fn receive_rest(&mut self) {
         while !self.is_closed {
             self.receive();
         }
     }
 
-    /// A whole handshake.
+    /// Completes the handshake.
     pub fn handshake(&mut self) {
         while self.tls.is_handshaking() {
             self.flush();

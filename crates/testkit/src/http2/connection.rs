@@ -1,4 +1,4 @@
-//! A connection, and what the server has said on it.
+//! A connection, and what the server has sent on it.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -8,47 +8,47 @@ use std::time::Duration;
 use super::{Decoder, Frame, flag, kind};
 use crate::Deadline;
 
-/// What a client begins with (RFC 9113 §3.4).
+/// The client's connection preface (RFC 9113 §3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What may be sent on a stream, and on a connection, before the server says more (RFC 9113 §6.9.2).
+/// Initial flow-control window of streams and of the connection (RFC 9113 §6.9.2).
 const FIRST_WINDOW: usize = 65_535;
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection. Every frame that is read is noted in it.
+/// A connection. Records every frame that it reads.
 #[derive(Debug)]
 pub struct Http2 {
     socket: TcpStream,
     unread: Vec<u8>,
     decoder: Decoder,
-    /// The section that is being received: its stream, its bytes, whether it ends the stream.
+    /// The incomplete field section: its stream, its bytes, whether it ends the stream.
     section: Option<(u32, Vec<u8>, bool)>,
     /// Every frame received, in order.
     pub frames: Vec<Frame>,
-    /// What has been received of the answer on each stream.
+    /// The response received so far, by stream.
     pub answers: BTreeMap<u32, Answer>,
     /// The last GOAWAY.
     pub goaway: Option<GoAway>,
-    /// True once the server has closed the connection.
+    /// Whether the server has closed the connection.
     pub is_closed: bool,
 }
 
-/// What has been received on a stream.
+/// A response received on a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// Interim responses.
     pub interim: Vec<Vec<(String, String)>>,
     /// The fields of the final response.
     pub fields: Vec<(String, String)>,
-    /// The content.
+    /// The body.
     pub body: Vec<u8>,
     /// The trailers.
     pub trailers: Vec<(String, String)>,
-    /// True once END_STREAM has come.
+    /// Whether END_STREAM was received.
     pub is_ended: bool,
-    /// The code of RST_STREAM.
+    /// The code of RST_STREAM, if it was received.
     pub reset: Option<u32>,
 }
 
@@ -63,19 +63,19 @@ pub struct GoAway {
     pub text: String,
 }
 
-/// What came of waiting for a frame.
+/// Result of waiting for a frame.
 #[derive(Debug)]
 pub enum Received {
     /// A frame.
     Frame(Frame),
     /// The end of the connection.
     Closed,
-    /// Nothing in time.
+    /// Nothing arrived in time.
     Nothing,
 }
 
 impl Answer {
-    /// The status code; 0 before there is one.
+    /// The status code; 0 if none was received.
     #[must_use]
     pub fn status(&self) -> u16 {
         let status = self.field(":status");
@@ -90,13 +90,13 @@ impl Answer {
         Some(&found.1)
     }
 
-    /// The content as text.
+    /// The body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// True once nothing more can come.
+    /// Whether nothing more can arrive.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_ended || self.reset.is_some()
@@ -117,10 +117,10 @@ impl Answer {
 }
 
 impl Http2 {
-    /// Connects and sends nothing.
+    /// Connects without sending anything.
     ///
     /// # Panics
-    /// If nobody listens there.
+    /// If nothing listens on the port.
     #[must_use]
     pub fn connect(port: u16) -> Self {
         let socket = TcpStream::connect(("127.0.0.1", port))
@@ -128,10 +128,10 @@ impl Http2 {
         Self::over(socket)
     }
 
-    /// Over a socket that is connected already.
+    /// A client over a connected socket.
     ///
     /// # Panics
-    /// If it is not.
+    /// If the socket is not connected.
     #[must_use]
     pub fn over(socket: TcpStream) -> Self {
         socket.set_nodelay(true).expect("it is a TCP socket");
@@ -185,7 +185,7 @@ impl Http2 {
             .expect("the server takes what we send");
     }
 
-    /// Sends as much as the server takes; true if it took all.
+    /// Sends as much as the server takes. Returns whether it took all.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.socket.write_all(bytes.as_ref()).is_ok()
     }
@@ -195,28 +195,28 @@ impl Http2 {
         self.send(frame.bytes());
     }
 
-    /// Sends frames in one piece; the server may have closed the connection.
+    /// Sends frames in one write; the server may have closed the connection.
     pub fn send_frames<'a>(&mut self, frames: impl IntoIterator<Item = &'a Frame>) {
         let bytes: Vec<u8> = frames.into_iter().flat_map(Frame::bytes).collect();
         let _ = self.try_send(bytes);
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends the client's direction.
     pub fn finish(&mut self) {
         // The server may have closed the connection already.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// What has come of the answer on a stream.
+    /// The response received so far on a stream.
     #[must_use]
     pub fn answer(&self, stream: u32) -> Answer {
         self.answers.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// Waits for the next frame and notes it.
+    /// Waits for the next frame and records it.
     ///
     /// # Panics
-    /// If what comes is no HTTP/2.
+    /// If the received bytes are not HTTP/2.
     pub fn read(&mut self, limit: Duration) -> Received {
         let deadline = Deadline::after(limit);
         loop {
@@ -234,7 +234,7 @@ impl Http2 {
         }
     }
 
-    /// Receives once, also the end; false if nothing came in time.
+    /// Reads once. Returns false if nothing arrived in time; the end of the connection counts as something.
     fn receive(&mut self, limit: Duration) -> bool {
         let mut buffer = [0; 64 * 1024];
         let count = if limit.is_zero() {
@@ -314,7 +314,7 @@ impl Http2 {
         answer.is_ended |= is_end;
     }
 
-    /// Reads until `is_enough`; true once it is, false if the connection ends or `limit` passes before.
+    /// Reads until `is_enough`. Returns false if the connection ends or `limit` passes first.
     pub fn read_while_waiting(
         &mut self,
         limit: Duration,
@@ -336,13 +336,13 @@ impl Http2 {
     /// Reads until `is_enough`.
     ///
     /// # Panics
-    /// If that does not come; `what` says what was waited for.
+    /// If that does not happen; `what` describes what was awaited.
     pub fn read_until(&mut self, what: &str, is_enough: impl Fn(&Self) -> bool) {
         let got = self.read_while_waiting(PATIENCE, is_enough);
         assert!(got, "waited in vain for {what}:\n{}", self.story());
     }
 
-    /// Reads until the answer on a stream is over, and returns it.
+    /// Reads until the response on a stream is complete, and returns it.
     pub fn read_answer(&mut self, stream: u32) -> Answer {
         self.read_until(&format!("the answer on stream {stream}"), |connection| {
             let answer = connection.answers.get(&stream);
@@ -351,14 +351,14 @@ impl Http2 {
         self.answer(stream)
     }
 
-    /// Sends a request and returns its answer.
+    /// Sends a request and returns its response.
     pub fn ask(&mut self, stream: u32, section: &[u8]) -> Answer {
         self.send_frame(&Frame::request(stream, section));
         self.read_answer(stream)
     }
 
-    /// Sends PING and reads until it is answered: all the server has to say to earlier frames without working on them
-    /// has been said then.
+    /// Sends PING and reads until its acknowledgement: the server has then sent its immediate reactions to earlier
+    /// frames.
     pub fn ping(&mut self) {
         let so_far = u64::try_from(self.frames.len()).unwrap_or_default();
         let content = so_far.to_be_bytes();
@@ -371,7 +371,7 @@ impl Http2 {
         });
     }
 
-    /// How many bytes of content the server has allowed on a stream, or on the connection, so far.
+    /// Total bytes of DATA that the server has allowed so far on a stream, or on the connection.
     #[must_use]
     pub fn allowed(&self, stream: u32) -> usize {
         let frames = self.frames.iter();
@@ -388,7 +388,7 @@ impl Http2 {
         });
     }
 
-    /// What has been received, the last dozen frames of it.
+    /// The last dozen received frames, as text.
     #[must_use]
     pub fn story(&self) -> String {
         let skipped = self.frames.len().saturating_sub(12);

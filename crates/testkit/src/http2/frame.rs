@@ -1,4 +1,4 @@
-//! Frames (RFC 9113 §4.1), right or wrong.
+//! Frames (RFC 9113 §4.1), valid or not.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -27,7 +27,7 @@ pub mod flag {
     pub const END_HEADERS: u8 = 4;
     pub const PADDED: u8 = 8;
     pub const PRIORITY: u8 = 0x20;
-    /// A whole request without content.
+    /// Flags of a whole request without body.
     pub const WHOLE: u8 = END_STREAM | END_HEADERS;
 }
 
@@ -67,12 +67,12 @@ pub struct Frame {
     pub flags: u8,
     /// Its stream identifier.
     pub stream: u32,
-    /// What follows its head.
+    /// The bytes after the frame header.
     pub payload: Vec<u8>,
 }
 
 impl Frame {
-    /// Any frame.
+    /// A frame of any type.
     #[must_use]
     pub fn new(kind: u8, flags: u8, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -83,19 +83,19 @@ impl Frame {
         }
     }
 
-    /// HEADERS with all of a field section.
+    /// HEADERS with a whole field section, ending the stream.
     #[must_use]
     pub fn request(stream: u32, section: impl Into<Vec<u8>>) -> Self {
         Self::new(kind::HEADERS, flag::WHOLE, stream, section)
     }
 
-    /// HEADERS with all of a field section, of a message with content or trailers.
+    /// HEADERS with a whole field section; body or trailers follow.
     #[must_use]
     pub fn request_with_content(stream: u32, section: impl Into<Vec<u8>>) -> Self {
         Self::new(kind::HEADERS, flag::END_HEADERS, stream, section)
     }
 
-    /// HEADERS of a whole request with a priority as in RFC 7540 §6.2; the weight is 1 to 256.
+    /// HEADERS of a whole request with a priority (RFC 7540 §6.2); the weight is 1 to 256.
     #[must_use]
     pub fn request_after(
         stream: u32,
@@ -115,7 +115,7 @@ impl Frame {
         Self::new(kind::CONTINUATION, 0, stream, fragment)
     }
 
-    /// DATA; `flags` are none or END_STREAM.
+    /// DATA; `flags` is 0 or END_STREAM.
     #[must_use]
     pub fn data(stream: u32, flags: u8, content: impl Into<Vec<u8>>) -> Self {
         Self::new(kind::DATA, flags, stream, content)
@@ -174,7 +174,7 @@ impl Frame {
         Self::new(kind::WINDOW_UPDATE, 0, stream, increment.to_be_bytes())
     }
 
-    /// The same with that much padding behind its payload and its length in front (RFC 9113 §6.1).
+    /// Adds padding of this length (RFC 9113 §6.1).
     #[must_use]
     pub fn padded(mut self, padding: u8) -> Self {
         self.flags |= flag::PADDED;
@@ -184,23 +184,23 @@ impl Frame {
         self
     }
 
-    /// The same with those flags.
+    /// Replaces the flags.
     #[must_use]
     pub fn with_flags(mut self, flags: u8) -> Self {
         self.flags = flags;
         self
     }
 
-    /// True if all those flags are set.
+    /// Whether all these flags are set.
     #[must_use]
     pub fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
 
-    /// Its bytes.
+    /// The encoded frame.
     ///
     /// # Panics
-    /// If the payload is longer than a frame can be.
+    /// If the payload is too long for a frame.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let length = u32::try_from(self.payload.len()).expect("a length has 24 bits");
@@ -214,7 +214,7 @@ impl Frame {
         bytes
     }
 
-    /// The first frame in `bytes` and how long it is, if all of it is there.
+    /// The first frame in `bytes` and its length; `None` if it is incomplete.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let (head, rest) = bytes.split_first_chunk::<9>()?;
@@ -228,7 +228,7 @@ impl Frame {
     /// Reads a frame.
     ///
     /// # Errors
-    /// If the reader has none, or not all of it.
+    /// If the reader ends before the frame.
     pub fn read(reader: &mut impl Read) -> io::Result<Self> {
         let mut head = [0; 9];
         reader.read_exact(&mut head)?;
@@ -240,7 +240,7 @@ impl Frame {
         Ok(Self::new(kind, flags, stream, payload))
     }
 
-    /// The complete frames in `bytes`; what is behind them is left out.
+    /// The complete frames in `bytes`; an incomplete one at the end is ignored.
     #[must_use]
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut frames = Vec::new();
@@ -251,7 +251,7 @@ impl Frame {
         frames
     }
 
-    /// The number in four bytes of the payload.
+    /// The number in four bytes of the payload at this offset.
     ///
     /// # Panics
     /// If the payload is shorter.

@@ -6,24 +6,24 @@ use std::sync::LazyLock;
 /// A field: name and value.
 pub type Field = (Vec<u8>, Vec<u8>);
 
-/// What a literal asks of the decoder's dynamic table (RFC 7541 §6.2).
+/// The representation of a literal (RFC 7541 §6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexing {
-    /// Nothing.
+    /// Without indexing.
     Without,
-    /// To put the field into it.
+    /// With incremental indexing.
     Incremental,
-    /// Nothing, and that nobody ever will.
+    /// Never indexed.
     Never,
 }
 
-/// Fields as literals without indexing, no string Huffman encoded.
+/// Encodes fields as literals without indexing and without Huffman coding.
 #[must_use]
 pub fn encode<N: AsRef<[u8]>, V: AsRef<[u8]>>(fields: &[(N, V)]) -> Vec<u8> {
     encode_with(Indexing::Without, fields)
 }
 
-/// Fields as literals, no string Huffman encoded.
+/// Encodes fields as literals without Huffman coding.
 #[must_use]
 pub fn encode_with<N: AsRef<[u8]>, V: AsRef<[u8]>>(
     indexing: Indexing,
@@ -45,7 +45,7 @@ pub fn encode_with<N: AsRef<[u8]>, V: AsRef<[u8]>>(
     section
 }
 
-/// An integer with a prefix of so many bits (RFC 7541 §5.1); `first` has the bits before it.
+/// Encodes an integer with a prefix of this many bits (RFC 7541 §5.1); `first` has the bits before the prefix.
 pub fn encode_integer(section: &mut Vec<u8>, first: u8, prefix: u8, value: usize) {
     let most = (1 << prefix) - 1;
     if value < most {
@@ -82,7 +82,7 @@ fn request(method: &str, path: &str) -> Vec<u8> {
     ])
 }
 
-/// What the server's encoder has told us.
+/// The state of a decoder for the server's field sections.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     /// Newest first.
@@ -102,7 +102,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// How many fields its dynamic table has, and how large they count.
+    /// Number of fields in the dynamic table, and its size.
     #[must_use]
     pub fn table(&self) -> (usize, usize) {
         (self.dynamic.len(), self.size)
@@ -111,7 +111,7 @@ impl Decoder {
     /// Decodes a field section.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is invalid.
     pub fn decode(&mut self, section: &[u8]) -> Vec<Field> {
         let mut fields = Vec::new();
         let mut rest = Input(section);
@@ -136,10 +136,10 @@ impl Decoder {
         fields
     }
 
-    /// The fields of a section as text, in which U+FFFD replaces what is not UTF-8.
+    /// Decodes a field section to text, with U+FFFD for invalid UTF-8.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is invalid.
     pub fn decode_text(&mut self, section: &[u8]) -> Vec<(String, String)> {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let fields = self.decode(section).into_iter();
@@ -181,7 +181,7 @@ impl Decoder {
     }
 }
 
-/// RFC 7541 §4.1.
+/// The size of a field (RFC 7541 §4.1).
 fn size((name, value): &Field) -> usize {
     name.len() + value.len() + 32
 }
@@ -224,8 +224,8 @@ impl Input<'_> {
     }
 }
 
-/// How many bits the code of each byte has, and that of the end (RFC 7541 Appendix B). The codes follow from that: they
-/// are given out in order of length, then of byte.
+/// Length in bits of the code of each byte, and of EOS (RFC 7541 Appendix B). The codes follow from the lengths: they
+/// are assigned in order of length, then of byte.
 #[rustfmt::skip]
 const CODE_LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -258,7 +258,7 @@ pub(crate) fn decode_huffman(bytes: &[u8]) -> Vec<u8> {
     text
 }
 
-/// The byte, or 256 for the end, that a code of so many bits stands for.
+/// The byte, or 256 for EOS, of a code with its length in bits.
 static SYMBOLS: LazyLock<HashMap<(u32, u8), usize>> = LazyLock::new(|| {
     let mut by_length: Vec<usize> = (0..CODE_LENGTHS.len()).collect();
     by_length.sort_by_key(|&symbol| CODE_LENGTHS[symbol]);
@@ -272,7 +272,7 @@ static SYMBOLS: LazyLock<HashMap<(u32, u8), usize>> = LazyLock::new(|| {
     symbols.collect()
 });
 
-/// RFC 7541 Appendix A.
+/// The static table (RFC 7541 Appendix A).
 const STATIC: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),

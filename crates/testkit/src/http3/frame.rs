@@ -1,6 +1,6 @@
 //! Frames (RFC 9114 §7).
 
-/// Types of frames.
+/// Frame types.
 pub mod kind {
     #![allow(missing_docs, reason = "the constants are the registered names")]
     pub const DATA: u64 = 0x00;
@@ -14,7 +14,7 @@ pub mod kind {
     pub const PRIORITY_UPDATE_PUSH: u64 = 0xf0701;
 }
 
-/// Codes of errors, by name (RFC 9114 §8.1, RFC 9204 §6, RFC 9297 §5.2).
+/// Error codes by name (RFC 9114 §8.1, RFC 9204 §6, RFC 9297 §5.2).
 pub mod code {
     /// The name of a code.
     #[must_use]
@@ -57,7 +57,7 @@ pub mod setting {
     pub const H3_DATAGRAM: u64 = 0x33;
 }
 
-/// An integer of variable length (RFC 9000 §16).
+/// A variable-length integer (RFC 9000 §16).
 ///
 /// # Panics
 /// If it has more than 62 bits.
@@ -72,7 +72,7 @@ pub fn varint(value: u64) -> Vec<u8> {
     tagged.to_be_bytes()[8 - len..].to_vec()
 }
 
-/// The integer at the start of `bytes`, and what follows.
+/// The integer at the start of `bytes`, and the rest.
 fn parse_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let len = match bytes.first()? >> 6 {
         0 => 1,
@@ -143,7 +143,7 @@ impl Frame {
         Self::new(kind::PRIORITY_UPDATE, payload)
     }
 
-    /// The frame as it is sent.
+    /// The encoded frame.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = varint(self.kind);
@@ -152,7 +152,7 @@ impl Frame {
         bytes
     }
 
-    /// The frame at the start of `bytes`, and its length with the header. `None`: it is not complete.
+    /// The frame at the start of `bytes`, and its length with header; `None` if it is incomplete.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let (kind, rest) = parse_varint(bytes)?;
@@ -165,7 +165,7 @@ impl Frame {
     /// All frames of `bytes`.
     ///
     /// # Panics
-    /// If the last one is not complete.
+    /// If the last one is incomplete.
     #[must_use]
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut frames = Vec::new();
@@ -177,7 +177,7 @@ impl Frame {
         frames
     }
 
-    /// The values of SETTINGS.
+    /// The settings.
     ///
     /// # Panics
     /// If a value is missing.
@@ -194,7 +194,7 @@ impl Frame {
         values
     }
 
-    /// The identifier that the payload begins with.
+    /// The identifier at the start of the payload.
     ///
     /// # Panics
     /// If there is none.

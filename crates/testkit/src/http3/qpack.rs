@@ -1,4 +1,4 @@
-//! QPACK (RFC 9204): sections of literals, instructions, and a decoder that knows what an encoder may do.
+//! QPACK (RFC 9204): sections of literals, instructions, and a decoder that checks what an encoder may do.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::http2::{decode_huffman, encode_integer};
 /// A field: name and value.
 type Field = (Vec<u8>, Vec<u8>);
 
-/// A field section that refers to nothing, without Huffman code.
+/// A field section without references and without Huffman coding.
 #[must_use]
 pub fn encode<N: AsRef<[u8]>, V: AsRef<[u8]>>(fields: &[(N, V)]) -> Vec<u8> {
     let mut section = vec![0, 0];
@@ -25,7 +25,7 @@ pub fn encode_literal(section: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     section.extend_from_slice(value);
 }
 
-/// The beginning of a section (RFC 9204 §4.5.1) for a table of `capacity`, which is what the decoder has announced.
+/// The prefix of a section (RFC 9204 §4.5.1) for a table of `capacity`, as the decoder has announced.
 #[must_use]
 pub fn section_prefix(capacity: usize, required: usize, base: usize) -> Vec<u8> {
     let mut prefix = Vec::new();
@@ -72,7 +72,7 @@ pub mod instruction {
         out
     }
 
-    /// Insert with Name Reference, of the static table.
+    /// Insert with Name Reference to the static table.
     #[must_use]
     pub fn insert_static(index: usize, value: &[u8]) -> Vec<u8> {
         let mut out = number(0xc0, 6, index);
@@ -80,7 +80,7 @@ pub mod instruction {
         out
     }
 
-    /// Insert with Name Reference, of the entry of that age.
+    /// Insert with Name Reference to the entry of this age.
     #[must_use]
     pub fn insert_named(age: usize, value: &[u8]) -> Vec<u8> {
         let mut out = number(0x80, 6, age);
@@ -88,7 +88,7 @@ pub mod instruction {
         out
     }
 
-    /// Duplicate, of the entry of that age.
+    /// Duplicate of the entry of this age.
     #[must_use]
     pub fn duplicate(age: usize) -> Vec<u8> {
         number(0, 5, age)
@@ -113,11 +113,11 @@ pub mod instruction {
     }
 }
 
-/// A section refers to insertions that have not come.
+/// A section refers to insertions that have not arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked;
 
-/// What an encoder has told us. Whatever RFC 9204 forbids it panics about.
+/// The state of a decoder for the server's field sections. Panics on everything that RFC 9204 forbids.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     /// All entries ever inserted, by absolute index; evicted ones are gone.
@@ -127,9 +127,9 @@ pub struct Decoder {
     size: usize,
     capacity: usize,
     max_capacity: usize,
-    /// References that were not acknowledged: the oldest index of each section.
+    /// The oldest referenced index of each unacknowledged section, by stream.
     referenced: HashMap<u64, Vec<usize>>,
-    /// An instruction that is not complete.
+    /// An incomplete instruction.
     rest: Vec<u8>,
 }
 
@@ -149,22 +149,22 @@ impl Decoder {
         }
     }
 
-    /// How many entries were ever inserted.
+    /// Number of entries ever inserted.
     #[must_use]
     pub const fn inserted(&self) -> usize {
         self.inserted
     }
 
-    /// How many entries there are, and how large they count.
+    /// Number of entries in the table, and its size.
     #[must_use]
     pub fn table(&self) -> (usize, usize) {
         (self.entries.len(), self.size)
     }
 
-    /// Follows instructions of the encoder, and gives how many were insertions.
+    /// Executes instructions of the encoder. Returns how many were insertions.
     ///
     /// # Panics
-    /// If one cannot be followed.
+    /// If one is invalid.
     pub fn follow(&mut self, bytes: &[u8]) -> usize {
         let before = self.inserted;
         self.rest.extend_from_slice(bytes);
@@ -241,13 +241,13 @@ impl Decoder {
         self.entries.get(&absolute).expect("an entry").clone()
     }
 
-    /// Decodes a section of a stream. The second part tells whether it is to be acknowledged.
+    /// Decodes a section of a stream. Also returns whether to acknowledge it.
     ///
     /// # Errors
     /// [`Blocked`]
     ///
     /// # Panics
-    /// If it is no section.
+    /// If it is invalid.
     pub fn decode(&mut self, stream: u64, section: &[u8]) -> Result<(Vec<Field>, bool), Blocked> {
         let mut input = Input(section);
         let (required, base) = self.prefix(&mut input);
@@ -277,7 +277,7 @@ impl Decoder {
             0 => 0,
             _ => {
                 assert!(encoded <= 2 * most, "more insertions than there can be");
-                // The latest that can be meant: it is at most as far ahead as the table has entries.
+                // The highest possible count: it is ahead by at most the number of entries that the table can hold.
                 let furthest = self.inserted + most;
                 let back = (furthest % (2 * most) + 1 + 2 * most - encoded) % (2 * most);
                 furthest.checked_sub(back).expect("a number of insertions")
@@ -323,7 +323,7 @@ impl Decoder {
         })
     }
 
-    /// The encoder is told that the oldest section of a stream is decoded.
+    /// Records that the oldest section of a stream was acknowledged.
     pub fn acknowledged(&mut self, stream: u64) {
         if let Some(sections) = self.referenced.get_mut(&stream)
             && !sections.is_empty()
@@ -332,13 +332,13 @@ impl Decoder {
         }
     }
 
-    /// The encoder is told that a stream is given up.
+    /// Records that a stream was cancelled.
     pub fn cancelled(&mut self, stream: u64) {
         self.referenced.remove(&stream);
     }
 }
 
-/// RFC 9204 §3.2.1.
+/// The size of an entry (RFC 9204 §3.2.1).
 fn size((name, value): &Field) -> usize {
     name.len() + value.len() + 32
 }
