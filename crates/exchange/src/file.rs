@@ -12,8 +12,8 @@ use bytes::Bytes;
 use rustix::io::{IoSliceMut, ReadWriteFlags};
 use tokio::task::JoinHandle;
 
-use crate::body::{BodyError, BodySource};
-use crate::temp_file::TempSpace;
+use crate::body_source::{BodyError, BodySource};
+use crate::temp_files::TempSpace;
 
 /// Most bytes per read of the thread pool.
 const COLD_READ: usize = 256 * 1024;

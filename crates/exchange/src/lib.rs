@@ -5,6 +5,7 @@
 //! sends it, *pulling* its [`Body`]. The configuration is turned into an immutable [`Site`] through [`Scope`].
 
 pub mod body;
+mod body_source;
 mod byte_queue;
 mod certificates;
 mod clock;
@@ -27,10 +28,12 @@ mod settings_map;
 mod site;
 mod spool;
 pub mod temp_file;
+mod temp_files;
 mod timers;
 mod worker;
 
-pub use body::{Body, BodyError, BodySource, SpliceSource, Trailers, retained};
+pub use body::{Body, retained};
+pub use body_source::{BodyError, BodySource, SpliceSource, Trailers};
 pub use byte_queue::ByteQueue;
 pub use certificates::{CertificateInfo, Certificates};
 pub use clock::Clock;
@@ -58,7 +61,8 @@ pub use scope::{
 pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
 pub use spool::Spool;
-pub use temp_file::{TempFile, TempFiles, WriteError};
+pub use temp_file::{TempFile, WriteError};
+pub use temp_files::TempFiles;
 pub use timers::{TimedOut, Timer, TimerKey, Timers};
 pub use worker::{
     ConnectionLimits, ExchangeRef, NoTransport, Order, Shared, Worker, WorkerHandle, WorkerTask,

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Bytes, BytesMut};
 
 use crate::ByteQueue;
-use crate::body::BodyError;
+use crate::body_source::BodyError;
 use crate::file::FileRange;
 
 /// The body of a request as its handler sees it.

@@ -5,10 +5,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 
-use crate::body::BodyError;
+use crate::body_source::BodyError;
 use crate::byte_queue::ByteQueue;
 use crate::file::{FileRange, FileReader};
-use crate::temp_file::{TempFile, TempFiles};
+use crate::temp_file::TempFile;
+use crate::temp_files::TempFiles;
 
 /// Fewer bytes than this are not worth a job for a disk thread, unless the end of the file leaves no room for more.
 const LEAST_WRITE: u64 = 64 * 1024;

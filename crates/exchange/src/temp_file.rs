@@ -1,10 +1,10 @@
-//! Temporary files: unnamed, written and closed by the disk threads, with a limit for all together.
+//! A temporary file: unnamed, written and closed by the disk threads.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use rustix::fs::{Mode, OFlags};
@@ -12,36 +12,11 @@ use rustix::io::Errno;
 use tokio::task::JoinHandle;
 
 use crate::byte_queue::ByteQueue;
-use crate::descriptors::{Descriptor, Descriptors};
-use crate::failure_counter::FailureCounter;
 use crate::file::OpenFile;
-use h2o_log::{reason, report};
+use crate::temp_files::{TempFiles, TempSpace};
 
 /// Slices per system call.
 const SLICES: usize = 16;
-
-/// The temporary files of the process.
-#[derive(Debug)]
-pub struct TempFiles {
-    directory: PathBuf,
-    /// `temp-buffer-max-total`: most bytes in all files together.
-    limit: u64,
-    used: AtomicU64,
-    made: AtomicU64,
-    written: AtomicU64,
-    descriptors: Arc<Descriptors>,
-    failures: FailureCounter,
-    refusals: FailureCounter,
-}
-
-/// Space of one temporary file, reserved in [`TempFiles`].
-#[derive(Debug)]
-pub(crate) struct TempSpace {
-    files: Arc<TempFiles>,
-    bytes: AtomicU64,
-    /// Set with the first byte.
-    descriptor: OnceLock<Descriptor>,
-}
 
 /// Bytes that could not be written.
 #[derive(Debug)]
@@ -65,144 +40,12 @@ struct WriteJob {
     task: JoinHandle<Result<Arc<OpenFile>, WriteError>>,
 }
 
-impl Default for TempFiles {
-    fn default() -> Self {
-        Self {
-            directory: PathBuf::from("/tmp"),
-            limit: Self::DEFAULT_LIMIT,
-            used: AtomicU64::new(0),
-            made: AtomicU64::new(0),
-            written: AtomicU64::new(0),
-            descriptors: Arc::default(),
-            failures: FailureCounter::default(),
-            refusals: FailureCounter::default(),
-        }
-    }
-}
-
-impl TempFiles {
-    /// Default of `temp-buffer-max-total`, in bytes.
-    pub const DEFAULT_LIMIT: u64 = 8 << 30;
-
-    /// Files in `directory` with at most `limit` bytes together; 0: no files.
-    #[must_use]
-    pub fn new(directory: PathBuf, limit: u64) -> Self {
-        Self {
-            directory,
-            limit,
-            ..Self::default()
-        }
-    }
-
-    /// Counts the files among `descriptors`.
-    #[must_use]
-    pub fn counted(self, descriptors: &Arc<Descriptors>) -> Self {
-        Self {
-            descriptors: Arc::clone(descriptors),
-            ..self
-        }
-    }
-
-    /// Most bytes in all files together.
-    #[must_use]
-    pub const fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    /// Bytes reserved for the open files.
-    #[must_use]
-    pub fn used(&self) -> u64 {
-        self.used.load(Relaxed)
-    }
-
-    /// Number of files created.
-    #[must_use]
-    pub fn made(&self) -> u64 {
-        self.made.load(Relaxed)
-    }
-
-    /// Number of bytes written.
-    #[must_use]
-    pub fn written(&self) -> u64 {
-        self.written.load(Relaxed)
-    }
-
-    /// Number of failed writes.
-    #[must_use]
-    pub fn failures(&self) -> u64 {
-        self.failures.counted()
-    }
-
-    /// Number of writes refused because of [`TempFiles::limit`].
-    #[must_use]
-    pub fn refusals(&self) -> u64 {
-        self.refusals.counted()
-    }
-
-    /// Reserves `bytes` more. Returns false if the limit does not allow it.
-    fn reserve(&self, bytes: u64) -> bool {
-        let grown = self.used.fetch_update(Relaxed, Relaxed, |used| {
-            used.checked_add(bytes).filter(|used| *used <= self.limit)
-        });
-        if grown.is_err() && self.limit > 0 && self.refusals.count() {
-            report!(
-                warning,
-                "temp-buffer-max-total is reached: temporary files hold {} of {} bytes, {bytes} more do not fit; backends wait for slow clients, and request bodies that need a file get 503",
-                self.used(),
-                self.limit
-            );
-        }
-        grown.is_ok()
-    }
-
-    fn note_failure(&self, error: &io::Error) {
-        if self.failures.count() {
-            report!(
-                warning,
-                "failed to write a temporary file in {} (temp-buffer-path): {}",
-                self.directory.display(),
-                reason(error)
-            );
-        }
-    }
-}
-
-impl TempSpace {
-    /// Reserves space for a file of `bytes` bytes. Returns false if the limit does not allow it.
-    fn grow_to(&self, bytes: u64) -> bool {
-        let had = self.bytes.load(Relaxed);
-        if bytes <= had {
-            return true;
-        }
-        let has_descriptor = self.descriptor.get().is_some()
-            || (self.files.limit > 0)
-                .then(|| self.files.descriptors.open())
-                .flatten()
-                .is_some_and(|descriptor| self.descriptor.set(descriptor).is_ok());
-        let has_room = has_descriptor && self.files.reserve(bytes - had);
-        if has_room {
-            self.bytes.store(bytes, Relaxed);
-        }
-        has_room
-    }
-}
-
-impl Drop for TempSpace {
-    fn drop(&mut self) {
-        self.files.used.fetch_sub(*self.bytes.get_mut(), Relaxed);
-    }
-}
-
 impl TempFile {
     /// A file that is created with its first bytes.
     #[must_use]
     pub fn new(files: &Arc<TempFiles>) -> Self {
         Self {
-            space: Arc::new(TempSpace {
-                files: Arc::clone(files),
-                bytes: AtomicU64::new(0),
-                descriptor: OnceLock::new(),
-            }),
+            space: Arc::new(TempSpace::new(files)),
             file: None,
             write: None,
         }
@@ -267,13 +110,12 @@ impl TempFile {
         });
         Poll::Ready(match result {
             Ok(file) => {
-                let written = &self.space.files.written;
-                written.fetch_add(bytes as u64, Relaxed);
+                self.space.note_written(bytes);
                 self.file = Some(file);
                 Ok(bytes)
             }
             Err(unwritten) => {
-                self.space.files.note_failure(&unwritten.error);
+                self.space.note_failure(&unwritten.error);
                 Err(unwritten)
             }
         })
@@ -285,8 +127,8 @@ fn open(file: Option<Arc<OpenFile>>, space: Arc<TempSpace>) -> io::Result<Arc<Op
     match file {
         Some(file) => Ok(file),
         None => {
-            let fd = create(&space.files.directory)?;
-            space.files.made.fetch_add(1, Relaxed);
+            let fd = create(space.directory())?;
+            space.note_created();
             Ok(OpenFile::temporary(fd, space))
         }
     }

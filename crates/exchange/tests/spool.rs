@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use h2o_exchange::Spool;
-use h2o_exchange::temp_file::TempFiles;
+use h2o_exchange::TempFiles;
 
 /// What a state or a call does to a spool that spills into these files.
 type Act = fn(&mut Case);

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use h2o_exchange::ByteQueue;
-use h2o_exchange::temp_file::{TempFile, TempFiles};
+use h2o_exchange::{TempFile, TempFiles};
 
 fn queue(bytes: &[u8]) -> ByteQueue {
     let mut queue = ByteQueue::default();

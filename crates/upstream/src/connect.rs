@@ -12,8 +12,9 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::backend_choice::BackendChoice;
 use crate::balancer::InUse;
 use crate::failure::FailureCause;
+use crate::plain_stream::PlainStream;
 use crate::pool::LocalState;
-use crate::stream::{PlainStream, UpstreamStream};
+use crate::stream::UpstreamStream;
 use crate::tls_stream::{TlsScratch, TlsStream};
 use crate::{BackendHost, BackendUrl, Failure, NameOrigin, Resolver, Upstream, connect_error_text};
 

@@ -15,7 +15,7 @@ use h2o_exchange::{Timer, Worker};
 use h2o_log::report;
 
 use crate::local_upstream::LocalUpstream;
-use crate::stream::IdleState;
+use crate::plain_stream::IdleState;
 
 /// Shortest interval between sweeps (H2O compatibility: H2O sweeps once per second).
 const SWEEP: Duration = Duration::from_secs(1);

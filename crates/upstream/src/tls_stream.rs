@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use h2o_tls::{ClientConnection, OutputBuffer, PlainSink, Progress, TlsError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::stream::PlainStream;
+use crate::plain_stream::PlainStream;
 
 /// Most bytes per read, and per call of encryption.
 const PIECE: usize = 64 * 1024;

@@ -6,6 +6,7 @@
 //! §8.1). If that memory is full, or several servers share ticket keys, tickets are encrypted sessions without early
 //! data.
 
+mod binding;
 mod session_cache;
 mod ticket_file;
 mod tickets;
@@ -17,14 +18,11 @@ use h2o_exchange::{Resources, Scope};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
 use crate::clock::unix_now;
+pub(crate) use crate::resumption::binding::Binding;
 use crate::resumption::session_cache::SessionCache;
 use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
 pub use crate::resumption::tickets::QuicSecret;
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
-
-/// A digest of the certificates and client authorities of an `ssl` mapping. A session can be resumed only under the
-/// same digest (RFC 8446 §4.6.1): client authentication must not carry over to a host with other authorities.
-pub(crate) type Binding = [u8; 32];
 
 /// Length of the identifiers that rustls gives to cached sessions; encrypted tickets are longer.
 const KEPT_TICKET_LEN: usize = 32;

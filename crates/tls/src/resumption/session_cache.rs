@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::resumption::Binding;
+use crate::resumption::binding::Binding;
 
 /// Most sessions, and most bytes of all together: a session with a client's certificate chain is large.
 const MAX_SESSIONS: usize = 20_480;

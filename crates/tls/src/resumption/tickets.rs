@@ -10,7 +10,7 @@ use aws_lc_rs::{hmac, rand};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::resumption::Binding;
+use crate::resumption::binding::Binding;
 
 const NAME_LEN: usize = 16;
 const IV_LEN: usize = 16;

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2o_exchange::{BodyError, BodySource, Trailers};
 
-use super::call::OwnedStream;
+use super::owned_stream::OwnedStream;
 use super::stream::{Response, Stream, StreamFailure};
 use crate::read_ahead::Origin;
 

@@ -6,31 +6,14 @@ use std::task::{Context, Poll};
 
 use h2o_exchange::{Body, RequestBody, Trace};
 use h2o_http::{Headers, Method, RequestHead, StatusCode};
-use h2o_http2::StreamKey;
 
 use super::body::ResponseBody;
 use super::connection::Connection;
+use super::owned_stream::OwnedStream;
 use super::stream::{Head, Response, StreamFailure, TimedTrace};
 use crate::balancer::InUse;
 use crate::read_ahead::{self, Buffering};
 use crate::{Failure, FailureCause, OnInformational, Protocol, Reply};
-
-/// A stream with its owner. Dropping this before the end cancels the stream (RFC 9113 §5.4.2).
-pub(super) struct OwnedStream {
-    pub(super) connection: Rc<Connection>,
-    pub(super) key: StreamKey,
-    /// Counts the request for the balancer.
-    in_use: Option<InUse>,
-}
-
-impl Drop for OwnedStream {
-    fn drop(&mut self) {
-        self.connection
-            .state
-            .borrow_mut()
-            .on_owner_dropped(self.key);
-    }
-}
 
 /// A request that was begun.
 pub(crate) struct Request {

@@ -14,6 +14,7 @@ mod body;
 mod call;
 mod connection;
 mod driver;
+mod owned_stream;
 mod receiving;
 mod send_request;
 mod sending;

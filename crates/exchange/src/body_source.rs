@@ -1,0 +1,100 @@
+//! Bodies that are generated while they are pulled.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2o_http::Headers;
+
+/// Why a body ended early. The response can only be truncated then.
+#[derive(Debug)]
+pub enum BodyError {
+    /// A file could not be read, or was shorter than announced.
+    Local(io::Error),
+    /// The origin of the body failed; the text is for the error log.
+    Failed(String),
+}
+
+impl BodyError {
+    /// A file ended before the announced length.
+    #[must_use]
+    pub fn file_shrunk() -> Self {
+        Self::Local(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the file became shorter while it was being sent",
+        ))
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(error) => error.fmt(f),
+            Self::Failed(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for BodyError {}
+
+/// A body generated while it is pulled.
+pub trait BodySource {
+    /// The next piece, of at most `max` bytes (`max` is at least 1); `None` at the end.
+    ///
+    /// # Errors
+    /// [`BodyError`] if the body cannot be completed; it is not polled again.
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>>;
+
+    /// The trailers (RFC 9110 §6.5). Called by engines that can send them, after the end of the body or the last byte
+    /// of an announced length. A source that wraps another one without changing its bytes must forward this call.
+    fn trailers(&mut self) -> Trailers {
+        Trailers::None
+    }
+
+    /// Called while the client takes no data. The source may read ahead and buffer, within its own limits, so that a
+    /// slow client does not occupy a backend. Wakes the caller when another call can make progress. A source that wraps
+    /// another one must forward this call.
+    fn poll_ahead(&mut self, _: &mut Context<'_>) {}
+
+    /// Bytes of memory held, for `max-memory`. Queried after each turn of the connection. A source whose memory grows
+    /// between turns wakes the caller of [`BodySource::poll_ahead`].
+    fn retained(&self) -> usize;
+
+    /// The source as one that the kernel can move by `splice`, if the next bytes are available unmodified in a socket.
+    /// `None` if they must be read by [`BodySource::poll_next`]; that may change during a response.
+    fn splice(&mut self) -> Option<&mut dyn SpliceSource> {
+        None
+    }
+}
+
+/// A body that the kernel can move from socket to socket.
+pub trait SpliceSource {
+    /// Moves up to `max` bytes of the body into `pipe`, which is empty. Returns how many: at least one.
+    ///
+    /// # Errors
+    /// [`BodyError`] if the body cannot be completed; it is not polled again.
+    fn poll_splice(
+        &mut self,
+        context: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        max: usize,
+    ) -> Poll<Result<usize, BodyError>>;
+}
+
+/// Trailers of a response.
+#[derive(Debug, Default)]
+pub enum Trailers {
+    /// None.
+    #[default]
+    None,
+    /// Known once [`BodySource::poll_next`] has reported the end.
+    Unknown,
+    /// These fields, returned once.
+    Fields(Headers),
+}

@@ -1,0 +1,191 @@
+//! The space of temporary files: a limit for all together.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use h2o_log::{reason, report};
+
+use crate::descriptors::{Descriptor, Descriptors};
+use crate::failure_counter::FailureCounter;
+
+/// The temporary files of the process.
+#[derive(Debug)]
+pub struct TempFiles {
+    directory: PathBuf,
+    /// `temp-buffer-max-total`: most bytes in all files together.
+    limit: u64,
+    used: AtomicU64,
+    made: AtomicU64,
+    written: AtomicU64,
+    descriptors: Arc<Descriptors>,
+    pub(crate) failures: FailureCounter,
+    refusals: FailureCounter,
+}
+
+/// Space of one temporary file, reserved in [`TempFiles`].
+#[derive(Debug)]
+pub(crate) struct TempSpace {
+    files: Arc<TempFiles>,
+    bytes: AtomicU64,
+    /// Set with the first byte.
+    descriptor: OnceLock<Descriptor>,
+}
+
+impl Default for TempFiles {
+    fn default() -> Self {
+        Self {
+            directory: PathBuf::from("/tmp"),
+            limit: Self::DEFAULT_LIMIT,
+            used: AtomicU64::new(0),
+            made: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            descriptors: Arc::default(),
+            failures: FailureCounter::default(),
+            refusals: FailureCounter::default(),
+        }
+    }
+}
+
+impl TempFiles {
+    /// Default of `temp-buffer-max-total`, in bytes.
+    pub const DEFAULT_LIMIT: u64 = 8 << 30;
+
+    /// Files in `directory` with at most `limit` bytes together; 0: no files.
+    #[must_use]
+    pub fn new(directory: PathBuf, limit: u64) -> Self {
+        Self {
+            directory,
+            limit,
+            ..Self::default()
+        }
+    }
+
+    /// Counts the files among `descriptors`.
+    #[must_use]
+    pub fn counted(self, descriptors: &Arc<Descriptors>) -> Self {
+        Self {
+            descriptors: Arc::clone(descriptors),
+            ..self
+        }
+    }
+
+    /// Most bytes in all files together.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Bytes reserved for the open files.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Number of files created.
+    #[must_use]
+    pub fn made(&self) -> u64 {
+        self.made.load(Relaxed)
+    }
+
+    /// Number of bytes written.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written.load(Relaxed)
+    }
+
+    /// Number of failed writes.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failures.counted()
+    }
+
+    /// Number of writes refused because of [`TempFiles::limit`].
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.refusals.counted()
+    }
+
+    /// Reserves `bytes` more. Returns false if the limit does not allow it.
+    fn reserve(&self, bytes: u64) -> bool {
+        let grown = self.used.fetch_update(Relaxed, Relaxed, |used| {
+            used.checked_add(bytes).filter(|used| *used <= self.limit)
+        });
+        if grown.is_err() && self.limit > 0 && self.refusals.count() {
+            report!(
+                warning,
+                "temp-buffer-max-total is reached: temporary files hold {} of {} bytes, {bytes} more do not fit; backends wait for slow clients, and request bodies that need a file get 503",
+                self.used(),
+                self.limit
+            );
+        }
+        grown.is_ok()
+    }
+
+    fn note_failure(&self, error: &io::Error) {
+        if self.failures.count() {
+            report!(
+                warning,
+                "failed to write a temporary file in {} (temp-buffer-path): {}",
+                self.directory.display(),
+                reason(error)
+            );
+        }
+    }
+}
+
+impl TempSpace {
+    /// No space yet.
+    pub(crate) fn new(files: &Arc<TempFiles>) -> Self {
+        Self {
+            files: Arc::clone(files),
+            bytes: AtomicU64::new(0),
+            descriptor: OnceLock::new(),
+        }
+    }
+
+    /// The directory of the file.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.files.directory
+    }
+
+    /// Counts the file.
+    pub(crate) fn note_created(&self) {
+        self.files.made.fetch_add(1, Relaxed);
+    }
+
+    /// Counts bytes written to the file.
+    pub(crate) fn note_written(&self, bytes: usize) {
+        self.files.written.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Counts a failure to write, and logs it now and then.
+    pub(crate) fn note_failure(&self, error: &io::Error) {
+        self.files.note_failure(error);
+    }
+
+    /// Reserves space for a file of `bytes` bytes. Returns false if the limit does not allow it.
+    pub(crate) fn grow_to(&self, bytes: u64) -> bool {
+        let had = self.bytes.load(Relaxed);
+        if bytes <= had {
+            return true;
+        }
+        let has_descriptor = self.descriptor.get().is_some()
+            || (self.files.limit > 0)
+                .then(|| self.files.descriptors.open())
+                .flatten()
+                .is_some_and(|descriptor| self.descriptor.set(descriptor).is_ok());
+        let has_room = has_descriptor && self.files.reserve(bytes - had);
+        if has_room {
+            self.bytes.store(bytes, Relaxed);
+        }
+        has_room
+    }
+}
+
+impl Drop for TempSpace {
+    fn drop(&mut self) {
+        self.files.used.fetch_sub(*self.bytes.get_mut(), Relaxed);
+    }
+}
