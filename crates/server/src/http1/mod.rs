@@ -22,11 +22,11 @@ use crate::setup::Setup;
 use reading::{DISCARD_TIME, Discarding, Input};
 use streams::Http1Streams;
 
-/// Bytes of a response's body sent before other connections get their turn.
+/// Bytes of one response's body sent before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
-/// Bytes of bodies sent behind heads, whichever requests they belong to, before other connections get their turn.
+/// Bytes of the bodies of all requests sent before other connections run.
 const TURN_BYTES: usize = per_turn(1024 * 1024);
-/// Pipelined requests of one connection before others get their turn.
+/// Pipelined requests answered before other connections run.
 const TURN_REQUESTS: usize = 32;
 
 /// The HTTP/1 side of a connection.
@@ -34,15 +34,15 @@ pub(crate) struct Http1 {
     /// One request at a time, in [`SlotId::ONLY`].
     requests: Requests,
     streams: Http1Streams,
-    /// The response has come before all of the request's body, the rest of which is read and dropped.
+    /// Present while the rest of a request's body is dropped, after its response.
     discarding: Option<Discarding>,
-    /// What the connection continues as.
+    /// The driver of HTTP/2, if the connection continues with it.
     successor: Option<Box<Http2>>,
-    /// Bytes that have left.
+    /// Bytes that the socket has taken.
     written: u64,
-    /// What the kernel had not got rid of when the socket took no more, or the write timer last fired.
+    /// Unacknowledged bytes in the kernel when the socket was full, or when the write timer fired last.
     unacknowledged: usize,
-    /// When the paces of the request in progress are to be looked at.
+    /// When to check whether the client is fast enough.
     look_at: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ impl Http1 {
         }
     }
 
-    /// Takes all steps that are possible now.
+    /// Does everything that is possible now.
     pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
         let owned = !turn.connection.input.is_empty();
         let mut buffer = if owned {
@@ -93,14 +93,14 @@ impl Http1 {
         flow
     }
 
-    /// The connection in its next protocol version, if that is why it ended.
+    /// The driver of HTTP/2, if the connection continues with it.
     pub(crate) fn take_successor(&mut self) -> Option<Box<Http2>> {
         self.successor.take()
     }
 
     fn run_woken(&mut self, turn: &mut Turn<'_>) -> Flow {
         let is_running = self.requests.stage(SlotId::ONLY) == Stage::Running;
-        // No client is there to be answered: what the handler holds, such as a connection to a backend, goes with it.
+        // The client is gone: free what the handler holds, such as a connection to a backend.
         if is_running && turn.connection.io.is_broken() {
             return Flow::Close;
         }
@@ -108,7 +108,7 @@ impl Http1 {
         self.send_output(turn)
     }
 
-    /// Sends what a step has written.
+    /// Sends the output of a step.
     fn send_output(&mut self, turn: &mut Turn<'_>) -> Flow {
         if !turn.out.is_empty() {
             if turn.send().is_err() {
@@ -167,7 +167,7 @@ impl Http1 {
         self.receive_head(turn, input)
     }
 
-    /// Sends as much of a body as the socket takes, within this connection's turn.
+    /// Sends as much of a body as the socket takes, up to [`SEND_TURN`].
     fn pump(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
         let mut sent = 0;
         let pulled = loop {
@@ -199,7 +199,7 @@ impl Http1 {
                     }
                 }
                 Some(pulled @ (Pulled::Waiting | Pulled::Blocked)) => break pulled,
-                // The body could not be completed.
+                // The body cannot be completed.
                 None => {
                     self.report_written(turn, false);
                     return Flow::Continue;
@@ -217,7 +217,7 @@ impl Http1 {
         }
     }
 
-    /// Tells the engine what has left. `is_blocked`: the socket takes no more.
+    /// Tells the engine how much the socket has taken. `is_blocked`: it is full.
     fn report_written(&mut self, turn: &mut Turn<'_>, is_blocked: bool) {
         let io = &mut turn.connection.io;
         let written = io.take_written();
@@ -231,7 +231,7 @@ impl Http1 {
         }
     }
 
-    /// The response has left as a whole.
+    /// Ends the request: the socket has taken the whole response.
     fn finish(&mut self, turn: &mut Turn<'_>) -> Flow {
         self.requests
             .on_flushed(&mut self.streams, turn, SlotId::ONLY);
@@ -249,7 +249,7 @@ impl Http1 {
         Flow::Continue
     }
 
-    /// The connection continues with its next request, if there may be one.
+    /// Prepares for the next request, if there may be one.
     fn turn_to_next(&mut self, now: Instant) {
         let engine = &mut self.streams.engine;
         self.streams.lingers |= !engine.is_body_done();
@@ -259,7 +259,7 @@ impl Http1 {
         }
     }
 
-    /// Requests that are not answered at once are looked at from time to time.
+    /// Sets when to check the client of a request that is not over.
     #[inline]
     fn plan_look(&mut self, now: Instant) {
         let is_timed = !self.streams.engine.is_tunnel();
@@ -271,7 +271,7 @@ impl Http1 {
         }
     }
 
-    /// Whether the client sends the body of its request, and takes that of the response, as fast as it has to.
+    /// Whether the client is fast enough, in both directions.
     fn keeps_up(&mut self, turn: &Turn<'_>) -> bool {
         let now = turn.now;
         let Some(rate) = self.requests.client_rate(SlotId::ONLY) else {
@@ -339,7 +339,8 @@ impl Http1 {
         let is_first = TimeLimit::Head {
             first_request: true,
         };
-        // Browsers open connections that they never use: these leave no line in the log (H2O compatibility: nor do they there).
+        // A connection without a request leaves no line in the access log: browsers open many. H2O compatibility: H2O logs
+        // none, too.
         if passed == is_first && !has_request {
             let exchange = turn.context.worker.spare_exchange();
             self.begin_unparsed(turn, &exchange);
@@ -350,8 +351,8 @@ impl Http1 {
         Flow::Close
     }
 
-    /// The kernel holds a good deal of what was written; a client that takes it makes progress although the socket does not
-    /// report each byte.
+    /// Counts data that the client has acknowledged as progress: the kernel buffers much, and the socket reports only free
+    /// space.
     fn see_progress(&mut self, turn: &Turn<'_>) {
         let stage = self.requests.stage(SlotId::ONLY);
         if matches!(stage, Stage::Sending | Stage::Flushing) {
@@ -365,7 +366,7 @@ impl Http1 {
         }
     }
 
-    /// The response in progress, if there is one, is the last of the connection.
+    /// Makes the response in progress the last one of the connection.
     pub(crate) const fn shut_down(&mut self) {
         self.streams.engine.shut_down();
     }
@@ -382,7 +383,7 @@ impl Http1 {
         self.streams.is_closing || self.streams.engine.is_shutting_down()
     }
 
-    /// Whether the client must get to see the last bytes, and may still send some.
+    /// Whether to read on after the last response, so that a client that still sends gets to see it.
     pub(crate) const fn lingers(&self) -> bool {
         self.streams.lingers
     }

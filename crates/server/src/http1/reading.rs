@@ -1,4 +1,4 @@
-//! The request side: heads, bodies as there is room for them, and what is left of a body behind its response.
+//! Receives request heads and bodies, and drops the rest of a body after its response.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,27 +15,28 @@ use crate::request::Pending;
 use crate::request::routing;
 use crate::request::{Arrived, BodyRoom, Requests, SlotId};
 
-/// Bytes of a body that are read and dropped behind a response, and for how long: the connection can then be used again.
+/// Bytes of a body that are read and dropped after the response, so that the connection can be used again, and the time limit
+/// for that.
 pub(super) const MAX_DISCARDED: u64 = 64 * 1024;
 pub(super) const DISCARD_TIME: Duration = Duration::from_secs(30);
-/// Bytes received from one connection before others get their turn.
+/// Bytes received from one connection before other connections run.
 const READ_TURN: usize = per_turn(1024 * 1024);
 
-/// Received bytes with the position of the first one not taken, and what was done in this turn.
+/// Received bytes, and what was done in this turn.
 pub(super) struct Input<'a> {
     buffer: &'a mut Vec<u8>,
     pub(super) at: usize,
     received: usize,
     /// Requests that were answered.
     pub(super) finished: usize,
-    /// Bytes of bodies that were sent behind heads, whichever requests they belong to.
+    /// Bytes of bodies that were sent, of all requests.
     pub(super) sent: usize,
 }
 
-/// A body that no handler wants any more, in the way of the next request.
+/// A body that is dropped to get to the next request.
 #[derive(Clone, Copy)]
 pub(super) struct Discarding {
-    /// Bytes of the body that had come with the response.
+    /// Bytes of the body received when the response was complete.
     pub(super) before: u64,
     pub(super) until: Instant,
 }
@@ -51,7 +52,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Receives more bytes behind those not taken yet.
+    /// Appends more received bytes.
     fn fill(&mut self, turn: &mut Turn<'_>) -> Flow {
         if self.at == self.buffer.len() {
             self.buffer.clear();
@@ -69,7 +70,7 @@ impl<'a> Input<'a> {
         let came = self.buffer.len() - had;
         self.received += came;
         match read {
-            // What is still incomplete got few bytes: a client that drips pays for it.
+            // Few bytes that complete nothing: the client drips.
             Ok(Read::Data) if had > 0 => match turn.pay_for_fragment(came) {
                 Ok(()) => Flow::Continue,
                 Err(_) => Flow::Close,
@@ -135,7 +136,7 @@ impl Http1 {
                 Flow::Close
             }
             Ok(Received::Data { .. } | Received::BodyEnd { .. }) => {
-                // They belong to a request.
+                // The engine reports these only within a request.
                 debug_assert!(false, "an event without a request");
                 Flow::Close
             }
@@ -147,7 +148,7 @@ impl Http1 {
             Err(error) => {
                 self.begin_unparsed(turn, &spare);
                 if !spare.borrow().request.target().is_empty() {
-                    // Understood, and refused for what it asks: its line is logged.
+                    // Well-formed, but refused: route it for its log line.
                     let listener = &turn.connection.listener;
                     routing::route(&mut spare.borrow_mut(), listener);
                 }
@@ -157,7 +158,7 @@ impl Http1 {
         }
     }
 
-    /// Moves the body of the request in progress from the socket to the table, as long as it wants more.
+    /// Moves the request's body from the socket to the table while there is space.
     pub(super) fn read_body(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
         let Some(exchange) = self.requests.exchange(SlotId::ONLY).map(Rc::clone) else {
             return Flow::Wait;
@@ -196,7 +197,7 @@ impl Http1 {
                     match input.fill(turn) {
                         Flow::Continue => {}
                         Flow::Wait => break,
-                        // The client may still listen: the handler decides what becomes of the tunnel.
+                        // The client may still read: the handler decides when the tunnel ends.
                         Flow::Close if requests.has_tunnel() && turn.connection.io.has_ended() => {
                             streams.engine.recv_end();
                             requests.on_data(streams, turn, SlotId::ONLY, &[], true);
@@ -236,7 +237,7 @@ impl Http1 {
         }
     }
 
-    /// Reads and drops a body that no handler wants any more: where it is not long the connection can be used again.
+    /// Reads and drops the rest of a body, so that the connection can be used again.
     pub(super) fn discard(
         &mut self,
         turn: &mut Turn<'_>,

@@ -1,4 +1,4 @@
-//! Requests that are wrong, and answers that the engine writes by itself.
+//! Refuses malformed requests. The engine writes most of these responses by itself.
 
 use h2o_exchange::{ExchangeRef, Protocol, Response, Timings};
 use h2o_http::StatusCode;
@@ -9,7 +9,7 @@ use crate::flow::{Flow, Turn};
 use crate::request::SlotId;
 use crate::request::routing;
 
-/// The answer to requests in clear text on a listener with TLS.
+/// The response to a request in clear text on a TLS listener.
 const CLEAR_TEXT: Answer = Answer::Respond {
     status: StatusCode::BAD_REQUEST,
     reason: "Bad Request",
@@ -17,16 +17,16 @@ const CLEAR_TEXT: Answer = Answer::Respond {
 };
 
 impl Http1 {
-    /// Answers a client that speaks clear text where TLS is expected, whatever it asks for.
+    /// Answers a client that sent clear text where TLS is expected.
     pub(crate) fn refuse_clear_text(&mut self, turn: &mut Turn<'_>) {
         let exchange = turn.context.worker.spare_exchange();
         self.begin_unparsed(turn, &exchange);
         self.requests.enter(SlotId::ONLY, exchange);
-        // If it cannot be sent, the next step finds the connection closed.
+        // If sending fails, the next step finds the connection closed.
         let _ = self.refuse_with(turn, CLEAR_TEXT);
     }
 
-    /// Answers a request that is wrong, and closes.
+    /// Answers a malformed request, and closes the connection.
     pub(super) fn refuse(&mut self, turn: &mut Turn<'_>, error: PeerError) -> Flow {
         match error.answer() {
             Answer::Respond {
@@ -44,7 +44,7 @@ impl Http1 {
         }
     }
 
-    /// Answers a request that cannot be understood, without handlers and filters, and closes.
+    /// Answers a request that cannot be parsed, without handlers and filters, and closes the connection.
     fn refuse_with(&mut self, turn: &mut Turn<'_>, answer: Answer) -> Flow {
         self.streams.engine.error_response(
             answer,
@@ -59,13 +59,13 @@ impl Http1 {
             return Flow::Continue;
         };
         if turn.out.is_empty() {
-            // A response has begun. It is sent to its end.
+            // A response has begun, and is completed.
             return Flow::Continue;
         }
         turn.context.worker.counters.count_status(status);
         if let Some(exchange) = self.requests.exchange(SlotId::ONLY) {
             let exchange = &mut *exchange.borrow_mut();
-            // HEAD: the text is left out.
+            // The response to HEAD has no text.
             let body_len = if turn.out.ends_with(body.as_bytes()) {
                 body.len()
             } else {
@@ -81,7 +81,7 @@ impl Http1 {
         self.send_output(turn)
     }
 
-    /// Makes `exchange` one for a request that was never understood, for the log.
+    /// Begins the exchange of a request that could not be parsed, for its log line.
     pub(super) fn begin_unparsed(&self, turn: &mut Turn<'_>, exchange: &ExchangeRef) {
         let info = turn.connection.info();
         let context = turn.context;

@@ -1,4 +1,4 @@
-//! Bodies that go from a backend's socket to a client's by way of a pipe, within the kernel (`splice(2)`).
+//! Moves bodies from a backend's socket to the client's within the kernel, through a pipe (`splice(2)`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,12 +12,12 @@ use crate::event::pipes::{Pipe, Pipes};
 use crate::flow::Turn;
 use crate::request::Pulled;
 
-/// A body for a connection that sends its bytes as they are.
+/// A body that is sent without chunks or encryption by this process.
 pub(super) struct Splicing {
-    /// Present from the first bytes that were spliced.
+    /// Present from the first spliced bytes on.
     pipe: Option<Pipe>,
     pipes: Rc<Pipes>,
-    /// Whether there was no pipe to be had: the rest is copied.
+    /// Whether no pipe was available: the rest is copied.
     copies: bool,
 }
 
@@ -48,7 +48,7 @@ impl Splicing {
         }
     }
 
-    /// Moves the next piece, where the source can do that. `None`: it is to be copied.
+    /// Moves the next piece within the kernel. `None`: it must be copied.
     pub(super) fn send(
         &mut self,
         turn: &mut Turn<'_>,
@@ -62,7 +62,7 @@ impl Splicing {
                 return Ok(Some(Pulled::Blocked));
             };
             pipe.held -= sent;
-            // The length is known, so there are no chunks: this only counts.
+            // The length is known, so there are no chunks: the engine only counts.
             let counted = engine.begin_data(sent, &mut Vec::new());
             debug_assert_eq!(counted, sent, "a backend's content has its length");
             return Ok(Some(Pulled::Data {

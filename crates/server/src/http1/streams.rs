@@ -1,4 +1,4 @@
-//! The one stream of HTTP/1 at a time, as the request table uses it.
+//! [`Streams`] of HTTP/1, which has one stream at a time.
 
 use std::io;
 use std::rc::Rc;
@@ -20,20 +20,19 @@ use crate::request::{
 };
 use crate::setup::Setup;
 
-/// Bytes of a body turned into records or chunks at once. What a client that does not read makes the server hold is this much at
-/// most.
+/// Bytes of a body per TLS write or chunk. The server holds no more for a client that does not read.
 const PIECE: usize = 48 * 1024;
-/// Bytes sent by one `sendfile`. The page cache is probed in these steps.
+/// Bytes per `sendfile`, and per check of the page cache.
 const FILE_PIECE: usize = 512 * 1024;
-/// Bodies up to this size are copied behind the head, so that both leave in one piece.
+/// Bodies up to this size are copied behind the head and sent with it.
 const INLINE: usize = 8 * 1024;
 
-/// The engine of a connection, with what becomes of the connection behind the current request.
+/// The engine of a connection, and what happens to the connection after the current request.
 pub(super) struct Http1Streams {
     pub(super) engine: ServerConnection,
-    /// How the body of the current response is delimited.
+    /// Delimiter of the current response's body.
     mode: BodyMode,
-    /// Present while the body of the response may go from socket to socket within the kernel.
+    /// Present if the body may be moved within the kernel.
     splicing: Option<Splicing>,
     /// Whether the rest of the request's body is read and dropped.
     pub(super) drops_body: bool,
@@ -41,7 +40,7 @@ pub(super) struct Http1Streams {
     pub(super) is_closing: bool,
     /// Whether the connection is to end at once.
     pub(super) is_over: bool,
-    /// The client was refused, or sends more than is read: it must get to see the last bytes of the response.
+    /// Whether to read on after the last response: the client was refused, or sends more than is read.
     pub(super) lingers: bool,
 }
 
@@ -58,7 +57,7 @@ impl Http1Streams {
         }
     }
 
-    /// Moves the next piece of a body to the client: a file by `sendfile`, a backend's socket by `splice`, where possible.
+    /// Sends the next piece of a body: of a file by `sendfile`, from a backend's socket by `splice`, if possible.
     pub(super) fn pull(
         &mut self,
         content: &mut Content,
@@ -95,7 +94,7 @@ impl Http1Streams {
         content.pull(self, turn, SlotId::ONLY, PIECE, task)
     }
 
-    /// The socket has failed, or the body's source.
+    /// Handles a failure of the socket or of the body's source.
     fn on_io_error(&mut self, error: TransferError) -> Result<Pulled, BodyError> {
         match error {
             TransferError::Socket => {
@@ -106,8 +105,8 @@ impl Http1Streams {
         }
     }
 
-    /// Has the kernel copy from the page cache to the socket. `None`: the file has to be read first. `Some(None)`: the socket
-    /// takes no more for now.
+    /// Has the kernel copy from the page cache to the socket. `None`: the file must be read first. `Some(None)`: the socket is
+    /// full.
     fn send_file(
         &mut self,
         turn: &mut Turn<'_>,
@@ -124,7 +123,7 @@ impl Http1Streams {
             Ok(None) => Ok(Some(None)),
             Ok(Some(0)) => Err(BodyError::file_shrunk()),
             Ok(Some(sent)) => {
-                // A file's length is known, so there are no chunks: this only counts.
+                // The length of a file is known, so there are no chunks: the engine only counts.
                 let counted = self.engine.begin_data(sent, &mut Vec::new());
                 debug_assert_eq!(
                     counted, sent,
@@ -137,12 +136,12 @@ impl Http1Streams {
                 self.is_over = true;
                 Ok(Some(None))
             }
-            // The disk's, then.
+            // The error is of the file.
             Err(error) => Err(BodyError::Local(error)),
         }
     }
 
-    /// Sends a body right behind its head if that is better than to have it pulled, and returns its length.
+    /// Sends a short body together with its head, and returns its length. `None`: the body is to be pulled.
     fn send_at_once(&mut self, turn: &mut Turn<'_>, body: &mut Body) -> Option<usize> {
         match body {
             Body::Bytes(bytes) if bytes.len() <= INLINE => {
@@ -163,7 +162,7 @@ impl Http1Streams {
                 }
                 return Some(len);
             }
-            // In chunks, or with another length than the file's: as any other stream.
+            // Chunked, or of another length than the file: treat it as a stream.
             Body::File(range) if self.mode != BodyMode::Identity(range.len) => {
                 *body = Body::Stream(Box::new(FileReader::new(range.clone())));
             }
@@ -178,13 +177,13 @@ impl Http1Streams {
         None
     }
 
-    /// Whether more of a body is known to come than is worth being read for the sake of the next request.
+    /// Whether the rest of the request's body is too long to be dropped for the next request.
     pub(super) fn is_rest_long(&self) -> bool {
         (self.engine.body_left()).is_some_and(|left| left > MAX_DISCARDED)
     }
 }
 
-/// Whether `sendfile` has failed because of the socket, and not of the disk.
+/// Whether `sendfile` has failed because of the socket, not of the file.
 fn is_of_socket(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -282,7 +281,7 @@ impl Streams for Http1Streams {
 
     fn send_data(&mut self, turn: &mut Turn<'_>, _id: SlotId, piece: &Bytes, is_end: bool) {
         if self.engine.is_tunnel() && turn.out.is_empty() {
-            // Nothing is copied together.
+            // Send the piece without copying it.
             if turn.connection.io.send(turn.context, piece).is_err() {
                 self.is_over = true;
             }
@@ -310,7 +309,7 @@ impl Streams for Http1Streams {
             Poll::Pending => return Ok(None),
             Poll::Ready(len) => len?,
         };
-        // A file's length is known, so there are no chunks: this only counts.
+        // The length of a file is known, so there are no chunks: the engine only counts.
         let counted = self.engine.begin_data(len, &mut Vec::new());
         debug_assert_eq!(
             counted, len,
@@ -323,8 +322,7 @@ impl Streams for Http1Streams {
         Ok(Some((len, is_end)))
     }
 
-    /// Of what a backend may have sent behind the body, times follow, nothing else (H2O compatibility: H2O sends no other
-    /// trailers over HTTP/1 either).
+    /// Sends only the `server-timing` trailer. H2O compatibility: H2O sends no other trailers over HTTP/1.
     fn finish(&mut self, turn: &mut Turn<'_>, _id: SlotId, trailers: Option<Headers>) {
         let mut trailers = trailers.unwrap_or_default();
         trailers.retain(|field| field.name == Name::Known(Known::ServerTiming));
@@ -335,7 +333,7 @@ impl Streams for Http1Streams {
     #[inline]
     fn open_window(&mut self, _turn: &mut Turn<'_>, _id: SlotId, _window: Window) {}
 
-    /// The response becomes the last one of the connection.
+    /// Makes the response the last one of the connection.
     fn stop_input(&mut self, _id: SlotId, reason: StopReason) {
         match reason {
             StopReason::Abandoned if !self.is_rest_long() => return,

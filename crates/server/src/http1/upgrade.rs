@@ -1,4 +1,4 @@
-//! `Upgrade: h2c` (RFC 7540 §3.2): the connection goes on as HTTP/2, the request as its stream 1.
+//! `Upgrade: h2c` (RFC 7540 §3.2): the connection continues as HTTP/2, and the request becomes stream 1.
 
 use h2o_exchange::{Exchange, ExchangeRef, Response};
 use h2o_http::{BodyLength, Known, StatusCode, Version, base64url};
@@ -8,9 +8,8 @@ use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
 use crate::request::SlotId;
 
-/// Whether the client wants to go on with HTTP/2 and may: in clear text, without content, and not through a proxy. `Upgrade`
-/// is for the next hop (RFC 9110 §7.8): a proxy that hands it on does not know HTTP/2, and would let through unseen what
-/// its rules are for.
+/// Whether the client asks for HTTP/2 and may switch: in clear text, without a body, and not through a proxy. `Upgrade` is for
+/// the next hop (RFC 9110 §7.8): a proxy that forwards it does not know HTTP/2, so its rules would not apply to what follows.
 pub(super) fn is_wanted(exchange: &Exchange, turn: &Turn<'_>) -> bool {
     const OF_PROXIES: [Known; 4] = [
         Known::Via,
@@ -43,7 +42,7 @@ fn settings(exchange: &Exchange) -> Option<Vec<u8>> {
 }
 
 impl Http1 {
-    /// Switches protocols, or answers that this cannot be done.
+    /// Switches to HTTP/2, or answers 400 if the settings are invalid.
     pub(super) fn upgrade(&mut self, turn: &mut Turn<'_>, exchange: ExchangeRef) -> Flow {
         turn.out
             .extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n");
@@ -69,7 +68,7 @@ impl Http1 {
         {
             let request = &mut exchange.borrow_mut().request;
             request.version = Version::Http2;
-            // They spoke of the connection as it was.
+            // These fields were about the HTTP/1.1 connection.
             for name in [Known::Connection, Known::Http2Settings, Known::KeepAlive] {
                 request.headers.remove(name);
             }

@@ -1,4 +1,4 @@
-//! The content of `http2-debug-state`: what the connection looks like at the moment it is asked.
+//! The response of `http2-debug-state`: the present state of the connection.
 
 use bytes::Bytes;
 use h2o_exchange::{Body, DebugState, Exchange, Response};
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::flow::Turn;
 use crate::request::Requests;
 
-/// Fills the response in. `stream` is the one it is for, which `exchange` belongs to.
+/// Fills in the response of `stream`, to which `exchange` belongs.
 pub(super) fn show_state(
     engine: &ServerConnection,
     table: &Requests,

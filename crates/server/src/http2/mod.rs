@@ -1,7 +1,7 @@
 //! The HTTP/2 driver: between the engine, the request table and the socket of one connection.
 //!
-//! Everything that arrived in one read is answered in one write: frames are taken in first, what can be answered at
-//! once goes straight behind the other output, the rest is pulled in the order the engine's scheduler says.
+//! Everything that arrived in one read is answered in one write: all frames are received first, short responses are written at
+//! once, and other bodies are pulled in the order of the engine's scheduler.
 
 mod debug;
 mod paces;
@@ -27,14 +27,13 @@ use writer::Writer;
 
 /// Bytes received from one connection before it is answered.
 const READ_TURN: usize = per_turn(256 * 1024);
-/// Bytes sent on one connection before others get their turn.
+/// Bytes sent on one connection before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
-/// Reading stops while more bytes than this wait for a client that does not take them (H2O compatibility: H2O has the same
-/// limit).
+/// Reading stops while more bytes of output than this are queued. H2O compatibility: H2O has the same limit.
 const MAX_BACKLOG: usize = per_turn(512 * 1024);
-/// Bytes of output collected before they are sent even though more could be answered.
+/// Bytes of output that are sent before more requests are answered.
 const FULL: usize = per_turn(192 * 1024);
-/// With more connections than this, idle ones give memory back that can be allocated again.
+/// With more connections than this, idle ones free memory that can be allocated again.
 const MANY: usize = 256;
 
 /// The HTTP/2 side of a connection.
@@ -71,7 +70,7 @@ impl Http2 {
         Self::with_engine(context, engine, connection.io.is_early())
     }
 
-    /// Continues from an HTTP/1.1 request, which becomes stream 1. `None`: the settings it brought are none.
+    /// Continues from an HTTP/1.1 request, which becomes stream 1. `None`: its `HTTP2-Settings` are invalid.
     pub(crate) fn upgraded(
         turn: &mut Turn<'_>,
         settings: &[u8],
@@ -101,7 +100,7 @@ impl Http2 {
         }
     }
 
-    /// Takes all steps that are possible now.
+    /// Does everything that is possible now.
     pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
         let is_owned = !turn.connection.input.is_empty();
         let mut input = if is_owned {
@@ -136,7 +135,7 @@ impl Http2 {
             self.engine.shut_down(turn.now, &mut turn.out);
         }
         if self.requests.is_early_over(turn) {
-            // What has come with the end of the handshake was received ahead of this turn.
+            // The data that came with the end of the handshake was received before this turn.
             self.engine.on_activity(turn.now);
             self.requests.end_early();
         }
@@ -170,7 +169,7 @@ impl Http2 {
             if !is_blocked && (self.is_closing || self.engine.is_over()) {
                 return Flow::Close;
             }
-            // A response that has just been sent to its end may have made room for a request in the queue.
+            // A response that is now complete may let a queued request run.
             let may_start = !self.is_closing && self.requests.may_start::<ServerConnection>(turn);
             let has_more = self.engine.has_sendable() || turn.connection.io.may_have_input();
             let may_send = had > 0 && has_more;
@@ -188,7 +187,7 @@ impl Http2 {
         }
     }
 
-    /// Receives and takes in what has come.
+    /// Reads from the socket, and takes in the frames.
     fn take_in(
         &mut self,
         turn: &mut Turn<'_>,
@@ -279,8 +278,7 @@ impl Http2 {
                         .on_data(&mut self.engine, turn, slot(stream), piece, end_stream);
                 }
                 Received::Trailers { stream } => {
-                    // No handler has checked what stands behind the body: it never becomes a field of the head
-                    // (RFC 9110 §6.5.1). HTTP/1 drops trailers, too.
+                    // Trailers are dropped, as over HTTP/1: they must not become fields of the head (RFC 9110 §6.5.1).
                     spare.borrow_mut().request.clear();
                     self.requests
                         .on_data(&mut self.engine, turn, slot(stream), &[], true);
@@ -348,7 +346,7 @@ impl Http2 {
         self.pay_costs(turn);
     }
 
-    /// Charges the connection's budget for what the engine had to do.
+    /// Charges the abuse budget for the work that the client caused in the engine.
     #[inline]
     fn pay_costs(&mut self, turn: &mut Turn<'_>) {
         let costs = self.engine.take_costs();
@@ -357,7 +355,7 @@ impl Http2 {
         }
     }
 
-    /// The socket has taken some of the output.
+    /// Notes how much of the output the socket has taken.
     fn on_written(&mut self, turn: &mut Turn<'_>) {
         let written = turn.connection.io.take_written();
         if written > 0 {
@@ -370,7 +368,7 @@ impl Http2 {
         }
     }
 
-    /// Ends the connection for what the client did.
+    /// Ends the connection because of an error of the client.
     fn fail(&mut self, turn: &mut Turn<'_>, error: PeerError) {
         if let Some((code, _)) = error.answer() {
             turn.context.worker.counters.count_http2_error(code.0);
@@ -379,7 +377,7 @@ impl Http2 {
         self.is_closing = true;
     }
 
-    /// Gives memory back that can be allocated again, where connections are many.
+    /// Frees memory that can be allocated again, if there are many connections.
     fn shrink_if_idle(&mut self, context: &Context) {
         self.requests.give_back_spare();
         if !self.engine.has_streams() && context.worker.shared.connections() > MANY {
@@ -388,13 +386,13 @@ impl Http2 {
         }
     }
 
-    /// The waker of a request has fired.
+    /// Notes that the waker of a request has fired.
     pub(crate) fn wake(&mut self, id: SlotId) {
         self.requests.wake(id);
     }
 
-    /// Whether the client need not do anything for the server to proceed. Tunnels may be silent, and held up, for as long as
-    /// their handlers like. A handshake has to be completed by the client in any case.
+    /// Whether the server can proceed without the client, so that the idle timeout does not apply. Tunnels may be idle for as
+    /// long as their handlers allow. A TLS handshake needs the client in any case.
     fn is_waiting_for_us(&self, connection: &ConnectionState) -> bool {
         !connection.io.is_early()
             && (self.requests.waits_for_handlers()
@@ -433,11 +431,11 @@ impl Http2 {
             self.abandon();
             return Flow::Close;
         }
-        // A delay may have passed, or the last stream may be gone.
+        // A delay may have ended, or the last stream.
         self.run(turn)
     }
 
-    /// The process is to end: clients are told (RFC 9113 §6.8).
+    /// Begins graceful shutdown: the client gets GOAWAY (RFC 9113 §6.8).
     pub(crate) const fn shut_down(&mut self) {
         self.wants_shutdown = true;
     }
@@ -457,7 +455,7 @@ impl Http2 {
         self.requests.retained() + self.engine.retained()
     }
 
-    /// Ends everything in progress.
+    /// Ends all requests.
     pub(crate) fn abandon(&mut self) {
         self.requests.abandon();
     }

@@ -9,15 +9,15 @@ use crate::flow::{Flow, Turn};
 use crate::pace::{ClientRate, Look, Pace};
 use crate::request::{CloseReason, Requests};
 
-/// How fast the client takes what is sent on the connection as a whole.
+/// Progress of the connection as a whole.
 pub(super) struct Paces {
-    /// When streams and socket are to be looked at.
+    /// Time of the next check.
     look_at: Option<Instant>,
-    /// Bytes that have left.
+    /// Bytes that the socket has taken.
     written: u64,
-    /// Of the bytes that the socket does not take.
+    /// Progress of the output that waits for the socket.
     socket: Pace,
-    /// Of the bodies for which the connection has no window.
+    /// Progress of the bodies that wait for the window of the connection.
     window: Pace,
 }
 
@@ -40,7 +40,7 @@ impl Paces {
         self.written += written as u64;
     }
 
-    /// Streams and socket are looked at from time to time while there is something to be sent or received.
+    /// Sets the time of the next check, if there are streams or output.
     #[inline]
     pub(super) fn plan_look(&mut self, engine: &ServerConnection, turn: &Turn<'_>) {
         if !engine.has_streams() && !turn.connection.io.has_output() {
@@ -50,7 +50,7 @@ impl Paces {
         }
     }
 
-    /// Ends the streams with which the client is too slow. [`Flow::Close`]: it is too slow with all that the socket holds.
+    /// Ends the streams for which the client is too slow. [`Flow::Close`]: it is too slow for the connection as a whole.
     pub(super) fn look(
         &mut self,
         requests: &mut Requests,
@@ -68,7 +68,7 @@ impl Paces {
         };
         let is_blocked = turn.connection.io.has_output();
         let (_, window) = engine.windows();
-        // That of the connection: the most lenient of all.
+        // The rate of the connection: the most lenient one of its requests.
         let mut most_lenient: Option<ClientRate> = None;
         let mut slow = Vec::new();
         let mut waits_for_window = Vec::new();

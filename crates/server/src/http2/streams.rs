@@ -1,4 +1,4 @@
-//! The streams of HTTP/2, as the request table uses them.
+//! [`Streams`] of HTTP/2, which the engine has.
 
 use std::task::{Context as TaskContext, Poll};
 
@@ -20,13 +20,13 @@ use crate::request::{
 };
 use crate::setup::Setup;
 
-/// Bodies up to this size are sent at once, behind their heads, as long as no other stream waits to send. Larger ones go
-/// through the scheduler, so that a later request can overtake them.
+/// Bodies up to this size are sent together with their heads if no other stream waits to send. Larger ones go through the
+/// scheduler, so that a later request can overtake them.
 const AT_ONCE: usize = 8 * 1024;
-/// Output behind which nothing is sent at once any more.
+/// With more bytes of output than this, all bodies go through the scheduler.
 const AT_ONCE_BEHIND: usize = 48 * 1024;
 
-/// Whether a body of that length may go straight behind its head, to output of `out_len` bytes.
+/// Whether a body of `len` bytes may be sent together with its head; `out_len`: bytes of output so far.
 #[inline]
 fn may_send_at_once(
     engine: &ServerConnection,
@@ -86,7 +86,7 @@ impl Streams for ServerConnection {
             }
             response.length = None;
         }
-        // Whether the handler knows that the response is to be sent before others.
+        // Whether the type of the response, as its handler has found it, is sent before others.
         let is_urgent = exchange.mime.is_some_and(|mime| mime.highest_priority);
         if is_urgent {
             self.schedule(stream, scheduling_hint(exchange, &response.headers));
@@ -154,7 +154,7 @@ impl Streams for ServerConnection {
         }
     }
 
-    /// Clients have only so much window, and may send it all.
+    /// The client may use up its window.
     #[inline]
     fn stop_input(&mut self, _id: SlotId, _reason: StopReason) {}
 
@@ -163,7 +163,7 @@ impl Streams for ServerConnection {
         self.state(stream(id)) == StreamState::HalfClosedLocal
     }
 
-    /// Adds the priority of the stream, as the client has set it, and as it is.
+    /// Adds the priority of the stream: as the client has set it, and as the scheduler uses it.
     fn before_log(&self, id: SlotId, exchange: &ExchangeRef) {
         let Some((received, actual)) = self.priorities(stream(id)) else {
             return;
@@ -243,7 +243,7 @@ impl Streams for ServerConnection {
     }
 }
 
-/// What tells the request of a stream from others.
+/// The protocol of an exchange, with the id of its stream.
 pub(super) fn protocol(engine: &ServerConnection, stream: StreamKey) -> Protocol {
     Protocol::Http2(Http2Stream {
         id: engine.stream_id(stream).get(),
@@ -251,7 +251,7 @@ pub(super) fn protocol(engine: &ServerConnection, stream: StreamKey) -> Protocol
     })
 }
 
-/// How the response wants to be scheduled.
+/// How the scheduler should treat a response.
 fn scheduling_hint(exchange: &Exchange, headers: &Headers) -> SchedulingHint {
     SchedulingHint {
         priority: headers.get(Known::Priority).map(PriorityField::parse),

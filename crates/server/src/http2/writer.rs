@@ -1,4 +1,4 @@
-//! Response bodies on their way to the socket: how much is written at a time, in the order the scheduler says.
+//! Writes response bodies, in the order of the scheduler: how much per write.
 
 use h2o_http2::ServerConnection;
 
@@ -7,18 +7,18 @@ use crate::flow::Turn;
 use crate::latency::{self, Latency};
 use crate::request::Requests;
 
-/// Bytes of output per write while the socket does not take them at once: what is written cannot be overtaken.
+/// Bytes of output per write while the socket is full: a more urgent response cannot overtake what is written.
 const FIRST_ROUND: usize = 16 * 1024;
-/// Bytes of output per write at most. Larger writes were measured to be dearer: the bytes leave the nearest cache.
+/// Greatest number of bytes of output per write. Larger writes were measured to cost more: the bytes leave the nearest cache.
 const LAST_ROUND: usize = 64 * 1024;
-/// Bytes that the kernel may hold without having sent them, where several responses compete.
+/// Unsent bytes that the kernel may hold while several responses compete.
 const UNSENT: u32 = 16 * 1024;
 
-/// How much of the connection's output is written at a time.
+/// Decides how much output is written at a time.
 pub(super) struct Writer {
     /// Bytes of output per write.
     round: usize,
-    /// Bytes that the kernel may hold unsent, so that a new response can overtake; 0: as many as it likes.
+    /// Unsent bytes that the kernel may hold, so that a new response can overtake; 0: no limit.
     low_water: u32,
     latency: Latency,
 }
@@ -32,7 +32,7 @@ impl Writer {
         }
     }
 
-    /// The socket has taken `written` bytes.
+    /// Notes that the socket has taken `written` bytes.
     pub(super) fn on_written(&mut self, turn: &Turn<'_>, written: usize) {
         if turn.connection.io.has_output() {
             self.round = FIRST_ROUND;
@@ -41,7 +41,7 @@ impl Writer {
         }
     }
 
-    /// Fills the output with bodies, up to one write's worth.
+    /// Fills the output with bodies, up to the length of one write.
     pub(super) fn pump(
         &mut self,
         requests: &mut Requests,
@@ -68,7 +68,7 @@ impl Writer {
         }
     }
 
-    /// Finds out how bodies are best sent on this path, before some are.
+    /// Asks the kernel about the path before bodies are sent: see [`Latency`].
     #[cold]
     fn weigh_latency(&mut self, turn: &mut Turn<'_>) {
         let io = &mut turn.connection.io;

@@ -1,4 +1,4 @@
-//! What becomes of a request whose head is complete: the rules that hold for every protocol version.
+//! Decides what happens to a request whose head is complete, by rules for every protocol version.
 
 use h2o_exchange::{BodyUse, Exchange, Response};
 use h2o_http::{BodyLength, StatusCode};
@@ -8,34 +8,35 @@ use super::{answers, routing, serve};
 use crate::context::Context;
 use crate::setup::Setup;
 
-/// What a driver does next with a request.
+/// What happens next to a request.
 pub(crate) enum Admission {
-    /// No handler is asked: the client gets this response. What it may still send of the request is not wanted.
+    /// Send this response without running handlers. The rest of the request is not read.
     Refuse(Response),
-    /// Handlers are asked at once.
+    /// Run the handlers now.
     Start,
-    /// Handlers are asked at once, none of which has a use for the content that is still to come.
+    /// Run the handlers now. None of them reads the body that is still to come.
     StartUnwanted,
-    /// Handlers are asked at once; what the client sends from now on is for the tunnel that one of them may open.
+    /// Run the handlers now. What the client sends is for the tunnel that one of them may open.
     Tunnel,
-    /// Handlers are asked when the whole of the content has come.
+    /// Run the handlers once the body is complete.
     Collect(Collector),
-    /// Handlers are asked when the first of the content has come; the rest streams.
+    /// Run the handlers once the first bytes of the body have come; they pull the rest.
     Stream,
-    /// As [`Admission::Stream`], but the handler is asked at once: it will say whether the client may send its content.
+    /// Like [`Admission::Stream`], but run the handlers now: one of them decides whether the client may send the body (100
+    /// Continue).
     StreamOnceAsked,
 }
 
-/// Content that is still to come.
+/// A body that has not been received completely.
 #[derive(Clone, Copy)]
 pub(crate) struct Pending {
-    /// Whether the client wants to be told to go on before it sends it.
+    /// Whether the client waits for 100 (Continue) before it sends the body.
     pub(crate) expects_continue: bool,
-    /// Whether some of it has come all the same.
+    /// Whether some of the body has come nevertheless.
     pub(crate) has_begun: bool,
 }
 
-/// Decides by head, route and method alone.
+/// Decides by head and route alone.
 pub(crate) fn admit(
     context: &Context,
     setup: &Setup,
@@ -67,7 +68,7 @@ pub(crate) fn admit(
         return Admission::Start;
     };
     match body_use {
-        // The client is to hear at once that it need not send it.
+        // The client learns at once that it need not send the body.
         BodyUse::None if pending.expects_continue && !pending.has_begun => Admission::StartUnwanted,
         BodyUse::None => {
             let collector = Collector::unwanted(exchange.request.body);

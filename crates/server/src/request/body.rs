@@ -1,4 +1,4 @@
-//! The bodies of requests: collected, or handed to a handler that pulls them.
+//! Request bodies: collected, or piped to a handler that pulls them.
 
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
@@ -12,7 +12,7 @@ use super::{Requests, SlotId, StopReason, Streams, Window};
 use crate::flow::Turn;
 
 impl Requests {
-    /// A piece of a body has come; with `is_end` the last one.
+    /// Takes in a received piece of a body; `is_end`: it is the last one.
     pub(crate) fn on_data<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -59,7 +59,7 @@ impl Requests {
             Phase::Queued | Phase::Running(_) | Phase::Sending(_) if slot.upload.is_some() => {
                 self.push_upload(streams, turn, id, piece, is_end);
             }
-            // No handler has a use for the body, which is dropped.
+            // No handler reads the body: drop it.
             Phase::Queued | Phase::Running(_) | Phase::Sending(_) | Phase::Flushing => {
                 streams.open_window(turn, id, Window::Credit(piece.len()));
             }
@@ -71,13 +71,12 @@ impl Requests {
             }
             Phase::InGrace if is_end => self.end_grace(streams, turn, id),
             Phase::InGrace => streams.open_window(turn, id, Window::Credit(piece.len())),
-            // Promised streams bring no body (RFC 9113 §5.1).
+            // The client cannot send on a promised stream (RFC 9113 §5.1).
             Phase::InStep | Phase::Promised(_) => {}
         }
     }
 
-    /// Whether a driver that reads on demand is to read the body of a request, for which there is room. If there will be
-    /// later, the request's waker will fire.
+    /// Whether a driver that reads on demand should read more of a body now.
     pub(crate) fn poll_body_room(&mut self, turn: &Turn<'_>, id: SlotId) -> BodyRoom {
         let Some(slot) = self.slots.get_mut(id) else {
             return BodyRoom::Unwanted;
@@ -98,21 +97,21 @@ impl Requests {
         }
     }
 
-    /// The rest of a body that streams to its handler will not come.
+    /// Tells a handler that pulls a body that the rest will not come.
     pub(crate) fn break_off_body(&self, id: SlotId, reason: &str) {
         if let Some(upload) = self.slots.get(id).and_then(|slot| slot.upload.as_ref()) {
             upload.break_off(reason);
         }
     }
 
-    /// Whether a request waits for the first of its body, which has come.
+    /// Whether a request that waited for the first bytes of its body can start.
     pub(crate) fn has_begun_body(&self, id: SlotId) -> bool {
         let slot = self.slots.get(id);
         slot.is_some_and(|slot| matches!(slot.phase, Phase::AwaitingBody) && slot.upload.is_some())
     }
 
-    /// Continues with a body that is collected: the client may send as much again as there is room for, and handlers run when
-    /// all of it is there.
+    /// Continues to collect a body: gives the client window for what has been stored, and runs the handlers once the body is
+    /// complete.
     pub(super) fn collect<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         let Some(slot) = self.slots.get_mut(id) else {
             return;
@@ -158,14 +157,14 @@ impl Requests {
         }
     }
 
-    /// The exchange of a request whose next step is taken.
+    /// Takes the exchange out of the slot for the next step of its request.
     pub(super) fn take_exchange(&mut self, id: SlotId) -> Option<ExchangeRef> {
         let slot = self.slots.get_mut(id)?;
         slot.phase = Phase::InStep;
         slot.exchange.take()
     }
 
-    /// Handlers run. They have no use for what is still to come of the body, if anything is.
+    /// Runs the handlers of a request whose body is collected, or is not wanted any more.
     fn start_collected<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         if let Some(exchange) = self.take_exchange(id) {
             self.queue_or_start(streams, turn, id, exchange);
@@ -186,7 +185,7 @@ impl Requests {
         }
     }
 
-    /// Starts a request that has waited for the first of its body.
+    /// Starts a request that has waited for the first bytes of its body.
     pub(crate) fn start_awaiting<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -209,7 +208,7 @@ impl Requests {
         }
     }
 
-    /// Hands a piece of a body to the handler that pulls it.
+    /// Pushes a piece of a body to the handler that pulls it.
     fn push_upload<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -230,7 +229,7 @@ impl Requests {
         self.credit_upload(streams, turn, id);
     }
 
-    /// Gives the client window for what a handler has taken out of its pipe.
+    /// Gives the client window for the bytes that a handler has taken out of its pipe.
     pub(super) fn credit_upload<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -262,12 +261,12 @@ impl Requests {
     }
 }
 
-/// Whether there is room for more of a body.
+/// Whether there is space for more of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyRoom {
     Free,
-    /// Not now: the request's waker will fire.
+    /// Not now: the request's waker fires once there is space.
     Full,
-    /// The request has no use for a body.
+    /// The request does not read a body.
     Unwanted,
 }

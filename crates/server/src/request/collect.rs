@@ -1,4 +1,4 @@
-//! Request content collected before a handler runs: in memory, or in a temporary file.
+//! Collects a request body before a handler runs: in memory, or in a temporary file.
 
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, ready};
@@ -13,18 +13,18 @@ use super::answers;
 use crate::context::Context;
 use crate::setup::Setup;
 
-/// Bytes of content without use that are read before the response: so that the connection can go on with the next request,
-/// and since some clients take an early response for a failure.
+/// Bytes of an unwanted body that are read before the response, so that the connection can be used again, and because some
+/// clients take an early response for a failure.
 const UNWANTED: u64 = 64 * 1024;
-/// Bytes that are given to a disk thread at once.
+/// Bytes per write by a disk thread.
 const WRITE_PIECE: usize = 256 * 1024;
-/// Bytes that may wait in memory for the disk before the client has to wait, too.
+/// Bytes that may wait for the disk; beyond that the client has to wait.
 const MAX_UNWRITTEN: usize = 2 * WRITE_PIECE;
 
-/// A body on its way into a [`Collector`].
+/// A body that is being collected.
 pub(super) struct Collecting {
     pub(super) collector: Collector,
-    /// Bytes for which the client has not been given window again, as the disk does not keep up.
+    /// Bytes for which the client has not been given window, as the disk is slow.
     pub(super) owed: usize,
     /// Whether all of the body has come.
     pub(super) is_complete: bool,
@@ -45,52 +45,52 @@ impl Collecting {
     }
 }
 
-/// Content received so far.
+/// The part of a body received so far.
 pub(crate) enum Collector {
     Memory {
         content: ByteQueue,
-        /// Bytes from which on the content goes into a file.
+        /// Length in bytes from which on the body is written to a file.
         threshold: usize,
-        /// How many there may be.
+        /// Greatest length in bytes.
         max: u64,
     },
-    /// Large, or announced to be.
+    /// A body that is large, or announced to be.
     File(Box<FileWriter>),
-    /// No handler has a use for the content: bytes of it that may still come and be dropped.
+    /// No handler reads the body. `left`: bytes that may still be received and dropped.
     Unwanted { left: u64 },
 }
 
-/// Content on its way into a temporary file.
+/// A body that is written to a temporary file.
 pub(crate) struct FileWriter {
     file: TempFile,
-    /// Bytes pushed so far, and how many of them may be.
+    /// Bytes pushed so far, and the most that may be pushed.
     len: u64,
     max: u64,
     written: u64,
-    /// Bytes that no disk thread has been given.
+    /// Bytes that were not given to a disk thread.
     queue: ByteQueue,
 }
 
-/// What came of a piece of content, if not more of the whole.
+/// Why a piece of a body was not collected.
 pub(crate) enum NotCollected {
-    /// There is more of it than is read for no use.
+    /// The body is unwanted, and longer than what is read of such bodies.
     Unwanted,
-    /// It cannot be kept.
+    /// The body cannot be stored.
     Failed(CannotCollect),
 }
 
-/// Why content cannot be kept.
+/// Why a body cannot be stored.
 pub(crate) enum CannotCollect {
     /// It is larger than `temp-buffer-max-size`.
     TooLarge,
-    /// The temporary files of the process may not hold it.
+    /// The temporary files of the process are at their limit.
     NoRoom,
-    /// The disk does not take it.
+    /// Writing failed.
     Disk(WriteError),
 }
 
 impl CannotCollect {
-    /// The answer to the request, and a line for the error log.
+    /// Makes the response to the request, and notes the reason for the error log.
     pub(crate) fn answer(&self, context: &Context, exchange: &mut Exchange) -> Response {
         let (reason, response) = match self {
             Self::TooLarge => return answers::too_large(context),
@@ -107,14 +107,14 @@ impl CannotCollect {
 }
 
 impl Collector {
-    /// Nothing has come yet of content of which `announced` is known.
+    /// A collector for a body of the `announced` length.
     pub(crate) fn new(context: &Context, setup: &Setup, announced: BodyLength) -> Self {
         let announced = match announced {
             BodyLength::Known(len) => Some(len),
             BodyLength::None | BodyLength::Unknown | BodyLength::Tunnel => None,
         };
         let threshold = setup.temp_buffer_threshold;
-        // Content that will be large is never in memory as a whole.
+        // A body that will be large goes to a file from the start.
         if announced.is_some_and(|len| len >= threshold) {
             return Self::File(Box::new(FileWriter::new(
                 context,
@@ -128,7 +128,7 @@ impl Collector {
         }
     }
 
-    /// As [`Collector::new`], for content that no handler has a use for. `None`: there is too much of it for being read.
+    /// Like [`Collector::new`], for a body that no handler reads. `None`: it is too long to be read.
     pub(crate) fn unwanted(announced: BodyLength) -> Option<Self> {
         let is_short = !matches!(announced, BodyLength::Known(len) if len > UNWANTED);
         is_short.then_some(Self::Unwanted { left: UNWANTED })
@@ -160,7 +160,7 @@ impl Collector {
         }
     }
 
-    /// Whether the content goes nowhere.
+    /// Whether the body is dropped.
     pub(crate) const fn is_unwanted(&self) -> bool {
         matches!(self, Self::Unwanted { .. })
     }
@@ -170,7 +170,7 @@ impl Collector {
         matches!(self, Self::File(_))
     }
 
-    /// Ready when there is room for more.
+    /// Ready when there is space for more.
     pub(crate) fn poll_room(
         &mut self,
         task: &mut TaskContext<'_>,
@@ -181,8 +181,7 @@ impl Collector {
         }
     }
 
-    /// The content, all of which has been pushed; ready when the disk has what does not stay in memory. [`RequestBody::None`] for
-    /// content without use.
+    /// The complete body, once it is written where it is kept in a file. [`RequestBody::None`] for an unwanted body.
     pub(crate) fn poll_whole(
         &mut self,
         task: &mut TaskContext<'_>,
@@ -192,7 +191,7 @@ impl Collector {
             Self::Memory { content, .. } => RequestBody::Bytes(in_one_piece(content)),
             Self::File(writer) => {
                 ready!(writer.poll_written(task, 1))?;
-                // Content of no bytes is not in a file.
+                // An empty body has no file.
                 writer
                     .range()
                     .map_or_else(|| RequestBody::Bytes(Bytes::new()), RequestBody::File)
@@ -242,7 +241,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Bytes that are in memory still.
+    /// Bytes that are still in memory.
     fn unwritten(&self) -> usize {
         self.queue.len() + self.file.writing()
     }
@@ -258,7 +257,8 @@ impl FileWriter {
         }
     }
 
-    /// Has a disk thread write what is queued, if that is at least `least` bytes. Ready when fewer wait and none is at work.
+    /// Has a disk thread write the queue if it holds at least `least` bytes. Ready when it holds fewer and no write is in
+    /// progress.
     fn poll_written(
         &mut self,
         task: &mut TaskContext<'_>,
@@ -286,7 +286,7 @@ impl FileWriter {
     }
 }
 
-/// What `content` holds: each byte once in memory, but for those that are being moved.
+/// Joins `content` piece by piece, so that no byte is in memory twice for long.
 fn in_one_piece(content: &mut ByteQueue) -> Bytes {
     if let Some(whole) = content.take_whole() {
         return whole;

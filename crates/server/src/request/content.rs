@@ -8,37 +8,37 @@ use h2o_exchange::{Body, BodyError, BodySource, FileReader, Trailers};
 use super::{SlotId, Streams};
 use crate::flow::Turn;
 
-/// What is left of a response's body.
+/// The part of a response's body that has not been sent.
 pub(crate) struct Content {
     pub(crate) source: Source,
-    /// Bytes that are missing of the announced length.
+    /// Bytes of the announced length that have not been sent.
     left: Option<u64>,
-    /// Bytes that a stream gave beyond what it was asked for.
+    /// Bytes that a stream returned beyond the number requested.
     rest: Bytes,
-    /// Whether the source is listed to be told when the client takes nothing for now.
+    /// Whether the slot is in the list of [`Requests::read_ahead`](super::Requests::read_ahead).
     pub(super) is_listed: bool,
 }
 
-/// Where a body comes from.
+/// Origin of a body.
 pub(crate) enum Source {
     Bytes(Bytes),
     File(FileReader),
     Stream(Box<dyn BodySource>),
 }
 
-/// What came of moving a piece of a body.
+/// Result of pulling a piece of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pulled {
     /// A piece was written.
     Data { len: usize, is_end: bool },
-    /// There is none for now; the task will be woken.
+    /// The source has nothing yet; it will wake the task.
     Waiting,
-    /// The socket takes no more for now.
+    /// The socket is full.
     Blocked,
 }
 
 impl Content {
-    /// All of a body that has `len` bytes, where that is known. `None`: it is empty.
+    /// The whole of a body, of `len` bytes if that is known. `None` if the body is empty.
     pub(super) fn new(body: Body, len: Option<u64>) -> Option<Self> {
         let source = match body {
             Body::Empty => return None,
@@ -54,7 +54,7 @@ impl Content {
         })
     }
 
-    /// Bytes of memory held that were not sent.
+    /// Bytes of memory held for unsent data.
     pub(super) fn retained(&self) -> usize {
         let source = match &self.source {
             Source::Bytes(bytes) => h2o_exchange::retained(bytes),
@@ -64,7 +64,7 @@ impl Content {
         source + self.rest.len()
     }
 
-    /// Whether the source says by itself when there is more.
+    /// Whether the source wakes the task when it has more.
     pub(super) const fn needs_waker(&self) -> bool {
         !matches!(self.source, Source::Bytes(_))
     }
@@ -95,7 +95,7 @@ impl Content {
             Source::Stream(source) => {
                 let mut piece = std::mem::take(&mut self.rest);
                 if piece.is_empty() && self.left == Some(0) && !S::RULES.ends_with_source {
-                    // The source need not have ended with the content: it may still read the request's body.
+                    // The source may not have ended with the body: it may still read the body of the request.
                     let trailers = match source.trailers() {
                         Trailers::Unknown => None,
                         Trailers::None => Some(None),
@@ -131,7 +131,7 @@ impl Content {
                     self.rest = piece.split_off(max);
                 }
                 let is_whole = !S::RULES.ends_with_source && self.left == Some(piece.len() as u64);
-                // The end is waited for where trailers may come with it.
+                // If trailers may follow, wait for the end of the source.
                 let trailers = is_whole.then(|| source.trailers());
                 let is_end = match trailers {
                     None => false,
@@ -146,7 +146,7 @@ impl Content {
                         return Ok(self.moved(piece.len(), true));
                     }
                 };
-                // After an empty piece the source is asked for more at the stream's next turn.
+                // After an empty piece the source is polled again at the stream's next turn.
                 if !piece.is_empty() || is_end {
                     streams.send_data(turn, id, &piece, is_end);
                 }
@@ -156,7 +156,7 @@ impl Content {
         Ok(self.moved(len, is_end))
     }
 
-    /// Notes that `len` bytes were moved.
+    /// Notes that `len` bytes were sent.
     pub(crate) const fn moved(&mut self, len: usize, is_end: bool) -> Pulled {
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(len as u64);

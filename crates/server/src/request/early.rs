@@ -1,5 +1,5 @@
-//! Requests that came in TLS early data: run at once, and held until the handshake is complete if a handler answers 425
-//! to them (RFC 8470 §5.2).
+//! Requests from TLS early data. They run at once; if a handler answers 425, they are rerun after the handshake (RFC 8470
+//! §5.2).
 
 use h2o_exchange::{ExchangeRef, RequestBody, Response};
 use h2o_http::BodyLength;
@@ -8,14 +8,14 @@ use super::slots::{Mark, Phase};
 use super::{Requests, SlotId, Streams};
 use crate::flow::Turn;
 
-/// What is kept of early requests. Early data is a few thousand bytes, so this is small.
+/// State of early requests. Early data is limited to a few thousand bytes, so this is small.
 #[derive(Default)]
 pub(super) struct Early {
-    /// Bodies of requests that were handed to handlers, which may take them.
+    /// Copies of the bodies of running requests, since handlers may take the bodies.
     bodies: Vec<(SlotId, RequestBody)>,
-    /// Requests to be run again, in the order in which they were answered 425.
+    /// Requests to rerun, in the order in which they were answered 425.
     held: Vec<SlotId>,
-    /// Whether the handshake has been completed.
+    /// Whether the handshake is complete.
     is_complete: bool,
 }
 
@@ -28,20 +28,20 @@ impl Early {
 }
 
 impl Requests {
-    /// Whether the handshake has been completed, and [`Requests::end_early`] is to be called.
+    /// Whether the handshake is complete, and [`Requests::end_early`] must be called.
     #[inline]
     pub(crate) fn is_early_over(&self, turn: &Turn<'_>) -> bool {
         let early = self.early.as_ref();
         early.is_some_and(|early| !early.is_complete) && !turn.connection.is_early()
     }
 
-    /// Keeps the body of an early request that is about to be run.
+    /// Keeps the body of an early request before its handlers run.
     #[cold]
     pub(super) fn keep_body(&mut self, id: SlotId, body: &RequestBody) {
         let Some(early) = &mut self.early else {
             return;
         };
-        // An earlier request of the slot may have left its body behind.
+        // The body of an earlier request of this slot may remain.
         early.forget(id);
         if !matches!(body, RequestBody::None) {
             early.bodies.push((id, body.clone()));
@@ -54,8 +54,7 @@ impl Requests {
         found.map_or(RequestBody::None, |(_, body)| std::mem::take(body))
     }
 
-    /// A handler does not answer a request before the handshake is complete. The request waits for that, and the client does
-    /// not get the handler's response.
+    /// A handler answered 425 to an early request. Drops that response, and has the request wait for the end of the handshake.
     #[cold]
     pub(super) fn on_too_early<S: Streams>(
         &mut self,
@@ -75,13 +74,13 @@ impl Requests {
             }
         }
         if matches!(exchange.borrow().body, RequestBody::Stream(_)) {
-            // The part that was pulled out of it is gone: the client has to send the request again.
+            // The handler may have pulled a part of the body: the client must send the request again.
             self.answer(streams, turn, id, exchange, response);
             return;
         }
         self.slots.mark(id, Mark::Running, false);
         if !turn.connection.is_early() {
-            // The handshake was completed before the handler answered.
+            // The handshake ended before the handler answered.
             self.queue_or_start(streams, turn, id, exchange);
             return;
         }
@@ -91,14 +90,14 @@ impl Requests {
         }
     }
 
-    /// The handshake is complete: the held requests join the queue.
+    /// Puts the held requests into the queue when the handshake is complete.
     #[cold]
     pub(crate) fn end_early(&mut self) {
         let Some(early) = &mut self.early else {
             return;
         };
         self.queue.extend(early.held.drain(..));
-        // A handler that is still running may yet answer 425.
+        // A handler that still runs may answer 425.
         let slots = &self.slots;
         early.bodies.retain(|(id, _)| {
             let slot = slots.get(*id);

@@ -1,16 +1,16 @@
-//! A page in place of the short texts that the server's own errors have, for clients that prefer HTML.
+//! Turns the short text of the server's own errors into an HTML page, for clients that prefer HTML.
 
 use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, Response};
 use h2o_http::{Known, accept, escape};
 
-/// No colour is chosen here: the `meta` element asks for light or dark.
+/// The page sets no colours: its `meta` element lets the browser choose light or dark.
 const STYLE: &str = "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:30rem;margin:20vh auto 0;padding:0 1.5rem}h1{font-size:1.8rem;margin:0}";
 
-/// Makes the page, if the response is such a text and the client prefers HTML. This is done when the filters have seen the
-/// response: a document of the site may have taken the place of the text.
+/// Makes the page if the response is such a text and the client prefers HTML. Called after the filters, which may have put a
+/// document of the site in place of the text.
 ///
-/// Only the page says `vary`: a cache may hand the text to anybody, as ever, but not the page.
+/// Only the page has `vary`: a cache may send the text to any client, but not the page.
 pub(crate) fn dress(exchange: &Exchange, response: &mut Response) {
     if !response.is_plain_error {
         return;
@@ -34,7 +34,7 @@ pub(crate) fn dress(exchange: &Exchange, response: &mut Response) {
 
 fn page(response: &Response, text: &Bytes) -> Vec<u8> {
     let (code, reason) = (response.status.as_u16(), response.status.reason());
-    // A policy of the site would have the browser complain about the style rather than apply it.
+    // A content security policy of the site would forbid the inline style.
     let policy = response.headers.get(Known::ContentSecurityPolicy);
     let style = match policy {
         Some(_) => String::new(),

@@ -1,10 +1,9 @@
-//! The request table: what happens to a request between the engine of its protocol version and the handlers, written once for
-//! all versions.
+//! The request table: everything that happens to a request between the engine of its protocol version and its handlers, written
+//! once for all versions.
 //!
 //! A driver reports what its engine receives (a request, pieces of its body, a reset), which wakers have fired, and when the
-//! client can take more; the table admits requests, collects or pipes their bodies, runs their handlers, and answers through
-//! [`Streams`], which each protocol version implements. A request that is answered at once never has a slot, unless the version
-//! keeps it until its last byte has left.
+//! client can take more. The table admits requests, collects or pipes their bodies, runs their handlers, and answers through
+//! [`Streams`], which each protocol version implements. A request has a slot only while it waits for something.
 
 mod admission;
 mod answers;
@@ -51,49 +50,49 @@ pub(crate) use streams::{
 /// The requests of one connection.
 pub(crate) struct Requests {
     slots: Slots,
-    /// Requests that wait to be handed to handlers, in order of arrival.
+    /// Requests whose handlers have not run, in order of arrival.
     queue: VecDeque<SlotId>,
-    /// Slots whose waker has fired.
+    /// Requests whose waker has fired.
     woken: Vec<SlotId>,
-    /// Responses whose source may have more than what could be sent.
+    /// Responses whose source can [read ahead](Requests::read_ahead).
     ahead: Vec<SlotId>,
-    /// Requests that are over but for the client's END_STREAM, and until when they are kept for it.
+    /// Requests that only wait for the client's END_STREAM, and until when.
     graces: VecDeque<(Instant, SlotId)>,
-    /// Present until the requests of TLS early data are answered.
+    /// Present until the requests from TLS early data are answered.
     early: Option<Box<Early>>,
-    /// Present once something was to be pushed.
+    /// Present from the first push on.
     pushes: Option<Box<Pushes>>,
     /// How often the client has reset requests.
     resets: Resets,
-    /// Whether the connection has used up its budget with requests that were answered with errors.
+    /// Whether requests that were answered with errors have used up the abuse budget.
     is_overdrawn: bool,
-    /// The exchange of a request that was answered at once, and is over when its last bytes have left. In a slot as soon as they
-    /// have to wait.
+    /// The exchange of a request that was answered at once, until the socket has taken the response. If the socket is full, it
+    /// moves to a slot.
     flushing: Option<ExchangeRef>,
-    /// The exchange of a request that was answered at once, for the next one.
+    /// The exchange of a request that was answered at once, for reuse by the next one.
     spare: Option<ExchangeRef>,
-    /// Bytes of response bodies that were sent, and how many of them have earned something.
+    /// Bytes of response bodies that were sent, and how many of them have restored units of the abuse budget.
     sent: u64,
     earned: u64,
 }
 
-/// What a driver has to do for a request.
+/// What a driver must do for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Nothing: there is no request.
+    /// Nothing: the slot has no request.
     Free,
     /// Receive the body.
     Receiving,
     /// Wait for a waker.
     Running,
-    /// Have the body of the response pulled.
+    /// Pull the body of the response.
     Sending,
-    /// Write what is left of the output.
+    /// Send the rest of the output.
     Flushing,
 }
 
 impl Requests {
-    /// A table for a new connection. `is_early`: its TLS handshake is not complete.
+    /// A table for a new connection. `is_early`: its first requests come in TLS early data.
     pub(crate) fn new(context: &Context, is_early: bool) -> Self {
         Self {
             slots: Slots::new(context.worker.local::<SlotPool>()),
@@ -112,7 +111,7 @@ impl Requests {
         }
     }
 
-    /// What is to be done for a request.
+    /// What the driver must do for a request.
     #[inline]
     pub(crate) fn stage(&self, id: SlotId) -> Stage {
         match self.slots.get(id).map(|slot| &slot.phase) {
@@ -132,19 +131,19 @@ impl Requests {
         }
     }
 
-    /// The exchange of a request that waits.
+    /// The exchange of a request in a slot.
     pub(crate) fn exchange(&self, id: SlotId) -> Option<&ExchangeRef> {
         self.slots.get(id)?.exchange.as_ref()
     }
 
-    /// The exchange for the next request.
+    /// An exchange for the next request.
     pub(crate) fn take_spare(&mut self, context: &Context) -> ExchangeRef {
         self.spare
             .take()
             .unwrap_or_else(|| context.worker.spare_exchange())
     }
 
-    /// Gives back an exchange kept for the next request of a batch, as the batch is done.
+    /// Gives back the exchange that was kept for reuse in this turn.
     pub(crate) fn give_back_spare(&mut self) {
         if let Some(spare) = self.spare.take() {
             let worker = Rc::clone(&spare.borrow().worker);
@@ -152,23 +151,23 @@ impl Requests {
         }
     }
 
-    /// The waker of a request has fired.
+    /// Notes that the waker of a request has fired.
     pub(crate) fn wake(&mut self, id: SlotId) {
         self.woken.push(id);
     }
 
-    /// Whether requests wait for a place.
+    /// Whether requests are queued.
     pub(crate) fn has_queue(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Whether there is a tunnel, or a request for one.
+    /// Whether a tunnel is open or asked for.
     pub(crate) const fn has_tunnel(&self) -> bool {
         self.slots.count(Mark::Tunnel) > 0
     }
 
-    /// Whether some handler, or what makes some content, is at work on its own: not if all of them can only wait for
-    /// bodies that the client does not send.
+    /// Whether a handler, or the source of a response's body, can continue without the client. A request that waits for its
+    /// body does not count.
     pub(crate) fn waits_for_handlers(&self) -> bool {
         self.slots.count(Mark::Waiting) > 0
             && self.slots.iter().any(|slot| {
@@ -178,15 +177,15 @@ impl Requests {
             })
     }
 
-    /// When there is something to be done: a request that waits for the client's END_STREAM is to be ended, or one in the queue
-    /// is no longer delayed.
+    /// When [`Requests::on_timeout`] must be called: to end a request that waits for the client's END_STREAM, or to start one
+    /// that was delayed.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let grace = self.graces.front().map(|(until, _)| *until);
         let delay = self.resets.delay_until().filter(|_| self.has_queue());
         grace.into_iter().chain(delay).min()
     }
 
-    /// Whether the budget was used up since the last call, by requests that were answered with errors.
+    /// Whether requests that were answered with errors have used up the abuse budget since the last call.
     pub(crate) const fn take_overdrawn(&mut self) -> bool {
         std::mem::replace(&mut self.is_overdrawn, false)
     }
@@ -197,7 +196,7 @@ impl Requests {
         self.slots.retained() + pushes
     }
 
-    /// Gives memory back that can be allocated again. There are no requests.
+    /// Frees memory that can be allocated again. There must be no requests.
     pub(crate) fn shrink(&mut self) {
         self.slots.shrink();
         self.queue = VecDeque::new();
@@ -205,7 +204,7 @@ impl Requests {
         self.ahead = Vec::new();
     }
 
-    /// Ends all requests: the connection is gone.
+    /// Ends all requests when the connection is closed.
     pub(crate) fn abandon(&mut self) {
         self.give_back_spare();
         if let Some(exchange) = self.flushing.take() {
@@ -217,7 +216,7 @@ impl Requests {
         self.pushes = None;
     }
 
-    /// Ends a request, and logs it.
+    /// Ends a request and its stream, and logs it.
     pub(crate) fn close<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -252,7 +251,7 @@ impl Requests {
         self.slots.vacate(id);
     }
 
-    /// As [`Requests::close`], of a request whose exchange is not in its slot.
+    /// Like [`Requests::close`], for a request whose exchange is not in its slot.
     fn close_with<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -265,7 +264,7 @@ impl Requests {
         self.close(streams, turn, id, reason);
     }
 
-    /// Answers a request of which no more is read. The filters of its path see the response.
+    /// Answers a request whose rest is not read. The filters of its path run.
     pub(crate) fn refuse<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -280,37 +279,37 @@ impl Requests {
         }
     }
 
-    /// Whether the handler that pulled a body does not want the rest.
+    /// Whether the handler that pulled a body has stopped.
     fn is_body_abandoned(&self, id: SlotId) -> bool {
         let upload = self.slots.get(id).and_then(|slot| slot.upload.as_ref());
         upload.is_some_and(|upload| upload.pipe.is_abandoned())
     }
 
-    /// Notes an answer that the engine has written by itself.
+    /// Notes that the engine has written the response by itself.
     pub(crate) fn answered_by_engine(&mut self, id: SlotId) {
         if let Some(slot) = self.slots.get_mut(id) {
             slot.phase = Phase::Flushing;
         }
     }
 
-    /// Takes a slot for a request of which nothing is known but what the log tells.
+    /// Puts the exchange of a malformed request into a slot, for its log line.
     pub(crate) fn enter(&mut self, id: SlotId, exchange: ExchangeRef) {
         self.slots.occupy(id).exchange = Some(exchange);
     }
 
-    /// The rate at which the client of a request has to send and take bytes.
+    /// The least rate at which the client must send and take the bytes of a request.
     pub(crate) fn client_rate(&self, id: SlotId) -> Option<ClientRate> {
         let exchange = self.slots.get(id)?.exchange.as_ref()?;
         Some(*ClientRate::of(&exchange.borrow()))
     }
 
-    /// Whether the body of a response is there to be sent.
+    /// Whether a piece of a response's body can be sent.
     pub(crate) fn has_content(&self, id: SlotId) -> bool {
         let slot = self.slots.get(id);
         slot.is_some_and(|slot| matches!(slot.phase, Phase::Sending(_)) && !slot.is(Mark::Waiting))
     }
 
-    /// Whether the client has to send the body of a request. Once the response has begun, the two may talk as they like.
+    /// Whether the client must send the body of a request now. After the response has begun, it may take its time.
     pub(crate) fn expects_body(&self, id: SlotId) -> bool {
         let Some(slot) = self.slots.get(id) else {
             return false;
@@ -330,7 +329,7 @@ impl Requests {
         is_expected && !slot.is(Mark::Tunnel) && !slot.awaits_continue
     }
 
-    /// Whether the client of a request keeps up, in what it sends and in what it takes.
+    /// Whether the client of a request is fast enough, in both directions.
     pub(crate) fn keeps_up(
         &mut self,
         id: SlotId,

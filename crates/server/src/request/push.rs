@@ -1,8 +1,8 @@
-//! Server push (RFC 9113 §8.4): what is promised with a response, and what is not because the client is believed to
-//! have it.
+//! Server push (RFC 9113 §8.4): which pushes are promised with a response, and which are not because the client probably has
+//! the resource.
 //!
-//! A push is asked for as any request is, before it is promised: what turns out not to be there needs no promise. The
-//! promises are written ahead of the head of the response they come with, the pushed responses behind it.
+//! The handlers of a push run before it is promised: a resource that does not exist is not promised. Promises are written
+//! before the head of the response that they belong to, the pushed responses after it.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,11 +21,11 @@ use h2o_handlers::push::cache_digest::Digests;
 use h2o_handlers::push::casper::{Casper, FORGET};
 use h2o_handlers::push::{CasperSettings, PushSettings};
 
-/// Resources remembered as pushed; beyond that the oldest is forgotten, and may be pushed again.
+/// Pushed resources that are remembered; beyond that the oldest is forgotten, and may be pushed again.
 const MAX_SEEN: usize = 256;
-/// `cookie` fields of CASPer looked at. A client has one; each costs as much as its capacity says.
+/// CASPer cookies that are decoded per request. A client has one; decoding costs time in proportion to the capacity.
 const MAX_COOKIES: usize = 4;
-/// The fields that a promised request has from the one it comes with.
+/// Fields that a promised request copies from the client's request.
 const COPIED: [Known; 5] = [
     Known::Accept,
     Known::AcceptCharset,
@@ -33,30 +33,30 @@ const COPIED: [Known; 5] = [
     Known::AcceptLanguage,
     Known::UserAgent,
 ];
-/// Tells logs and clients what became of a push (H2O compatibility).
+/// Field that tells logs and clients the outcome of a push. H2O compatibility: H2O adds it, too.
 const OUTCOME: Name<'static> = Name::Other("x-http2-push");
 
-/// The pushes of a connection. Made when there is first something to push to a client that takes pushes.
+/// The pushes of a connection. Created at the first push to a client that accepts pushes.
 #[derive(Default)]
 pub(super) struct Pushes {
-    /// What the client has; made when a host with `http2-casper` has something to push.
+    /// What the client has; created when a host with `http2-casper` first pushes.
     casper: Option<Casper>,
-    /// Hashes of what was pushed, or could not be, oldest first.
+    /// Hashes of the resources that were pushed, or could not be, oldest first.
     seen: VecDeque<u64>,
     /// Promised streams whose handlers have not answered.
     awaited: Vec<SlotId>,
-    /// Promised streams whose responses are sent once that is written which they were promised with.
+    /// Promised streams whose responses follow the head of the client's response.
     due: Vec<SlotId>,
-    /// Whether a response of `due` is there, and is sent before the body of that which it was promised with.
+    /// Whether a response of `due` is ready, and must be sent before the body of the client's response.
     has_urgent: bool,
 }
 
-/// A resource that is to be pushed.
+/// A resource to push.
 struct Push {
-    /// The stream of the response that it comes with.
+    /// The request whose response the promise comes with.
     with: SlotId,
     head: RequestHead,
-    /// Whether it goes ahead of all others.
+    /// Whether the pushed response is sent before all others.
     is_critical: bool,
 }
 
@@ -77,7 +77,7 @@ impl Pushes {
         self.awaited.retain(|&awaited| awaited != id);
     }
 
-    /// Remembers that a resource is pushed; false if it was before.
+    /// Remembers a resource as pushed. Returns false if it was pushed before.
     fn begin(&mut self, head: &RequestHead) -> bool {
         let mut hasher = DefaultHasher::new();
         (head.authority(), head.target()).hash(&mut hasher);
@@ -92,7 +92,7 @@ impl Pushes {
         true
     }
 
-    /// The client's cookies say what it has.
+    /// Learns from the client's cookies what it has.
     fn read_cookies(&mut self, settings: CasperSettings, request: &RequestHead) {
         let casper = self
             .casper
@@ -104,7 +104,7 @@ impl Pushes {
         }
     }
 
-    /// True if the client has the resource already. If it has not and its type counts, it has from now on.
+    /// Whether the client already has the resource. If not, and CASPer tracks its type, it counts as sent from now on.
     fn is_cached(&mut self, exchange: &Exchange, response: &Response) -> bool {
         let (Some(casper), Some(settings)) = (&mut self.casper, settings(exchange).casper) else {
             return false;
@@ -115,14 +115,14 @@ impl Pushes {
         counts && casper.lookup_and_add(exchange.original_target())
     }
 
-    /// As far as that can be known before there is a response.
+    /// Like [`Pushes::is_cached`], before the response is known.
     fn may_be_cached(&self, exchange: &Exchange) -> bool {
         let target = exchange.original_target();
         settings(exchange).casper.is_some()
             && (self.casper.as_ref()).is_some_and(|casper| casper.contains(target))
     }
 
-    /// Has the client remember all it has.
+    /// Adds the cookie in which the client keeps what it has.
     fn set_cookie(&self, response: &mut Response) {
         if let Some(cookie) = self.casper.as_ref().and_then(Casper::cookie) {
             response.headers.push(Known::SetCookie, cookie.as_bytes());
@@ -131,8 +131,8 @@ impl Pushes {
 }
 
 impl Requests {
-    /// Adds to a response what only some responses of HTTP/2 have: pushes, the CASPer cookie, debug state. Returns whether the
-    /// response is to be sent: a pushed one may not be.
+    /// Adds to a response what few responses have: pushes, the CASPer cookie, debug state. Returns false for a pushed response
+    /// that must not be sent.
     #[inline]
     pub(super) fn amend<S: Streams>(
         &mut self,
@@ -174,7 +174,7 @@ impl Requests {
         {
             pushes.is_cached(exchange, response);
             if digests(exchange).is_present() {
-                // It says itself what it has.
+                // The client sends a cache digest: it needs no cookie.
                 response.headers.push(Known::SetCookie, FORGET.as_bytes());
             } else if pushes.awaited.is_empty() {
                 pushes.set_cookie(response);
@@ -183,7 +183,7 @@ impl Requests {
         true
     }
 
-    /// The handler of a push may have answered only now.
+    /// Decides about a pushed response whose handler has answered after the promise.
     fn amend_pushed(
         &mut self,
         id: SlotId,
@@ -204,13 +204,13 @@ impl Requests {
         response.headers.push(OUTCOME, b"pushed");
         let is_last = pushes.awaited.is_empty() && settings(exchange).casper.is_some();
         if is_last && self.slots.iter().all(|slot| slot.is(Mark::Promised)) {
-            // No response that is asked for is left to set it.
+            // No response to a request of the client is left to carry the cookie.
             pushes.set_cookie(response);
         }
         true
     }
 
-    /// Whether a push may come with the response of a request now. Requests go before pushes.
+    /// Whether a push may come with the response of a request now. Requests of the client take precedence.
     fn may_push<S: Streams>(&self, streams: &S, turn: &Turn<'_>, id: SlotId) -> bool {
         streams.can_promise(id)
             && !self.has_queue()
@@ -218,8 +218,7 @@ impl Requests {
             && !turn.context.memory.is_tight()
     }
 
-    /// Pushes what handlers have ordered, as far as that is possible: ahead of the response, interim or final, that comes next
-    /// (RFC 9113 §8.4.1).
+    /// Promises the pushes that handlers have ordered, before the next response, interim or final, is sent (RFC 9113 §8.4.1).
     pub(super) fn push_ordered<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -255,7 +254,7 @@ impl Requests {
         self.pushes = Some(pushes);
     }
 
-    /// Asks for a resource, and promises it unless it is known already that it will not be sent.
+    /// Runs the handlers of a push, and promises it unless it is already clear that it will not be sent.
     fn push<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -276,13 +275,12 @@ impl Requests {
         prepare_push(turn, &exchange, page, &head);
         let mut progress = serve::start(turn.context, &exchange);
         if let Progress::Waiting(waiting) = progress {
-            // There may be an answer at once after all. A handler that waits is polled again, with a waker, once there is a
-            // stream.
+            // The handler may be ready at once. If not, it is polled again, with a waker, once there is a stream.
             let mut task = TaskContext::from_waker(Waker::noop());
             progress = serve::resume(turn.context, &exchange, waiting, &mut task);
         }
         let is_unwanted = match &progress {
-            // One that came too early for its handler is a failure like others.
+            // A response 425 counts as a failure.
             Progress::Response(response) | Progress::TooEarly(response) => {
                 is_failure(response) || pushes.is_cached(&exchange.borrow(), response)
             }
@@ -333,7 +331,7 @@ impl Requests {
         pushes.due.push(id);
     }
 
-    /// The responses that promises came with are written: the pushed ones follow.
+    /// Sends the pushed responses after the heads of the responses that they were promised with.
     pub(crate) fn send_pushes<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
         let Some(pushes) = &mut self.pushes else {
             return;
@@ -358,7 +356,7 @@ impl Requests {
                 slot.phase = phase;
                 self.resume(streams, turn, id);
             }
-            // The client has reset the stream, and its slot may be another request's.
+            // The client has reset the stream, and another request may have its slot.
             phase @ (Phase::InStep
             | Phase::Collecting(_)
             | Phase::AwaitingBody
@@ -371,23 +369,23 @@ impl Requests {
     }
 }
 
-/// The exchange of a promised request begins.
+/// Begins the exchange of a promised request.
 fn prepare_push(turn: &Turn<'_>, exchange: &ExchangeRef, page: &Exchange, head: &RequestHead) {
     let now = turn.now;
     let exchange = &mut *exchange.borrow_mut();
-    // Handlers may change it by internal redirects; what is promised stays what it was.
+    // A copy: internal redirects may change the request of the exchange, but not the promise.
     exchange.request.clone_from(head);
     exchange.timings = Timings::starting(now);
     exchange.timings.head = Some(now);
     exchange.timings.processed = Some(now);
     exchange.timings.processed_at = turn.context.worker.clock.unix();
     exchange.is_early = page.is_early;
-    // Not the number of a stream of the client's: pushes push nothing.
+    // Not the id of a client's stream: pushes push nothing.
     exchange.protocol = Protocol::Http2(Http2Stream::default());
     routing::route(exchange, &turn.connection.listener);
 }
 
-/// The request that is promised (RFC 9113 §8.4.1).
+/// The head of a promised request (RFC 9113 §8.4.1).
 fn promised_head(page: &Exchange, target: &[u8]) -> RequestHead {
     let mut head = RequestHead::default();
     head.method = Method::Get;
@@ -405,7 +403,7 @@ fn promised_head(page: &Exchange, target: &[u8]) -> RequestHead {
     head
 }
 
-/// The scheme the client asked by. An internal redirect may have changed it.
+/// The scheme of the client's request, before internal redirects.
 fn scheme(page: &Exchange) -> Scheme {
     match (&page.original, &page.connection.tls) {
         (None, _) => page.request.scheme,
@@ -414,13 +412,13 @@ fn scheme(page: &Exchange) -> Scheme {
     }
 }
 
-/// What digests know a resource by.
+/// The URL by which cache digests know a resource.
 fn url(head: &RequestHead) -> Vec<u8> {
     let scheme = head.scheme.as_str().as_bytes();
     [scheme, b"://", head.authority(), head.target()].concat()
 }
 
-/// What the client says that it has.
+/// The cache digests that the client sent.
 fn digests(exchange: &Exchange) -> Digests {
     Digests::parse(exchange.request.headers.get_all(Known::CacheDigest))
 }
@@ -433,7 +431,7 @@ fn is_failure(response: &Response) -> bool {
     response.status.as_u16() >= 400
 }
 
-/// Leaves in an exchange what the log tells of a push that is not sent.
+/// Stores in the exchange what the access log shows of a push that is not sent.
 fn note_cancelled(exchange: &mut Exchange, response: &mut Response) {
     response.headers.push(OUTCOME, b"cancelled");
     exchange.sent.status = Some(response.status);

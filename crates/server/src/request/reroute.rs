@@ -1,5 +1,5 @@
-//! Internal redirects: the request is pointed at another path of the site, at the upstream server that was asked, or at a server
-//! that is none of ours.
+//! Internal redirects: to another path of the site, to the upstream server that gave the response, or to a server outside the
+//! configuration.
 
 use h2o_exchange::{
     BodyUse, Exchange, NamedBy, OriginalRequest, RequestBody, Reroute, RerouteFields, Response,
@@ -10,15 +10,15 @@ use h2o_http::{BodyLength, Headers, Known, Name, Reference, Scheme, authority};
 
 use super::routing::{body_use, set_route};
 
-/// Who is asked when a request has been pointed at another place.
+/// Where an internal redirect leads.
 pub(crate) enum Asked {
-    /// The handlers of the path that is there.
+    /// To the handlers of a path.
     Handlers,
-    /// An upstream server.
+    /// To an upstream server.
     Successor(Successor),
 }
 
-/// Points the request at another place.
+/// Carries out an internal redirect.
 pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Asked, Box<Response>> {
     exchange.count_reroute(order.kind)?;
     let Some(target) = resolve(exchange, &mut order) else {
@@ -39,7 +39,7 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
     }
     let request = &exchange.request;
     let awaits_word = !request.expect().is_empty() && has_nothing_come(&exchange.body);
-    // Of an error document, and where the method changes, nobody expects that content comes with it.
+    // A request for an error document, or with a changed method, needs no body.
     let needs_body = order.fields != RerouteFields::None && request.method == order.method;
     let some_fields = match order.fields {
         RerouteFields::All => None,
@@ -57,7 +57,7 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
     if order.restore.is_some() {
         exchange.restore = order.restore.take();
     } else {
-        // Nothing of the response that was dropped counts.
+        // The pushes of the dropped response are not wanted.
         exchange.pushes.clear();
     }
     exchange.sent.first_status = None;
@@ -95,7 +95,7 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
     Ok(asked)
 }
 
-/// The fields that any other server may see.
+/// The fields without credentials, which any server may see.
 fn without_credentials(fields: &Headers) -> Headers {
     let mut fields = fields.clone();
     fields.retain(|field| match field.name {
@@ -112,7 +112,7 @@ fn refuse(exchange: &mut Exchange, order: &Reroute, note: &str) -> Result<Asked,
     Err(Box::new(response))
 }
 
-/// True if no byte of content has come, and some is to come.
+/// Whether a body is expected, and none of it has come.
 fn has_nothing_come(body: &RequestBody) -> bool {
     match body {
         RequestBody::Stream(pipe) => pipe.queued() == 0 && pipe.kept() == 0 && !pipe.is_complete(),
@@ -120,8 +120,7 @@ fn has_nothing_come(body: &RequestBody) -> bool {
     }
 }
 
-/// Makes the content ready for being taken from its beginning, by a handler that `streams` or does not. False if it cannot
-/// be had that way.
+/// Rewinds the body for the next handler, which pulls it if it `streams`. Returns false if the body is gone.
 fn rewind_body(exchange: &mut Exchange, streams: bool) -> bool {
     let has_content = match exchange.request.body {
         BodyLength::Known(_) | BodyLength::Unknown => true,
@@ -133,7 +132,7 @@ fn rewind_body(exchange: &mut Exchange, streams: bool) -> bool {
     let pipe = match &exchange.body {
         RequestBody::Stream(pipe) => pipe,
         RequestBody::Bytes(_) | RequestBody::File(_) => return true,
-        // No handler that was asked so far had a use for it.
+        // No handler so far has read it.
         RequestBody::None => return false,
     };
     if !pipe.rewind() {
@@ -164,22 +163,22 @@ struct Target {
     path: Vec<u8>,
 }
 
-/// Where a reference leads.
+/// Target of a reference.
 enum Place {
-    /// To one of the host entries, by its index.
+    /// A host of the configuration, by its index.
     Host(u32),
-    /// To a server that is none of ours.
+    /// A server outside the configuration.
     Elsewhere(OtherServer),
-    /// To the server that was asked.
+    /// The upstream server that gave the response.
     Upstream(Successor),
 }
 
-/// Resolves a reference against the current request (RFC 3986 §5.2) and looks its host up among all host entries. `None`
-/// if the reference cannot be understood.
+/// Resolves a reference against the current request (RFC 3986 §5.2), and looks up its host in the configuration. `None` if the
+/// reference is invalid.
 fn resolve(exchange: &Exchange, order: &mut Reroute) -> Option<Target> {
     let request = &exchange.request;
     let reference = Reference::parse(&order.url)?;
-    // What an upstream server was asked for is the current one (H2O compatibility).
+    // H2O compatibility: H2O resolves against the target that the upstream server was sent.
     let current = (exchange.forwarded.place()).map_or(request.target(), |(_, target)| target);
     let path = reference.target(current).into_owned();
     if let Some(successor) = order.successor.take() {
@@ -193,7 +192,7 @@ fn resolve(exchange: &Exchange, order: &mut Reroute) -> Option<Target> {
     let scheme = reference.scheme.unwrap_or(request.scheme);
     let hosts = &exchange.site.hosts;
     let (host, authority) = match reference.authority {
-        // H2O compatibility: the configured name, so that such references never leave the server.
+        // H2O compatibility: H2O takes the configured name, so that such references never leave the server.
         None => {
             let current = exchange.site.host(exchange.route);
             let host = hosts.iter().position(|host| std::ptr::eq(host, current))?;

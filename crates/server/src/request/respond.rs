@@ -1,4 +1,4 @@
-//! Responses: heads, what is sent at once behind them, and bodies that are pulled.
+//! Sends responses: heads, short bodies together with them, and bodies that are pulled; ends requests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Waker};
@@ -13,13 +13,13 @@ use crate::budget::Cost;
 use crate::flow::Turn;
 use crate::request::serve;
 
-/// Units of the connection's budget that a request earns when it was served.
+/// Units of the abuse budget that a served request restores.
 const EARNED_BY_REQUEST: u32 = 2;
-/// Bytes of response bodies that earn a unit: the client's window updates and the like are paid by it.
+/// Bytes of response bodies that restore one unit. This pays for the client's window updates.
 const BYTES_PER_UNIT: u64 = 2048;
 
 impl Requests {
-    /// Sends a response, or makes it one of those whose bodies are pulled.
+    /// Sends the head of a response, and its body at once or by pulling it.
     pub(super) fn respond<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -81,7 +81,7 @@ impl Requests {
                 && let Some(slot) = self.slots.get_mut(id)
                 && let Some(content) = Content::new(response.body, None)
             {
-                // It may be the source that reads the request's body.
+                // This source may be what reads the body of the request.
                 slot.phase = Phase::Sending(content);
             }
             self.on_written(streams, turn, id, Some(exchange));
@@ -98,7 +98,7 @@ impl Requests {
         streams.set_ready(id, true);
     }
 
-    /// The response has been written to its end.
+    /// The whole response has been written.
     #[inline]
     fn on_written<S: Streams>(
         &mut self,
@@ -119,7 +119,7 @@ impl Requests {
         }
     }
 
-    /// The last bytes of a response have to wait for the client.
+    /// The socket has not taken the last bytes of a response.
     #[cold]
     pub(crate) fn on_blocked(&mut self, id: SlotId) {
         if let Some(exchange) = self.flushing.take() {
@@ -129,7 +129,7 @@ impl Requests {
         }
     }
 
-    /// The last bytes of a response have left.
+    /// The socket has taken the last bytes of a response.
     #[inline]
     pub(crate) fn on_flushed<S: Streams>(
         &mut self,
@@ -141,7 +141,7 @@ impl Requests {
         self.finish(streams, turn, id, exchange);
     }
 
-    /// The response is sent. Ends the request, or its direction to the client.
+    /// The response is complete. Ends the request, or waits for the client's END_STREAM.
     #[inline]
     pub(super) fn finish<S: Streams>(
         &mut self,
@@ -158,7 +158,7 @@ impl Requests {
         }
     }
 
-    /// Ends a request that was answered at once.
+    /// Ends a request that never had a slot.
     #[inline]
     fn finish_without_slot<S: Streams>(
         &mut self,
@@ -203,7 +203,7 @@ impl Requests {
         }
     }
 
-    /// Whether a request asked for a tunnel that its response does not open. It has no body that an early reset would cut off.
+    /// Whether a request asked for a tunnel that its response did not open. It has no body, so its stream can be reset at once.
     fn is_refused_tunnel(&self, id: SlotId) -> bool {
         let Some(slot) = self.slots.get(id) else {
             return false;
@@ -213,7 +213,7 @@ impl Requests {
             && exchange.is_some_and(|exchange| exchange.borrow().request.body == BodyLength::Tunnel)
     }
 
-    /// Ends a request that was answered.
+    /// Ends a request whose response is complete.
     fn end<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -228,7 +228,7 @@ impl Requests {
         self.close(streams, turn, id, reason);
     }
 
-    /// Nothing more comes of a request. Ends its stream, or leaves the client time to end its direction.
+    /// Ends a request, and its stream once the client has sent END_STREAM or its time for that has passed.
     pub(super) fn leave<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         if !streams.is_input_open(id) {
             self.end(streams, turn, id, CloseReason::Complete);
@@ -242,7 +242,7 @@ impl Requests {
         self.begin_grace(turn, id);
     }
 
-    /// Logs a request that is over, keeping its stream.
+    /// Logs a request that is over, but keeps its stream.
     fn end_exchange<S: Streams>(&mut self, streams: &S, id: SlotId) {
         if let Some(early) = &mut self.early {
             early.forget(id);
@@ -253,7 +253,7 @@ impl Requests {
         self.slots.vacate(id);
     }
 
-    /// Logs an exchange that is over, and keeps it for the next request of the batch.
+    /// Logs the exchange of a request that is over, and keeps it for the next request of this turn.
     fn keep_spare(&mut self, exchange: ExchangeRef) {
         {
             let exchange = &mut *exchange.borrow_mut();
@@ -277,7 +277,7 @@ impl Requests {
         })
     }
 
-    /// As [`Requests::pull`], by other means than the table's. `None`: the request is over, or has no body to be pulled.
+    /// Like [`Requests::pull`], with a function that moves the bytes. `None`: the request is over, or has no body to pull.
     pub(crate) fn pull_by<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -304,7 +304,7 @@ impl Requests {
         };
         let mut task = TaskContext::from_waker(&waker);
         let pulled = if matches!(content.source, Source::Stream(_)) {
-            // A panic of a source ends one response.
+            // A panic of a source ends only its response.
             let pull = || pull(content, streams, turn, &mut task);
             catch_unwind(AssertUnwindSafe(pull)).unwrap_or_else(|_| {
                 turn.context.worker.counters.count(Counter::Panics);
@@ -328,7 +328,7 @@ impl Requests {
                 }
             }
             Ok(Pulled::Waiting) => {
-                // The source has just been asked.
+                // The source has just been polled: it need not read ahead.
                 content.is_listed = false;
                 streams.set_ready(id, false);
                 self.slots.mark(id, Mark::Waiting, true);
@@ -342,7 +342,7 @@ impl Requests {
         pulled.ok()
     }
 
-    /// The body cannot be completed: the client must not take it for complete.
+    /// Ends a response whose body cannot be completed, so that the client notices.
     fn break_off<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -364,7 +364,7 @@ impl Requests {
         self.close(streams, turn, id, reason);
     }
 
-    /// Has the source of a response told once the client takes nothing for now.
+    /// Lists a response whose source can [read ahead](Requests::read_ahead).
     pub(super) fn list_ahead(&mut self, id: SlotId) {
         if let Some(slot) = self.slots.get_mut(id)
             && let Phase::Sending(content) = &mut slot.phase
@@ -375,7 +375,7 @@ impl Requests {
         }
     }
 
-    /// The client takes nothing for now: sources may read on by themselves.
+    /// Lets the sources of responses read ahead while the client cannot take more.
     pub(crate) fn read_ahead(&mut self, turn: &Turn<'_>) {
         let mut ahead = std::mem::take(&mut self.ahead);
         for id in ahead.drain(..) {
@@ -390,11 +390,11 @@ impl Requests {
                 source.poll_ahead(&mut TaskContext::from_waker(&waker));
             }
         }
-        // The memory is kept.
+        // Keep the memory.
         self.ahead = ahead;
     }
 
-    /// Response bodies that were sent earn units of the connection's budget.
+    /// Restores units of the abuse budget for response bodies that were sent.
     pub(crate) fn earn_by_bodies(&mut self, turn: &mut Turn<'_>) {
         let unearned = self.sent - self.earned;
         if unearned >= BYTES_PER_UNIT {
@@ -410,7 +410,7 @@ impl Requests {
     }
 }
 
-/// A request that was served earns units of the connection's budget, one that is answered with an error has cost some.
+/// Restores units of the abuse budget for a request that was served. A request answered with an error has cost units instead.
 fn earn_by(turn: &mut Turn<'_>, exchange: &ExchangeRef) {
     let status = exchange.borrow().sent.status;
     if status.is_some_and(|status| status.as_u16() < 400) {

@@ -1,4 +1,4 @@
-//! Host and path of a request, and what the handlers there do with its body.
+//! Finds the host and path of a request, and what its handlers do with its body.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use h2o_http::{Method, Scheme};
 
 use crate::listener::LocalListener;
 
-/// Chooses host and path for a new request, and applies what entering the path entails.
+/// Chooses host and path of a new request, and applies the environment of the path.
 pub(crate) fn route(exchange: &mut Exchange, listener: &LocalListener) {
     let scheme = listener.scheme();
     if exchange.request.scheme != scheme {
@@ -29,8 +29,8 @@ pub(crate) fn route(exchange: &mut Exchange, listener: &LocalListener) {
     set_route(exchange, site.select_path(host, exchange.request.path()));
 }
 
-/// The scheme is that of the connection, whatever the target says: routing and `x-forwarded-proto` rely on it. Only a server in
-/// front of us may know better.
+/// Sets the scheme to that of the connection, whatever the target says: routing and `x-forwarded-proto` rely on it. Only a
+/// proxy in front of this server may set another one.
 #[cold]
 fn settle_scheme(exchange: &mut Exchange, listener: &LocalListener) {
     let request = &mut exchange.request;
@@ -38,12 +38,12 @@ fn settle_scheme(exchange: &mut Exchange, listener: &LocalListener) {
     if listener.is_behind_proxy() || request.scheme == Scheme::Masque {
         return;
     }
-    // Plain CONNECT has none.
+    // A plain CONNECT has no scheme.
     exchange.is_misdirected = !has_own_scheme;
     request.scheme = listener.scheme();
 }
 
-/// The route that logs a request nobody could parse: that of the default host for "no path matched".
+/// Routes a request that could not be parsed, for its log: to the default host, to no path.
 pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
     let site = Rc::clone(&exchange.site);
     if let Some(host) = served.select(b"", Scheme::Http) {
@@ -51,7 +51,7 @@ pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
     }
 }
 
-/// The request goes to the handlers of this path.
+/// Routes the request to this path.
 #[inline]
 pub(crate) fn set_route(exchange: &mut Exchange, route: Route) {
     exchange.route = route;
@@ -68,12 +68,12 @@ fn apply_env(exchange: &mut Exchange) {
     }
 }
 
-/// What the handlers of the request's path do with its content: the first one that has a use for it decides.
+/// How the body is used: the first handler of the path that reads bodies decides.
 pub(crate) fn body_use(exchange: &Exchange) -> BodyUse {
     first_content_user(exchange).map_or(BodyUse::None, |(_, body_use)| body_use)
 }
 
-/// Whether the handler that streams the content is the one to say that the client may send it.
+/// Whether the handler that pulls the body also decides whether the client may send it.
 pub(crate) fn handles_expect(exchange: &Exchange) -> bool {
     first_content_user(exchange).is_some_and(|(handler, _)| handler.handles_expect())
 }

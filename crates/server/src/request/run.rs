@@ -1,4 +1,4 @@
-//! From a request's head to its handlers.
+//! Takes a request from its head to its handlers, and polls those.
 
 use std::task::Context as TaskContext;
 use std::time::Instant;
@@ -17,14 +17,14 @@ use crate::flow::Turn;
 /// A request whose head is complete.
 pub(crate) struct Arrived {
     pub(crate) exchange: ExchangeRef,
-    /// The body, if some of it is still to come.
+    /// Present if the body is not complete.
     pub(crate) pending: Option<Pending>,
-    /// The answer, if the engine has found the request to be wrong.
+    /// The response, if the engine has found the request to be malformed.
     pub(crate) refusal: Option<Response>,
 }
 
 impl Requests {
-    /// Makes a filled-in exchange one of this connection, begun at `begun`, and routes it.
+    /// Begins an exchange, whose request head is filled in, on this connection. `begun`: when its first byte came.
     #[inline]
     pub(crate) fn begin(turn: &mut Turn<'_>, exchange: &ExchangeRef, begun: Instant) {
         let info = turn.connection.info();
@@ -37,7 +37,7 @@ impl Requests {
         exchange.timings.head = Some(turn.now);
     }
 
-    /// Takes in a request, begun and routed.
+    /// Takes in a request that was begun and routed.
     pub(crate) fn receive<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -58,7 +58,7 @@ impl Requests {
         let admission = {
             let exchange = &mut *exchange.borrow_mut();
             if pending.is_none() && matches!(exchange.request.body, BodyLength::Known(_)) {
-                // An empty body was announced.
+                // The announced body is empty.
                 exchange.body = RequestBody::Bytes(Bytes::new());
             }
             admission::admit(
@@ -108,7 +108,7 @@ impl Requests {
         slot.phase = phase;
     }
 
-    /// A response that no handler makes; the filters of the path see it all the same.
+    /// Answers a request without running its handlers; the filters of its path run.
     pub(crate) fn answer<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -122,7 +122,7 @@ impl Requests {
         self.on_progress(streams, turn, id, exchange, progress);
     }
 
-    /// Hands a request to its handlers, or lets it wait for its turn.
+    /// Runs the handlers of a request, or queues it while too many others run.
     pub(super) fn queue_or_start<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -139,19 +139,19 @@ impl Requests {
         self.queue.push_back(id);
     }
 
-    /// Has a request wait.
+    /// Has a request wait in its slot.
     pub(crate) fn enqueue(&mut self, id: SlotId, exchange: ExchangeRef) {
         let slot = self.slots.occupy(id);
         slot.exchange = Some(exchange);
         slot.phase = Phase::Queued;
     }
 
-    /// Puts a request that has waited for the end of the handshake, or of an upgrade, into the queue.
+    /// Puts a request that waits in its slot into the queue.
     pub(crate) fn line_up(&mut self, id: SlotId) {
         self.queue.push_back(id);
     }
 
-    /// Whether another request may run; with `is_streaming`, one that pulls its body.
+    /// Whether another request may run; `is_streaming`: one whose handler pulls its body.
     #[inline]
     pub(super) fn has_place<S: Streams>(&self, turn: &Turn<'_>, is_streaming: bool) -> bool {
         let limits = S::limits(&turn.connection.listener.setup);
@@ -160,7 +160,7 @@ impl Requests {
             && !self.resets.is_delaying(turn.now)
     }
 
-    /// Starts requests whose turn has come.
+    /// Starts the requests of the queue that may run.
     pub(crate) fn start_queued<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
         let mut from = 0;
         while let Some(at) = self.next_startable::<S>(turn, from) {
@@ -176,22 +176,22 @@ impl Requests {
         }
     }
 
-    /// Whether a request that waits can be started.
+    /// Whether a request of the queue may run.
     pub(crate) fn may_start<S: Streams>(&self, turn: &Turn<'_>) -> bool {
         self.next_startable::<S>(turn, 0).is_some()
     }
 
-    /// The position in the queue of the next request that can be started, from position `from` on.
+    /// Position in the queue of the next request that may run, from position `from` on.
     fn next_startable<S: Streams>(&self, turn: &Turn<'_>, from: usize) -> Option<usize> {
         if from >= self.queue.len() || !self.has_place::<S>(turn, false) {
             return None;
         }
-        // Other requests need not wait for one that streams.
+        // A request that has to wait because it streams does not hold up those behind it.
         let may_stream = self.has_place::<S>(turn, true);
         (from..self.queue.len()).find(|&at| may_stream || !self.is_streaming(self.queue[at]))
     }
 
-    /// Whether the body of a request streams to its handler.
+    /// Whether a handler pulls the body of a request.
     fn is_streaming(&self, id: SlotId) -> bool {
         self.exchange(id)
             .is_some_and(|exchange| matches!(exchange.borrow().body, RequestBody::Stream(_)))
@@ -214,7 +214,7 @@ impl Requests {
             matches!(exchange.body, RequestBody::Stream(_))
         };
         if is_streaming && !self.slots.get(id).is_some_and(|slot| slot.is(Mark::Tunnel)) {
-            // The window opens now that a handler wants the body, which it takes out of the exchange.
+            // Open the window before the handler takes the body out of the exchange.
             streams.open_window(turn, id, Window::Body);
             self.slots.mark(id, Mark::Streaming, true);
             if let Some(counter) = S::RULES.streaming_counter {
@@ -224,7 +224,7 @@ impl Requests {
         let progress = serve::start(turn.context, &exchange);
         self.on_progress(streams, turn, id, exchange, progress);
         if is_streaming {
-            // A client that has used up its window sends nothing that would make the driver look at the pipe.
+            // A client without window sends nothing, so no other event would make the driver check the pipe.
             self.credit_upload(streams, turn, id);
         }
     }
@@ -280,7 +280,7 @@ impl Requests {
         }
     }
 
-    /// Sends the interim responses that a handler has left behind, to clients that are to get them.
+    /// Sends the interim responses that a handler has added, if the client gets any.
     fn send_interims<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -308,7 +308,7 @@ impl Requests {
         }
     }
 
-    /// Takes the next step of the requests whose wakers have fired.
+    /// Continues the requests whose wakers have fired.
     pub(crate) fn run_woken<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
         let woken = std::mem::take(&mut self.woken);
         for &id in &woken {
@@ -340,7 +340,7 @@ impl Requests {
                 | Phase::InGrace => {}
             }
         }
-        // The memory is kept.
+        // Keep the memory.
         if self.woken.is_empty() {
             self.woken = woken;
             self.woken.clear();
@@ -366,7 +366,7 @@ fn gets_interims<S: Streams>(turn: &Turn<'_>, exchange: &Exchange) -> bool {
         && serve::wants_informational(exchange)
 }
 
-/// Tells the client that it may send its body.
+/// Sends 100 (Continue), if the client gets it.
 fn send_continue<S: Streams>(
     streams: &mut S,
     turn: &mut Turn<'_>,
@@ -380,7 +380,7 @@ fn send_continue<S: Streams>(
     }
 }
 
-/// Notes when a request is handed to its handlers, or answered without them.
+/// Notes the time when the handlers of a request run, or when it is answered without them.
 pub(super) fn note_processed(turn: &Turn<'_>, exchange: &ExchangeRef) {
     let timings = &mut exchange.borrow_mut().timings;
     timings.processed = Some(turn.now);

@@ -15,39 +15,39 @@ use crate::context::Context;
 use crate::request::error_page;
 use crate::request::reroute::{Asked, reroute};
 
-/// What a request waits for, or what came out of it.
+/// Result of running the handlers of a request.
 pub(crate) enum Progress {
-    /// The final response, past all filters.
+    /// The final response, after all filters.
     Response(Response),
     /// The handler answered 425 to a request from TLS early data. If the request can be rerun after the handshake, drop this
     /// response (filters have not run).
     TooEarly(Response),
-    /// A handler is not ready yet.
+    /// A handler answers later.
     Waiting(Waiting),
 }
 
-/// A handler that will answer later.
+/// A handler that answers later.
 pub(crate) struct Waiting {
     future: LocalBoxFuture<Outcome>,
-    /// The handler asked next if this one declines.
+    /// Number of the handler to run next if this one declines.
     next: usize,
-    /// Handlers that want the response, the latest last.
+    /// Continuations of handlers that asked for the response of those behind them, the latest last.
     continuations: Vec<Continuation>,
 }
 
-/// False if the client has said that it does not want interim responses.
+/// Whether the client accepts interim responses: `no-early-hints: 1` refuses them.
 pub(crate) fn wants_informational(exchange: &Exchange) -> bool {
     exchange.request.headers.get(Known::NoEarlyHints) != Some(b"1")
 }
 
-/// Hands the request to the handlers of its path.
+/// Runs the handlers of the request's path.
 #[inline]
 pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
     let outcome = {
         let exchange = &mut *exchange.borrow_mut();
         let outcome = run_handlers(exchange, 0);
         if let (Outcome::Done(mut response), _) = outcome {
-            // No filter is interested, nothing was rerouted: there is nothing to settle.
+            // The path has no filters and nothing was redirected: skip the general way.
             if is_final(exchange, &response) {
                 error_page::dress(exchange, &mut response);
                 exchange.sent.first_status.get_or_insert(response.status);
@@ -61,7 +61,7 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
     run_to_response(context, exchange, outcome, Vec::new())
 }
 
-/// True if the response needs none of what [`run_to_response`] and [`filter`] do, but for noting its status.
+/// Whether [`run_to_response`] and [`filter`] would do nothing with the response except note its status.
 fn is_final(exchange: &Exchange, response: &Response) -> bool {
     let path = exchange.site.path(exchange.route);
     path.filters.is_empty()
@@ -72,7 +72,7 @@ fn is_final(exchange: &Exchange, response: &Response) -> bool {
         && response.links == h2o_exchange::LinkHeaderUse::Plain
 }
 
-/// Answers a request that no handler is asked about: the filters of its path see the response.
+/// Answers a request without running its handlers; the filters of its path run.
 pub(crate) fn answer(context: &Context, exchange: &ExchangeRef, response: Response) -> Progress {
     run_to_response(
         context,
@@ -82,7 +82,7 @@ pub(crate) fn answer(context: &Context, exchange: &ExchangeRef, response: Respon
     )
 }
 
-/// Goes on with a request that waits.
+/// Polls the handler that a request waits for.
 pub(crate) fn resume(
     context: &Context,
     exchange: &ExchangeRef,
@@ -104,20 +104,20 @@ pub(crate) fn resume(
         };
         let continuations = std::mem::take(&mut waiting.continuations);
         match run_to_response(context, exchange, outcome, continuations) {
-            // The next handler waits as well: nobody has polled its future yet.
+            // The next handler answers later, too: poll its future for the first time.
             Progress::Waiting(next) => waiting = next,
             progress @ (Progress::Response(_) | Progress::TooEarly(_)) => return progress,
         }
     }
 }
 
-/// The client has to wait for the handler before number `next`: it gets the early hints of the path meanwhile, once.
+/// Sends the early hints of the path, once, because the client has to wait for the handler before number `next`.
 fn hint(exchange: &mut Exchange, next: usize) {
     let path = exchange.site.path(exchange.route);
     let Some(fields) = path.early_hints.as_ref().filter(|_| !exchange.is_hinted) else {
         return;
     };
-    // Who stands in for the handlers of a path is an upstream server.
+    // No handler of the path: an upstream server that a redirect named.
     let handler = path.handlers.get(next.wrapping_sub(1));
     let waits = handler.is_none_or(|handler| handler.waits_for_backend());
     if waits && exchange.request.body != BodyLength::Tunnel {
@@ -127,7 +127,7 @@ fn hint(exchange: &mut Exchange, next: usize) {
     }
 }
 
-/// Asks the handlers from number `first` on until one does not decline.
+/// Runs the handlers from number `first` on until one does not decline.
 fn run_handlers(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     let site = Rc::clone(&exchange.site);
     if let Some(response) = refuse_misdirected(exchange) {
@@ -146,8 +146,9 @@ fn run_handlers(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     (Outcome::Done(Response::not_found()), handlers.len())
 }
 
-/// The response to a request that may not be served over this connection (RFC 9110 §15.5.20): its scheme is another one, or its
-/// host wants a client certificate that the connection's handshake was not for. The client may try again over another one.
+/// The response 421 (RFC 9110 §15.5.20) if the request may not be served over this connection: its scheme differs from the
+/// connection's, or its host requires a client certificate that this connection's handshake did not ask for. The client may
+/// retry over a new connection.
 #[inline]
 pub(crate) fn refuse_misdirected(exchange: &mut Exchange) -> Option<Response> {
     let host = exchange.site.host(exchange.route);
@@ -159,7 +160,7 @@ pub(crate) fn refuse_misdirected(exchange: &mut Exchange) -> Option<Response> {
 
 #[cold]
 fn misdirected(exchange: &mut Exchange) -> Response {
-    // An error document is no longer asked for by that scheme.
+    // An error document is then served although its request has that scheme.
     let (note, text) = if std::mem::take(&mut exchange.is_misdirected) {
         (
             "the request names another scheme (http or https) than the connection has",
@@ -187,7 +188,7 @@ fn run_to_response(
     let (mut outcome, mut next) = outcome;
     loop {
         let order = match outcome {
-            // Polled by the connection, which has the waker.
+            // The connection polls it: it has the waker.
             Outcome::Later(future) => {
                 return Progress::Waiting(Waiting {
                     future,
@@ -211,7 +212,7 @@ fn run_to_response(
                 if let Some(continuation) = continuations.pop() {
                     let run = || continuation(exchange, response);
                     outcome = fenced(context, run).unwrap_or_else(|answer| Outcome::Done(*answer));
-                    // No handler is left to be asked.
+                    // No handler remains to be run.
                     next = usize::MAX;
                     continue;
                 }
@@ -221,7 +222,7 @@ fn run_to_response(
                 }
             }
             Outcome::Reroute(order) => order,
-            // Of a continuation: the handlers behind it have been asked.
+            // A continuation declined; the handlers behind it have already run.
             Outcome::Declined => {
                 (outcome, next) = run_handlers(&mut exchange.borrow_mut(), usize::MAX);
                 continue;
@@ -240,24 +241,24 @@ fn run_to_response(
     }
 }
 
-/// True if it was us who told the handler that the request came early: only then may the request be run again (RFC 8470
-/// §5.2).
+/// Whether the handler answered 425 because this server told it that the request came in early data. Only then may the request
+/// be rerun (RFC 8470 §5.2).
 fn is_too_early(exchange: &Exchange) -> bool {
     exchange.is_early
         && exchange.protocol.is_multiplexed()
-        // It may be pointed at another server by now.
+        // A redirect may have sent it to another server.
         && !exchange.delegated
         && exchange.request.headers.get(Known::EarlyData).is_none()
 }
 
-/// Shows the response to the filters of the path. `Err`: a filter wants the request to be run again.
+/// Runs the filters of the path. `Err`: a filter asks for an internal redirect.
 fn filter(
     context: &Context,
     exchange: &mut Exchange,
     mut response: Response,
 ) -> Result<Response, Reroute> {
     if let Some(restore) = exchange.restore.take() {
-        // The access log wants the status of the document as the first one.
+        // The access log takes the status of the document for the first one.
         exchange.sent.first_status = Some(response.status);
         if fenced(context, || restore(exchange, &mut response)).is_err() {
             response = panicked();
@@ -270,7 +271,7 @@ fn filter(
     if path.keep_unfiltered {
         exchange.sent.unfiltered = Some(response.headers.clone());
     }
-    // What opens a tunnel is nobody's to edit (H2O compatibility).
+    // H2O compatibility: H2O runs no filters on a response that opens a tunnel.
     if exchange.request.is_tunnel_opened_by(response.status) {
         return Ok(response);
     }
@@ -289,7 +290,7 @@ fn filter(
             }
         }
     }
-    // Nobody else will want the content.
+    // No handler will read the body any more.
     match &exchange.body {
         RequestBody::Stream(pipe) => pipe.stop_keeping(),
         RequestBody::Bytes(_) | RequestBody::File(_) => exchange.body = RequestBody::None,
@@ -306,7 +307,7 @@ fn filter(
     Ok(response)
 }
 
-/// Runs a piece of a handler or filter; a panic ends the exchange with 500, and nothing else.
+/// Runs code of a handler or filter. A panic is answered with 500 and affects no other request.
 fn fenced<T>(context: &Context, run: impl FnOnce() -> T) -> Result<T, Box<Response>> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| Box::new(on_panic(&context.worker)))
 }
@@ -327,8 +328,8 @@ fn panicked() -> Response {
     )
 }
 
-/// Adds the `date` field that every final response of a server with a clock has (RFC 9110 §6.6.1), unless it is there. Handlers with
-/// prepared fields put it first, where it is found at once.
+/// Adds the `date` field that final responses must have (RFC 9110 §6.6.1), unless it is present. Handlers with prepared fields
+/// put it first, where the lookup finds it at once.
 #[inline]
 pub(crate) fn date(worker: &Worker, response: &mut Response) {
     let is_due = !response.is_undated && !response.status.is_informational();
@@ -337,11 +338,11 @@ pub(crate) fn date(worker: &Worker, response: &mut Response) {
     }
 }
 
-/// Counts an exchange that is over and writes its log lines.
+/// Counts a request that is over, and writes its log lines.
 pub(crate) fn log(exchange: &Exchange) {
     exchange.worker.counters.count_request(exchange.sent.status);
     for logger in &exchange.site.path(exchange.route).loggers {
-        // A logger that fails loses its line, nothing else.
+        // A panic of a logger loses only its line.
         let _ = catch_unwind(AssertUnwindSafe(|| logger.log(exchange)));
     }
 }

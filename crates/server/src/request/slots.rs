@@ -1,4 +1,4 @@
-//! The slots of one connection's requests, and how many of them are doing what.
+//! Slots of the requests of one connection, and counts of the requests by what they are doing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,16 +14,16 @@ use crate::flow::Turn;
 use crate::pace::Pace;
 use crate::request::serve::{self, Waiting};
 
-/// One request of a connection, from the moment it has to wait for something.
+/// State of a request that has to wait for something.
 pub(crate) struct StreamSlot {
-    /// `None` while a step of the request is being taken.
+    /// `None` while a step of the request runs.
     pub(super) exchange: Option<ExchangeRef>,
     pub(super) phase: Phase,
-    /// The body on its way to a handler that pulls it, or to a tunnel.
+    /// Present if a handler pulls the body, or may open a tunnel.
     pub(super) upload: Option<Upload>,
     /// Whether the client waits for 100 (Continue) before it sends the body.
     pub(super) awaits_continue: bool,
-    /// How fast the client sends the body of the request, and takes that of the response. Made at the first look.
+    /// Progress of the request's body and of the response's body. Created at the first check.
     pub(super) paces: Option<Box<[Pace; 2]>>,
     waker: Option<Waker>,
     marks: [bool; Mark::COUNT],
@@ -31,41 +31,41 @@ pub(crate) struct StreamSlot {
 
 /// What a request waits for.
 pub(super) enum Phase {
-    /// There is no request, or a step of it is being taken.
+    /// The slot has no request, or a step of the request runs.
     InStep,
-    /// All of its body.
+    /// The whole body of the request.
     Collecting(Collecting),
-    /// The first bytes of its body, which its handler will pull.
+    /// The first bytes of the body, which its handler will pull.
     AwaitingBody,
-    /// A place among the requests that run, or the end of the TLS handshake.
+    /// Fewer running requests, or the end of the TLS handshake.
     Queued,
-    /// A handler.
+    /// The response of a handler.
     Running(Waiting),
-    /// A pushed response: until the head of the response is sent that it was promised with.
+    /// The response of a push: the head of the response that it was promised with must be sent first.
     Promised(Box<Response>),
-    /// Its turn to send, room, or more of the response's body.
+    /// The scheduler, space in the socket, or more of the response's body.
     Sending(Content),
-    /// The last bytes of the response, which have been written, to leave.
+    /// The socket, which has not taken the last bytes of the response.
     Flushing,
-    /// The end of the client's direction; ours has ended. Besides the handler of a tunnel, the source of the response's body may
-    /// still read the request's, and is polled for that.
+    /// The client's END_STREAM, after a complete response. The body is still read: by the handler of a tunnel, or by the source
+    /// of the response's body, which is polled for that.
     HalfClosed(Option<Box<dyn BodySource>>),
-    /// The end of the client's direction. The request is over, and its body is dropped.
+    /// The client's END_STREAM. The request is over, and its body is dropped.
     InGrace,
 }
 
-/// What requests are counted as.
+/// Properties that requests are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// A handler did not answer at once, and the request is not over.
     Running,
-    /// A handler, or what makes its content, has to do something next.
+    /// Only a handler, or the source of the response's body, can continue the request.
     Waiting,
     /// The body streams to a handler.
     Streaming,
     /// The request asks for a tunnel, or has opened one.
     Tunnel,
-    /// The request is not the client's, but one that a push was promised for.
+    /// The request belongs to a push, not to the client.
     Promised,
 }
 
@@ -90,7 +90,7 @@ impl StreamSlot {
         self.marks[mark as usize]
     }
 
-    /// The waker of the request, made once.
+    /// The waker of the request; created on first use.
     pub(super) fn waker(&mut self, turn: &Turn<'_>, id: SlotId) -> Waker {
         self.waker
             .get_or_insert_with(|| turn.context.waker(turn.connection.token, id.index()))
@@ -123,7 +123,7 @@ impl StreamSlot {
 
     /// The request is over: its exchange is logged and given back.
     fn end(&mut self) {
-        // What a handler or a body holds goes before the log line is written.
+        // Handlers and bodies are dropped before the log line is written.
         self.phase = Phase::InStep;
         self.waker = None;
         self.awaits_continue = false;
@@ -137,14 +137,14 @@ impl StreamSlot {
     }
 }
 
-/// However a request ends, a panic included, its exchange is logged and given back.
+/// Logs the exchange and gives it back however the request ends, even by a panic.
 impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// The response has left, or will not: the log line is written.
+/// Writes the log line when the response is sent or cancelled.
 pub(super) fn log(exchange: &mut Exchange) {
     exchange.timings.response_end = Some(exchange.worker.clock.now());
     serve::log(exchange);
@@ -162,7 +162,7 @@ pub(super) fn retire(reference: &ExchangeRef) {
     worker.release(Rc::clone(reference));
 }
 
-/// The free slots of a worker: a request allocates nothing for its own state.
+/// Unused slots of a worker, so that requests allocate none.
 #[derive(Default)]
 pub(super) struct SlotPool {
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
@@ -186,7 +186,7 @@ impl SlotPool {
 
 /// The slots of one connection.
 pub(super) struct Slots {
-    /// That of [`SlotId::ONLY`] needs no vector.
+    /// The slot of [`SlotId::ONLY`], which needs no vector.
     first: Option<Box<StreamSlot>>,
     others: Vec<Option<Box<StreamSlot>>>,
     counts: [usize; Mark::COUNT],
@@ -227,7 +227,7 @@ impl Slots {
         self.place_mut(id)?.as_deref_mut()
     }
 
-    /// The slot, which is taken if it is free.
+    /// The slot of a request; creates it if there is none.
     pub(super) fn occupy(&mut self, id: SlotId) -> &mut StreamSlot {
         let index = id.index() as usize;
         if self.others.len() < index {
@@ -240,7 +240,7 @@ impl Slots {
         place.get_or_insert_with(|| self.pool.take())
     }
 
-    /// The request is over: it is logged, and its slot is free.
+    /// Ends a request: logs it, and frees its slot.
     pub(super) fn vacate(&mut self, id: SlotId) {
         let Some(mut slot) = self.place_mut(id).and_then(Option::take) else {
             return;
@@ -252,7 +252,7 @@ impl Slots {
         self.pool.give_back(slot);
     }
 
-    /// Sets what a request is counted as.
+    /// Sets or clears a mark of a request.
     pub(super) fn mark(&mut self, id: SlotId, mark: Mark, is_set: bool) {
         let Some(slot) = self.get_mut(id) else {
             return;
@@ -262,7 +262,7 @@ impl Slots {
         *count = *count + usize::from(is_set) - usize::from(was_set);
     }
 
-    /// Requests that are counted as `mark`.
+    /// Number of requests that have `mark`.
     #[inline]
     pub(super) const fn count(&self, mark: Mark) -> usize {
         self.counts[mark as usize]
@@ -282,7 +282,7 @@ impl Slots {
         places + slots.sum::<usize>()
     }
 
-    /// Gives memory back that can be allocated again.
+    /// Frees memory that can be allocated again.
     pub(super) fn shrink(&mut self) {
         self.others = Vec::new();
     }

@@ -1,7 +1,7 @@
-//! Tunnels (CONNECT, upgrades, extended CONNECT), and the directions of a stream that end one after the other.
+//! Tunnels (CONNECT, upgrades, extended CONNECT), and streams whose two directions end at different times.
 //!
-//! The body of the response goes to the client as it is; what the client sends goes into the pipe that the handler was given
-//! with the request. Either direction ends without the other (RFC 9113 §8.5).
+//! The client gets the body of the response unchanged; what it sends goes into the pipe that the handler was given with the
+//! request. Either direction can end before the other (RFC 9113 §8.5).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -16,16 +16,16 @@ use super::upload::Upload;
 use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window};
 use crate::flow::Turn;
 
-/// The receive window of a tunnel, bytes: what a handler that takes nothing makes the server hold.
+/// Receive window of a tunnel, in bytes: the most that the server holds for a handler that reads nothing.
 const WINDOW: u32 = 1024 * 1024;
-/// Tunnels of one connection that get so much; others keep the window that streams begin with.
+/// Tunnels of one connection that get [`WINDOW`]; further ones keep the initial window of a stream.
 const WIDE: usize = 16;
-/// How long a client may take to end its direction of a stream whose other one is over.
+/// Time for the client to send END_STREAM after the response has ended.
 const GRACE: Duration = Duration::from_secs(5);
 
 impl Requests {
-    /// Hands a request for a tunnel to its handlers. It does not wait for a place (H2O compatibility: H2O does not count
-    /// tunnels among the concurrent requests).
+    /// Runs the handlers of a request for a tunnel, which never waits in the queue. H2O compatibility: H2O does not count
+    /// tunnels among the concurrent requests.
     pub(super) fn start_tunnel<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -45,8 +45,8 @@ impl Requests {
         self.start(streams, turn, id, exchange);
     }
 
-    /// The response to a request for a tunnel is about to be sent. If it opens none, what the client may have sent ahead has
-    /// no use. Returns whether it opens one.
+    /// Called before the response to a request for a tunnel is sent. Returns whether it opens the tunnel. If not, data that the
+    /// client sent ahead is dropped.
     pub(super) fn prepare_tunnel<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -58,7 +58,7 @@ impl Requests {
             return false;
         };
         if exchange.request.is_tunnel_opened_by(response.status) {
-            // From now on only the reader of the tunnel holds the pipe: see [`Requests::keep_half_open`].
+            // Now only the reader of the tunnel holds the pipe: see [`Requests::keep_half_open`].
             exchange.body = RequestBody::None;
             return true;
         }
@@ -71,8 +71,9 @@ impl Requests {
         false
     }
 
-    /// The response has been sent to its end, and the client has not ended its direction. Keeps the request while its body is
-    /// read: by the handler of a tunnel, or by a backend that has answered before it had all of it (RFC 9113 §8.1 allows that).
+    /// Called when the response is complete and the client has not sent END_STREAM. Keeps the request, and returns true, while
+    /// its body is still read: by the handler of a tunnel, or by a backend that has answered before it had the whole body (RFC
+    /// 9113 §8.1 allows that).
     pub(super) fn keep_half_open(&mut self, id: SlotId) -> bool {
         if let Some(early) = &mut self.early {
             early.forget(id);
@@ -87,11 +88,11 @@ impl Requests {
         if let Some(exchange) = &slot.exchange
             && let Ok(mut exchange) = exchange.try_borrow_mut()
         {
-            // From now on only the reader holds the pipe, besides the slot.
+            // Now only the reader and the slot hold the pipe.
             exchange.body = RequestBody::None;
         }
         let reader = match phase {
-            // The source of a tunnel goes first, or the reader's end would not be noticed.
+            // The source of a tunnel is dropped: it would hide that the reader has ended.
             Phase::Sending(Content {
                 source: Source::Stream(source),
                 ..
@@ -105,7 +106,7 @@ impl Requests {
         is_read
     }
 
-    /// Continues with a body that comes behind the response.
+    /// Continues to receive a body after the response has ended.
     pub(super) fn read_on<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         let is_half_open = streams.is_input_open(id);
         let Some(slot) = self.slots.get_mut(id) else {
@@ -119,14 +120,14 @@ impl Requests {
         let is_abandoned = (slot.upload.as_ref()).is_none_or(|upload| upload.pipe.is_abandoned());
         let is_read = match reader {
             _ if is_abandoned => false,
-            // It ends when it has sent the body to the backend.
+            // The source ends once it has sent the body to the backend.
             Some(source) => catch_unwind(AssertUnwindSafe(|| source.poll_next(&mut task, 1)))
                 .inspect_err(|_| turn.context.worker.counters.count(Counter::Panics))
                 .is_ok_and(|next| next.is_pending()),
             None => is_half_open,
         };
         if is_read {
-            // From the client's end on, it is the reader that has to do something next.
+            // After the client's END_STREAM only the reader can continue the request.
             self.slots.mark(id, Mark::Waiting, !is_half_open);
             self.credit_upload(streams, turn, id);
         } else {
@@ -134,14 +135,14 @@ impl Requests {
         }
     }
 
-    /// The request is over, but the client has not ended its direction. Keeps the stream for [`GRACE`], in which what comes is
-    /// dropped: an early reset makes some clients report a failure.
+    /// Keeps the stream of a request that is over until the client sends END_STREAM, for [`GRACE`] at most. Data is dropped
+    /// meanwhile. Some clients report a failure if the stream is reset at once.
     pub(super) fn begin_grace(&mut self, turn: &Turn<'_>, id: SlotId) {
         self.slots.occupy(id).phase = Phase::InGrace;
         self.graces.push_back((turn.now + GRACE, id));
     }
 
-    /// Time has passed: ends the streams whose client has not ended its direction in time.
+    /// Ends the streams whose client has not sent END_STREAM in time.
     pub(crate) fn on_timeout<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
         while let Some(&(until, id)) = self.graces.front()
             && until <= turn.now
@@ -151,7 +152,7 @@ impl Requests {
         self.resets.end_delay(turn.now);
     }
 
-    /// Ends a stream that was kept for the end of the client's direction.
+    /// Ends a stream that was kept for the client's END_STREAM.
     pub(super) fn end_grace<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -161,7 +162,7 @@ impl Requests {
         self.close(streams, turn, id, CloseReason::EnoughRead);
     }
 
-    /// The handler may have ended the client's direction of a tunnel, or both. Returns whether the request is over.
+    /// Ends the request if the handler has closed its tunnel, and returns whether it has.
     pub(crate) fn check_tunnel<S: Streams>(
         &mut self,
         streams: &mut S,
