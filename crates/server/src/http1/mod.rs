@@ -17,9 +17,9 @@ use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
 use crate::pace::{ClientRate, Look};
 use crate::request::serve;
-use crate::request::{Pulled, Requests, SlotId, Stage};
+use crate::request::{PullResult, Requests, SlotId, Stage};
 use crate::setup::Setup;
-use reading::{DISCARD_TIME, Discarding, Input};
+use reading::{DISCARD_TIME, DiscardedBody, Input};
 use streams::Http1Streams;
 
 /// Bytes of one response's body sent before other connections run.
@@ -35,7 +35,7 @@ pub(crate) struct Http1 {
     requests: Requests,
     streams: Http1Streams,
     /// Present while the rest of a request's body is dropped, after its response.
-    discarding: Option<Discarding>,
+    discarding: Option<DiscardedBody>,
     /// The driver of HTTP/2, if the connection continues with it.
     successor: Option<Box<Http2>>,
     /// Bytes that the socket has taken.
@@ -172,14 +172,14 @@ impl Http1 {
         let mut sent = 0;
         let pulled = loop {
             if turn.connection.io.has_output() {
-                break Pulled::Blocked;
+                break PullResult::Blocked;
             }
             if sent >= SEND_TURN {
                 turn.context
                     .unfinished
                     .borrow_mut()
                     .push(turn.connection.token);
-                break Pulled::Waiting;
+                break PullResult::Waiting;
             }
             let pulled = self.requests.pull_by(
                 &mut self.streams,
@@ -191,14 +191,14 @@ impl Http1 {
                 return Flow::Close;
             }
             match pulled {
-                Some(Pulled::Data { len, is_end }) => {
+                Some(PullResult::Data { len, is_end }) => {
                     sent += len;
                     input.sent += len;
                     if is_end {
-                        break Pulled::Data { len, is_end };
+                        break PullResult::Data { len, is_end };
                     }
                 }
-                Some(pulled @ (Pulled::Waiting | Pulled::Blocked)) => break pulled,
+                Some(pulled @ (PullResult::Waiting | PullResult::Blocked)) => break pulled,
                 // The body cannot be completed.
                 None => {
                     self.report_written(turn, false);
@@ -206,14 +206,14 @@ impl Http1 {
                 }
             }
         };
-        let is_blocked = pulled == Pulled::Blocked;
+        let is_blocked = pulled == PullResult::Blocked;
         if is_blocked {
             self.requests.read_ahead(turn);
         }
         self.report_written(turn, is_blocked);
         match pulled {
-            Pulled::Data { .. } => Flow::Continue,
-            Pulled::Waiting | Pulled::Blocked => self.read_body(turn, input),
+            PullResult::Data { .. } => Flow::Continue,
+            PullResult::Waiting | PullResult::Blocked => self.read_body(turn, input),
         }
     }
 
@@ -239,7 +239,7 @@ impl Http1 {
         self.unacknowledged = 0;
         let engine = &self.streams.engine;
         if engine.can_discard() && !self.streams.is_rest_long() {
-            self.discarding = Some(Discarding {
+            self.discarding = Some(DiscardedBody {
                 before: engine.body_received(),
                 until: turn.now + DISCARD_TIME,
             });

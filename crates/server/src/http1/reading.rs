@@ -35,7 +35,7 @@ pub(super) struct Input<'a> {
 
 /// A body that is dropped to get to the next request.
 #[derive(Clone, Copy)]
-pub(super) struct Discarding {
+pub(super) struct DiscardedBody {
     /// Bytes of the body received when the response was complete.
     pub(super) before: u64,
     pub(super) until: Instant,
@@ -242,7 +242,7 @@ impl Http1 {
         &mut self,
         turn: &mut Turn<'_>,
         input: &mut Input<'_>,
-        discarding: Discarding,
+        discarding: DiscardedBody,
     ) -> Flow {
         let spare = turn.context.worker.spare_exchange();
         let is_done = loop {

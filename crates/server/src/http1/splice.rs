@@ -10,7 +10,7 @@ use h2o_http1::ServerConnection;
 
 use crate::event::pipes::{Pipe, Pipes};
 use crate::flow::Turn;
-use crate::request::Pulled;
+use crate::request::PullResult;
 
 /// A body that is sent without chunks or encryption by this process.
 pub(super) struct Splicing {
@@ -55,17 +55,17 @@ impl Splicing {
         engine: &mut ServerConnection,
         source: &mut dyn BodySource,
         task: &mut TaskContext<'_>,
-    ) -> Result<Option<Pulled>, TransferError> {
+    ) -> Result<Option<PullResult>, TransferError> {
         if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held > 0) {
             let io = &mut turn.connection.io;
             let Some(sent) = io.send_piped(pipe.read.as_fd(), pipe.held)? else {
-                return Ok(Some(Pulled::Blocked));
+                return Ok(Some(PullResult::Blocked));
             };
             pipe.held -= sent;
             // The length is known, so there are no chunks: the engine only counts.
             let counted = engine.begin_data(sent, &mut Vec::new());
             debug_assert_eq!(counted, sent, "a backend's content has its length");
-            return Ok(Some(Pulled::Data {
+            return Ok(Some(PullResult::Data {
                 len: sent,
                 is_end: false,
             }));
@@ -81,10 +81,10 @@ impl Splicing {
             return Ok(None);
         };
         match source.poll_splice(task, pipe.write.as_fd(), pipe.capacity) {
-            Poll::Pending => Ok(Some(Pulled::Waiting)),
+            Poll::Pending => Ok(Some(PullResult::Waiting)),
             Poll::Ready(moved) => {
                 pipe.held = moved?;
-                Ok(Some(Pulled::Data {
+                Ok(Some(PullResult::Data {
                     len: 0,
                     is_end: false,
                 }))

@@ -15,7 +15,7 @@ use super::reading::MAX_DISCARDED;
 use super::splice::{Splicing, TransferError};
 use crate::flow::Turn;
 use crate::request::{
-    CloseReason, Content, HeadSent, Pulled, RequestLimits, ResponseShape, SlotId, Source,
+    CloseReason, Content, HeadSent, PullResult, RequestLimits, ResponseShape, SlotId, Source,
     StopReason, Streams, VersionRules, Window,
 };
 use crate::setup::Setup;
@@ -63,12 +63,12 @@ impl Http1Streams {
         content: &mut Content,
         turn: &mut Turn<'_>,
         task: &mut TaskContext<'_>,
-    ) -> Result<Pulled, BodyError> {
+    ) -> Result<PullResult, BodyError> {
         match &mut content.source {
             Source::File(reader) if turn.connection.io.takes_files() => {
                 if let Some(sent) = self.send_file(turn, reader)? {
                     let is_end = reader.remaining() == 0;
-                    return Ok(sent.map_or(Pulled::Blocked, |len| {
+                    return Ok(sent.map_or(PullResult::Blocked, |len| {
                         if is_end {
                             self.engine.finish(None, &mut turn.out);
                         }
@@ -80,7 +80,7 @@ impl Http1Streams {
                 if let Some(splicing) = &mut self.splicing {
                     let moved = splicing.send(turn, &mut self.engine, source.as_mut(), task);
                     match moved {
-                        Ok(Some(Pulled::Data { len, is_end })) => {
+                        Ok(Some(PullResult::Data { len, is_end })) => {
                             return Ok(content.moved(len, is_end));
                         }
                         Ok(Some(pulled)) => return Ok(pulled),
@@ -95,11 +95,11 @@ impl Http1Streams {
     }
 
     /// Handles a failure of the socket or of the body's source.
-    fn on_io_error(&mut self, error: TransferError) -> Result<Pulled, BodyError> {
+    fn on_io_error(&mut self, error: TransferError) -> Result<PullResult, BodyError> {
         match error {
             TransferError::Socket => {
                 self.is_over = true;
-                Ok(Pulled::Blocked)
+                Ok(PullResult::Blocked)
             }
             TransferError::Body(error) => Err(error),
         }

@@ -60,7 +60,7 @@ fn slot(stream: StreamKey) -> SlotId {
 }
 
 /// The client is gone, or the socket failed.
-struct Gone;
+struct ConnectionLost;
 
 impl Http2 {
     pub(crate) fn new(context: &Context, connection: &ConnectionState, now: Instant) -> Self {
@@ -145,7 +145,7 @@ impl Http2 {
             if turn.connection.io.flush().is_err() {
                 return Flow::Close;
             }
-            if let Err(Gone) = self.take_in(turn, input, at) {
+            if let Err(ConnectionLost) = self.take_in(turn, input, at) {
                 let counters = &turn.context.worker.counters;
                 counters.count(Counter::Http2ReadClosed);
                 return Flow::Close;
@@ -193,7 +193,7 @@ impl Http2 {
         turn: &mut Turn<'_>,
         input: &mut Vec<u8>,
         at: &mut usize,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), ConnectionLost> {
         let mut received = 0;
         if *at < input.len() {
             self.receive(turn, input, at);
@@ -217,7 +217,7 @@ impl Http2 {
             match turn.connection.io.read(turn.context, input) {
                 Ok(Read::Data) => {}
                 Ok(Read::Blocked) => break,
-                Ok(Read::Eof) | Err(_) => return Err(Gone),
+                Ok(Read::Eof) | Err(_) => return Err(ConnectionLost),
             }
             let came = input.len() - had;
             received += came;

@@ -5,7 +5,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 
 use h2o_exchange::{ExchangeRef, RequestBody};
 
-use super::collect::{CannotCollect, Collecting, NotCollected};
+use super::collect::{BodyCollection, CollectError, StorageError};
 use super::slots::{Mark, Phase};
 use super::upload::Upload;
 use super::{Requests, SlotId, StopReason, Streams, Window};
@@ -34,14 +34,14 @@ impl Requests {
             Phase::Collecting(collecting) => {
                 match collecting.collector.push(turn.context, piece) {
                     Ok(()) => {}
-                    Err(NotCollected::Unwanted) => {
+                    Err(CollectError::Unwanted) => {
                         let owed = collecting.owed + piece.len();
                         streams.open_window(turn, id, Window::Credit(owed));
                         streams.stop_input(id, StopReason::Unwanted);
                         self.start_collected(streams, turn, id);
                         return;
                     }
-                    Err(NotCollected::Failed(error)) => {
+                    Err(CollectError::Failed(error)) => {
                         self.on_uncollected(streams, turn, id, &error);
                         return;
                     }
@@ -117,7 +117,7 @@ impl Requests {
             return;
         };
         let (needs_disk, is_unwanted) = match &slot.phase {
-            Phase::Collecting(Collecting { collector, .. }) => {
+            Phase::Collecting(BodyCollection { collector, .. }) => {
                 (collector.needs_disk(), collector.is_unwanted())
             }
             _ => return,
@@ -176,7 +176,7 @@ impl Requests {
         streams: &mut S,
         turn: &mut Turn<'_>,
         id: SlotId,
-        error: &CannotCollect,
+        error: &StorageError,
     ) {
         let response = (self.exchange(id))
             .map(|exchange| error.answer(turn.context, &mut exchange.borrow_mut()));

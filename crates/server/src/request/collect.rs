@@ -22,7 +22,7 @@ const WRITE_PIECE: usize = 256 * 1024;
 const MAX_UNWRITTEN: usize = 2 * WRITE_PIECE;
 
 /// A body that is being collected.
-pub(super) struct Collecting {
+pub(super) struct BodyCollection {
     pub(super) collector: Collector,
     /// Bytes for which the client has not been given window, as the disk is slow.
     pub(super) owed: usize,
@@ -30,7 +30,7 @@ pub(super) struct Collecting {
     pub(super) is_complete: bool,
 }
 
-impl Collecting {
+impl BodyCollection {
     pub(super) const fn new(collector: Collector) -> Self {
         Self {
             collector,
@@ -72,15 +72,15 @@ pub(crate) struct FileWriter {
 }
 
 /// Why a piece of a body was not collected.
-pub(crate) enum NotCollected {
+pub(crate) enum CollectError {
     /// The body is unwanted, and longer than what is read of such bodies.
     Unwanted,
     /// The body cannot be stored.
-    Failed(CannotCollect),
+    Failed(StorageError),
 }
 
 /// Why a body cannot be stored.
-pub(crate) enum CannotCollect {
+pub(crate) enum StorageError {
     /// It is larger than `temp-buffer-max-size`.
     TooLarge,
     /// The temporary files of the process are at their limit.
@@ -89,7 +89,7 @@ pub(crate) enum CannotCollect {
     Disk(WriteError),
 }
 
-impl CannotCollect {
+impl StorageError {
     /// Makes the response to the request, and notes the reason for the error log.
     pub(crate) fn answer(&self, context: &Context, exchange: &mut Exchange) -> Response {
         let (reason, response) = match self {
@@ -135,11 +135,11 @@ impl Collector {
     }
 
     /// Adds a piece.
-    pub(crate) fn push(&mut self, context: &Context, piece: &[u8]) -> Result<(), NotCollected> {
+    pub(crate) fn push(&mut self, context: &Context, piece: &[u8]) -> Result<(), CollectError> {
         match self {
             Self::Unwanted { left } => {
                 let rest = left.checked_sub(piece.len() as u64);
-                *left = rest.ok_or(NotCollected::Unwanted)?;
+                *left = rest.ok_or(CollectError::Unwanted)?;
                 Ok(())
             }
             Self::File(writer) => writer.push(piece),
@@ -174,7 +174,7 @@ impl Collector {
     pub(crate) fn poll_room(
         &mut self,
         task: &mut TaskContext<'_>,
-    ) -> Poll<Result<(), CannotCollect>> {
+    ) -> Poll<Result<(), StorageError>> {
         match self {
             Self::File(writer) => writer.poll_room(task),
             Self::Memory { .. } | Self::Unwanted { .. } => Poll::Ready(Ok(())),
@@ -185,7 +185,7 @@ impl Collector {
     pub(crate) fn poll_whole(
         &mut self,
         task: &mut TaskContext<'_>,
-    ) -> Poll<Result<RequestBody, CannotCollect>> {
+    ) -> Poll<Result<RequestBody, StorageError>> {
         Poll::Ready(Ok(match self {
             Self::Unwanted { .. } => RequestBody::None,
             Self::Memory { content, .. } => RequestBody::Bytes(in_one_piece(content)),
@@ -221,22 +221,22 @@ impl FileWriter {
         }
     }
 
-    fn push(&mut self, bytes: &[u8]) -> Result<(), NotCollected> {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), CollectError> {
         self.grow(bytes.len())?;
         self.queue.push(bytes);
         Ok(())
     }
 
-    fn push_all(&mut self, bytes: ByteQueue) -> Result<(), NotCollected> {
+    fn push_all(&mut self, bytes: ByteQueue) -> Result<(), CollectError> {
         self.grow(bytes.len())?;
         self.queue.append(bytes);
         Ok(())
     }
 
-    const fn grow(&mut self, by: usize) -> Result<(), NotCollected> {
+    const fn grow(&mut self, by: usize) -> Result<(), CollectError> {
         self.len += by as u64;
         if self.len > self.max {
-            return Err(NotCollected::Failed(CannotCollect::TooLarge));
+            return Err(CollectError::Failed(StorageError::TooLarge));
         }
         Ok(())
     }
@@ -246,7 +246,7 @@ impl FileWriter {
         self.queue.len() + self.file.writing()
     }
 
-    fn poll_room(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<(), CannotCollect>> {
+    fn poll_room(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<(), StorageError>> {
         if let Poll::Ready(Err(error)) = self.poll_written(task, WRITE_PIECE) {
             return Poll::Ready(Err(error));
         }
@@ -263,9 +263,9 @@ impl FileWriter {
         &mut self,
         task: &mut TaskContext<'_>,
         least: usize,
-    ) -> Poll<Result<(), CannotCollect>> {
+    ) -> Poll<Result<(), StorageError>> {
         loop {
-            let written = ready!(self.file.poll_written(task)).map_err(CannotCollect::Disk)?;
+            let written = ready!(self.file.poll_written(task)).map_err(StorageError::Disk)?;
             self.written += written as u64;
             if self.queue.len() < least {
                 return Poll::Ready(Ok(()));
@@ -273,7 +273,7 @@ impl FileWriter {
             let bytes = std::mem::take(&mut self.queue);
             self.file
                 .write(bytes, self.written)
-                .map_err(|_| CannotCollect::NoRoom)?;
+                .map_err(|_| StorageError::NoRoom)?;
         }
     }
 

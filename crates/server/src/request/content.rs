@@ -28,7 +28,7 @@ pub(crate) enum Source {
 
 /// Result of pulling a piece of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pulled {
+pub(crate) enum PullResult {
     /// A piece was written.
     Data { len: usize, is_end: bool },
     /// The source has nothing yet; it will wake the task.
@@ -77,7 +77,7 @@ impl Content {
         id: SlotId,
         max: usize,
         task: &mut TaskContext<'_>,
-    ) -> Result<Pulled, BodyError> {
+    ) -> Result<PullResult, BodyError> {
         let max = self.left.map_or(max, |left| {
             max.min(usize::try_from(left).unwrap_or(usize::MAX))
         });
@@ -90,7 +90,7 @@ impl Content {
             }
             Source::File(reader) => match streams.send_file_data(turn, id, max, reader, task)? {
                 Some(sent) => sent,
-                None => return Ok(Pulled::Waiting),
+                None => return Ok(PullResult::Waiting),
             },
             Source::Stream(source) => {
                 let mut piece = std::mem::take(&mut self.rest);
@@ -108,7 +108,7 @@ impl Content {
                 }
                 if piece.is_empty() {
                     piece = match source.poll_next(task, max.max(1)) {
-                        Poll::Pending => return Ok(Pulled::Waiting),
+                        Poll::Pending => return Ok(PullResult::Waiting),
                         Poll::Ready(Some(piece)) => piece?,
                         Poll::Ready(None) if self.left.is_some_and(|left| left > 0) => {
                             return Err(wrong_length("shorter"));
@@ -157,11 +157,11 @@ impl Content {
     }
 
     /// Notes that `len` bytes were sent.
-    pub(crate) const fn moved(&mut self, len: usize, is_end: bool) -> Pulled {
+    pub(crate) const fn moved(&mut self, len: usize, is_end: bool) -> PullResult {
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(len as u64);
         }
-        Pulled::Data { len, is_end }
+        PullResult::Data { len, is_end }
     }
 }
 

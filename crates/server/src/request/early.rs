@@ -10,7 +10,7 @@ use crate::flow::Turn;
 
 /// State of early requests. Early data is limited to a few thousand bytes, so this is small.
 #[derive(Default)]
-pub(super) struct Early {
+pub(super) struct EarlyRequests {
     /// Copies of the bodies of running requests, since handlers may take the bodies.
     bodies: Vec<(SlotId, RequestBody)>,
     /// Requests to rerun, in the order in which they were answered 425.
@@ -19,7 +19,7 @@ pub(super) struct Early {
     is_complete: bool,
 }
 
-impl Early {
+impl EarlyRequests {
     /// The request is over.
     pub(super) fn forget(&mut self, id: SlotId) {
         self.bodies.retain(|(other, _)| *other != id);

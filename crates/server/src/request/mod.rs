@@ -36,8 +36,8 @@ use crate::flow::Turn;
 use crate::pace::{ClientRate, Look, Pace};
 pub(crate) use admission::Pending;
 pub(crate) use body::BodyRoom;
-pub(crate) use content::{Content, Pulled, Source};
-use early::Early;
+pub(crate) use content::{Content, PullResult, Source};
+use early::EarlyRequests;
 use push::Pushes;
 use resets::Resets;
 pub(crate) use run::Arrived;
@@ -59,7 +59,7 @@ pub(crate) struct Requests {
     /// Requests that only wait for the client's END_STREAM, and until when.
     graces: VecDeque<(Instant, SlotId)>,
     /// Present until the requests from TLS early data are answered.
-    early: Option<Box<Early>>,
+    early: Option<Box<EarlyRequests>>,
     /// Present from the first push on.
     pushes: Option<Box<Pushes>>,
     /// How often the client has reset requests.

@@ -11,7 +11,7 @@ use h2o_http::{BodyLength, Headers, Known, Name, Reference, Scheme, authority};
 use super::routing::{body_use, set_route};
 
 /// Where an internal redirect leads.
-pub(crate) enum Asked {
+pub(crate) enum RerouteTarget {
     /// To the handlers of a path.
     Handlers,
     /// To an upstream server.
@@ -19,7 +19,10 @@ pub(crate) enum Asked {
 }
 
 /// Carries out an internal redirect.
-pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Asked, Box<Response>> {
+pub(crate) fn reroute(
+    exchange: &mut Exchange,
+    mut order: Reroute,
+) -> Result<RerouteTarget, Box<Response>> {
     exchange.count_reroute(order.kind)?;
     let Some(target) = resolve(exchange, &mut order) else {
         let url = order.url.escape_ascii();
@@ -68,17 +71,17 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
             exchange.has_unconfigured_target = false;
             let route = exchange.site.select_path(host, exchange.request.path());
             set_route(exchange, route);
-            Asked::Handlers
+            RerouteTarget::Handlers
         }
         Place::Elsewhere(server) => {
             exchange.has_unconfigured_target = true;
-            Asked::Successor(Box::new(|exchange: &mut Exchange| server.fetch(exchange)))
+            RerouteTarget::Successor(Box::new(|exchange: &mut Exchange| server.fetch(exchange)))
         }
-        Place::Upstream(successor) => Asked::Successor(successor),
+        Place::Upstream(successor) => RerouteTarget::Successor(successor),
     };
     let streams = match asked {
-        Asked::Handlers => body_use(exchange) == BodyUse::Stream,
-        Asked::Successor(_) => true,
+        RerouteTarget::Handlers => body_use(exchange) == BodyUse::Stream,
+        RerouteTarget::Successor(_) => true,
     };
     if order.keep_body && needs_body && awaits_word {
         drop_body(exchange);
@@ -105,7 +108,11 @@ fn without_credentials(fields: &Headers) -> Headers {
     fields
 }
 
-fn refuse(exchange: &mut Exchange, order: &Reroute, note: &str) -> Result<Asked, Box<Response>> {
+fn refuse(
+    exchange: &mut Exchange,
+    order: &Reroute,
+    note: &str,
+) -> Result<RerouteTarget, Box<Response>> {
     exchange.note_error("core", note);
     let response = (order.unresolved)();
     exchange.worker.counters.count_status(response.status);

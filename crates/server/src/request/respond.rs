@@ -6,7 +6,7 @@ use std::task::{Context as TaskContext, Waker};
 use h2o_exchange::{Body, BodyError, Counter, ExchangeRef, Response};
 use h2o_http::{BodyLength, Method};
 
-use super::content::{Content, Pulled, Source};
+use super::content::{Content, PullResult, Source};
 use super::slots::{Mark, Phase, log, retire};
 use super::{CloseReason, Requests, ResponseShape, SlotId, StopReason, Streams};
 use crate::budget::Cost;
@@ -271,7 +271,7 @@ impl Requests {
         turn: &mut Turn<'_>,
         id: SlotId,
         max: usize,
-    ) -> Option<Pulled> {
+    ) -> Option<PullResult> {
         self.pull_by(streams, turn, id, |content, streams, turn, task| {
             content.pull(streams, turn, id, max, task)
         })
@@ -288,8 +288,8 @@ impl Requests {
             &mut S,
             &mut Turn<'_>,
             &mut TaskContext<'_>,
-        ) -> Result<Pulled, BodyError>,
-    ) -> Option<Pulled> {
+        ) -> Result<PullResult, BodyError>,
+    ) -> Option<PullResult> {
         let Some(slot) = self.slots.get_mut(id) else {
             streams.set_ready(id, false);
             return None;
@@ -316,7 +316,7 @@ impl Requests {
             pull(content, streams, turn, &mut task)
         };
         match pulled {
-            Ok(Pulled::Data { len, is_end }) => {
+            Ok(PullResult::Data { len, is_end }) => {
                 self.sent += len as u64;
                 if let Some(exchange) = &slot.exchange {
                     exchange.borrow_mut().sent.body_bytes += len as u64;
@@ -327,13 +327,13 @@ impl Requests {
                     self.list_ahead(id);
                 }
             }
-            Ok(Pulled::Waiting) => {
+            Ok(PullResult::Waiting) => {
                 // The source has just been polled: it need not read ahead.
                 content.is_listed = false;
                 streams.set_ready(id, false);
                 self.slots.mark(id, Mark::Waiting, true);
             }
-            Ok(Pulled::Blocked) => {}
+            Ok(PullResult::Blocked) => {}
             Err(error) => {
                 self.break_off(streams, turn, id, &error);
                 return None;

@@ -8,7 +8,7 @@ use h2o_exchange::{Exchange, ExchangeRef, RequestBody, Response, Timings, Worker
 use h2o_http::{BodyLength, Headers, StatusCode};
 
 use super::admission::{self, Admission, Pending};
-use super::collect::Collecting;
+use super::collect::BodyCollection;
 use super::serve::{self, Progress};
 use super::slots::{Mark, Phase};
 use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window};
@@ -96,7 +96,7 @@ impl Requests {
                 if expects_continue {
                     send_continue(streams, turn, id, &exchange);
                 }
-                let collecting = Collecting::new(collector);
+                let collecting = BodyCollection::new(collector);
                 self.await_body(id, exchange, Phase::Collecting(collecting));
             }
         }

@@ -13,7 +13,7 @@ use h2o_http::{BodyLength, Known, StatusCode};
 
 use crate::context::Context;
 use crate::request::error_page;
-use crate::request::reroute::{Asked, reroute};
+use crate::request::reroute::{RerouteTarget, reroute};
 
 /// Result of running the handlers of a request.
 pub(crate) enum Progress {
@@ -23,11 +23,11 @@ pub(crate) enum Progress {
     /// response (filters have not run).
     TooEarly(Response),
     /// A handler answers later.
-    Waiting(Waiting),
+    Waiting(WaitingHandler),
 }
 
 /// A handler that answers later.
-pub(crate) struct Waiting {
+pub(crate) struct WaitingHandler {
     future: LocalBoxFuture<Outcome>,
     /// Number of the handler to run next if this one declines.
     next: usize,
@@ -86,7 +86,7 @@ pub(crate) fn answer(context: &Context, exchange: &ExchangeRef, response: Respon
 pub(crate) fn resume(
     context: &Context,
     exchange: &ExchangeRef,
-    mut waiting: Waiting,
+    mut waiting: WaitingHandler,
     task: &mut TaskContext<'_>,
 ) -> Progress {
     loop {
@@ -190,7 +190,7 @@ fn run_to_response(
         let order = match outcome {
             // The connection polls it: it has the waker.
             Outcome::Later(future) => {
-                return Progress::Waiting(Waiting {
+                return Progress::Waiting(WaitingHandler {
                     future,
                     next,
                     continuations,
@@ -230,8 +230,8 @@ fn run_to_response(
         };
         let exchange = &mut exchange.borrow_mut();
         (outcome, next) = match reroute(exchange, order) {
-            Ok(Asked::Handlers) => run_handlers(exchange, 0),
-            Ok(Asked::Successor(successor)) => {
+            Ok(RerouteTarget::Handlers) => run_handlers(exchange, 0),
+            Ok(RerouteTarget::Successor(successor)) => {
                 let asked = fenced(context, || successor(exchange));
                 let outcome = asked.unwrap_or_else(|response| Outcome::Done(*response));
                 (outcome, usize::MAX)

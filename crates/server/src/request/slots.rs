@@ -6,13 +6,13 @@ use std::task::Waker;
 
 use h2o_exchange::{BodySource, Exchange, ExchangeRef, Response};
 
-use super::collect::Collecting;
+use super::collect::BodyCollection;
 use super::content::Content;
 use super::streams::SlotId;
 use super::upload::Upload;
 use crate::flow::Turn;
 use crate::pace::Pace;
-use crate::request::serve::{self, Waiting};
+use crate::request::serve::{self, WaitingHandler};
 
 /// State of a request that has to wait for something.
 pub(crate) struct StreamSlot {
@@ -34,13 +34,13 @@ pub(super) enum Phase {
     /// The slot has no request, or a step of the request runs.
     InStep,
     /// The whole body of the request.
-    Collecting(Collecting),
+    Collecting(BodyCollection),
     /// The first bytes of the body, which its handler will pull.
     AwaitingBody,
     /// Fewer running requests, or the end of the TLS handshake.
     Queued,
     /// The response of a handler.
-    Running(Waiting),
+    Running(WaitingHandler),
     /// The response of a push: the head of the response that it was promised with must be sent first.
     Promised(Box<Response>),
     /// The scheduler, space in the socket, or more of the response's body.
