@@ -1,4 +1,4 @@
-//! What the simulation has found, and rules that need time to be seen: one conversation each.
+//! One conversation for each error that the simulation has found, and for each rule that takes time to show.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// The place of a response that the socket does not take was given back, and the queue looked at only when it did.
+/// A response that the socket did not take held up the queue, although its request was over.
 #[test]
 fn requests_in_the_queue_do_not_wait_for_a_socket_that_takes_nothing() {
     let site = Site::new();
@@ -48,7 +48,7 @@ fn requests_in_the_queue_do_not_wait_for_a_socket_that_takes_nothing() {
     });
 }
 
-/// A queue of requests that waited for places counted as one that waited for us, so time did not pass for its client.
+/// Queued requests counted as work of the server, so the client's timeouts did not apply.
 #[test]
 fn windows_that_are_kept_shut_do_not_keep_requests() {
     let site = Site::new();
@@ -67,9 +67,9 @@ fn windows_that_are_kept_shut_do_not_keep_requests() {
             client.flush();
             world.settle().await;
             assert!(world.live().len() >= 2);
-            // Those in the queue are not the client's fault before they have their turn.
+            // The grace of a queued request begins when it runs.
             let turns = if concurrent == 2 { 3 } else { 1 };
-            // The grace, and looks that are up to six seconds apart, as time passes in whole seconds.
+            // The grace, and checks that are up to six seconds apart, as time passes in whole seconds.
             for _ in 0..turns * 40 {
                 world.pass(seconds(1)).await;
                 if pings {
@@ -192,7 +192,7 @@ fn clients_that_are_fast_enough_are_not_given_up_while_they_wait() {
     });
 }
 
-/// The response said `Connection: keep-alive`, and the connection was closed behind it.
+/// The response said `Connection: keep-alive`, but the connection was closed after it.
 #[test]
 fn a_connection_is_not_closed_for_content_that_comes_behind_the_response() {
     let site = Site::new();

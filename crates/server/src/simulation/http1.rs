@@ -1,4 +1,4 @@
-//! A client of HTTP/1 that pipelines, stalls and goes away as the seed says.
+//! An HTTP/1 client that pipelines, stalls and disconnects, by the seed.
 
 use std::collections::VecDeque;
 
@@ -10,18 +10,18 @@ use super::{Ended, Run};
 pub(super) struct Http1 {
     wire: Wire,
     todo: VecDeque<usize>,
-    /// The request whose content is being sent, and how much of it was.
+    /// The request whose body is being sent, and how much of it has been sent.
     sending: Option<(usize, usize)>,
-    /// The client waits to be told to go on with it.
+    /// Whether the client waits for 100 (Continue).
     is_held: bool,
     out: Vec<u8>,
     input: Vec<u8>,
     /// Requests without a complete response, in order.
     awaited: VecDeque<usize>,
     response: Option<Response>,
-    /// The server has said that it closes.
+    /// Whether the server has sent `Connection: close`.
     is_closing: bool,
-    /// It has a reason to close.
+    /// Whether the server has a reason to close.
     may_close: bool,
     has_left: bool,
 }
@@ -79,13 +79,13 @@ impl Http1 {
         )
     }
 
-    /// Requests to be made on another connection, once this one is over.
+    /// Requests to make on another connection when this one is closed.
     pub(super) fn remaining(&mut self) -> Option<VecDeque<usize>> {
         let is_over = self.wire.is_ended && !self.has_left && !self.todo.is_empty();
         is_over.then(|| std::mem::take(&mut self.todo))
     }
 
-    /// Does one thing or another.
+    /// Does something random.
     pub(super) fn act(&mut self, run: &mut Run, random: &mut Random) {
         match random.below(40) {
             0..8 => self.begin(run),
@@ -106,7 +106,7 @@ impl Http1 {
         }
     }
 
-    /// Goes as far as possible. Whether anything moved.
+    /// Proceeds as far as possible. Returns whether anything happened.
     pub(super) fn cooperate(&mut self, run: &mut Run) -> bool {
         let mut has_moved = false;
         loop {
@@ -121,7 +121,7 @@ impl Http1 {
         }
     }
 
-    /// Sends what there is.
+    /// Sends the output.
     pub(super) fn flush(&mut self) {
         while self.wire.send(&mut self.out, usize::MAX) {}
     }
@@ -165,7 +165,7 @@ impl Http1 {
         let Some((id, at)) = self.sending else {
             return;
         };
-        // Somebody who has no byte in the way makes no more.
+        // No new chunk once the whole body has been sent.
         if self.is_held || self.out.len() > 500_000 {
             return;
         }
@@ -196,7 +196,7 @@ impl Http1 {
         self.out.clear();
         self.sending = None;
         if is_half {
-            // What is awaited may come, or not: nobody minds.
+            // 100 (Continue) may come or not.
             self.wire.finish();
         } else {
             self.wire.is_ended = true;
@@ -221,7 +221,7 @@ impl Http1 {
         moved
     }
 
-    /// Takes in a piece of the input. Whether there was one.
+    /// Takes in a piece of the input. Returns whether there was one.
     fn step(&mut self, run: &mut Run) -> bool {
         let Some(&id) = self.awaited.front() else {
             assert!(self.input.is_empty(), "bytes that nobody asked for");
@@ -297,14 +297,14 @@ impl Http1 {
         }
         assert!(head.starts_with("http/1.1 200"), "response {id}: {head}");
         if is_mine && self.is_held {
-            // The answer has come first: the content is not wanted.
+            // The response came first: the body is not wanted.
             self.is_held = false;
             self.sending = None;
             self.is_closing = true;
         }
         self.is_closing |= head.contains("connection: close");
         self.may_close |= self.is_closing;
-        // A response that breaks off is the last one, and one that comes before much of the content does.
+        // A response that breaks off is the last one, and so is one that comes before much of the body.
         let plan = &run.plans[id];
         self.may_close |= plan.fails() || plan.upload.is_some_and(|len| len > 65_536);
         let length = head.split("content-length: ").nth(1);

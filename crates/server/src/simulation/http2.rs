@@ -1,4 +1,4 @@
-//! A client of HTTP/2 that keeps windows shut, stalls, takes requests back and goes away as the seed says.
+//! An HTTP/2 client that keeps windows shut, stalls, resets requests and disconnects, by the seed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,11 +33,11 @@ struct Stream {
     id: usize,
     window: i64,
     owed: u32,
-    /// Bytes of content sent, and whether END_STREAM was.
+    /// Bytes of the body sent, and whether END_STREAM has been sent.
     sent: usize,
     is_sent: bool,
     is_held: bool,
-    /// The server may send all it has.
+    /// Whether the server may send everything.
     is_open: bool,
     received: usize,
     has_response: bool,
@@ -142,7 +142,7 @@ impl Http2 {
         }
     }
 
-    /// Lets the server send whatever it has, on every stream.
+    /// Opens the windows of all streams.
     fn open_windows(&mut self) {
         for (&stream, state) in &mut self.streams {
             if !state.is_received && !std::mem::replace(&mut state.is_open, true) {
@@ -157,7 +157,7 @@ impl Http2 {
         }
     }
 
-    /// Sends what there is.
+    /// Sends the output.
     pub(super) fn flush(&mut self) {
         while self.wire.send(&mut self.out, usize::MAX) {}
     }
@@ -212,7 +212,7 @@ impl Http2 {
                 owed: 0,
                 sent: 0,
                 is_sent: plan.upload.is_none(),
-                // Over HTTP/2 nobody need be told.
+                // HTTP/2 clients need no 100 (Continue).
                 is_held: false,
                 is_open: false,
                 received: 0,
@@ -289,7 +289,7 @@ impl Http2 {
         }
     }
 
-    /// Gives back window for all that has come.
+    /// Gives back window for all received bytes.
     pub(super) fn credit_all(&mut self) -> bool {
         let mut moved = false;
         if self.owed > 0 {

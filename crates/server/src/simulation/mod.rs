@@ -1,13 +1,13 @@
-//! The drivers against clients and backends that a seed makes up, on a virtual clock.
+//! Runs the drivers against random clients and backends, by a seed, on a virtual clock.
 //!
-//! Clients of both protocol versions pipeline, upload, download, drip, stall, keep windows shut, take requests back and go
-//! away; backends answer early, late, in pieces, or break off; the disk is slow. Sockets are real, so the events of the
-//! kernel are, too; time passes only when a run says so.
+//! Clients of both protocol versions pipeline, upload, download, drip, stall, keep windows shut, reset requests and disconnect;
+//! backends answer early, late, in pieces, or break off; the disk is slow. Sockets are real, and so are the events of the
+//! kernel; time passes only when a run says so.
 //!
-//! A connection that sleeps although it could go on is found in three ways. (1) Whenever all is quiet every connection is
-//! run once more for no reason: nothing may come of it. (2) In the end everybody does what others wait for, and without any
-//! time passing every request must come to its end. (3) In other runs the clients do nothing more, or only pretend to, and
-//! every connection must end by itself.
+//! A connection that waits although it could proceed is found in three ways. (1) Whenever nothing happens any more, every
+//! connection is run once more without an event: this must change nothing. (2) At the end clients and backends do whatever the
+//! server waits for, and every request must end without any time passing. (3) In other runs the clients stop, or only send
+//! PINGs, and the server must close every connection by its timeouts.
 //!
 //! A failure prints its seed; `SEED=n cargo test -p h2o-server simulation` runs that one alone.
 
@@ -31,19 +31,19 @@ use world::{Knobs, Site, World};
 
 const SEEDS: u64 = 300;
 
-/// How a request ended, as its client saw it.
+/// How a request ended for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Complete,
-    /// By the client, or by a server that had a reason.
+    /// Cancelled by the client, or by the server with a reason.
     Cut,
 }
 
-/// What is known of the requests of a run.
+/// The requests of a run, and how they ended.
 struct Run {
     plans: Vec<Plan>,
     ends: Vec<Option<Ended>>,
-    /// Time passes: a server may give up clients that are slow.
+    /// Whether time passes, so that the server may cut off slow clients.
     times_out: bool,
 }
 
@@ -96,7 +96,7 @@ impl Client {
     }
 }
 
-/// Runs a test on a clock that stands unless it is told to go on, with one thread for the disk.
+/// Runs a test on a paused clock, with one thread for the disk.
 fn on_virtual_clock<T>(test: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -106,7 +106,7 @@ fn on_virtual_clock<T>(test: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(test)
 }
 
-/// Requests that were complete before everybody began to do as others wanted, and all.
+/// Runs a seed. Returns the number of requests that were complete before clients and backends cooperated, and of all requests.
 async fn run(seed: u64, site: &Site) -> (usize, usize) {
     let mut random = Random::new(seed);
     let count = random.below(14) + 2;
@@ -141,7 +141,7 @@ fn whatever_waits_has_an_event_to_come_that_will_wake_it() {
     let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
-    // The clients are neither so diligent nor so lazy that one of the two is never seen.
+    // Both phases must be tested: some requests end by themselves, others only once clients and backends cooperate.
     assert!(complete > planned / 10, "{complete} of {planned}");
     assert!(complete < planned * 9 / 10, "{complete} of {planned}");
 }

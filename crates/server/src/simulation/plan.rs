@@ -1,4 +1,4 @@
-//! What requests are to be, and the handler that answers them as planned.
+//! Plans of requests, and the handler that answers by them.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,36 +19,36 @@ use h2o_testkit::Random;
 pub(super) struct Plan {
     pub(super) id: usize,
     pub(super) is_head: bool,
-    /// Bytes of content of the request.
+    /// Bytes of the request's body.
     pub(super) upload: Option<usize>,
-    /// Their number is announced.
+    /// Whether their number is announced.
     pub(super) is_announced: bool,
-    /// The client waits for `100 Continue`.
+    /// Whether the client waits for 100 (Continue).
     pub(super) expects: bool,
     body_use: BodyUse,
-    /// Events of the backend before the handler looks at the content, and before it answers.
+    /// Events of the backend before the handler reads the body, and before it answers.
     waits: (usize, usize),
     reading: Reading,
     pub(super) body: BodyPlan,
 }
 
-/// What a handler does with content that streams.
+/// What a handler does with a body that it pulls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     All,
-    /// So many bytes; then it abandons the rest.
+    /// Reads so many bytes, then abandons the rest.
     Some(usize),
-    /// It lets go of the content at once.
+    /// Drops the body at once.
     Nothing,
-    /// It keeps hold of the content and never looks at it.
+    /// Keeps the body and never reads it.
     Holding,
-    /// It sends it back.
+    /// Sends the body back.
     Echo,
-    /// It answers at once and reads all the same.
+    /// Answers at once, and reads nevertheless.
     Late,
 }
 
-/// The content of a response.
+/// The body of a response.
 #[derive(Clone, Debug)]
 pub(super) enum BodyPlan {
     Empty,
@@ -59,15 +59,15 @@ pub(super) enum BodyPlan {
         /// Each piece waits for an event.
         is_gated: bool,
         is_announced: bool,
-        /// It breaks off behind the last piece.
+        /// Whether the body breaks off after the last piece.
         fails: bool,
     },
-    /// The content of the request.
+    /// The body of the request.
     Echo,
 }
 
 impl Plan {
-    /// `uploads`: most requests have much content, which streams.
+    /// `uploads`: most requests have a long body that their handler pulls.
     pub(super) fn new(random: &mut Random, id: usize, uploads: bool) -> Self {
         let uploads = uploads && !random.once_in(4);
         let upload = (uploads || random.once_in(2)).then(|| {
@@ -122,7 +122,7 @@ impl Plan {
         }
     }
 
-    /// A request whose handler collects the content, if there is any, and answers after so many events.
+    /// A request whose handler gets the whole body, if there is one, and answers after so many events.
     pub(super) const fn simple(
         id: usize,
         upload: Option<usize>,
@@ -143,12 +143,12 @@ impl Plan {
         }
     }
 
-    /// The handler does not look at the content.
+    /// The handler does not read the body.
     pub(super) const fn answers_at_once(&mut self) {
         self.reading = Reading::Nothing;
     }
 
-    /// The content that a complete response has.
+    /// Length of the complete response's body.
     pub(super) fn response_len(&self) -> usize {
         match &self.body {
             BodyPlan::Empty => 0,
@@ -171,7 +171,7 @@ impl Plan {
         byte(self.id, at)
     }
 
-    /// Whether the response goes on as long as the content does.
+    /// Whether the response lasts as long as the request's body.
     pub(super) const fn is_talk(&self) -> bool {
         matches!(self.body, BodyPlan::Echo)
     }
@@ -190,13 +190,13 @@ fn bytes(id: usize, from: usize, len: usize) -> Bytes {
     (from..from + len).map(|at| byte(id, at)).collect()
 }
 
-/// What the handlers of one run know of each other and of the backends.
+/// State of the handlers and backends of one run.
 #[derive(Default)]
 pub(super) struct Stage {
     plans: Vec<Plan>,
-    /// Events that have happened, by plan, and who waits for the next one.
+    /// Events that have happened, by plan, and the waker of the handler that waits for the next one.
     events: Vec<(usize, Option<Waker>)>,
-    /// How often a handler got anywhere.
+    /// Number of steps of handlers.
     steps: u64,
 }
 
@@ -204,7 +204,7 @@ thread_local! {
     static STAGE: RefCell<Stage> = RefCell::default();
 }
 
-/// Sets the stage for a run.
+/// Prepares a run.
 pub(super) fn stage(plans: Vec<Plan>) {
     let events = plans.iter().map(|_| (0, None)).collect();
     STAGE.replace(Stage {
@@ -214,7 +214,7 @@ pub(super) fn stage(plans: Vec<Plan>) {
     });
 }
 
-/// How often handlers got anywhere.
+/// Number of steps of handlers.
 pub(super) fn steps() -> u64 {
     STAGE.with_borrow(|stage| stage.steps)
 }
@@ -256,7 +256,7 @@ fn poll_event(id: usize, number: usize, context: &Context<'_>) -> Poll<()> {
     })
 }
 
-/// Nobody waits for events of this plan any more.
+/// The handler of this plan no longer waits for events.
 struct Waits(usize);
 
 impl Drop for Waits {
@@ -323,7 +323,7 @@ impl Handler for Acting {
     }
 }
 
-/// Pulls content until so many bytes have come, or no more will.
+/// Pulls the body until so many bytes have come, or it ends.
 async fn read(plan: &Plan, pipe: &BodyPipe, most: usize) {
     let mut len = 0;
     while len < most {
@@ -393,7 +393,7 @@ fn file(content: &[u8]) -> FileRange {
     }
 }
 
-/// Content made as it is pulled.
+/// A body that is made as it is pulled.
 struct Source {
     plan: Plan,
     number: usize,

@@ -1,4 +1,4 @@
-//! A client's end of a connection: a socket that never waits, with or without TLS.
+//! A client's end of a connection: a non-blocking socket, with or without TLS.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -33,7 +33,7 @@ impl Wire {
         }
     }
 
-    /// Bytes the server has sent and we have not read, and bytes of ours that it has not read.
+    /// Bytes sent by the server that the client has not read, and bytes sent by the client that the server has not read.
     pub(super) fn in_kernel(&self) -> (i32, i32) {
         let count = |request| {
             let mut bytes: libc::c_int = 0;

@@ -30,12 +30,12 @@ pub(super) struct World {
     clients: Vec<Client>,
     site: Site,
     event_loop: Rc<RefCell<EventLoop>>,
-    /// How often the server had its turn.
+    /// Number of turns of the event loop.
     turns: Rc<Cell<u64>>,
     _orders: UnboundedSender<Order>,
 }
 
-/// What all runs share: where the server listens, and what clients hold it against.
+/// What all runs share: the addresses of the server, and the certificates that clients trust.
 #[derive(Clone)]
 pub(super) struct Site {
     folder: Rc<TempDir>,
@@ -107,17 +107,17 @@ hosts: {{ default: {{ paths: {{ /: {{ test.act: ON }} }} }} }}
     }
 }
 
-/// What a run is like.
+/// Settings of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Knobs {
     /// Bytes that a socket holds.
     pub(super) buffer: usize,
     /// `http2-input-window-size`
     pub(super) window: usize,
-    /// Requests, and those whose content streams, that one connection of HTTP/2 may have worked on.
+    /// Limits of requests that run per HTTP/2 connection: all, and those that pull their bodies.
     pub(super) concurrent: usize,
     pub(super) streaming: usize,
-    /// A client that takes many requests back waits.
+    /// Whether a client that resets many requests is delayed.
     pub(super) delays: bool,
     /// Time passes: the server may give up clients that are slow.
     pub(super) times_out: bool,
@@ -218,12 +218,12 @@ impl World {
         self.settle().await;
     }
 
-    /// Requests that the server is at.
+    /// Requests in progress.
     pub(super) fn live(&self) -> Vec<usize> {
         self.event_loop.borrow().live()
     }
 
-    /// Lets the server, its handlers and the disk go as far as they can.
+    /// Lets the server, its handlers and the disk proceed as far as they can.
     pub(super) async fn settle(&self) {
         loop {
             let before = self.turns.get();
@@ -236,7 +236,7 @@ impl World {
                     break;
                 }
             }
-            // There is one thread for the disk: what it was given before is done.
+            // There is one thread for the disk, so its earlier work is done.
             tokio::task::spawn_blocking(|| ()).await.unwrap();
             for _ in 0..3 {
                 tokio::task::yield_now().await;
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// Everybody does what others wait for, until nothing moves any more.
+    /// Clients and backends do what the server waits for, until nothing happens any more.
     pub(super) async fn cooperate(&mut self) {
         loop {
             let mut moved = false;
@@ -314,11 +314,11 @@ impl World {
         }
     }
 
-    /// Every request comes to its end, with no time passing.
+    /// Has every request end without time passing.
     pub(super) async fn finish(&mut self) {
         self.cooperate().await;
         if self.run.ends.iter().any(Option::is_none) {
-            // Clients that take requests back wait for a while.
+            // Clients that reset requests are delayed for a while.
             tokio::time::advance(Duration::from_millis(400)).await;
             self.settle().await;
             self.cooperate().await;
@@ -336,14 +336,14 @@ impl World {
         }
     }
 
-    /// The clients do nothing more, or nothing that brings them anywhere; the backends answer. Every request ends, and every
-    /// connection once its client does not even pretend any more.
+    /// The clients stop, or only send PINGs; the backends answer. Every request must end, and every connection once its client
+    /// sends nothing at all.
     pub(super) async fn freeze(&mut self) {
         self.run.times_out = true;
         let mut pretends = self.random.once_in(2);
         for round in 0..170 {
             if round == 150 {
-                // Where content comes back the two may talk as slowly as they like.
+                // A handler that sends the body back may do so as slowly as it likes.
                 let mut live = self.event_loop.borrow().live();
                 live.retain(|id| !self.run.plans[*id].is_talk());
                 assert!(
@@ -377,7 +377,7 @@ impl World {
         format!("{}; {:#?}", clients.join("\n"), self.run.plans)
     }
 
-    /// Nothing is left of what was.
+    /// After the run no connection, request or memory remains.
     pub(super) async fn end(mut self) {
         self.clients.clear();
         self.settle().await;
