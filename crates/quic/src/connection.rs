@@ -10,10 +10,12 @@ use quinn_proto::{Dir, ReadError, ReadableError, StreamEvent, VarInt, WriteError
 
 use crate::close::CloseReason;
 use crate::congestion::{Desk, Gate, Pacer};
+use crate::costs::{Costs, Deeds};
 use crate::endpoint::Transmit;
 use crate::stats::Stats;
 use crate::stream::{Read, StreamId, Write};
-use crate::tls::Handshake;
+use crate::tail::Tail;
+use crate::tls::{Handshake, SessionFacts};
 
 /// What has happened on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,8 +76,27 @@ pub struct Connection {
     paced_until: Option<Instant>,
     /// Since when the window is full and nothing has happened.
     stall: Option<Stall>,
+    /// Of a connection that was accepted, until its handshake is done.
+    limit: Option<HandshakeLimit>,
+    /// Whether it was closed for that limit.
+    has_exceeded: bool,
+    tail: Tail,
+    /// Whether a timer has expired, so that the next packets may be probes.
+    may_probe: bool,
+    costs: Costs,
+    deeds: Deeds,
+    remote: SocketAddr,
     /// Whether the library is done with it; the endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
+}
+
+/// How long a handshake may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandshakeLimit {
+    pub(crate) began: Instant,
+    /// In round trip times; 0 for no limit.
+    pub(crate) round_trips: u32,
+    pub(crate) datagrams: u64,
 }
 
 /// A full window for which no acknowledgement comes.
@@ -95,8 +116,19 @@ fn code(value: u64) -> VarInt {
 }
 
 impl Connection {
-    pub(crate) fn new(library: quinn_proto::Connection, is_paced: bool) -> Self {
+    pub(crate) fn new(
+        library: quinn_proto::Connection,
+        is_paced: bool,
+        limit: Option<HandshakeLimit>,
+    ) -> Self {
         Self {
+            limit,
+            has_exceeded: false,
+            tail: Tail::default(),
+            may_probe: false,
+            costs: Costs::default(),
+            deeds: Deeds::default(),
+            remote: library.remote_address(),
             library,
             opened: VecDeque::new(),
             is_closed: false,
@@ -115,6 +147,9 @@ impl Connection {
         max_datagrams: usize,
         buffer: &mut Vec<u8>,
     ) -> Option<Transmit> {
+        if let Some(transmit) = self.tail.repeat(buffer) {
+            return Some(transmit);
+        }
         let mtu = u64::from(self.library.current_mtu());
         let state = desk.read(self.library.congestion_state());
         let room = state.window.saturating_sub(state.in_flight);
@@ -130,6 +165,7 @@ impl Connection {
             Gate::Closed
         });
         let datagrams = max_datagrams.clamp(1, allowed.max(1));
+        let probes = self.may_probe.then(|| self.probes());
         let transmit = self.library.poll_transmit(now, datagrams, buffer);
         let has_more = desk.has_asked();
         desk.set(Gate::Report);
@@ -139,6 +175,7 @@ impl Connection {
             self.paced_until = self.pacer.as_ref().and_then(|pacer| pacer.next(rate, mtu));
         }
         self.note_stall(desk, now, is_held_back && room < mtu);
+        self.may_probe &= transmit.is_some();
         let transmit = transmit?;
         if allowed > 0
             && has_more
@@ -146,7 +183,22 @@ impl Connection {
         {
             pacer.on_sent(transmit.size as u64);
         }
-        Some(Transmit::of(&transmit))
+        let transmit = Transmit::of(&transmit);
+        if probes.is_some_and(|before| self.probes() > before) {
+            self.tail.on_probe(transmit.remote);
+        } else if has_more && allowed > 0 {
+            self.tail.keep(&transmit, buffer);
+        }
+        Some(transmit)
+    }
+
+    /// Frames sent to have lost packets acknowledged (RFC 9002 §6.2.4): PING, or IMMEDIATE_ACK if the peer knows that.
+    fn probes(&self) -> u64 {
+        let stats = self.library.stats();
+        // A search for the path's MTU looks the same.
+        let others = stats.path.sent_plpmtud_probes;
+        let frames = &stats.frame_tx;
+        frames.ping.saturating_sub(others) + frames.immediate_ack.saturating_sub(others)
     }
 
     fn note_stall(&mut self, desk: &Desk, now: Instant, is_stalled: bool) {
@@ -169,13 +221,56 @@ impl Connection {
     }
 
     /// Something was received: a stall begins anew.
-    pub(crate) fn on_received(&mut self) {
+    pub(crate) fn on_received(&mut self, desk: &Desk) {
         self.stall = None;
+        let remote = self.library.remote_address();
+        if std::mem::replace(&mut self.remote, remote) != remote {
+            self.deeds.migrations += 1;
+        }
+        if self.limit.is_some() && !self.library.is_handshaking() {
+            self.limit = None;
+        }
+        if self.tail.is_kept() && desk.read(self.library.congestion_state()).in_flight == 0 {
+            self.tail = Tail::default();
+        }
+    }
+
+    /// Whether this connection was accepted and its handshake is not done.
+    pub(crate) fn is_being_accepted(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// When the handshake has taken too long.
+    fn handshake_ends(&self) -> Option<Instant> {
+        let limit = self.limit?;
+        if limit.round_trips == 0 || self.library.is_closed() {
+            return None;
+        }
+        Some(limit.began + self.library.rtt() * limit.round_trips)
+    }
+
+    /// See [`crate::Endpoint::on_timeout`].
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        self.library.handle_timeout(now);
+        self.may_probe = self.tail.is_kept();
+        let is_late = self.handshake_ends().is_some_and(|ends| ends <= now);
+        let is_too_much = self
+            .limit
+            .is_some_and(|limit| self.library.stats().udp_tx.datagrams > limit.datagrams);
+        if (is_late || is_too_much) && !self.library.is_closed() {
+            self.has_exceeded = true;
+            self.close(now, 0, b"handshake timeout");
+        }
     }
 
     pub(crate) fn timeout(&mut self) -> Option<Instant> {
         let stall = self.stall.map(|stall| stall.ends);
-        let times = [self.library.poll_timeout(), self.paced_until, stall];
+        let times = [
+            self.library.poll_timeout(),
+            self.paced_until,
+            stall,
+            self.handshake_ends(),
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -197,6 +292,7 @@ impl Connection {
                 quinn_proto::Event::Stream(event) => match event {
                     StreamEvent::Opened { dir } => {
                         while let Some(id) = self.library.streams().accept(dir) {
+                            self.deeds.streams_opened += 1;
                             self.opened.push_back(StreamId::of(id));
                         }
                         continue;
@@ -217,15 +313,23 @@ impl Connection {
             });
         }
         if self.library.is_closed() && !std::mem::replace(&mut self.is_closed, true) {
-            return Some(Event::Closed(CloseReason::Local));
+            return Some(Event::Closed(if self.has_exceeded {
+                CloseReason::HandshakeTimeout
+            } else {
+                CloseReason::Local
+            }));
         }
         None
     }
 
     /// What the handshake has agreed on; `None` before [`Event::HandshakeAgreed`].
     pub fn handshake(&self) -> Option<Arc<Handshake>> {
+        Some(self.session_facts()?.handshake)
+    }
+
+    fn session_facts(&self) -> Option<SessionFacts> {
         let data = self.library.crypto_session().handshake_data()?;
-        data.downcast().ok().map(|handshake| *handshake)
+        data.downcast().ok().map(|facts| *facts)
     }
 
     /// Whether the handshake is not done: what a server reads now is early data and may be a replay (RFC 9001 §9.2).
@@ -374,6 +478,15 @@ impl Connection {
     pub fn close(&mut self, now: Instant, error_code: u64, reason: &[u8]) {
         self.library
             .close(now, code(error_code), Bytes::copy_from_slice(reason));
+    }
+
+    /// Units of the budget that the peer has cost since the last call: small frames and empty datagrams, windows that grow a byte at a
+    /// time, new paths, key updates. Requests that are reset are the application's to count.
+    pub fn take_costs(&mut self) -> u32 {
+        if let Some(facts) = self.session_facts() {
+            self.deeds.key_updates = facts.key_updates;
+        }
+        self.costs.take(&self.library.stats(), &self.deeds)
     }
 
     /// What it has done so far.

@@ -13,8 +13,8 @@ use quinn_proto::{
 use crate::close::ConnectError;
 use crate::config::{EndpointConfig, ServerRole, TransportSettings};
 use crate::congestion::Desk;
-use crate::connection::{Connection, Event};
-use crate::id::{IdGenerator, Placement};
+use crate::connection::{Connection, Event, HandshakeLimit};
+use crate::id::{IdGenerator, Placement, RecentIds};
 use crate::keys::{KeyRing, Keys, ResetKey, TokenKey};
 use crate::tls::{ClientSide, ClientTls, ServerTls, VERSIONS};
 use crate::token::UsedTokens;
@@ -133,11 +133,14 @@ pub struct Endpoint {
     /// By the library's handle.
     connections: Vec<Option<Box<Connection>>>,
     open: usize,
+    /// Accepted connections whose handshakes are not done.
+    handshakes: usize,
     server: Option<ServerRole>,
     admission: Admission,
     key_ring: Arc<KeyRing>,
     placement: Placement,
     desk: Arc<Desk>,
+    recent_ids: RecentIds,
 }
 
 impl Endpoint {
@@ -183,11 +186,13 @@ impl Endpoint {
             ),
             connections: Vec::new(),
             open: 0,
+            handshakes: 0,
             server,
             admission: Admission::Open,
             key_ring,
             placement,
             desk,
+            recent_ids: RecentIds::default(),
         }
     }
 
@@ -211,8 +216,12 @@ impl Endpoint {
                 else {
                     return Received::Ignored;
                 };
+                let was_accepting = connection.is_being_accepted();
                 connection.library.handle_event(event);
-                connection.on_received();
+                connection.on_received(&self.desk);
+                if was_accepting && !connection.is_being_accepted() {
+                    self.handshakes -= 1;
+                }
                 self.exchange_events(handle);
                 Received::Connection(ConnectionIndex(handle.0))
             }
@@ -222,15 +231,22 @@ impl Endpoint {
     }
 
     /// Where the connection of a datagram lives, if that is not here.
-    fn elsewhere(&self, data: &[u8]) -> Option<Placement> {
+    fn elsewhere(&mut self, data: &[u8]) -> Option<Placement> {
         let (first, rest) = data.split_first()?;
         // Short headers (RFC 9000 §17.3) carry an id this server has made.
         if first & 0x80 != 0 {
             return None;
         }
         let id = rest.get(..IdGenerator::id_len(self.placement))?;
+        if self.recent_ids.contains(id) {
+            return None;
+        }
         let placement = self.key_ring.decode_id(id)?;
-        (placement != self.placement).then_some(placement)
+        if placement != self.placement {
+            return Some(placement);
+        }
+        self.recent_ids.insert(id);
+        None
     }
 
     fn admit(
@@ -250,7 +266,16 @@ impl Endpoint {
             }
             Admission::Open => {}
         }
-        let wants_retry = self.server.as_ref().is_some_and(|server| server.retry);
+        let (retry, max_handshakes) = match &self.server {
+            Some(server) => (server.retry, server.max_handshakes),
+            None => (false, 0),
+        };
+        if self.handshakes >= max_handshakes {
+            self.library.ignore(incoming);
+            return Received::Ignored;
+        }
+        // Who forges addresses does not get past a Retry.
+        let wants_retry = retry || self.handshakes >= max_handshakes / 2;
         if wants_retry && !incoming.remote_address_validated() {
             return match self.library.retry(incoming, answer) {
                 Ok(transmit) => Received::Answered(Transmit::of(&transmit)),
@@ -262,11 +287,14 @@ impl Endpoint {
         }
         match self.library.accept(incoming, now, answer, None) {
             Ok((handle, connection)) => {
-                let is_paced = self
-                    .server
-                    .as_ref()
-                    .is_none_or(|server| server.transport.is_paced);
-                self.insert(handle, connection, is_paced);
+                let server = self.server.as_ref();
+                let is_paced = server.is_none_or(|server| server.transport.is_paced);
+                let limit = server.map(|server| HandshakeLimit {
+                    began: now,
+                    round_trips: server.handshake_rtts,
+                    datagrams: server.max_handshake_datagrams,
+                });
+                self.insert(handle, connection, is_paced, limit);
                 Received::Accepted(ConnectionIndex(handle.0))
             }
             Err(error) => error.response.map_or(Received::Ignored, |transmit| {
@@ -280,11 +308,13 @@ impl Endpoint {
         handle: ConnectionHandle,
         connection: quinn_proto::Connection,
         is_paced: bool,
+        limit: Option<HandshakeLimit>,
     ) {
         if self.connections.len() <= handle.0 {
             self.connections.resize_with(handle.0 + 1, || None);
         }
-        self.connections[handle.0] = Some(Box::new(Connection::new(connection, is_paced)));
+        self.handshakes += usize::from(limit.is_some());
+        self.connections[handle.0] = Some(Box::new(Connection::new(connection, is_paced, limit)));
         self.open += 1;
         self.exchange_events(handle);
     }
@@ -310,7 +340,7 @@ impl Endpoint {
                     quinn_proto::ConnectError::InvalidRemoteAddress(_) => ConnectError::Address,
                     other => ConnectError::Tls(other.to_string()),
                 })?;
-        self.insert(handle, connection, transport.is_paced);
+        self.insert(handle, connection, transport.is_paced, None);
         Ok(ConnectionIndex(handle.0))
     }
 
@@ -343,6 +373,7 @@ impl Endpoint {
         if !connection.is_drained {
             return None;
         }
+        self.handshakes -= usize::from(connection.is_being_accepted());
         *slot = None;
         self.open -= 1;
         self.library
@@ -371,7 +402,7 @@ impl Endpoint {
     /// Tells a connection the time. It may have events and something to send now. Too early a call does nothing.
     pub fn on_timeout(&mut self, index: ConnectionIndex, now: Instant) {
         if let Some(connection) = self.connection(index) {
-            connection.library.handle_timeout(now);
+            connection.on_timeout(now);
         }
         self.exchange_events(ConnectionHandle(index.0));
     }

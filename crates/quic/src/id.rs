@@ -132,6 +132,35 @@ impl KeyRing {
     }
 }
 
+/// Ids that were found to be of this endpoint, so that not every packet's id has to be decrypted.
+#[derive(Debug)]
+pub(crate) struct RecentIds(Vec<[u8; SHORT_LEN]>);
+
+const RECENT_IDS: usize = 1024;
+
+impl Default for RecentIds {
+    fn default() -> Self {
+        Self(vec![[0; SHORT_LEN]; RECENT_IDS])
+    }
+}
+
+impl RecentIds {
+    /// The place of an id; encrypted bytes are as good as a hash.
+    fn place(id: [u8; SHORT_LEN]) -> usize {
+        usize::from(u16::from_be_bytes([id[1], id[2]])) % RECENT_IDS
+    }
+
+    pub(crate) fn contains(&self, id: &[u8]) -> bool {
+        <[u8; SHORT_LEN]>::try_from(id).is_ok_and(|id| self.0[Self::place(id)] == id)
+    }
+
+    pub(crate) fn insert(&mut self, id: &[u8]) {
+        if let Ok(id) = id.try_into() {
+            self.0[Self::place(id)] = id;
+        }
+    }
+}
+
 /// Makes the ids of one endpoint's connections.
 pub(crate) struct IdGenerator {
     keys: Arc<KeyRing>,

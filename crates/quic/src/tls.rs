@@ -248,6 +248,7 @@ impl crypto::ServerConfig for ServerTls {
             },
             choice: None,
             is_announced: false,
+            updates_prepared: 0,
         })
     }
 }
@@ -276,6 +277,7 @@ impl crypto::ClientConfig for ClientSide {
             state: State::Handshake(Box::new(rustls::quic::Connection::Client(rustls))),
             choice: None,
             is_announced: false,
+            updates_prepared: 0,
         }))
     }
 }
@@ -289,6 +291,15 @@ struct TlsSession {
     choice: Option<QuicChoice>,
     /// Whether the library was told that the handshake has agreed on something.
     is_announced: bool,
+    /// How often keys for an update were made; once for the one that may come.
+    updates_prepared: u64,
+}
+
+/// What is asked of a session.
+pub(crate) struct SessionFacts {
+    pub(crate) handshake: Arc<Handshake>,
+    /// Key updates so far (RFC 9001 §6).
+    pub(crate) key_updates: u64,
 }
 
 enum State {
@@ -400,7 +411,10 @@ impl Session for TlsSession {
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        Some(Box::new(self.handshake()?))
+        Some(Box::new(SessionFacts {
+            handshake: self.handshake()?,
+            key_updates: self.updates_prepared.saturating_sub(1),
+        }))
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
@@ -504,6 +518,7 @@ impl Session for TlsSession {
             State::ClientHello { .. } | State::Handshake(_) | State::Failed => return None,
         };
         let keys = secrets.next_packet_keys();
+        self.updates_prepared += 1;
         Some(KeyPair {
             local: Box::new(Packet(keys.local)),
             remote: Box::new(Packet(keys.remote)),

@@ -128,3 +128,42 @@ fn packets_for_another_worker_are_handed_over() {
         h2o_quic::Received::Elsewhere(place, datagram[..].into())
     );
 }
+
+#[test]
+fn too_many_handshakes_are_sent_away_and_then_ignored() {
+    let mut config = crate::kit::endpoint_config();
+    config.server.as_mut().expect("a server").max_handshakes = 4;
+    let mut endpoint = h2o_quic::Endpoint::new(config);
+    let mut outcomes = Vec::new();
+    for _ in 0..4 {
+        let mut other = Pair::new();
+        other.connect();
+        let datagram = crate::kit::to_server(&other.next_of_client());
+        let received = endpoint.receive(other.now, datagram, &mut Vec::new());
+        outcomes.push(match received {
+            h2o_quic::Received::Accepted(_) => "accepted",
+            h2o_quic::Received::Answered(_) => "Retry",
+            _ => "ignored",
+        });
+    }
+    assert_eq!(outcomes, ["accepted", "accepted", "Retry", "Retry"]);
+}
+
+#[test]
+fn pings_and_new_paths_cost_units_and_requests_none() {
+    let mut pair = Pair::new();
+    pair.connect();
+    for _ in 0..10 {
+        let id = pair.client_open();
+        pair.client_write(id, b"question", true);
+        pair.run(|_, _| {});
+    }
+    assert_eq!(pair.server().take_costs(), 0);
+    for _ in 0..200 {
+        pair.client().ping();
+        pair.run(|_, _| {});
+    }
+    let units = pair.server().take_costs();
+    assert!((100..=250).contains(&units), "{units}");
+    assert_eq!(pair.server().take_costs(), 0);
+}

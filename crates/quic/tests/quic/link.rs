@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::kit::link::{Path, Simulation};
-use h2o_quic::{CongestionControl, TransportSettings};
+use h2o_quic::{CloseReason, CongestionControl, Event, TransportSettings};
 use h2o_testkit::Random;
 
 const SMALL: usize = 1_200_000;
@@ -171,4 +171,56 @@ fn marks_of_a_queue_keep_it_short() {
     let time = simulation.fetch(SMALL);
     assert_eq!(simulation.dropped(), 0);
     assert!(time < Duration::from_millis(1800), "{time:?}");
+}
+
+#[test]
+fn a_lost_tail_is_repaired_one_probe_later() {
+    let path = Path {
+        rate: 125_000_000,
+        ..Path::mobile()
+    };
+    for seed in 0..10 {
+        let mut simulation = Simulation::new(seed, path, TransportSettings::default());
+        simulation.connect();
+        // The round trip time is known well.
+        for _ in 0..10 {
+            simulation.fetch(3600);
+        }
+        let usual = simulation.fetch(3600);
+        simulation.loses_tail = true;
+        let time = simulation.fetch(3600);
+        assert!(!simulation.loses_tail);
+        // The probe is sent at the earliest when an acknowledgement may have been delayed for 25 ms; a repair after the answer to a
+        // probe would take a round trip of 80 ms more.
+        let lost = time - usual;
+        let earliest = Duration::from_millis(105);
+        assert!(
+            (earliest..earliest + Duration::from_millis(50)).contains(&lost),
+            "{lost:?}"
+        );
+    }
+}
+
+#[test]
+fn handshakes_that_take_too_long_are_given_up() {
+    // The client falls silent after its first packet.
+    let mut simulation = Simulation::new(1, Path::default(), TransportSettings::default());
+    simulation.settle();
+    simulation.run_until(|it| !it.connections.is_empty());
+    let start = simulation.now;
+    let path = Path {
+        mtu: 0,
+        ..Path::default()
+    };
+    simulation.set_path(path);
+    simulation.run_until(|it| it.connections.is_empty());
+    let reason = Event::Closed(CloseReason::HandshakeTimeout);
+    assert!(
+        simulation.server_events.contains(&reason),
+        "{:?}",
+        simulation.server_events
+    );
+    let time = simulation.now - start;
+    assert!(time < Duration::from_secs(30), "{time:?}");
+    assert_eq!(simulation.server.open_connections(), 0);
 }

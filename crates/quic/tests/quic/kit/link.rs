@@ -113,6 +113,8 @@ pub(crate) struct Simulation {
     /// The largest datagram of the server that arrived.
     pub(crate) largest: usize,
     pub(crate) server_sent: usize,
+    /// Whether the last datagram of the next answer is lost.
+    pub(crate) loses_tail: bool,
 }
 
 impl Simulation {
@@ -194,6 +196,7 @@ impl Simulation {
             server_events: Vec::new(),
             largest: 0,
             server_sent: 0,
+            loses_tail: false,
         }
     }
 
@@ -365,6 +368,7 @@ impl Simulation {
             };
             let room = connection.send_room();
             connection.set_send_window(room);
+            let has_written = !self.answers.is_empty();
             let mut streams: Vec<_> = self.answers.keys().copied().collect();
             streams.sort_unstable();
             for (_, stream) in streams.into_iter().filter(|(owner, _)| *owner == index) {
@@ -386,8 +390,15 @@ impl Simulation {
             let Some(transmit) = self.server.transmit(index, self.now, 10, &mut buffer) else {
                 return;
             };
-            for data in buffer.chunks(transmit.segment_len.unwrap_or(transmit.len)) {
-                self.send_to_client(data.to_vec(), transmit.ecn);
+            let mut datagrams: Vec<_> = buffer
+                .chunks(transmit.segment_len.unwrap_or(transmit.len))
+                .map(<[u8]>::to_vec)
+                .collect();
+            if has_written && self.answers.is_empty() && std::mem::take(&mut self.loses_tail) {
+                datagrams.pop();
+            }
+            for data in datagrams {
+                self.send_to_client(data, transmit.ecn);
             }
         }
     }
