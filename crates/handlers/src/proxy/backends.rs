@@ -1,16 +1,16 @@
-//! The value of `proxy.reverse.url`: one backend or several, and how they take turns.
+//! The value of `proxy.reverse.url`: backends and their balancer.
 
 use h2o_config::{Attribute, Error, Kinds, Node};
 use h2o_upstream::{BackendUrl, Balancing, HealthCheck};
 
 use super::health_policy;
 
-/// A backend as it is written.
+/// A backend as the configuration gives it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BackendSpec {
     pub(super) url: BackendUrl,
     pub(super) weight: u32,
-    /// Its own `health-check`, in place of that of the level.
+    /// Its own `health-check`, which replaces that of the level.
     pub(super) check: Option<Option<HealthCheck>>,
 }
 
@@ -130,7 +130,7 @@ fn read_url(node: &Node) -> Result<BackendUrl, Error> {
     })
 }
 
-/// What to write in place of a URL that is none.
+/// A hint for a URL that cannot be used.
 fn how_to_write(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (meant, note) = match scheme.to_ascii_lowercase().as_str() {

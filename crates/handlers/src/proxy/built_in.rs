@@ -1,4 +1,4 @@
-//! The built-in proxy: what an internal redirect leads to at servers that are none of ours.
+//! The built-in proxy: fetches the target of an internal redirect from a server without a host entry.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,14 +16,14 @@ use super::response;
 use super::settings::ProxySettings;
 use super::target::PathMapping;
 
-/// No name is longer (RFC 1035 §2.3.4), with its port.
+/// Longest authority: a name (RFC 1035 §2.3.4) with a port.
 const MAX_AUTHORITY: usize = 255 + ":65535".len();
 
-/// A server that no host entry stands for.
+/// A server without a host entry.
 pub struct OtherServer(BackendUrl);
 
 impl OtherServer {
-    /// The server of this authority. `None` if there can be none.
+    /// The server of this authority; `None` if the authority is not valid.
     #[must_use]
     pub fn new(scheme: Scheme, authority: &[u8]) -> Option<Self> {
         let authority = std::str::from_utf8(authority).ok()?;
@@ -34,13 +34,13 @@ impl OtherServer {
         BackendUrl::parse(&url).map(Self)
     }
 
-    /// Whether it is a Unix-domain socket of this machine.
+    /// Whether it is a Unix socket of this machine.
     #[must_use]
     pub fn is_unix_socket(&self) -> bool {
         matches!(self.0.host, BackendHost::Unix(_))
     }
 
-    /// Answers the request with what the server says, under the settings of the global level.
+    /// Answers the request with the server's response, under the settings of the global level.
     #[must_use]
     pub fn fetch(self, exchange: &mut Exchange) -> Outcome {
         let servers = exchange.worker.local::<OtherServers>();
@@ -54,14 +54,14 @@ impl OtherServer {
     }
 }
 
-/// The servers that were asked on a worker. Their idle connections are the affair of `h2o_upstream`, which closes them once
-/// nobody else knows the server.
+/// The servers that a worker has sent requests to. `h2o_upstream` holds their idle connections, and closes them once a
+/// server is dropped here.
 #[derive(Default)]
 struct OtherServers(RefCell<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// Where the settings are from.
+    /// The site that the settings are from.
     site: Option<Arc<Site>>,
     settings: ProxySettings,
     /// By scheme and authority.
@@ -101,9 +101,9 @@ impl OtherServers {
 }
 
 impl Known {
-    /// How many servers are known at most: responses of backends say whom we ask, and may name many.
+    /// Most servers that are remembered: responses of backends choose them, and may name many.
     const MOST: usize = 256;
-    /// A server that nobody asked for so long is forgotten when another one is asked for the first time.
+    /// A server without requests for this long is dropped when a new one is added.
     const IDLE: Duration = Duration::from_secs(60);
 
     fn read_settings(&mut self, site: &Arc<Site>) {
@@ -116,7 +116,7 @@ impl Known {
         }
     }
 
-    /// Forgets servers until there is room for another one.
+    /// Drops servers until there is room for another one.
     fn make_room(&mut self, now: Instant) {
         let servers = &mut self.servers;
         servers.retain(|_, server| now.saturating_duration_since(server.used) < Self::IDLE);

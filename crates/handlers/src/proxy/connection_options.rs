@@ -1,4 +1,5 @@
-//! The options of `connection` (RFC 9110 §7.6.1) that name fields: those are for the recipient alone.
+//! The options of `connection` (RFC 9110 §7.6.1) that name fields. Such fields are for the next hop only and are not
+//! forwarded.
 
 use h2o_http::{Headers, Known, Name};
 
@@ -24,20 +25,20 @@ fn options_of(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         })
 }
 
-/// The options that may name fields, taken apart once: a field is compared with each of them, and a peer chooses how many
-/// there are of both.
+/// The options that may name fields, parsed once: each field is compared with each of them, and the peer chooses the number
+/// of both.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionOptions<'v>(Vec<&'v [u8]>);
 
-/// More options than anybody needs.
+/// More options than any sensible message has.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyOptions;
 
 impl<'v> ConnectionOptions<'v> {
-    /// How many there may be.
+    /// Most options.
     pub(super) const MOST: usize = 64;
 
-    /// Those of all values of the field. Allocates only if there are any.
+    /// Reads all values of the field. Allocates only if there are options.
     ///
     /// # Errors
     /// [`TooManyOptions`] if there are more than [`ConnectionOptions::MOST`].
@@ -54,20 +55,20 @@ impl<'v> ConnectionOptions<'v> {
         Ok(Self(options))
     }
 
-    /// Whether `headers` name more fields than that.
+    /// Whether `headers` has more than [`ConnectionOptions::MOST`] options.
     pub(super) fn are_too_many(headers: &'v Headers) -> bool {
         let values = || headers.get_all(Known::Connection);
-        // As many options need a byte each, and as many commas.
+        // An option takes at least a byte and a comma: shorter values cannot have too many.
         let len: usize = values().map(|value| value.len() + 1).sum();
         len > 2 * Self::MOST && Self::read(values()).is_err()
     }
 
-    /// Whether one of them is `name`.
+    /// Whether `name` is one of them.
     pub(super) fn have(&self, name: &str) -> bool {
         (self.0.iter()).any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
     }
 
-    /// Takes the fields out that they name. Those that are known to be for all recipients cannot be taken away like that.
+    /// Removes the fields that they name, except well-known end-to-end fields.
     pub(super) fn remove_named(&self, headers: &mut Headers) {
         if !self.0.is_empty() {
             headers.retain(|field| match field.name {

@@ -444,7 +444,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
 ];
 
-/// One of `proxy.header.*`. Handlers of extensions cannot be proxies: there it is accepted, as the other settings are.
+/// One of `proxy.header.*`. At extension level it is accepted without effect, like other settings of the proxy: handlers
+/// there cannot be proxies.
 const fn edit(
     name: &'static str,
     value: &'static str,
@@ -457,7 +458,7 @@ const fn edit(
     }
 }
 
-/// `num-name-resolution-threads`: of the process, and so nobody's before the whole configuration is known to be good.
+/// `num-name-resolution-threads`. It is set for the process, once the whole configuration was checked.
 struct ResolverThreads(u32);
 
 impl Resource for ResolverThreads {
@@ -496,7 +497,7 @@ fn deprecated(scope: &mut Scope, command: &Command<'_>, successor: &str) {
     scope.warn(&command.error(text));
 }
 
-/// Whatever `when` says: there is one list of fields only.
+/// Ignores `when`: a request has only one list of fields.
 fn add_edits(scope: &mut Scope, command: &Command<'_>, verb: Verb) -> Result<(), Error> {
     let (edits, _) = header::read(command, verb)?;
     settings(scope).request.edits.extend(edits);
@@ -581,7 +582,7 @@ fn unreadable(command: &Command<'_>, error: &TlsClientError) -> Error {
     command.error(message).with_hint(error.reason.clone())
 }
 
-/// Without certificates to trust every handshake fails; whether one is ever made nobody knows yet.
+/// Warns of a missing default certificate bundle: without one every handshake that verifies its backend fails.
 fn warn_of_missing_bundle(scope: &mut Scope, settings: &ProxySettings) {
     let rules = &settings.tls.rules;
     if !rules.verify_peer || rules.ca_file.is_some() {

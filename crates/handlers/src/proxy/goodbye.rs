@@ -1,4 +1,4 @@
-//! WebSockets learn that the server ends: between two frames of the backend the client is sent a close frame of ours.
+//! Graceful shutdown of WebSockets: the client gets a close frame of ours between two frames of the backend.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,12 +13,12 @@ use tokio::sync::futures::OwnedNotified;
 /// A close frame with the code 1001, "going away" (RFC 6455 §5.5.1, §7.4.1).
 const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
 
-/// How long client and backend may take to close the WebSocket after that.
+/// Time limit for client and backend to close the WebSocket after that.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
 
-/// What a backend sends over a WebSocket. When the server shuts down, the client gets a close frame behind the frame that is
-/// under way, and nothing more: no data may follow. It answers with a close frame of its own, which goes to the backend, and that ends
-/// the connection.
+/// The frames of a backend over a WebSocket. When the server shuts down, the client gets a close frame after the current
+/// frame, and nothing more: no data may follow. The client answers with a close frame, which is forwarded to the backend
+/// and ends the connection.
 pub(super) struct UntilGoodbye {
     worker: Rc<Worker>,
     frames: Box<dyn BodySource>,
@@ -27,14 +27,14 @@ pub(super) struct UntilGoodbye {
 }
 
 enum State {
-    /// The server has not been told to end.
+    /// The server is not shutting down.
     Open(Pin<Box<OwnedNotified>>),
-    /// The close frame goes out at the next end of a frame.
+    /// The close frame follows the current frame.
     Ending,
-    /// Nothing of the backend is handed on any more: after `rest` of the close frame, what it sends is dropped until it ends, up to
-    /// a limit.
+    /// The client gets `rest` of the close frame and nothing more of the backend, whose further frames are dropped until it
+    /// ends or `limit` passes.
     Closed { rest: Bytes, limit: Timer },
-    /// The backend closes by itself, or what it sends are no frames.
+    /// The backend closes by itself, or does not send WebSocket frames: nothing is changed.
     LeftAlone,
 }
 
@@ -54,7 +54,7 @@ impl UntilGoodbye {
         }
     }
 
-    /// Follows the frames in `bytes`. While the server ends, what is behind the first end of a frame is dropped.
+    /// Follows the frames in `bytes`. During the shutdown, everything after the first end of a frame is dropped.
     fn pass(&mut self, bytes: Bytes) -> Bytes {
         if matches!(self.state, State::LeftAlone) {
             return bytes;
@@ -123,15 +123,15 @@ impl BodySource for UntilGoodbye {
     }
 }
 
-/// A place in a sequence of frames (RFC 6455 §5.2).
+/// A position in a sequence of frames (RFC 6455 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
-    /// The bytes of a header that is not complete, as far as its first two are concerned.
+    /// The first byte of the current header.
     first: u8,
     second: u8,
-    /// Bytes seen of the header; 0 between frames and in a payload.
+    /// Bytes of the header seen so far; 0 between frames and in a payload.
     seen: u8,
-    /// The length that a long header has told so far, and bytes of payload that are still to come.
+    /// The length from a long header so far; then the bytes of payload still to come.
     payload: u64,
     /// Whether a close frame has begun.
     is_closing: bool,
@@ -150,7 +150,7 @@ impl Place {
         self.seen == 0 && self.payload == 0
     }
 
-    /// Goes on to the end of the frame, or of `bytes` if that comes first, and says how many bytes that were.
+    /// Advances to the end of the frame or of `bytes`, whichever is first. Returns the number of bytes.
     fn advance(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         if self.seen > 0 || self.payload == 0 {
@@ -170,7 +170,7 @@ impl Place {
         at + taken
     }
 
-    /// Takes one byte of a header. Whether it was the last one.
+    /// Reads one byte of a header. Returns whether it is the last one.
     fn on_header(&mut self, byte: u8) -> bool {
         const OPCODE: u8 = 0x0f;
         const CLOSE: u8 = 8;
@@ -184,7 +184,7 @@ impl Place {
             seen if seen < 2 + self.length_bytes() => {
                 self.payload = self.payload << 8 | u64::from(byte);
             }
-            // The mask, which servers do not send, says nothing about lengths.
+            // The mask, which servers do not send, does not affect lengths.
             _ => {}
         }
         self.seen += 1;
@@ -202,7 +202,7 @@ impl Place {
         true
     }
 
-    /// Bytes of the extended length.
+    /// Number of bytes of the extended length.
     const fn length_bytes(self) -> u8 {
         match self.second & 0x7f {
             126 => 2,

@@ -20,8 +20,8 @@ use super::target::PathMapping;
 use super::tunnel_kind::TunnelKind;
 use crate::reproxy;
 
-/// Upstream servers with the rules for requests to them: those of a `proxy.reverse.url` with the final settings of its
-/// path, or those of the built-in proxy.
+/// An upstream with the rules for its requests and responses: from a `proxy.reverse.url` with the final settings of its
+/// path, or from the built-in proxy.
 pub(super) struct Proxy {
     upstream: Arc<Upstream>,
     request: RequestRules,
@@ -35,7 +35,7 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// For requests to `upstream` under these settings.
+    /// A proxy for `upstream` with these settings.
     pub(super) fn new(upstream: Arc<Upstream>, settings: &ProxySettings) -> Self {
         Self {
             upstream,
@@ -48,17 +48,17 @@ impl Proxy {
     }
 }
 
-/// Answers requests with what backends say.
+/// Answers requests with the responses of backends.
 pub(super) struct ProxyHandler {
-    /// Tells handlers apart in what workers keep.
+    /// Identifies the handler in the tables of workers.
     id: u64,
     proxy: Arc<Proxy>,
-    /// Tells workers that the handler is there.
+    /// Dropped with the handler, so that workers notice.
     alive: Arc<()>,
 }
 
 impl ProxyHandler {
-    /// A handler for requests to `upstream` under these settings.
+    /// A handler for requests to `upstream` with these settings.
     pub(super) fn new(upstream: Arc<Upstream>, settings: &ProxySettings) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -69,7 +69,7 @@ impl ProxyHandler {
     }
 }
 
-/// A worker's own hold on a [`Proxy`], counted without atomic operations: each request takes one.
+/// A worker's reference to a [`Proxy`]. Its count is not atomic: each request takes one.
 pub(super) struct LocalProxy(pub(super) Arc<Proxy>);
 
 impl std::ops::Deref for LocalProxy {
@@ -80,7 +80,7 @@ impl std::ops::Deref for LocalProxy {
     }
 }
 
-/// The proxies that were asked on a worker, by the number of their handler.
+/// The proxies that a worker has used, by the number of their handler.
 #[derive(Default)]
 struct Proxies(RefCell<FxHashMap<u64, KnownProxy>>);
 
@@ -96,7 +96,7 @@ impl Proxies {
         if let Some(known) = known.get(&handler.id) {
             return Rc::clone(&known.proxy);
         }
-        // A handler that is new may be that of a new configuration: those of earlier ones are gone.
+        // A new handler may belong to a new configuration: drop those of earlier ones.
         known.retain(|_, known| known.alive.strong_count() > 0);
         let proxy = Rc::new(LocalProxy(Arc::clone(&handler.proxy)));
         known.insert(
@@ -132,7 +132,7 @@ impl Handler for ProxyHandler {
     }
 }
 
-/// Answers the request with what a backend says.
+/// Answers the request with the response of a backend.
 pub(super) fn hand_over(
     proxy: Rc<LocalProxy>,
     exchange: &mut Exchange,
@@ -143,7 +143,7 @@ pub(super) fn hand_over(
         Err(refusal) => return Outcome::Done(refusal.response(exchange)),
     };
     let Some(reference) = exchange.reference() else {
-        // Only a test has exchanges that no worker knows.
+        // Every exchange of the server has a reference; only those of some tests do not.
         return Outcome::Declined;
     };
     Outcome::Later(Box::pin(forward(proxy, reference, wanted, mapping)))
@@ -157,7 +157,7 @@ async fn forward(
 ) -> Outcome {
     let (worker, client, body, headers, expects_continue, needs_http1, is_multiplexed) = {
         let exchange = &mut *reference.borrow_mut();
-        // Without a tunnel there is nothing in the pipe that one would have.
+        // Without a tunnel the pipe has no bytes for one.
         let has_body = wanted != TunnelKind::Nothing || exchange.request.body != BodyLength::None;
         let body = if has_body {
             exchange.body.clone()
@@ -234,7 +234,7 @@ async fn forward(
             if let Outcome::Reroute(order) = &mut outcome
                 && response::leads_back(exchange, scheme, &order.url)
             {
-                // Under the same settings (H2O compatibility).
+                // H2O compatibility: H2O keeps the settings of the path.
                 let proxy = Rc::clone(&proxy);
                 order.successor = Some(Box::new(|exchange| {
                     hand_over(proxy, exchange, PathMapping::Whole)
@@ -247,7 +247,8 @@ async fn forward(
             if let Some(pipe) = pipe
                 && !pipe.is_complete()
             {
-                // The rest has nowhere to go, and nothing is read behind it (H2O compatibility).
+                // H2O compatibility: H2O closes the connection. The rest of the body has no reader, so no further request
+                // could be read.
                 answer.closes = true;
                 pipe.abandon();
             }
@@ -256,12 +257,12 @@ async fn forward(
     }
 }
 
-/// True if the answer may be that the request is to be sent elsewhere, with its content.
+/// Whether the response may require the request to be sent again to another URL, with its body.
 fn may_be_rerouted(exchange: &Exchange) -> bool {
     exchange.delegated || reproxy::is_on(&exchange.site.path(exchange.route).settings)
 }
 
-/// Begins to note what happens, where somebody wants to know.
+/// Starts a trace, if an access log or a filter needs one.
 fn trace(exchange: &mut Exchange) -> Option<Rc<Trace>> {
     if !exchange.site.path(exchange.route).keep_trace {
         return None;
@@ -272,7 +273,7 @@ fn trace(exchange: &mut Exchange) -> Option<Rc<Trace>> {
     exchange.forwarded.trace.clone()
 }
 
-/// True for protocols that backends of any version of HTTP may be asked for (RFC 9298 §3).
+/// Whether backends of any HTTP version accept this protocol (RFC 9298 §3).
 fn is_of_every_version(token: &[u8]) -> bool {
     token.eq_ignore_ascii_case(b"connect-udp")
 }

@@ -12,9 +12,9 @@ use h2o_upstream::{
 use super::backends::BackendSpec;
 use super::settings::ProxySettings;
 
-/// A day: longer times are taken for mistakes.
+/// A day: longer times are likely mistakes.
 const MAX_MILLISECONDS: u64 = 86_400_000;
-/// Most checks, requests and tries that are counted.
+/// Upper limit of all counts.
 const MAX_COUNT: u64 = 1_000;
 
 /// The attributes of `proxy.health-check`.
@@ -207,14 +207,14 @@ fn count(attributes: &Attributes<'_>, name: &str, default: u32) -> Result<u32, E
     }
 }
 
-/// What is done about these backends under these settings.
+/// The policy for these backends under these settings.
 pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> HealthPolicy {
     let of_backend = |backend: &BackendSpec| {
         let active = match &backend.check {
             Some(own) => own.clone(),
             None => settings.health_check.clone(),
         };
-        // Whose checks fail is looked after in every way, unless somebody says otherwise.
+        // Passive checks are on by default where active checks are.
         let passive = match settings.passive_check {
             Some(configured) => configured,
             None => active.as_ref().map(|_| PassiveCheck::default()),
@@ -230,11 +230,11 @@ pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> HealthPo
     HealthPolicy { backends, retry }
 }
 
-/// The checks of the configuration, once there are any.
+/// The health checks of the configuration; created with the first.
 #[derive(Clone, Default)]
 struct Checks(Option<Arc<HealthChecks>>);
 
-/// Has the backends of `upstream` checked while the server runs, if they are to be.
+/// Starts the health checks of `upstream` with the server, if there are any.
 pub(super) fn check(scope: &mut Scope, upstream: &Arc<Upstream>) {
     if !upstream.is_checked() {
         return;

@@ -1,8 +1,8 @@
-//! `proxy.reverse.url`: requests are answered by backends. [`OtherServer`]: so are requests that are redirected inside the
-//! server to a name that is none of ours.
+//! `proxy.reverse.url`: backends answer requests. Also [`OtherServer`]: other servers answer requests that are internally
+//! redirected to a name without a host entry.
 //!
-//! [`handler`] is the way of a request: [`request`] says what the backend is sent, [`target`] which resource it is asked for,
-//! [`response`] what becomes of its answer. Connections, balancing and time limits are the affair of `h2o_upstream`.
+//! [`handler`] carries a request through: [`target`] maps its path, [`request`] builds the request for the backend,
+//! [`response`] builds the response for the client. `h2o_upstream` has connections, balancing and time limits.
 
 mod backends;
 mod built_in;

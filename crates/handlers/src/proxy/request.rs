@@ -1,4 +1,4 @@
-//! The request as a backend gets it.
+//! The request to a backend.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,7 @@ use super::tunnel_kind::TunnelKind;
 use super::websocket;
 use crate::header::Edit;
 
-/// What is changed in requests.
+/// The configured changes to requests.
 #[derive(Clone, Debug)]
 pub(super) struct RequestRules {
     /// `proxy.preserve-host`
@@ -34,10 +34,10 @@ pub(super) struct RequestRules {
 }
 
 impl RequestRules {
-    /// What `request` asks for, where `tunnels` says whether it may have it (`proxy.tunnel`).
+    /// Checks whether the request may be forwarded, and returns the tunnel that it asks for. `tunnels`: `proxy.tunnel`.
     ///
     /// # Errors
-    /// [`Refusal`] if no backend is to be asked.
+    /// [`Refusal`] if it must not be forwarded.
     pub(super) fn admit(
         &self,
         request: &RequestHead,
@@ -67,7 +67,7 @@ impl RequestRules {
         Ok(wanted)
     }
 
-    /// Writes the request of `exchange`, as `backend` is to get it, into an empty head.
+    /// Writes the request of `exchange` for `backend` into an empty head.
     pub(super) fn build(
         &self,
         exchange: &mut Exchange,
@@ -85,14 +85,14 @@ impl RequestRules {
         head.scheme = backend.scheme;
         head.version = Version::Http11;
         head.method = match (wanted, protocol) {
-            // HTTP/1 asks for a protocol by `upgrade` (RFC 8441 §5).
+            // HTTP/1 asks for a protocol by GET with `upgrade` (RFC 8441 §5).
             (TunnelKind::Protocol, Protocol::Http1) => Method::Get,
             (TunnelKind::Protocol, Protocol::Http2) => Method::Connect,
             (TunnelKind::Nothing | TunnelKind::Connect, _) => request.method.clone(),
         };
         head.body = body_length(exchange, wanted);
         if self.forwards_expectation(exchange) {
-            // HTTP/2 has it apart.
+            // The head of an HTTP/1 request keeps it apart from the fields.
             let value = head.headers.store(CONTINUE);
             head.set_expect(value);
         }
@@ -107,7 +107,7 @@ impl RequestRules {
             self.edit(&mut head.headers);
         }
         let authority = match head.headers.get(Known::Host) {
-            // Only a rule can have put it there: it is the one to be sent.
+            // Only a rule can have added it: use it as `host`.
             Some(host) => host.to_vec(),
             None => Vec::new(),
         };
@@ -129,14 +129,14 @@ impl RequestRules {
                 head.headers.store_pieces(pieces)
             }
         };
-        // What its normal form is nobody asks.
+        // The normal form is not needed.
         let scanned = h2o_http::path::TargetScan {
             len: target.len(),
             query_at: None,
             is_normal: true,
         };
         head.set_scanned_target(target, &scanned);
-        // CONNECT has no path: its target is the authority.
+        // CONNECT has no path: its target is an authority.
         let path = match wanted {
             TunnelKind::Connect => &[][..],
             TunnelKind::Nothing | TunnelKind::Protocol => head.target(),
@@ -144,8 +144,8 @@ impl RequestRules {
         exchange.forwarded.set(head.authority(), [path]);
     }
 
-    /// True if the backend is to say whether the client may send its content. We have said so where the content was
-    /// collected first.
+    /// Whether the backend decides if the client may send its body. If the body was collected first, this server has
+    /// decided.
     pub(super) fn forwards_expectation(&self, exchange: &Exchange) -> bool {
         self.forwards_expectations
             && !exchange.request.expect().is_empty()
@@ -153,12 +153,13 @@ impl RequestRules {
             && matches!(exchange.body, RequestBody::Stream(_))
     }
 
-    /// The client's fields in their order, without those of the hop to us; behind them those that we write anew.
+    /// Writes the client's fields in their order, without those of the hop to us, followed by the fields that the proxy
+    /// sets.
     fn write_fields(&self, exchange: &Exchange, headers: &mut Headers) {
         let request = &exchange.request;
         let received = &request.headers;
         headers.copy_from(received);
-        // There are not too many, as a request was admitted.
+        // The number was checked when the request was admitted.
         let options = ConnectionOptions::read(received.get_all(Known::Connection));
         let options = options.unwrap_or_default();
         headers.retain(|field| match field.name {
@@ -171,7 +172,8 @@ impl RequestRules {
         if exchange.is_early && received.get(Known::EarlyData).is_none() {
             headers.push(Known::EarlyData, b"1");
         }
-        // An empty one would leave a blank at an end of the value, which HTTP/2 does not take (RFC 9113 §8.2.1).
+        // Empty values are left out: they would leave a blank at an end of the joined value, which HTTP/2 does not allow
+        // (RFC 9113 §8.2.1).
         let cookies = received.get_all(Known::Cookie);
         let mut cookies = cookies.filter(|cookies| !cookies.is_empty());
         if let Some(first) = cookies.next() {
@@ -200,8 +202,8 @@ impl RequestRules {
         }
     }
 
-    /// Whether a backend that takes `_` in names for `-`, as CGI has it (RFC 3875 §4.1.18), would take this field for one
-    /// that is ours to write or to leave out, or that is there already. nginx leaves out all names with `_`, H2O none.
+    /// Whether a backend that treats `_` in names like `-`, as CGI does (RFC 3875 §4.1.18), would confuse this field with
+    /// one that the proxy sets or removes, or that the request also has. nginx drops all names with `_`, H2O none.
     fn is_look_alike(&self, received: &Headers, name: &str) -> bool {
         name.contains('_') && {
             let meant = name.replace('_', "-");
@@ -211,10 +213,10 @@ impl RequestRules {
         }
     }
 
-    /// True for fields that are handed on where they stand.
+    /// Whether the field is forwarded at its place.
     const fn keeps(&self, name: Known) -> bool {
         match name {
-            // Of the connection (RFC 9110 §7.6.1), or written by the engine.
+            // Fields of the connection (RFC 9110 §7.6.1), or written by the engine.
             Known::Connection
             | Known::KeepAlive
             | Known::ProxyConnection
@@ -228,7 +230,7 @@ impl RequestRules {
             | Known::Host
             | Known::ContentLength
             | Known::Expect
-            // Written anew.
+            // Set by the proxy.
             | Known::Cookie => false,
             Known::XForwardedFor => !self.emit_x_forwarded,
             Known::XForwardedProto => self.preserve_x_forwarded_proto,
@@ -245,10 +247,11 @@ impl RequestRules {
     }
 }
 
-/// The only expectation there is (RFC 9110 §10.1.1).
+/// The only expectation that is defined (RFC 9110 §10.1.1).
 const CONTINUE: &[u8] = b"100-continue";
 
-/// True if trailers of the response reach the client, who wants them: servers of gRPC insist on that (RFC 9113 §8.2.2).
+/// Whether trailers of the response reach the client and it accepts them. gRPC servers require `te: trailers` (RFC 9113
+/// §8.2.2).
 fn takes_trailers(request: &RequestHead) -> bool {
     request.version >= Version::Http2
         && request
@@ -276,17 +279,17 @@ fn body_length(exchange: &Exchange, wanted: TunnelKind) -> BodyLength {
         RequestBody::Stream(_) => return exchange.request.body,
     };
     match (length, &exchange.request.method) {
-        // Methods that anticipate content say that there is none (RFC 9110 §8.6).
+        // Methods that anticipate content state a length of 0 (RFC 9110 §8.6).
         (0, Method::Post | Method::Put) => BodyLength::Known(0),
         (0, _) => BodyLength::None,
         (length, _) => BodyLength::Known(length),
     }
 }
 
-/// The longest text of an address: IPv6 with an IPv4 tail.
+/// Length of the longest address: IPv6 with an IPv4 tail.
 const ADDRESS_LEN: usize = 46;
 
-/// The client's address as `x-forwarded-for` has it.
+/// The client's address in the form for `x-forwarded-for`.
 fn write_address<'t>(address: &Address, text: &'t mut [u8; ADDRESS_LEN]) -> &'t [u8] {
     let Address::Ip(address) = address else {
         return b"localhost";
@@ -301,7 +304,7 @@ fn write_address<'t>(address: &Address, text: &'t mut [u8; ADDRESS_LEN]) -> &'t 
     &text[..ADDRESS_LEN - left]
 }
 
-/// An address per request: worth not going through `fmt`.
+/// Written without `fmt`, since every request has an address.
 fn write_ipv4(address: Ipv4Addr, text: &mut &mut [u8]) -> std::io::Result<()> {
     for (at, part) in address.octets().into_iter().enumerate() {
         if at > 0 {

@@ -1,4 +1,4 @@
-//! What the client gets: the response of the backend, or an error in its place.
+//! The response to the client: that of the backend, or an error in its place.
 
 use std::borrow::Cow;
 
@@ -16,8 +16,7 @@ use super::tunnel_kind::TunnelKind;
 use super::websocket;
 use crate::{header, push};
 
-/// An answer that no backend is asked for. The client's connection is closed behind it, where it carries one request at a
-/// time.
+/// A response without asking a backend. HTTP/1 connections are closed after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -34,18 +33,18 @@ impl Refusal {
     }
 }
 
-/// What is changed in responses.
+/// The configured changes to responses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponseRules {
     /// `proxy.emit-missing-date-header`
     pub(super) emit_missing_date: bool,
     /// `proxy.forward.close-connection`
     pub(super) forward_close: bool,
-    /// `location` fields that name the backend are made to name us.
+    /// Whether `location` fields that name the backend are rewritten to name this server.
     pub(super) relocates: bool,
 }
 
-/// Fields that need a look of their own.
+/// Properties of the fields that need special treatment.
 #[derive(Default)]
 struct Seen {
     link: bool,
@@ -53,7 +52,7 @@ struct Seen {
 }
 
 impl ResponseRules {
-    /// The response of a backend, which was asked with this `scheme`, as the client is to get it.
+    /// The response for the client. `scheme`: that of the request to the backend.
     pub(super) fn answer(
         self,
         exchange: &Exchange,
@@ -67,11 +66,11 @@ impl ResponseRules {
             && !reply.is_tunnel
             && opens_tunnel(exchange, reply.status)
         {
-            // The backend knows nothing of the protocol; to the client the status would say that it does.
+            // A backend that did not switch protocols must not send a status that tells the client that it did.
             let text = "the upstream server did not switch protocols";
             return Outcome::Done(bad_gateway(exchange, text));
         }
-        // The key that is answered was ours.
+        // The backend answered our key, not the client's.
         let is_extended =
             wanted == TunnelKind::Protocol && exchange.request.method == Method::Connect;
         let mut seen = Seen::default();
@@ -146,7 +145,7 @@ impl ResponseRules {
     }
 }
 
-/// Hands an interim response on. What its `link` fields want to be pushed is, also where it does not reach the client.
+/// Passes an interim response to the client. Pushes its `link` fields, even if it does not reach the client.
 pub(super) fn inform(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
     push::order_links(exchange, headers);
     let mut headers = headers.clone();
@@ -169,7 +168,7 @@ pub(super) fn inform(exchange: &mut Exchange, status: StatusCode, headers: &Head
     exchange.informational.push((status, headers));
 }
 
-/// Adds what `connection` says to `options`, if it may name fields.
+/// Appends a `connection` value to `options` if it may name fields.
 fn note_options(field: &Field<'_>, options: &mut Vec<u8>) {
     if field.name == Name::Known(Known::Connection) && names_fields(field.value) {
         options.extend_from_slice(field.value);
@@ -177,7 +176,7 @@ fn note_options(field: &Field<'_>, options: &mut Vec<u8>) {
     }
 }
 
-/// True for fields that concern our connection with the backend, or that engines write.
+/// Whether the field belongs to the connection with the backend or is written by engines.
 const fn is_of_hop(name: Name<'_>) -> bool {
     matches!(
         name,
@@ -193,14 +192,15 @@ const fn is_of_hop(name: Name<'_>) -> bool {
     )
 }
 
-/// True if the client takes a response of this status for the opening of a tunnel (RFC 8441 §5).
+/// Whether a response with this status would open a tunnel for the client (RFC 8441 §5).
 fn opens_tunnel(exchange: &Exchange, status: StatusCode) -> bool {
     exchange.request.method == Method::Connect && (200..300).contains(&status.as_u16())
 }
 
-/// A resource that is fetched in place of another is not to be a redirect: we go there (H2O compatibility), with the client's
-/// credentials only if its own origin or that of the backend is there. Servers that are no backends of the configuration
-/// do not send us elsewhere, as that may be a place which clients and they themselves cannot reach: the client is told.
+/// Follows a redirect in a response to an internal redirect, so that the client gets content. H2O compatibility: H2O
+/// follows it, too. The client's credentials are sent only to its own origin or that of the backend. Redirects of
+/// unconfigured servers are not followed but passed to the client: their target may be a place that neither they nor
+/// clients can reach.
 fn follow(exchange: &Exchange, scheme: Scheme, reply: &Reply) -> Option<Reroute> {
     let status = reply.status;
     let is_redirect = (300..400).contains(&status.as_u16()) && status != StatusCode::NOT_MODIFIED;
@@ -230,22 +230,22 @@ fn follow(exchange: &Exchange, scheme: Scheme, reply: &Reply) -> Option<Reroute>
     })
 }
 
-/// Whether the `location` of a backend leads to the server that was asked, with this `scheme`.
+/// Whether the `location` of a backend leads back to the server that answered, under this `scheme`.
 pub(super) fn leads_back(exchange: &Exchange, scheme: Scheme, location: &[u8]) -> bool {
     let place = exchange.forwarded.place();
     place.is_some_and(|(authority, _)| target::stays(location, scheme, authority))
 }
 
-/// The answer to a request that got no response.
+/// The response to a request that got none from a backend.
 pub(super) fn failed(exchange: &mut Exchange, mapping: PathMapping, failure: &Failure) -> Response {
     if exchange.forwarded.place().is_none() {
-        // Nobody was asked: the log names the client's authority and what is below the key of the path.
+        // No backend was contacted: the log shows the client's authority and the path below the path's key.
         let mount = &exchange.site.path(exchange.route).path;
         let request = &exchange.request;
         let is_connect = request.method == Method::Connect && request.upgrade().is_empty();
         let rest = mapping.rest(mount, request);
         let pieces = if is_connect {
-            // CONNECT has no path: its target is the authority.
+            // CONNECT has no path: its target is an authority.
             [&[][..]; 3]
         } else {
             mapping.target(mount, b"/", &rest)

@@ -1,4 +1,4 @@
-//! The settings of a level that concern requests to upstream servers.
+//! The settings of a level for requests to upstreams.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ pub(crate) struct ProxySettings {
     pub(super) response: ResponseRules,
     /// `proxy.timeout.*`
     pub(crate) timeouts: Timeouts,
-    /// `proxy.ssl.*`; shared by the levels that leave it alone.
+    /// `proxy.ssl.*`; shared by levels that do not change them.
     pub(super) tls: Arc<Tls>,
     /// `proxy.tunnel`
     pub(super) tunnels: bool,
@@ -38,7 +38,7 @@ pub(crate) struct ProxySettings {
     pub(super) http2_force_cleartext: bool,
     /// `proxy.http2.max-concurrent-streams`
     pub(super) http2_max_streams: u32,
-    /// Who names the servers.
+    /// The origin of the servers' names.
     pub(super) name_origin: NameOrigin,
     /// `proxy.health-check`; `None`: off.
     pub(super) health_check: Option<HealthCheck>,
@@ -84,10 +84,10 @@ impl Default for ProxySettings {
 }
 
 impl ProxySettings {
-    /// What an upstream of this level is made with.
+    /// The settings of an upstream of this level.
     ///
     /// # Errors
-    /// The text to show, if the certificates to trust cannot be read.
+    /// The text to show if the CA certificates cannot be read.
     pub(super) fn upstream(&self) -> Result<UpstreamSettings, TlsClientError> {
         Ok(UpstreamSettings {
             connect_timeout: self.timeouts.connect,
@@ -106,7 +106,7 @@ impl ProxySettings {
         })
     }
 
-    /// What is left of the settings of the global level for requests that no `proxy.reverse.url` hands on.
+    /// The part of the global level's settings that applies to the built-in proxy.
     pub(super) fn of_built_in(&self) -> Self {
         Self {
             request: RequestRules {
@@ -133,13 +133,13 @@ impl ProxySettings {
         }
     }
 
-    /// Changes `proxy.ssl.*`: from this level on there is another session cache (H2O compatibility).
+    /// Changes `proxy.ssl.*`. H2O compatibility: H2O starts a new session cache at this level.
     pub(super) fn edit_tls(&mut self, edit: impl FnOnce(&mut TlsRules)) {
         let mut rules = self.tls.rules.clone();
         edit(&mut rules);
         let client = OnceLock::new();
-        // The file is read now, also for the built-in proxy: later it may be out of our reach. That it can be read was seen
-        // when it was named.
+        // Read the file now, also for the built-in proxy: the running user may not be able to read it later. That it can be
+        // read was checked when it was named.
         if rules.ca_file.is_some()
             && let Ok(made) = rules.client()
         {
@@ -160,7 +160,7 @@ pub(crate) struct Timeouts {
     pub(crate) io: Duration,
     /// `proxy.timeout.keepalive`
     pub(crate) keepalive: Duration,
-    /// The level at which the limit was set last.
+    /// The level that set the limit last.
     connect_set: Option<Level>,
     first_byte_set: Option<Level>,
 }
@@ -179,10 +179,10 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Sets the limit also for connecting and for the first byte, unless they are set at the same level, before or later.
+    /// Sets the limit, and those for connecting and the first byte unless the same level sets them, before or later.
     pub(super) fn set_io(&mut self, level: Level, limit: Duration) {
         self.io = limit;
-        // An inner level begins with what the outer one set, and with the outer one's marks.
+        // The settings of an inner level begin as a copy of the outer one's, with its marks.
         if self.connect_set != Some(level) {
             self.connect = limit;
         }
@@ -207,15 +207,15 @@ pub(super) struct TlsRules {
     pub(super) verify_peer: bool,
     /// `proxy.ssl.cafile`
     pub(super) ca_file: Option<PathBuf>,
-    /// `proxy.ssl.session-cache`: how long a session is kept, and how many are.
+    /// `proxy.ssl.session-cache`: lifetime of sessions, and capacity.
     pub(super) session_cache: Option<(Duration, usize)>,
 }
 
 impl TlsRules {
-    /// Lifetime and capacity of the cache that `ON` stands for.
+    /// Lifetime and capacity of the cache for `ON`.
     pub(super) const CACHE: (Duration, usize) = (Duration::from_secs(86_400), 4096);
 
-    /// Reads the certificates to trust.
+    /// Reads the CA certificates.
     pub(super) fn client(&self) -> Result<Arc<TlsClient>, TlsClientError> {
         TlsClient::new(TlsClientSettings {
             verify_peer: self.verify_peer,
@@ -235,7 +235,7 @@ impl Default for TlsRules {
     }
 }
 
-/// The rules with the client made by them, once one is needed.
+/// The rules, with the client made from them once it is needed.
 #[derive(Default)]
 pub(super) struct Tls {
     pub(super) rules: TlsRules,

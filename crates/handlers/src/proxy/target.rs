@@ -1,4 +1,4 @@
-//! Which resource of a backend a request is for, and which of ours a `location` of the backend names.
+//! Maps the path of a request to that of a backend's resource, and `location` fields of backends back.
 
 use std::borrow::Cow;
 
@@ -6,17 +6,17 @@ use h2o_http::path::DotSegments;
 use h2o_http::{Reference, RequestHead, Scheme, authority, escape, path};
 use h2o_upstream::BackendUrl;
 
-/// How the path of a request becomes the path that a backend is asked for.
+/// How the path of a request becomes the path for the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathMapping {
-    /// What the request has below the key of its path.
+    /// The part below the key of its path is appended to the path of the backend's URL.
     Below,
-    /// All of the request's target: a server has told us to go there.
+    /// All of the target is used: an internal redirect of the backend named it.
     Whole,
 }
 
 impl PathMapping {
-    /// The part of a request's path that goes behind the path of the backend's URL, with the query. `mount` is the key of the
+    /// The part of a request's path to append to the path of the backend's URL, with the query. `mount` is the key of the
     /// path.
     pub(super) fn rest<'a>(self, mount: &str, request: &'a RequestHead) -> Cow<'a, [u8]> {
         match self {
@@ -25,7 +25,7 @@ impl PathMapping {
         }
     }
 
-    /// Path and query to ask a backend for, in pieces: the `base` of its URL, and what [`PathMapping::rest`] has found.
+    /// Path and query for the backend, in pieces: the `base` of its URL, and the result of [`PathMapping::rest`].
     pub(super) fn target<'a>(self, mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
         match self {
             Self::Below => forwarded(mount, base, rest),
@@ -34,16 +34,16 @@ impl PathMapping {
     }
 }
 
-/// Whether a backend might take dots in the path of the request for a way up that we do not see: nobody could then tell
-/// whether it stays below the path of the backend's URL.
+/// Whether a backend might read dots in the path of the request as a way up that this server does not see: the request
+/// could then leave the path of the backend's URL.
 pub(super) fn has_disguised_dots(request: &RequestHead) -> bool {
     let path = request.raw_path();
     let is_suspect = !request.is_path_plain() || memchr::memchr(b'\\', path).is_some();
     is_suspect && path::dot_segments(path) == DotSegments::Disguised
 }
 
-/// Path and query to ask a backend for that has told us to go to `target`: below the `base` of its URL. H2O puts that in
-/// front also where it is there already.
+/// Path and query for a backend that has redirected us to `target`: below the `base` of its URL. H2O prepends `base` even
+/// if it is there already.
 fn redirected<'a>(base: &'a [u8], target: &'a [u8]) -> [&'a [u8]; 3] {
     let bare = base.strip_suffix(b"/").unwrap_or(base);
     let is_below = target
@@ -55,7 +55,7 @@ fn redirected<'a>(base: &'a [u8], target: &'a [u8]) -> [&'a [u8]; 3] {
     [bare, target, b""]
 }
 
-/// True if a reference in the answer to what was sent with this `scheme` and `authority` leads to the same server.
+/// Whether a reference in the response to a request with this `scheme` and `authority` leads to the same server.
 pub(super) fn stays(url: &[u8], scheme: Scheme, authority: &[u8]) -> bool {
     let Some(reference) = Reference::parse(url) else {
         return false;
@@ -74,12 +74,12 @@ pub(super) fn stays(url: &[u8], scheme: Scheme, authority: &[u8]) -> bool {
         (Some((theirs, port)), Some((ours, own_port))) => {
             theirs.eq_ignore_ascii_case(ours) && port == own_port
         }
-        // A Unix-domain socket.
+        // A Unix socket.
         _ => theirs == authority,
     }
 }
 
-/// Path and query to ask a backend for, in pieces: the `base` of its URL, and the `rest` of the request's path behind the key
+/// Path and query for a backend, in pieces: the `base` of its URL, and the `rest` of the request's path after the key
 /// `mount`.
 fn forwarded<'a>(mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
     let begins_with_slash = mount.ends_with('/') || rest.starts_with(b"/");
@@ -92,12 +92,12 @@ fn forwarded<'a>(mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
     }
 }
 
-/// The part of the target behind the bytes that stand for the key of the path, as it was written (H2O compatibility). If it
-/// has dot segments, the normal form is sent instead: servers differ in what they take for a segment (`x%2f/..`, `//..`), so
-/// that one of them might leave the path of its URL.
+/// The part of the target after the key of the path, unmodified. H2O compatibility: H2O forwards it unmodified, too. If it
+/// has dot segments, the normal form is sent instead: servers differ in what they take for a segment (`x%2f/..`, `//..`),
+/// so the request might leave the path of the backend's URL.
 fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
     let target = request.target();
-    // `/`, `*`, or the nothing of CONNECT.
+    // `/`, `*`, or the empty path of CONNECT.
     if target.len() <= 1 {
         return Cow::default();
     }
@@ -112,7 +112,7 @@ fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
         path::raw_len(raw_path, mount.len())
     };
     let rest = raw_path.get(len..).unwrap_or_default();
-    // An escaped slash behind the key would not end the last segment of the backend's path for every server.
+    // Not every server takes an escaped slash after the key as the end of the last segment.
     let is_apart = mount.ends_with(b"/") || matches!(rest.first(), None | Some(b'/'));
     if is_apart && path::dot_segments(rest) == DotSegments::None {
         return target.get(len..).unwrap_or_default().into();
@@ -124,19 +124,19 @@ fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
     rest.into()
 }
 
-/// The place of a client's request.
+/// The position of a client's request.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) scheme: Scheme,
     pub(super) authority: &'a [u8],
-    /// The key of the path it was routed to.
+    /// The key of its path.
     pub(super) mount: &'a str,
 }
 
-/// What a client is to be told in place of a `location` below the URL of the backend; `None` if it is not there.
+/// The `location` for the client in place of one below the URL of the backend; `None` to leave it unchanged.
 ///
-/// H2O compatibility: `https` URLs are never looked at. Where the key of the path has no slash at its end and the path of the
-/// backend has one, H2O loses it.
+/// H2O compatibility: H2O ignores `https` URLs. If the key of the path has no trailing slash and the path of the backend
+/// has one, H2O drops the slash.
 pub(super) fn relocated(
     location: &[u8],
     backend: &BackendUrl,
@@ -146,7 +146,7 @@ pub(super) fn relocated(
     if !scheme.eq_ignore_ascii_case(b"http://") {
         return None;
     }
-    // The path of a Unix-domain socket has slashes of its own.
+    // The path of a Unix socket has slashes itself.
     let brackets = match rest.first() {
         Some(b'[') => memchr::memchr(b']', rest)?,
         _ => 0,
@@ -175,7 +175,7 @@ pub(super) fn relocated(
     Some(url)
 }
 
-/// True if the authority of an `http` URL is the backend's host and port.
+/// Whether the authority of an `http` URL is the backend's host and port.
 fn is_host_of(backend: &BackendUrl, text: &[u8]) -> bool {
     if text.starts_with(b"[unix:") {
         return text == backend.authority.as_bytes();

@@ -7,19 +7,19 @@ use super::response::Refusal;
 /// The kind of tunnel that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TunnelKind {
-    /// None: a response is all it asks for.
+    /// None: the request only asks for a response.
     Nothing,
-    /// Another protocol on this connection: `upgrade`, or extended CONNECT (RFC 8441).
+    /// Another protocol on this connection: by `upgrade`, or by extended CONNECT (RFC 8441).
     Protocol,
-    /// A tunnel to the authority it names (RFC 9110 §9.3.6).
+    /// A tunnel to the authority of the request (RFC 9110 §9.3.6).
     Connect,
 }
 
 impl TunnelKind {
-    /// What `request` asks for, where `tunnels` says whether it may have it (`proxy.tunnel`).
+    /// The tunnel that `request` asks for. `tunnels`: `proxy.tunnel`.
     ///
     /// # Errors
-    /// [`Refusal`] if it asks for what it may not have and no ordinary request is left of it.
+    /// [`Refusal`] if tunnels are not allowed and the request cannot be served as an ordinary one.
     pub(super) fn of(request: &RequestHead, tunnels: bool) -> Result<Self, Refusal> {
         const NO_CONNECT: Refusal = Refusal {
             status: StatusCode::METHOD_NOT_ALLOWED,
@@ -33,7 +33,7 @@ impl TunnelKind {
         };
         let token = request.upgrade();
         match &request.method {
-            // Of a draft: not handed on.
+            // The method of a draft, which is not forwarded.
             Method::ConnectUdp => Err(NO_CONNECT),
             Method::Connect if token.is_empty() && tunnels => Ok(Self::Connect),
             Method::Connect if token.is_empty() => Err(NO_CONNECT),
@@ -47,8 +47,8 @@ impl TunnelKind {
     }
 }
 
-/// True if HTTP/2 over clear text is among the protocols: that is for us (RFC 7540 §3.2). A backend that took it would hear
-/// requests that we have not seen.
+/// Whether the protocols include HTTP/2 over clear text, which concerns this hop (RFC 7540 §3.2). A backend that switched
+/// to it would get requests that this server has not checked.
 fn offers_h2c(tokens: &[u8]) -> bool {
     [&b"h2c"[..], b"h2c-14", b"h2c-16"]
         .iter()

@@ -1,4 +1,4 @@
-//! The backends of a site, for whoever wants to list them.
+//! The list of a site's backends, for the status report.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(crate) struct Upstreams(pub(crate) Vec<ListedUpstream>);
 /// One `proxy.reverse.url`.
 #[derive(Clone)]
 pub(crate) struct ListedUpstream {
-    /// The host entry it belongs to, as `NAME` or `NAME:PORT`.
+    /// Its host entry, as `NAME` or `NAME:PORT`.
     pub(crate) host: Box<str>,
     /// The key of its path.
     pub(crate) path: Box<str>,
@@ -20,7 +20,7 @@ pub(crate) struct ListedUpstream {
 }
 
 impl Upstreams {
-    /// Notes an upstream of the path that is being read.
+    /// Adds an upstream of the path that is being configured.
     pub(super) fn note(scope: &mut Scope, upstream: &Arc<Upstream>) {
         let host = scope.host.as_ref().map(|host| host.to_authority());
         let listed = ListedUpstream {

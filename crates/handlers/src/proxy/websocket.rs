@@ -1,7 +1,6 @@
-//! WebSockets of HTTP/2 clients with backends that speak HTTP/1.
+//! WebSockets between HTTP/2 clients and HTTP/1 backends.
 //!
-//! A client of HTTP/2 sends no `sec-websocket-key` (RFC 8441 §5), and servers of HTTP/1 insist on one: whoever turns the one
-//! into the other makes it.
+//! HTTP/2 clients send no `sec-websocket-key` (RFC 8441 §5), but HTTP/1 servers require one, so the proxy adds it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,10 +8,10 @@ use h2o_http::{Method, Name, RequestHead};
 
 const NAME: Name<'static> = Name::Other("sec-websocket-key");
 
-/// The field of a response that answers the key.
+/// The response field that answers the key.
 pub(super) const ANSWER: &str = "sec-websocket-accept";
 
-/// Gives `head`, which asks an HTTP/1 backend for what `request` asked us for, the key it lacks.
+/// Adds the missing key to `head`, the HTTP/1 request for the client's `request`.
 pub(super) fn add_key(request: &RequestHead, head: &mut RequestHead) {
     let is_websocket = request.upgrade().eq_ignore_ascii_case(b"websocket");
     if is_websocket && request.method == Method::Connect && head.headers.get(NAME).is_none() {
@@ -20,7 +19,7 @@ pub(super) fn add_key(request: &RequestHead, head: &mut RequestHead) {
     }
 }
 
-/// 16 random bytes in base64 with padding. They tell one handshake from another and are no secret (RFC 6455 §4.1).
+/// 16 random bytes in base64 with padding. They identify a handshake and are not secret (RFC 6455 §4.1).
 fn nonce() -> String {
     STANDARD.encode(fastrand::u128(..).to_ne_bytes())
 }

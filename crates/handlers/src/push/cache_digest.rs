@@ -1,33 +1,33 @@
-//! `cache-digest` request fields (draft-ietf-httpbis-cache-digest): clients that say what they have cached.
+//! `cache-digest` request fields (draft-ietf-httpbis-cache-digest), by which clients list their cached resources.
 
 use aws_lc_rs::digest;
 use h2o_http::base64url;
 
 use super::golomb::BitReader;
 
-/// Letters of one digest. Longer ones are skipped, as are digests and numbers beyond the limits below: a client is
-/// not to buy our memory with its field.
+/// Most letters of one digest. Longer ones are skipped, as are digests and numbers beyond the limits below: they bound the
+/// memory that a client can make us use.
 const MAX_LETTERS: usize = 8192;
-/// Letters of all digests of a request together. What comes behind them is not looked at: header compression makes such
-/// fields cheap to send again and again, while each letter costs us the same every time.
+/// Most letters of all digests of a request. Further digests are ignored: header compression makes such fields cheap to
+/// repeat, while each letter costs us the same every time.
 const MAX_ALL_LETTERS: usize = 32 * 1024;
-/// Digests of a request.
+/// Most digests of a request.
 const MAX_DIGESTS: usize = 8;
-/// Numbers of all digests of a request together.
+/// Most numbers in all digests of a request.
 const MAX_NUMBERS: usize = 16_384;
 
-/// What the fields of one request say.
+/// The digests of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
     /// Digests of URLs.
     fresh: Vec<Digest>,
-    /// There was one at all.
+    /// Whether the request has any digest.
     is_present: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Digest {
-    /// How far the first 64 bits of a hash are shifted to the right to be looked up.
+    /// How many bits the first 64 bits of a hash are shifted to the right for a lookup.
     shift: u32,
     /// In ascending order.
     numbers: Vec<u64>,
@@ -40,7 +40,7 @@ impl Digests {
         let mut left = MAX_ALL_LETTERS;
         for field in fields {
             for element in field.split(|&byte| byte == b',') {
-                // The comma counts, too.
+                // Include the comma.
                 let Some(rest) = left.checked_sub(element.len() + 1) else {
                     return digests;
                 };
@@ -51,12 +51,12 @@ impl Digests {
         digests
     }
 
-    /// True if there was a digest that could be read.
+    /// Whether the request has a digest that could be read.
     pub fn is_present(&self) -> bool {
         self.is_present
     }
 
-    /// True if the client has the resource at `url` (`scheme://authority/path?query`).
+    /// Whether the client has cached the resource at `url` (`scheme://authority/path?query`).
     pub fn is_fresh(&self, url: &[u8]) -> bool {
         if self.fresh.is_empty() {
             return false;
@@ -79,9 +79,9 @@ impl Digests {
             match parameter.to_ascii_lowercase().as_slice() {
                 b"reset" => reset = true,
                 b"validators" => validators = true,
-                // That it names all there is in the cache makes no difference to what is pushed.
+                // Pushes do not depend on whether the digest is complete.
                 b"complete" => {}
-                // `stale` among others: not something that need not be pushed.
+                // Flags such as `stale`: the digest does not list fresh resources.
                 _ => return,
             }
         }
@@ -93,7 +93,7 @@ impl Digests {
             self.fresh.clear();
         }
         self.is_present = true;
-        // Numbers of URLs with their entity tags cannot be looked up before the response is known.
+        // Digests of URLs with entity tags cannot be looked up before the response is known.
         if !validators && self.fresh.len() < MAX_DIGESTS {
             self.fresh.push(digest);
         }
@@ -101,8 +101,7 @@ impl Digests {
 }
 
 impl Digest {
-    /// Reads the text of a digest: 5 bits N, 5 bits P, then a set of numbers of N + P bits whose low P are written as they
-    /// are.
+    /// Parses a digest: 5 bits N, 5 bits P, then a set of numbers of N + P bits whose low P bits are written as they are.
     fn parse(data: &[u8], max_numbers: usize) -> Option<Self> {
         if data.is_empty() || data.len() > MAX_LETTERS {
             return None;

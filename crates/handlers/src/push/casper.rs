@@ -1,31 +1,31 @@
-//! CASPer, "cache-aware server push": a cookie that remembers what a client was sent, so that it is not pushed again.
-//! A resource is a few bits of a hash; two that share them are taken for one, and the second is not pushed (H2O
-//! compatibility: name, attributes and coding of the cookie).
+//! CASPer, "cache-aware server push": a cookie that records which resources a client was sent, so that they are not pushed
+//! again. A resource is recorded as a few bits of a hash; of two resources with the same bits, the second is not pushed.
+//! H2O compatibility: name, attributes and coding of the cookie are H2O's.
 
 use aws_lc_rs::digest;
 use h2o_http::base64url;
 
 use super::golomb::{BitReader, encode};
 
-/// What a `cookie` field begins with that is ours.
+/// The start of our cookie.
 const NAME: &[u8] = b"h2o_casper=";
 
-/// Bits of a distance that are written as they are.
+/// Bits of a distance that are not in unary.
 const LOW_BITS: u32 = 6;
 
-/// The `set-cookie` value that makes a client forget the cookie, for one that says itself what it has cached.
+/// A `set-cookie` value that deletes the cookie, for a client that sends cache digests.
 pub const FORGET: &str = "h2o_casper=; Path=/; Expires=Sat, 01 Jan 2000 00:00:00 GMT";
 
-/// What the client of a connection is believed to have in its cache.
+/// The resources that a client is assumed to have cached.
 #[derive(Clone, Debug)]
 pub struct Casper {
     capacity_bits: u32,
-    /// One bit per key: 4 KiB for the largest capacity, whatever a cookie claims.
+    /// One bit per key: 4 KiB for the largest capacity, regardless of the cookie.
     keys: Box<[u64]>,
 }
 
 impl Casper {
-    /// Nothing is remembered yet. `capacity_bits` is 1 to 15; others are taken for the nearest of these.
+    /// An empty set. `capacity_bits` is 1 to 15; other values become the nearest of these.
     pub fn new(capacity_bits: u8) -> Self {
         let capacity_bits = u32::from(capacity_bits.clamp(1, 15));
         let words = (1_usize << capacity_bits).div_ceil(64);
@@ -35,7 +35,7 @@ impl Casper {
         }
     }
 
-    /// True if a `cookie` field is ours.
+    /// Whether a `cookie` field is ours.
     pub fn is_cookie(field: &[u8]) -> bool {
         field.starts_with(NAME)
     }
@@ -45,8 +45,8 @@ impl Casper {
         size_of_val(&*self.keys)
     }
 
-    /// Adds what a `cookie` field remembers, if it is ours; it must then hold nothing else. A field that cannot be
-    /// decoded, or has keys beyond the capacity, is ignored as a whole.
+    /// Adds the keys of a `cookie` field, which must have no other cookie. A field that cannot be decoded, or has keys
+    /// beyond the capacity, is ignored as a whole.
     pub fn consume_cookie(&mut self, field: &[u8]) {
         let Some(data) = field.strip_prefix(NAME) else {
             return;
@@ -60,7 +60,7 @@ impl Casper {
         let limit = 1 << self.capacity_bits;
         let mut keys = self.keys.clone();
         let read = BitReader::new(&bytes).numbers(LOW_BITS, limit, |key| {
-            // Always: they are below the limit.
+            // Always succeeds: keys are below the limit.
             if let Ok(key) = u16::try_from(key) {
                 let (word, bit) = place(key);
                 keys[word] |= bit;
@@ -71,15 +71,15 @@ impl Casper {
         }
     }
 
-    /// Letters of the cookie that remembers every key: each takes one bit and its low bits, and all distances together
-    /// are less than the capacity.
+    /// Length of the longest valid cookie, with every key: each takes one bit and its low bits, and the sum of all
+    /// distances is less than the capacity.
     fn longest_data(&self) -> usize {
         let capacity = 1_usize << self.capacity_bits;
         let bits = capacity * (LOW_BITS as usize + 1) + (capacity >> LOW_BITS);
         bits.div_ceil(8).div_ceil(3) * 4
     }
 
-    /// Remembers the resource at `path`, with its query; true if it was remembered already.
+    /// Adds the resource at `path`, with its query. Returns whether it was there already.
     pub fn lookup_and_add(&mut self, path: &[u8]) -> bool {
         let (word, bit) = place(self.key(path));
         let was_there = self.keys[word] & bit != 0;
@@ -87,22 +87,22 @@ impl Casper {
         was_there
     }
 
-    /// True if the resource at `path`, with its query, is remembered.
+    /// Whether the resource at `path`, with its query, is recorded.
     pub fn contains(&self, path: &[u8]) -> bool {
         let (word, bit) = place(self.key(path));
         self.keys[word] & bit != 0
     }
 
     fn key(&self, path: &[u8]) -> u16 {
-        // A hash, not a safeguard: whoever makes two paths collide only loses a push.
+        // Not security-relevant: a client that causes a collision only loses a push.
         let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, path);
-        // Of the first four bytes, a little-endian number, the low bits: the last two count for nothing.
+        // The low bits of the first four bytes, a little-endian number; the last two never matter.
         let first = hash.as_ref().first_chunk::<2>();
         let word = first.map_or(0, |first| u16::from_le_bytes(*first));
         word & ((1 << self.capacity_bits) - 1)
     }
 
-    /// The `set-cookie` value that makes the client remember; `None` if there is nothing to remember.
+    /// The `set-cookie` value that records the set; `None` if it is empty.
     pub fn cookie(&self) -> Option<String> {
         if self.keys.iter().all(|&word| word == 0) {
             return None;
@@ -118,7 +118,7 @@ impl Casper {
     }
 }
 
-/// The word a key's bit is in, and the bit.
+/// The index of the word with a key's bit, and the bit.
 fn place(key: u16) -> (usize, u64) {
     (usize::from(key / 64), 1 << (key % 64))
 }

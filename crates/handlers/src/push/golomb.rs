@@ -1,11 +1,10 @@
-//! Golomb-Rice coded sets of numbers, as CASPer and cache digests have them: the numbers ascend, and of each the
-//! distance to the one before less one is written, first what is left when it is cut to the low bits, in unary (so many
-//! 0 bits, then a 1 bit), then the low bits.
+//! Golomb-Rice coded sets of numbers, used by CASPer and cache digests. The numbers ascend. For each, the distance to the
+//! one before, minus one, is written: first its high bits in unary (this many 0 bits, then a 1 bit), then its low bits.
 
-/// Bits of bytes, most significant first.
+/// Reads bits, the most significant first.
 pub(super) struct BitReader<'a> {
     bytes: &'a [u8],
-    /// Bits read.
+    /// Number of bits read.
     at: usize,
 }
 
@@ -26,7 +25,7 @@ impl<'a> BitReader<'a> {
         (0..count).try_fold(0, |number, _| Some(number << 1 | self.bit()?))
     }
 
-    /// 0 bits up to a 1 bit, which is skipped; `None` if there is no such bit: what is left is padding.
+    /// The number of 0 bits up to a 1 bit, which is skipped; `None` without a 1 bit: the rest is padding.
     fn unary(&mut self) -> Option<u64> {
         let mut zeros = 0;
         while self.bit()? == 0 {
@@ -35,8 +34,8 @@ impl<'a> BitReader<'a> {
         Some(zeros)
     }
 
-    /// Hands the numbers of the set that follows to `add`, in ascending order. `None` if the last one is cut off or one
-    /// is not below `limit`.
+    /// Passes the numbers of the set that follows to `add`, in ascending order. `None` if the last one is cut off or a
+    /// number is not below `limit`.
     pub(super) fn numbers(
         &mut self,
         low_bits: u32,
@@ -46,7 +45,7 @@ impl<'a> BitReader<'a> {
         let mut least = 0_u64;
         while let Some(high) = self.unary() {
             let low = self.bits(low_bits)?;
-            // `high` is at most the number of bits there are.
+            // No overflow: `high` is at most the number of bits.
             let number = high
                 .checked_shl(low_bits)
                 .and_then(|high| least.checked_add(high | low))
@@ -58,7 +57,7 @@ impl<'a> BitReader<'a> {
     }
 }
 
-/// The set of these numbers, which ascend; the last byte is padded with 0 bits.
+/// Encodes a set of ascending numbers. The last byte is padded with 0 bits.
 pub(super) fn encode(numbers: impl Iterator<Item = u64>, low_bits: u32) -> Vec<u8> {
     let mut out = Vec::new();
     let mut len = 0;

@@ -1,13 +1,13 @@
-//! `link` fields as far as pushes go (H2O compatibility: less than RFC 8288 has; quotes are not understood).
+//! `link` fields, as far as pushes need them. H2O compatibility: H2O's syntax is simpler than RFC 8288, without quotes.
 
 use h2o_http::Scheme;
 
 /// One element of a `link` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Element<'a> {
-    /// The element as it stands in the field.
+    /// The text of the element.
     pub(super) text: &'a [u8],
-    /// What is between `<` and `>`; `None` if the element does not begin that way.
+    /// The URL between `<` and `>`; `None` if the element does not begin with it.
     pub(super) url: Option<&'a [u8]>,
     /// `rel=preload`
     pub(super) preload: bool,
@@ -20,13 +20,13 @@ pub(super) struct Element<'a> {
 }
 
 impl Element<'_> {
-    /// True if the element asks for a push.
+    /// Whether the element asks for a push.
     pub(super) fn is_to_be_pushed(&self) -> bool {
         self.preload && !self.nopush
     }
 }
 
-/// The elements of a field value. A comma between `<` and `>` is part of the URL, any other one ends an element.
+/// The elements of a field value. A comma between `<` and `>` is part of the URL, other commas end an element.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = Element<'_>> {
     let mut rest = value;
     std::iter::from_fn(move || {
@@ -69,8 +69,7 @@ impl Element<'_> {
     }
 }
 
-/// The value without its `x-http2-push-only` elements: `None` if there is no such element, `Some(None)` if nothing is
-/// left.
+/// The value without its `x-http2-push-only` elements: `None` if there is no such element, `Some(None)` if nothing is left.
 pub(super) fn without_push_only(value: &[u8]) -> Option<Option<Vec<u8>>> {
     if !elements(value).any(|element| element.push_only) {
         return None;
@@ -82,26 +81,26 @@ pub(super) fn without_push_only(value: &[u8]) -> Option<Option<Vec<u8>>> {
     Some((!kept.is_empty()).then(|| kept.join(&b", "[..])))
 }
 
-/// Where a reference is resolved against.
+/// The base that a reference is resolved against.
 pub(super) struct Base<'a> {
     /// Scheme of the request.
     pub(super) scheme: Scheme,
-    /// The authority the client asked.
+    /// The authority of the client's request.
     pub(super) authority: &'a [u8],
     /// Path and query of the request.
     pub(super) target: &'a [u8],
 }
 
-/// Path and query of a reference (RFC 3986 §5.2). `None` if it leads to another scheme or, unless `any_authority`,
+/// Path and query of a reference (RFC 3986 §5.2). `None` if it leads to another scheme or, unless `any_authority`, to
 /// another authority, or cannot be a `:path`.
 pub(super) fn resolve(url: &[u8], base: &Base<'_>, any_authority: bool) -> Option<Vec<u8>> {
-    // What is no visible ASCII has to be escaped in a URI (RFC 3986 §2).
+    // Other characters than visible ASCII must be escaped in a URI (RFC 3986 §2).
     if !url.iter().all(u8::is_ascii_graphic) {
         return None;
     }
     let url = &url[..memchr::memchr(b'#', url).unwrap_or(url.len())];
     let hierarchy = match scheme(url) {
-        // `http:a` has no authority; browsers and RFC 3986 §5.2.2 differ on what it is.
+        // `http:a` has no authority; browsers and RFC 3986 §5.2.2 differ on its meaning.
         Some((scheme, rest)) => Some(rest).filter(|rest| {
             rest.starts_with(b"//") && scheme.eq_ignore_ascii_case(base.scheme.as_str().as_bytes())
         })?,
@@ -130,7 +129,7 @@ pub(super) fn resolve(url: &[u8], base: &Base<'_>, any_authority: bool) -> Optio
     })
 }
 
-/// The scheme of a reference and what is behind its colon (RFC 3986 §3.1).
+/// The scheme of a reference, with the rest after its colon (RFC 3986 §3.1).
 fn scheme(url: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = url
         .iter()
@@ -143,7 +142,7 @@ fn split_query(target: &[u8]) -> (&[u8], &[u8]) {
     target.split_at(h2o_http::path::query_at(target).unwrap_or(target.len()))
 }
 
-/// Takes `.` and `..` out of the path (RFC 3986 §5.2.4), which begins with a slash then; the query stays.
+/// Resolves `.` and `..` in the path (RFC 3986 §5.2.4). The result begins with a slash; the query is kept.
 fn without_dot_segments(target: &[u8]) -> Vec<u8> {
     let (path, query) = split_query(target);
     let mut out = Vec::with_capacity(target.len() + 1);

@@ -1,5 +1,5 @@
-//! Which resources are pushed with a response: those that its `link` fields name, and those of `http2-push`.
-//! Whether they are pushed in the end (RFC 9113 §8.4) is decided by whoever drives the connection.
+//! The resources to push with a response: those of its `link` fields, and those of `http2-push`. The connection's driver
+//! decides whether they are pushed (RFC 9113 §8.4).
 
 pub mod cache_digest;
 pub mod casper;
@@ -16,7 +16,7 @@ use link::{Base, elements, resolve, without_push_only};
 pub(crate) use settings::DIRECTIVES as SETTINGS_DIRECTIVES;
 pub use settings::{CasperSettings, PushSettings};
 
-/// Most resources pushed with one response; further ones are left out. A client allows about as many streams at a time.
+/// Most resources pushed with one response; further ones are left out. Clients allow about as many streams at a time.
 const MAX_ORDERS: usize = 100;
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -64,7 +64,7 @@ fn read(node: &Node) -> Result<PushLink, Error> {
         return Err(malformed());
     };
     let url = element.url.filter(|_| element.is_to_be_pushed());
-    // Where the reference leads is known with the request; whether it can lead anywhere is known now.
+    // The reference is resolved for each request, but whether it is valid can be checked now.
     let url = url
         .filter(|url| url.iter().all(u8::is_ascii_graphic))
         .ok_or_else(malformed)?;
@@ -74,9 +74,9 @@ fn read(node: &Node) -> Result<PushLink, Error> {
     })
 }
 
-/// Obeys the `link` fields of a response as far as its maker wants them obeyed: notes what is to be pushed with it, for
-/// HTTP/2, and takes out the elements that are not for the client, for every version. To be called before the filters
-/// of the path, whose `link` fields start no pushes (H2O compatibility).
+/// Orders the pushes of a response's `link` fields, as far as its origin permits, and removes elements that are not for the
+/// client, whatever the version. Must be called before the filters of the path. H2O compatibility: H2O ignores `link`
+/// fields that filters add.
 pub fn collect(exchange: &mut Exchange, response: &mut Response) {
     match response.links {
         LinkHeaderUse::Plain => {}
@@ -98,7 +98,7 @@ pub fn collect(exchange: &mut Exchange, response: &mut Response) {
     }
 }
 
-/// Notes what the `link` fields of a response, final or interim, want to be pushed.
+/// Orders the pushes of a response's `link` fields; the response is final or interim.
 pub(crate) fn order_links(exchange: &mut Exchange, headers: &Headers) {
     if headers.get(Known::Link).is_none() || !may_push(exchange) {
         return;
@@ -112,9 +112,8 @@ pub(crate) fn order_links(exchange: &mut Exchange, headers: &Headers) {
     }
 }
 
-/// True if resources may be pushed with the response to this request, as far as the request can tell. Pushed responses
-/// (their streams have even numbers) push nothing; where a proxy has forwarded the request the pushes might reach
-/// somebody else's cache.
+/// Whether the request allows pushes with its response. Pushed responses (on streams with even numbers) push nothing. Nor
+/// do requests that a proxy has forwarded: the pushes might reach the cache of another client.
 fn may_push(exchange: &Exchange) -> bool {
     let request = &exchange.request;
     request.version == Version::Http2
@@ -135,11 +134,11 @@ fn site_settings(exchange: &Exchange, ask: impl FnOnce(&PushSettings) -> bool) -
     }
 }
 
-/// Notes a resource to be pushed, once.
+/// Orders a push, unless the resource was ordered already.
 fn order(exchange: &mut Exchange, url: &[u8], critical: bool) {
     let base = Base {
         scheme: exchange.request.scheme,
-        // What the promise will be for, also where an internal redirect has changed the name.
+        // The authority of the promised request, even after an internal redirect to another name.
         authority: exchange.original_authority(),
         target: exchange.request.target(),
     };
@@ -147,7 +146,7 @@ fn order(exchange: &mut Exchange, url: &[u8], critical: bool) {
     let Some(target) = resolve(url, &base, any_authority) else {
         return;
     };
-    // The client is getting this very resource.
+    // The client requested this very resource.
     if target == exchange.original_target() || exchange.pushes.len() >= MAX_ORDERS {
         return;
     }

@@ -3,15 +3,15 @@
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
 use h2o_exchange::Scope;
 
-/// What hosts and paths say about push, inherited as all settings are.
+/// The push settings of a host or path, inherited like all settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushSettings {
-    /// `http2-push-preload`: `link` fields with `rel=preload` start pushes.
+    /// `http2-push-preload`: whether `link` fields with `rel=preload` start pushes.
     pub preload: bool,
     /// `http2-casper`; `None` for off.
     pub casper: Option<CasperSettings>,
-    /// `http2-allow-cross-origin-push` of the global level, the only one that counts (H2O compatibility: H2O parses it at the
-    /// path level and ignores it there).
+    /// `http2-allow-cross-origin-push` of the global level. H2O compatibility: H2O accepts it at path level and ignores it
+    /// there.
     pub allow_cross_origin: bool,
 }
 
@@ -25,12 +25,12 @@ impl Default for PushSettings {
     }
 }
 
-/// How the cookie that remembers a client's cache is kept.
+/// Settings of the cookie that records a client's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CasperSettings {
-    /// Bits of a key, 1 to 15: how many resources can be told apart.
+    /// Bits of a key, 1 to 15: how many resources can be distinguished.
     pub capacity_bits: u8,
-    /// Whether every response is remembered, not only those that block rendering.
+    /// Whether all responses are recorded, not only those that block rendering.
     pub tracks_all: bool,
 }
 
@@ -113,7 +113,7 @@ fn casper(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     } else if word.eq_ignore_ascii_case("OFF") {
         settings(scope).casper = None;
     } else {
-        // H2O compatibility: not an error there. We say at least that nothing came of it.
+        // H2O compatibility: H2O ignores other words. We warn.
         scope.warn(&command.error(format!("`{word}` is neither `ON` nor `OFF` and is ignored")));
     }
     Ok(())
