@@ -57,18 +57,18 @@ impl OtherServer {
 /// The servers that a worker has sent requests to. `h2o_upstream` holds their idle connections, and closes them once a
 /// server is dropped here.
 #[derive(Default)]
-struct OtherServers(RefCell<Known>);
+struct OtherServers(RefCell<RememberedServers>);
 
 #[derive(Default)]
-struct Known {
+struct RememberedServers {
     /// The site that the settings are from.
     site: Option<Arc<Site>>,
     settings: ProxySettings,
     /// By scheme and authority.
-    servers: FxHashMap<String, Server>,
+    servers: FxHashMap<String, RememberedServer>,
 }
 
-struct Server {
+struct RememberedServer {
     proxy: Rc<LocalProxy>,
     used: Instant,
 }
@@ -91,7 +91,7 @@ impl OtherServers {
         let settings = &known.settings;
         let upstream = Upstream::new(vec![(url, 1)], Balancing::RoundRobin, settings.upstream()?);
         let proxy = Rc::new(LocalProxy(Arc::new(Proxy::new(upstream, settings))));
-        let server = Server {
+        let server = RememberedServer {
             proxy: Rc::clone(&proxy),
             used: now,
         };
@@ -100,7 +100,7 @@ impl OtherServers {
     }
 }
 
-impl Known {
+impl RememberedServers {
     /// Most servers that are remembered: responses of backends choose them, and may name many.
     const MOST: usize = 256;
     /// A server without requests for this long is dropped when a new one is added.
@@ -180,18 +180,18 @@ mod tests {
         };
         let first = ask(0);
         assert!(Rc::ptr_eq(&first, &ask(0)));
-        for number in 1..=Known::MOST {
+        for number in 1..=RememberedServers::MOST {
             let last = ask(number);
             assert!(Rc::ptr_eq(&last, &ask(number)));
         }
         let mut known = servers.0.borrow_mut();
-        assert_eq!(known.servers.len(), Known::MOST);
+        assert_eq!(known.servers.len(), RememberedServers::MOST);
         let settings = &known.settings;
         assert!(!settings.request.preserve_host && settings.request.edits.is_empty());
         assert!(!settings.tunnels && !settings.response.relocates);
         assert_eq!(settings.name_origin, NameOrigin::Requested);
         assert_eq!(settings.timeouts.io, Duration::from_millis(7));
-        let later = exchange.worker.clock.now() + Known::IDLE;
+        let later = exchange.worker.clock.now() + RememberedServers::IDLE;
         known.make_room(later);
         assert!(known.servers.is_empty());
     }

@@ -50,5 +50,5 @@ pub fn proxied_response(exchange: &Exchange, backend: &BackendUrl, reply: Reply)
 
 /// Notes an interim response of the backend for the client.
 pub fn proxied_informational(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
-    response::inform(exchange, status, headers);
+    response::add_informational(exchange, status, headers);
 }

@@ -22,11 +22,11 @@ const CLOSING_TIME: Duration = Duration::from_secs(5);
 pub(super) struct UntilGoodbye {
     worker: Rc<Worker>,
     frames: Box<dyn BodySource>,
-    place: Place,
-    state: State,
+    place: FramePosition,
+    state: GoodbyeState,
 }
 
-enum State {
+enum GoodbyeState {
     /// The server is not shutting down.
     Open(Pin<Box<OwnedNotified>>),
     /// The close frame follows the current frame.
@@ -42,31 +42,31 @@ impl UntilGoodbye {
     pub(super) fn new(worker: &Rc<Worker>, frames: Box<dyn BodySource>) -> Self {
         let shutdown = Arc::clone(&worker.shutdown);
         let state = if worker.shutting_down.get() {
-            State::Ending
+            GoodbyeState::Ending
         } else {
-            State::Open(Box::pin(shutdown.notified_owned()))
+            GoodbyeState::Open(Box::pin(shutdown.notified_owned()))
         };
         Self {
             worker: Rc::clone(worker),
             frames,
-            place: Place::START,
+            place: FramePosition::START,
             state,
         }
     }
 
     /// Follows the frames in `bytes`. During the shutdown, everything after the first end of a frame is dropped.
     fn pass(&mut self, bytes: Bytes) -> Bytes {
-        if matches!(self.state, State::LeftAlone) {
+        if matches!(self.state, GoodbyeState::LeftAlone) {
             return bytes;
         }
         let mut at = 0;
         while at < bytes.len() {
             at += self.place.advance(&bytes[at..]);
             if self.place.is_closing {
-                self.state = State::LeftAlone;
+                self.state = GoodbyeState::LeftAlone;
                 return bytes;
             }
-            if matches!(self.state, State::Ending) && self.place.is_between_frames() {
+            if matches!(self.state, GoodbyeState::Ending) && self.place.is_between_frames() {
                 self.close();
                 return bytes.slice(..at);
             }
@@ -77,7 +77,7 @@ impl UntilGoodbye {
     fn close(&mut self) {
         let limit = Timer::new(&self.worker.timers);
         limit.set_after(CLOSING_TIME);
-        self.state = State::Closed {
+        self.state = GoodbyeState::Closed {
             rest: Bytes::from_static(&GOING_AWAY),
             limit,
         };
@@ -90,15 +90,15 @@ impl BodySource for UntilGoodbye {
         context: &mut Context<'_>,
         max: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if let State::Open(shutdown) = &mut self.state
+        if let GoodbyeState::Open(shutdown) = &mut self.state
             && shutdown.as_mut().poll(context).is_ready()
         {
-            self.state = State::Ending;
+            self.state = GoodbyeState::Ending;
         }
-        if matches!(self.state, State::Ending) && self.place.is_between_frames() {
+        if matches!(self.state, GoodbyeState::Ending) && self.place.is_between_frames() {
             self.close();
         }
-        if let State::Closed { rest, limit } = &mut self.state {
+        if let GoodbyeState::Closed { rest, limit } = &mut self.state {
             if !rest.is_empty() {
                 return Poll::Ready(Some(Ok(rest.split_to(max.min(rest.len())))));
             }
@@ -125,7 +125,7 @@ impl BodySource for UntilGoodbye {
 
 /// A position in a sequence of frames (RFC 6455 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct FramePosition {
     /// The first byte of the current header.
     first: u8,
     second: u8,
@@ -137,7 +137,7 @@ struct Place {
     is_closing: bool,
 }
 
-impl Place {
+impl FramePosition {
     const START: Self = Self {
         first: 0,
         second: 0,
@@ -326,7 +326,7 @@ mod tests {
         }
         let all = frames.concat();
         for size in [1, 2, 3, 7, 1000, all.len()] {
-            let mut place = Place::START;
+            let mut place = FramePosition::START;
             let mut found = vec![0];
             let mut at = 0;
             for piece in all.chunks(size) {
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_close_frame_of_the_backend_is_seen_at_its_first_byte() {
-        let mut place = Place::START;
+        let mut place = FramePosition::START;
         assert_eq!(place.advance(&[0x88]), 1);
         assert!(place.is_closing && !place.is_between_frames());
     }

@@ -86,7 +86,7 @@ struct Proxies(RefCell<FxHashMap<u64, KnownProxy>>);
 
 struct KnownProxy {
     proxy: Rc<LocalProxy>,
-    /// Of the handler.
+    /// From the handler: dead once the handler is dropped.
     alive: Weak<()>,
 }
 
@@ -210,7 +210,7 @@ async fn forward(
             on_informational: Some(&mut |status, headers| {
                 let exchange = &mut *reference.borrow_mut();
                 if status != StatusCode::CONTINUE || forwards_expectation {
-                    response::inform(exchange, status, headers);
+                    response::add_informational(exchange, status, headers);
                 }
             }),
             trace,

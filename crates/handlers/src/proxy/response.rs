@@ -11,7 +11,7 @@ use h2o_upstream::{BackendUrl, Failure, FailureCause, Reply};
 
 use super::connection_options::{ConnectionOptions, TooManyOptions, names_fields};
 use super::goodbye::UntilGoodbye;
-use super::target::{self, PathMapping, Place};
+use super::target::{self, PathMapping, MountedRequest};
 use super::tunnel_kind::TunnelKind;
 use super::websocket;
 use crate::{header, push};
@@ -46,7 +46,7 @@ pub(super) struct ResponseRules {
 
 /// Properties of the fields that need special treatment.
 #[derive(Default)]
-struct Seen {
+struct NotedFields {
     link: bool,
     location: bool,
 }
@@ -73,7 +73,7 @@ impl ResponseRules {
         // The backend answered our key, not the client's.
         let is_extended =
             wanted == TunnelKind::Protocol && exchange.request.method == Method::Connect;
-        let mut seen = Seen::default();
+        let mut noted = NotedFields::default();
         let mut options = Vec::new();
         reply.headers.retain(|field| match field.name {
             name if is_of_hop(name) => {
@@ -83,8 +83,8 @@ impl ResponseRules {
             Name::Known(Known::XCompressHint) => false,
             Name::Known(Known::Server) => keeps_server,
             Name::Known(known) => {
-                seen.link |= known == Known::Link;
-                seen.location |= known == Known::Location;
+                noted.link |= known == Known::Link;
+                noted.location |= known == Known::Location;
                 true
             }
             Name::Other(name) => !(is_extended && name == websocket::ANSWER),
@@ -96,14 +96,14 @@ impl ResponseRules {
                 return Outcome::Done(bad_gateway(exchange, text));
             }
         }
-        if seen.location
+        if noted.location
             && exchange.delegated
             && let Some(order) = follow(exchange, scheme, &reply)
         {
             return Outcome::Reroute(order);
         }
-        if seen.location && self.relocates {
-            let place = Place {
+        if noted.location && self.relocates {
+            let place = MountedRequest {
                 scheme: exchange.request.scheme,
                 authority: exchange.request.authority(),
                 mount: &exchange.site.path(exchange.route).path,
@@ -132,7 +132,7 @@ impl ResponseRules {
             headers: reply.headers,
             length: reply.length,
             body: reply.body,
-            links: if seen.link {
+            links: if noted.link {
                 LinkHeaderUse::PushAndFilter
             } else {
                 LinkHeaderUse::Plain
@@ -146,7 +146,7 @@ impl ResponseRules {
 }
 
 /// Passes an interim response to the client. Pushes its `link` fields, even if it does not reach the client.
-pub(super) fn inform(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
+pub(super) fn add_informational(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
     push::order_links(exchange, headers);
     let mut headers = headers.clone();
     let mut options = Vec::new();

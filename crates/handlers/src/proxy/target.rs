@@ -126,7 +126,7 @@ fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
 
 /// The position of a client's request.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct MountedRequest<'a> {
     pub(super) scheme: Scheme,
     pub(super) authority: &'a [u8],
     /// The key of its path.
@@ -140,7 +140,7 @@ pub(super) struct Place<'a> {
 pub(super) fn relocated(
     location: &[u8],
     backend: &BackendUrl,
-    place: Place<'_>,
+    place: MountedRequest<'_>,
 ) -> Option<Vec<u8>> {
     let (scheme, rest) = location.split_at_checked(7)?;
     if !scheme.eq_ignore_ascii_case(b"http://") {
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn locations_below_the_backend_stay_below_our_key_whatever_they_are() {
         let parts = ["http://", "[", "]", "/", "b", ":81", "?", "#", "/v"];
-        let place = Place {
+        let place = MountedRequest {
             scheme: Scheme::Http,
             authority: b"c",
             mount: "/m",
@@ -441,7 +441,7 @@ mod tests {
         ];
         for (backend, mount, location, want) in cases {
             let backend = BackendUrl::parse(backend).unwrap();
-            let place = Place {
+            let place = MountedRequest {
                 scheme: Scheme::Https,
                 authority: b"C:8",
                 mount,

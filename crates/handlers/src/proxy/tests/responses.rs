@@ -173,7 +173,7 @@ fn interim_responses_are_handed_on_as_rules_leave_them() {
         let site = setup.read(["", "", config]).unwrap();
         let mut exchange = request(site, "GET /", "h", "");
         let interim = reply(status, fields);
-        response::inform(&mut exchange, interim.status, &interim.headers);
+        response::add_informational(&mut exchange, interim.status, &interim.headers);
         let got = exchange.informational.iter();
         let got: Vec<_> = got
             .map(|(status, headers)| (status.as_u16(), shown(headers)))
