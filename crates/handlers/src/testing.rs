@@ -1,4 +1,4 @@
-//! What unit tests of handlers and filters stand on: a configuration in memory, one request on a worker without sockets.
+//! A configuration in memory and one request on a worker without sockets, for unit tests of handlers and filters.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Reads the directives of the three levels, outermost first; each text is the file `f`. An empty text stands for no
+    /// Reads the directives of the three levels, outermost first; each text is the file `f`. An empty text means no
     /// directives.
     pub(crate) fn read(&self, [global, host, path]: [&str; 3]) -> Result<Site, Error> {
         let features = Features {
@@ -62,7 +62,7 @@ impl Setup {
         })
     }
 
-    /// The text of the error that a path with these directives is refused with.
+    /// The error text for a path with these directives.
     pub(crate) fn refusal(&self, path: &str) -> String {
         match self.read(["", "", path]) {
             Ok(_) => "accepted".to_owned(),
@@ -114,7 +114,7 @@ pub(crate) fn headers(text: &str) -> h2o_http::Headers {
     headers
 }
 
-/// The fields as [`headers`] reads them.
+/// The inverse of [`headers`].
 pub(crate) fn shown(headers: &h2o_http::Headers) -> String {
     let lines: Vec<_> = headers
         .iter()

@@ -1,4 +1,4 @@
-//! A worker with one path, asked as the server asks.
+//! A worker with one path that takes requests as in the server.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -18,7 +18,7 @@ thread_local! {
     static AHEAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// From now on, in this thread, nothing can be opened without waiting for the disk.
+/// From now on, in this thread, every file access would have to wait for the disk.
 pub(super) fn cool_the_disk() {
     COLD.set(true);
 }
@@ -27,7 +27,7 @@ pub(super) fn is_disk_cold() -> bool {
     COLD.get()
 }
 
-/// From now on, in this thread, files are looked up as if it were a minute later, when all of them have mtime_is_reliable.
+/// From now on, in this thread, lookups happen a minute later: all mtimes are reliable by then.
 pub(super) fn let_files_settle() {
     AHEAD.set(Duration::from_secs(60));
 }
@@ -45,7 +45,7 @@ pub(super) struct Kit {
     pub(super) warnings: Vec<String>,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     /// 0 if every handler declined.
@@ -56,12 +56,12 @@ pub(super) struct Answer {
     pub(super) dates: usize,
     pub(super) length: Option<u64>,
     pub(super) body: Vec<u8>,
-    /// The body could not be completed.
+    /// Whether the body broke off.
     pub(super) cut: bool,
     pub(super) hint: Option<MimeHint>,
-    /// Where a delegated request goes on.
+    /// The target of an internal redirect.
     pub(super) reroute: Option<(Method, String)>,
-    /// True if the thread pool was asked.
+    /// Whether the thread pool was used.
     pub(super) waited: bool,
 }
 
@@ -84,7 +84,7 @@ impl Answer {
     }
 }
 
-/// A request to be made.
+/// A request that is being built.
 pub(super) struct Ask<'a> {
     kit: &'a Kit,
     target: &'a str,
@@ -104,7 +104,7 @@ pub(super) fn config_error(config: &str) -> String {
     }
 }
 
-/// `ROOT` in configurations stands for the path of a directory.
+/// `ROOT` in configurations is replaced by the path of a directory.
 pub(super) fn kit(root: &Path, config: &str) -> Kit {
     kit_at(root, "/", "{}", config)
 }
@@ -173,7 +173,7 @@ impl Kit {
         self.ask(target).send()
     }
 
-    /// A HEAD in a turn of its own; what a GET would send is not read.
+    /// A HEAD in a turn of its own; the content that a GET would send is not read.
     pub(super) fn head(&self, target: &str) -> Answer {
         self.ask(target).method(Method::Head).send()
     }
@@ -190,7 +190,7 @@ impl Kit {
         }
     }
 
-    /// An exchange as an engine prepares it.
+    /// An exchange in the state in which engines pass it on.
     pub(super) fn exchange(&self, target: &str) -> ExchangeRef {
         let exchange = self.worker.exchange(&self.site, &self.connection);
         {
@@ -234,7 +234,7 @@ impl Ask<'_> {
         self
     }
 
-    /// In a turn of the event loop of its own.
+    /// Runs in a turn of its own.
     pub(super) fn send(self) -> Answer {
         self.kit.worker.clock.begin_turn();
         self.send_in_this_turn()
@@ -320,7 +320,7 @@ fn texts(headers: &Headers) -> Vec<String> {
         .collect()
 }
 
-/// Answers with what it is told about the script, or one turn later.
+/// Answers with the variables of the script, at once or one turn later.
 struct ShowScript {
     later: bool,
 }

@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: what the handler does before a backend is asked, and with what it answers.
+//! Entry points for fuzzing: requests for backends, and their responses.
 
 use h2o_exchange::{Exchange, Outcome};
 use h2o_http::{Headers, RequestHead, StatusCode};
@@ -8,10 +8,10 @@ use super::response;
 use super::settings::ProxySettings;
 use super::target::PathMapping;
 
-/// The request of `exchange`, as `backend` is to get it.
+/// The request of `exchange` for `backend`.
 ///
 /// # Errors
-/// The status of the answer, if no backend is to be asked.
+/// The status of the response, if the request must not be forwarded.
 pub fn proxied_request(
     exchange: &mut Exchange,
     backend: &BackendUrl,
@@ -35,7 +35,7 @@ pub fn proxied_request(
     Ok(head)
 }
 
-/// What becomes of the reply of `backend`.
+/// The response for the client to the reply of `backend`.
 pub fn proxied_response(exchange: &Exchange, backend: &BackendUrl, reply: Reply) -> Outcome {
     let path = exchange.site.path(exchange.route);
     let settings = path.settings.get::<ProxySettings>();
@@ -48,7 +48,7 @@ pub fn proxied_response(exchange: &Exchange, backend: &BackendUrl, reply: Reply)
     }
 }
 
-/// Notes an interim response of the backend for the client.
+/// Stores an interim response of the backend for the client.
 pub fn proxied_informational(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
     response::add_informational(exchange, status, headers);
 }

@@ -1,4 +1,4 @@
-//! The requests in flight, over all workers.
+//! The requests in progress on all workers.
 
 use std::rc::Rc;
 use std::sync::LazyLock;
@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 
 use crate::access_log::{Escape, Format, LocalTime};
 
-/// A request, in the language of access logs. Strings or null (H2O compatibility); `host` is the client.
+/// A request, in the format of access logs. Values are strings or null, `host` is the client. H2O compatibility: H2O has
+/// the same members.
 static FORMAT: LazyLock<Format> = LazyLock::new(|| {
     let text = concat!(
         r#"{"host":"%h","user":"%u","at":"%{%Y%m%dT%H%M%S}t.%{usec_frac}t%{%z}t","#,
@@ -38,7 +39,8 @@ static FORMAT: LazyLock<Format> = LazyLock::new(|| {
     Format::compile(text, Escape::Json).expect("the format above is one")
 });
 
-/// The requests of a worker, separated by `,`. `asking` is the one that wants to know, which its worker is busy with.
+/// The requests of a worker, separated by `,`. `asking` is the request for the status report itself, which the worker is
+/// executing.
 pub(super) fn of_worker(worker: &Worker, asking: Option<&Exchange>) -> Vec<u8> {
     let time = worker.local::<LocalTime>();
     let mut out = Vec::new();
@@ -68,7 +70,7 @@ pub(super) fn ask_others(worker: &Rc<Worker>) -> Vec<oneshot::Receiver<Vec<u8>>>
         .filter_map(|(_, other)| {
             let (sender, receiver) = oneshot::channel();
             let question = Box::new(move |worker: &Rc<Worker>| {
-                // Whoever asked may have given up.
+                // The status request may have been cancelled.
                 let _ = sender.send(of_worker(worker, None));
             });
             other.order(Order::Run(question)).then_some(receiver)
