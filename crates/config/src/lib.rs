@@ -60,7 +60,7 @@ pub use error::Error;
 pub use kinds::{Kind, Kinds};
 pub use known::KNOWN;
 pub use levels::{Level, Levels};
-pub use load::{Unmatched, load, load_noting};
+pub use load::{UnmatchedPatterns, load, load_noting};
 pub use nearest::nearest;
 pub use node::{Node, Pos, Value};
 pub use registry::Registry;

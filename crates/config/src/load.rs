@@ -8,9 +8,9 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::merge::MAX_MERGED;
 use crate::node::{Node, Pos, Value};
-use crate::resolve::{Document, Resolved, resolve};
+use crate::resolve::{Document, ResolvedNode, resolve};
 use crate::source::Source;
-use crate::tree::{Content, Tag, Tree, parse};
+use crate::tree::{Tag, Tree, TreeContent, parse};
 
 /// How many files may include each other in a row.
 const MAX_INCLUDES: usize = 16;
@@ -26,7 +26,7 @@ const MAX_INCLUDES: usize = 16;
 /// `could not open configuration file PATH: REASON` and, for all that is wrong inside of files,
 /// `failed to parse configuration file F line N: PROBLEM`
 pub fn load(path: &str, source: &dyn Source) -> Result<Node, Error> {
-    load_noting(path, source, &mut Unmatched::default())
+    load_noting(path, source, &mut UnmatchedPatterns::default())
 }
 
 /// As [`load`]; also records the patterns that matched no file.
@@ -36,7 +36,7 @@ pub fn load(path: &str, source: &dyn Source) -> Result<Node, Error> {
 pub fn load_noting(
     path: &str,
     source: &dyn Source,
-    unmatched: &mut Unmatched,
+    unmatched: &mut UnmatchedPatterns,
 ) -> Result<Node, Error> {
     let mut loader = Loader {
         source,
@@ -56,9 +56,9 @@ pub fn load_noting(
 
 /// The `!file` patterns that matched no file. That is allowed, yet the likely reason for an empty mapping.
 #[derive(Debug, Default)]
-pub struct Unmatched(Vec<(Pos, Box<str>)>);
+pub struct UnmatchedPatterns(Vec<(Pos, Box<str>)>);
 
-impl Unmatched {
+impl UnmatchedPatterns {
     /// Adds a hint to an error at a node that such a pattern was replaced by.
     #[must_use]
     pub fn explain(&self, error: Error) -> Error {
@@ -75,7 +75,7 @@ impl Unmatched {
 
 struct Loader<'a> {
     source: &'a dyn Source,
-    unmatched: &'a mut Unmatched,
+    unmatched: &'a mut UnmatchedPatterns,
     /// The document behind each path or pattern of a `!file`; `None` for a file without a document.
     loaded: HashMap<String, Option<Rc<Document>>>,
     /// The paths being loaded, each included by the one before it.
@@ -104,19 +104,19 @@ impl Loader<'_> {
             return self.resolve_tag(tag, tree);
         }
         match &mut tree.content {
-            Content::Sequence(items) => items
+            TreeContent::Sequence(items) => items
                 .iter_mut()
                 .try_for_each(|item| self.resolve_tags(item)),
-            Content::Mapping(entries) => entries.iter_mut().try_for_each(|(key, value)| {
+            TreeContent::Mapping(entries) => entries.iter_mut().try_for_each(|(key, value)| {
                 self.resolve_tags(key)?;
                 self.resolve_tags(value)
             }),
-            Content::Scalar(_) | Content::Alias(_) | Content::Included(_) => Ok(()),
+            TreeContent::Scalar(_) | TreeContent::Alias(_) | TreeContent::Included(_) => Ok(()),
         }
     }
 
     fn resolve_tag(&mut self, tag: Tag, tree: &mut Tree) -> Result<(), Error> {
-        let Content::Scalar(text) = &tree.content else {
+        let TreeContent::Scalar(text) = &tree.content else {
             let cause = match tag {
                 Tag::File => "!file must be followed by a path",
                 Tag::Env => "!env must be followed by the name of a variable",
@@ -125,14 +125,14 @@ impl Loader<'_> {
         };
         match tag {
             Tag::Env => {
-                tree.content = Content::Scalar(self.source.env(text).unwrap_or_default().into())
+                tree.content = TreeContent::Scalar(self.source.env(text).unwrap_or_default().into())
             }
             Tag::File => {
                 let path = text.clone();
                 let document = self
                     .include(&path, &tree.pos)?
                     .ok_or_else(|| no_document(&path, Some(&tree.pos)))?;
-                tree.content = Content::Included(document);
+                tree.content = TreeContent::Included(document);
                 tree.anchor = None;
             }
         }
@@ -235,7 +235,7 @@ fn concatenate(documents: &[Rc<Document>], pos: &Pos) -> Option<Document> {
             .or_insert_with(|| resolved.clone());
     }
     Some(Document {
-        root: Resolved {
+        root: ResolvedNode {
             node: Node { value, pos },
             depth,
             size,

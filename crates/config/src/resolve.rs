@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::merge::{MAX_MERGED, MergeError, is_merge_key, merge};
 use crate::nearest::nearest;
 use crate::node::{Node, Pos, Value};
-use crate::tree::{Content, MAX_DEPTH, Tree};
+use crate::tree::{MAX_DEPTH, Tree, TreeContent};
 
 /// How many nodes a configuration may have when every alias is counted as often as it is used. Aliases are shared, not copied,
 /// but a walk over the tree meets each of them.
@@ -17,14 +17,14 @@ const MAX_NODES: usize = 10_000_000;
 /// A file with everything in it resolved.
 #[derive(Debug)]
 pub(crate) struct Document {
-    pub(crate) root: Resolved,
+    pub(crate) root: ResolvedNode,
     /// The first definition of each anchor, those of included files among them.
-    pub(crate) anchors: HashMap<Arc<str>, Resolved>,
+    pub(crate) anchors: HashMap<Arc<str>, ResolvedNode>,
 }
 
 /// A node without aliases and merge keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedNode {
     pub(crate) node: Node,
     pub(crate) depth: usize,
     /// The number of nodes, aliases counted as often as they are used.
@@ -73,7 +73,7 @@ enum Anchor<'a> {
     Waiting(&'a Tree),
     /// Being resolved: an alias to it now is inside the node it refers to.
     Active(&'a Tree),
-    Done(Option<&'a Tree>, Resolved),
+    Done(Option<&'a Tree>, ResolvedNode),
 }
 
 impl<'a> Resolver<'a> {
@@ -85,13 +85,13 @@ impl<'a> Resolver<'a> {
                 .or_insert(Anchor::Waiting(tree));
         }
         match &tree.content {
-            Content::Scalar(_) | Content::Alias(_) => {}
-            Content::Sequence(items) => items.iter().for_each(|item| self.collect(item)),
-            Content::Mapping(entries) => entries.iter().for_each(|(key, value)| {
+            TreeContent::Scalar(_) | TreeContent::Alias(_) => {}
+            TreeContent::Sequence(items) => items.iter().for_each(|item| self.collect(item)),
+            TreeContent::Mapping(entries) => entries.iter().for_each(|(key, value)| {
                 self.collect(key);
                 self.collect(value);
             }),
-            Content::Included(document) => {
+            TreeContent::Included(document) => {
                 for (name, resolved) in &document.anchors {
                     if let Entry::Vacant(vacant) = self.anchors.entry(name.clone()) {
                         vacant.insert(Anchor::Done(None, resolved.clone()));
@@ -101,7 +101,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn resolve(&mut self, tree: &'a Tree) -> Result<Resolved, Error> {
+    fn resolve(&mut self, tree: &'a Tree) -> Result<ResolvedNode, Error> {
         let Some(name) = &tree.anchor else {
             return self.resolve_content(tree);
         };
@@ -120,7 +120,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn resolve_anchor(&mut self, name: &Arc<str>, tree: &'a Tree) -> Result<Resolved, Error> {
+    fn resolve_anchor(&mut self, name: &Arc<str>, tree: &'a Tree) -> Result<ResolvedNode, Error> {
         self.anchors.insert(name.clone(), Anchor::Active(tree));
         let resolved = self.resolve_content(tree)?;
         self.anchors
@@ -128,7 +128,7 @@ impl<'a> Resolver<'a> {
         Ok(resolved)
     }
 
-    fn resolve_alias(&mut self, alias: &'a Tree, name: &Arc<str>) -> Result<Resolved, Error> {
+    fn resolve_alias(&mut self, alias: &'a Tree, name: &Arc<str>) -> Result<ResolvedNode, Error> {
         match self.anchors.get(name).cloned() {
             Some(Anchor::Done(_, resolved)) => Ok(resolved),
             Some(Anchor::Waiting(tree)) => self.resolve_anchor(name, tree),
@@ -147,21 +147,21 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn resolve_content(&mut self, tree: &'a Tree) -> Result<Resolved, Error> {
+    fn resolve_content(&mut self, tree: &'a Tree) -> Result<ResolvedNode, Error> {
         if self.depth >= MAX_DEPTH {
             return Err(self.error(tree, format!("nested deeper than {MAX_DEPTH} levels")));
         }
         self.depth += 1;
         let (value, depth, size) = match &tree.content {
-            Content::Scalar(text) => (Value::Scalar(text.clone()), 0, 1),
-            Content::Sequence(items) => self.resolve_sequence(items)?,
-            Content::Mapping(entries) => self.resolve_mapping(entries)?,
-            Content::Alias(name) => {
+            TreeContent::Scalar(text) => (Value::Scalar(text.clone()), 0, 1),
+            TreeContent::Sequence(items) => self.resolve_sequence(items)?,
+            TreeContent::Mapping(entries) => self.resolve_mapping(entries)?,
+            TreeContent::Alias(name) => {
                 let resolved = self.resolve_alias(tree, name)?;
                 self.depth -= 1;
                 return Ok(resolved);
             }
-            Content::Included(document) => {
+            TreeContent::Included(document) => {
                 self.depth -= 1;
                 return Ok(document.root.clone());
             }
@@ -176,7 +176,7 @@ impl<'a> Resolver<'a> {
                 format!("aliases expand to more than {MAX_NODES} nodes"),
             ));
         }
-        Ok(Resolved {
+        Ok(ResolvedNode {
             node: Node {
                 value,
                 pos: tree.pos.clone(),

@@ -19,14 +19,14 @@ const MAX_TAG_DIRECTIVES: usize = 1000;
 /// A node as written.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    pub(crate) content: Content,
+    pub(crate) content: TreeContent,
     pub(crate) anchor: Option<Arc<str>>,
     pub(crate) tag: Option<Tag>,
     pub(crate) pos: Pos,
 }
 
 #[derive(Debug)]
-pub(crate) enum Content {
+pub(crate) enum TreeContent {
     Scalar(Arc<str>),
     Sequence(Vec<Tree>),
     Mapping(Vec<(Tree, Tree)>),
@@ -131,7 +131,7 @@ impl Reader<'_> {
                     None => continue,
                 },
                 EventKind::Alias(name) => Tree {
-                    content: Content::Alias(name.into()),
+                    content: TreeContent::Alias(name.into()),
                     anchor: None,
                     tag: None,
                     pos,
@@ -147,7 +147,7 @@ impl Reader<'_> {
                     } else {
                         pos
                     };
-                    Tree::new(Content::Scalar(text.into()), properties, pos)
+                    Tree::new(TreeContent::Scalar(text.into()), properties, pos)
                 }
             };
             match open.last_mut() {
@@ -203,7 +203,7 @@ impl Reader<'_> {
 }
 
 impl Tree {
-    fn new(content: Content, properties: Properties, pos: Pos) -> Self {
+    fn new(content: TreeContent, properties: Properties, pos: Pos) -> Self {
         Self {
             content,
             anchor: properties.anchor.map(Into::into),
@@ -230,9 +230,9 @@ impl Collection {
             while let (Some(key), Some(value)) = (items.next(), items.next()) {
                 entries.push((key, value));
             }
-            Content::Mapping(entries)
+            TreeContent::Mapping(entries)
         } else {
-            Content::Sequence(self.items)
+            TreeContent::Sequence(self.items)
         };
         Tree::new(content, self.properties, self.pos)
     }

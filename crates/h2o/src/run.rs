@@ -10,7 +10,7 @@ use nix::unistd::User;
 use signal_hook::iterator::Signals;
 
 use crate::pid_file::PidFile;
-use crate::supervise::{End, Event, Events, Running, obey};
+use crate::supervise::{End, Event, Events, RunningServer, obey};
 use crate::{Failure, error_log, print_out, privileges};
 
 /// `-m test`: checks everything except opening listeners and logs. `is_strict`: warnings are failures.
@@ -153,7 +153,7 @@ fn serve_until_ended(
     if let Some(greeting) = plan.greeting {
         print_out(greeting);
     }
-    let control = Running {
+    let control = RunningServer {
         server: &server,
         loaded,
         error_log,

@@ -175,14 +175,14 @@ impl Phase {
 }
 
 /// The running server as [`obey`] sees it.
-pub(crate) struct Running<'a> {
+pub(crate) struct RunningServer<'a> {
     pub(crate) server: &'a Server,
     pub(crate) loaded: &'a LoadedConfig,
     /// `error-log`, unless messages go to standard error.
     pub(crate) error_log: Option<&'a Target>,
 }
 
-impl Control for Running<'_> {
+impl Control for RunningServer<'_> {
     fn shut_down(&self) {
         self.server.shut_down();
     }

@@ -17,7 +17,7 @@ pub use report::{
     Level, become_error_log, close_error_log, error_log, keep_standard_error, report,
     report_plainly,
 };
-pub use target::{Running, Target};
+pub use target::{RunningTarget, Target};
 
 /// The text of an error, without the number that Rust adds.
 #[must_use]

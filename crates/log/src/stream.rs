@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use h2o_opener::{Running, log_command, log_stream};
+use h2o_opener::{RunningCommand, log_command, log_stream};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -66,7 +66,7 @@ struct State {
     /// When dropped lines were last reported, in seconds since the Unix epoch.
     reported: u64,
     /// The command; `None` once a thread waits for it.
-    child: Option<Running>,
+    child: Option<RunningCommand>,
     /// Whether a thread waits for the command.
     is_watched: bool,
     /// Whether this is the error log: messages about this stream go into it too.
@@ -108,7 +108,7 @@ impl Stream {
         Self::new(fd, Reader::StandardError, None)
     }
 
-    fn new(fd: OwnedFd, reader: Reader, child: Option<Running>) -> io::Result<Self> {
+    fn new(fd: OwnedFd, reader: Reader, child: Option<RunningCommand>) -> io::Result<Self> {
         if !matches!(reader, Reader::StandardError) {
             set_nonblocking(&fd)?;
         }
@@ -420,7 +420,7 @@ impl Shared {
 
     /// Waits for the command and restarts it, until the log is closed. If the pipe is not empty then, one more command
     /// reads the rest.
-    fn keep_running(&self, mut command: Running) {
+    fn keep_running(&self, mut command: RunningCommand) {
         let Reader::Command { text, input } = &self.reader else {
             return;
         };
@@ -449,7 +449,12 @@ impl Shared {
 
     /// Starts the command after the back-off time, or at once if it is to read the rest of the pipe; `None` if there is
     /// nothing left to do.
-    fn start_again(&self, text: &str, input: &OwnedFd, back_off: &mut BackOff) -> Option<Running> {
+    fn start_again(
+        &self,
+        text: &str,
+        input: &OwnedFd,
+        back_off: &mut BackOff,
+    ) -> Option<RunningCommand> {
         loop {
             let is_open = self.pause(back_off.next(), Phase::Open);
             if !is_open && !has_unread(input) {
@@ -600,7 +605,7 @@ fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
 }
 
 /// Waits for the end of a command whose log is closed, so that it leaves no zombie.
-fn reap(command: Running) {
+fn reap(command: RunningCommand) {
     let waiter = thread::Builder::new().name("h2o-log-reaper".to_owned());
     // Without a thread a zombie remains, which does no harm.
     let _ = waiter.spawn(move || command.wait());

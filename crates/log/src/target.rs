@@ -38,7 +38,7 @@ enum Sink {
 }
 
 /// A target whose command is restarted when it ends. Dropping this closes the target.
-pub struct Running(Arc<Target>);
+pub struct RunningTarget(Arc<Target>);
 
 impl Target {
     /// The target at `path`, or the command after a `|`. It is not opened yet.
@@ -119,9 +119,9 @@ impl Target {
     ///
     /// # Errors
     /// Those of starting a thread.
-    pub fn run(self: &Arc<Self>) -> io::Result<Running> {
+    pub fn run(self: &Arc<Self>) -> io::Result<RunningTarget> {
         self.watch()?;
-        Ok(Running(Arc::clone(self)))
+        Ok(RunningTarget(Arc::clone(self)))
     }
 
     pub(crate) fn watch(&self) -> io::Result<()> {
@@ -188,7 +188,7 @@ impl Target {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningTarget {
     fn drop(&mut self) {
         self.0.close();
     }

@@ -14,14 +14,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 const LOOP: i32 = rustix::io::Errno::LOOP.raw_os_error();
 
 /// A running log command.
-pub enum Running {
+pub enum RunningCommand {
     /// A child of this process.
     Child(Child),
     /// A child of the keeper, which writes its exit status into this pipe.
     Kept(OwnedFd),
 }
 
-impl Running {
+impl RunningCommand {
     /// Waits for the end of the command and returns its exit status as text.
     #[must_use]
     pub fn wait(self) -> String {

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-pub use direct::Running;
+pub use direct::RunningCommand;
 pub use keeper::{KEEPER_ARGUMENT, keep, start_keeper};
 
 use keeper::{Task, ask, order, remember};
@@ -44,11 +44,11 @@ pub fn log_stream(path: &str) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// Those of starting it.
-pub fn log_command(text: &str, input: &OwnedFd) -> io::Result<Running> {
+pub fn log_command(text: &str, input: &OwnedFd) -> io::Result<RunningCommand> {
     remember(Task::LogCommand, text.as_ref());
     match ask(Task::LogCommand, text.as_ref(), Some(input.as_fd())) {
-        Some(status) => Ok(Running::Kept(status?)),
-        None => direct::spawn(text, input).map(Running::Child),
+        Some(status) => Ok(RunningCommand::Kept(status?)),
+        None => direct::spawn(text, input).map(RunningCommand::Child),
     }
 }
 

@@ -22,7 +22,7 @@ impl CustomHandler {
         self.env.apply(exchange);
         exchange.script = Some(script);
         let outcome = self.handler.on_request(exchange);
-        // Handlers that are tried next are not called for this file.
+        // The script path is for this handler only, not for those tried after it.
         exchange.script = None;
         outcome
     }

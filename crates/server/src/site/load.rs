@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use h2o_config::{Error, Source, Unmatched};
+use h2o_config::{Error, Source, UnmatchedPatterns};
 use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site};
 
 use h2o_tls::ResumptionSettings;
@@ -66,7 +66,7 @@ pub fn load_with(
     path: &str,
     source: &dyn Source,
 ) -> Result<LoadedConfig, Error> {
-    let mut unmatched = Unmatched::default();
+    let mut unmatched = UnmatchedPatterns::default();
     let top = h2o_config::load_noting(path, source, &mut unmatched)?;
     let mut scope = Scope::new(features);
     scope.env.push_level();

@@ -40,7 +40,6 @@ pub(super) fn asset(query: &[u8]) -> Option<&'static Asset> {
 
 /// Responds with the names in `directory`, except hidden ones. `rest` is the path after the path's key. The response has
 /// neither length nor validators, like all generated pages.
-/// length nor validator.
 pub(super) fn respond(
     exchange: &mut Exchange,
     directory: OwnedFd,
