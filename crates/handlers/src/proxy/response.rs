@@ -11,7 +11,7 @@ use h2o_upstream::{BackendUrl, Failure, FailureCause, Reply};
 
 use super::connection_options::{ConnectionOptions, TooManyOptions, names_fields};
 use super::goodbye::UntilGoodbye;
-use super::target::{self, PathMapping, MountedRequest};
+use super::target::{self, MountedRequest, PathMapping};
 use super::tunnel_kind::TunnelKind;
 use super::websocket;
 use crate::{header, push};
