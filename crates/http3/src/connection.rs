@@ -461,49 +461,6 @@ impl Connection {
         }
     }
 
-    /// Counts content that came. `limit`: of a message that is no tunnel.
-    pub(crate) fn on_content(
-        &mut self,
-        key: StreamKey,
-        len: usize,
-        limit: u64,
-    ) -> Result<(), StreamError> {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return Ok(());
-        };
-        stream.received += len as u64;
-        if stream
-            .declared
-            .is_some_and(|declared| stream.received > declared)
-        {
-            return Err(StreamError::ContentTooLong);
-        }
-        if stream.received > limit && !stream.is_tunnel {
-            return Err(StreamError::BodyTooLarge);
-        }
-        Ok(())
-    }
-
-    /// Whether a message may end here.
-    pub(crate) fn check_end(&self, key: StreamKey) -> Result<(), Fault> {
-        let Some(stream) = self.streams.get(key) else {
-            return Ok(());
-        };
-        if !stream.reader.is_between_frames() {
-            return Err(PeerError::IncompleteFrame.into());
-        }
-        if stream.stage == Stage::Head {
-            return Err(StreamError::HeadMissing.into());
-        }
-        if stream
-            .declared
-            .is_some_and(|declared| stream.received != declared)
-        {
-            return Err(StreamError::ContentTooShort.into());
-        }
-        Ok(())
-    }
-
     /// The stream has something to send, and the transport takes it; or not.
     #[inline]
     pub(crate) fn set_ready(&mut self, key: StreamKey, is_ready: bool) {

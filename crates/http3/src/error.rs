@@ -190,6 +190,23 @@ impl StreamError {
     }
 }
 
+impl StreamError {
+    /// The code of the frames that answer it in the client role (RFC 9114 §4.1.2).
+    #[must_use]
+    pub const fn client_code(self) -> ErrorCode {
+        match self {
+            Self::HeadMissing
+            | Self::ContentTooShort
+            | Self::ContentTooLong
+            | Self::PseudoFields
+            | Self::Method
+            | Self::Malformed => ErrorCode::MESSAGE_ERROR,
+            Self::SectionTooLong | Self::BodyTooLarge => ErrorCode::EXCESSIVE_LOAD,
+            Self::Rejected => ErrorCode::REQUEST_CANCELLED,
+        }
+    }
+}
+
 /// Where an error of the peer leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {

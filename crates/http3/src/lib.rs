@@ -38,11 +38,35 @@
 //! assert!(out.ends_with(b"\0\x05hello"));
 //! # Ok::<(), h2o_http3::PeerError>(())
 //! ```
+//!
+//! [`ClientConnection`] is the client role, driven alike:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use h2o_http::{ClientResponse, RequestHead, StatusCode};
+//! use h2o_http3::{ClientConnection, ClientReceived, ClientSettings, StreamId};
+//!
+//! let mut connection = ClientConnection::new(Arc::new(ClientSettings::default()), false);
+//! let mut request = RequestHead::default();
+//! let target = request.headers.store(b"/");
+//! request.set_target(target);
+//! let (id, mut out) = (StreamId::new(0), Vec::new());
+//! let stream = connection.request(id, &request, true, &mut out).expect("there is room");
+//!
+//! // 200 without content.
+//! let mut head = ClientResponse::new();
+//! let step = connection.receive(id, b"\x01\x03\0\0\xd9", true, &mut head)?;
+//! assert_eq!(step.received, ClientReceived::Response { stream, end_stream: true });
+//! assert_eq!(head.status, StatusCode::OK);
+//! # Ok::<(), h2o_http3::PeerError>(())
+//! ```
 
+mod client;
 mod connection;
 mod error;
 pub mod frame;
 mod local;
+mod message;
 pub mod qpack;
 mod remote;
 mod server;
@@ -51,11 +75,12 @@ mod stream;
 mod stream_id;
 pub mod varint;
 
+pub use client::{ClientConnection, ClientReceived, ClientStep};
 pub use connection::Command;
 pub use error::{ErrorCode, PeerError, StreamError};
 pub use frame::FrameType;
 pub use local::LocalStream;
 pub use server::{Received, SHUTDOWN_GRACE, ServerConnection, ServerStep, StreamInfo};
-pub use settings::{PeerSettings, Settings};
+pub use settings::{ClientSettings, PeerSettings, Settings};
 pub use stream::{StreamKey, StreamState};
 pub use stream_id::StreamId;

@@ -63,6 +63,43 @@ impl Settings {
     }
 }
 
+/// What the local side of a client connection wants.
+#[derive(Clone, Debug)]
+pub struct ClientSettings {
+    /// Requests open at a time, if the transport allows as many. Their field sections may wait for our table.
+    pub max_streams: u32,
+    /// Bytes of the table that the server may fill.
+    pub qpack_decoder_capacity: u32,
+    /// Bytes of the server's table that we fill at most.
+    pub qpack_encoder_capacity: u32,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        Self {
+            max_streams: 100,
+            qpack_decoder_capacity: 16_384,
+            qpack_encoder_capacity: 16_384,
+        }
+    }
+}
+
+impl ClientSettings {
+    /// Appends the SETTINGS frame. `has_datagrams`: the transport has agreed on them.
+    pub(crate) fn write(&self, has_datagrams: bool, out: &mut Vec<u8>) {
+        let mut values = Vec::new();
+        if has_datagrams {
+            values.push((H3_DATAGRAM, 1));
+        }
+        if self.qpack_decoder_capacity > 0 {
+            let capacity = u64::from(self.qpack_decoder_capacity);
+            values.push((QPACK_MAX_TABLE_CAPACITY, capacity));
+            values.push((QPACK_BLOCKED_STREAMS, u64::from(self.max_streams)));
+        }
+        write_values(&values, out);
+    }
+}
+
 /// Appends a SETTINGS frame with these values.
 pub(crate) fn write_values(values: &[(u64, u64)], out: &mut Vec<u8>) {
     let mut payload = Vec::new();

@@ -42,6 +42,11 @@ pub enum StreamState {
 }
 
 impl StreamState {
+    /// True while anything may be sent.
+    pub(crate) const fn is_open(self) -> bool {
+        !matches!(self, Self::Closed)
+    }
+
     /// True while we may send.
     pub(crate) const fn can_send(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedRemote)
@@ -97,6 +102,8 @@ pub(crate) struct Stream {
     pub(crate) sent: u64,
     /// Bytes pass both ways in DATA frames; there are no trailers.
     pub(crate) is_tunnel: bool,
+    /// The request was HEAD, or the status has no content: nothing follows the head (client role).
+    pub(crate) is_bodyless: bool,
     /// The caller knows of it.
     pub(crate) is_reported: bool,
     /// The final response head was received (client role) or sent (server role).
@@ -126,6 +133,7 @@ impl Stream {
             received: 0,
             sent: 0,
             is_tunnel: false,
+            is_bodyless: false,
             is_reported: false,
             has_response: false,
             priority: PriorityParameters::DEFAULT,

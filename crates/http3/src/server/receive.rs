@@ -9,12 +9,12 @@ use h2o_http::{Method, RequestHead, Version};
 use super::ServerConnection;
 use crate::connection::{Control, cost};
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
-use crate::frame::{FrameType, Piece};
+use crate::frame::FrameType;
 use crate::local::LocalStream;
+use crate::message::Part;
 use crate::qpack::{Decoded, path_string};
 use crate::stream::{Stage, StreamKey};
 use crate::stream_id::StreamId;
-use crate::varint;
 
 /// What one step over the input found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,69 +223,27 @@ impl ServerConnection {
         has_ended: bool,
         head: &mut RequestHead,
     ) -> Result<Option<Received>, Fault> {
-        if !self.state(key).can_recv() {
-            *rest = &[];
-            return Ok(Some(Received::NeedMore));
-        }
-        match self.connection.take_blocked(key) {
-            Err(_) => return Ok(Some(Received::Blocked)),
-            Ok(Some(section)) => {
-                let is_end = has_ended && rest.is_empty();
-                return self.on_section(key, section.into(), is_end, head);
-            }
-            Ok(None) => {}
-        }
         let on_promise = PeerError::UnexpectedFrame(FrameType::PUSH_PROMISE);
-        let piece = self.connection.next_piece(key, rest, on_promise)?;
-        let is_end = has_ended && rest.is_empty();
-        match piece {
-            None if is_end => self.on_end(key, len).map(Some),
-            None => Ok(Some(Received::NeedMore)),
-            Some(Piece::Skipped) => {
-                self.connection.charge(cost::CONTROL);
-                Ok(None)
-            }
-            Some(Piece::Frame(_, section)) => self.on_section(key, section, is_end, head),
-            Some(Piece::Data([])) => {
-                self.connection.charge(cost::EMPTY);
-                Ok(None)
-            }
-            Some(Piece::Data(data)) => {
-                let limit = self.settings.limit_request_body;
-                self.connection.on_content(key, data.len(), limit)?;
-                let end = len - rest.len();
-                // If it may not end here the next step says so: what came is told however it was cut.
-                let is_end = is_end && self.connection.check_end(key).is_ok();
-                if is_end {
-                    self.connection.end_recv(key);
-                }
-                Ok(Some(Received::Data {
-                    stream: key,
-                    data: end - data.len()..end,
-                    end_stream: is_end,
-                }))
-            }
-        }
-    }
-
-    /// The client has sent all.
-    fn on_end(&mut self, key: StreamKey, len: usize) -> Result<Received, Fault> {
-        self.connection.check_end(key)?;
-        self.connection.end_recv(key);
-        let has_trailers = self
+        let limit = self.settings.limit_request_body;
+        let part = self
             .connection
-            .streams
-            .get(key)
-            .is_some_and(|stream| stream.stage == Stage::Trailers);
-        if has_trailers {
-            // They have told that the content is complete.
-            return Ok(Received::NeedMore);
-        }
-        Ok(Received::Data {
-            stream: key,
-            data: len..len,
-            end_stream: true,
-        })
+            .next_part(key, rest, len, has_ended, limit, on_promise)?;
+        Ok(Some(match part {
+            Part::NeedMore => Received::NeedMore,
+            Part::Blocked => Received::Blocked,
+            Part::Skipped => return Ok(None),
+            Part::Section(section, is_end) => self.on_section(key, section, is_end, head)?,
+            Part::Data(data, end_stream) => Received::Data {
+                stream: key,
+                data,
+                end_stream,
+            },
+            Part::End => Received::Data {
+                stream: key,
+                data: len..len,
+                end_stream: true,
+            },
+        }))
     }
 
     /// Ends the stream by which the client broke a rule.
@@ -317,19 +275,19 @@ impl ServerConnection {
         section: std::borrow::Cow<'_, [u8]>,
         is_end: bool,
         head: &mut RequestHead,
-    ) -> Result<Option<Received>, Fault> {
+    ) -> Result<Received, Fault> {
         let Some(stream) = self.connection.streams.get(key) else {
-            return Ok(None);
+            return Ok(Received::NeedMore);
         };
         let found = match stream.stage {
             Stage::Head => self.on_request(key, stream.id, &section, is_end, head)?,
             Stage::Content | Stage::Trailers => self.on_trailers(key, stream.id, &section, head)?,
         };
         match found {
-            Ok(received) => Ok(Some(received)),
+            Ok(received) => Ok(received),
             Err(required) => {
                 self.connection.block(key, required, section.into_owned())?;
-                Ok(Some(Received::Blocked))
+                Ok(Received::Blocked)
             }
         }
     }
@@ -538,20 +496,9 @@ impl ServerConnection {
         if self.connection.has_failed {
             return Ok(None);
         }
-        let Some((quarter, payload)) = varint::decode(datagram) else {
-            return self.failed(PeerError::Datagram);
-        };
-        if quarter > varint::MAX / 4 {
-            return self.failed(PeerError::Datagram);
+        match self.connection.on_datagram(datagram) {
+            Ok(found) => Ok(found),
+            Err(error) => self.failed(error),
         }
-        let Some(key) = self.find(StreamId::new(quarter * 4)) else {
-            return Ok(None);
-        };
-        let is_tunnel = self
-            .connection
-            .streams
-            .get(key)
-            .is_some_and(|stream| stream.is_tunnel && stream.state.can_recv());
-        Ok(is_tunnel.then_some((key, datagram.len() - payload.len())))
     }
 }

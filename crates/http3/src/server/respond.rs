@@ -6,10 +6,9 @@ use h2o_http::{Headers, Known, Name, ResponseHead, StatusCode};
 
 use super::ServerConnection;
 use crate::error::ErrorCode;
-use crate::frame::{self, FrameType};
+use crate::frame;
 use crate::qpack::SectionWriter;
 use crate::stream::{StreamKey, StreamState};
-use crate::varint;
 
 impl ServerConnection {
     /// Writes the final response head of a stream to `out`; `end_stream` if no content follows. Gives the bytes of its field section
@@ -110,35 +109,12 @@ impl ServerConnection {
         end_stream: bool,
         out: &mut Vec<u8>,
     ) -> bool {
-        let Some(stream) = self.connection.streams.get_mut(key) else {
-            return false;
-        };
-        if !stream.state.can_send() {
-            return false;
-        }
-        stream.sent += len;
-        if len > 0 {
-            frame::header(FrameType::DATA, len, out);
-        }
-        if end_stream {
-            self.connection.end_send(key);
-        }
-        true
+        self.connection.begin_data(key, len, end_stream, out)
     }
 
     /// The content ended: with `trailers`, or with the stream alone. The caller ends the stream behind what is written.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
-        let Some(stream) = self.connection.streams.get(key) else {
-            return;
-        };
-        if !stream.state.can_send() {
-            return;
-        }
-        if let Some(trailers) = trailers.filter(|_| !stream.is_tunnel) {
-            let id = stream.id;
-            self.connection.write_section(id, None, trailers, out);
-        }
-        self.connection.end_send(key);
+        self.connection.finish(key, trailers, out);
     }
 
     /// Ends a stream at once.
@@ -163,18 +139,7 @@ impl ServerConnection {
     /// Begins an HTTP datagram of a tunnel (RFC 9297 §2.1); its payload follows. False: the client takes none, or has not said so
     /// yet, or there is no tunnel, and nothing is written.
     pub fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {
-        let takes = self
-            .connection
-            .peer
-            .is_some_and(|settings| settings.datagrams);
-        let Some(stream) = self.connection.streams.get(key) else {
-            return false;
-        };
-        if !takes || !stream.is_tunnel || !stream.state.can_send() {
-            return false;
-        }
-        varint::encode(stream.id.get() / 4, out);
-        true
+        self.connection.begin_datagram(key, out)
     }
 }
 

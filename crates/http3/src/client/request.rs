@@ -1,0 +1,95 @@
+//! What the client sends: requests, and their content.
+
+use h2o_http::field_section::{
+    connect_protocol, encode_fields, encode_request_pseudo, forwardable,
+};
+use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead};
+
+use super::ClientConnection;
+use crate::frame;
+use crate::stream::{Stream, StreamKey};
+use crate::stream_id::StreamId;
+
+impl ClientConnection {
+    /// Writes the head of a request to `out`, for the stream `id` that the caller has opened; `end_stream` if no content follows.
+    /// `None`: none can be made now (see [`ClientConnection::can_request`]), or it asks for a protocol and the server
+    /// [does not take that](ClientConnection::takes_extended_connect).
+    pub fn request(
+        &mut self,
+        id: StreamId,
+        head: &RequestHead,
+        end_stream: bool,
+        out: &mut Vec<u8>,
+    ) -> Option<StreamKey> {
+        debug_assert!(id.is_request());
+        let needs_more = connect_protocol(head).is_some() && !self.takes_extended_connect();
+        if !self.can_request() || needs_more {
+            return None;
+        }
+        let mut stream = Stream::new(id);
+        stream.is_reported = true;
+        stream.is_bodyless = head.method == Method::Head;
+        stream.is_tunnel = matches!(head.method, Method::Connect | Method::ConnectUdp);
+        let key = self.connection.streams.insert(stream);
+        let at = frame::begin_section(out);
+        let mut section = self.connection.section(out);
+        encode_request_pseudo(head, |pseudo, value| section.pseudo(pseudo, value));
+        if !head.expect().is_empty() {
+            section.field(Name::Known(Known::Expect), b"100-continue");
+        }
+        encode_fields(&forwardable(&head.headers), |name, value| {
+            section.field(name, value);
+        });
+        if let BodyLength::Known(length) = head.body {
+            let name = Name::Known(Known::ContentLength);
+            section.field(name, itoa::Buffer::new().format(length).as_bytes());
+        }
+        section.finish(id);
+        frame::end_section(out, at);
+        if end_stream {
+            self.connection.end_send(key);
+        }
+        Some(key)
+    }
+
+    /// The caller has something to send on the stream, and the transport takes it; or not.
+    pub fn set_ready(&mut self, key: StreamKey, is_ready: bool) {
+        self.connection.set_ready(key, is_ready);
+    }
+
+    /// The stream whose turn it is to send a piece of content.
+    pub fn poll_send(&mut self) -> Option<StreamKey> {
+        self.connection.next_ready()
+    }
+
+    /// Writes a DATA frame with `data`; `end_stream` if it is the last one.
+    pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
+        if self
+            .connection
+            .begin_data(key, data.len() as u64, end_stream, out)
+        {
+            out.extend_from_slice(data);
+        }
+    }
+
+    /// Writes the header of a DATA frame, as [`crate::ServerConnection::begin_data`] does.
+    pub fn begin_data(
+        &mut self,
+        key: StreamKey,
+        len: u64,
+        end_stream: bool,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        self.connection.begin_data(key, len, end_stream, out)
+    }
+
+    /// The content ended: with `trailers`, or with the stream alone. The caller ends the stream behind what is written.
+    pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
+        self.connection.finish(key, trailers, out);
+    }
+
+    /// Begins an HTTP datagram, as [`crate::ServerConnection::begin_datagram`] does.
+    pub fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {
+        self.connection.begin_datagram(key, out)
+    }
+}

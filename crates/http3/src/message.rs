@@ -1,0 +1,213 @@
+//! Messages as both roles read and write them: the parts of a request stream in order (RFC 9114 §4.1).
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use h2o_http::Headers;
+
+use crate::connection::{Connection, cost};
+use crate::error::{Fault, PeerError, StreamError};
+use crate::frame::{self, FrameType, Piece};
+use crate::stream::{Stage, StreamKey};
+
+/// A part of a message.
+#[derive(Debug)]
+pub(crate) enum Part<'i> {
+    /// Nothing before more bytes arrive, or ever.
+    NeedMore,
+    /// A field section waits for the table.
+    Blocked,
+    /// What there was is of no interest.
+    Skipped,
+    /// A field section; the stream ends behind it, or not.
+    Section(Cow<'i, [u8]>, bool),
+    /// Content, as a range of the input; the stream ends behind it, or not.
+    Data(Range<usize>, bool),
+    /// The message ends; what came before has not told that.
+    End,
+}
+
+impl Connection {
+    /// The next part of a stream, taken off `rest`, which ends an input of `len` bytes; `has_ended`: the stream ends with it. `limit` is
+    /// for the content of a message that is no tunnel.
+    #[inline]
+    pub(crate) fn next_part<'i>(
+        &mut self,
+        key: StreamKey,
+        rest: &mut &'i [u8],
+        len: usize,
+        has_ended: bool,
+        limit: u64,
+        on_promise: PeerError,
+    ) -> Result<Part<'i>, Fault> {
+        let can_recv = self
+            .streams
+            .get(key)
+            .is_some_and(|stream| stream.state.can_recv());
+        if !can_recv {
+            *rest = &[];
+            return Ok(Part::NeedMore);
+        }
+        match self.take_blocked(key) {
+            Err(_) => return Ok(Part::Blocked),
+            Ok(Some(section)) => {
+                let is_end = has_ended && rest.is_empty();
+                return Ok(Part::Section(section.into(), is_end));
+            }
+            Ok(None) => {}
+        }
+        let piece = self.next_piece(key, rest, on_promise)?;
+        let is_end = has_ended && rest.is_empty();
+        match piece {
+            None if is_end => self.on_end(key),
+            None => Ok(Part::NeedMore),
+            Some(Piece::Skipped) => {
+                self.charge(cost::CONTROL);
+                Ok(Part::Skipped)
+            }
+            Some(Piece::Frame(_, section)) => Ok(Part::Section(section, is_end)),
+            Some(Piece::Data([])) => {
+                self.charge(cost::EMPTY);
+                Ok(Part::Skipped)
+            }
+            Some(Piece::Data(data)) => {
+                self.on_content(key, data.len(), limit)?;
+                let end = len - rest.len();
+                // If it may not end here the next step says so: what came is told however it was cut.
+                let is_end = is_end && self.check_end(key).is_ok();
+                if is_end {
+                    self.end_recv(key);
+                }
+                Ok(Part::Data(end - data.len()..end, is_end))
+            }
+        }
+    }
+
+    /// The peer has sent all.
+    fn on_end(&mut self, key: StreamKey) -> Result<Part<'static>, Fault> {
+        self.check_end(key)?;
+        self.end_recv(key);
+        let has_trailers = self
+            .streams
+            .get(key)
+            .is_some_and(|stream| stream.stage == Stage::Trailers);
+        // Trailers have told that the content is complete.
+        Ok(if has_trailers {
+            Part::NeedMore
+        } else {
+            Part::End
+        })
+    }
+
+    /// Counts content that came. `limit`: of a message that is no tunnel.
+    fn on_content(&mut self, key: StreamKey, len: usize, limit: u64) -> Result<(), StreamError> {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return Ok(());
+        };
+        stream.received += len as u64;
+        if stream
+            .declared
+            .is_some_and(|declared| stream.received > declared)
+        {
+            return Err(StreamError::ContentTooLong);
+        }
+        if stream.received > limit && !stream.is_tunnel {
+            return Err(StreamError::BodyTooLarge);
+        }
+        Ok(())
+    }
+
+    /// Whether a message may end here.
+    pub(crate) fn check_end(&self, key: StreamKey) -> Result<(), Fault> {
+        let Some(stream) = self.streams.get(key) else {
+            return Ok(());
+        };
+        if !stream.reader.is_between_frames() {
+            return Err(PeerError::IncompleteFrame.into());
+        }
+        if stream.stage == Stage::Head {
+            return Err(StreamError::HeadMissing.into());
+        }
+        if stream
+            .declared
+            .is_some_and(|declared| stream.received != declared)
+        {
+            return Err(StreamError::ContentTooShort.into());
+        }
+        Ok(())
+    }
+
+    /// Writes the header of a DATA frame with `len` bytes of content; `end_stream` if that is the last one. False: the stream takes
+    /// nothing any more. Without content only the end is noted.
+    #[inline]
+    pub(crate) fn begin_data(
+        &mut self,
+        key: StreamKey,
+        len: u64,
+        end_stream: bool,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return false;
+        };
+        if !stream.state.can_send() {
+            return false;
+        }
+        stream.sent += len;
+        if len > 0 {
+            frame::header(FrameType::DATA, len, out);
+        }
+        if end_stream {
+            self.end_send(key);
+        }
+        true
+    }
+
+    /// Ends the content, with `trailers` if there are any.
+    pub(crate) fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
+        let Some(stream) = self.streams.get(key) else {
+            return;
+        };
+        if !stream.state.can_send() {
+            return;
+        }
+        if let Some(trailers) = trailers.filter(|_| !stream.is_tunnel) {
+            let id = stream.id;
+            self.write_section(id, None, trailers, out);
+        }
+        self.end_send(key);
+    }
+
+    /// The stream that a datagram is for, and where its payload begins (RFC 9297 §2.1). `None`: there is no tunnel any more, or not yet.
+    pub(crate) fn on_datagram(
+        &self,
+        datagram: &[u8],
+    ) -> Result<Option<(StreamKey, usize)>, PeerError> {
+        let Some((quarter, payload)) = crate::varint::decode(datagram) else {
+            return Err(PeerError::Datagram);
+        };
+        if quarter > crate::varint::MAX / 4 {
+            return Err(PeerError::Datagram);
+        }
+        let id = crate::StreamId::new(quarter * 4);
+        let found = self.streams.find(id);
+        let is_tunnel = |stream: &crate::stream::Stream| {
+            stream.is_reported && stream.is_tunnel && stream.state.can_recv()
+        };
+        let key = found.filter(|&key| self.streams.get(key).is_some_and(is_tunnel));
+        Ok(key.map(|key| (key, datagram.len() - payload.len())))
+    }
+
+    /// Begins a datagram of a tunnel. False: the peer takes none, or has not said so yet, or there is no tunnel.
+    pub(crate) fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {
+        let takes = self.peer.is_some_and(|settings| settings.datagrams);
+        let Some(stream) = self.streams.get(key) else {
+            return false;
+        };
+        if !takes || !stream.is_tunnel || !stream.state.can_send() {
+            return false;
+        }
+        crate::varint::encode(stream.id.get() / 4, out);
+        true
+    }
+}
