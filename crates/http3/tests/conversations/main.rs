@@ -1,6 +1,15 @@
-//! Conversations of a client in every mood with the server role.
+//! Conversations of the server role with clients, and of the client role with servers, in every mood.
 
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod control;
+mod errors;
+mod limits;
+mod priorities;
+mod qpack;
 mod requests;
+mod responses;
+mod shutdown;
+mod states;
+mod tunnels;

@@ -363,6 +363,14 @@ impl Conversation {
         pending
     }
 
+    /// A request is answered, and forgotten.
+    pub(crate) fn is_done_with(&mut self, id: u64) -> &mut Self {
+        self.responds(id, 204, &[], None, true);
+        self.release(id);
+        self.events.clear();
+        self
+    }
+
     pub(crate) fn release(&mut self, id: u64) -> &mut Self {
         let key = self.keys.remove(&id).expect("a stream");
         self.connection.release(key);

@@ -1,0 +1,142 @@
+//! CONNECT, extended CONNECT (RFC 9220), CONNECT-UDP, and HTTP datagrams (RFC 9297).
+
+use h2o_http3::Settings;
+use h2o_testkit::http3::{kind, varint};
+
+use crate::kit::server::{Conversation, outcome};
+use crate::kit::{CONNECT, CONTROL, Fields, assert_said, control, data, frame, headers};
+
+const WEBSOCKET: Fields<'static> = &[
+    (":method", "CONNECT"),
+    (":protocol", "websocket"),
+    (":scheme", "https"),
+    (":authority", "a.example"),
+    (":path", "/chat"),
+];
+const UDP: Fields<'static> = &[
+    (":method", "CONNECT-UDP"),
+    (":scheme", "masque"),
+    (":authority", "a.example:53"),
+    (":path", "/"),
+];
+
+#[test]
+fn extended_connect_is_an_upgrade() {
+    let mut talk = Conversation::new();
+    talk.sends(0, headers(WEBSOCKET));
+    talk.expect("RFC 9220", &["0 CONNECT https://a.example/chat"]);
+    assert_eq!(talk.head.upgrade(), b"websocket");
+    assert!(talk.head.asks_for_tunnel());
+    assert_eq!(
+        talk.responds(0, 200, &[], None, false),
+        ["HEADERS :status=200 server=h2o"]
+    );
+    talk.sends(0, data(b"up"));
+    talk.expect("bytes up", &["0 data up"]);
+    let (key, mut out) = (talk.key(0), Vec::new());
+    talk.connection.send_data(key, b"down", false, &mut out);
+    assert_eq!(talk.read(0, &out), ["DATA down"]);
+    talk.ends(0, b"");
+    talk.expect("the client has said all", &["0 data  END"]);
+    out.clear();
+    talk.connection.send_data(key, b"more", true, &mut out);
+    assert_eq!(talk.read(0, &out), ["DATA more"], "and we have not");
+    talk.release(0);
+    talk.expect("nothing is left to say", &[]);
+}
+
+#[test]
+fn a_tunnel_has_nothing_but_data() {
+    let unexpected = "close H3_FRAME_UNEXPECTED unexpected frame type";
+    let asked = "0 CONNECT http://b.example:443b.example:443";
+    for (why, input) in [
+        ("trailers", headers(&[("x", "y")])),
+        ("SETTINGS", frame(kind::SETTINGS, b"")),
+        ("GOAWAY", frame(kind::GOAWAY, b"\0")),
+        ("PING of HTTP/2", frame(6, b"")),
+    ] {
+        let input = [headers(CONNECT), data(b"a"), input].concat();
+        let want = [asked, "0 data a", unexpected];
+        assert_said(&outcome(Conversation::new, 0, &input, false), &want, why);
+    }
+    let input = [headers(CONNECT), frame(0x21, b"x"), data(b"a")].concat();
+    let want = [asked, "0 data a"];
+    assert_said(
+        &outcome(Conversation::new, 0, &input, false),
+        &want,
+        "unknown frames are skipped",
+    );
+}
+
+#[test]
+fn a_tunnel_has_no_trailers_from_us_either() {
+    let mut talk = Conversation::new();
+    talk.sends(0, headers(CONNECT));
+    talk.responds(0, 200, &[], None, false);
+    let (key, mut out) = (talk.key(0), Vec::new());
+    let trailers = crate::kit::server::fields(&[("x", "y")]);
+    talk.connection.finish(key, Some(&trailers), &mut out);
+    assert_eq!(out, b"");
+}
+
+fn datagram(stream: u64, payload: &[u8]) -> Vec<u8> {
+    [varint(stream / 4), payload.to_vec()].concat()
+}
+
+#[test]
+fn datagrams_are_of_tunnels() {
+    let mut talk = Conversation::new();
+    talk.gets(0);
+    talk.sends(4, headers(UDP));
+    talk.expect(
+        "the draft's method",
+        &["4 CONNECT-UDP masque://a.example:53/"],
+    );
+    let key = talk.key(4);
+    let got = talk.connection.on_datagram(&datagram(4, b"abc"));
+    assert_eq!(got, Ok(Some((key, 1))), "where the payload begins");
+    assert_eq!(
+        talk.connection.on_datagram(&datagram(4, b"")),
+        Ok(Some((key, 1)))
+    );
+    for (why, stream) in [("no tunnel", 0), ("not opened", 8), ("far away", 1 << 20)] {
+        assert_eq!(
+            talk.connection.on_datagram(&datagram(stream, b"a")),
+            Ok(None),
+            "{why}"
+        );
+    }
+    let mut out = Vec::new();
+    assert!(talk.connection.begin_datagram(key, &mut out));
+    assert_eq!(out, [1]);
+    let plain = talk.key(0);
+    assert!(!talk.connection.begin_datagram(plain, &mut out));
+    talk.release(4);
+    assert_eq!(talk.connection.on_datagram(&datagram(4, b"late")), Ok(None));
+    assert!(!talk.connection.begin_datagram(key, &mut out));
+}
+
+#[test]
+fn datagrams_without_a_stream_end_the_connection() {
+    for wrong in [&b""[..], b"\x40", b"\xff\xff\xff\xff\xff\xff\xff\xff"] {
+        let mut talk = Conversation::new();
+        let error = talk.connection.on_datagram(wrong).expect_err("it is wrong");
+        assert_eq!(error.answer().0.0, 0x33, "H3_DATAGRAM_ERROR");
+        assert!(talk.connection.is_over());
+    }
+}
+
+#[test]
+fn datagrams_are_sent_once_the_client_has_said_that_it_takes_them() {
+    let mut talk = Conversation::unopened(Settings::default());
+    talk.sends(0, headers(UDP));
+    let (key, mut out) = (talk.key(0), Vec::new());
+    assert!(!talk.connection.begin_datagram(key, &mut out));
+    talk.sends(CONTROL, control(&[(0x276, 1)]));
+    assert!(talk.connection.begin_datagram(key, &mut out));
+    let mut talk = Conversation::unopened(Settings::default());
+    talk.sends(CONTROL, control(&[(0x33, 0)]))
+        .sends(0, headers(UDP));
+    let key = talk.key(0);
+    assert!(!talk.connection.begin_datagram(key, &mut out));
+}
