@@ -160,7 +160,7 @@ impl Server {
                     on_end(ended.map_or(WorkerEnd::Died, |()| WorkerEnd::Drained));
                 });
             server.threads.push(
-                thread.map_err(|error| format!("failed to start a worker: {}", reason(&error)))?,
+                thread.map_err(|error| format!("failed to start a worker thread: {}", reason(&error)))?,
             );
             server.orders.push(sender);
         }
@@ -170,7 +170,7 @@ impl Server {
         for _ in 0..server.threads.len() {
             is_ready
                 .recv()
-                .map_err(|_| "a worker ended while it was starting".to_string())??;
+                .map_err(|_| "a worker thread ended while the server was starting".to_string())??;
         }
         for service in &loaded.site.shared.get::<BackgroundServices>().0 {
             server.services.push(service.begin()?);
@@ -288,7 +288,7 @@ fn share_out(
     workers: usize,
 ) -> Result<Vec<Vec<ListenerConfig>>, String> {
     let configured = loaded.site.shared.get::<Listeners>();
-    let failed = |error: std::io::Error| format!("failed to share a listener: {}", reason(&error));
+    let failed = |error: std::io::Error| format!("failed to duplicate a listening socket: {}", reason(&error));
     let mut out: Vec<Vec<ListenerConfig>> = (0..workers).map(|_| Vec::new()).collect();
     let mut bound = bound.sockets.into_iter().peekable();
     for (index, listener) in configured.0.iter().enumerate() {

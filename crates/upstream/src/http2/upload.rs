@@ -163,7 +163,7 @@ impl Upload {
                         }
                         Poll::Ready(Some(piece)) => *rest = piece?,
                         Poll::Ready(None) if self.left.is_some_and(|left| left > 0) => {
-                            return Err(BodyError::Failed("the request is cut off".into()));
+                            return Err(BodyError::Failed("the request body is shorter than announced".into()));
                         }
                         Poll::Ready(None) => {
                             engine.finish(stream, None, out);
@@ -174,7 +174,7 @@ impl Upload {
                 let piece = rest.split_to(max.min(rest.len()));
                 let len = piece.len() as u64;
                 if self.left.is_some_and(|left| len > left) {
-                    let text = "the request is longer than announced";
+                    let text = "the request body is longer than announced";
                     return Err(BodyError::Failed(text.into()));
                 }
                 if let Some(left) = &mut self.left {
