@@ -108,7 +108,7 @@ impl Node {
                 let line = first.pos.line();
                 return Err(key
                     .error("duplicate key found")
-                    .with_hint(format!("`{name}` is on line {line} already")));
+                    .with_hint(format!("`{name}` is also on line {line}")));
             }
             if !kinds.contains(value.kind()) {
                 return Err(value.error(format!("attribute `{name}` must be {kinds}")));
@@ -180,11 +180,11 @@ mod tests {
             ("port: 1\nzzzzz: 2", "[f:2] unexpected key:zzzzz (column 1)"),
             (
                 "port: 1\nPort: 2",
-                "[f:2] duplicate key found (column 1; `port` is on line 1 already)",
+                "[f:2] duplicate key found (column 1; `port` is also on line 1)",
             ),
             (
                 "port: 1\nkey: 1\nsecret-key: 2",
-                "[f:3] duplicate key found (column 1; `key` is on line 2 already)",
+                "[f:3] duplicate key found (column 1; `key` is also on line 2)",
             ),
             (
                 "port: [1]",

@@ -199,7 +199,7 @@ fn wrong_kind(node: &Node, kinds: Kinds) -> Error {
     let found = node.kind();
     let error = node.error(format!("argument cannot be {found}"));
     error.with_hint(match node.as_str() {
-        Some("") => format!("nothing is written here, expected {kinds}"),
+        Some("") => format!("the value is missing, expected {kinds}"),
         Some(text) if kinds.contains(Kind::Sequence) => {
             format!("expected {kinds}: write `[{text}]`")
         }

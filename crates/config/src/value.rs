@@ -44,7 +44,7 @@ impl Unit {
     /// How to write `text`, which is not a number.
     fn hint(self, text: &str) -> String {
         if text.is_empty() {
-            return format!("nothing is written here, expected a {self}");
+            return format!("the value is missing, expected a {self}");
         }
         match self.convert(text) {
             Some(number) => format!("`{text}` is not a {self}; write `{number}`"),
@@ -309,7 +309,7 @@ mod tests {
         }
         assert_eq!(
             text(scalar("").integer::<u8>("%u", 1..=200)),
-            "[f:1] argument must match the format: %u (column 1; nothing is written here, expected a whole number)"
+            "[f:1] argument must match the format: %u (column 1; the value is missing, expected a whole number)"
         );
     }
 

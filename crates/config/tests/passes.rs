@@ -181,7 +181,7 @@ fn misused_directives_are_named() {
         ("hosts: x", "[f:1] in command hosts, argument cannot be a scalar (column 8; expected a mapping)".to_owned()),
         (
             "hosts:",
-            "[f:1] in command hosts, argument cannot be a scalar (column 7; nothing is written here, expected a mapping)"
+            "[f:1] in command hosts, argument cannot be a scalar (column 7; the value is missing, expected a mapping)"
                 .to_owned(),
         ),
         (

@@ -34,7 +34,12 @@ pub(crate) struct Events {
 pub(crate) fn catch_signals() -> Result<Signals, Failure> {
     signal_hook::flag::register(SIGXFSZ, Arc::default())
         .and_then(|_| Signals::new([SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT]))
-        .map_err(|error| Failure::system(format!("failed to catch signals: {}", reason(&error))))
+        .map_err(|error| {
+            Failure::system(format!(
+                "failed to register signal handlers: {}",
+                reason(&error)
+            ))
+        })
 }
 
 impl Events {

@@ -160,7 +160,9 @@ impl Server {
                     on_end(ended.map_or(WorkerEnd::Died, |()| WorkerEnd::Drained));
                 });
             server.threads.push(
-                thread.map_err(|error| format!("failed to start a worker thread: {}", reason(&error)))?,
+                thread.map_err(|error| {
+                    format!("failed to start a worker thread: {}", reason(&error))
+                })?,
             );
             server.orders.push(sender);
         }
@@ -288,7 +290,9 @@ fn share_out(
     workers: usize,
 ) -> Result<Vec<Vec<ListenerConfig>>, String> {
     let configured = loaded.site.shared.get::<Listeners>();
-    let failed = |error: std::io::Error| format!("failed to duplicate a listening socket: {}", reason(&error));
+    let failed = |error: std::io::Error| {
+        format!("failed to duplicate a listening socket: {}", reason(&error))
+    };
     let mut out: Vec<Vec<ListenerConfig>> = (0..workers).map(|_| Vec::new()).collect();
     let mut bound = bound.sockets.into_iter().peekable();
     for (index, listener) in configured.0.iter().enumerate() {

@@ -124,8 +124,8 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         if let Some(error) = doubtful_path(command, key, path) {
             scope.warn(&error);
         } else if scope.paths.iter().any(|other| *other.path == *path) {
-            let error = command.error_at(key, format!("the path `{path}` is there already"));
-            let hint = "the first one gets all of its requests; put the handlers of both below one";
+            let error = command.error_at(key, format!("the path `{path}` is given twice"));
+            let hint = "the first one gets all requests; write the handlers of both below one";
             scope.warn(&error.with_hint(hint));
         } else if route.handlers.is_empty() {
             let error = command.error_at(key, format!("the path `{path}` has no handler"));
@@ -143,8 +143,8 @@ fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error>
         .strip_suffix('*')
         .filter(|prefix| prefix.ends_with('/'))
     {
-        let error = command.error_at(key, "a `*` in a path stands for nothing but itself");
-        let hint = format!("write `{prefix}`, which stands for all that is below it");
+        let error = command.error_at(key, "`*` has no special meaning in a path");
+        let hint = format!("write `{prefix}`, which matches everything below it");
         return Some(error.with_hint(hint));
     }
     let is_pattern = path.starts_with(['~', '^', '='])
@@ -154,7 +154,7 @@ fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error>
     if is_pattern {
         let error = command.error_at(key, format!("the path `{path}` is not a pattern"));
         return Some(error.with_hint(
-            "a key of `paths` is what paths begin with, such as `/app`; file types have `file.custom-handler`",
+            "a path is a prefix such as `/app`; for file types there is `file.custom-handler`",
         ));
     }
     (!path.starts_with('/')).then(|| {

@@ -231,7 +231,7 @@ fn explain(text: &str, error: Error) -> Error {
         }
         Some((port, options)) if is_port(port) => {
             return error.with_hint(format!(
-                "only a port may stand here; write `port: {port}`, and what belongs to `{options}` below it"
+                "only a port can be written here; write `port: {port}` on a line of its own, and an attribute for `{options}` below it"
             ));
         }
         Some(_) | None => {}

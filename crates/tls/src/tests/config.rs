@@ -91,7 +91,7 @@ fn attributes_that_are_wrong_say_so_at_their_place() {
         ),
         (
             "min-version: TLSv1.2\nminimum-version: TLSv1.2",
-            "[f:4] duplicate key found (column 1; `min-version` is on line 3 already)",
+            "[f:4] duplicate key found (column 1; `min-version` is also on line 3)",
         ),
         (
             "min-version: TLSv1.3\nmax-version: TLSv1.2",

@@ -436,7 +436,7 @@ fn the_directive_is_checked() {
         ),
         (
             "{ticket-memcached-key: a, ticket-memcached-prefix: b}",
-            "duplicate key found (column 51; `ticket-memcached-prefix` is on line 1 already)",
+            "duplicate key found (column 51; `ticket-memcached-prefix` is also on line 1)",
         ),
         (
             "{memcached: x}",

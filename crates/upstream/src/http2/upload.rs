@@ -163,7 +163,9 @@ impl Upload {
                         }
                         Poll::Ready(Some(piece)) => *rest = piece?,
                         Poll::Ready(None) if self.left.is_some_and(|left| left > 0) => {
-                            return Err(BodyError::Failed("the request body is shorter than announced".into()));
+                            return Err(BodyError::Failed(
+                                "the request body is shorter than announced".into(),
+                            ));
                         }
                         Poll::Ready(None) => {
                             engine.finish(stream, None, out);
