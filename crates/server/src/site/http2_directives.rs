@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(
             loaded.warnings,
             [
-                "[f:2] in command http2-casper, `maybe` is neither `ON` nor `OFF` and is ignored (column 15)"
+                "[warning] [f:2] in command http2-casper, `maybe` is neither `ON` nor `OFF` and is ignored (column 15)"
             ]
         );
         let settings = loaded.site.settings.get::<PushSettings>();

@@ -209,7 +209,7 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
             return Err(attributes
                 .require("type")?
                 .error(format!("unknown listen type: {other}"))
-                .with_hint("write `tcp` or `unix`"));
+                .with_hint("write `tcp`, `quic` or `unix`"));
         }
     };
     let options = ListenOptions::parse(scope, command, &attributes, &endpoints)?;
