@@ -49,6 +49,7 @@ pub(crate) struct Budget {
     units: u32,
     /// Age of the connection at the last refill, in milliseconds.
     refilled: u32,
+    is_overdrawn: bool,
 }
 
 impl Budget {
@@ -56,6 +57,7 @@ impl Budget {
         Self {
             units: settings.units,
             refilled: 0,
+            is_overdrawn: false,
         }
     }
 
@@ -72,8 +74,15 @@ impl Budget {
         if self.units < units {
             self.refill(settings, age);
         }
-        self.units = self.units.checked_sub(units).ok_or(Overdrawn)?;
+        let left = self.units.checked_sub(units);
+        self.is_overdrawn |= left.is_none();
+        self.units = left.ok_or(Overdrawn)?;
         Ok(())
+    }
+
+    /// Whether [`Budget::spend`] has failed.
+    pub(crate) const fn is_overdrawn(&self) -> bool {
+        self.is_overdrawn
     }
 
     /// Restores units, up to those at the start.

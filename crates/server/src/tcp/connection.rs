@@ -372,10 +372,10 @@ impl Connection {
     fn end(&mut self, now: Instant) -> Flow {
         let must_linger = match &self.phase {
             Phase::Http1(http1) => {
-                http1.lingers()
-                    || !self.state.input.is_empty()
-                    || self.state.io.may_have_input()
-                    || self.state.io.is_early()
+                // A client that was charged too much gets no more time than its last response needs.
+                let is_charged = self.state.budget.is_overdrawn();
+                let has_input = !self.state.input.is_empty() || self.state.io.may_have_input();
+                http1.lingers() || has_input && !is_charged || self.state.io.is_early()
             }
             // The client's streams that were not served are named by GOAWAY, so the client must be able to receive it.
             Phase::Http2(_) => true,
