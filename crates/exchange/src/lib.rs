@@ -65,5 +65,6 @@ pub use temp_file::{TempFile, WriteError};
 pub use temp_files::TempFiles;
 pub use timers::{TimedOut, Timer, TimerKey, Timers};
 pub use worker::{
-    ConnectionLimits, ExchangeRef, NoTransport, Order, Shared, Worker, WorkerHandle, WorkerTask,
+    BufferLimits, ConnectionLimits, ExchangeRef, NoTransport, Order, Shared, Worker, WorkerHandle,
+    WorkerTask,
 };

@@ -127,7 +127,7 @@ fn open(file: Option<Arc<OpenFile>>, space: Arc<TempSpace>) -> io::Result<Arc<Op
     match file {
         Some(file) => Ok(file),
         None => {
-            let fd = create(space.directory())?;
+            let fd = create(&space.directory())?;
             space.note_created();
             Ok(OpenFile::temporary(fd, space))
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use h2o_log::{reason, report};
 
@@ -13,9 +13,10 @@ use crate::failure_counter::FailureCounter;
 /// The temporary files of the process.
 #[derive(Debug)]
 pub struct TempFiles {
-    directory: PathBuf,
+    /// `temp-buffer-path`. Read once per file, by a disk thread.
+    directory: RwLock<Arc<Path>>,
     /// `temp-buffer-max-total`: most bytes in all files together.
-    limit: u64,
+    limit: AtomicU64,
     used: AtomicU64,
     made: AtomicU64,
     written: AtomicU64,
@@ -36,8 +37,8 @@ pub(crate) struct TempSpace {
 impl Default for TempFiles {
     fn default() -> Self {
         Self {
-            directory: PathBuf::from("/tmp"),
-            limit: Self::DEFAULT_LIMIT,
+            directory: RwLock::new(Arc::from(Path::new("/tmp"))),
+            limit: AtomicU64::new(Self::DEFAULT_LIMIT),
             used: AtomicU64::new(0),
             made: AtomicU64::new(0),
             written: AtomicU64::new(0),
@@ -55,11 +56,22 @@ impl TempFiles {
     /// Files in `directory` with at most `limit` bytes together; 0: no files.
     #[must_use]
     pub fn new(directory: PathBuf, limit: u64) -> Self {
-        Self {
-            directory,
-            limit,
-            ..Self::default()
-        }
+        let files = Self::default();
+        files.set(&directory, limit);
+        files
+    }
+
+    /// Sets `temp-buffer-path` and `temp-buffer-max-total`. Files that exist stay where they are, and do not grow if all together
+    /// have more than the new limit.
+    pub fn set(&self, directory: &Path, limit: u64) {
+        *(self.directory.write()).unwrap_or_else(PoisonError::into_inner) = directory.into();
+        self.limit.store(limit, Relaxed);
+    }
+
+    /// The directory of new files.
+    fn directory(&self) -> Arc<Path> {
+        let directory = self.directory.read();
+        Arc::clone(&directory.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Counts the files among `descriptors`.
@@ -73,8 +85,8 @@ impl TempFiles {
 
     /// Most bytes in all files together.
     #[must_use]
-    pub const fn limit(&self) -> u64 {
-        self.limit
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
     }
 
     /// Bytes reserved for the open files.
@@ -109,15 +121,16 @@ impl TempFiles {
 
     /// Reserves `bytes` more. Returns false if the limit does not allow it.
     fn reserve(&self, bytes: u64) -> bool {
+        let limit = self.limit();
         let grown = self.used.fetch_update(Relaxed, Relaxed, |used| {
-            used.checked_add(bytes).filter(|used| *used <= self.limit)
+            used.checked_add(bytes).filter(|used| *used <= limit)
         });
-        if grown.is_err() && self.limit > 0 && self.refusals.count() {
+        if grown.is_err() && limit > 0 && self.refusals.count() {
             report!(
                 warning,
                 "temp-buffer-max-total is reached: temporary files hold {} of {} bytes, {bytes} more do not fit; backends wait for slow clients, and request bodies that need a file get 503",
                 self.used(),
-                self.limit
+                limit
             );
         }
         grown.is_ok()
@@ -128,7 +141,7 @@ impl TempFiles {
             report!(
                 warning,
                 "failed to write a temporary file in {} (temp-buffer-path): {}",
-                self.directory.display(),
+                self.directory().display(),
                 reason(error)
             );
         }
@@ -146,8 +159,8 @@ impl TempSpace {
     }
 
     /// The directory of the file.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.files.directory
+    pub(crate) fn directory(&self) -> Arc<Path> {
+        self.files.directory()
     }
 
     /// Counts the file.
@@ -172,7 +185,7 @@ impl TempSpace {
             return true;
         }
         let has_descriptor = self.descriptor.get().is_some()
-            || (self.files.limit > 0)
+            || (self.files.limit() > 0)
                 .then(|| self.files.descriptors.open())
                 .flatten()
                 .is_some_and(|descriptor| self.descriptor.set(descriptor).is_ok());

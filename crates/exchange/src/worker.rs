@@ -75,6 +75,8 @@ pub struct Shared {
     pub quic_connections: AtomicUsize,
     /// Limits of connections.
     pub limits: ConnectionLimits,
+    /// Limits of buffers.
+    pub buffers: BufferLimits,
     /// Number of listening sockets.
     pub listeners: usize,
     /// Temporary files.
@@ -126,6 +128,52 @@ impl ConnectionLimits {
     #[must_use]
     pub fn soft_min_age(&self) -> Duration {
         Duration::from_millis(self.soft_min_age.load(Relaxed))
+    }
+}
+
+/// Limits of what a worker keeps for its connections. Can be changed while it runs. By default memory has no limit, and no pipe
+/// is kept.
+#[derive(Debug)]
+pub struct BufferLimits {
+    memory: AtomicUsize,
+    spare_pipes: AtomicUsize,
+}
+
+impl Default for BufferLimits {
+    fn default() -> Self {
+        Self {
+            memory: AtomicUsize::new(usize::MAX),
+            spare_pipes: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl BufferLimits {
+    /// Limits as set by [`BufferLimits::set`].
+    #[must_use]
+    pub fn new(memory: usize, spare_pipes: usize) -> Self {
+        let limits = Self::default();
+        limits.set(memory, spare_pipes);
+        limits
+    }
+
+    /// Sets each worker's share of `max-memory`, in bytes, and `max-spare-pipes`. They apply from a worker's next turn on, and to
+    /// the next pipe that is not used any more.
+    pub fn set(&self, memory: usize, spare_pipes: usize) {
+        self.memory.store(memory, Relaxed);
+        self.spare_pipes.store(spare_pipes, Relaxed);
+    }
+
+    /// A worker's share of `max-memory`, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.memory.load(Relaxed)
+    }
+
+    /// `max-spare-pipes`.
+    #[must_use]
+    pub fn spare_pipes(&self) -> usize {
+        self.spare_pipes.load(Relaxed)
     }
 }
 

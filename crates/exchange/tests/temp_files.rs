@@ -212,3 +212,30 @@ fn what_cannot_be_written_is_given_back_and_takes_no_space_for_long() {
         (0, 0, 0, 1 << 20)
     );
 }
+
+#[test]
+fn a_new_limit_and_directory_are_those_of_what_is_written_next() {
+    let all = Arc::new(TempFiles::new("/nonexistent".into(), 100));
+    run(async {
+        let mut file = TempFile::new(&all);
+        let lost = write(&mut file, &[1; 50], 0).await;
+        assert_eq!(lost, Err("50 bytes not written: NotFound".to_owned()));
+        all.set(&std::env::temp_dir(), 200);
+        assert_eq!(write(&mut file, &[1; 150], 0).await, Ok(150));
+        // Files that have more than the new limit stay, and do not grow.
+        all.set(std::path::Path::new("/nonexistent"), 100);
+        assert_eq!((all.limit(), all.used()), (100, 150));
+        assert_eq!(write(&mut file, &[2; 150], 0).await, Ok(150));
+        let refused = write(&mut file, &[2; 151], 0).await;
+        assert_eq!(refused, Err("refused".to_owned()));
+        assert_eq!(read(&file, 0, 200), [2; 150]);
+        // No files at all: those that there are can still be read.
+        all.set(std::path::Path::new("/nonexistent"), 0);
+        let mut other = TempFile::new(&all);
+        assert_eq!(write(&mut other, b"x", 0).await, Err("refused".to_owned()));
+        assert_eq!(read(&file, 149, 10), [2]);
+        all.set(&std::env::temp_dir(), 151);
+        assert_eq!(write(&mut other, b"x", 0).await, Ok(1));
+    });
+    assert_eq!((all.used(), all.made()), (0, 2));
+}

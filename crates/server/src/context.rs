@@ -12,7 +12,6 @@ use crate::event::event_loop::EventLoop;
 use crate::event::memory::MemoryAccount;
 use crate::event::pipes::Pipes;
 use crate::event::wake_queue::WakeQueue;
-use crate::site::settings::ServerSettings;
 use h2o_tls::OutputBuffer;
 
 /// Bytes after which a connection's turn ends. Lower in simulations, so that they reach this limit.
@@ -79,14 +78,14 @@ impl Reusable<OutputBuffer> {
 
 impl Context {
     /// Context of the drivers that run in `event_loop`.
-    pub(crate) fn new(event_loop: &EventLoop, settings: &ServerSettings) -> Self {
+    pub(crate) fn new(event_loop: &EventLoop) -> Self {
         Self {
             worker: Rc::clone(event_loop.worker()),
             memory: Rc::clone(event_loop.memory()),
             wakes: Arc::clone(event_loop.wakes()),
             unfinished: Rc::clone(event_loop.unfinished()),
             scratch: Scratch::default(),
-            pipes: Pipes::new(settings.max_spare_pipes),
+            pipes: Pipes::new(&event_loop.worker().shared),
         }
     }
 

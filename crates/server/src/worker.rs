@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use h2o_exchange::{
-    BackgroundServices, ConnectionLimits, Counters, Descriptors, Endpoint, HostTable, Order,
-    Shared, Site, Worker, WorkerHandle,
+    BackgroundServices, BufferLimits, ConnectionLimits, Counters, Descriptors, Endpoint, HostTable,
+    Order, Shared, Site, TempFiles, Worker, WorkerHandle,
 };
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -237,21 +237,30 @@ impl Server {
 /// The state that the workers of a process share.
 fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
     let descriptors = Arc::new(Descriptors::of_process());
-    let temp_files = settings.temp_files().counted(&descriptors);
-    Shared {
+    let shared = Shared {
         started: h2o_exchange::Clock::default().unix(),
         generation: None,
+        temp_files: Arc::new(TempFiles::default().counted(&descriptors)),
         descriptors,
         quic_connections: AtomicUsize::new(0),
-        limits: ConnectionLimits::new(
-            settings.max_connections,
-            settings.soft_connection_limit,
-            settings.soft_connection_min_age,
-        ),
+        limits: ConnectionLimits::default(),
+        buffers: BufferLimits::default(),
         listeners,
-        temp_files: Arc::new(temp_files),
         workers: OnceLock::new(),
-    }
+    };
+    set_limits(&shared, settings);
+    shared
+}
+
+/// Sets the limits that can be changed while the process runs.
+fn set_limits(shared: &Shared, settings: &ServerSettings) {
+    shared.limits.set(
+        settings.max_connections,
+        settings.soft_connection_limit,
+        settings.soft_connection_min_age,
+    );
+    (shared.buffers).set(memory_share(settings), settings.max_spare_pipes);
+    (shared.temp_files).set(&settings.temp_buffer_path, settings.temp_buffer_limit());
 }
 
 /// The configuration of a single worker, for tests that run it themselves.
@@ -388,7 +397,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
         ..
     } = config;
     let worker = Worker::new(config.index, config.counters, config.shared);
-    let mut event_loop = EventLoop::new(worker, memory_share(&settings), config.orders)?;
+    let mut event_loop = EventLoop::new(worker, config.orders)?;
     let setup = Rc::new(Setup::new(site, &settings));
     let mut streams = Vec::new();
     let mut quic = Vec::new();
@@ -415,7 +424,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
             }
         }
     }
-    let context = Rc::new(Context::new(&event_loop, &settings));
+    let context = Rc::new(Context::new(&event_loop));
     let quic_context = Rc::clone(&context);
     event_loop
         .add(|registry, first_token| Connections::new(context, registry, first_token, streams))?;

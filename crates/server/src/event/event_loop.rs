@@ -86,19 +86,15 @@ pub(crate) struct EventLoop {
 }
 
 impl EventLoop {
-    /// A loop without tables. `memory_limit` is the worker's share of `max-memory`, in bytes.
-    pub(crate) fn new(
-        worker: Rc<Worker>,
-        memory_limit: usize,
-        orders: UnboundedReceiver<Order>,
-    ) -> io::Result<Self> {
+    /// A loop without tables.
+    pub(crate) fn new(worker: Rc<Worker>, orders: UnboundedReceiver<Order>) -> io::Result<Self> {
         Ok(Self {
-            worker,
             reactor: Reactor::new()?,
             orders,
             wakes: Arc::default(),
             unfinished: Rc::default(),
-            memory: Rc::new(MemoryAccount::new(memory_limit)),
+            memory: Rc::new(MemoryAccount::new(Arc::clone(&worker.shared))),
+            worker,
             tables: Vec::new(),
             is_draining: false,
             due: Vec::new(),
@@ -331,7 +327,7 @@ mod tests {
     use std::future::poll_fn;
     use std::time::Duration;
 
-    use h2o_exchange::{Counters, Shared};
+    use h2o_exchange::{BufferLimits, Counters, Shared};
     use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
     use super::*;
@@ -410,10 +406,13 @@ mod tests {
     /// A loop with two tables: bytes held by each connection, and seconds until the timers of the first and the last
     /// slot fire.
     fn world(limit: usize, tables: [(&[usize], &[u64]); 2]) -> World {
-        let shared = Arc::new(Shared::default());
-        let worker = Worker::new(0, Arc::<Counters>::default(), shared);
+        let shared = Shared {
+            buffers: BufferLimits::new(limit, 0),
+            ..Shared::default()
+        };
+        let worker = Worker::new(0, Arc::<Counters>::default(), Arc::new(shared));
         let (orders, receiver) = unbounded_channel();
-        let mut event_loop = EventLoop::new(worker, limit, receiver).unwrap();
+        let mut event_loop = EventLoop::new(worker, receiver).unwrap();
         let (notes, last_token) = (Notes::default(), Rc::new(Cell::new(0)));
         for (name, (held, timeouts)) in ["A", "B"].into_iter().zip(tables) {
             let memory = Rc::clone(event_loop.memory());
@@ -518,6 +517,26 @@ mod tests {
             let (_, notes) = world.turn().await;
             assert_eq!(notes, ["A wakes 0: [0]", "B evicts 1", "A evicts 1"]);
             assert_eq!(world.event_loop.held().0, 60);
+        });
+    }
+
+    #[test]
+    fn a_lower_memory_limit_applies_from_the_next_turn_on() {
+        paused(async {
+            let mut world = world(200, [(&[10, 60], &[]), (&[50, 70, 0], &[])]);
+            WakeQueue::waker(world.event_loop.wakes(), (0, 0)).wake();
+            let (_, notes) = world.turn().await;
+            assert_eq!(notes, ["A wakes 0: [0]"]);
+            let shared = Arc::clone(&world.event_loop.worker().shared);
+            shared.buffers.set(100, 0);
+            WakeQueue::waker(world.event_loop.wakes(), (0, 0)).wake();
+            let (_, notes) = world.turn().await;
+            assert_eq!(notes, ["A wakes 0: [0]", "B evicts 1", "A evicts 1"]);
+            shared.buffers.set(200, 0);
+            assert!(!world.event_loop.memory().is_tight());
+            shared.buffers.set(60, 0);
+            assert!(world.event_loop.memory().is_tight());
+            assert!(!world.event_loop.memory().is_exceeded());
         });
     }
 

@@ -1,28 +1,35 @@
 //! `max-memory`: accounts for the buffers of a worker's connections.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
-/// Bytes that the connections of one worker hold in buffers, and the limit.
+use h2o_exchange::Shared;
+
+/// Bytes that the connections of one worker hold in buffers, within the limit of [`h2o_exchange::BufferLimits`].
 pub(crate) struct MemoryAccount {
     pub(crate) used: Cell<usize>,
-    limit: usize,
+    shared: Arc<Shared>,
 }
 
 impl MemoryAccount {
-    pub(crate) const fn new(limit: usize) -> Self {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
         Self {
             used: Cell::new(0),
-            limit,
+            shared,
         }
     }
 
+    fn limit(&self) -> usize {
+        self.shared.buffers.memory()
+    }
+
     /// Whether new requests must be refused.
-    pub(crate) const fn is_tight(&self) -> bool {
-        self.used.get() > self.limit / 8 * 7
+    pub(crate) fn is_tight(&self) -> bool {
+        self.used.get() > self.limit() / 8 * 7
     }
 
     /// Whether connections must be closed.
-    pub(crate) const fn is_exceeded(&self) -> bool {
-        self.used.get() > self.limit
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.used.get() > self.limit()
     }
 }

@@ -4,8 +4,10 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
+use h2o_exchange::Shared;
 use h2o_log::report;
 use rustix::pipe::PipeFlags;
 
@@ -20,12 +22,11 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 /// The pipes of a worker.
-#[derive(Default)]
 pub(crate) struct Pipes {
     /// Pipes that are not in use.
     spare: RefCell<Vec<Pipe>>,
-    /// `max-spare-pipes`
-    most_spare: usize,
+    /// `max-spare-pipes` is among its [`h2o_exchange::BufferLimits`].
+    shared: Arc<Shared>,
 }
 
 /// A pipe.
@@ -44,11 +45,11 @@ impl Pipes {
     /// may have 64 MiB in pipes. Beyond this many slow clients, copying is not the bottleneck.
     const MOST: usize = 200;
 
-    /// Starts without pipes; keeps up to `most_spare` unused ones.
-    pub(crate) fn new(most_spare: usize) -> Rc<Self> {
+    /// Starts without pipes.
+    pub(crate) fn new(shared: &Arc<Shared>) -> Rc<Self> {
         Rc::new(Self {
-            most_spare,
-            ..Self::default()
+            spare: RefCell::default(),
+            shared: Arc::clone(shared),
         })
     }
 
@@ -81,9 +82,10 @@ impl Pipes {
 
     pub(crate) fn put(&self, pipe: Pipe) {
         let mut spare = self.spare.borrow_mut();
-        if pipe.held == 0 && spare.len() < self.most_spare {
+        if pipe.held == 0 {
             spare.push(pipe);
         }
+        spare.truncate(self.shared.buffers.spare_pipes());
     }
 }
 
@@ -121,5 +123,36 @@ impl PipeCount {
 impl Drop for PipeCount {
     fn drop(&mut self) {
         OPEN.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_spare_pipes_are_kept_as_the_limit_says_now() {
+        let shared = Arc::new(Shared::default());
+        let pipes = Pipes::new(&shared);
+        // The limit, and how many of three pipes are kept when they come back.
+        for (limit, kept) in [(0, 0), (2, 2), (5, 3), (1, 1)] {
+            shared.buffers.set(usize::MAX, limit);
+            let lent: Vec<Pipe> = std::iter::from_fn(|| pipes.take()).take(3).collect();
+            assert_eq!(lent.len(), 3);
+            lent.into_iter().for_each(|pipe| pipes.put(pipe));
+            assert_eq!(pipes.spare.borrow().len(), kept, "of {limit}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_that_holds_bytes_is_not_kept() {
+        let shared = Arc::new(Shared::default());
+        shared.buffers.set(usize::MAX, 5);
+        let pipes = Pipes::new(&shared);
+        let mut slot = None;
+        let pipe = pipes.lend(&mut slot).expect("there are few");
+        pipe.held = 1;
+        pipes.put(slot.expect("it was lent"));
+        assert!(pipes.spare.borrow().is_empty());
     }
 }

@@ -121,13 +121,11 @@ fn default_max_memory() -> u64 {
 }
 
 impl ServerSettings {
-    /// The temporary files that these settings allow; none with `temp-buffer-threshold: OFF`.
+    /// Bytes that temporary files may have together: none with `temp-buffer-threshold: OFF`.
     #[must_use]
-    pub fn temp_files(&self) -> TempFiles {
-        let limit = self
-            .temp_buffer_threshold
-            .map(|_| self.temp_buffer_max_total);
-        TempFiles::new(self.temp_buffer_path.clone(), limit.unwrap_or(0))
+    pub fn temp_buffer_limit(&self) -> u64 {
+        let limit = self.temp_buffer_threshold;
+        limit.map_or(0, |_| self.temp_buffer_max_total)
     }
 
     /// Value of the `server` response field; `None`: not sent.
