@@ -16,11 +16,13 @@ mod http2_client;
 mod http2_messages;
 mod http2_output;
 mod http2_server;
+mod http3_client;
 mod http3_server;
 mod path;
 mod proxied;
 mod proxy_requests;
 mod proxy_responses;
+mod qpack;
 mod quic;
 mod range;
 mod request_head;
@@ -39,10 +41,12 @@ pub use configuration::configuration;
 pub use hpack::{hpack_decode, hpack_round_trip};
 pub use http2_client::http2_client;
 pub use http2_server::http2_server;
+pub use http3_client::http3_client;
 pub use http3_server::http3_server;
 pub use path::path;
 pub use proxy_requests::proxy_requests;
 pub use proxy_responses::proxy_responses;
+pub use qpack::{qpack_decode, qpack_round_trip};
 pub use quic::quic_datagrams;
 pub use range::range;
 pub use request_head::request_head;
@@ -66,10 +70,13 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("hpack_round_trip", hpack_round_trip),
     ("http2_client", http2_client),
     ("http2_server", http2_server),
+    ("http3_client", http3_client),
     ("http3_server", http3_server),
     ("path", path),
     ("proxy_requests", proxy_requests),
     ("proxy_responses", proxy_responses),
+    ("qpack_decode", qpack_decode),
+    ("qpack_round_trip", qpack_round_trip),
     ("quic_datagrams", quic_datagrams),
     ("range", range),
     ("request_head", request_head),

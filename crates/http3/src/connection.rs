@@ -561,7 +561,8 @@ fn accept(
     };
     match kind {
         FrameType::DATA if stage == Stage::Content => Ok(Disposition::Content),
-        FrameType::HEADERS if stage != Stage::Trailers && !is_tunnel => {
+        // Until the response is there it may still refuse the tunnel, with a head like any other.
+        FrameType::HEADERS if stage == Stage::Head || (stage == Stage::Content && !is_tunnel) => {
             if len > MAX_PAYLOAD {
                 return Err(StreamError::SectionTooLong.into());
             }

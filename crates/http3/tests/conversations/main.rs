@@ -3,6 +3,7 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod client;
 mod control;
 mod errors;
 mod limits;

@@ -1,6 +1,7 @@
 //! What the tests of this crate share.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod client;
 pub(crate) mod server;
 
 use h2o_testkit::http3::{Frame, encode, kind, varint};
