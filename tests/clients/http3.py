@@ -65,7 +65,6 @@ class Client(QuicConnectionProtocol):
                 answer.content += found.data
                 answer.has_ended |= found.stream_ended
         self.news.set()
-        super().quic_event_received(event)
 
     async def until(self, is_there):
         async def wait():
@@ -147,6 +146,55 @@ async def uploads():
         contents = [os.urandom(50_000) for _ in range(8)]
         for stream, content in [(client.ask("/echo", "POST", content=content), content) for content in contents]:
             await client.expect(stream, 200, content)
+
+
+async def alternatives():
+    """Responses say that the site has HTTP/3, once; a path that says something else is left alone."""
+    async with connected() as client:
+        for path, want in (("/hello.txt", f'h3=":{PORT}"; ma=86400'), ("/other/hello.txt", "clear"), ("/without/hello.txt", None)):
+            answer = await client.answer(client.ask(path))
+            found = [value.decode() for name, value in answer.heads[0] if name == b"alt-svc"]
+            assert found == ([want] if want else []), (path, found)
+
+
+async def tunnels():
+    """CONNECT and extended CONNECT carry bytes both ways, until either side ends."""
+    async with connected() as client:
+        host, upgrade = sys.argv[3].split(",")
+        plain = client._quic.get_next_available_stream_id()
+        client.answers[plain] = Answer()
+        client.h3.send_headers(plain, [(b":method", b"CONNECT"), (b":authority", host.encode())])
+        client.transmit()
+        await client.until(lambda: client.answers[plain].heads)
+        assert client.answers[plain].status == "200", client.answers[plain].heads
+        for n in range(1, 6):
+            client.h3.send_data(plain, b"x" * 1000, False)
+            client.transmit()
+            await client.until(lambda: len(client.answers[plain].content) == 1000 * n)
+        client.h3.send_data(plain, b"", True)
+        client.transmit()
+        answer = await client.expect(plain, 200, b"x" * 5000)
+        assert answer.has_ended
+        socket = client._quic.get_next_available_stream_id()
+        client.answers[socket] = Answer()
+        head = [
+            (b":method", b"CONNECT"),
+            (b":protocol", b"websocket"),
+            (b":scheme", b"https"),
+            (b":authority", f"localhost:{PORT}".encode()),
+            (b":path", upgrade.encode()),
+            (b"sec-websocket-version", b"13"),
+        ]
+        client.h3.send_headers(socket, head)
+        client.transmit()
+        await client.until(lambda: client.answers[socket].heads)
+        assert client.answers[socket].status == "200", client.answers[socket].heads
+        client.h3.send_data(socket, b"hello", False)
+        client.transmit()
+        await client.until(lambda: client.answers[socket].content)
+        client.h3.send_data(socket, b"", True)
+        client.transmit()
+        await client.expect(socket, 200, b"hello")
 
 
 async def resumption():

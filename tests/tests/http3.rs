@@ -1,6 +1,6 @@
 //! HTTP/3, by a client on another's stack (aioquic).
 
-use h2o_tests::{Folder, Server, Setup, certs, run, tool};
+use h2o_tests::{Backend, Folder, Server, Setup, Talk, certs, curl, run, tool};
 
 fn start() -> Server {
     start_with("", "")
@@ -8,6 +8,11 @@ fn start() -> Server {
 
 /// With settings of the global level, and attributes of the QUIC listener.
 fn start_with(settings: &str, attributes: &str) -> Server {
+    start_with_paths(settings, attributes, "")
+}
+
+/// As [`start_with`], with paths besides.
+fn start_with_paths(settings: &str, attributes: &str, paths: &str) -> Server {
     let large: String = (0..50_000).map(|n| format!("{n:07x} ")).collect();
     let folder = Folder::new();
     certs::self_signed(&folder, "site", certs::Key::EcPkcs8, "localhost");
@@ -25,7 +30,9 @@ listen:
   {attributes}
 hosts:
   default:
-    paths: {{ /: {{ file.dir: @DIR@/www }} }}
+    paths:
+      /: {{ proxy.connect: [ '+127.0.0.1' ], file.dir: @DIR@/www }}
+{paths}
 access-log: {{ path: @DIR@/access_log, format: '%m %U %H %s %b id=%{{http3.stream-id}}x v=%{{http3.quic-version}}x %{{ssl.protocol-version}}x %{{ssl.negotiated-protocol}}x' }}
 "
     );
@@ -101,4 +108,70 @@ fn nothing_under_way_is_lost_at_the_end() {
 #[test]
 fn clients_show_their_address_where_retry_is_on() {
     talk(&start_with("", "quic: { retry: ON }"), "retry", None);
+}
+
+#[test]
+fn responses_of_every_version_tell_of_http3_and_headers_can_replace_that() {
+    let paths = "
+      /other: { file.dir: @DIR@/www, header.set: 'alt-svc: clear' }
+      /without: { file.dir: @DIR@/www, header.unset: alt-svc }";
+    let server = start_with_paths("", "", paths);
+    talk(&server, "alternatives", None);
+    let (port, certificate) = (server.port(), server.folder.name_of("site.crt"));
+    for version in ["--http1.1", "--http2"] {
+        let url = format!("https://localhost:{port}/hello.txt");
+        let response = curl(&[version, "--cacert", &certificate, &url]);
+        let want = format!("h3=\":{port}\"; ma=86400");
+        assert_eq!(response.field("alt-svc"), Some(&*want), "{version}");
+    }
+}
+
+/// Sends the content of requests back, and what comes through a WebSocket.
+fn echo(talk: &mut Talk) {
+    while let Some(request) = talk.read_head() {
+        if request.field("upgrade").is_some() {
+            talk.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+            while let Some(bytes) = talk.read_some() {
+                talk.send(bytes);
+            }
+            return;
+        }
+        let content = match request.field("content-length") {
+            Some(len) => talk.read_exactly(len.parse().expect("it is a number")),
+            None => talk.read_chunks(),
+        };
+        let content = content.unwrap_or_default();
+        talk.send(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
+            content.len()
+        ));
+        talk.send(content);
+    }
+}
+
+fn start_before(backend: &Backend) -> Server {
+    let paths = format!(
+        "
+      /echo: {{ proxy.reverse.url: {url}, proxy.tunnel: ON }}",
+        url = backend.url("/")
+    );
+    start_with_paths("", "", &paths)
+}
+
+#[test]
+fn uploads_reach_backends_whole() {
+    let backend = Backend::start(echo);
+    talk(&start_before(&backend), "uploads", None);
+}
+
+#[test]
+fn tunnels_carry_bytes_both_ways_until_they_end() {
+    let backend = Backend::start(echo);
+    let plain = Backend::start(|talk| {
+        while let Some(bytes) = talk.read_some() {
+            talk.send(bytes);
+        }
+    });
+    let argument = format!("127.0.0.1:{},/echo", plain.port());
+    talk(&start_before(&backend), "tunnels", Some(&argument));
 }

@@ -138,6 +138,8 @@ pub struct Host {
     /// The `client-ca-file` that clients of this host need, for each listener; `None` where no certificate is required.
     /// Empty if no listener requires one.
     pub client_authorities: Box<[(Endpoint, Option<Arc<str>>)]>,
+    /// The `alt-svc` header that tells clients of the host's QUIC listener (RFC 7838 §3), if it has one.
+    pub alt_svc: Option<Box<[u8]>>,
     /// Its paths, longest first, equal lengths in file order. The last entry is for requests that match no path.
     pub paths: Vec<PathRoute>,
 }

@@ -1,9 +1,9 @@
 //! The quick start: without any configuration the server serves the current directory, in clear text on port 8080 and with
-//! TLS on 8443, with a certificate made here and with directory listings.
+//! TLS and QUIC (HTTP/3) on 8443, with a certificate made here and with directory listings.
 
 use std::fs;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
         |_| String::new(),
         |(certificate, key)| {
             let (certificate, key) = (quoted(certificate), quoted(key));
-            format!("listen:\n  port: {https}\n  ssl: {{ certificate-file: {certificate}, key-file: {key} }}\n")
+            format!("listen: &tls\n  port: {https}\n  ssl: {{ certificate-file: {certificate}, key-file: {key} }}\nlisten:\n  <<: *tls\n  type: quic\n")
         },
     );
     let config = format!(
@@ -117,7 +117,15 @@ fn free_port(first: u16) -> Result<u16, Failure> {
             .as_ref()
             .is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
         drop(v6);
-        !v6_taken && TcpListener::bind(("0.0.0.0", port)).is_ok()
+        // HTTP/3 has the UDP port of the same number.
+        let udp_taken = |address: &str| {
+            let socket = UdpSocket::bind((address, port));
+            socket.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+        };
+        !v6_taken
+            && TcpListener::bind(("0.0.0.0", port)).is_ok()
+            && !udp_taken("::")
+            && !udp_taken("0.0.0.0")
     };
     (first..first + PORTS)
         .find(|port| is_free(*port))

@@ -54,6 +54,8 @@ pub(super) fn config(
             Controller::Auto | Controller::Model => CongestionControl::Model,
         },
         initial_window_packets: settings.initial_window,
+        is_paced: settings.pacing,
+        respects_underuse: settings.respect_app_limited,
         gso: http3.segmentation_offload,
         ack_threshold: ack_threshold(http3.ack_frequency, settings.initial_window),
         ..TransportSettings::default()

@@ -49,6 +49,9 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
         if let (Outcome::Done(mut response), _) = outcome {
             // The path has no filters and nothing was redirected: skip the general way.
             if is_final(exchange, &response) {
+                if !exchange.request.is_tunnel_opened_by(response.status) {
+                    tell_of_quic(exchange, &mut response);
+                }
                 error_page::dress(exchange, &mut response);
                 exchange.sent.first_status.get_or_insert(response.status);
                 return Progress::Response(response);
@@ -59,6 +62,16 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
         }
     };
     run_to_response(context, exchange, outcome, Vec::new())
+}
+
+/// Adds the `alt-svc` header of a host that has a QUIC listener, unless the response has one of its own.
+#[inline]
+fn tell_of_quic(exchange: &Exchange, response: &mut Response) {
+    if let Some(alt_svc) = &exchange.site.host(exchange.route).alt_svc
+        && response.headers.get(Known::AltSvc).is_none()
+    {
+        response.headers.push(Known::AltSvc, alt_svc);
+    }
 }
 
 /// Whether [`run_to_response`] and [`filter`] would do nothing with the response except note its status.
@@ -275,6 +288,8 @@ fn filter(
     if exchange.request.is_tunnel_opened_by(response.status) {
         return Ok(response);
     }
+    // Ahead of the filters, so that `header.*` can replace it.
+    tell_of_quic(exchange, &mut response);
     if response.links != LinkHeaderUse::Plain
         && let Err(answer) = fenced(context, || push::collect(exchange, &mut response))
     {

@@ -97,6 +97,7 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
     paths.sort_by_key(|path| std::cmp::Reverse(path.path.len()));
     paths.push(scope.build_path(""));
     Ok(Host {
+        alt_svc: None,
         authority: name.to_authority().into(),
         name,
         strict: scope.settings.get::<StrictMatch>().0,

@@ -15,6 +15,9 @@ use crate::site::quic;
 use crate::site::quic_settings::QuicSettings;
 use h2o_tls::TlsSettings;
 
+/// How long clients may remember a QUIC listener, in seconds: a day, which is what RFC 7838 §3.1 has them assume.
+const ALT_SVC_SECS: u32 = 86_400;
+
 /// The listeners of a configuration, in order of their first mention.
 #[derive(Clone, Default)]
 pub(crate) struct Listeners(pub(crate) Vec<Listener>);
@@ -670,6 +673,22 @@ pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) 
     for (host, authorities) in hosts.iter_mut().zip(of_hosts) {
         if authorities.iter().any(|(_, authority)| authority.is_some()) {
             host.client_authorities = authorities.into();
+        }
+    }
+}
+
+/// Notes for each host the `alt-svc` header that tells clients of its QUIC listener: the first one, if it has several.
+pub(crate) fn set_alternative_services(hosts: &mut [Host], listeners: &Listeners) {
+    for listener in &listeners.0 {
+        let Some(port) = listener.port().filter(|_| listener.quic.is_some()) else {
+            continue;
+        };
+        for &host in listener.hosts.iter().flatten() {
+            hosts[host as usize].alt_svc.get_or_insert_with(|| {
+                format!("h3=\":{port}\"; ma={ALT_SVC_SECS}")
+                    .into_bytes()
+                    .into()
+            });
         }
     }
 }

@@ -9,7 +9,7 @@ use h2o_tls::ResumptionSettings;
 
 use crate::site::certificates::list_certificates;
 use crate::site::hosts::HostKeys;
-use crate::site::listen::{Listeners, set_client_authorities};
+use crate::site::listen::{Listeners, set_alternative_services, set_client_authorities};
 use crate::site::reachability::unreachable_hosts;
 use crate::site::settings::ServerSettings;
 
@@ -99,6 +99,7 @@ pub fn load_with(
         .edit::<Certificates>()
         .set(list_certificates(listeners.0.iter(), &scope.hosts));
     set_client_authorities(&mut scope.hosts, &listeners);
+    set_alternative_services(&mut scope.hosts, &listeners);
     *scope.shared.edit() = listeners;
     let site = Site {
         reroute_limits: *scope.settings.get(),

@@ -10,10 +10,8 @@ use crate::site::quic_settings::{Controller, QuicSettings};
 const MIN_UDP_PAYLOAD: u64 = 1200;
 
 /// Attributes that only their defaults are supported of.
-const NOT_OBEYED: [(&str, &str); 8] = [
+const NOT_OBEYED: [(&str, &str); 6] = [
     ("ecn", "ON"),
-    ("pacing", "ON"),
-    ("respect-app-limited", "ON"),
     ("jumpstart-default", "0"),
     ("jumpstart-max", "0"),
     ("non-resume-jumpstart-ratio", "ON"),
@@ -103,13 +101,13 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "pacing",
         "ON|OFF|0..255",
         "ON",
-        "Spreads packets over the round trip. Values other than `ON` are warned of, and ignored.",
+        "Spreads packets over the round trip. A number is rounded to `ON` or `OFF`, with a warning.",
     ),
     attribute(
         "respect-app-limited",
         "ON|OFF|0..255",
         "ON",
-        "The congestion window does not grow while it is not used up. Values other than `ON` are warned of, and ignored.",
+        "Keeps the congestion window from growing while it is not used up. A number is rounded to `ON` or `OFF`, with a warning.",
     ),
     attribute(
         "jumpstart-default",
@@ -213,6 +211,9 @@ pub(crate) fn parse(
     };
     table("qpack-encoder-table-capacity", &mut settings.encoder_table)?;
     table("qpack-decoder-table-capacity", &mut settings.decoder_table)?;
+    settings.pacing = switch(scope, command, "pacing", get("pacing"))?;
+    let name = "respect-app-limited";
+    settings.respect_app_limited = switch(scope, command, name, get(name))?;
     for (name, default) in NOT_OBEYED {
         if let Some(node) = get(name)
             && !node.scalar()?.eq_ignore_ascii_case(default)
@@ -229,6 +230,28 @@ pub(crate) fn parse(
     Ok(settings)
 }
 
+/// Reads an attribute that turns a feature on or off, for all connections. H2O compatibility: H2O has numbers for some of them.
+fn switch(
+    scope: &mut Scope,
+    command: &Command<'_>,
+    name: &str,
+    node: Option<&Node>,
+) -> Result<bool, Error> {
+    let Some(node) = node else { return Ok(true) };
+    let connections = ratio(node)?;
+    let is_on = connections >= 128;
+    if !matches!(connections, 0 | 255) {
+        let word = if is_on { "ON" } else { "OFF" };
+        warn(
+            scope,
+            command,
+            node,
+            &format!("`{name}` is the same for all connections: `{word}` is used"),
+        );
+    }
+    Ok(is_on)
+}
+
 /// Refuses what H2O refuses.
 fn check(name: &str, node: &Node) -> Result<(), Error> {
     if matches!(name, "jumpstart-default" | "jumpstart-max") {
@@ -236,16 +259,21 @@ fn check(name: &str, node: &Node) -> Result<(), Error> {
             .integer::<u32>("%u", 0..=u64::from(u32::MAX))
             .map(|_| ());
     }
+    ratio(node).map(|_| ())
+}
+
+/// On how many of 255 connections a feature is on.
+fn ratio(node: &Node) -> Result<u8, Error> {
     let text = node.scalar()?;
-    let is_ratio = ["ON", "OFF"]
-        .iter()
-        .any(|word| text.eq_ignore_ascii_case(word))
-        || text.parse::<u8>().is_ok();
-    if is_ratio {
-        return Ok(());
+    if text.eq_ignore_ascii_case("ON") {
+        return Ok(255);
     }
-    Err(node
-        .error("argument must be `ON`, `OFF`, or an integer between 0 (never) and 255 (always)"))
+    if text.eq_ignore_ascii_case("OFF") {
+        return Ok(0);
+    }
+    text.parse().map_err(|_| {
+        node.error("argument must be `ON`, `OFF`, or an integer between 0 (never) and 255 (always)")
+    })
 }
 
 fn controller(node: &Node) -> Result<Controller, Error> {

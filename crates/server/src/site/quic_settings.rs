@@ -56,6 +56,10 @@ pub struct QuicSettings {
     pub encoder_table: u32,
     /// `qpack-decoder-table-capacity`, bytes.
     pub decoder_table: u32,
+    /// `pacing`.
+    pub pacing: bool,
+    /// `respect-app-limited`.
+    pub respect_app_limited: bool,
     /// `cc`.
     pub controller: Controller,
     /// `initcwnd`: packets of the first window.
@@ -74,6 +78,8 @@ impl Default for QuicSettings {
             max_handshake_packets: 1000,
             encoder_table: 16_384,
             decoder_table: 16_384,
+            pacing: true,
+            respect_app_limited: true,
             controller: Controller::Auto,
             initial_window: 32,
         }
