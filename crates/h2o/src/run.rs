@@ -10,7 +10,7 @@ use nix::unistd::User;
 use signal_hook::iterator::Signals;
 
 use crate::pid_file::PidFile;
-use crate::supervise::{End, Event, Events, RunningServer, obey};
+use crate::supervise::{End, Event, Events, RunningServer, handle_events};
 use crate::{Failure, error_log, print_out, privileges};
 
 /// `-m test`: checks everything except opening listeners and logs. `is_strict`: warnings are failures.
@@ -159,7 +159,7 @@ fn serve_until_ended(
         error_log,
     };
     let limit = loaded.settings().shutdown_timeout;
-    match obey(events, &control, server.workers(), limit) {
+    match handle_events(events, &control, server.workers(), limit) {
         End::Drained => server.join(),
         End::Abandoned => server.abandon(),
         End::WorkerDied => {

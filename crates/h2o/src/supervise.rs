@@ -65,14 +65,14 @@ impl Events {
     }
 }
 
-/// Actions of [`obey`] on the server; its test implements them.
+/// Actions of [`handle_events`] on the server; its test implements them.
 pub(crate) trait Control {
     /// Begins the graceful shutdown.
     fn shut_down(&self);
     /// Closes the remaining connections.
     fn close_connections(&self);
     /// HUP and USR1: reopens logs and loads changed certificates.
-    fn open_anew(&self, signal: &str);
+    fn reopen(&self, signal: &str);
 }
 
 /// How the server ended.
@@ -87,7 +87,7 @@ pub(crate) enum End {
 }
 
 /// Handles events until the `workers` have ended. `limit` is `shutdown-timeout`.
-pub(crate) fn obey(
+pub(crate) fn handle_events(
     events: &Events,
     control: &impl Control,
     workers: usize,
@@ -128,8 +128,8 @@ pub(crate) fn obey(
                 report!(notice, "received SIGQUIT, closing all connections");
                 phase = phase.close(control);
             }
-            Ok(Event::Signal(SIGHUP)) => control.open_anew("SIGHUP"),
-            Ok(Event::Signal(SIGUSR1)) => control.open_anew("SIGUSR1"),
+            Ok(Event::Signal(SIGHUP)) => control.reopen("SIGHUP"),
+            Ok(Event::Signal(SIGUSR1)) => control.reopen("SIGUSR1"),
             Ok(Event::Signal(SIGUSR2)) => report!(notice, "received SIGUSR2, which has no effect"),
             // No other signals are caught.
             Ok(Event::Signal(_)) => {}
@@ -179,7 +179,7 @@ impl Phase {
     }
 }
 
-/// The running server as [`obey`] sees it.
+/// The running server as [`handle_events`] sees it.
 pub(crate) struct RunningServer<'a> {
     pub(crate) server: &'a Server,
     pub(crate) loaded: &'a LoadedConfig,
@@ -196,7 +196,7 @@ impl Control for RunningServer<'_> {
         self.server.close_connections();
     }
 
-    fn open_anew(&self, signal: &str) {
+    fn reopen(&self, signal: &str) {
         // The message is the last line of the old file.
         report!(
             notice,
@@ -260,7 +260,7 @@ mod tests {
             self.0.borrow_mut().push("close");
         }
 
-        fn open_anew(&self, _signal: &str) {
+        fn reopen(&self, _signal: &str) {
             self.0.borrow_mut().push("open");
         }
     }
@@ -272,7 +272,7 @@ mod tests {
             sender.send(event).unwrap();
         }
         let control = Recorder::default();
-        let end = obey(&Events { sender, receiver }, &control, 2, limit);
+        let end = handle_events(&Events { sender, receiver }, &control, 2, limit);
         (control.0.into_inner(), end)
     }
 

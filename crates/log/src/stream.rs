@@ -141,7 +141,7 @@ impl Stream {
         if let Some(child) = state.child.take() {
             let shared = Arc::clone(&self.shared);
             let watcher = thread::Builder::new().name("h2o-log-command".to_owned());
-            watcher.spawn(move || shared.keep_running(child))?;
+            watcher.spawn(move || shared.supervise_command(child))?;
             state.is_watched = true;
         }
         Ok(())
@@ -319,7 +319,7 @@ impl Shared {
                 }
                 Phase::Lost => {
                     drop(state);
-                    self.connect_again(&mut back_off);
+                    self.reconnect(&mut back_off);
                     continue;
                 }
                 Phase::Closing if state.backlog.is_empty() => state.close(),
@@ -385,7 +385,7 @@ impl Shared {
     }
 
     /// Waits for the back-off time and reconnects to the socket, unless the log is closed meanwhile.
-    fn connect_again(&self, back_off: &mut BackOff) {
+    fn reconnect(&self, back_off: &mut BackOff) {
         let Reader::Socket(path) = &self.reader else {
             return;
         };
@@ -420,7 +420,7 @@ impl Shared {
 
     /// Waits for the command and restarts it, until the log is closed. If the pipe is not empty then, one more command
     /// reads the rest.
-    fn keep_running(&self, mut command: RunningCommand) {
+    fn supervise_command(&self, mut command: RunningCommand) {
         let Reader::Command { text, input } = &self.reader else {
             return;
         };
@@ -429,11 +429,11 @@ impl Shared {
             let ended = command.wait();
             let is_open = self.lock().phase == Phase::Open;
             if is_open {
-                self.complain(&format!(
+                self.report_error(&format!(
                     "log command ended ({ended}), restarting it: {text}"
                 ));
             }
-            match self.start_again(text, input, &mut back_off) {
+            match self.restart_command(text, input, &mut back_off) {
                 Some(started) => command = started,
                 None => break,
             }
@@ -449,7 +449,7 @@ impl Shared {
 
     /// Starts the command after the back-off time, or at once if it is to read the rest of the pipe; `None` if there is
     /// nothing left to do.
-    fn start_again(
+    fn restart_command(
         &self,
         text: &str,
         input: &OwnedFd,
@@ -462,7 +462,7 @@ impl Shared {
             }
             match log_command(text, input) {
                 Ok(started) => return Some(started),
-                Err(error) => self.complain(&format!(
+                Err(error) => self.report_error(&format!(
                     "failed to restart the log command: {text}: {}",
                     reason(&error)
                 )),
@@ -474,7 +474,7 @@ impl Shared {
     }
 
     /// Reports a failure of this log. A failure of the error log is reported on the standard error of the start.
-    fn complain(&self, text: &str) {
+    fn report_error(&self, text: &str) {
         let is_error_log = self.lock().is_error_log;
         if is_error_log {
             report_at_start(text);

@@ -15,7 +15,7 @@ use crate::stream::Stream;
 use crate::{reason, report};
 
 /// Least time between two reports of failed writes to one file.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long the end of the process is delayed for lines that wait for their reader, and for log commands.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
@@ -136,7 +136,7 @@ impl Target {
         match self.sink.get() {
             Some(Sink::File(file)) => {
                 if let Err(error) = write_once(file, line) {
-                    self.complain(error, unix_time);
+                    self.report_write_failure(error, unix_time);
                 }
             }
             Some(Sink::Stream(stream)) => stream.write(line, unix_time),
@@ -145,10 +145,10 @@ impl Target {
     }
 
     #[cold]
-    fn complain(&self, error: rustix::io::Errno, unix_time: Duration) {
+    fn report_write_failure(&self, error: rustix::io::Errno, unix_time: Duration) {
         let last = self.complained.load(Relaxed);
         let now = unix_time.as_secs();
-        if now.saturating_sub(last) >= COMPLAINT_INTERVAL.as_secs()
+        if now.saturating_sub(last) >= REPORT_INTERVAL.as_secs()
             && self
                 .complained
                 .compare_exchange(last, now, Relaxed, Relaxed)

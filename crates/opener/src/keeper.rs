@@ -100,19 +100,19 @@ const DONE_SO: u8 = 1;
 const REFUSED: u8 = 0;
 
 /// Asks the keeper for a descriptor; `None` if there is no keeper, or it has ended.
-pub(crate) fn ask(
+pub(crate) fn request_descriptor(
     task: Task,
     name: &OsStr,
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Option<io::Result<OwnedFd>> {
-    let answer = order(task, name, descriptor)?;
+    let answer = request_task(task, name, descriptor)?;
     let descriptor =
         |found: Option<_>| found.ok_or_else(|| io::Error::other("the keeper sent no descriptor"));
     Some(answer.and_then(descriptor))
 }
 
 /// Has the keeper do a task; `None` if there is no keeper, or it has ended.
-pub(crate) fn order(
+pub(crate) fn request_task(
     task: Task,
     name: &OsStr,
     descriptor: Option<BorrowedFd<'_>>,
@@ -149,7 +149,7 @@ pub fn keep(socket: impl AsFd) -> io::Result<()> {
         let request = task.map(|task| (task, OsString::from_vec(message.text.to_vec())));
         let done = match request {
             Some(request) if allowed.contains(&request) => {
-                obey(request.0, &request.1, message.descriptor)
+                do_task(request.0, &request.1, message.descriptor)
             }
             Some(_) | None => Err(io::Error::other(
                 "it was not opened when the configuration was loaded",
@@ -166,7 +166,7 @@ pub fn keep(socket: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-fn obey(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<Option<OwnedFd>> {
+fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<Option<OwnedFd>> {
     let text = || {
         let text = name.to_str();
         text.ok_or_else(|| io::Error::other("it is not UTF-8"))

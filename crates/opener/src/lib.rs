@@ -19,7 +19,7 @@ use std::path::Path;
 pub use direct::RunningCommand;
 pub use keeper::{KEEPER_ARGUMENT, keep, start_keeper};
 
-use keeper::{Task, ask, order, remember};
+use keeper::{Task, remember, request_descriptor, request_task};
 
 /// Opens a regular file for appending, and creates it if need be.
 ///
@@ -27,7 +27,7 @@ use keeper::{Task, ask, order, remember};
 /// Those of opening it; also if it is no regular file, or a symbolic link that root does not follow.
 pub fn log_file(path: &str) -> io::Result<OwnedFd> {
     remember(Task::LogFile, path.as_ref());
-    ask(Task::LogFile, path.as_ref(), None).unwrap_or_else(|| direct::log_file(path))
+    request_descriptor(Task::LogFile, path.as_ref(), None).unwrap_or_else(|| direct::log_file(path))
 }
 
 /// Connects to a Unix socket, or opens a named pipe or a character device for appending. Reads and writes of the descriptor
@@ -37,7 +37,8 @@ pub fn log_file(path: &str) -> io::Result<OwnedFd> {
 /// Those of opening it; also if it is none of these, or a symbolic link that root does not follow.
 pub fn log_stream(path: &str) -> io::Result<OwnedFd> {
     remember(Task::LogStream, path.as_ref());
-    ask(Task::LogStream, path.as_ref(), None).unwrap_or_else(|| direct::log_stream(path))
+    request_descriptor(Task::LogStream, path.as_ref(), None)
+        .unwrap_or_else(|| direct::log_stream(path))
 }
 
 /// Runs a command by `/bin/sh -c`, with `input` as its standard input.
@@ -46,7 +47,7 @@ pub fn log_stream(path: &str) -> io::Result<OwnedFd> {
 /// Those of starting it.
 pub fn log_command(text: &str, input: &OwnedFd) -> io::Result<RunningCommand> {
     remember(Task::LogCommand, text.as_ref());
-    match ask(Task::LogCommand, text.as_ref(), Some(input.as_fd())) {
+    match request_descriptor(Task::LogCommand, text.as_ref(), Some(input.as_fd())) {
         Some(status) => Ok(RunningCommand::Kept(status?)),
         None => direct::spawn(text, input).map(RunningCommand::Child),
     }
@@ -67,7 +68,7 @@ pub fn pid_file(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Those of removing it.
 pub fn remove(path: &Path) -> io::Result<()> {
-    let removed = order(Task::Remove, path.as_os_str(), None);
+    let removed = request_task(Task::Remove, path.as_os_str(), None);
     removed.map_or_else(|| std::fs::remove_file(path), |removed| removed.map(drop))
 }
 
@@ -80,7 +81,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     match &read {
         Ok(_) => remember(Task::Read, path.as_os_str()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            if let Some(file) = ask(Task::Read, path.as_os_str(), None) {
+            if let Some(file) = request_descriptor(Task::Read, path.as_os_str(), None) {
                 let mut text = Vec::new();
                 io::Read::read_to_end(&mut File::from(file?), &mut text)?;
                 return Ok(text);

@@ -73,7 +73,7 @@ impl CacheEntry {
             return true;
         }
         let now = clock.now();
-        if watches.vouches(self.watch.get(), at, clock) {
+        if watches.has_no_event_since(self.watch.get(), at, clock) {
             self.checked.set((clock.turn(), at));
             return true;
         }

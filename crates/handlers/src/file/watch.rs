@@ -101,7 +101,12 @@ pub(super) struct Watches {
 impl Watches {
     /// Whether no event has occurred since the entry was checked at `checked`.
     #[inline]
-    pub(super) fn vouches(&mut self, watch: WatchState, checked: Instant, clock: &Clock) -> bool {
+    pub(super) fn has_no_event_since(
+        &mut self,
+        watch: WatchState,
+        checked: Instant,
+        clock: &Clock,
+    ) -> bool {
         let WatchState::Kept { layout, events } = watch else {
             return false;
         };
@@ -113,7 +118,7 @@ impl Watches {
         is_recent && layout == self.layout && events == self.events
     }
 
-    /// The state after a check in a turn, which follows [`Watches::vouches`], for an entry in the state `watch`.
+    /// The state after a check in a turn, which follows [`Watches::has_no_event_since`], for an entry in the state `watch`.
     pub(super) fn after_check(
         &mut self,
         watch: WatchState,

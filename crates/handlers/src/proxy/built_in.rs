@@ -11,7 +11,7 @@ use h2o_tls::TlsClientError;
 use h2o_upstream::{BackendHost, BackendUrl, Balancing, Upstream};
 use rustc_hash::FxHashMap;
 
-use super::handler::{LocalProxy, Proxy, hand_over};
+use super::handler::{LocalProxy, Proxy, forward_request};
 use super::response;
 use super::settings::ProxySettings;
 use super::target::PathMapping;
@@ -45,7 +45,7 @@ impl OtherServer {
     pub fn fetch(self, exchange: &mut Exchange) -> Outcome {
         let servers = exchange.worker.local::<OtherServers>();
         match servers.proxy(exchange, self.0) {
-            Ok(proxy) => hand_over(proxy, exchange, PathMapping::Whole),
+            Ok(proxy) => forward_request(proxy, exchange, PathMapping::Whole),
             Err(error) => {
                 exchange.note_error("core", &error.to_string());
                 Outcome::Done(response::bad_gateway(exchange, "internal error"))

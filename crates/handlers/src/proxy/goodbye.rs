@@ -19,7 +19,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(5);
 /// The frames of a backend over a WebSocket. When the server shuts down, the client gets a close frame after the current
 /// frame, and nothing more: no data may follow. The client answers with a close frame, which is forwarded to the backend
 /// and ends the connection.
-pub(super) struct UntilGoodbye {
+pub(super) struct GracefulWebSocket {
     worker: Rc<Worker>,
     frames: Box<dyn BodySource>,
     place: FramePosition,
@@ -38,7 +38,7 @@ enum GoodbyeState {
     LeftAlone,
 }
 
-impl UntilGoodbye {
+impl GracefulWebSocket {
     pub(super) fn new(worker: &Rc<Worker>, frames: Box<dyn BodySource>) -> Self {
         let shutdown = Arc::clone(&worker.shutdown);
         let state = if worker.shutting_down.get() {
@@ -84,7 +84,7 @@ impl UntilGoodbye {
     }
 }
 
-impl BodySource for UntilGoodbye {
+impl BodySource for GracefulWebSocket {
     fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -267,7 +267,7 @@ mod tests {
             let worker = Worker::new(0, Arc::default(), Arc::default());
             let pieces = backend.iter().map(|piece| Bytes::copy_from_slice(piece));
             let pieces = Pieces(pieces.filter(|piece| !piece.is_empty()).collect());
-            let mut source = UntilGoodbye::new(&worker, Box::new(pieces));
+            let mut source = GracefulWebSocket::new(&worker, Box::new(pieces));
             let mut all = Vec::new();
             if before == 0 {
                 worker.shut_down();

@@ -116,7 +116,7 @@ impl Handler for ProxyHandler {
             return Outcome::Done(*answer);
         }
         let proxies = exchange.worker.local::<Proxies>();
-        hand_over(proxies.of(self), exchange, PathMapping::Below)
+        forward_request(proxies.of(self), exchange, PathMapping::Below)
     }
 
     fn body_use(&self, _: &Exchange) -> BodyUse {
@@ -133,7 +133,7 @@ impl Handler for ProxyHandler {
 }
 
 /// Answers the request with the response of a backend.
-pub(super) fn hand_over(
+pub(super) fn forward_request(
     proxy: Rc<LocalProxy>,
     exchange: &mut Exchange,
     mapping: PathMapping,
@@ -237,7 +237,7 @@ async fn forward(
                 // H2O compatibility: H2O keeps the settings of the path.
                 let proxy = Rc::clone(&proxy);
                 order.successor = Some(Box::new(|exchange| {
-                    hand_over(proxy, exchange, PathMapping::Whole)
+                    forward_request(proxy, exchange, PathMapping::Whole)
                 }));
             }
             outcome

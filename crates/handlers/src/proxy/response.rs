@@ -10,7 +10,7 @@ use h2o_http::{Field, Headers, Known, Method, Name, Scheme, StatusCode};
 use h2o_upstream::{BackendUrl, Failure, FailureCause, Reply};
 
 use super::connection_options::{ConnectionOptions, TooManyOptions, names_fields};
-use super::goodbye::UntilGoodbye;
+use super::goodbye::GracefulWebSocket;
 use super::target::{self, MountedRequest, PathMapping};
 use super::tunnel_kind::TunnelKind;
 use super::websocket;
@@ -121,7 +121,7 @@ impl ResponseRules {
                 .upgrade()
                 .eq_ignore_ascii_case(b"websocket");
         if is_websocket && let Body::Stream(frames) = reply.body {
-            reply.body = Body::Stream(Box::new(UntilGoodbye::new(&exchange.worker, frames)));
+            reply.body = Body::Stream(Box::new(GracefulWebSocket::new(&exchange.worker, frames)));
         }
         Outcome::Done(Response {
             status: match wanted {

@@ -122,7 +122,7 @@ impl Names {
     }
 
     /// The properties of the file `name`, or of the target of a symbolic link, if it has one. `None` if the file is gone.
-    pub(super) fn look_at(&self, name: &CStr) -> Option<FileFacts> {
+    pub(super) fn facts_of(&self, name: &CStr) -> Option<FileFacts> {
         let stat = |flags| rustix::fs::statat(&self.directory, name, flags);
         match stat(AtFlags::empty()) {
             Ok(stat) => Some(FileFacts::new(&stat)),
@@ -139,7 +139,7 @@ impl Names {
             FileType::Directory => true,
             // The type of a link's target; also for file systems that do not report types.
             FileType::Symlink | FileType::Unknown => self
-                .look_at(entry.file_name())
+                .facts_of(entry.file_name())
                 .is_some_and(|facts| facts.kind == FileKind::Directory),
             _ => false,
         }
@@ -192,7 +192,7 @@ mod tests {
             let mut names = Names::new(opened.into(), Hidden::of(&["hidden*"]), budget);
             let mut found = Vec::new();
             while let Some(name) = names.next().unwrap() {
-                let facts = names.look_at(&name).unwrap();
+                let facts = names.facts_of(&name).unwrap();
                 if facts.kind == FileKind::File {
                     assert_eq!(facts.size, name.count_bytes() as u64);
                 }

@@ -86,7 +86,7 @@ impl PageWriter {
                 page::tail(&mut out);
                 return Ok(Piece::Last(out));
             };
-            page::entry(&name, self.names.look_at(&name), &mut out);
+            page::entry(&name, self.names.facts_of(&name), &mut out);
         }
         Ok(Piece::Next(out))
     }

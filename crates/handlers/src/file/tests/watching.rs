@@ -246,8 +246,8 @@ fn watches_are_limited_and_given_up_for_others() {
         let is_kept = |watch| matches!(watch, WatchState::Kept { .. });
         // The first one is used in another turn now.
         clock.begin_turn();
-        let is_vouched_for = watches.vouches(first, now, &clock);
-        (is_kept(watch), is_vouched_for)
+        let had_no_event = watches.has_no_event_since(first, now, &clock);
+        (is_kept(watch), had_no_event)
     };
     assert_eq!(watch(0, now), (true, true));
     let mut kept = 1;
