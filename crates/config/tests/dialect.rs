@@ -5,14 +5,14 @@ mod support;
 use h2o_config::{Memory, Source, load};
 use support::{load_files, shown};
 
-/// Each row is a file `f` and what becomes of it.
+/// Each row is a file `f` and its result.
 fn check(rows: &[(&str, &str)]) {
     for (text, want) in rows {
         assert_eq!(shown(&[("f", text)]), *want, "{text}");
     }
 }
 
-/// Each row is a list of files, the first including the others, and what becomes of it.
+/// Each row is a list of files, the first including the others, and its result.
 fn check_files(rows: &[(&[(&str, &str)], &str)]) {
     for (files, want) in rows {
         assert_eq!(shown(files), *want, "{files:?}");

@@ -1,4 +1,4 @@
-//! Running mappings of directives: levels, passes, and the errors every directive shares.
+//! Running mappings of directives: levels, passes, and the errors that all directives share.
 
 mod support;
 
@@ -164,7 +164,7 @@ fn malformed_mappings_are_nobodys_fault() {
             "hosts: {h: {path: {}}}",
             "[f:1] unknown command: path (column 13; did you mean `paths`?)",
         ),
-        // Only what may stand here is suggested.
+        // Only names that are allowed here are suggested.
         ("path: {}", "[f:1] unknown command: path (column 1)"),
     ];
     for (text, want) in cases {
@@ -207,7 +207,7 @@ fn misused_directives_are_named() {
 fn the_first_error_in_file_order_is_the_one_reported() {
     assert!(run("expires: x\nunheard-of: y").contains("value is bad"));
     assert!(run("unheard-of: y\nexpires: x").contains("unknown command"));
-    // Names are checked even where execution comes later.
+    // Names are checked before anything is executed.
     assert!(run("hosts: {h: {expires: x}}\nunheard-of: y").contains("unknown command"));
 }
 

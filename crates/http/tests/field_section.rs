@@ -1,5 +1,5 @@
-//! Field sections as HTTP/2 and HTTP/3 have them, by the calls that an engine makes: what becomes of the fields of requests,
-//! responses and trailers, and what is malformed.
+//! Field sections of HTTP/2 and HTTP/3, by the calls of an engine: the results of requests, responses and trailers, and
+//! malformed ones.
 
 use h2o_http::field_section::{
     DecodedField, FieldError, FieldName, Flaws, MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT,
@@ -21,7 +21,7 @@ fn decoded<'a>(name: &'a str, value: &'a str) -> DecodedField<'a> {
 
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
-/// What a section is refused for: a field, or the section as a whole.
+/// The error of a section: of a field, or of the section as a whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Malformed {
     Field(FieldError),
@@ -347,7 +347,7 @@ fn fields_and_their_text_are_limited() {
             assert!(head.headers.len() <= MAX_FIELDS as usize, "{count}");
         }
     }
-    // Text beyond the table and twice the bytes on the wire is that of a bomb.
+    // Text beyond the table and twice the bytes on the wire is an HPACK bomb.
     for (len, more, refused) in [
         (0, 0, false),
         (0, 1, true),

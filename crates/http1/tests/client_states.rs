@@ -1,4 +1,4 @@
-//! Every state of the client role with every event: what is reported and written, and what is true then.
+//! Every state of the client role with every event: reports, output, and properties afterwards.
 
 mod kit;
 
@@ -7,7 +7,7 @@ use h2o_http1::{ClientRequest, ClientSettings};
 use kit::client::{Conversation, Event, GET};
 
 type Act = fn(&mut Conversation);
-/// What it is, how a connection comes to it, and what each event leads to.
+/// Name of the state, how a connection gets into it, and the result of each event.
 type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
 const POST: ClientRequest<'static> = ClientRequest {

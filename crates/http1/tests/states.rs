@@ -1,5 +1,5 @@
-//! Walks every state of the server role with every event. What comes of each pair is written down in
-//! `data/states.txt`; a line there that is wrong is a bug of the engine or of the line.
+//! Walks every state of the server role with every event and compares the results with `data/states.txt`. A wrong line
+//! there is a bug of the engine or of the line.
 //!
 //! After a deliberate change, `UPDATE_STATES=1 cargo test -p h2o-http1 --test states` rewrites the file;
 //! the difference is part of the review.

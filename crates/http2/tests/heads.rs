@@ -1,4 +1,4 @@
-//! Response heads that are alike, whatever happens to the header table in between.
+//! Equal response heads, whatever happens to the header table in between.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 

@@ -1,4 +1,4 @@
-//! Pushes as the engine sees them, on a connection without a socket.
+//! Pushes of the engine, on a connection without a socket.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 

@@ -1,4 +1,4 @@
-//! The directives.
+//! The directives of tunnels, and their errors.
 
 use h2o_config::{Memory, Registry, load};
 use h2o_exchange::{Features, Scope};

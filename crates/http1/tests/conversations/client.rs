@@ -1,4 +1,4 @@
-//! The client role: what it sends, and what it makes of what a server sends.
+//! The client role: what it sends, and how it handles what a server sends.
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name};
 use h2o_http1::{

@@ -1,12 +1,12 @@
-//! What holds for any message: content arrives as it was sent, heads are read as they are written, and no value becomes a field
-//! or a message of its own.
+//! Properties of any message: content arrives as it was sent, heads are read as they were written, and no value becomes a
+//! field or a message.
 
 use h2o_http::{Headers, Name};
 use h2o_http1::Next;
 
 use crate::kit::server::{Conversation, Event};
 
-/// Letters of which random names and values are made.
+/// Letters of random names and values.
 const TOKEN: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCXYZ0123456789!#$%&'*+-.^_`|~";
 const TEXT: &[u8] = b"abc XYZ 019 \t,;=\"()[]{}<>?/\\@:\x80\xff";
 
@@ -93,7 +93,7 @@ fn fields_are_read_as_they_were_sent() {
         let mut input = b"GET /path?query HTTP/1.1\r\nHost: h\r\n".to_vec();
         for _ in 0..random.usize(..20) {
             let len = random.usize(1..20);
-            // No name of a field that means something to the engine.
+            // Only names that the engine does not interpret.
             let name = [b"X-", &some(&mut random, TOKEN, len)[..]].concat();
             let len = random.usize(..60);
             let value = some(&mut random, TEXT, len);
@@ -121,8 +121,8 @@ fn fields_are_read_as_they_were_sent() {
     }
 }
 
-/// Whether the head is one that RFC 9112 allows, or one of the few things that we let pass: said by a reader that knows nothing of
-/// the engine, and only what it must know.
+/// Whether RFC 9112 allows the head, or it has one of the few flaws that we tolerate. An independent reader, as simple as
+/// possible.
 fn is_sound(head: &[u8]) -> bool {
     let is_token = |text: &[u8]| {
         !text.is_empty()
@@ -167,7 +167,7 @@ fn a_damaged_head_is_refused_unless_it_is_sound_all_the_same() {
         for byte in 0..=255_u8 {
             let mut damaged = head.to_vec();
             damaged[at] = byte;
-            // A line feed in the middle can end the head: what is behind it is another message.
+            // A line feed in the middle can end the head: the rest is another message.
             if damaged.windows(4).position(|four| four == b"\r\n\r\n") != Some(head.len() - 4)
                 || damaged.windows(2).any(|two| two == b"\n\n")
                 || damaged.windows(3).any(|three| three == b"\n\r\n") && at > 0 && byte == b'\n'
@@ -186,7 +186,7 @@ fn a_damaged_head_is_refused_unless_it_is_sound_all_the_same() {
             }
         }
     }
-    // Most bytes of a target or a value may be others.
+    // Most bytes of a target or a value may be replaced.
     assert!(accepted > 5_000, "{accepted} heads");
 }
 

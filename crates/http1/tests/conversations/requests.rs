@@ -1,4 +1,4 @@
-//! What the server role makes of what a client sends.
+//! How the server role handles what a client sends.
 
 use h2o_http1::{FieldError, Next, PeerError, Settings};
 

@@ -1,4 +1,4 @@
-//! What the server role sends, and what becomes of the connection.
+//! What the server role sends, and how the connection continues.
 
 use h2o_http::{Headers, Known, StatusCode, TimeLimit};
 use h2o_http1::{BodyMode, ChunkError, Next, PeerError};

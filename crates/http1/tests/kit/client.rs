@@ -41,7 +41,7 @@ pub(crate) fn data(text: &str) -> Event {
     Event::Data(text.as_bytes().to_vec())
 }
 
-/// `GET /` without fields; tests change what they are about.
+/// `GET /` without fields; each test changes the part that it is about.
 pub(crate) const GET: ClientRequest<'static> = ClientRequest {
     method: &Method::Get,
     target: b"/",
@@ -103,7 +103,7 @@ impl Conversation {
             Err(error) => (0, Some(Event::Error(error))),
         };
         self.input.drain(..taken);
-        // Bytes left over after a response are not looked at before the next request.
+        // Bytes after a response are not read before the next request.
         let progress = (taken > 0 || event.is_some()) && !self.connection.is_response_done();
         match (event, self.events.last_mut()) {
             (Some(Event::Data(more)), Some(Event::Data(data))) => data.extend(more),

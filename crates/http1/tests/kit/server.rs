@@ -168,7 +168,7 @@ impl Conversation {
         next
     }
 
-    /// Time passes; gives the limit that passed, if one did. The engine is called when it asked to be.
+    /// Time passes. Returns the limit that passed, if any. The engine is called when it asked for it.
     pub(crate) fn wait(&mut self, time: Duration) -> Option<TimeLimit> {
         let until = self.now + time;
         while let Some(at) = self.connection.next_timeout() {

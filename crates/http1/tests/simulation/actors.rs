@@ -1,4 +1,4 @@
-//! The two ends of a connection: what a program does with either role.
+//! The two ends of a connection: programs that use either role.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +25,7 @@ pub(crate) struct Client<'p> {
     is_over: bool,
 }
 
-/// How far the client is with one exchange.
+/// Progress of the client in one exchange.
 #[derive(Default)]
 struct Asked {
     sent: usize,
@@ -51,12 +51,12 @@ impl<'p> Client<'p> {
         }
     }
 
-    /// True once nothing more happens on this connection.
+    /// Whether nothing more happens on this connection.
     pub(crate) const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The exchange to go on with on another connection. One that failed is not tried again.
+    /// The exchange to continue with on another connection. A failed one is not retried.
     pub(crate) const fn next_exchange(&self) -> usize {
         self.at
     }
@@ -91,7 +91,7 @@ impl<'p> Client<'p> {
                     ..Asked::default()
                 });
             }
-            // Who waits for 100 too long sends without (RFC 9110 §10.1.1).
+            // A client that has waited for 100 too long sends its content anyway (RFC 9110 §10.1.1).
             Some(asked) if !asked.may_send => asked.may_send = random.once_in(50),
             Some(asked) if !asked.is_sent => {
                 let left = &request.content[asked.sent..];
@@ -175,7 +175,7 @@ impl<'p> Client<'p> {
         }
         match &self.progress {
             Some(asked) if !asked.is_answered => {
-                // Only a cut or an early end of the server's leads here, and the engine knows.
+                // Only a cut or an aborted response leads here, and the engine knows.
                 assert!(
                     self.engine.on_closed().is_err(),
                     "a truncated response passed for complete"
@@ -192,7 +192,7 @@ impl<'p> Client<'p> {
         }
     }
 
-    /// Goes on to the next exchange once this one is complete in both directions.
+    /// Moves to the next exchange once this one is complete in both directions.
     fn move_on(&mut self) {
         let is_answered = self
             .progress
@@ -231,7 +231,7 @@ pub(crate) struct Server<'p> {
     is_closed: bool,
 }
 
-/// How far the server is with one exchange.
+/// Progress of the server in one exchange.
 #[derive(Default)]
 struct Answering {
     content: Vec<u8>,

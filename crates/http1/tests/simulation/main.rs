@@ -1,8 +1,8 @@
 //! Our client role against our server role, over a link that splits, delays and cuts at every byte.
 //!
-//! Each seed makes a plan of requests and responses and a schedule of who acts when. Whatever the schedule,
-//! both sides must see what was planned, or, if the link was cut or the server gave up, know that they did
-//! not. A failure prints its seed; `SEED=n cargo test -p h2o-http1 --test simulation` runs that one alone.
+//! Each seed makes a plan of requests and responses and a schedule of actions. Whatever the schedule, both sides must see
+//! what was planned, or, if the link was cut or the server aborted, know that they did not. A failure prints its seed;
+//! `SEED=n cargo test -p h2o-http1 --test simulation` runs that one alone.
 
 mod actors;
 mod plan;
@@ -24,7 +24,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// Moves some bytes, as the link pleases.
+    /// Moves a random number of bytes.
     fn deliver(&mut self, to: &mut Vec<u8>, random: &mut Random, most: usize) {
         let most = most.min(self.bytes.len());
         if most > 0 {
@@ -125,7 +125,7 @@ fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
     let Some((completed, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
-    // The schedule is neither so gentle nor so harsh that one of the two is never seen.
+    // The schedule is neither too gentle nor too harsh: both results occur.
     assert!(completed > planned / 2, "{completed} of {planned}");
     assert!(completed < planned * 9 / 10, "{completed} of {planned}");
 }

@@ -1,4 +1,4 @@
-//! What the two sides are to exchange.
+//! The planned exchanges.
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name, StatusCode};
 use h2o_testkit::Random;
@@ -33,11 +33,11 @@ pub(crate) struct Response {
     pub(crate) has_trailers: bool,
     /// The response starts before the body of the request is read.
     pub(crate) is_early: bool,
-    /// The server gives up after that many bytes of content.
+    /// The server aborts after this many bytes of content.
     pub(crate) aborted_at: Option<usize>,
 }
 
-/// Names a field may have; the engine frames by others.
+/// Names of fields; the engine uses others for framing.
 const NAMES: &[&str] = &[
     "accept",
     "cookie",
@@ -117,7 +117,7 @@ impl Response {
             headers: headers(random),
             interims: random.pick(&[0, 0, 0, 1, 3]),
             is_length_known: has_length,
-            // All of a known length was sent: the client has it, whatever comes after.
+            // All content of known length was sent: the client has it, whatever follows.
             aborted_at: (aborts && !(has_length && abort_at == content.len())).then_some(abort_at),
             content: if has_content { content } else { Vec::new() },
             has_trailers: random.once_in(3),
@@ -147,7 +147,7 @@ impl Plan {
     }
 }
 
-/// Names and values, without `connection`, which belongs to the hop.
+/// Names and values, without `connection`, which is hop-by-hop.
 pub(crate) fn list(headers: &Headers) -> Vec<(String, Vec<u8>)> {
     headers
         .iter()

@@ -243,7 +243,7 @@ fn conversations_of_appendix_c_encode() {
     }
     let mut encoder = Encoder::new();
     encoder.set_peer_table_size(256);
-    // In the second block we do not use the Huffman code, which is as long as the text.
+    // Our encoder does not use the Huffman code for the second block, since it is as long as the text.
     let blocks = [
         hex("3fe1 01").into_iter().chain(hex(C_6[0].0)).collect(),
         hex(C_5[1].0),
@@ -318,7 +318,7 @@ fn size_updates_evict_and_hold_for_later_blocks() {
     assert_eq!(decoder.len(), 2);
     decode(&mut decoder, &hex("3f 02")).unwrap();
     assert!(decoder.is_empty());
-    // What is larger than the table is decoded all the same.
+    // A field larger than the table is decoded all the same.
     let got = decode(&mut decoder, &hex("40 01 61 01 62"));
     assert_eq!(got, Ok(listed("a: b")));
     assert!(decoder.is_empty());
@@ -453,7 +453,7 @@ fn each_field_is_written_the_way_that_suits_it() {
 
 #[test]
 fn short_cookies_are_never_compressed() {
-    // RFC 7541 §7.1: how long they are on the wire tells nothing of their text.
+    // RFC 7541 §7.1: their length on the wire reveals nothing about their text.
     for name in [Known::Cookie, Known::SetCookie] {
         for value in ["a=0000000000000000", "a=~~~~~~~~~~~~~~~~", "a"] {
             let (written, entries) = one(|e, out| e.field(name.into(), value.as_bytes(), out));
@@ -545,14 +545,14 @@ fn validators_enter_the_table_when_they_come_again_soon() {
     }
     assert_ne!(write("1").2, generation);
     assert_eq!((write("1").0, write("1").1), (vec![0x80 + 62], 1));
-    // What came four others ago is forgotten.
+    // Only the last four are remembered.
     for value in ["5", "6", "7", "8", "4"] {
         assert_eq!(write(value).1, 1, "{value}");
     }
     assert_eq!(write("8").1, 2);
 }
 
-/// A simple generator; what it makes depends on the seed alone.
+/// A simple generator, determined by its seed.
 struct Random(u64);
 
 impl Random {
@@ -616,7 +616,7 @@ fn random_fields_come_back_and_both_sides_have_the_same_table() {
             let bytes = encode(&mut encoder, &fields);
             let got = decode(&mut decoder, &bytes);
             assert_eq!(got, Ok(fields), "seed {seed}, block {block}");
-            // The decoder may have more, older ones.
+            // The decoder may have more, older entries.
             let theirs: Vec<_> = decoder.entries().collect();
             let ours: Vec<_> = encoder.entries().collect();
             assert!(theirs.starts_with(&ours), "seed {seed}, block {block}");
@@ -653,7 +653,7 @@ fn random_bytes_neither_panic_nor_use_memory() {
         let mut random = Random(seed);
         let mut decoder = Decoder::new(4096);
         loop {
-            // Insertions and their names are more likely than what ends the decoding.
+            // Insertions and their names are more likely than operations that end the decoding.
             let block: Vec<u8> = (0..random.below(400))
                 .map(|_| match random.below(4) {
                     0 => [0x40, 0x41, 0x7e, 0xbe, 0x00, 0x3f, 0x82, 0x7f][random.below(8)],

@@ -1,5 +1,5 @@
-//! Every state of a stream with every call of the caller: what is written, and where the stream stands then. The contract at
-//! `ServerConnection` says that calls for streams that may not send any more do nothing; this is the whole list.
+//! Every state of a stream with every call of the caller: the frames written and the state afterwards. The contract of
+//! `ServerConnection` says that calls for streams that may not send do nothing; this is the whole list.
 
 use h2o_http::{Headers, StatusCode};
 use h2o_http2::{ErrorCode, SchedulingHint};
@@ -15,7 +15,7 @@ mod of_server {
     use crate::kit::server::{Conversation, fields};
 
     type Act = fn(&mut Conversation);
-    /// What it is, how a stream comes to it, and what each call leads to.
+    /// Name of the state, how a stream gets into it, and the result of each call.
     type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
     const CALLS: [(&str, Act); 18] = [
@@ -105,7 +105,7 @@ mod of_server {
         }),
     ];
 
-    /// What a call led to.
+    /// The result of a call.
     fn outcome(enter: Act, call: Act) -> String {
         let mut talk = Conversation::new();
         enter(&mut talk);
@@ -439,7 +439,7 @@ mod of_client {
     use crate::kit::client::{Conversation, request};
 
     type Act = fn(&mut Conversation);
-    /// What it is, how a stream comes to it, and what each call leads to.
+    /// Name of the state, how a stream gets into it, and the result of each call.
     type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
     const CALLS: [(&str, Act); 11] = [

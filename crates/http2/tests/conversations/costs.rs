@@ -1,4 +1,4 @@
-//! What a client makes us do for nothing is charged; what serves it is not.
+//! Work that a client causes without use is charged; serving it is not.
 
 use h2o_http2::Settings;
 

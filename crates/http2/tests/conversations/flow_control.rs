@@ -222,7 +222,7 @@ fn content_that_is_not_dealt_with_shuts_the_window_of_the_connection_before_it_i
     talk.output();
     let mut held = 0;
     let mut stream = 1;
-    // The connection's window is what ends it: each stream's is as large.
+    // The window of the connection is exceeded: that of each stream is as large.
     while talk.connection.windows().0 >= 10_000 {
         talk.client_sends(data(stream, 0, &[b'x'; 10_000]));
         held += 10_000;
@@ -232,7 +232,7 @@ fn content_that_is_not_dealt_with_shuts_the_window_of_the_connection_before_it_i
     let most = window + (1 << 20);
     assert!((window..=most).contains(&held), "{held}");
     assert!(held + 20_000 > most, "{held}");
-    // What one stream gets rid of, another one may send; also what is left of one that ends.
+    // Bytes given back for one stream allow another to send; so does the rest of a stream that ends.
     talk.connection
         .release_content(talk.key(1), 1_000_000, &mut talk.out);
     assert_eq!(

@@ -15,7 +15,7 @@ mod of_server {
     use crate::kit::server::Conversation;
 
     type Act = fn(&mut Conversation);
-    /// What it is, how a connection comes to it, and what each event leads to.
+    /// Name of the state, how a connection gets into it, and the result of each event.
     type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
     const EVENTS: [(&str, Act); 15] = [
@@ -83,7 +83,7 @@ mod of_server {
         })
     }
 
-    /// What an event leads to: reports, frames, and what is true then.
+    /// The result of an event: reports, frames, and properties afterwards.
     fn outcome(enter: Act, event: Act) -> String {
         let mut talk = unopened();
         enter(&mut talk);
@@ -515,7 +515,7 @@ mod of_client {
     use h2o_http2::ClientSettings;
 
     type Act = fn(&mut Conversation);
-    /// What it is, how a connection comes to it, and what each event leads to.
+    /// Name of the state, how a connection gets into it, and the result of each event.
     type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
     const EVENTS: [(&str, Act); 12] = [

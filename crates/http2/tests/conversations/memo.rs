@@ -1,5 +1,5 @@
-//! Heads that come or go again and again. Both directions remember the latest one, and what it was on the wire: nobody
-//! may be able to tell.
+//! Heads that are received or sent repeatedly. Both directions remember the latest one with its bytes on the wire, which
+//! must not be observable.
 
 use h2o_http::{Headers, ResponseHead, StatusCode};
 use h2o_http2::Settings;
@@ -11,10 +11,10 @@ use crate::kit::server::{Conversation, fields};
 const START: &[u8] = b"\x82\x87\x84";
 /// The newest entry of the dynamic table.
 const NEWEST: u8 = 0xbe;
-/// Times that a section is sent: decoded, noticed, and remembered from the third on.
+/// How often a section is sent: decoded, noticed, and remembered from the third time on.
 const TIMES: u32 = 4;
 
-/// `START` and what follows.
+/// `START` and the rest.
 fn section(rest: &[u8]) -> Vec<u8> {
     [START, rest].concat()
 }
@@ -48,7 +48,7 @@ impl Talk {
         }
     }
 
-    /// Sends a section as a request, and gives what became of it in words, with the head as handlers see it.
+    /// Sends a section as a request. Returns the result in words, with the head as handlers see it.
     fn asks(&mut self, flags: u8, section: &[u8]) -> String {
         let input = frame(HEADERS, flags | END_HEADERS, self.next, section);
         let stream = format!("{} ", self.next);
@@ -73,7 +73,7 @@ impl Talk {
         words
     }
 
-    /// Sends a section so often that it is remembered.
+    /// Sends a section until it is remembered.
     #[track_caller]
     fn repeats(&mut self, why: &str, flags: u8, section: &[u8], want: &str) {
         for time in 1..=TIMES {
@@ -126,7 +126,7 @@ fn requests_that_come_again_are_the_same_again() {
     for (why, section, want) in cases {
         Talk::new().repeats(why, END_STREAM, section, want);
     }
-    // What is malformed is reset each time.
+    // A malformed section is reset each time.
     let mut talk = Talk::new();
     for stream in [1, 3, 5, 7] {
         let want = format!("RST_STREAM {stream} PROTOCOL_ERROR");
@@ -207,12 +207,12 @@ fn requests_mean_something_else_when_the_table_has_changed() {
     talk.talk.events.clear();
     talk.repeats("after trailers", END_STREAM, &get, &with_x("3"));
 
-    // A request that is reset has entered what it has all the same (RFC 9113 §4.3).
+    // A request that is reset has entered its fields into the table all the same (RFC 9113 §4.3).
     let malformed = [&START[1..], &entering("x", "4")].concat();
     assert!(talk.asks(END_STREAM, &malformed).starts_with("RST_STREAM"));
     talk.repeats("after a malformed request", END_STREAM, &get, &with_x("4"));
 
-    // Sections that use what they have put in themselves.
+    // Sections that refer to entries that they insert themselves.
     let shifting = section(&[&entering("x", "5")[..], &[NEWEST + 1]].concat());
     let with_both = |older| format!("GET /  END Https None x=5 x={older}");
     assert_eq!(talk.asks(END_STREAM, &shifting), with_both("4"));
@@ -252,14 +252,14 @@ fn requests_mean_something_else_when_the_table_was_resized() {
         "within one section"
     );
 
-    // As many entries as before, and another one.
+    // As many entries as before, plus one.
     let mut talk = first();
     let replaced = [&empty[..], &full[..], &section(&entering("x", "2"))].concat();
     let want = "GET /  END Https None x=2";
     talk.repeats("replaced by itself", END_STREAM, &replaced, want);
     talk.repeats("what it put in", END_STREAM, &get, want);
 
-    // A size is set each time that it comes; what is as long as `long` is not remembered, and leaves what is.
+    // A size update takes effect each time. A section longer than `long` is not remembered and leaves the memory unchanged.
     let mut talk = Talk::new();
     let emptied = [&empty[..], START].concat();
     let long = [&full[..], START, &literal("y", &"v".repeat(200))].concat();
@@ -269,7 +269,7 @@ fn requests_mean_something_else_when_the_table_was_resized() {
     talk.asks(END_STREAM, &section(&entering("x", "1")));
     assert_eq!(talk.asks(END_STREAM, &get), "error Compression");
 
-    // An entry larger than the table empties it, and enters nothing.
+    // An entry larger than the table empties it and is not inserted.
     let mut talk = first();
     let large = section(&entering("y", &"v".repeat(4096)));
     talk.asks(END_STREAM, &large);
@@ -344,7 +344,7 @@ fn the_priority_of_a_request_is_its_own() {
         "RFC 9218 §10"
     );
 
-    // The priority of the frame does not stand in the section.
+    // The priority of the frame is not part of the section.
     let mut talk = Talk::new();
     talk.repeats("no priority", END_STREAM, START, "GET /  END Https None");
     for (stream, on) in [(9, 0), (11, 9)] {
@@ -386,7 +386,7 @@ impl Responses {
         }
     }
 
-    /// Writes a response so often that it is remembered: it is read as `want` each time.
+    /// Writes a response until it is remembered. Each time it is read as `want`.
     #[track_caller]
     fn repeats(&mut self, why: &str, head: &ResponseHead<'_>, want: &str) {
         for _ in 0..TIMES {
@@ -394,7 +394,7 @@ impl Responses {
         }
     }
 
-    /// Writes a response, which is read as `want`, and gives the first byte of its section.
+    /// Writes a response, which is read as `want`. Returns the first byte of its section.
     #[track_caller]
     fn writes(&mut self, why: &str, head: &ResponseHead<'_>, want: &str) -> u8 {
         let id = self.asked();
@@ -497,7 +497,7 @@ fn responses_are_written_anew_when_the_table_has_changed() {
     let want = ":status=200 x=1";
     talk.repeats("the first entry", &head, want);
 
-    // So many entries that the one of `x` has long gone.
+    // So many entries that the one of `x` was evicted.
     for count in 0..200 {
         let value = format!("{count}-{}", "v".repeat(40));
         let other = fields(&[("y", &value)]);
@@ -528,7 +528,7 @@ fn responses_are_written_anew_when_the_client_wants_another_table() {
     let head = response(200, &headers);
     let want = ":status=200 x=1 y=2";
     let is_size_update = |first| (0x20..0x40).contains(&first);
-    // Room for more than there is, for both entries, for one and for none.
+    // Space for more than there is, for both entries, for one and for none.
     for size in [1000, 100, 40, 0] {
         talk.repeats("before", &head, want);
         talk.talk.client_sends(settings(&[(1, size)]));

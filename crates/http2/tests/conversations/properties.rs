@@ -1,4 +1,4 @@
-//! What holds whatever the two sides do: windows in both directions, sections however they are cut, and time.
+//! Properties that hold for any two sides: windows in both directions, sections split in any way, and time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use h2o_http2::Settings;
 use crate::kit::frames::*;
 use crate::kit::server::Conversation;
 
-/// What a client knows of the bytes that the server may send.
+/// A client's view of the bytes that the server may send.
 struct SendModel {
     connection: i64,
     initial: i64,
@@ -17,7 +17,7 @@ struct SendModel {
 }
 
 impl SendModel {
-    /// DATA has come.
+    /// A DATA frame was received.
     fn spend(&mut self, stream: u32, len: usize, seed: u64) {
         let (window, left) = self.streams.get_mut(&stream).expect("an open stream");
         let bytes = i64::try_from(len).expect("short");
@@ -114,11 +114,11 @@ fn content_never_passes_a_window_and_never_stops_short_of_it() {
     }
 }
 
-/// A stream as the client that uploads on it sees it.
+/// A client's view of a stream on which it uploads.
 #[derive(Clone, Copy)]
 struct Upload {
     window: i64,
-    /// Bytes of content that the server's handler has not used up.
+    /// Bytes of content that the server's handler has not used.
     held: usize,
 }
 
@@ -172,7 +172,7 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                 }
                 (4 | 5, Some(id)) => {
                     let upload = uploads.get_mut(&id).expect("an open stream");
-                    // Now and then the caller gives back more than it was handed.
+                    // Now and then the caller gives back more than it received.
                     let len = random.usize(..=upload.held) + random.usize(..2) * 1_000_000;
                     upload.held -= len.min(upload.held);
                     (talk.connection).release_content(talk.key(id), len, &mut talk.out);
@@ -199,7 +199,7 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                 );
             }
         }
-        // What is used up is given back: no upload stays stuck.
+        // Used content is given back: no upload gets stuck.
         for (id, upload) in uploads {
             talk.output();
             (talk.connection).accept_content(talk.key(id), &mut talk.out);
@@ -214,7 +214,7 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
     }
 }
 
-/// What a request said: the event, the pseudo fields and the fields.
+/// The content of a request: the event, the pseudo fields and the fields.
 fn heard(talk: &mut Conversation, bytes: &[u8]) -> String {
     talk.client_sends_one(bytes);
     let mut words = std::mem::take(&mut talk.events).join("; ");
@@ -296,7 +296,7 @@ fn a_request_is_the_same_however_its_section_is_cut() {
 
 #[test]
 fn what_a_client_makes_us_keep_is_bounded_by_what_it_has_sent() {
-    // Settings, a few windows and the tables of both directions, whatever is sent.
+    // Bounded by settings, a few windows and the tables of both directions, whatever is sent.
     const BASE: usize = 64 * 1024;
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -346,7 +346,7 @@ fn what_a_client_makes_us_keep_is_bounded_by_what_it_has_sent() {
 
 #[test]
 fn a_connection_asks_for_a_time_that_comes_and_then_for_another() {
-    // Otherwise its driver would be called in a loop.
+    // Otherwise the driver would call it in a loop.
     for seed in 0..200 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut talk = Conversation::with(Settings {

@@ -1,4 +1,4 @@
-//! RFC 9113 §8: what a request must have, what becomes of it, and how its content is counted.
+//! RFC 9113 §8: required fields of requests, their results, and how content is counted.
 
 use h2o_http::Known;
 use h2o_http::field_section::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT};
@@ -333,7 +333,7 @@ fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
         let text = "GEThttpsa.example/".len() + 4 * 4001 + 1 + len;
         text.checked_sub(MAX_TABLE_TEXT + 2 * references(len).len())
     };
-    // Each byte of the literal is one of the text, and allows for two.
+    // Each byte of the literal is a byte of text, and allows for two.
     let fits = (1000..4000).find(|&len| excess(len) == Some(0));
     let fits = fits.expect("a length");
     let sent = |len| frame(HEADERS, WHOLE, 1, &references(len));
@@ -344,7 +344,7 @@ fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
             ("one byte more", sent(fits - 1), refused),
         ],
     );
-    // What a literal brings itself is never too much, however long.
+    // A literal's own text is never too much, however long.
     let long = "v".repeat(60_000);
     let mut section = block(GET);
     section.extend(block(&[("x", &long)]));
@@ -552,7 +552,7 @@ fn identifiers_grow_and_streams_are_limited() {
             ),
         ],
     );
-    // What counts is what we hold: a stream that is reset counts until its handler has let go (CVE-2023-44487).
+    // Streams count as long as we hold them: a reset stream counts until its handler ends (CVE-2023-44487).
     let mut talk = begin();
     talk.client_sends([get(1), rst_stream(1, 8), get(3), rst_stream(3, 8), get(5)].concat());
     talk.expect_output("reset streams count", &["RST_STREAM 5 REFUSED_STREAM"]);

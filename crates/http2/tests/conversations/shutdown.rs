@@ -1,4 +1,4 @@
-//! RFC 9113 §6.8: graceful shutdown, and silence; connections that begin as HTTP/1.1.
+//! RFC 9113 §6.8: graceful shutdown and idle timeout; connections that begin as HTTP/1.1.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -238,7 +238,7 @@ fn nothing_is_written_behind_the_goaway_that_ends_a_connection() {
         "why the connection ends",
         &["GOAWAY 1 ENHANCE_YOUR_CALM the connection is overdrawn"],
     );
-    // The client does not take it, and the limits of shutdown and idleness pass.
+    // The client does not read it, and the limits of shutdown and idle time pass.
     let passed = talk.wait(Duration::from_secs(3600));
     assert_eq!(passed, Some(TimeLimit::Idle));
     talk.expect_output("it would be the last word, and a wrong one", &[]);

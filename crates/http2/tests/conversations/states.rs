@@ -6,7 +6,7 @@ use crate::kit::{client, server};
 /// Frames for a stream whose meaning depends on its state.
 fn frames_of_streams(id: u32) -> [(&'static str, Vec<u8>); 6] {
     let head = [(":status", "200")];
-    // Odd streams are opened by requests; what looks like trailers is right in either role.
+    // Odd streams are opened by requests. HEADERS that look like trailers are valid in either role.
     let trailers = headers(id, WHOLE, &[("x", "y")]);
     [
         ("DATA", data(id, 0, b"a")),
@@ -18,7 +18,7 @@ fn frames_of_streams(id: u32) -> [(&'static str, Vec<u8>); 6] {
     ]
 }
 
-/// Frames that belong to no stream, or to nobody: errors of the connection in any state.
+/// Frames without a stream, or without a meaning: errors of the connection in any state.
 fn misplaced_frames(id: u32) -> [(&'static str, Vec<u8>); 6] {
     let promise = frame(PUSH_PROMISE, END_HEADERS, id, b"\0\0\0\x02\x82");
     [
@@ -34,7 +34,7 @@ fn misplaced_frames(id: u32) -> [(&'static str, Vec<u8>); 6] {
     ]
 }
 
-/// Frames that are right in any state.
+/// Frames that are valid in any state.
 fn harmless_frames(id: u32) -> [(&'static str, Vec<u8>); 2] {
     [
         ("PRIORITY", priority(id, 0, 16, false)),
@@ -42,7 +42,7 @@ fn harmless_frames(id: u32) -> [(&'static str, Vec<u8>); 2] {
     ]
 }
 
-/// Without what other tests are about: the texts of errors and the last stream.
+/// Without details that other tests cover: the texts of errors and the last stream.
 fn brief((said, _): (Vec<String>, u32)) -> String {
     let brief = said
         .iter()
@@ -114,7 +114,7 @@ fn the_server_role_takes_each_frame_as_the_state_says() {
         },
         [late, late, PROTOCOL, PROTOCOL, "1 reset CANCEL", ""],
     );
-    // Only tunnels get there: a response that ends ahead of its request ends the stream.
+    // Only tunnels get into this state: a response that ends before its request ends the stream.
     check(
         "half-closed (local)",
         1,
@@ -230,7 +230,7 @@ fn the_client_role_takes_each_frame_as_the_state_says() {
         },
         [late, late, late, late, "1 reset CANCEL", ""],
     );
-    // What comes for a stream that is closed may have been sent before the server could know: it is discarded.
+    // Frames for a closed stream may have been sent before the server could know: they are discarded.
     check(
         "closed",
         1,
@@ -265,7 +265,7 @@ fn what_was_sent_before_the_client_could_know_of_a_reset_is_discarded() {
     let begun = |talk: &mut server::Conversation| {
         talk.client_sends(post(1));
     };
-    // Ended by a response that needs no more of the request, by a limit, and ahead of any handler.
+    // Ended by a response that does not need the rest of the request, by a limit, and before any handler.
     let ways: [&dyn Fn(&mut server::Conversation); 3] = [
         &|talk| {
             begun(talk);
@@ -281,7 +281,7 @@ fn what_was_sent_before_the_client_could_know_of_a_reset_is_discarded() {
     ];
     let late = [
         data(1, 0, &[0; 1000]).repeat(70),
-        // Its section enters the table that later ones refer to.
+        // Its section enters fields into the table that later sections refer to.
         frame(HEADERS, WHOLE, 1, b"\x40\x01a\x01b"),
         post(3),
         frame(HEADERS, WHOLE, 3, b"\xbe"),

@@ -49,7 +49,7 @@ pub(crate) fn request_with(
 }
 
 impl Conversation {
-    /// A connection whose prefaces are through.
+    /// A connection after both prefaces.
     pub(crate) fn new() -> Self {
         Self::with(ClientSettings::default())
     }
@@ -62,7 +62,7 @@ impl Conversation {
         talk
     }
 
-    /// A connection on which the server has said nothing.
+    /// A connection before the server's preface.
     pub(crate) fn unopened(settings: ClientSettings) -> Self {
         let now = any_moment();
         let mut out = Vec::new();
@@ -79,7 +79,7 @@ impl Conversation {
         }
     }
 
-    /// Makes a request and gives its stream.
+    /// Sends a request and returns its stream.
     pub(crate) fn asks(&mut self, head: &RequestHead, end_stream: bool) -> Option<u32> {
         let key = self.connection.request(head, end_stream, &mut self.out)?;
         let id = self.connection.stream_id(key).get();
@@ -87,14 +87,14 @@ impl Conversation {
         Some(id)
     }
 
-    /// `GET /`, whose bytes are forgotten.
+    /// Sends `GET /` and drops its bytes.
     pub(crate) fn gets(&mut self) -> u32 {
         let id = self.asks(&request("GET", "/", "a.example"), true);
         self.output();
         id.expect("room for a request")
     }
 
-    /// `POST /`, whose content is to come.
+    /// Sends `POST /`, whose content follows.
     pub(crate) fn posts(&mut self) -> u32 {
         let mut head = request("POST", "/", "a.example");
         head.body = BodyLength::Unknown;
@@ -218,7 +218,7 @@ impl Conversation {
     }
 }
 
-/// What `input` leads to on the connection that `begin` makes, however it is cut.
+/// The result of `input` on a connection made by `begin`, split in every way.
 #[track_caller]
 pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<String>, u32) {
     let mut first = None;
@@ -241,7 +241,7 @@ pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<St
     first.expect("a way to cut")
 }
 
-/// Checks a table of inputs: what each leads to.
+/// Checks a table of inputs and results.
 #[track_caller]
 pub(crate) fn check(begin: impl Fn() -> Conversation, cases: &[(&str, Vec<u8>, &[&str])]) {
     for (why, input, want) in cases {

@@ -1,4 +1,4 @@
-//! Frames written by hand, by code that shares nothing with the engine, and frames of the engine in words.
+//! Frames written by hand, independently of the engine, and descriptions of the engine's frames.
 
 use h2o_testkit::http2::{Decoder, Frame, encode};
 pub(crate) use h2o_testkit::http2::{
@@ -31,7 +31,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     Frame::new(kind, flags, stream, payload).bytes()
 }
 
-/// Literals without indexing, names in plain text: what any decoder reads without knowing what was before.
+/// Literals without indexing, names in plain text: any decoder can read them in any state.
 pub(crate) fn block(fields: Fields<'_>) -> Vec<u8> {
     // Latin-1, so that tests can have any byte in a `str`.
     let bytes = |text: &str| -> Vec<u8> {
@@ -114,9 +114,9 @@ pub(crate) fn code(number: u32) -> String {
 /// Reads the frames of one direction.
 pub(crate) struct Reader {
     decoder: Decoder,
-    /// HEADERS or PUSH_PROMISE in words, and the block so far.
+    /// Description of HEADERS or PUSH_PROMISE, and the block so far.
     section: Option<(String, Vec<u8>)>,
-    /// What DATA frames carried, by stream.
+    /// Content of DATA frames, by stream.
     pub(crate) content: Vec<(u32, Vec<u8>)>,
 }
 
@@ -129,7 +129,7 @@ impl Reader {
         }
     }
 
-    /// The frames in words; `bytes` ends with a complete one.
+    /// Descriptions of the frames; `bytes` ends with a complete one.
     pub(crate) fn read(&mut self, mut bytes: &[u8]) -> Vec<String> {
         let mut said = Vec::new();
         if let Some(rest) = bytes.strip_prefix(PREFACE) {

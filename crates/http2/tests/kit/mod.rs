@@ -1,11 +1,11 @@
-//! What the tests of this crate share.
+//! Helpers that the tests of this crate share.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub(crate) mod client;
 pub(crate) mod frames;
 pub(crate) mod server;
 
-/// Where an input is cut: whole, in two at every byte (at some, if it is long), and byte by byte.
+/// Where to split an input: nowhere, in two at every byte (at some, if it is long), and byte by byte.
 pub(crate) fn ways_to_cut(len: usize) -> Vec<Vec<usize>> {
     let step = len / 300 + 1;
     let mut ways = vec![Vec::new(), (1..len).collect()];
@@ -20,7 +20,7 @@ pub(crate) fn pieces<'a>(input: &'a [u8], cuts: &'a [usize]) -> impl Iterator<It
     starts.zip(ends).map(|(start, end)| &input[start..end])
 }
 
-/// What happened, in words that tests can list.
+/// Events in words, for tables.
 #[track_caller]
 pub(crate) fn assert_said(got: &[String], want: &[&str], why: &str) {
     assert_eq!(got, want, "{why}");

@@ -22,10 +22,10 @@ pub(crate) struct Conversation {
     pub(crate) keys: BTreeMap<u32, StreamKey>,
     /// Bytes of content that streams still have to send.
     contents: BTreeMap<u32, usize>,
-    /// What was reported, in words.
+    /// The events reported, in words.
     pub(crate) events: Vec<String>,
     pub(crate) costs: u32,
-    /// Some handler is at work.
+    /// Whether some handler is running.
     pub(crate) is_waiting_for_us: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn fields(fields: &[(&'static str, &str)]) -> Headers {
 }
 
 impl Conversation {
-    /// A connection whose prefaces are through.
+    /// A connection after both prefaces.
     pub(crate) fn new() -> Self {
         Self::with(Settings::default())
     }
@@ -49,7 +49,7 @@ impl Conversation {
         talk
     }
 
-    /// A connection on which nothing was said.
+    /// A connection before the client's preface.
     pub(crate) fn unopened(settings: Settings) -> Self {
         let now = any_moment();
         Self::of(ServerConnection::new(Arc::new(settings), None, now), now)
@@ -71,7 +71,7 @@ impl Conversation {
         }
     }
 
-    /// The client's preface, with those settings; what the server says to that is forgotten.
+    /// The client's preface with these settings. The server's answer is dropped.
     pub(crate) fn open(&mut self, values: &[(u16, u32)]) -> &mut Self {
         self.client_sends(PREFACE).client_sends(settings(values));
         self.output();
@@ -165,7 +165,7 @@ impl Conversation {
         more
     }
 
-    /// What was written since the last call, in words.
+    /// The frames written since the last call, in words.
     pub(crate) fn output(&mut self) -> Vec<String> {
         self.reader.read(&std::mem::take(&mut self.out))
     }
@@ -239,7 +239,7 @@ impl Conversation {
         self
     }
 
-    /// A response begins that has `len` bytes of content.
+    /// Begins a response with `len` bytes of content.
     pub(crate) fn respond_long(&mut self, id: u32, len: usize) -> &mut Self {
         self.respond(id, 200, false);
         self.contents.insert(id, len);
@@ -252,7 +252,7 @@ impl Conversation {
         self
     }
 
-    /// Sends content in the engine's order, at most `frames` times, and gives the streams whose turn it was.
+    /// Sends content in the engine's order, at most `frames` times. Returns the streams in this order.
     pub(crate) fn send(&mut self, frames: usize) -> Vec<u32> {
         let mut turns = Vec::new();
         while turns.len() < frames {
@@ -271,7 +271,7 @@ impl Conversation {
         turns
     }
 
-    /// Time passes; gives the limit that passed, if one did. The engine is called when it asked to be.
+    /// Time passes. Returns the limit that passed, if any. The engine is called when it asked for it.
     pub(crate) fn wait(&mut self, time: Duration) -> Option<TimeLimit> {
         let until = self.now + time;
         while let Some(at) = self.connection.next_timeout(self.is_waiting_for_us) {
@@ -291,7 +291,7 @@ impl Conversation {
     }
 }
 
-/// What `input` leads to on the connection that `begin` makes, however it is cut.
+/// The result of `input` on a connection made by `begin`, split in every way.
 #[track_caller]
 pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<String>, u32) {
     let mut first = None;
@@ -314,7 +314,7 @@ pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<St
     first.expect("a way to cut")
 }
 
-/// Checks a table of inputs: what each leads to.
+/// Checks a table of inputs and results.
 #[track_caller]
 pub(crate) fn check(begin: impl Fn() -> Conversation, cases: &[(&str, Vec<u8>, &[&str])]) {
     for (why, input, want) in cases {

@@ -1,4 +1,4 @@
-//! The client's end of a connection: what a program does with the role.
+//! The client's end of a connection: a program that uses the client role.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::plan::{Plan, list};
 pub(crate) enum Ended {
     Complete,
     Cancelled,
-    /// The server gave up.
+    /// The server aborted it.
     Aborted,
     /// The connection was cut.
     Cut,
@@ -30,7 +30,7 @@ pub(crate) struct Client<'p> {
     asked: BTreeMap<usize, Asked>,
 }
 
-/// How far one exchange is.
+/// Progress of one exchange.
 struct Asked {
     key: StreamKey,
     at: usize,
@@ -68,7 +68,7 @@ impl<'p> Client<'p> {
         self.asked.values().map(|asked| asked.at).collect()
     }
 
-    /// Does one of the things that a client does.
+    /// Performs one random action of a client.
     pub(crate) fn act(
         &mut self,
         random: &mut Random,
@@ -163,7 +163,7 @@ impl<'p> Client<'p> {
         }
     }
 
-    /// Cancels what the plan says is not wanted any more.
+    /// Cancels exchanges as planned.
     fn give_up_some(&mut self, results: &mut [Option<Ended>], out: &mut Vec<u8>) {
         self.asked.retain(|_, asked| {
             let cancelled_at = self.plan.exchanges[asked.at].request.cancelled_at;
@@ -177,7 +177,7 @@ impl<'p> Client<'p> {
         });
     }
 
-    /// Ends what is answered; at times before the request is sent.
+    /// Ends exchanges with a response; at times before the request is complete.
     fn end_some(&mut self, random: &mut Random, results: &mut [Option<Ended>], out: &mut Vec<u8>) {
         self.asked.retain(|_, asked| {
             let is_over = asked.is_answered && (asked.is_sent || random.once_in(10));
@@ -301,7 +301,7 @@ impl<'p> Client<'p> {
     }
 }
 
-/// A response that passes for complete is what was planned.
+/// A response that appears complete must be the planned one.
 fn check(plan: &Plan, asked: &Asked) {
     let response = &plan.exchanges[asked.at].response;
     assert!(asked.has_head);

@@ -1,8 +1,8 @@
 //! Our client role against our server role, over a link that splits, delays and cuts at every byte.
 //!
-//! Each seed makes a plan of requests and responses and a schedule of who acts when. Whatever the schedule, both sides
-//! see what was planned or know that they did not, no window is exceeded, and nothing is left when all is done. A
-//! failure prints its seed; `SEED=n cargo test -p h2o-http2 --test simulation` runs that one alone.
+//! Each seed makes a plan of requests and responses and a schedule of actions. Whatever the schedule, both sides see what
+//! was planned or know that they did not, no window is exceeded, and nothing is left at the end. A failure prints its seed;
+//! `SEED=n cargo test -p h2o-http2 --test simulation` runs that one alone.
 
 mod client;
 mod plan;
@@ -32,7 +32,7 @@ impl Wire {
         }
     }
 
-    /// Moves some bytes, as the link pleases.
+    /// Moves a random number of bytes.
     fn deliver(&mut self, to: &mut Vec<u8>, random: &mut Random, most: usize) -> usize {
         let most = most.min(self.bytes.len());
         if most == 0 {
@@ -44,7 +44,7 @@ impl Wire {
     }
 }
 
-/// Runs exchanges over one connection until there are no more, it is over, or it is cut.
+/// Runs exchanges over one connection until there are no more, it has ended, or it is cut.
 fn run_connection(
     plan: &Plan,
     open: &mut Vec<usize>,
@@ -98,7 +98,7 @@ fn run_connection(
     assert!(retained < 32 << 10, "memory is given back: {retained}");
 }
 
-/// Complete exchanges, and all.
+/// The number of complete exchanges, and of all.
 fn run(seed: u64) -> (usize, usize) {
     let mut random = Random::new(seed);
     let most = random.pick(&[1, 20, 1000, 100_000]);
@@ -125,7 +125,7 @@ fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
     let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
-    // The schedule is neither so gentle nor so harsh that one of the two is never seen.
+    // The schedule is neither too gentle nor too harsh: both results occur.
     assert!(complete > planned / 2, "{complete} of {planned}");
     assert!(complete < planned * 9 / 10, "{complete} of {planned}");
 }

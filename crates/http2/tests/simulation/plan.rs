@@ -1,4 +1,4 @@
-//! What the two sides are to exchange.
+//! The planned exchanges.
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead, StatusCode};
 use h2o_http2::{ClientSettings, Settings};
@@ -8,7 +8,7 @@ pub(crate) struct Plan {
     pub(crate) exchanges: Vec<Exchange>,
     pub(crate) client: ClientSettings,
     pub(crate) server: Settings,
-    /// The server shuts down once that many requests have come.
+    /// The server shuts down after this many requests.
     pub(crate) shut_down_after: Option<usize>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Request {
     pub(crate) is_bare: bool,
     pub(crate) content: Vec<u8>,
     pub(crate) trailers: Option<Headers>,
-    /// The client gives up once it has that much of the response.
+    /// The client cancels after this many bytes of the response.
     pub(crate) cancelled_at: Option<usize>,
 }
 
@@ -34,9 +34,9 @@ pub(crate) struct Response {
     pub(crate) is_length_known: bool,
     pub(crate) content: Vec<u8>,
     pub(crate) trailers: Option<Headers>,
-    /// It begins before the request is read.
+    /// Whether it begins before the request is read.
     pub(crate) is_early: bool,
-    /// The server gives up after that many bytes.
+    /// The server aborts after this many bytes.
     pub(crate) aborted_at: Option<usize>,
 }
 
@@ -55,7 +55,7 @@ fn headers(random: &mut Random) -> Headers {
     let mut has_cookie = false;
     for _ in 0..random.below(9) {
         let name = random.pick(NAMES);
-        // Crumbs would be joined on the way.
+        // Crumbs would be joined.
         if name != "cookie" || !std::mem::replace(&mut has_cookie, true) {
             headers.push(Name::from_lower(name), &random.value());
         }
@@ -143,7 +143,7 @@ impl Plan {
             max_streams: u32::try_from(random.below(8) + 1).expect("small"),
             window: random.pick(&[1, 100, 5000, 65_535, 1 << 20]),
         };
-        // Content of a window of one byte takes long.
+        // Content takes long through a window of one byte.
         let most = if client.window == 1 {
             most.min(200)
         } else {

@@ -1,4 +1,4 @@
-//! The server's end of a connection: what a program does with the role.
+//! The server's end of a connection: a program that uses the server role.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl<'p> Server<'p> {
         assert_eq!(head.body == BodyLength::None, request.is_bare);
     }
 
-    /// A request that passes for complete is what was planned.
+    /// A request that appears complete must be the planned one.
     fn on_end(&mut self, stream: StreamKey, trailers: Option<Vec<(String, Vec<u8>)>>) {
         let plan = self.plan;
         let served = self.of(stream);
@@ -169,7 +169,7 @@ impl<'p> Server<'p> {
         served.is_read = true;
     }
 
-    /// Does a little for each stream, or sends.
+    /// Makes a little progress on each stream, or sends.
     pub(crate) fn act(&mut self, random: &mut Random, wire: &mut Wire) {
         let mut out = Vec::new();
         let keys: Vec<_> = self.served.keys().copied().collect();
@@ -219,7 +219,7 @@ impl<'p> Server<'p> {
                 out,
             );
         } else if !served.has_head {
-            // What is given up is never complete, not even by accident.
+            // An aborted body must never be complete by accident.
             let is_end = response.content.is_empty()
                 && response.trailers.is_none()
                 && response.aborted_at.is_none();

@@ -1,4 +1,4 @@
-//! The directives and what they refuse.
+//! The directives of static files, and their errors.
 
 use super::super::testing::{config_error, kit, kit_at};
 use super::tree;

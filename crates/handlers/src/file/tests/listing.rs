@@ -84,7 +84,7 @@ fn huge_directory_is_listed_in_pieces() {
     }
 }
 
-/// The links of a listing, and what is no link, in order.
+/// The links and the plain rows of a listing, in order.
 fn names(text: &str) -> Vec<String> {
     let cells = text.match_indices("<td>").filter_map(|(at, mark)| {
         let cell = text[at + mark.len()..].split("</td>").next()?;
@@ -116,7 +116,7 @@ fn folders_are_not_among_files_nor_10_before_2() {
     ];
     assert_eq!(names(&text), want, "a broken link is no link: {text}");
     assert!(text.contains("<th aria-sort=\"ascending\">Name</th>"));
-    // There is nothing above the root.
+    // The root has no parent.
     assert_eq!(names(&kit.get("/sub9/").text()), ["..", "x"]);
 }
 

@@ -1,4 +1,4 @@
-//! Files prepared for content codings, and gzip files unpacked.
+//! Precompressed files, and gzip files that are unpacked.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! Entries that the kernel tells about: whatever is changed, the next request sees it.
+//! Watched entries: whatever changes, the next request sees it.
 
 use std::ffi::CString;
 use std::fs;
@@ -36,7 +36,7 @@ fn is_watched(kit: &Kit, target: &str) -> bool {
     cache.is_watched(target.as_bytes())
 }
 
-/// Asks until there is a watch.
+/// Repeats the request until the file is watched.
 fn until_watched(kit: &Kit, target: &str) {
     eventually(&format!("a watch of {target}"), || {
         get(kit, target);
@@ -44,7 +44,7 @@ fn until_watched(kit: &Kit, target: &str) {
     });
 }
 
-/// Asks for longer than it takes another file to be watched. Whether there is no watch.
+/// Repeats the request for longer than another file takes to be watched. Returns whether there is no watch.
 fn stays_unwatched(kit: &Kit, target: &str) -> bool {
     !(0..200).any(|_| {
         std::thread::sleep(Duration::from_micros(200));
@@ -53,7 +53,7 @@ fn stays_unwatched(kit: &Kit, target: &str) -> bool {
     })
 }
 
-/// Has `target` watched, makes the change, and tells what the next request gets and one in the turn after.
+/// Has `target` watched, makes the change, and returns the responses of the next request and of one in the turn after.
 fn after(kit: &Kit, target: &str, change: impl FnOnce()) -> String {
     until_watched(kit, target);
     let before = get(kit, target);
@@ -236,7 +236,7 @@ fn watches_are_limited_and_given_up_for_others() {
     let mut watch = |n: usize, now| {
         write(&root, &n.to_string(), "");
         let path = root.join(n.to_string());
-        // With another name it needs a watch of its own.
+        // A file with another name needs a watch of its own.
         fs::hard_link(&path, root.join(format!("{n}.too"))).unwrap();
         let (_, identity) = inspect(fs::File::open(&path).unwrap()).unwrap();
         let path = CString::new(path.to_str().unwrap()).unwrap();
@@ -244,7 +244,7 @@ fn watches_are_limited_and_given_up_for_others() {
         let watch = watches.after_check(WatchState::Earning(u8::MAX), &stamps, now);
         let first = *first.get_or_insert(watch);
         let is_kept = |watch| matches!(watch, WatchState::Kept { .. });
-        // The first one is used in another turn now.
+        // The first one is used in another turn.
         clock.begin_turn();
         let had_no_event = watches.has_no_event_since(first, now, &clock);
         (is_kept(watch), had_no_event)

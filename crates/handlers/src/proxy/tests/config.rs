@@ -1,4 +1,4 @@
-//! What the directives set, and what they refuse.
+//! The directives of the proxy, and their errors.
 
 use std::time::Duration;
 

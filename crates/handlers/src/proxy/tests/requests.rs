@@ -1,4 +1,4 @@
-//! Requests as backends get them.
+//! Requests as backends receive them.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -51,7 +51,7 @@ fn ip(text: &str) -> Address {
     Address::Ip(SocketAddr::new(text.parse().unwrap(), 1234))
 }
 
-/// The fields that a backend gets for these under `config`.
+/// The fields that a backend receives for these, under `config`.
 fn fields(config: &str, received: &str) -> String {
     let mut exchange = request(site("/", config), "GET /", "www.example.com", received);
     from(&mut exchange, ip("192.0.2.7"));
@@ -93,7 +93,7 @@ fn what_concerns_one_connection_stays_there() {
              Transfer-Encoding: x\nHost: x\nContent-Length: 1\nExpect: x\nTrailer: t",
             "A: 1\nTrailer: t",
         ),
-        // Named by `connection`: those that nobody knows to be for all recipients.
+        // Fields named by `connection` are removed, except well-known end-to-end fields.
         (
             "Connection: close, X-Hop\nX-Hop: 1\nX-End: 2\nConnection: x-other\nx-OTHER: 3",
             "X-End: 2",
@@ -393,7 +393,7 @@ fn expectations_of_clients_who_wait_are_forwarded_if_asked_for() {
         let sent = shown(&head.headers).starts_with("A: 1\nexpect: 100-continue\nx-forwarded");
         assert_eq!((sent, !head.expect().is_empty()), (want, want), "{config}");
     }
-    // What a tunnel carries is no content (RFC 9110 §10.1.1).
+    // Bytes of a tunnel are not content (RFC 9110 §10.1.1).
     let mut exchange = request(site("/", "proxy.expect: FORWARD"), "GET /", "h", "");
     exchange.body = pipe();
     let expect = exchange.request.headers.store(b"100-continue");
@@ -463,7 +463,7 @@ fn tunnels_are_asked_for_in_the_way_of_the_protocol() {
         assert_eq!(head.upgrade().escape_ascii().to_string(), want_token);
         assert!(shown(&head.headers).starts_with("Sec-WebSocket-Key: k\nx-forwarded-proto"));
     }
-    // Without `proxy.preserve-host` CONNECT names the backend (H2O compatibility).
+    // H2O compatibility: without `proxy.preserve-host`, H2O sends CONNECT with the backend as target.
     let mut exchange = request(site("/", ""), "CONNECT ", "t:1", "");
     let head = built(
         &mut exchange,

@@ -1,4 +1,4 @@
-//! What clients get.
+//! Responses as clients receive them.
 
 use h2o_exchange::{
     Body, BodyUse, Exchange, Handler, LinkHeaderUse, Outcome, RequestBody, Response,
@@ -72,7 +72,7 @@ fn responses_go_on_without_what_concerns_one_connection() {
              Datagram-Flow-Id: 1\nContent-Length: 3\nServer: theirs\nX-Compress-Hint: on",
             "",
         ),
-        // Named by `connection`: those that nobody knows to be for all recipients.
+        // Fields named by `connection` are removed, except well-known end-to-end fields.
         (
             "X-Hop: 1\nConnection: close, X-Hop\nX-End: 2\nConnection: x-other\nx-OTHER: 3",
             "X-End: 2",
@@ -293,7 +293,7 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
     assert!(matches!(&response.body, Body::Bytes(text) if text == &failure.text[..]));
     let noted = "[lib/core/proxy.c] in request:www.example.com/z?q:more";
     assert_eq!(exchange.errors, noted);
-    // No backend was asked: the log has the client's words.
+    // No backend was contacted: the log shows the client's authority and path.
     let place = (&b"www.example.com"[..], &b"/z?q"[..]);
     assert_eq!(exchange.forwarded.place(), Some(place));
     let counted = exchange
@@ -302,7 +302,7 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
         .get(h2o_exchange::Counter::Status502);
     assert_eq!(counted, 1);
     assert!(!response.is_refusal);
-    // A request that the backend has not looked at is nobody's failure.
+    // A request that the backend has not processed does not count as a failure.
     let refused = Failure {
         refused: true,
         ..failure.clone()

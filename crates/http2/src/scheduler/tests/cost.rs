@@ -1,8 +1,8 @@
-//! What calls cost, in steps and in memory.
+//! The cost of calls, in steps and in memory.
 
 use super::*;
 
-/// Steps of a turn, over many turns of a tree of `count` streams.
+/// Steps per turn, over many turns of a tree of `count` streams.
 fn steps_per_turn(
     count: u32,
     shape: fn(&mut Random, u32) -> u32,
@@ -48,7 +48,7 @@ fn a_turn_takes_no_longer_with_more_streams() {
             1.0,
         ),
         ("random, half ready", random, half, 3.0),
-        // One step for each choice on the way down; how many there are depends on the tree, not its size.
+        // One step for each node that chooses on the way down; their number depends on the tree's shape, not its size.
         ("random, the later half ready", random, lower, 4.5),
     ];
     for &(name, shape, ready, limit) in cases {
@@ -99,7 +99,7 @@ fn to_become_ready_costs_the_way_up_to_a_stream_that_is_active() {
     };
     // Alone, nothing.
     assert_eq!(steps(1999, true), 0);
-    // The lowest makes all active, and then each finds itself active, but searches the upper end of its run.
+    // The lowest node makes all others active. Then each is active already, but searches the upper end of its run.
     assert_eq!(steps(1, true), 1_001);
     assert_eq!(steps(21, true), 10);
     assert_eq!(steps(21, false), 0);

@@ -1,4 +1,4 @@
-//! Who depends on whom (RFC 7540 §5.3).
+//! Dependencies of streams (RFC 7540 §5.3).
 
 use super::*;
 
@@ -90,7 +90,7 @@ fn a_closed_stream_hands_its_weight_down() {
     let counts = bench.counts(400);
     assert!(counts[&3].abs_diff(300) <= 4, "{counts:?}");
 
-    // No child is left without weight, nor has one more than there is.
+    // No child is left without weight, and none has more than there is.
     let mut bench = Bench::new();
     bench
         .open(1, on(0, 1))
@@ -124,7 +124,7 @@ fn ten_closed_streams_are_remembered() {
             weight: 9
         }
     );
-    // Also to be moved by PRIORITY.
+    // PRIORITY moves it, too.
     bench.priority(1, on(3, 200));
     assert!(bench.places().starts_with("1<3:200 "));
     bench.close(21);
@@ -143,7 +143,7 @@ fn ten_closed_streams_are_remembered() {
             weight: 200
         }
     );
-    // Forgotten, passed over or the server's: nothing to do.
+    // Streams that are forgotten, skipped or the server's: ignored.
     let before = bench.places();
     bench
         .priority(1, on(3, 1))
@@ -171,7 +171,7 @@ fn sixteen_idle_streams_have_places() {
     );
     assert_eq!(more(&mut bench, 36), Ok(()));
     assert_eq!(more(&mut bench, 33), Ok(()));
-    // One that opens makes room.
+    // Opening one makes room.
     bench.open(5, None);
     assert_eq!(
         bench.scheduler.actual(bench.keys[&5]),
@@ -212,7 +212,7 @@ fn firefox_groups_share_by_weight() {
         .open(21, on(5, 32));
     bench.ready(&[13, 15, 17, 19, 21]);
     let counts = bench.counts(3020);
-    // 201 to 101; below 3: 32, 32 and the followers' 1.
+    // Weights of 201 to 101; below stream 3: 32, 32 and the followers' 1.
     assert!(counts[&21].abs_diff(1010) <= 5, "{counts:?}");
     assert!(counts[&15].abs_diff(990) <= 10, "{counts:?}");
     assert!(counts[&13] + counts[&19] >= 25, "{counts:?}");
@@ -270,11 +270,11 @@ fn an_elevated_stream_goes_before_all() {
     );
     bench.ready(&[5]);
     assert_eq!(bench.turns(3), [5, 5, 5]);
-    // PRIORITY is recorded, and applied no more.
+    // PRIORITY is recorded, but no longer applied.
     bench.priority(5, on(1, 2));
     assert_eq!(bench.scheduler.received(key), on(1, 2).unwrap());
     assert!(bench.scheduler.depends_on_root(key));
-    // Two of them take turns, also if an exclusive stream comes.
+    // Two of them take turns, even if an exclusive stream is opened.
     let other = bench.keys[&3];
     bench.scheduler.elevate(other);
     bench.open(7, only(0, 256)).ready(&[7]);
@@ -283,7 +283,7 @@ fn an_elevated_stream_goes_before_all() {
     assert!(!bench.answers(3, answer(7)));
     bench.blocked(&[3]);
     assert_eq!(bench.turns(2), [5, 5]);
-    // What depends on it does not inherit that.
+    // Streams that depend on it do not inherit its elevation.
     bench.push(2, 5).ready(&[2]);
     bench.close(5);
     assert_eq!(bench.places(), "1<7:256 2<5:16 3<0:257 5<0:2 7<0:256");

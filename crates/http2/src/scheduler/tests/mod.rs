@@ -58,7 +58,7 @@ fn answer(urgency: u8) -> PriorityField {
     }
 }
 
-/// A scheduler whose streams are known by their identifiers; every call checks the invariants.
+/// A scheduler whose streams are known by their identifiers. Every call checks the invariants.
 struct Bench {
     scheduler: Scheduler,
     keys: HashMap<u32, NodeKey>,
@@ -186,7 +186,7 @@ impl Bench {
 }
 
 impl Scheduler {
-    /// Everything that must hold between two calls.
+    /// The invariants between two calls.
     fn check(&self) {
         let nodes = &self.tree.nodes;
         let used: Vec<u32> = self

@@ -1,10 +1,10 @@
-//! Random calls, against a plain model of the tree and against the invariants.
+//! Random calls, compared with a plain model of the tree and checked against the invariants.
 
 use std::collections::VecDeque;
 
 use super::*;
 
-/// The tree as plainly as it can be told: stream to parent and weight.
+/// The plainest form of the tree: stream to parent and weight.
 #[derive(Default)]
 struct Model {
     streams: BTreeMap<u32, (u32, u16)>,
@@ -78,7 +78,7 @@ impl Model {
         }
     }
 
-    /// The part of all turns that a stream has.
+    /// The share of all turns that a stream has.
     fn share(&self, id: u32) -> f64 {
         if self
             .ancestors(id)
@@ -261,7 +261,7 @@ fn random_calls_keep_the_invariants() {
             let any = (!open.is_empty())
                 .then(|| open[random.below(u32::try_from(open.len()).unwrap()) as usize]);
             match (random.below(10), any) {
-                // Chromium's way: below the newest of no less weight.
+                // As Chromium does: below the newest stream of no less weight.
                 (0..=2, _) => {
                     let weight = WEIGHT_OF_URGENCY[random.below(8) as usize];
                     bench.open(

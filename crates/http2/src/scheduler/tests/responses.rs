@@ -19,7 +19,7 @@ fn a_response_priority_moves_within_a_chain() {
     );
     bench.blocked(&[1]);
     assert_eq!(bench.next(), Some(7));
-    // Who refers to it finds the place the client knows, and its PRIORITY moves that.
+    // Streams that refer to it find its place as the client knows it, and the client's PRIORITY moves that.
     bench.open(9, only(7, 110)).ready(&[9]);
     assert_eq!(
         bench.places(),
@@ -27,7 +27,7 @@ fn a_response_priority_moves_within_a_chain() {
     );
     let keeper = bench.scheduler.find(7).unwrap();
     assert_eq!(children(&bench.scheduler, keeper), [bench.keys[&9].0]);
-    // Again: from one place of ours to the next. Equal weights stay before.
+    // From one place of ours to the next. Streams of equal weight stay before it.
     assert!(bench.answers(7, answer(1)));
     assert_eq!(
         bench.places(),
@@ -47,7 +47,7 @@ fn a_response_priority_moves_within_a_chain() {
         bench.places(),
         "1<5:147 (1<0:256) 3<1:220 5<3:147 7<1:110 9<7:110"
     );
-    // Nothing named, nothing done.
+    // A field that names no urgency has no effect.
     assert!(!bench.answers(
         3,
         PriorityField {

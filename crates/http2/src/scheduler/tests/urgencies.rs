@@ -39,7 +39,7 @@ fn incremental_streams_begin_in_order_and_then_take_turns() {
     assert_eq!(bench.turns(3), [1, 3, 3]);
     bench.blocked(&[3]);
     assert_eq!(bench.turns(8), [5, 7, 1, 5, 7, 1, 5, 7]);
-    // A newcomer begins at once, one that waited takes its turn, and a lower number goes before all.
+    // A new stream begins at once, one that waited gets its turn, and a lower urgency number precedes all.
     bench.open(9, None);
     bench
         .scheduler
@@ -75,7 +75,7 @@ fn a_priority_update_counts_more_than_the_request() {
     assert_eq!(bench.scheduler.parameters(three), urgency(7, false));
     assert_eq!(update(&mut bench, 3, 1), Ok(()));
     assert_eq!(bench.scheduler.parameters(three), urgency(1, false));
-    // The response replaces what it names.
+    // The response overrides the parameters that it names.
     assert!(bench.answers(
         3,
         PriorityField {
@@ -87,7 +87,7 @@ fn a_priority_update_counts_more_than_the_request() {
     assert!(!bench.answers(3, PriorityField::default()));
     bench.scheduler.set_parameters(one, urgency(2, true));
     assert_eq!(bench.scheduler.parameters(one), urgency(2, true));
-    // Of streams to come sixteen are kept; those that were passed over make room; closed ones are none.
+    // Updates of sixteen future streams are kept. Skipped streams make room; closed ones do not count.
     for id in (5..=35).step_by(2) {
         assert_eq!(update(&mut bench, id, 1), Ok(()));
     }
@@ -132,7 +132,7 @@ fn ready_streams_move_over_to_urgencies() {
         assert_eq!(bench.next(), Some(id));
         bench.close(id);
     }
-    // The tree is still told of.
+    // The tree still records the client's requests.
     bench.priority(9, on(7, 3));
     assert_eq!(
         bench.scheduler.actual(bench.keys[&9]),
