@@ -134,7 +134,7 @@ fn a_path_may_be_a_sequence_that_runs_as_one_mapping() {
 }
 
 #[test]
-fn malformed_mappings_are_nobodys_fault() {
+fn errors_of_malformed_mappings_name_no_directive() {
     let cases = [
         (
             "[]",

@@ -126,7 +126,7 @@ fn content_is_announced_by_its_length_or_by_what_follows() {
 }
 
 #[test]
-fn what_is_malformed_is_told_apart() {
+fn malformed_requests_have_different_errors() {
     use FieldError::*;
     let field = |error| Err(Malformed::Field(error));
     let section = |error| Err(Malformed::Section(error));
@@ -422,7 +422,7 @@ fn response(kind: SectionKind, fields: Fields<'_>) -> Result<ClientResponse, Mal
 }
 
 #[test]
-fn responses_are_read_and_what_is_malformed_is_told_apart() {
+fn responses_are_read_and_malformed_ones_have_different_errors() {
     use SectionKind::{Discarded, Head, Trailers};
     let field = |error| Err(Malformed::Field(error));
     let section = |error| Err(Malformed::Section(error));

@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standard_error_that_nobody_reads_makes_no_worker_wait() {
+    fn a_standard_error_without_reader_makes_no_worker_wait() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let other_user = writer.try_clone().unwrap();
         let stream = Stream::to_standard_error(writer).unwrap();

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn unspecified_addresses_are_permitted_by_nobody() {
+    fn unspecified_addresses_are_never_permitted() {
         let open = acl(&["+0.0.0.0", "+[::]", "+[::ffff:0.0.0.0]", "+*"]);
         for target in [
             "0.0.0.0:80",
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_cannot_be_read_are_told_apart() {
+    fn malformed_entries_have_different_errors() {
         let format =
             "failed to parse input, expected format is: [+-]address[/netmask][:port[-port]]";
         let address = "failed to parse address";

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_that_may_name_fields_are_told_apart() {
+    fn options_that_may_name_fields_are_recognised() {
         for (value, want) in [
             ("", false),
             ("keep-alive", false),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_us_compare_without_end() {
+    fn the_number_of_options_is_limited() {
         const MOST: usize = ConnectionOptions::MOST;
         for (count, each, want) in [
             (MOST, "x", false),

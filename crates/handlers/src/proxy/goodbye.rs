@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_twice() {
+    fn a_client_gets_one_close_frame_only() {
         let closes = &b"\x81\x02hi\x88\x02\x03\xe8"[..];
         for before in [5, 6, 7] {
             let (begin, end) = closes.split_at(before);

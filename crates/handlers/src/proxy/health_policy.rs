@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_checked_is_looked_after_in_every_way() {
+    fn passive_checks_and_retries_are_on_where_active_checks_are() {
         let on = Some(HealthCheck::default());
         let passive = PassiveCheck::default();
         let seven = Retry {

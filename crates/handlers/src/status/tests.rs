@@ -152,7 +152,7 @@ fn the_page_is_answered_like_a_static_file() {
 }
 
 #[test]
-fn the_report_is_plain_text_that_nobody_caches_for_any_method() {
+fn the_report_is_plain_text_and_not_cached_for_any_method() {
     let worker = lone_worker();
     for method in ["GET", "HEAD", "POST", "BREW"] {
         let response = done(ask(&worker, method, "/s/json").1);

@@ -312,7 +312,7 @@ fn the_end_between_two_chunks_can_be_told_from_one_within() {
 }
 
 #[test]
-fn broken_responses_are_told_apart() {
+fn broken_responses_have_different_errors() {
     let cases: &[(&str, UpstreamError)] = &[
         ("\x15\x03\x03", UpstreamError::StatusLineInvalid),
         (

@@ -514,7 +514,7 @@ fn a_graceful_shutdown_of_the_server_refuses_nothing() {
 }
 
 #[test]
-fn refused_streams_are_told_apart_from_others_that_end() {
+fn refused_streams_are_not_reported_as_reset() {
     let mut talk = Conversation::new();
     talk.gets();
     talk.gets();

@@ -277,7 +277,7 @@ fn requests_mean_something_else_when_the_table_was_resized() {
 }
 
 #[test]
-fn requests_that_end_and_such_that_do_not_are_told_apart() {
+fn end_stream_is_not_part_of_a_remembered_section() {
     let mut talk = Talk::new();
     for _ in 0..3 {
         talk.repeats("the end", END_STREAM, START, "GET /  END Https None");

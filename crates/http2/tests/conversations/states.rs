@@ -303,7 +303,7 @@ fn what_was_sent_before_the_client_could_know_of_a_reset_is_discarded() {
 }
 
 #[test]
-fn a_tunnel_that_nobody_takes_anything_from_any_more_ends_without_an_error() {
+fn a_released_tunnel_ends_without_an_error() {
     let mut talk = server::Conversation::new();
     talk.client_sends(headers(1, END_HEADERS, CONNECT))
         .respond(1, 200, true)

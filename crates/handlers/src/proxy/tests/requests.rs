@@ -65,7 +65,7 @@ fn fields(config: &str, received: &str) -> String {
 }
 
 #[test]
-fn a_get_goes_on_with_what_we_know_of_the_client() {
+fn a_get_is_forwarded_with_fields_about_the_client() {
     let received = "User-Agent: curl/8\nAccept: */*";
     let mut exchange = request(site("/", ""), "GET /ok", "www.example.com", received);
     from(&mut exchange, ip("192.0.2.7"));

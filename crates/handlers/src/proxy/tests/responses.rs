@@ -61,7 +61,7 @@ fn fields(received: &str) -> String {
 }
 
 #[test]
-fn responses_go_on_without_what_concerns_one_connection() {
+fn responses_are_forwarded_without_hop_by_hop_fields() {
     let cases = [
         (
             "X-A: 1\nSet-Cookie: a\nset-cookie: b",
@@ -102,7 +102,7 @@ fn responses_go_on_without_what_concerns_one_connection() {
 }
 
 #[test]
-fn the_answer_of_a_backend_without_date_gets_one_unless_nobody_wants_it() {
+fn a_response_without_date_gets_one_unless_configured_otherwise() {
     for (config, want) in [("", true), ("proxy.emit-missing-date-header: OFF", false)] {
         let site = super::SETUP.read([config, "", ""]).unwrap();
         let exchange = request(site, "GET /", "h", "");
