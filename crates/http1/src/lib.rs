@@ -20,7 +20,7 @@
 //! let mut connection = ServerConnection::new(settings, Scheme::Http, now);
 //! let mut head = RequestHead::default();
 //!
-//! Bytes in: the caller drops what a step took and calls again while that makes progress.
+//! // Bytes in: the caller drops what a step took and calls again while that makes progress.
 //! let mut input = b"GET /a/../b?c HTTP/1.1\r\nHost: example.com\r\n\r\n".to_vec();
 //! match connection.receive(&input, now, &mut head) {
 //!     Ok(Received::Request { taken }) => drop(input.drain(..taken)),
@@ -47,7 +47,7 @@
 //! assert!(out.ends_with(b"\r\n\r\nhello"));
 //! connection.on_written(out.len(), false, now);
 //!
-//! Time: no input, and the next request is awaited for ten seconds.
+//! // Time: no input, and the next request is awaited for ten seconds.
 //! assert_eq!(connection.next(now), Next::Request);
 //! assert_eq!(connection.next_timeout(), Some(now + Duration::from_secs(10)));
 //! ```
