@@ -461,9 +461,13 @@ impl<'a> ListenOptions<'a> {
             let node = attributes.require("port")?;
             let ssl = tls.as_ref().ok_or_else(|| {
                 node.error("QUIC endpoint must have an accompanying SSL configuration")
+                    .with_hint("add `ssl` with `certificate-file` and `key-file`")
             })?;
             if !ssl.settings.has_tls13() {
-                return Err(ssl.node.error("QUIC support requires TLS 1.3"));
+                return Err(ssl
+                    .node
+                    .error("QUIC support requires TLS 1.3")
+                    .with_hint("leave `max-version` out"));
             }
             return Ok(Self {
                 tls,

@@ -88,7 +88,7 @@ pub fn load_with(
         // Keys of connection ids and tokens are derived from theirs.
         return Err(listener
             .error("ticket-based encryption MUST be enabled when running QUIC")
-            .with_hint("see `ssl-session-resumption`"));
+            .with_hint("write `mode: all` in `ssl-session-resumption`, or leave that out"));
     }
     let keys = scope.shared.get::<HostKeys>();
     for error in unreachable_hosts(&scope.hosts, &keys.0, &listeners.0) {
