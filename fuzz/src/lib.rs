@@ -47,7 +47,7 @@ pub use path::path;
 pub use proxy_requests::proxy_requests;
 pub use proxy_responses::proxy_responses;
 pub use qpack::{qpack_decode, qpack_round_trip};
-pub use quic::quic_datagrams;
+pub use quic::{quic_datagrams, quic_ids_and_tokens};
 pub use range::range;
 pub use request_head::request_head;
 pub use response_head::response_head;
@@ -78,6 +78,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("qpack_decode", qpack_decode),
     ("qpack_round_trip", qpack_round_trip),
     ("quic_datagrams", quic_datagrams),
+    ("quic_ids_and_tokens", quic_ids_and_tokens),
     ("range", range),
     ("request_head", request_head),
     ("response_head", response_head),

@@ -7,3 +7,11 @@
 pub fn quic_datagrams(input: &[u8]) {
     h2o_quic::fuzzing::quic_datagrams(input);
 }
+
+/// Any bytes as a connection id and as an address token.
+///
+/// # Panics
+/// If an id that is read does not say the same once more, or a token opens that nobody has sealed.
+pub fn quic_ids_and_tokens(input: &[u8]) {
+    h2o_quic::fuzzing::quic_ids_and_tokens(input);
+}

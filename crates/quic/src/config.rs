@@ -48,6 +48,10 @@ pub struct TransportSettings {
     pub initial_window_packets: u32,
     /// Whether a congestion window that is not filled does not grow (RFC 7661).
     pub respects_underuse: bool,
+    /// Packets that the congestion window may jump to for a client whose path is known from an earlier connection; 0 for no jump.
+    pub max_jump_packets: u32,
+    /// Whether packets are marked as ECN-capable (RFC 9000 §13.4). Marks received are reported in any case.
+    pub ecn: bool,
     /// Whether packets leave at the controller's rate, not as soon as the window has room.
     pub is_paced: bool,
     /// Bytes of received QUIC datagrams (RFC 9221) that may wait to be taken; `None` if they are not accepted.
@@ -73,6 +77,8 @@ impl Default for TransportSettings {
             congestion_control: CongestionControl::default(),
             initial_window_packets: 32,
             respects_underuse: true,
+            max_jump_packets: 0,
+            ecn: true,
             is_paced: true,
             datagram_receive_buffer: Some(64 * 1024),
             gso: true,

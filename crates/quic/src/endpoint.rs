@@ -12,7 +12,7 @@ use quinn_proto::{
 
 use crate::close::ConnectError;
 use crate::config::{EndpointConfig, ServerRole, TransportSettings};
-use crate::congestion::Desk;
+use crate::congestion::{Desk, Jump, Observation, PathMemory};
 use crate::connection::{Connection, Event, HandshakeLimit};
 use crate::id::{IdGenerator, Placement, RecentIds};
 use crate::keys::{KeyRing, Keys, ResetKey, TokenKey};
@@ -123,7 +123,7 @@ pub enum Admission {
     Open,
     /// Their packets are ignored: there are too many connections.
     Full,
-    /// They are refused: the server shuts down.
+    /// They are sent away, to use TCP: the server shuts down.
     Closed,
 }
 
@@ -141,6 +141,8 @@ pub struct Endpoint {
     placement: Placement,
     desk: Arc<Desk>,
     recent_ids: RecentIds,
+    marks_ecn: bool,
+    paths: PathMemory,
 }
 
 impl Endpoint {
@@ -174,6 +176,7 @@ impl Endpoint {
             let _ = endpoint.max_udp_payload_size(size);
         }
         let desk = Arc::new(Desk::default());
+        let marks_ecn = server.as_ref().is_none_or(|server| server.transport.ecn);
         let library_server = server
             .as_ref()
             .map(|server| Arc::new(library_server(server, &key_ring, &desk)));
@@ -193,6 +196,8 @@ impl Endpoint {
             placement,
             desk,
             recent_ids: RecentIds::default(),
+            marks_ecn,
+            paths: PathMemory::default(),
         }
     }
 
@@ -208,6 +213,10 @@ impl Endpoint {
             return Received::Elsewhere(placement, data);
         }
         answer.clear();
+        let negotiation = match self.admission {
+            Admission::Closed => negotiation_without_versions(&data),
+            Admission::Open | Admission::Full => None,
+        };
         let ecn = ecn.map(Ecn::library);
         match self.library.handle(now, remote, local, ecn, data, answer) {
             None => Received::Ignored,
@@ -217,15 +226,33 @@ impl Endpoint {
                     return Received::Ignored;
                 };
                 let was_accepting = connection.is_being_accepted();
+                let was_closed = connection.library.is_closed();
                 connection.library.handle_event(event);
                 connection.on_received(&self.desk);
                 if was_accepting && !connection.is_being_accepted() {
                     self.handshakes -= 1;
                 }
+                if !was_closed && connection.library.is_closed() {
+                    self.remember_path(ConnectionIndex(handle.0), now);
+                }
                 self.exchange_events(handle);
                 Received::Connection(ConnectionIndex(handle.0))
             }
-            Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming, answer),
+            Some(DatagramEvent::NewConnection(incoming)) => match negotiation {
+                Some(negotiation) => {
+                    self.library.ignore(incoming);
+                    answer.clear();
+                    answer.extend_from_slice(&negotiation);
+                    Received::Answered(Transmit {
+                        remote,
+                        local,
+                        ecn: None,
+                        len: answer.len(),
+                        segment_len: None,
+                    })
+                }
+                None => self.admit(now, incoming, answer),
+            },
             Some(DatagramEvent::Response(transmit)) => Received::Answered(Transmit::of(&transmit)),
         }
     }
@@ -261,6 +288,7 @@ impl Endpoint {
                 return Received::Ignored;
             }
             Admission::Closed => {
+                // Its header could not be read, so it is told so in another way.
                 let transmit = self.library.refuse(incoming, answer);
                 return Received::Answered(Transmit::of(&transmit));
             }
@@ -285,7 +313,11 @@ impl Endpoint {
                 }
             };
         }
-        match self.library.accept(incoming, now, answer, None) {
+        let jump = self.jump(now, &incoming);
+        self.desk.set_jump(jump);
+        let accepted = self.library.accept(incoming, now, answer, None);
+        self.desk.set_jump(None);
+        match accepted {
             Ok((handle, connection)) => {
                 let server = self.server.as_ref();
                 let is_paced = server.is_none_or(|server| server.transport.is_paced);
@@ -301,6 +333,43 @@ impl Endpoint {
                 Received::Answered(Transmit::of(&transmit))
             }),
         }
+    }
+
+    /// What a new connection may jump to: its client has shown its address, and was here before.
+    fn jump(&self, now: Instant, incoming: &quinn_proto::Incoming) -> Option<Jump> {
+        let transport = &self.server.as_ref()?.transport;
+        if transport.max_jump_packets == 0 || !incoming.remote_address_validated() {
+            return None;
+        }
+        let seen = self.paths.recall(incoming.remote_address().ip(), now)?;
+        let packet_len = u64::from(transport.max_udp_payload_size.clamp(1200, 1472));
+        let max = u64::from(transport.max_jump_packets) * packet_len;
+        Some(Jump::new(&seen, max))
+    }
+
+    /// Remembers the path of a connection that has sent enough to know it.
+    fn remember_path(&mut self, index: ConnectionIndex, now: Instant) {
+        let Some(server) = &self.server else {
+            return;
+        };
+        let transport = &server.transport;
+        if transport.max_jump_packets == 0 {
+            return;
+        }
+        let initial = u64::from(transport.initial_window_packets) * 1200;
+        let Some(connection) = self.connections.get(index.0).and_then(Option::as_ref) else {
+            return;
+        };
+        let stats = connection.stats();
+        if stats.bytes_sent < 4 * initial {
+            return;
+        }
+        let seen = Observation {
+            window: stats.congestion_window,
+            min_rtt: stats.min_rtt,
+            at: now,
+        };
+        self.paths.remember(connection.remote_address().ip(), seen);
     }
 
     fn insert(
@@ -391,7 +460,12 @@ impl Endpoint {
     ) -> Option<Transmit> {
         self.exchange_events(ConnectionHandle(index.0));
         let connection = self.connections.get_mut(index.0)?.as_deref_mut()?;
-        connection.transmit(&self.desk, now, max_datagrams, buffer)
+        connection
+            .transmit(&self.desk, now, max_datagrams, buffer)
+            .map(|transmit| Transmit {
+                ecn: transmit.ecn.filter(|_| self.marks_ecn),
+                ..transmit
+            })
     }
 
     /// When a connection wants to be woken.
@@ -402,7 +476,11 @@ impl Endpoint {
     /// Tells a connection the time. It may have events and something to send now. Too early a call does nothing.
     pub fn on_timeout(&mut self, index: ConnectionIndex, now: Instant) {
         if let Some(connection) = self.connection(index) {
+            let was_closed = connection.library.is_closed();
             connection.on_timeout(now);
+            if !was_closed && connection.library.is_closed() {
+                self.remember_path(index, now);
+            }
         }
         self.exchange_events(ConnectionHandle(index.0));
     }
@@ -421,6 +499,27 @@ impl Endpoint {
     pub fn open_connections(&self) -> usize {
         self.open
     }
+}
+
+/// A Version Negotiation packet (RFC 9000 §17.2.1) with no version that there is, in answer to a packet with a long header. H2O
+/// compatibility: this is what a server sends that shuts down; clients then use TCP.
+fn negotiation_without_versions(packet: &[u8]) -> Option<Vec<u8>> {
+    let (&[first, _, _, _, _, id_len], rest) = packet.split_first_chunk()?;
+    if first & 0x80 == 0 {
+        return None;
+    }
+    let (destination, rest) = rest.split_at_checked(id_len.into())?;
+    let (&id_len, rest) = rest.split_first()?;
+    let source = rest.get(..id_len.into())?;
+    let mut answer = vec![0xc0, 0, 0, 0, 0];
+    // RFC 9000 §17.2.1: what was sent as one comes back as the other.
+    for id in [source, destination] {
+        answer.push(u8::try_from(id.len()).ok()?);
+        answer.extend_from_slice(id);
+    }
+    // RFC 9000 §15: reserved to exercise negotiation.
+    answer.extend_from_slice(&[0x0a, 0x1a, 0x2a, 0x3a]);
+    Some(answer)
 }
 
 fn random<const N: usize>() -> [u8; N] {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use quinn_proto::crypto::HandshakeTokenKey;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::ResolvesServerCertUsingSni;
 
+use crate::keys::{KeyRing, TokenKey};
 use crate::{
     Datagram, Endpoint, EndpointConfig, Keys, Placement, Received, ServerRole, TransportSettings,
 };
@@ -92,4 +94,26 @@ fn server() -> Option<Endpoint> {
         finds_mtu: true,
         seed: Some([3; 32]),
     }))
+}
+
+/// Any bytes as a connection id and as an address token: what is read as an id of this server is made from what was read.
+///
+/// # Panics
+/// If it is not.
+pub fn quic_ids_and_tokens(input: &[u8]) {
+    let ring = KeyRing::new(&[Keys::derive(7, b"secret"), Keys::derive(8, b"older")]);
+    if let Some(placement) = ring.decode_id(input) {
+        let id = ring.encode_id(placement, 1, 2);
+        let again = id.and_then(|id| ring.decode_id(&id));
+        assert_eq!(again, Some(placement), "an id says where it was made for");
+    }
+    let nonce = input.get(..16).unwrap_or(input);
+    let key = TokenKey(Arc::clone(&ring)).aead_from_hkdf(nonce);
+    let mut forged = input.to_vec();
+    assert!(key.open(&mut forged, &[]).is_err(), "nobody has sealed it");
+    let mut sealed = input.to_vec();
+    if key.seal(&mut sealed, &[]).is_ok() {
+        let opened = key.open(&mut sealed, &[]);
+        assert_eq!(opened.ok().as_deref(), Some(input));
+    }
 }

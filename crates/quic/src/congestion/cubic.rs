@@ -171,6 +171,11 @@ impl Cubic {
         self.window = self.window.max(MIN_WINDOW_PACKETS * mtu);
     }
 
+    /// Begins with a larger window than the initial one: the path is known.
+    pub(crate) fn jump(&mut self, window: u64) {
+        self.window = self.window.max(window);
+    }
+
     pub(crate) fn window(&self) -> u64 {
         self.window
     }

@@ -9,11 +9,12 @@ mod hystart;
 mod model;
 mod pacer;
 mod reno;
+mod resume;
 mod underused;
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use quinn_proto::RttEstimator;
@@ -23,6 +24,7 @@ use self::cubic::Cubic;
 use self::model::Model;
 pub(crate) use self::pacer::Pacer;
 use self::reno::Reno;
+pub(crate) use self::resume::{Jump, Observation, PathMemory};
 use crate::config::CongestionControl;
 
 /// Packets that may always be in flight (RFC 9002 §7.2).
@@ -78,6 +80,8 @@ pub(crate) struct Desk {
     in_flight: AtomicU64,
     /// Asks the controller to forget what is in flight.
     forget: AtomicBool,
+    /// What the next connection may jump to.
+    jump: Mutex<Option<Jump>>,
 }
 
 /// What window the library is told.
@@ -99,6 +103,18 @@ impl Desk {
     /// Whether there is something to send that has to be acknowledged, apart from probes.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
+    }
+
+    /// What the connection accepted next may jump to.
+    pub(crate) fn set_jump(&self, jump: Option<Jump>) {
+        *self.jump.lock().unwrap_or_else(PoisonError::into_inner) = jump;
+    }
+
+    fn take_jump(&self) -> Option<Jump> {
+        self.jump
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     /// What `controller` knows; it is one of ours.
@@ -165,6 +181,7 @@ impl ControllerFactory for Factory {
             initial_window,
             in_flight: AtomicU64::new(0),
             smoothed_rtt: self.initial_rtt,
+            jump: self.desk.take_jump(),
         })
     }
 }
@@ -177,6 +194,7 @@ struct Governor {
     initial_window: u64,
     in_flight: AtomicU64,
     smoothed_rtt: Duration,
+    jump: Option<Jump>,
 }
 
 impl Governor {
@@ -221,6 +239,11 @@ impl Controller for Governor {
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _app_limited: bool, _: Option<u64>) {
         *self.in_flight.get_mut() = in_flight;
         each!(&mut self.algorithm, it => it.on_end_acks(now, in_flight));
+        if let Some(jump) = self.jump.take()
+            && let Some(window) = jump.window(self.smoothed_rtt)
+        {
+            each!(&mut self.algorithm, it => it.jump(window));
+        }
     }
 
     fn on_congestion_event(
@@ -231,6 +254,7 @@ impl Controller for Governor {
         bytes: u64,
     ) {
         self.landed(bytes);
+        self.jump = None;
         let in_flight = *self.in_flight.get_mut();
         let loss = Loss {
             now,
@@ -281,6 +305,7 @@ impl Controller for Governor {
             // Of another path.
             in_flight: AtomicU64::new(0),
             smoothed_rtt: self.smoothed_rtt,
+            jump: None,
         })
     }
 

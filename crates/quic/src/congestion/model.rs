@@ -212,6 +212,15 @@ impl Model {
         }
     }
 
+    /// Begins with a larger window than the initial one: the path is known.
+    pub(crate) fn jump(&mut self, window: u64) {
+        self.window = self.window.max(window);
+        self.initial_window = self.initial_window.max(window);
+        if let Some(min_rtt) = self.min_rtt {
+            self.pacing_rate = self.pacing_rate.max(rate_of(window, min_rtt));
+        }
+    }
+
     pub(crate) fn window(&self) -> u64 {
         self.window
     }

@@ -83,6 +83,11 @@ impl Reno {
         self.window = self.window.max(MIN_WINDOW_PACKETS * mtu);
     }
 
+    /// Begins with a larger window than the initial one: the path is known.
+    pub(crate) fn jump(&mut self, window: u64) {
+        self.window = self.window.max(window);
+    }
+
     pub(crate) fn window(&self) -> u64 {
         self.window
     }

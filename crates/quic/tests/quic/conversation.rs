@@ -167,3 +167,64 @@ fn pings_and_new_paths_cost_units_and_requests_none() {
     assert!((100..=250).contains(&units), "{units}");
     assert_eq!(pair.server().take_costs(), 0);
 }
+
+#[test]
+fn a_server_that_shuts_down_sends_new_clients_to_tcp_and_keeps_its_connections() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let id = pair.client_open();
+    pair.endpoint.set_admission(h2o_quic::Admission::Closed);
+    pair.client_write(id, b"question", true);
+    pair.run(|_, _| {});
+    assert!(pair.seen.contains(&Event::StreamOpened(StreamId::new(0))));
+    // Another one.
+    pair.index = None;
+    pair.connect();
+    pair.run(|_, _| {});
+    assert_eq!(pair.client_lost, "VersionMismatch");
+    assert_eq!(pair.endpoint.open_connections(), 1);
+}
+
+#[test]
+fn memory_that_is_held_is_told() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let id = pair.client_open();
+    let idle = pair.server().retained();
+    assert!(idle < 18_000, "{idle}");
+    pair.client_write(id, &[7; 100_000], false);
+    pair.run(|_, _| {});
+    let unread = pair.server().retained();
+    assert!(
+        (idle + 80_000..idle + 120_000).contains(&unread),
+        "{unread}"
+    );
+    let mut read = 0;
+    while let Read::Data(data) = pair.server().read(StreamId::new(0), usize::MAX) {
+        read += data.len();
+    }
+    assert_eq!(read, 100_000);
+    assert!(pair.server().retained() < idle + 10_000);
+    let mut answer = Bytes::from(vec![7; 50_000]);
+    pair.server().write(StreamId::new(0), &mut answer);
+    assert!(pair.server().retained() > idle + 45_000);
+}
+
+#[test]
+fn packets_are_not_marked_without_ecn() {
+    let mut config = crate::kit::endpoint_config();
+    let server = config.server.as_mut().expect("a server");
+    server.transport.ecn = false;
+    let mut endpoint = h2o_quic::Endpoint::new(config);
+    let mut pair = Pair::new();
+    pair.connect();
+    let datagram = crate::kit::to_server(&pair.next_of_client());
+    let mut buffer = Vec::new();
+    let h2o_quic::Received::Accepted(index) = endpoint.receive(pair.now, datagram, &mut buffer)
+    else {
+        panic!("it is accepted");
+    };
+    buffer.clear();
+    let transmit = endpoint.transmit(index, pair.now, 1, &mut buffer);
+    assert_eq!(transmit.expect("it answers").ecn, None);
+}

@@ -224,3 +224,22 @@ fn handshakes_that_take_too_long_are_given_up() {
     assert!(time < Duration::from_secs(30), "{time:?}");
     assert_eq!(simulation.server.open_connections(), 0);
 }
+
+#[test]
+fn a_client_that_comes_again_may_begin_where_it_was() {
+    let [usual, jumped] = [0, 100].map(|max_jump_packets| {
+        let transport = TransportSettings {
+            max_jump_packets,
+            ..TransportSettings::default()
+        };
+        let mut simulation = Simulation::new(1, Path::mobile(), transport);
+        simulation.connect();
+        simulation.fetch(SMALL);
+        simulation.connect_again();
+        simulation.fetch(200_000)
+    });
+    assert!(
+        jumped + Duration::from_millis(5) < usual,
+        "{jumped:?}, {usual:?}"
+    );
+}

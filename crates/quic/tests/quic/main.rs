@@ -7,5 +7,6 @@
 )]
 
 mod conversation;
+mod early_data;
 mod kit;
 mod link;

@@ -105,6 +105,8 @@ pub(crate) struct Simulation {
     /// What is left to send on streams of the server.
     answers: HashMap<(ConnectionIndex, StreamId), usize>,
     pub(crate) client: Client,
+    /// The library's, with the tokens and sessions of earlier connections.
+    config: quinn_proto::ClientConfig,
     pub(crate) address: SocketAddr,
     /// Bytes received by the client, and the streams that have ended.
     pub(crate) received: usize,
@@ -138,6 +140,8 @@ impl Simulation {
             seed: Some(seeds),
         });
         seeds[31] = 1;
+        let tls = quinn_proto::crypto::rustls::QuicClientConfig::try_from(client_tls());
+        let client_config = quinn_proto::ClientConfig::new(Arc::new(tls.expect("a configuration")));
         let client = if is_ours {
             let mut endpoint = Endpoint::new(EndpointConfig {
                 keys: Vec::new(),
@@ -162,11 +166,8 @@ impl Simulation {
             let config = quinn_proto::EndpointConfig::new(Arc::new(key));
             let mut endpoint =
                 quinn_proto::Endpoint::new(Arc::new(config), None, true, Some(seeds));
-            let tls = quinn_proto::crypto::rustls::QuicClientConfig::try_from(client_tls())
-                .expect("a configuration");
-            let config = quinn_proto::ClientConfig::new(Arc::new(tls));
             let (handle, connection) = endpoint
-                .connect(now, config, SERVER, "localhost")
+                .connect(now, client_config.clone(), SERVER, "localhost")
                 .expect("it can begin");
             Client::Library {
                 endpoint: Box::new(endpoint),
@@ -190,6 +191,7 @@ impl Simulation {
             connections: Vec::new(),
             answers: HashMap::new(),
             client,
+            config: client_config,
             address: CLIENT,
             received: 0,
             ended: 0,
@@ -546,6 +548,30 @@ impl Simulation {
     pub(crate) fn connect(&mut self) {
         self.settle();
         self.run_until(|it| it.server_events.contains(&Event::Connected));
+    }
+
+    /// The client closes its connection and begins another, with the token and the session it has got.
+    pub(crate) fn connect_again(&mut self) {
+        let Client::Library { connection, .. } = &mut self.client else {
+            panic!("only the library's client can");
+        };
+        connection.close(self.now, 0_u32.into(), Bytes::new());
+        self.run_until(|it| it.connections.is_empty());
+        self.server_events.clear();
+        self.on_the_way.clear();
+        let Client::Library {
+            endpoint,
+            handle,
+            connection,
+        } = &mut self.client
+        else {
+            return;
+        };
+        let (new_handle, new) = endpoint
+            .connect(self.now, self.config.clone(), SERVER, "localhost")
+            .expect("it can begin");
+        (*handle, **connection) = (new_handle, new);
+        self.connect();
     }
 
     /// Asks for so many bytes; how long it takes until all are there.

@@ -81,6 +81,8 @@ pub(crate) struct Pair {
     pub(crate) seen: Vec<Event>,
     client: quinn_proto::Endpoint,
     connection: Option<(ConnectionHandle, quinn_proto::Connection)>,
+    /// What the client knows of earlier connections.
+    client_tls: Arc<quinn_proto::crypto::rustls::QuicClientConfig>,
     /// The version of the client.
     pub(crate) version: u32,
     /// Datagrams the server has answered without a connection.
@@ -108,6 +110,7 @@ impl Pair {
             seen: Vec::new(),
             client: quinn_proto::Endpoint::new(Arc::new(client), None, true, Some([2; 32])),
             connection: None,
+            client_tls: Arc::new(client_tls().try_into().expect("a configuration")),
             version: 1,
             answered: 0,
             client_lost: String::new(),
@@ -117,9 +120,7 @@ impl Pair {
     }
 
     pub(crate) fn connect(&mut self) {
-        let tls = quinn_proto::crypto::rustls::QuicClientConfig::try_from(client_tls())
-            .expect("as usual");
-        let mut config = quinn_proto::ClientConfig::new(Arc::new(tls));
+        let mut config = quinn_proto::ClientConfig::new(self.client_tls.clone());
         config.version(self.version);
         self.connection = Some(
             self.client
@@ -223,6 +224,12 @@ impl Pair {
             Received::Answered(transmit) => answer[..transmit.len].to_vec(),
             _ => Vec::new(),
         }
+    }
+
+    /// What the client sends next, which stays on its way.
+    pub(crate) fn on_the_way(&mut self) -> Vec<Vec<u8>> {
+        self.client_step();
+        self.to_server.iter().cloned().collect()
     }
 
     /// The next datagram of the client.

@@ -1,0 +1,120 @@
+//! Sessions of the listener's acceptor: resumption and early data.
+
+use std::sync::Arc;
+
+use h2o_quic::{Event, Read, Received};
+use h2o_tls::{Resumption, ResumptionSettings, TlsAcceptor};
+use quinn_proto::Dir;
+
+use crate::kit::{Pair, endpoint_config, to_server};
+
+/// A server whose TLS is that of a listener.
+fn pair() -> Pair {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let files = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| files.path().join(name).display().to_string();
+    std::fs::write(path("crt"), made.cert.pem()).expect("it can be written");
+    std::fs::write(path("key"), made.signing_key.serialize_pem()).expect("it can be written");
+    let mapping = format!(
+        "certificate-file: {}\nkey-file: {}\n",
+        path("crt"),
+        path("key")
+    );
+    let node = h2o_config::load("f", &h2o_config::Memory::new().file("f", mapping.as_str()));
+    let settings = h2o_tls::parse(&node.expect("a mapping"), &mut Vec::new());
+    let acceptor = TlsAcceptor::for_quic(
+        &[Arc::new(settings.expect("settings"))],
+        Vec::new(),
+        Resumption::new(&ResumptionSettings::default()),
+        &[b"h3"],
+    );
+    let mut config = endpoint_config();
+    config.server.as_mut().expect("a server").tls = Arc::new(acceptor.expect("an acceptor"));
+    Pair::with(config)
+}
+
+#[test]
+fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
+    let mut pair = pair();
+    pair.connect();
+    pair.run(|_, _| {});
+    let handshake = pair.server().handshake().expect("it is done");
+    assert!(!handshake.tls.resumed);
+    assert_eq!(handshake.tls.protocol, "TLSv1.3");
+    pair.seen.clear();
+
+    pair.connect();
+    let id = pair
+        .client()
+        .streams()
+        .open(Dir::Bi)
+        .expect("limits are known");
+    pair.client_write(id, b"early", true);
+    let first = pair.on_the_way();
+    let mut early = Vec::new();
+    pair.run(|pair, event| {
+        if let Event::StreamOpened(stream) = event {
+            assert!(pair.server().is_handshaking(), "it may be a replay");
+            while let Read::Data(data) = pair.server().read(stream, usize::MAX) {
+                early.extend_from_slice(&data);
+            }
+        }
+    });
+    assert_eq!(early, b"early");
+    assert!(pair.client().accepted_0rtt());
+    assert!(pair.server().handshake().expect("it is done").tls.resumed);
+    let place = |wanted: fn(&Event) -> bool| pair.seen.iter().position(wanted);
+    let opened = place(|event| matches!(event, Event::StreamOpened(_)));
+    assert!(
+        opened < place(|event| *event == Event::Connected),
+        "{:?}",
+        pair.seen
+    );
+
+    // The same datagrams once more: the ticket has been used.
+    let mut replayed = None;
+    for data in first {
+        let datagram = to_server(&data);
+        if let Received::Accepted(index) =
+            pair.endpoint.receive(pair.now, datagram, &mut Vec::new())
+        {
+            replayed = Some(index);
+        }
+    }
+    // The first connection may still be routed to by the id of its first packets.
+    if let Some(index) = replayed {
+        while let Some(event) = pair.endpoint.poll_event(index) {
+            assert!(
+                !matches!(event, Event::StreamOpened(_)),
+                "a replay was read"
+            );
+        }
+    }
+}
+
+#[test]
+fn early_data_that_is_replayed_to_another_process_is_not_read() {
+    let mut pair = pair();
+    pair.connect();
+    pair.run(|_, _| {});
+    pair.connect();
+    let id = pair
+        .client()
+        .streams()
+        .open(Dir::Bi)
+        .expect("limits are known");
+    pair.client_write(id, b"early", true);
+    // The server is replaced; nobody knows the session.
+    pair.endpoint = h2o_quic::Endpoint::new(endpoint_config());
+    pair.index = None;
+    pair.seen.clear();
+    let mut is_early = false;
+    pair.run(|pair, event| {
+        if let Event::StreamOpened(_) = event {
+            is_early |= pair.server().is_handshaking();
+        }
+    });
+    assert!(pair.seen.contains(&Event::Connected));
+    assert!(!is_early);
+    assert!(!pair.client().accepted_0rtt());
+}
