@@ -159,7 +159,7 @@ fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error>
         ));
     }
     (!path.starts_with('/')).then(|| {
-        let error = command.error_at(key, format!("no request has the path `{path}`"));
+        let error = command.error_at(key, format!("no request path matches `{path}`"));
         error.with_hint(format!("paths begin with a slash: write `/{path}`"))
     })
 }

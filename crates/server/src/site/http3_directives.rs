@@ -23,7 +23,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http3-graceful-shutdown-timeout",
         "SECONDS",
         "0",
-        "How long requests may go on after the second GOAWAY of a graceful shutdown. 0: until they end.",
+        "How long requests may continue after the second GOAWAY of a graceful shutdown. 0: until they end.",
         |scope, command| {
             let limit = seconds(command.node)?;
             settings(scope).http3.graceful_shutdown_timeout =
@@ -91,7 +91,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http3-allow-delayed-ack",
         "ON|OFF",
         "ON",
-        "Clients may ask the server to acknowledge more rarely (`min_ack_delay`). `OFF` is warned of, and ignored.",
+        "Clients may ask the server to acknowledge more rarely (`min_ack_delay`). `OFF` is ignored with a warning.",
         |scope, command| {
             if !command.node.on_off()? {
                 warn(
@@ -120,7 +120,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "num-quic-threads",
         "NUMBER",
         "0",
-        "How many of the workers serve QUIC: the first ones. 0, and any number that is larger than that of the workers: all of them.",
+        "Number of workers that serve QUIC, from the first one on. 0, or more than there are workers: all.",
         |scope, command| {
             let count = command.node.integer("%zu", 0..=u64::from(u32::MAX))?;
             settings(scope).quic_workers = Some(count).filter(|count| *count > 0);

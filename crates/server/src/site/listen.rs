@@ -109,7 +109,7 @@ const ATTRIBUTES: &[Attribute] = &[
         "type",
         Kinds::SCALAR,
         "tcp|unix|quic",
-        "tcp; `quic` beside an attribute `quic`",
+        "`tcp`, or `quic` with the attribute `quic`",
         "Kind of socket. `quic`: a UDP port for HTTP/3, which needs `ssl`. `mptcp` is not supported yet and refused.",
     ),
     Attribute::optional(
@@ -124,7 +124,7 @@ const ATTRIBUTES: &[Attribute] = &[
         Kinds::MAPPING.with_attributes(quic::ATTRIBUTES),
         "a mapping, see below",
         "the defaults of all of them",
-        "What connections of QUIC obey. The first `listen` of an address decides.",
+        "Settings of QUIC connections. The first `listen` of an address decides.",
     ),
     Attribute::optional(
         "proxy-protocol",
@@ -153,7 +153,7 @@ const ATTRIBUTES: &[Attribute] = &[
         "permission",
         Kinds::SCALAR,
         "MODE",
-        "as the umask says",
+        "by the umask of the process",
         "Mode of the socket file in octal digits, such as `660`.",
     ),
     Attribute::optional(
@@ -241,7 +241,7 @@ fn explain(text: &str, error: Error) -> Error {
     }
     match text.rsplit_once(':') {
         Some(("*" | "0.0.0.0" | "[::]" | "", port)) if is_port(port) => {
-            error.with_hint(format!("write `listen: {port}`, which is all addresses"))
+            error.with_hint(format!("write `listen: {port}` for all addresses"))
         }
         Some((name, port))
             if is_port(port) && ATTRIBUTES.iter().any(|known| known.name == name) =>
@@ -273,7 +273,7 @@ fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
             _ => None,
         });
         match known {
-            Some(known) => error.with_hint(format!("a port is written as a number: `{known}`")),
+            Some(known) => error.with_hint(format!("write the port as a number: `{known}`")),
             None => error,
         }
     })?;

@@ -41,19 +41,19 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "sndbuf",
         "BYTES",
         "the kernel's choice",
-        "Send buffer of the UDP sockets. What the kernel refuses ends the start.",
+        "Send buffer of the UDP sockets. If the kernel refuses the size, the server does not start.",
     ),
     attribute(
         "rcvbuf",
         "BYTES",
         "the kernel's choice",
-        "Receive buffer of the UDP sockets. What the kernel refuses ends the start.",
+        "Receive buffer of the UDP sockets. If the kernel refuses the size, the server does not start.",
     ),
     attribute(
         "amp-limit",
         "NUMBER",
         "3",
-        "How many times what a client has sent is sent to an address that is not validated. Only 3 is supported (RFC 9000 §8).",
+        "Most bytes sent to an address that is not validated, as a multiple of those received from it. Only 3 is supported (RFC 9000 §8).",
     ),
     attribute(
         "max-streams-bidi",
@@ -95,7 +95,7 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "ecn",
         "ON|OFF|0..255",
         "ON",
-        "Marks packets as capable of explicit congestion notification. Values other than `ON` are warned of, and ignored.",
+        "Marks packets as capable of explicit congestion notification. Values other than `ON` are ignored with a warning.",
     ),
     attribute(
         "pacing",
@@ -113,31 +113,31 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "jumpstart-default",
         "PACKETS",
         "0",
-        "First window for new clients. Values other than 0 are warned of, and ignored; see `initcwnd`.",
+        "First window for new clients. Values other than 0 are ignored with a warning; see `initcwnd`.",
     ),
     attribute(
         "jumpstart-max",
         "PACKETS",
         "0",
-        "Largest first window for clients that were here before. Values other than 0 are warned of, and ignored.",
+        "Largest first window for clients that return. Values other than 0 are ignored with a warning.",
     ),
     attribute(
         "non-resume-jumpstart-ratio",
         "ON|OFF|0..255",
         "ON",
-        "On how many of 255 connections `jumpstart-default` is used. Values other than `ON` are warned of, and ignored.",
+        "On how many of 255 connections `jumpstart-default` is used. Values other than `ON` are ignored with a warning.",
     ),
     attribute(
         "resume-jumpstart-ratio",
         "ON|OFF|0..255",
         "ON",
-        "On how many of 255 connections `jumpstart-max` is used. Values other than `ON` are warned of, and ignored.",
+        "On how many of 255 connections `jumpstart-max` is used. Values other than `ON` are ignored with a warning.",
     ),
     attribute(
         "rapid-start",
         "ON|OFF|0..255",
         "OFF",
-        "An experiment of H2O. Values other than `OFF` are warned of, and ignored.",
+        "An experiment of H2O. Values other than `OFF` are ignored with a warning.",
     ),
 ];
 

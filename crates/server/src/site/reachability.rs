@@ -55,7 +55,7 @@ pub(crate) fn unreachable_hosts(
             None if own.iter().all(takes_the_rest) => continue,
             None => Error::at(
                 pos.clone(),
-                "a name without port is for port 80, or 443 with TLS, where the host has no listener: no request reaches it by its name",
+                "the host has no listener on port 80, or 443 with TLS, for which a name without port stands: no request reaches it by its name",
             ),
         };
         warnings.push(error.in_command("hosts", pos).with_hint(repair));
