@@ -80,7 +80,7 @@ pub(crate) struct WorkerConfig {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) orders: UnboundedReceiver<Order>,
-    /// What clients of TLS and QUIC resume sessions by.
+    /// Session resumption of TLS and QUIC clients.
     pub(crate) resumption: Arc<Resumption>,
     /// Where workers leave datagrams for each other.
     pub(crate) mailboxes: Arc<[Mailbox]>,
@@ -97,7 +97,7 @@ pub(crate) struct ListenerConfig {
     pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) is_unix: bool,
     pub(crate) unix_buffers: (Option<usize>, Option<usize>),
-    /// Present on UDP sockets.
+    /// Set on UDP sockets.
     pub(crate) quic: Option<Arc<QuicSettings>>,
 }
 
@@ -315,7 +315,7 @@ fn share_out(
         for worker in &mut out {
             let fd = match (sockets.next(), &shared) {
                 (Some(fd), _) => fd,
-                // Each worker that serves QUIC has a socket of its own.
+                // Each worker that serves QUIC has its own socket.
                 (None, _) if listener.quic.is_some() => break,
                 (None, Some(fd)) => fd.try_clone().map_err(failed)?,
                 (None, None) => break,

@@ -195,8 +195,7 @@ fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<OwnedF
     Ok(socket)
 }
 
-/// A UDP socket that is bound. If it `shares` its port, the kernel chooses by the addresses and ports of a packet which of the sockets
-/// gets it.
+/// A bound UDP socket. If it `shares` its port, the kernel chooses the socket of a packet by addresses and ports.
 fn open_udp(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
     let socket = new_socket(family_of(address), SocketType::DGRAM)?;
     if address.is_ipv6() {
@@ -207,7 +206,7 @@ fn open_udp(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What the kernel is to tell about packets, and that it must not cut them into fragments, is asked for by the worker.
+/// Binds a UDP socket. The worker sets the options for packet information and against fragmentation.
 fn bind_udp(address: SocketAddr, listener: &Listener) -> io::Result<OwnedFd> {
     let socket = open_udp(address, true)?;
     let Some(quic) = &listener.quic else {

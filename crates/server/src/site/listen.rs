@@ -41,7 +41,7 @@ pub(crate) struct Listener {
     /// Congestion control; `None` for `auto`.
     pub(crate) congestion: Option<Arc<str>>,
     pub(crate) unix: UnixMode,
-    /// Present if it is one of QUIC.
+    /// Set on a QUIC listener.
     pub(crate) quic: Option<Arc<QuicSettings>>,
 }
 
@@ -313,7 +313,7 @@ fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
         .collect())
 }
 
-/// As [`tcp_addresses`], of UDP.
+/// Like [`tcp_addresses`], for UDP.
 fn udp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error> {
     let mut addresses = tcp_addresses(port, host)?;
     for (endpoint, ..) in &mut addresses {

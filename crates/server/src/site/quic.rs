@@ -1,4 +1,4 @@
-//! The attributes of `listen` that QUIC obeys: those of its `quic` mapping, `cc` and `initcwnd`.
+//! The attributes of a QUIC `listen`: its `quic` mapping, `cc` and `initcwnd`.
 
 use h2o_config::{Attribute, Attributes, Command, Error, Kinds, Node, Unit};
 use h2o_exchange::Scope;
@@ -6,7 +6,7 @@ use h2o_exchange::Scope;
 use crate::site::listen::warn;
 use crate::site::quic_settings::{Controller, QuicSettings};
 
-/// The payload of the least UDP datagram that a path of QUIC has to carry (RFC 9000 §14).
+/// Smallest UDP payload that every QUIC path must carry (RFC 9000 §14).
 const MIN_UDP_PAYLOAD: u64 = 1200;
 
 /// Attributes that only their defaults are supported of.
@@ -141,7 +141,7 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
     ),
 ];
 
-/// Reads the attributes of a `listen` that is one of QUIC.
+/// Reads the attributes of a QUIC `listen`.
 pub(crate) fn parse(
     listen: &Attributes<'_>,
     scope: &mut Scope,
@@ -180,7 +180,7 @@ pub(crate) fn parse(
         );
     }
     if let Some(node) = get("max-streams-bidi") {
-        // A stream of QUIC has one of 2^60 numbers (RFC 9000 §4.6).
+        // QUIC has 2^60 numbers for streams of one kind (RFC 9000 §4.6).
         settings.max_streams = node.integer("%lu", 1..=1 << 60)?;
     }
     if let Some(node) = get("max-udp-payload-size") {

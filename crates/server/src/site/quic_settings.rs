@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-/// The least window of a client's stream: what may have to be held of a request that is not served yet (H2O compatibility).
+/// Smallest `http3-input-window-size`: what may be buffered of a request that is not served yet (H2O compatibility: H2O
+/// has the same minimum).
 pub(crate) const MIN_INPUT_WINDOW: u32 = 417_808;
 
-/// What every HTTP/3 connection obeys.
+/// Settings of all HTTP/3 connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Http3Settings {
     /// `http3-idle-timeout`.
     pub idle_timeout: Duration,
-    /// `http3-graceful-shutdown-timeout`; `None`: the client is waited for.
+    /// `http3-graceful-shutdown-timeout`; `None`: no limit.
     pub graceful_shutdown_timeout: Option<Duration>,
     /// `http3-input-window-size`, bytes.
     pub input_window_size: u32,
@@ -18,7 +19,7 @@ pub struct Http3Settings {
     pub max_concurrent_streaming_requests: usize,
     /// `http3-gso`.
     pub segmentation_offload: bool,
-    /// `http3-ack-frequency`: clients are asked for one acknowledgment per that part of a round trip; 0: they are not asked.
+    /// `http3-ack-frequency`: the part of a round trip after which clients are asked to acknowledge; 0: not asked.
     pub ack_frequency: f64,
 }
 
@@ -35,14 +36,14 @@ impl Default for Http3Settings {
     }
 }
 
-/// What the connections of one address obey: its `quic` mapping, `cc` and `initcwnd`.
+/// Settings of the QUIC connections of one listener: its `quic` mapping, `cc` and `initcwnd`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuicSettings {
-    /// `retry`: clients have to show that they receive at their address before their handshake begins.
+    /// `retry`: whether clients must prove by a Retry packet that they own their address before the handshake begins.
     pub retry: bool,
-    /// `sndbuf`, bytes; `None`: what the kernel gives.
+    /// `sndbuf`, in bytes; `None`: the kernel's default.
     pub send_buffer: Option<usize>,
-    /// `rcvbuf`, bytes; `None`: what the kernel gives.
+    /// `rcvbuf`, in bytes; `None`: the kernel's default.
     pub receive_buffer: Option<usize>,
     /// `max-streams-bidi`: requests that a client may have open at a time.
     pub max_streams: u64,
@@ -89,13 +90,14 @@ impl Default for QuicSettings {
 /// `cc` of a QUIC listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Controller {
-    /// The server's choice.
+    /// The server chooses.
     #[default]
     Auto,
     /// RFC 9002, section 7.
     Reno,
     /// RFC 9438.
     Cubic,
-    /// Measures bandwidth and round trip in place of waiting for losses. H2O compatibility: `Pico` stands for it.
+    /// Measures bandwidth and round-trip time instead of waiting for losses. H2O compatibility: named after H2O's
+    /// `pico`.
     Model,
 }
