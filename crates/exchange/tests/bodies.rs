@@ -1,4 +1,4 @@
-//! Response bodies: what they announce is what they give, from memory and from files, and a file that shrinks is an error.
+//! Response bodies give what they announce, from memory and from files; a file that shrinks is an error.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodySource, FileRange, FileReader, OpenFile, Trailers};
 
-/// A file without a name that holds `content`.
+/// An unnamed file with this content.
 fn file(content: &[u8]) -> (Arc<OpenFile>, std::fs::File) {
     let fd = rustix::fs::memfd_create("body", rustix::fs::MemfdFlags::CLOEXEC)
         .expect("a file in memory");
@@ -30,7 +30,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime starts").block_on(test)
 }
 
-/// All of a source, pulled in pieces of at most `max` bytes.
+/// Pulls a whole source in pieces of at most `max` bytes.
 async fn pull(source: &mut dyn BodySource, max: usize) -> Result<Vec<u8>, BodyError> {
     let mut all = Vec::new();
     loop {
@@ -55,7 +55,7 @@ fn content() -> Vec<u8> {
         .collect()
 }
 
-/// What a body is made of, how, and the part of the content that it holds.
+/// Kind of body, how it is built, and its part of the content.
 type Case = (
     &'static str,
     fn(&Arc<OpenFile>, &[u8], u64) -> Body,
@@ -109,7 +109,7 @@ fn a_body_gives_as_much_as_it_announces() {
     });
 }
 
-/// The ways in which a reader of a file is asked for bytes.
+/// The ways to read from a file reader.
 const ASKS: [&str; 4] = [
     "poll_next",
     "poll_read",
@@ -171,7 +171,7 @@ fn a_reader_goes_through_its_range_however_it_is_asked() {
                     "seed {seed}"
                 );
                 if random.u8(..5) == 0 {
-                    // As if the page cache had lost it: the pool reads, and keeps what it has read.
+                    // As if the page cache had lost the bytes: the pool reads them, and keeps them.
                     let warmed = std::future::poll_fn(|context| reader.poll_warm(context)).await;
                     warmed.expect("it can be read");
                     assert!(
@@ -212,7 +212,7 @@ fn a_reader_goes_through_its_range_however_it_is_asked() {
 
 #[test]
 fn a_file_that_became_shorter_is_an_error_and_not_an_end() {
-    // More than the pool reads at once, where the page cache cannot be asked.
+    // More than the pool reads at once, where the page cache cannot be queried.
     const LEN: usize = 4 << 20;
     let content = vec![b'x'; LEN];
     run(async {
@@ -239,7 +239,7 @@ fn a_file_that_became_shorter_is_an_error_and_not_an_end() {
             let want = "the file became shorter while it was being sent";
             assert_eq!(error.to_string(), want, "{how}");
         }
-        // The same from the pool.
+        // The same by the pool.
         let (file, writer) = file(&content);
         let mut reader = FileReader::new(range(&file, 1, 50_000));
         writer.set_len(1).expect("it is cut");

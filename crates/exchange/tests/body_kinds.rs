@@ -1,4 +1,4 @@
-//! Every kind of response body with every call: what it announces, what it costs in memory, and what a filter that wraps it sees.
+//! Every kind of response body with every call: announced length, memory, and what a wrapping filter sees.
 
 use std::io::Write as _;
 use std::task::{Context, Poll, Waker};
@@ -9,7 +9,7 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Known};
 
-/// Content as a backend sends it: with trailers, some of it in a socket, and an error at its end if it is cut off.
+/// A backend's body: with trailers, partly in a socket, and an error at its end if it is truncated.
 struct Relayed {
     left: Vec<Bytes>,
     error: Option<&'static str>,
@@ -52,7 +52,7 @@ impl BodySource for Relayed {
     }
 }
 
-/// A filter's source that leaves the content alone and hands everything on.
+/// A filter's source that forwards everything unchanged.
 struct Wrapper(Box<dyn BodySource>);
 
 impl BodySource for Wrapper {
@@ -105,20 +105,20 @@ fn relayed(pieces: &[&str], error: Option<&'static str>, has_trailers: bool) -> 
     }))
 }
 
-/// Keeps another handle to the bytes, as the content cache does.
+/// Shares its bytes, like the content cache.
 static CACHED: &[u8] = b"cached";
 
 struct Kind {
     name: &'static str,
     make: fn() -> Body,
-    /// The length that is announced, and whether the body is known to be empty.
+    /// Announced length, and whether the body is known to be empty.
     announced: (Option<u64>, bool),
-    /// Bytes of memory before anything is pulled, and after two bytes.
+    /// Bytes of memory before the first pull, and after two bytes.
     retained: [usize; 2],
-    /// What it gives in pieces of at most four bytes.
+    /// The body in pieces of at most four bytes.
     content: &'static [&'static str],
     end: &'static str,
-    /// Trailers, asked before the first piece and at the end.
+    /// Trailers before the first piece and at the end.
     trailers: [&'static str; 2],
 }
 
@@ -136,7 +136,7 @@ const KINDS: [Kind; 10] = [
         name: "memory",
         make: || Body::Bytes(b"0123456789".to_vec().into()),
         announced: (Some(10), false),
-        // What was taken shares the memory until it is dropped.
+        // Bytes taken share the memory until they are dropped.
         retained: [10, 8],
         content: &["0123", "4567", "89"],
         end: "end",
@@ -212,7 +212,7 @@ const KINDS: [Kind; 10] = [
         retained: [2, 0],
         content: &["01"],
         end: "error: upstream closed the connection",
-        // Engines ask for them at a good end only.
+        // Engines ask for trailers only after a good end.
         trailers: ["unknown", "date: today"],
     },
 ];

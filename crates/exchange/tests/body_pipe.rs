@@ -1,5 +1,5 @@
-//! The pipe that carries a request's content from its connection to its handler: every state with every call, and random calls
-//! against a plain model of it.
+//! The pipe that carries a request body from its connection to its handler: every state with every call, and random
+//! calls compared with a simple model.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn poll<T>(ask: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     ask(&mut Context::from_waker(Waker::noop()))
 }
 
-/// What a call returned, in words.
+/// The result of a call, as text.
 fn piece(polled: Poll<Option<Result<Bytes, h2o_exchange::BodyError>>>) -> String {
     match polled {
         Poll::Pending => "pending".to_owned(),
@@ -42,7 +42,7 @@ fn piece(polled: Poll<Option<Result<Bytes, h2o_exchange::BodyError>>>) -> String
 
 type Enter = fn(&BodyPipe);
 type Call = fn(&BodyPipe) -> String;
-/// What it is, how a pipe comes to it, and what each call leads to.
+/// Name of the state, how to reach it, and the outcome of each call.
 type State = (&'static str, Enter, &'static [(&'static str, &'static str)]);
 
 fn done(call: impl FnOnce()) -> String {
@@ -78,7 +78,7 @@ const CALLS: [(&str, Call); 14] = [
     }),
 ];
 
-/// What a call of a state returns, whom it wakes, and where the pipe stands then.
+/// The result of a call in a state, which wakers fire, and the state afterwards.
 fn outcome(enter: Enter, call: Call) -> String {
     let pipe = BodyPipe::default();
     enter(&pipe);
@@ -589,16 +589,16 @@ fn every_state_meets_every_call() {
     }
 }
 
-/// What a pipe is meant to do, with all that was ever pushed in one piece.
+/// A model of the pipe, with everything that was ever pushed in one piece.
 #[derive(Default)]
 struct Model {
-    /// All bytes that handlers may see, from the beginning of the content.
+    /// All bytes that handlers may see, from the start of the body.
     content: Vec<u8>,
-    /// How many the present handler has had.
+    /// How many of them the current handler has taken.
     at: usize,
-    /// Bytes that came since they were last put together for another handler.
+    /// Whether bytes taken are kept for another handler.
     is_keeping: bool,
-    /// Whether bytes are gone that another handler would need.
+    /// Whether bytes are lost that another handler would need.
     is_lost: bool,
     is_abandoned: bool,
     is_ended: bool,
@@ -709,21 +709,21 @@ fn handlers_see_the_content_from_its_beginning_or_are_told_that_it_is_gone() {
     }
 }
 
-/// Ends a turn of the runtime now and then, so that the two sides meet in every order.
+/// Yields to the runtime at random, so that the two sides interleave in every order.
 async fn pause(random: &mut fastrand::Rng) {
     for _ in 0..random.u8(..3) {
         tokio::task::yield_now().await;
     }
 }
 
-/// Runs both sides of pipes as tasks of one thread. A wake-up that is lost leaves them waiting for ever.
+/// Runs both sides of pipes as tasks of one thread. A lost wake-up leaves them waiting for ever.
 fn in_tasks(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build();
     let local = tokio::task::LocalSet::new();
-    // The clock stands while anything can run: it only passes the limit when all wait.
+    // The clock only advances while all tasks wait.
     let limit = std::time::Duration::from_secs(3600);
     let ended = local.block_on(&runtime.expect("a runtime starts"), async {
         tokio::time::timeout(limit, test).await
@@ -731,7 +731,7 @@ fn in_tasks(test: impl Future<Output = ()>) {
     ended.expect("nobody waits for something that has happened");
 }
 
-/// Both sides, each a task of its own: what wakes one is not to wake the other by chance.
+/// Runs both sides as separate tasks, so that a waker of one does not wake the other by chance.
 async fn both<A: 'static, B: 'static>(
     one: impl Future<Output = A> + 'static,
     other: impl Future<Output = B> + 'static,
@@ -743,7 +743,7 @@ async fn both<A: 'static, B: 'static>(
     (one.await.expect("no panic"), other.await.expect("no panic"))
 }
 
-/// The connection: pushes content as there is room, until it is all pushed or nobody wants it.
+/// The connection: pushes the body as there is room, until it is complete or the handler abandons it.
 async fn send(pipe: Rc<BodyPipe>, content: Rc<Vec<u8>>, seed: u64) -> usize {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut sent = 0;
@@ -766,7 +766,7 @@ async fn send(pipe: Rc<BodyPipe>, content: Rc<Vec<u8>>, seed: u64) -> usize {
     sent
 }
 
-/// The handler: takes pieces until the end, or until it has had `enough`.
+/// The handler: takes pieces until the end, or until it has `enough`.
 async fn receive(pipe: Rc<BodyPipe>, enough: usize, seed: u64) -> Result<Vec<u8>, String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut all = Vec::new();

@@ -1,11 +1,11 @@
-//! The queue of bytes against a plain one: random calls, and the same bytes in the same order.
+//! Random calls on the byte queue, compared with a simple queue: the same bytes in the same order.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use h2o_exchange::ByteQueue;
 
-/// Bytes that tell where they were pushed.
+/// Bytes by which their position can be recognised.
 fn some(random: &mut fastrand::Rng, limit: usize) -> Vec<u8> {
     let len = random.usize(..limit);
     (0..len).map(|_| random.u8(..)).collect()
@@ -29,7 +29,7 @@ fn random_calls_agree_with_a_plain_queue() {
         let mut queue = ByteQueue::default();
         let mut model: VecDeque<u8> = VecDeque::new();
         for _ in 0..40 {
-            // Small pieces are put together, large ones are queued as they are: both on both sides of the limits.
+            // Small pieces are combined, large ones are queued as they are: lengths on both sides of the limits.
             let limit = [10, 3_000, 40_000, 70_000][random.usize(..4)];
             match random.u8(..7) {
                 0 | 1 => {
@@ -68,7 +68,7 @@ fn random_calls_agree_with_a_plain_queue() {
                         model.extend(bytes);
                     }
                     let later = {
-                        // Also one of which something was taken.
+                        // Also a queue from which bytes were taken.
                         let gone = later.take(usize::MAX);
                         let mut both = ByteQueue::default();
                         both.push_piece(gone);

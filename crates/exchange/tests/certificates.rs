@@ -1,4 +1,4 @@
-//! What is known of certificates: for whom they are, for how long, and that all see the list that holds now.
+//! Facts about certificates: names, validity, and that every reader sees the current list.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn certificate(names: &[&str], not_after: i64) -> CertificateInfo {
 
 #[test]
 fn a_certificate_is_for_the_names_in_it() {
-    // The names in it, the host that a client asks for, and whether it is for that (RFC 6125 §6.4).
+    // Names of the certificate, host of the client, and whether they match (RFC 6125 §6.4).
     let cases: &[(&[&str], &str, bool)] = &[
         (&["a.example"], "a.example", true),
         (&["a.example"], "A.Example", true),
@@ -35,7 +35,7 @@ fn a_certificate_is_for_the_names_in_it() {
         (&["*.example"], "a.b.example", false),
         (&["*.b.example"], "a.b.example", true),
         (&["*.b.example"], "b.example", false),
-        // A star within a label, or further back, is a name like any other.
+        // An asterisk within a label, or in a later label, is an ordinary character.
         (&["a*.example"], "ab.example", false),
         (&["a.*.example"], "a.b.example", false),
         (&["*"], "localhost", false),
@@ -88,7 +88,7 @@ fn all_see_the_list_that_was_set_last() {
     assert!(others[0].list()[0].is_for("a.example"));
     let threads = others.into_iter().map(|mine| {
         std::thread::spawn(move || {
-            // Each sets one of its own, and sees a whole list whatever the others do.
+            // Each thread sets a list of its own, and always reads a whole one.
             mine.set(
                 [
                     certificate(&["b.example"], 2),

@@ -1,7 +1,8 @@
-//! Disks that are full, and processes that may open no more files: temporary files are refused, what was to be written stays in
-//! memory, and what is in the files already can still be read.
+//! Full disks, and processes without free descriptors: temporary files are refused, unwritten bytes stay in memory, and
+//! bytes in files can still be read.
 //!
-//! A limit to the size of files stands in for the disk. It is one of the whole process, so that each test has a process of its own.
+//! A limit on the size of files replaces a full disk. It applies to a whole process, so each test runs in its own
+//! process.
 
 use std::future::poll_fn;
 use std::process::Command;
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use h2o_exchange::{ByteQueue, Descriptors, Spool, TempFile, TempFiles};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Runs a test in a process of its own, whose output is no file that the limit would stop.
+/// Runs a test in its own process, whose output is not affected by the limit.
 fn in_own_process(name: &str, test: impl FnOnce()) {
     const IS_CHILD: &str = "H2O_TEST_IN_OWN_PROCESS";
     if std::env::var_os(IS_CHILD).is_some() {
@@ -31,16 +32,16 @@ fn in_own_process(name: &str, test: impl FnOnce()) {
     assert!(passed, "{said}{complained}");
 }
 
-/// Sets the present limit of this process; `None` is as much as is allowed.
+/// Sets a limit of this process; `None`: the highest allowed one.
 fn limit(resource: Resource, current: Option<u64>) {
     let maximum = getrlimit(resource).maximum;
     let current = current.or(maximum);
     setrlimit(resource, Rlimit { current, maximum }).expect("a limit can be set");
 }
 
-/// Files of this process have at most this length.
+/// Limits the length of this process's files.
 fn limit_disk(len: Option<u64>) {
-    // Otherwise a file that is to be larger ends the process.
+    // Without this, exceeding the limit kills the process.
     #[expect(unsafe_code, reason = "no safe wrapper ignores a signal")]
     // SAFETY: no handler is installed, and nothing else in this process relies on the signal.
     unsafe {
@@ -60,7 +61,7 @@ fn content(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Writes and waits: how much was written, or the kind of the error and how much was given back.
+/// Writes and waits. Returns how much was written, or the kind of the error and the bytes handed back.
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, (i32, Vec<u8>)> {
     let mut queue = ByteQueue::default();
     queue.push(bytes);
@@ -91,7 +92,7 @@ fn a_write_that_ends_half_way_gives_all_of_its_bytes_back() {
             run(async {
                 let mut file = TempFile::new(&files);
                 assert_eq!(write(&mut file, &all[..50_000], 0).await, Ok(50_000));
-                // Half of what comes next has a place.
+                // There is space for half of the next write.
                 limit_disk(Some(75_000));
                 let (error, back) = write(&mut file, &all[50_000..100_000], 50_000)
                     .await
@@ -103,7 +104,7 @@ fn a_write_that_ends_half_way_gives_all_of_its_bytes_back() {
                     all[..50_000],
                     "what was there is there"
                 );
-                // Places that the file has are written all the same.
+                // Existing parts of the file can still be overwritten.
                 assert_eq!(write(&mut file, &all[10..20], 0).await, Ok(10));
                 limit_disk(None);
                 assert_eq!(write(&mut file, &all[50_000..], 50_000).await, Ok(150_000));
@@ -199,7 +200,7 @@ fn without_descriptors_content_stays_in_memory() {
         let files = Arc::new(TempFiles::default());
         run(async {
             let mut file = TempFile::new(&files);
-            // The disk thread is there: it needs no descriptor of its own.
+            // Starts the disk thread, which then needs no further descriptor.
             tokio::task::spawn_blocking(|| {}).await.expect("no panic");
             limit(Resource::Nofile, Some(0));
             let (error, back) = write(&mut file, b"text", 0).await.expect_err("none left");
@@ -242,12 +243,12 @@ fn temporary_files_leave_descriptors_to_clients() {
         assert_eq!(open.len(), 8, "half of the descriptors");
         assert_eq!((descriptors.refusals(), files.refusals()), (1, 0));
         assert!(descriptors.may_accept());
-        // A file that is read by others keeps its descriptor.
+        // A file with another reader keeps its descriptor.
         let reader = open.pop().and_then(|file| file.file().cloned());
         assert!(descriptors.open().is_none());
         drop(reader);
         assert!(descriptors.open().is_some());
-        // A refused file is not spoilt: it can be written when there is one.
+        // After a refusal the same value can still create its file later.
         let mut file = TempFile::new(&files);
         assert_eq!(write(&mut file, b"text", 0).await, Ok(4));
         let done = poll_fn(|context| match file.poll_written(context) {

@@ -1,5 +1,5 @@
-//! The timers and the clock as the event loop of a worker uses them: every state of its timers with every call, who is woken, and what
-//! a turn costs.
+//! Timers and clock as the event loop of a worker uses them: every state of its timers with every call, wake-ups, and
+//! the cost of a turn.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ fn worker() -> Rc<Worker> {
     Worker::new(0, Arc::new(counters), Arc::new(shared))
 }
 
-/// Runs what is an event loop itself, on a clock that stands until all wait.
+/// Runs an event loop on tokio's paused clock.
 fn run<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -70,7 +70,7 @@ impl Loop {
         self.timers.set(self.key.expect("it is there"), None);
     }
 
-    /// A turn that ends here: the events that are due, as text.
+    /// Ends a turn here. Returns the events that are due, as text.
     fn turn(&self) -> String {
         self.worker.clock.begin_turn();
         let waker = Waker::from(Arc::clone(&self.bell));
@@ -88,8 +88,8 @@ impl Loop {
 
 type Act = fn(&mut Loop);
 
-/// Another timer is due in 100 ms. What is done to this one, while the event loop sleeps; how often that wakes the event loop, and
-/// what turns after 0, 50, 150 and 1000 ms are told.
+/// Another timer is due in 100 ms. Each call changes this timer while the event loop sleeps; the test counts wake-ups
+/// of the event loop, and the events of turns after 0, 50, 150 and 1000 ms.
 const CALLS: [(&str, Act); 7] = [
     ("nothing", |_| {}),
     ("clear", |it| it.clear()),
@@ -163,7 +163,7 @@ const STATES: [State; 4] = [
         [
             "woken 0: - - 2 -",
             "woken 0: - - 2 -",
-            // Its slot is looked at again at 40 ms: only an earlier time wakes the loop.
+            // Its slot comes up at 40 ms: only an earlier time wakes the loop.
             "woken 1: - 1 2 -",
             "woken 0: - - 2 1",
             "woken 1: - 1 2 -",
@@ -262,7 +262,7 @@ fn a_task_that_is_cancelled_while_it_waits_wakes_nobody_and_leaves_no_timer() {
                 worker.sleep(MS).await;
                 task.abort();
                 assert!(task.await.is_err_and(|error| error.is_cancelled()));
-                // The place of its timer is used again, for another task.
+                // The slot of its timer is reused for another task.
                 let start = worker.clock.now();
                 worker.sleep(20 * MS).await;
                 assert!(worker.clock.now() - start < 30 * MS, "its own time");
@@ -302,7 +302,7 @@ fn a_turn_is_timed_now_and_then_and_the_times_are_averaged() {
     run(async {
         let clock = Clock::default();
         assert_eq!(clock.turn_time(), Duration::ZERO);
-        // The first turn is timed, then one of eight.
+        // The first turn is timed, then one in eight.
         let mut want = Duration::ZERO;
         for turn in 0..64 {
             clock.begin_turn();
@@ -317,7 +317,7 @@ fn a_turn_is_timed_now_and_then_and_the_times_are_averaged() {
             assert!((least..=want + 3 * MS).contains(&got), "{turn}: {got:?}");
         }
         assert!(want > 20 * MS);
-        // Turns in which nobody looked at the clock had no work: they do not count.
+        // Turns that did not use the clock had no work: they do not count.
         let before = clock.turn_time();
         for _ in 0..64 {
             clock.begin_turn();

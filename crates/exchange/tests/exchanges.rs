@@ -1,5 +1,5 @@
-//! An exchange and its worker: nothing of a request is left for the next one, internal redirects are counted, and what went wrong
-//! is noted.
+//! An exchange and its worker: no data of a request remains for the next one, internal redirects are counted, and
+//! errors are recorded.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn site(limits: RerouteLimits) -> Rc<LocalSite> {
     })))
 }
 
-/// A worker with one exchange for `GET http://a.example/x?y`.
+/// A worker with an exchange for `GET http://a.example/x?y`.
 fn asked() -> (Rc<Worker>, ExchangeRef) {
     let worker = worker();
     let exchange = worker.exchange(&site(RerouteLimits::default()), &connection(&worker));
@@ -62,7 +62,7 @@ fn asked() -> (Rc<Worker>, ExchangeRef) {
     (worker, exchange)
 }
 
-/// Leaves a trace in everything that a request can fill.
+/// Sets every field that a request can set.
 fn fill(exchange: &mut Exchange) {
     let secret: Arc<str> = "secret".into();
     exchange.original = Some(Box::new(OriginalRequest {
@@ -113,7 +113,7 @@ fn fill(exchange: &mut Exchange) {
     });
 }
 
-/// What is left in an exchange, by field.
+/// The fields of an exchange that are set.
 fn traces(exchange: &Exchange) -> Vec<&'static str> {
     let sent = &exchange.sent;
     let fields = [
@@ -167,11 +167,11 @@ fn nothing_of_a_request_is_left_for_the_next() {
         "each field has a trace"
     );
 
-    // The next request of the same connection.
+    // The next request on the same connection.
     exchange.borrow_mut().rewind();
     assert_eq!(traces(&exchange.borrow()), Vec::<&str>::new());
 
-    // Another client, by way of the worker.
+    // Another client, through the worker.
     fill(&mut exchange.borrow_mut());
     worker.release(exchange);
     let (site, connection) = (site(RerouteLimits::default()), connection(&worker));
@@ -243,7 +243,7 @@ fn a_worker_knows_the_exchanges_that_are_under_way() {
         "one in use is passed over, and no panic"
     );
     drop(borrowed);
-    // One that the worker does not know.
+    // An exchange that the worker did not create.
     let stranger = Exchange::new(Rc::clone(&worker), site, connection);
     assert!(stranger.reference().is_none());
 }
@@ -255,13 +255,13 @@ fn internal_redirects_are_limited_each_kind_by_its_own() {
         delegations: 2,
         reprocesses: 3,
     };
-    // What happens in turn, and which of it is one too many.
+    // The reroutes in order, and which one exceeds the limit.
     let cases: &[(&[RerouteKind], Option<usize>, &str)] = &[
         (&[Delegation, Delegation], None, ""),
         (&[Delegation; 3], Some(2), "too many internal delegations"),
         (&[Reprocess; 3], None, ""),
         (&[Reprocess; 4], Some(3), "too many internal reprocesses"),
-        // What a delegated request is rerouted to counts as delegated, whatever reroutes it.
+        // After a delegation, every further reroute counts as a delegation.
         (
             &[Delegation, Reprocess, Reprocess],
             Some(2),
@@ -427,7 +427,7 @@ fn variables_are_set_and_unset_from_the_outermost_level_inwards() {
     }
 }
 
-/// The text of a response that is in memory.
+/// The text of a response in memory.
 fn text(response: &Response) -> &str {
     match &response.body {
         h2o_exchange::Body::Bytes(bytes) => std::str::from_utf8(bytes).expect("text"),
@@ -550,7 +550,7 @@ fn a_worker_keeps_account_of_its_exchanges_whatever_their_order() {
                     worker.release(exchange);
                 }
                 _ => {
-                    // A connection takes one for a head that does not come.
+                    // A connection takes one for a head that never arrives.
                     let spare = worker.spare_exchange();
                     made.insert(spare.as_ptr().addr());
                     most = most.max(busy.len() + 1);

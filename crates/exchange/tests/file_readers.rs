@@ -1,5 +1,5 @@
-//! The reader of a file: every state with every call, with the disk thread held up where that matters, and readers that are dropped
-//! or moved to another task while the disk thread reads for them.
+//! The file reader: every state with every call, with the disk thread blocked where that matters, and readers that are
+//! dropped or moved to another task while the disk thread reads for them.
 
 use std::future::poll_fn;
 use std::io::Write as _;
@@ -14,11 +14,11 @@ use h2o_exchange::{
 };
 use tokio::runtime::Runtime;
 
-/// Where the range of all readers begins in its file, and its length.
+/// Start and length of every reader's range in its file.
 const OFFSET: u64 = 1_000;
 const LEN: u64 = 40_000;
 
-/// A runtime with one disk thread, which can be held up.
+/// A runtime with one disk thread, which can be blocked.
 struct Disk {
     runtime: Runtime,
     held_up: Option<mpsc::Sender<()>>,
@@ -35,7 +35,7 @@ impl Disk {
         }
     }
 
-    /// From now on the disk thread does nothing.
+    /// Blocks the disk thread.
     fn hold_up(&mut self) {
         let (sender, wait) = mpsc::channel();
         self.runtime.spawn_blocking(move || wait.recv());
@@ -101,7 +101,7 @@ impl Case {
 }
 
 type Enter = fn(&mut Case);
-/// One call, polled once.
+/// A call, polled once.
 type Ask = fn(&mut FileReader, &mut Context<'_>) -> Poll<Result<Option<Vec<u8>>, BodyError>>;
 
 const CALLS: [(&str, Ask); 4] = [
@@ -131,8 +131,8 @@ const CALLS: [(&str, Ask); 4] = [
     }),
 ];
 
-/// What it is, how a reader comes to it, whether `sendfile` may take what is left (`None`: that depends on the file system, which
-/// may not tell what its page cache holds), and the outcome of each call.
+/// Name of the state, how to reach it, whether `sendfile` may send the rest (`None`: depends on whether the file system
+/// can be asked for its page cache), and the outcome of each call.
 type State = (&'static str, Enter, Option<bool>, [&'static str; 4]);
 
 const SHRUNK: &str = "error: the file became shorter while it was being sent, 40000 left";
@@ -215,7 +215,7 @@ const STATES: [State; 7] = [
     ("cut short", Case::cut, Some(true), [SHRUNK; 4]),
 ];
 
-/// What a call leads to, at once and, if it has to wait, in the end.
+/// The outcome of a call: at once, and at the end if it has to wait.
 fn outcome(enter: Enter, name: &str, ask: Ask, may_sendfile: Option<bool>) -> String {
     let (open, file) = file();
     let range = FileRange {
@@ -295,7 +295,7 @@ fn the_task_that_asked_last_is_woken_when_the_disk_has_read() {
         }
     }
     disk.let_go();
-    // The disk thread is free again behind the read.
+    // A later job on the disk thread: the read has ended.
     disk.run(async { tokio::task::spawn_blocking(|| {}).await })
         .expect("no panic");
     assert_eq!((first.0.load(Relaxed), last.0.load(Relaxed)), (0, 1));
@@ -307,7 +307,7 @@ fn the_task_that_asked_last_is_woken_when_the_disk_has_read() {
 
 #[test]
 fn a_file_cut_while_the_disk_thread_reads_it_is_an_error() {
-    // How long the file is when the disk thread comes to it, and what is given before the error.
+    // The length of the file when the disk thread reads it, and the bytes returned before the error.
     for (left, want) in [(OFFSET, 0), (OFFSET + 1, 1), (OFFSET + 30_000, 30_000)] {
         let (open, file) = file();
         let mut disk = Disk::new();
@@ -367,7 +367,7 @@ fn the_space_of_a_temporary_file_lasts_until_the_last_of_its_readers_is_gone() {
         let _within = disk.runtime.enter();
         drop(kept);
     }
-    // A disk thread still holds it for the reader that was cancelled.
+    // The disk thread still holds it for the cancelled reader.
     assert_eq!(files.used(), content().len() as u64);
     disk.let_go();
     drop(disk);
@@ -393,7 +393,7 @@ fn where_the_disk_threads_have_ended_a_read_fails_and_nobody_waits_for_it() {
 
 #[test]
 fn what_cannot_be_read_is_the_error_of_the_system() {
-    // A directory is open for its entries only.
+    // A directory cannot be read like a file.
     let directory = std::fs::File::open("/").expect("there is one");
     let open = OpenFile::new(directory.into());
     let disk = Disk::new();
@@ -411,7 +411,7 @@ fn what_cannot_be_read_is_the_error_of_the_system() {
         };
         assert_eq!(error.kind(), std::io::ErrorKind::IsADirectory, "{name}");
     }
-    // One that is not open for reading.
+    // A file that is not open for reading.
     let sink = std::fs::File::options().write(true).open("/dev/null");
     let sink = OpenFile::new(sink.expect("there is one").into());
     assert!(sink.read_blocking(0, &mut [0]).is_err());

@@ -1,5 +1,5 @@
-//! The life of an exchange: every state with every call of its worker, and a worker full of requests that are answered, cut off and
-//! cancelled in every order.
+//! The life of an exchange: every state with every call of its worker, and a worker with many requests that are
+//! answered, truncated and cancelled in every order.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -35,7 +35,7 @@ struct Case {
     site: Rc<LocalSite>,
     connections: [Rc<ConnectionInfo>; 2],
     exchange: Option<ExchangeRef>,
-    /// What a future that has not ended holds.
+    /// Reference held by a future that has not ended.
     held: Option<ExchangeRef>,
     address: *const RefCell<Exchange>,
     said: String,
@@ -66,7 +66,7 @@ impl Case {
         self.worker.begin(self.exchange(), &self.site, &connection);
     }
 
-    /// The engine has read a head, and a handler has answered.
+    /// A head is read, and a handler answers.
     fn serve(&mut self) {
         let exchange = &mut *self.exchange().borrow_mut();
         let target = exchange.request.headers.store(b"/secret");
@@ -107,7 +107,7 @@ const CALLS: [(&str, Act); 7] = [
     }),
 ];
 
-/// What an exchange is, how it comes to that, and the outcome of each call.
+/// Name of the state, how to reach it, and the outcome of each call.
 type State = (&'static str, Act, [&'static str; 7]);
 
 const STATES: [State; 5] = [
@@ -230,7 +230,7 @@ fn outcome(enter: Act, call: Act) -> String {
 fn every_state_meets_every_call() {
     for (state, enter, wants) in STATES {
         for ((name, call), want) in CALLS.into_iter().zip(wants) {
-            // Only one that no request was begun with is put back.
+            // Only an exchange without a request is put back.
             if !want.is_empty() {
                 let got = outcome(enter, call);
                 assert_eq!(got, want, "{name} of an exchange that is {state}");
@@ -244,7 +244,7 @@ fn an_exchange_that_something_still_holds_is_not_used_for_another_request() {
     let worker = worker();
     let (site, connection) = (Rc::default(), connection(&worker, 1));
     let first = worker.exchange(&site, &connection);
-    // A task that a handler has started, and that has not ended with the request.
+    // A task started by a handler that outlives the request.
     let held = first.borrow().reference().expect("it is of the worker");
     worker.release(first);
     let second = worker.exchange(&site, &connection);
@@ -302,7 +302,7 @@ fn an_exchange_that_is_released_while_it_is_in_use_is_not_used_again() {
     assert_eq!(next.borrow().request.target(), b"");
 }
 
-/// Runs tasks of a worker. The clock stands while anything can run: it only passes the limit when all wait.
+/// Runs tasks of a worker. The clock only advances while all tasks wait.
 fn on_worker<F: Future<Output = ()>>(test: impl FnOnce(Rc<Worker>) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -345,7 +345,7 @@ fn count(cell: &Cell<usize>) {
     cell.set(cell.get() + 1);
 }
 
-/// The client of one request: it sends its content with pauses, and may go away before the end.
+/// The client of a request: sends its body with pauses, and may disconnect before the end.
 async fn send(worker: Rc<Worker>, pipe: Rc<BodyPipe>, len: usize, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut sent = 0;
@@ -368,7 +368,7 @@ async fn send(worker: Rc<Worker>, pipe: Rc<BodyPipe>, len: usize, seed: u64) {
     pipe.finish(Ok(()));
 }
 
-/// The handler of one request: it takes the content, and gives up if that takes too long.
+/// The handler of a request: reads the body, and gives up if that takes too long.
 async fn receive(exchange: ExchangeRef, patience: Duration) -> Result<usize, &'static str> {
     let (worker, body) = {
         let exchange = exchange.borrow();
@@ -396,7 +396,7 @@ async fn receive(exchange: ExchangeRef, patience: Duration) -> Result<usize, &'s
     }
 }
 
-/// One request, as its connection sees it.
+/// A request, as its connection sees it.
 async fn request(worker: Rc<Worker>, site: Rc<LocalSite>, ends: Rc<Ends>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let connection = connection(&worker, seed);
@@ -426,7 +426,7 @@ async fn request(worker: Rc<Worker>, site: Rc<LocalSite>, ends: Rc<Ends>, seed: 
     pipe.abandon();
     assert_eq!(exchange.borrow().protocol.request_id(), seed);
     worker.release(exchange);
-    // Whatever the client waited for, it is told.
+    // Whatever the client waits for, it is woken.
     client.await.expect("no panic");
     assert_eq!(pipe.queued(), 0);
 }

@@ -1,6 +1,6 @@
-//! Files and directories of a configuration, looked at with the rights of a user who may not read all of them.
+//! Checks of files and directories with the rights of a user who may not read all of them.
 //!
-//! Root may read everything, so that a test which runs as root gives its thread the rights of somebody else.
+//! Root may read everything, so a test that runs as root gives its thread another user's rights.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use h2o_exchange::{PathCheck, PathNeed, RunningUser};
 use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;
 
-/// A directory of its own, whose entries have these rights. It is removed with all that is in it.
+/// A directory whose entries have given permissions. Removed when dropped.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -53,7 +53,7 @@ impl Drop for Tree {
     fn drop(&mut self) {
         self.set_mode("closed", 0o700);
         self.set_mode("no-entry", 0o700);
-        // A directory that is left behind is no reason to fail.
+        // A directory left behind is no reason to fail.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -61,7 +61,7 @@ impl Drop for Tree {
 const DIRECTORY: PathNeed = PathNeed::Directory { is_listed: false };
 const LISTED: PathNeed = PathNeed::Directory { is_listed: true };
 
-/// What is needed, of which path, and what is said: nothing, or the path that is refused and the command that helps.
+/// Need, path, and result: nothing, or the path that is refused and the command that fixes it.
 type Case = (PathNeed, &'static str, Option<(&'static str, &'static str)>);
 
 const CASES: [Case; 12] = [
@@ -69,17 +69,17 @@ const CASES: [Case; 12] = [
     (DIRECTORY, "open", None),
     (LISTED, "open", None),
     (PathNeed::File, "secret", Some(("o+r", "secret"))),
-    // It can be entered, and not listed.
+    // It can be entered but not listed.
     (DIRECTORY, "unlisted", None),
     (LISTED, "unlisted", Some(("o+rx", "unlisted"))),
-    // It can be listed, and not entered.
+    // It can be listed but not entered.
     (DIRECTORY, "no-entry", Some(("o+x", "no-entry"))),
     (LISTED, "no-entry", Some(("o+x", "no-entry"))),
-    // The directory that is in the way is named, however far above it is.
+    // The closed directory is named, however far above the path it is.
     (PathNeed::File, "closed/file", Some(("o+x", "closed"))),
     (PathNeed::File, "closed/below/file", Some(("o+x", "closed"))),
     (DIRECTORY, "closed/below", Some(("o+x", "closed"))),
-    // Nobody can tell whether it is there.
+    // Whether it exists cannot be known.
     (PathNeed::File, "closed/gone", Some(("o+x", "closed"))),
 ];
 
@@ -128,12 +128,12 @@ fn what_the_running_user_may_not_read_is_named_with_the_command_that_helps() {
     let tree = Tree::new();
     let work = || {
         if geteuid().is_root() {
-            // Of this thread only: other tests keep their rights.
+            // Only for this thread: other tests keep their rights.
             let nobody = rustix::process::Uid::from_raw(65_534);
             set_thread_res_uid(nobody, nobody, nobody).expect("root may become anybody");
         }
         look(&tree, true);
-        // The rights of another user cannot be seen, and nothing is made up.
+        // Nothing is reported about the rights of another user.
         look(&tree, false);
     };
     let ended = std::thread::scope(|scope| scope.spawn(work).join());

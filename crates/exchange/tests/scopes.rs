@@ -1,5 +1,4 @@
-//! Levels of a configuration: what an inner level inherits, what it keeps to itself and what goes through all of them, with
-//! directives made for the test.
+//! Levels of a configuration, with directives made for the test: what an inner level inherits, keeps, and passes on.
 
 use std::sync::Arc;
 
@@ -10,22 +9,22 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Known};
 
-/// What `number` and `word` set.
+/// Values of `number` and `word`.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Set {
     number: u32,
     words: Vec<String>,
 }
 
-/// What all levels add to.
+/// Values added at every level.
 #[derive(Clone, Debug, Default)]
 struct Seen(Vec<String>);
 
-/// The routes that `inner` made, in the order of the file.
+/// Routes created by `inner`, in file order.
 #[derive(Clone, Default)]
 struct Made(Vec<RouteMade>);
 
-/// Path, number, words, and how many handlers, logs and filters.
+/// Path, number, words, and the numbers of handlers, loggers and filters.
 type RouteMade = (String, u32, Vec<String>, usize, usize, usize);
 
 struct Answer;
@@ -181,7 +180,7 @@ fn an_inner_level_inherits_and_changes_its_own() {
     assert_eq!(
         made.0,
         [
-            // Its handler is its own, and its log is beside those of the levels around.
+            // It has only its own handler, and its logger in addition to those of outer levels.
             (
                 "/inner".into(),
                 2,
@@ -193,7 +192,7 @@ fn an_inner_level_inherits_and_changes_its_own() {
             ("/inner".into(), 2, words(&["outer", "middle"]), 1, 2, 0),
         ]
     );
-    // The outer level is as it was.
+    // The outer level is unchanged.
     let set = scope.settings.get::<Set>();
     assert_eq!((set.number, &set.words), (1, &words(&["outer"])));
     let route = scope.build_path("/");
@@ -205,7 +204,7 @@ fn what_is_shared_goes_through_all_levels_in_their_order() {
     let (scope, result) =
         run("seen: a\ninner:\n  seen: b\n  inner:\n    seen: c\n  warn: careful\nwarn: later\n");
     result.expect("it is right");
-    // Content is executed behind the settings of its level.
+    // Nested levels are executed after the settings of their level.
     assert_eq!(scope.shared.get::<Seen>().0, ["a", "b", "c"]);
     assert_eq!(scope.warnings.len(), 2);
     assert!(scope.warnings[0].contains("later"), "{:?}", scope.warnings);
@@ -242,7 +241,7 @@ fn variables_of_a_level_are_behind_those_of_the_levels_around_it() {
     );
 }
 
-/// Routes of a scope whose filters are made by these factories.
+/// Creates a route with filters from these factories.
 fn route(text: &str, filters: Vec<h2o_exchange::FilterFactory>) -> PathRoute {
     let (mut scope, result) = run_with(text, filters);
     result.expect("it is right");
@@ -355,7 +354,7 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
     std::fs::write(directory.join("file"), "x").expect("a file is made");
     let at = |name: &str| directory.join(name);
     let directory_of = |is_listed| PathNeed::Directory { is_listed };
-    // The need, the path, and what is said to the starting and to the running user.
+    // Need, path, and the messages for the starting and the running user.
     let cases: &[(PathNeed, &str, Option<&str>, Option<&str>)] = &[
         (PathNeed::File, "file", None, None),
         (PathNeed::File, "gone", None, Some("does not exist")),
@@ -365,7 +364,7 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
         (directory_of(true), "file", None, Some("is not a directory")),
         (directory_of(false), "gone", None, Some("does not exist")),
         (directory_of(false), "file/x", None, Some("does not exist")),
-        // A file that is yet to be made needs its directory.
+        // A file to be created needs its directory.
         (PathNeed::Parent, "new", None, None),
         (PathNeed::Parent, "below/new", None, None),
         (
@@ -431,7 +430,7 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
     );
 }
 
-/// One level of a configuration as the model has it.
+/// A level of a configuration in the model.
 #[derive(Clone, Default)]
 struct ModelLevel {
     number: u32,
@@ -439,7 +438,7 @@ struct ModelLevel {
     logs: usize,
 }
 
-/// Writes a random level, and notes what the routes and the site must be.
+/// Writes a random level, and records the expected routes and values.
 fn random_level(
     random: &mut fastrand::Rng,
     depth: usize,
@@ -454,7 +453,7 @@ fn random_level(
     let mut inner = String::new();
     let mut kinds: Vec<u8> = (0..6).collect();
     random.shuffle(&mut kinds);
-    // Each directive stands once in a mapping.
+    // A mapping has each directive once.
     for kind in kinds.into_iter().take(random.usize(1..=6)) {
         match kind {
             0 => {
@@ -484,7 +483,7 @@ fn random_level(
         }
     }
     if !inner.is_empty() {
-        // Executed behind all settings of its level, wherever it stands.
+        // Executed after all settings of its level, wherever it stands.
         text.push_str(&inner);
         random_level(random, depth + 1, &level, text, seen, made);
     } else if text.is_empty() || text.ends_with("inner:\n") {

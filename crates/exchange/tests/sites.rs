@@ -1,4 +1,4 @@
-//! Which host and which path serve a request, and to whom a host is closed.
+//! Choice of host and path for a request, and which clients a host refuses.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn name(name: &str, port: Option<u16>) -> HostName {
 #[test]
 fn hosts_match_by_name_and_port() {
     use Scheme::{Http, Https};
-    // Name and port of the entry, host and port of the request, its scheme, and whether they match.
+    // Name and port of the key, host and port of the request, its scheme, and whether they match.
     type Case = (
         &'static str,
         Option<u16>,
@@ -36,7 +36,7 @@ fn hosts_match_by_name_and_port() {
         ("a.example", None, "xa.example", None, Http, false),
         ("a.example", None, "a.example.", None, Http, false),
         ("a.example", None, "", None, Http, false),
-        // Without a port it is the default of the scheme, on either side.
+        // A missing port is the default of the scheme, on either side.
         ("a.example", None, "a.example", Some(80), Http, true),
         ("a.example", None, "a.example", Some(443), Https, true),
         ("a.example", None, "a.example", Some(443), Http, false),
@@ -52,7 +52,7 @@ fn hosts_match_by_name_and_port() {
             true,
         ),
         ("a.example", Some(8080), "a.example", None, Http, false),
-        // A star stands for something in front of the rest, or for everything.
+        // `*` alone matches everything; before a suffix it needs at least one character.
         ("*", None, "a.example", None, Http, true),
         ("*", None, "", None, Http, true),
         ("*", Some(81), "a.example", None, Http, false),
@@ -96,7 +96,7 @@ fn host_of(paths: &[&str]) -> Host {
     }
 }
 
-/// Whether a path of the configuration takes a path of a request, as the manual says it.
+/// Whether a path key matches a request path, according to the manual.
 fn is_taken(key: &str, path: &str) -> bool {
     match path.strip_prefix(key) {
         Some(rest) => key.ends_with('/') || rest.is_empty() || rest.starts_with('/'),
@@ -170,12 +170,12 @@ fn the_first_path_that_matches_serves_and_else_the_last() {
     ));
 }
 
-/// The listener of that number.
+/// The listener with this number.
 fn endpoint(number: usize) -> Endpoint {
     Endpoint::Unix(format!("/run/{number}").into())
 }
 
-/// A connection of a listener, whose client has shown a certificate of that authority.
+/// A connection to a listener, whose client has presented a certificate of that authority.
 fn connection(listener: usize, shown: Option<&str>) -> ConnectionInfo {
     let worker = Worker::new(
         0,
@@ -204,7 +204,8 @@ fn a_host_is_closed_to_clients_without_the_certificate_that_it_wants() {
             .collect(),
         ..Host::default()
     };
-    // What the host wants by listener, the listener of the connection, what the client has shown, and whether it is closed.
+    // Authorities required by listener, the listener of the connection, the authority of the client's certificate, and
+    // whether the request is refused.
     type Case = (
         &'static [(usize, Option<&'static str>)],
         usize,
@@ -216,12 +217,12 @@ fn a_host_is_closed_to_clients_without_the_certificate_that_it_wants() {
         (&[(0, Some("A"))], 0, Some("A"), false),
         (&[(0, Some("A"))], 0, None, true),
         (&[(0, Some("A"))], 0, Some("B"), true),
-        // Each listener for itself.
+        // Each listener has its own requirement.
         (&[(0, Some("A")), (1, None)], 1, None, false),
         (&[(0, Some("A")), (1, None)], 0, None, true),
         (&[(0, Some("A")), (1, Some("B"))], 1, Some("A"), true),
         (&[(0, Some("A")), (1, Some("B"))], 1, Some("B"), false),
-        // From a listener that does not serve the host: what one of its own gives to everybody is no secret.
+        // A listener that does not serve the host: refused only if all listeners of the host require a certificate.
         (&[(0, Some("A"))], 7, None, true),
         (&[(0, Some("A"))], 7, Some("A"), false),
         (&[(0, Some("A")), (1, None)], 7, None, false),
@@ -235,7 +236,7 @@ fn a_host_is_closed_to_clients_without_the_certificate_that_it_wants() {
             "{authorities:?}: listener {listener}, shown {shown:?}"
         );
     }
-    // In clear text nothing can be shown.
+    // In clear text no certificate can be presented.
     let mut clear = connection(0, None);
     clear.tls = None;
     assert!(wants(&[(0, Some("A"))]).is_closed_to(&clear));

@@ -1,4 +1,4 @@
-//! A spool: every state with every call. Wherever its bytes are, they come out in the order in which they came.
+//! The spool: every state with every call. Wherever its bytes are, they come out in order.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use bytes::Bytes;
 use h2o_exchange::Spool;
 use h2o_exchange::TempFiles;
 
-/// What a state or a call does to a spool that spills into these files.
+/// Changes a spool that spills into these files.
 type Act = fn(&mut Case);
-/// What it is, how a spool comes to it, and what each call leads to.
+/// Name of the state, how to reach it, and the outcome of each call.
 type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
-/// Size of the part of a file that is used in turn.
+/// Size of the file's ring.
 const SIZE: u64 = 100_000;
 
 struct Case {

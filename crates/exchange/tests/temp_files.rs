@@ -1,4 +1,4 @@
-//! Temporary files: what is written can be read, space is given back, and files together stay below their ceiling.
+//! Temporary files: written bytes can be read, space is released, and all files together stay below the limit.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime starts").block_on(test)
 }
 
-/// Writes and waits. What could not be written is given back.
+/// Writes and waits. Returns unwritten bytes as the error.
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, String> {
     if let Err(refused) = file.write(queue(bytes), offset) {
         assert_eq!(refused.len(), bytes.len(), "all of it is given back");
@@ -101,12 +101,12 @@ fn space_is_kept_for_as_long_as_something_can_be_read() {
         );
         drop(reader);
         assert_eq!(files.used(), 0);
-        // One that is dropped while it is being written.
+        // Dropped while it is being written.
         let mut file = TempFile::new(&files);
         assert!(file.write(queue(&[2; 100]), 0).is_ok());
         drop(file);
     });
-    // The runtime has waited for the disk.
+    // The runtime has waited for the disk thread.
     assert_eq!(files.used(), 0);
 }
 

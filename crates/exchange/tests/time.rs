@@ -1,4 +1,4 @@
-//! Time as a worker has it, on a clock that stands still unless all wait: timers in every state, and how late they may be.
+//! Time on a worker, with tokio's paused clock: timers in every state, and how late they fire.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ fn worker() -> Rc<Worker> {
     )
 }
 
-/// Runs work of a worker on a clock that jumps to the next timer when all wait.
+/// Runs work of a worker on tokio's paused clock.
 fn run<T, F: Future<Output = T>>(work: impl FnOnce(Rc<Worker>) -> F) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -34,7 +34,7 @@ fn run<T, F: Future<Output = T>>(work: impl FnOnce(Rc<Worker>) -> F) -> T {
     })
 }
 
-/// Whether a timer has fired, asked without waiting.
+/// Whether a timer has fired.
 async fn has_fired(timer: &Timer) -> bool {
     poll_fn(|task| Poll::Ready(timer.poll_fired(task).is_ready())).await
 }
@@ -43,7 +43,7 @@ type Act = fn(&Timer);
 
 #[test]
 fn a_timer_does_in_each_state_what_it_is_told() {
-    // Waiting half a second after it was set for 100 ms.
+    // The third value: half a second after it was set for 100 ms.
     const STATES: [(&str, Act, Duration); 5] = [
         ("new", |_| {}, Duration::ZERO),
         ("set", |timer| timer.set_after(100 * MS), Duration::ZERO),
@@ -66,7 +66,7 @@ fn a_timer_does_in_each_state_what_it_is_told() {
             Duration::from_millis(10),
         ),
     ];
-    // What it is told, and by state whether it has fired at once and 50 and 200 ms later.
+    // A call, and for each state whether the timer has fired at once, 50 and 200 ms later.
     type Row = (&'static str, Act, [&'static str; 5]);
     const CALLS: [Row; 6] = [
         (
@@ -182,7 +182,7 @@ fn work_that_ends_in_time_is_not_cut_off() {
             let result = worker.timeout(limit * MS, worker.sleep(work * MS)).await;
             ended.push(result.is_ok());
         }
-        // Work that is ready is not asked for the time.
+        // Work that is ready does not time out.
         ended.push(worker.timeout(Duration::ZERO, async {}).await.is_ok());
         ended
     });
@@ -195,7 +195,7 @@ fn a_timer_that_is_dropped_wakes_nobody() {
         let timer = Timer::new(&worker.timers);
         timer.set_after(10 * MS);
         drop(timer);
-        // Its place is used again.
+        // Its slot is reused.
         let other = Timer::new(&worker.timers);
         other.set_after(100 * MS);
         worker.sleep(50 * MS).await;
@@ -308,7 +308,7 @@ fn statuses_are_counted_by_their_class_and_errors_by_their_code() {
     );
 }
 
-/// The timers of an event loop, as the model has them: when each was set for.
+/// A model of an event loop's timers: the deadline of each.
 type Model = std::collections::BTreeMap<u32, Option<Duration>>;
 
 #[test]
@@ -360,7 +360,7 @@ fn an_event_loop_learns_of_each_timer_once_and_of_no_other() {
                 }
                 let now = clock.now() - start;
                 for (name, at) in &model {
-                    // The most that a timer of 500 seconds may be late.
+                    // Longest delay of a timer of 500 seconds.
                     let is_overdue = at.is_some_and(|at| at + Duration::from_secs(63) < now);
                     assert!(!is_overdue, "seed {seed}: {name} was forgotten");
                 }
@@ -369,7 +369,7 @@ fn an_event_loop_learns_of_each_timer_once_and_of_no_other() {
     }
 }
 
-/// Runs what is an event loop itself.
+/// Runs an event loop.
 fn run_loop(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -1,6 +1,6 @@
-//! Tunnels as a connection and a handler see them: bytes of the client come through the pipe of the request's content, those of the
-//! other side are the content of the response. Either side ends well, fails, is too slow or goes away, in every order, and nobody is
-//! left waiting.
+//! Tunnels as connection and handler see them: the client's bytes come through the pipe of the request body, those of
+//! the other side are the response body. Either side ends normally, fails, is slow or disconnects, in every order, and
+//! no task may wait for ever.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ struct Back {
     is_dropped: bool,
 }
 
-/// What the other side sends, as the content of a response.
+/// The other side's bytes, as a response body.
 struct FromOtherSide(Rc<RefCell<Back>>);
 
 impl BodySource for FromOtherSide {
@@ -79,31 +79,31 @@ fn bytes(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// What a side of the simulation does, besides sending and receiving all.
+/// What goes wrong in the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// All of it, in both directions.
+    /// Nothing: all bytes arrive in both directions.
     None,
-    /// The client is cut off after so many bytes.
+    /// The client disconnects after this many bytes.
     ClientGone(usize),
-    /// The handler gives the tunnel up after so many bytes from the client.
+    /// The handler gives the tunnel up after this many bytes from the client.
     GivenUp(usize),
-    /// The client wants no more after so many bytes from the other side.
+    /// The client stops reading after this many bytes from the other side.
     ResponseDropped(usize),
 }
 
-/// What the connection has seen of a tunnel when it is over.
+/// The end of a tunnel, as its connection sees it.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    /// The response has come to its end.
+    /// The response has ended.
     End(Vec<u8>),
     /// The handler has given the tunnel up.
     GivenUp(&'static str, Vec<u8>),
-    /// It has dropped the response.
+    /// The connection has dropped the response.
     Dropped,
 }
 
-/// Bytes of the client, until there are no more or nobody takes them.
+/// Sends the client's bytes, until there are no more or the handler has gone.
 async fn forth(pipe: Rc<BodyPipe>, len: usize, fault: Fault, seed: u64, sent: &Cell<usize>) {
     let mut random = fastrand::Rng::with_seed(seed);
     let all = bytes(len);
@@ -128,7 +128,8 @@ async fn forth(pipe: Rc<BodyPipe>, len: usize, fault: Fault, seed: u64, sent: &C
     }
 }
 
-/// The connection of the client, which ends with the response: what it saw, and how much it took from the client.
+/// The client's connection, which ends with the response. Returns what it received, and how many bytes it took from the
+/// client.
 async fn connection(
     pipe: Rc<BodyPipe>,
     body: Box<dyn BodySource>,
@@ -160,7 +161,7 @@ async fn back(mut body: Box<dyn BodySource>, pipe: Rc<BodyPipe>, fault: Fault, s
         if let Fault::ResponseDropped(after) = fault
             && got.len() >= after
         {
-            // What it is still sending goes nowhere.
+            // Bytes still arriving are dropped.
             drop(body);
             pipe.finish(Err("the client is gone".into()));
             return Seen::Dropped;
@@ -185,7 +186,7 @@ async fn back(mut body: Box<dyn BodySource>, pipe: Rc<BodyPipe>, fault: Fault, s
     }
 }
 
-/// The handler: the other side sends back what it is sent.
+/// The handler: the other side echoes what it receives.
 async fn echo(pipe: Rc<BodyPipe>, back: Rc<RefCell<Back>>, fault: Fault, seed: u64) -> usize {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut taken = 0;
@@ -228,14 +229,14 @@ async fn echo(pipe: Rc<BodyPipe>, back: Rc<RefCell<Back>>, fault: Fault, seed: u
     }
 }
 
-/// A tunnel from its beginning to its end: what the connection saw, and how much was sent and taken.
+/// Runs a whole tunnel. Returns what the connection received, and how many bytes were sent and taken.
 fn play(seed: u64, len: usize, fault: Fault) -> (Seen, usize, usize) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build();
     let local = tokio::task::LocalSet::new();
-    // The clock stands while anything can run: an hour passes only when all wait.
+    // The clock only advances while all tasks wait.
     let limit = Duration::from_secs(3600);
     let ended = local.block_on(&runtime.expect("a runtime starts"), async {
         let pipe = Rc::new(BodyPipe::default());
@@ -244,7 +245,7 @@ fn play(seed: u64, len: usize, fault: Fault) -> (Seen, usize, usize) {
         assert_eq!((body.len(), body.is_empty()), (None, false));
         let connection = connection(Rc::clone(&pipe), body.into_source(), len, fault, seed);
         let echo = echo(Rc::clone(&pipe), Rc::clone(&between), fault, seed + 2);
-        // Tasks of their own: what wakes one does not wake the other by chance.
+        // Separate tasks, so that a waker of one does not wake the other by chance.
         let connection = tokio::task::spawn_local(connection);
         let echo = tokio::task::spawn_local(echo);
         let all = async {

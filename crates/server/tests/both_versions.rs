@@ -1,4 +1,5 @@
-//! Rules that hold for a request whichever protocol version it comes by: each conversation is held over HTTP/1 and HTTP/2.
+//! Rules that hold for requests of every protocol version: each test sends the same conversation over HTTP/1 and
+//! HTTP/2.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -14,7 +15,7 @@ use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, RequestBody, Respo
 use h2o_http::{Headers, StatusCode};
 use h2o_testkit::{eventually, patient};
 
-/// Answers with the length of the body, all of which it wants first.
+/// Handler: answers with the length of the body, which it needs as a whole.
 struct Measure;
 
 impl Handler for Measure {
@@ -33,7 +34,7 @@ impl Handler for Measure {
     }
 }
 
-/// Puts what the handlers behind it answer between brackets.
+/// Handler: puts the response of later handlers in brackets.
 struct Wrap;
 
 impl Handler for Wrap {
@@ -53,7 +54,7 @@ impl Handler for Wrap {
     }
 }
 
-/// Answers when it is polled for the second time.
+/// Handler: answers at the second poll.
 struct Later;
 
 impl Handler for Later {
@@ -75,7 +76,7 @@ impl Handler for Later {
     }
 }
 
-/// Has no text for what is behind it to wrap.
+/// Handler: declines, unless the response of later handlers has a text to wrap.
 struct NoText;
 
 impl Handler for NoText {
@@ -137,23 +138,23 @@ enum Version {
 
 const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
 
-/// What a client says.
+/// A request of the client.
 #[derive(Clone, Copy, Debug)]
 enum Request<'a> {
     Get(&'a str),
     Connect(&'a str),
-    /// A body of some length, with 100 (Continue) expected.
+    /// A body of this length, sent with `Expect: 100-continue`.
     Expect(&'a str, usize),
-    /// An empty body that is announced.
+    /// An empty body with `content-length: 0`.
     Empty(&'a str),
 }
 
-/// What it gets for that.
+/// The response to a request.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
-    /// Those of interim responses, and the final one.
+    /// The statuses of interim responses and of the final one.
     statuses: Vec<u16>,
-    /// Whether the filters of the path have seen the response.
+    /// Whether the filters of the path were applied to the response.
     is_filtered: bool,
     body: String,
 }
@@ -166,7 +167,7 @@ fn answered(statuses: &[u16], body: &str) -> Option<Answer> {
     })
 }
 
-/// A connection on which requests follow each other.
+/// A connection on which requests are sent one after another.
 enum Client {
     Http1(BufReader<TcpStream>),
     Http2(http2_client::Client),
@@ -183,7 +184,7 @@ impl Client {
         }
     }
 
-    /// `None`: the server has ended the connection before.
+    /// Sends a request. `None` if the server has closed the connection.
     fn ask(&mut self, request: Request<'_>) -> Option<Answer> {
         match self {
             Self::Http1(stream) => ask_http1(stream, request),
@@ -302,7 +303,7 @@ fn requests_that_no_handler_is_asked_about_are_answered_through_the_filters() {
             answered(&[405], "Method Not Allowed"),
             "{version:?}"
         );
-        // A body that is kept in memory brings the server near its ceiling.
+        // A body held in memory brings the server near `max-memory`.
         let mut holder = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
         let head = "POST /measure HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000\r\n\r\n";
         holder.write_all(head.as_bytes()).unwrap();
@@ -321,7 +322,7 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
     for version in VERSIONS {
         let server = start("connection-budget: 20\nconnection-budget.per-second: 0");
         let mut client = Client::connect(&server, version);
-        // An error costs 5 units, a response that is none restores 2.
+        // An error response costs 5 units, another one restores 2.
         for round in 0..20 {
             let found = client.ask(Request::Get("/measure"));
             assert_eq!(found, answered(&[200], "no body"), "{version:?}, {round}");
@@ -335,7 +336,7 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
             }
         }
         let missing = (0..20).map_while(|_| client.ask(Request::Get("/missing")));
-        // 19 units were left. The answer that costs more than there is goes out as the last one.
+        // 19 units were left. The response that exceeds the budget is still sent, as the last one.
         assert_eq!(missing.count(), 4, "{version:?}");
     }
 }
@@ -343,7 +344,7 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
 #[test]
 fn a_body_that_waits_for_100_is_collected_once_it_was_told() {
     for version in VERSIONS {
-        // Over HTTP/2 the setting is for 100 as well.
+        // Over HTTP/2 the setting applies to 100 as well.
         let settings: &[&str] = match version {
             Version::Http1 => &["", "send-informational: none"],
             Version::Http2 => &[""],
@@ -375,7 +376,7 @@ fn a_handler_gets_the_response_of_those_behind_it_before_the_filters() {
             ("/wrapped", 200, "[200 no body]"),
             ("/twice", 200, "[200 [206 /twice]]"),
             ("/alone", 200, "[404 not found]"),
-            // What declines although the handlers behind it have answered leaves none.
+            // A handler that declines after later handlers have responded discards their response.
             ("/declined", 404, "not found"),
         ] {
             let answer = client.ask(Request::Get(path));

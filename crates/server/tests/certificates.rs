@@ -31,7 +31,7 @@ fn pair(name: &str) -> (String, CertificateDer<'static>, String) {
     (certificate.pem(), der, key.serialize_pem())
 }
 
-/// Writes a new pair; returns the certificate.
+/// Writes a new certificate and key. Returns the certificate.
 fn write_pair(folder: &Path, file: &str, name: &str) -> CertificateDer<'static> {
     let (certificate, der, key) = pair(name);
     std::fs::write(folder.join(format!("{file}.crt")), certificate).unwrap();
@@ -54,14 +54,14 @@ fn start(folder: &Path) -> Embedded {
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
-/// A connection and the certificate it was shown.
+/// A connection, and the certificate that the server presented.
 fn meet(server: &Embedded, name: &'static str) -> (Client, CertificateDer<'static>) {
     let client = connect(server, &client_config(b"http/1.1"), name);
     let shown = client.conn.peer_certificates().unwrap()[0].clone();
     (client, shown.into_owned())
 }
 
-/// A connection whose handshake is complete on the client's side.
+/// A connection with a complete handshake on the client's side.
 fn connect(server: &Embedded, config: &Arc<ClientConfig>, name: &'static str) -> Client {
     let mut socket = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
     let mut client = ClientConnection::new(Arc::clone(config), name.try_into().unwrap()).unwrap();
@@ -106,7 +106,7 @@ fn new_connections_are_not_shown_certificates_that_were_replaced() {
     assert_eq!(meet(&server, "a.test").1, old_a, "nobody asked for it");
     let done = running.reload_certificates();
     assert_eq!((done.renewed, done.failures), (1, Vec::new()));
-    // Whichever worker takes the connection.
+    // For every worker.
     for _ in 0..8 {
         assert_eq!(meet(&server, "a.test").1, new_a);
     }
@@ -134,7 +134,7 @@ fn files_that_do_not_belong_together_do_not_replace_what_is_in_use() {
     let server = start(folder);
     let running = server.server();
 
-    // Only the certificate so far: its key comes later. That of the other host is complete.
+    // Only the certificate of a.test is written so far, not its key. The pair of b.test is complete.
     let (certificate, new_a, key) = pair("a.test");
     std::fs::write(folder.join("a.crt"), certificate).unwrap();
     let new_b = write_pair(folder, "b", "b.test");
@@ -163,7 +163,7 @@ fn files_that_do_not_belong_together_do_not_replace_what_is_in_use() {
     assert_eq!(shown, old_a);
     assert!(is_answered(&mut client));
 
-    // Now they are whole.
+    // Now both pairs are complete.
     write_pair(folder, "a", "a.test");
     std::fs::write(folder.join("a.key"), key).unwrap();
     assert_eq!(running.reload_certificates().renewed, 0);
@@ -174,7 +174,7 @@ fn files_that_do_not_belong_together_do_not_replace_what_is_in_use() {
     assert!(shown == newest_a && shown != new_a);
 }
 
-/// An authority for client certificates, in PEM form, and what a client needs to show one of its certificates.
+/// A client authority in PEM form, and a client with one of its certificates.
 fn authority(name: &str) -> (String, Arc<ClientConfig>) {
     let mut params = CertificateParams::new([]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -219,7 +219,7 @@ fn clients_of_an_authority_that_was_replaced_are_not_let_in() {
     let is_let_in = |config: &Arc<ClientConfig>| {
         let mut client = connect(&server, config, "a.test");
         let sent = client.write_all(b"GET /answer HTTP/1.1\r\nhost: a.test\r\n\r\n");
-        // With TLS 1.3 the client learns of it with the first read.
+        // In TLS 1.3 the client sees a refusal only at its first read.
         sent.is_ok() && client.read(&mut [0; 4096]).is_ok_and(|len| len > 0)
     };
     assert!(is_let_in(&of_first) && !is_let_in(&of_second));

@@ -1,4 +1,4 @@
-//! Content that is collected before a handler sees it, and content that no handler takes, over HTTP/1 and HTTP/2.
+//! Request bodies that are collected before a handler runs, and bodies that no handler reads, over HTTP/1 and HTTP/2.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -20,32 +20,32 @@ use h2o_http::{Headers, StatusCode};
 use h2o_testkit::{Deadline, eventually};
 use http2_client::Client;
 
-/// What the handler made for these tests does.
+/// Behaviour of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
-    /// Answers with where the content is, its length, and the sum of its bytes.
+    /// Answers with the location of the body, its length, and the sum of its bytes.
     Sum,
-    /// Has no use for content.
+    /// Does not read the body.
     Plain,
-    /// Nor has this one, which leaves the request to the next handler.
+    /// Declines without reading the body.
     Pass,
-    /// Says whether the content streams.
+    /// Answers whether the body streams.
     Pull,
-    /// Keeps every thread busy that waits for the disk, until `Free` is asked for.
+    /// Occupies all disk threads until `Free` is requested.
     Block,
     Free,
-    /// Leaves the content where it is until it is to go on.
+    /// Leaves the body unread until it is released.
     Keep,
 }
 
-/// How often [`Trick::Keep`] was asked.
+/// How often [`Trick::Keep`] ran.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 static GO_ON: tokio::sync::Notify = tokio::sync::Notify::const_new();
 
-/// What [`Trick::Block`] waits for.
+/// Releases [`Trick::Block`].
 static IS_FREE: (Mutex<bool>, Condvar) = (Mutex::new(true), Condvar::new());
 
-/// As many as a worker has.
+/// Number of disk threads of a worker.
 const DISK_THREADS: usize = 4;
 
 fn text(text: String) -> Response {
@@ -153,7 +153,8 @@ static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
     },
 }];
 
-/// A server with one worker; each trick is at the path of its name. Responses say which rules they have passed.
+/// A server with one worker. The path of a trick is its name. A field of the responses shows whether filters were
+/// applied.
 fn start(settings: &str) -> Embedded {
     let paths: String = TRICKS
         .iter()
@@ -173,7 +174,7 @@ fn connect(port: u16) -> TcpStream {
     stream
 }
 
-/// The next response of a connection of HTTP/1: its status, whether it has passed the rules of its path, its content.
+/// Reads the next HTTP/1 response: status, whether filters were applied, body.
 fn response(stream: &mut TcpStream) -> (u16, bool, String) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -197,7 +198,7 @@ fn get(server: &Embedded, path: &str) -> String {
     response(&mut stream).2
 }
 
-/// Sends content as fast as the server takes it, as far as it does.
+/// Sends a body as fast as the server takes it. Returns the frames received meanwhile.
 fn send_all(client: &mut Client, stream: u32, content: &[u8]) -> Vec<String> {
     let mut seen = Vec::new();
     let mut left = content;
@@ -214,7 +215,7 @@ fn send_all(client: &mut Client, stream: u32, content: &[u8]) -> Vec<String> {
     seen
 }
 
-/// The ways in which a client says how long its content is: by announcing it, or not.
+/// Whether the client announces the length of its body.
 const WAYS: [bool; 2] = [true, false];
 
 fn content(len: usize) -> Vec<u8> {
@@ -234,7 +235,7 @@ fn upload_over_http1(port: u16, path: &str, is_announced: bool, content: &[u8]) 
     )
     .unwrap();
     if is_announced {
-        // The server may have refused it midway.
+        // The server may refuse the body midway.
         let _ = stream.write_all(content);
     } else {
         for piece in content.chunks(100_000) {
@@ -263,7 +264,7 @@ fn upload_over_http2(
     (client, stream, seen)
 }
 
-/// What is seen of the response on a stream, up to its end.
+/// Reads the response on a stream up to its end.
 fn answer(client: &mut Client, stream: u32, mut seen: Vec<String>) -> (String, String) {
     let is_end = |frame: &String| frame.starts_with(&format!("{stream} ")) && frame.ends_with('.');
     while !seen.iter().any(is_end) {
@@ -291,7 +292,7 @@ fn large_content_is_in_a_file_and_small_content_in_memory_and_neither_is_changed
         for is_announced in WAYS {
             let mut stream = upload_over_http1(server.port, "/sum", is_announced, &content);
             assert_eq!(response(&mut stream), (200, true, want.clone()));
-            // The connection goes on.
+            // The connection can still be used.
             write!(stream, "GET /plain HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
             assert_eq!(response(&mut stream).2, "plain");
             let (mut client, stream, seen) =
@@ -350,7 +351,7 @@ fn content_for_which_there_is_no_room_is_refused_past_the_same_filters() {
             );
             assert_eq!(content, text);
         }
-        // What was refused leaves its place to others, as soon as the disk is done with it.
+        // A refused request frees its place for others once the disk thread is done with it.
         let patience = Deadline::after_secs(20);
         let is_there = loop {
             let mut stream = upload_over_http1(server.port, "/sum", true, &content[..1_500_000]);
@@ -379,7 +380,7 @@ fn a_disk_that_does_not_answer_does_not_stop_other_requests() {
         let (first, rest) = content.split_at(usize::try_from(http2_client::WINDOW).unwrap());
         client.send(stream, first, false);
         let mut seen = Vec::new();
-        // As much as is taken into memory.
+        // As much as fits into memory.
         let mut left = rest;
         loop {
             seen.extend(client.settle());
@@ -416,7 +417,7 @@ fn content_that_no_handler_takes_is_refused_before_it_is_sent() {
     for path in ["/plain", "/none"] {
         let want = if path == "/none" { 404 } else { 200 };
         for field in [("x-any", "1"), ("expect", "100-continue")] {
-            // Nothing but the head is sent.
+            // Sends the head only.
             let mut stream = connect(server.port);
             let (name, value) = field;
             write!(
@@ -435,7 +436,7 @@ fn content_that_no_handler_takes_is_refused_before_it_is_sent() {
                 "{path} {name}"
             );
         }
-        // A client that waits to be told is not told to send what nobody takes, however little it is.
+        // A client that expects 100 Continue does not get one for a body that no handler reads, however small.
         let mut stream = connect(server.port);
         write!(
             stream,
@@ -443,7 +444,7 @@ fn content_that_no_handler_takes_is_refused_before_it_is_sent() {
         )
         .unwrap();
         assert_eq!(response(&mut stream).0, want, "{path}");
-        // Without a length it is taken for small, until it is not.
+        // A body without length counts as small until it has grown.
         let content = content(100_000);
         let mut stream = upload_over_http1(server.port, path, false, &content);
         assert_eq!(response(&mut stream).0, want, "{path}");
@@ -472,7 +473,7 @@ fn a_little_content_that_no_handler_takes_does_not_end_the_connection() {
     }
 }
 
-/// Clients that send all of their content before they read would otherwise lose the answer with the connection.
+/// A client that sends its whole body before it reads must not lose the response to a reset.
 #[test]
 fn a_client_that_sends_content_that_nobody_takes_gets_its_answer() {
     let server = start("");
@@ -480,7 +481,7 @@ fn a_client_that_sends_content_that_nobody_takes_gets_its_answer() {
     for is_announced in WAYS {
         let mut stream = upload_over_http1(server.port, "/plain", is_announced, &content);
         assert_eq!(response(&mut stream).2, "plain");
-        // Nothing is read of the answer before all has been sent.
+        // Reads nothing until the whole body is sent.
         let mut client = Client::connect(server.port);
         let stream = client.post("/plain");
         let mut left = &content[..5_000_000];

@@ -1,4 +1,4 @@
-//! `proxy.connect` and `proxy.connect-udp` over HTTP/2, as a client sees them frame by frame.
+//! `proxy.connect` and `proxy.connect-udp` over HTTP/2, frame by frame.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -22,7 +22,7 @@ fn start(settings: &str, allowed: u16) -> Embedded {
     })
 }
 
-/// A tunnel, and its far end.
+/// Opens a tunnel. Returns its stream and the connection at the destination.
 fn open(client: &mut Client, listener: &TcpListener) -> (u32, TcpStream) {
     let target = listener.local_addr().unwrap().to_string();
     let id = client.connect_plain(&target);
@@ -42,7 +42,7 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = start("", listener.local_addr().unwrap().port());
     let mut client = Client::connect(server.port);
-    // The destination ends first, and listens on.
+    // The destination ends its direction first, and still reads.
     let (id, mut far) = open(&mut client, &listener);
     far.write_all(b"welcome").unwrap();
     far.shutdown(Shutdown::Write).unwrap();
@@ -54,18 +54,18 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     far.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "thank you");
     assert!(client.settle().is_empty(), "no reset");
-    // The client ends first, which ends the tunnel.
+    // The client ends its direction first, which ends the tunnel.
     let (id, mut far) = open(&mut client, &listener);
     client.send(id, b" bird", true);
     let mut rest = String::new();
     far.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, " bird");
     client.until(&format!("{id} 0 bytes."));
-    // The client breaks off.
+    // The client resets the stream.
     let (id, mut far) = open(&mut client, &listener);
     client.reset(id);
     assert_eq!(far.read(&mut [0]).unwrap_or_default(), 0);
-    // A large transfer to and fro.
+    // A large transfer in both directions.
     let (id, mut far) = open(&mut client, &listener);
     let echo = std::thread::spawn(move || {
         let mut bytes = vec![0; 200_000];
@@ -91,7 +91,7 @@ fn silence_ends_a_tunnel_with_a_reset() {
     let reset = format!("{id} reset 10");
     assert_eq!(client.until(&reset), [&*reset]);
     assert_eq!(far.read(&mut [0]).unwrap_or_default(), 0);
-    // Also one of which only the client's direction is left.
+    // Also a tunnel of which only the client's direction is open.
     let (id, far) = open(&mut client, &listener);
     far.shutdown(Shutdown::Write).unwrap();
     let reset = format!("{id} reset 10");
@@ -115,14 +115,14 @@ fn what_cannot_be_reached_is_refused() {
         let id = client.connect_plain(target);
         let seen = client.until(&format!("{id} {status}"));
         assert_eq!(seen, [format!("{id} {status}")], "{target}");
-        // The stream ends with the response: no body of the client has to be waited for.
+        // The response ends the stream: the client's body need not be awaited.
         let rest = client.settle();
         assert!(
             rest.contains(&format!("{id} reset 0")),
             "{target}: {rest:?}"
         );
     }
-    // Upgrades are none of its business.
+    // It does not handle upgrades.
     let id = client.connect_to("/x", "websocket");
     assert_eq!(
         client.until(&format!("{id} reset 0"))[0],

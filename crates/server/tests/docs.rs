@@ -1,6 +1,6 @@
-//! What the manual says of the tree holds.
+//! Checks statements of the manual about the source.
 
-/// `make docs` writes the file anew.
+/// `make docs` regenerates the file.
 #[test]
 fn the_list_of_directives_in_the_manual_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/directives.md");
@@ -15,7 +15,7 @@ fn the_list_of_directives_in_the_manual_is_up_to_date() {
     );
 }
 
-/// The tables of attributes that the code reads are those that the directives show: names and order.
+/// The tables of attributes in the code equal those in the directives: names and order.
 #[test]
 fn every_attribute_of_a_mapping_is_in_the_manual() {
     let manual = h2o_server::features().registry.markdown();
@@ -33,7 +33,7 @@ fn every_attribute_of_a_mapping_is_in_the_manual() {
     let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut tables = 0;
     for (path, code) in sources(&[crates.join("server/src"), crates.join("handlers/src")]) {
-        // `: [Attribute; 3] = [` or `: &[Attribute] = &[`, to the end of the table.
+        // A table begins with `: [Attribute; 3] = [` or `: &[Attribute] = &[`.
         for table in code.split("[Attribute").skip(1) {
             let Some((_, table)) = table.split_once("= ") else {
                 continue;
@@ -59,7 +59,7 @@ fn every_attribute_of_a_mapping_is_in_the_manual() {
 
 #[test]
 fn every_mapping_has_attributes_unless_its_keys_are_free() {
-    /// Names, paths, types: what a configuration makes up.
+    /// Mappings whose keys are free: names, paths, types.
     const FREE: [&str; 4] = ["hosts", "paths", "setenv", "stash"];
     let features = h2o_server::features();
     let registry = &features.registry;
@@ -76,7 +76,7 @@ fn every_mapping_has_attributes_unless_its_keys_are_free() {
     }
 }
 
-/// The files below the folders, without tests and comments.
+/// The source files below the folders, without tests and comments.
 fn sources(folders: &[std::path::PathBuf]) -> Vec<(std::path::PathBuf, String)> {
     let mut folders = folders.to_vec();
     let mut files = Vec::new();
@@ -99,7 +99,7 @@ fn sources(folders: &[std::path::PathBuf]) -> Vec<(std::path::PathBuf, String)> 
     files
 }
 
-/// Protocol crates are given bytes and time; they must not reach for a socket, a clock or a thread.
+/// Protocol crates must not use sockets, clocks or threads: the caller passes bytes and time.
 #[test]
 fn protocol_crates_do_no_input_or_output() {
     const BANNED: &[&str] = &[

@@ -1,4 +1,4 @@
-//! TLS early data: requests are answered before the handshake is complete, and handlers may insist that it is.
+//! TLS early data: requests are answered before the handshake is complete, unless a handler refuses that.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -17,20 +17,20 @@ use h2o_testkit::http2::{Frame, code, encode, flag};
 use h2o_testkit::tls::{Client, client_config};
 use tls_client::{Running, content, get, preface, with_ticket};
 
-/// What the handler made for these tests does.
+/// Behaviour of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
-    /// Answers early requests with 425, others with their content.
+    /// Answers early requests with 425, others with their body.
     Careful,
-    /// As above, and pulls the content while it arrives.
+    /// Like `Careful`, pulling the body while it arrives.
     Pulling,
-    /// As the first, and counts how often it is asked.
+    /// Like `Careful`, counting its runs.
     Counted,
-    /// As above, once the test has let it.
+    /// Like `Careful`, once the test allows it.
     CarefulLater,
-    /// As above, after a while.
+    /// Like `Careful`, once the test allows it.
     Slow,
-    /// Says whether the request is early.
+    /// Answers whether the request is early.
     Tell,
     /// Never answers.
     Never,
@@ -41,7 +41,7 @@ static MAY_ANSWER: AtomicBool = AtomicBool::new(false);
 /// Whether [`Trick::Slow`] may answer.
 static SLOW_MAY_ANSWER: AtomicBool = AtomicBool::new(false);
 
-/// How often [`Trick::Counted`] was asked.
+/// How often [`Trick::Counted`] ran.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
 fn answer(status: StatusCode, text: impl Into<Bytes>) -> Outcome {
@@ -132,7 +132,7 @@ fn start(settings: &str) -> Running {
     server
 }
 
-/// A connection that has sent `text` as early data, and nothing since.
+/// A connection that has sent `text` as early data, and nothing else since.
 fn early(server: &Running, alpn: &[u8], text: &[u8]) -> Client {
     let config = with_ticket(server, alpn);
     let mut client = Client::new(&config, server.connect());
@@ -144,7 +144,7 @@ fn http2(server: &Running, requests: &[Vec<u8>]) -> Client {
     early(server, b"h2", &[preface(), requests.concat()].concat())
 }
 
-/// HEADERS of a POST with content behind it.
+/// HEADERS and DATA of a POST.
 fn post(stream: u32, path: &str, text: &str) -> Vec<u8> {
     let head = encode(&[
         (":method", "POST"),
@@ -169,7 +169,7 @@ fn a_file_is_sent_before_the_clients_finished_comes() {
     assert!(client.tls.is_early_data_accepted());
     assert_eq!(text(&client, 1), "from a file");
     assert_eq!(text(&client, 3), "early");
-    // The client goes on.
+    // The client completes the handshake.
     client.send(&get(5, "/tell", &[]));
     client.receive_until(|received| content(received, 5).1);
     assert_eq!(text(&client, 5), "late");
@@ -198,7 +198,7 @@ fn a_client_of_http2_does_not_see_that_it_was_too_early() {
     let requests = [
         get(1, "/counted", &[]),
         post(3, "/counted", "content"),
-        // Taken back while it is held: RST_STREAM (CANCEL).
+        // Cancelled while it waits: RST_STREAM (CANCEL).
         get(5, "/counted", &[]),
         Frame::rst_stream(5, code::CANCEL).bytes(),
         get(7, "/tell", &[]),
@@ -214,7 +214,7 @@ fn a_client_of_http2_does_not_see_that_it_was_too_early() {
     assert_eq!([1, 3, 5].map(|stream| of(&client, stream)), [0; 3]);
     client.flush();
     client.receive_until(|received| content(received, 1).1 && content(received, 3).1);
-    // HEADERS and DATA, once; or a frame that opens the window besides.
+    // HEADERS and DATA, exactly once; or also a WINDOW_UPDATE.
     assert_eq!(text(&client, 1), "done");
     assert_eq!(text(&client, 3), "content");
     assert_eq!(of(&client, 1), 2);
@@ -245,12 +245,12 @@ fn a_handler_that_says_so_after_the_handshake_is_asked_again() {
 #[test]
 fn who_has_to_ask_again_gets_to_see_that_it_was_too_early() {
     let server = start("");
-    // A client that is a proxy itself.
+    // A client that is a proxy itself gets 425.
     let mut client = http2(&server, &[get(1, "/careful", &[("early-data", "1")])]);
     client.receive_until(|received| content(received, 1).1);
     assert_eq!(text(&client, 1), "not now");
 
-    // So does a client whose content is gone by then.
+    // So does a client whose body is no longer available for a rerun.
     let requests = [post(1, "/pulling", "content"), get(3, "/pulling", &[])];
     let mut client = http2(&server, &requests);
     client.receive_until(|received| content(received, 1).1);
@@ -259,7 +259,7 @@ fn who_has_to_ask_again_gets_to_see_that_it_was_too_early() {
     client.receive_until(|received| content(received, 3).1);
     assert_eq!(text(&client, 3), "done");
 
-    // Over HTTP/1 there is no other answer.
+    // Over HTTP/1 there is no other response.
     let request = b"GET /careful HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
     client.receive_until(|received| received.ends_with(b"not now"));
@@ -278,11 +278,11 @@ fn a_response_in_early_data_may_be_the_last_one() {
     assert!(client.received.ends_with(b"\r\n\r\nearly"));
     // With close_notify.
     assert_eq!(client.tls.reader().read(&mut [0]).unwrap(), 0);
-    // The server puts up with the rest of the handshake.
+    // The server tolerates the rest of the handshake.
     client.flush();
 }
 
-/// What the server has counted.
+/// The value of a counter.
 fn count(server: &Running, name: &str) -> u64 {
     let mut client = Client::new(&client_config(b"http/1.1"), server.connect());
     client.handshake();
@@ -307,13 +307,13 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
                 b"GET /tell HTTP/1.1\r\nHost: x\r\n\r\nGET /never HTTP/1.1\r\nHost: x\r\n\r\n";
             early(&server, alpn, request)
         };
-        // Its first answer, or its settings.
+        // The server's first response or its SETTINGS.
         client.receive_until(|received| !received.is_empty());
-        // A record that nobody has encrypted, in place of the client's Finished.
+        // An unencrypted record in place of the client's Finished.
         client.socket.write_all(&[23, 3, 3, 0, 20]).unwrap();
         client.socket.write_all(&[0; 20]).unwrap();
         let mut rest = Vec::new();
-        // However it ends.
+        // The way it ends does not matter.
         let _ = client.socket.read_to_end(&mut rest);
     }
     let lines = std::fs::read_to_string(&log).unwrap();
@@ -322,7 +322,7 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
     assert_eq!(lines.matches("GET /never HTTP/1.1").count(), 1, "{lines}");
     assert_eq!(count(&server, "ssl.errors"), 2);
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed);
-    // One that succeeds is counted when it does.
+    // A successful handshake is counted when it is complete.
     let mut client = http2(&server, &[get(1, "/tell", &[])]);
     client.receive_until(|received| content(received, 1).1);
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed);
@@ -331,7 +331,7 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed + 1);
 }
 
-/// Sends early data and holds the rest back until the server gives up.
+/// Sends early data, and never completes the handshake, until the server closes the connection.
 fn wait_for_the_end(settings: &str, alpn: &[u8], request: &[u8]) {
     let server = start(settings);
     let mut client = early(&server, alpn, request);
@@ -342,7 +342,7 @@ fn wait_for_the_end(settings: &str, alpn: &[u8], request: &[u8]) {
 fn a_client_that_keeps_its_finished_back_is_not_waited_for() {
     let short_handshake =
         "handshake-timeout: 1\nhttp2-idle-timeout: 60\nhttp1-request-timeout: 60\n";
-    // This one runs even where the client waits for us.
+    // A short idle timeout for HTTP/2, which also runs while the client waits for the server.
     let short_idle = "handshake-timeout: 60\nhttp2-idle-timeout: 1\n";
     std::thread::scope(|scope| {
         for (settings, path) in [
@@ -366,12 +366,12 @@ fn a_handshake_goes_on_while_a_response_is_made() {
     let server = start("handshake-timeout: 1\n");
     let request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
-    // The server's part of the handshake.
+    // Reads the server's part of the handshake.
     while client.tls.is_handshaking() {
         client.receive();
     }
     client.send(b"GET /tell HTTP/1.1\r\nHost: x\r\n\r\n");
-    // The handler takes longer than a handshake may: until a client that does not begin one is sent away.
+    // The handler takes longer than `handshake-timeout`: a client that sends nothing is cut off first.
     let mut idle = server.connect();
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
     SLOW_MAY_ANSWER.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Handlers that answer later, stream in either direction, fail or panic, on a running server.
+//! Handlers that answer later, stream in either direction, fail or panic, in a running server.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -20,7 +20,7 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Known, StatusCode};
 
-/// What the handler made for these tests does.
+/// Behaviour of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
     Decline,
@@ -129,7 +129,7 @@ impl Handler for Trick {
     }
 }
 
-/// Pieces with a pause before each.
+/// A body in pieces with a pause before each.
 struct Pieces {
     left: u32,
     last: Last,
@@ -170,11 +170,11 @@ impl BodySource for Pieces {
     }
 }
 
-/// How often [`Trick::Slow`] was asked.
+/// How often [`Trick::Slow`] ran.
 static SLOW_ASKED: AtomicU32 = AtomicU32::new(0);
 const SLOW: Duration = Duration::from_millis(100);
 
-/// Pieces with a pause of some length before each.
+/// A body in pieces with a pause of a given length before each.
 struct SlowPieces {
     left: u32,
     pause: Pin<Box<tokio::time::Sleep>>,
@@ -252,7 +252,7 @@ static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
     },
 }];
 
-/// A running server; each trick is at the path of its name.
+/// A running server. The path of a trick is its name.
 struct Running(Embedded);
 
 impl Running {
@@ -260,7 +260,7 @@ impl Running {
         Self::start_with("temp-buffer-threshold: 1048576")
     }
 
-    /// A server with further global settings.
+    /// A server with additional global settings.
     fn start_with(settings: &str) -> Self {
         let paths: String = TRICKS
             .iter()
@@ -273,7 +273,7 @@ impl Running {
         }))
     }
 
-    /// Sends `request` and reads until the server closes.
+    /// Sends `request`, and reads until the server closes the connection.
     fn ask(&self, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.0.port)).unwrap();
         stream
@@ -283,7 +283,7 @@ impl Running {
         let request = request.to_vec();
         let sender = std::thread::spawn(move || writer.write_all(&request));
         let mut answer = Vec::new();
-        // A reset after the answer is how a server may end a connection it does not want to go on reading.
+        // The server may reset the connection after a response if it does not want to read on.
         let _ = stream.read_to_end(&mut answer);
         let _ = sender.join().unwrap();
         String::from_utf8_lossy(&answer).into_owned()
@@ -313,7 +313,7 @@ fn handlers_may_answer_later_and_decline_later() {
             .get("/decline")
             .starts_with("HTTP/1.1 404 File Not Found\r\n")
     );
-    // The connection goes on behind an answer that came later.
+    // The connection can be used after a delayed response.
     let twice = server.ask(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\nGET /later HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert_eq!(twice.matches("HTTP/1.1 200 OK").count(), 2, "{twice}");
 }
@@ -395,7 +395,7 @@ fn a_panic_ends_one_exchange_and_nothing_else() {
     }
     let cut = server.get("/stream-panics");
     assert!(!cut.ends_with("0\r\n\r\n"), "{cut}");
-    // The connection opened before and the worker itself are alive.
+    // The connection opened before, and the worker itself, survive.
     other
         .write_all(b"GET /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .unwrap();
@@ -473,7 +473,7 @@ fn a_large_upload_passes_a_streaming_handler_with_bounded_buffers() {
 fn a_body_that_turns_out_broken_is_refused_before_the_response_and_does_not_cut_it_off_later() {
     let server = Running::start();
     let head = b"POST /slow HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
-    // Nothing of the body is good: nobody is asked.
+    // The whole body is invalid: no handler runs.
     let refused = server.ask(&[head.as_slice(), b"zz\r\n"].concat());
     assert!(
         refused.starts_with("HTTP/1.1 400 Invalid Request\r\n"),
@@ -481,7 +481,7 @@ fn a_body_that_turns_out_broken_is_refused_before_the_response_and_does_not_cut_
     );
     assert_eq!(body(&refused), "broken chunked-encoding");
     assert_eq!(SLOW_ASKED.load(Ordering::SeqCst), 0);
-    // The response has begun: it is completed, and the connection closed behind it.
+    // The response has begun: it is completed, and the connection is closed after it.
     let mut stream = TcpStream::connect(("127.0.0.1", server.0.port)).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
@@ -510,18 +510,18 @@ fn connections_that_hold_most_go_first_when_memory_runs_out() {
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         let head = "POST /collected HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4000000\r\n\r\n";
-        // Writing may fail when the server has had enough, which is what is looked for.
+        // Writing may fail once the server has refused, which this test expects.
         let _ = stream.write_all(head.as_bytes());
         let _ = stream.write_all(&vec![b'x'; sent]);
         stream
     };
     let mut modest = connect(100_000);
     let mut greedy = connect(3_000_000);
-    // Closed without an answer.
+    // Closed without a response.
     let mut answer = Vec::new();
     let _ = greedy.read_to_end(&mut answer);
     assert_eq!(answer, b"");
-    // The other one goes on, and there is room for new ones.
+    // The other connection continues, and new ones are accepted.
     assert_eq!(body(&server.get("/later")), "later");
     modest.write_all(&vec![b'x'; 100_000]).unwrap();
     server.0.turn();

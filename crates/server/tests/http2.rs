@@ -1,7 +1,7 @@
-//! HTTP/2 with handlers that wait, stream in either direction, fail or panic, as a client sees it frame by frame.
+//! HTTP/2 with handlers that wait, stream in either direction, fail or panic, frame by frame.
 //!
-//! Handlers wait for what the test says on connections of its own: `/go/NAME` lets `NAME` go on, `/await/EVENT` is
-//! answered when something has happened.
+//! The test controls handlers over other connections: a request of `/go/NAME` releases `NAME`, one of `/await/EVENT` is
+//! answered once the event has happened.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -30,12 +30,12 @@ use h2o_http::{Headers, Name, StatusCode};
 use h2o_testkit::Deadline;
 use http2_client::{Client, WINDOW};
 
-/// What the handlers of one server know; it has one worker.
+/// State shared by the handlers of a server with one worker.
 #[derive(Default)]
 struct Stage {
     permits: HashMap<String, usize>,
     events: Vec<String>,
-    /// Everybody who waits, for whatever it is.
+    /// Wakers of all waiting handlers.
     waiting: Vec<Waker>,
 }
 
@@ -72,7 +72,7 @@ async fn permit(name: &str) {
     poll_fn(|context| poll_permit(name, context)).await;
 }
 
-/// Notes that what holds it is gone.
+/// Records that its owner was dropped.
 struct Guard(String);
 
 impl Drop for Guard {
@@ -88,40 +88,40 @@ enum Trick {
     Events,
     Now,
     Big,
-    /// Answers when told.
+    /// Answers when released.
     Wait,
-    /// Pulls the content.
+    /// Pulls the body.
     Pull,
-    /// Pulls a piece of the content whenever told.
+    /// Pulls one piece of the body each time it is released.
     Paced,
-    /// Sends the content back.
+    /// Sends the body back.
     Echo,
-    /// Takes all of the content at once, and answers with content of unknown length.
+    /// Reads the whole body at once, and answers with a body of unknown length.
     Swallow,
-    /// As `Echo`, and ends with a word when told.
+    /// Like `Echo`, and ends with a text when released.
     Tunnel,
     Panic,
     LaterPanic,
-    /// Content that ends in some way.
+    /// A body that ends in this way.
     Local,
     Failed,
     Short,
     Long,
     Panics,
-    /// More at once than is asked for.
+    /// Returns more at once than was asked for.
     Lump,
-    /// Says that nobody has looked at the request.
+    /// Reports that the request was not processed.
     Refuse,
-    /// Content with trailers: its length if that is announced, and what the source says of them.
+    /// A body with trailers: its announced length, if any, and when the source knows the trailers.
     Trailed(Option<u64>, Says),
 }
 
-/// When a source knows what follows its content.
+/// When a source knows its trailers.
 #[derive(Clone, Copy)]
 enum Says {
     AtOnce,
     AtTheEnd,
-    /// At the end, that there is nothing.
+    /// At the end: there are none.
     Nothing,
 }
 
@@ -136,7 +136,7 @@ fn stream(length: Option<u64>, source: impl BodySource + 'static) -> Outcome {
     Outcome::Done(response)
 }
 
-/// The sum of bytes, each weighted with where it is.
+/// The sum of bytes, each weighted by its position.
 fn checksum(content: &[u8]) -> u64 {
     (1..)
         .zip(content)
@@ -309,7 +309,7 @@ enum Failure {
     Panic,
 }
 
-/// Gives all it has at once, whatever it is asked for.
+/// Returns all it has at once.
 struct Lump(Option<Bytes>);
 
 impl BodySource for Lump {
@@ -333,7 +333,7 @@ fn lump() -> Bytes {
         .into()
 }
 
-/// Pieces of ten bytes, and how they end.
+/// A body in pieces of ten bytes, and how it ends.
 struct Pieces(u32, Option<Failure>);
 
 impl BodySource for Pieces {
@@ -359,7 +359,7 @@ impl BodySource for Pieces {
     }
 }
 
-/// Twenty bytes, and what follows them.
+/// A body of twenty bytes with trailers.
 struct Trailed {
     pieces: Pieces,
     says: Says,
@@ -439,14 +439,14 @@ static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
     },
 }];
 
-/// A running server; each trick is at the path of its name.
+/// A running server. The path of a trick is its name.
 struct Running {
     server: Embedded,
     folder: tempfile::TempDir,
 }
 
 impl Running {
-    /// A server with a further global setting.
+    /// A server with an additional global setting.
     fn start(setting: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
@@ -467,7 +467,7 @@ impl Running {
         Client::connect(self.server.port)
     }
 
-    /// What a connection of its own, of HTTP/1, gets.
+    /// The response to an HTTP/1 request on a new connection.
     fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.server.port)).unwrap();
         stream
@@ -494,7 +494,7 @@ impl Running {
         assert_eq!(self.get(&format!("/await/{event}")), "happened");
     }
 
-    /// How much of its content a handler has taken.
+    /// How many bytes of its body a handler has taken.
     fn bytes_taken(&self, name: &str) -> usize {
         let events = self.events();
         let (_, last) = events.rsplit_once(&format!("bytes-{name}-")).unwrap();
@@ -506,7 +506,7 @@ impl Running {
         self.get("/events")
     }
 
-    /// The lines of the log about requests of HTTP/2 once the server has ended.
+    /// The log lines of HTTP/2 requests, after the server has stopped.
     fn log(mut self) -> Vec<String> {
         self.server.stop();
         let text = self.log_so_far();
@@ -524,12 +524,12 @@ fn requests_beyond_the_limit_wait_in_the_order_of_arrival() {
     }
     assert!(client.settle().is_empty());
     assert_eq!(server.events(), "began-a began-b");
-    // The one that is free first need not be the one that came first.
+    // The stream that is freed first need not be the first one.
     server.go("b");
     assert_eq!(client.until("3 6 bytes."), ["3 200", "3 6 bytes."]);
     client.settle();
     assert_eq!(server.events(), "began-a began-b dropped-b began-c");
-    // Nor does it help to have been told.
+    // Releasing a queued request has no effect either.
     server.go("d");
     assert!(client.settle().is_empty());
     server.go("c");
@@ -550,7 +550,7 @@ fn one_upload_streams_at_a_time() {
     client.send(first, b"first", false);
     let second = client.post("/pull/b");
     client.send(second, &[b'2'; 65_535], false);
-    // Others go on, and nobody waits for the whole of the content of the third.
+    // Other requests continue, and the third need not arrive as a whole.
     let third = client.post("/pull/c");
     client.send(third, b"third", false);
     let other = client.ask("/now", &[]);
@@ -571,7 +571,7 @@ fn one_upload_streams_at_a_time() {
     client.settle();
     assert!(client.window(second) > WINDOW, "{}", client.window(second));
     assert_eq!(client.window(third), WINDOW - 5);
-    // A client that gives it up makes room as well.
+    // A cancelled request frees its place as well.
     client.reset(second);
     server.wait_for("dropped-b");
     server.wait_for("began-c");
@@ -599,7 +599,7 @@ fn as_many_uploads_stream_at_a_time_as_is_said() {
     server.wait_for("began-c");
 }
 
-/// The client has sent all it has to say: no frame of it makes the server look at its queue once more.
+/// Queued uploads must not wait for further frames of the client: it has sent everything.
 #[test]
 fn uploads_that_had_to_wait_do_not_wait_for_the_client_to_send_something_else() {
     let server = Running::start("");
@@ -630,7 +630,7 @@ fn an_upload_that_had_to_wait_streams_through_a_handler_that_answers_at_once() {
     assert_eq!(client.window(second), 0);
     client.send(first, b"", true);
     client.until(&format!("{first} 6 bytes."));
-    // The answer to the first has used some of the window of the connection.
+    // The first response has used part of the connection's window.
     client.allow(second, 1 << 20);
     client.until_content(second, 65_535);
     server.wait_for("began-b");
@@ -678,7 +678,7 @@ fn an_upload_is_no_faster_than_the_handler_that_pulls_it() {
         client.settle();
     }
     assert!(pieces > 20, "{pieces}");
-    // The rest is there.
+    // Reads the rest.
     let mut seen = Vec::new();
     while seen.is_empty() {
         server.go("p");
@@ -761,7 +761,7 @@ fn a_request_that_nobody_has_looked_at_is_refused() {
     assert_eq!(client.until(&last).len(), 1, "nothing but REFUSED_STREAM");
     client.ask("/now", &[]);
     client.until("3 3 bytes.");
-    // Clients of HTTP/1 get no answer.
+    // HTTP/1 clients get no response.
     let mut stream = TcpStream::connect(("127.0.0.1", server.server.port)).unwrap();
     stream
         .write_all(b"GET /refuse HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -791,14 +791,14 @@ fn trailers_follow_the_content_whether_its_length_is_known_or_not() {
             "{path}"
         );
     }
-    // Without any there is an end all the same.
+    // Without trailers the stream ends as well.
     let id = client.ask("/trailers-none", &[]);
     client.until(&format!("{id} 0 bytes."));
     assert_eq!(client.content(id).len(), 20);
-    // Content that is longer than announced is no clean end.
+    // A body longer than announced ends with an error.
     let id = client.ask("/trailers-long", &[]);
     client.until(&format!("{id} reset 1"));
-    // To clients of HTTP/1 they are not sent.
+    // HTTP/1 clients get no trailers.
     let answer = server.get("/trailers");
     assert!(answer.contains("0123456789"), "{answer}");
     assert!(!answer.contains("grpc-status"), "{answer}");
@@ -847,7 +847,7 @@ fn a_panic_ends_one_stream_and_no_other() {
         let seen = client.until(&format!("{id} 21 bytes."));
         assert_eq!(seen, [format!("{id} 500"), format!("{id} 21 bytes.")]);
     }
-    // What was on its way to it is not wanted any more, and the place of its upload is free.
+    // Data on its way is dropped, and the place of the upload is free.
     for id in [7, 9] {
         assert_eq!(client.post("/panic"), id);
         client.send(id, b"content", false);
@@ -866,7 +866,7 @@ fn a_tunnel_goes_both_ways_and_each_ends_on_its_own() {
     let head = format!("{refused} 405");
     assert_eq!(client.until(&head), [&*head]);
 
-    // It is none of the uploads of which there is one at a time.
+    // It does not count as one of the limited uploads.
     let upload = client.post("/pull/a");
     client.send(upload, b"content", false);
     let id = client.connect_to("/tunnel", "websocket");
@@ -895,7 +895,7 @@ fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
     waiting.ask("/wait/a", &[]);
     server.wait_for("began-a");
     let mut shut = server.client();
-    // From before the limit begins to run; and without the directive it would be ten seconds.
+    // Started before the timeout; without the directive the timeout would be ten seconds.
     let clock = Deadline::after_secs(9);
     shut.ask("/big", &[]);
     shut.until_content(1, 65_535);
@@ -903,7 +903,7 @@ fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
     assert_eq!(seen.last().map(String::as_str), Some("goaway 0"));
     assert!(clock.elapsed() > Duration::from_millis(900), "{clock:?}");
     assert!(!clock.has_passed(), "{clock:?}");
-    // So is a client with nothing to do, which comes later than the other one.
+    // An idle client is cut off as well, after the other one.
     let mut idle = server.client();
     idle.ask("/now", &[]);
     idle.until("1 3 bytes.");

@@ -1,4 +1,4 @@
-//! The latency optimisation of HTTP/2, on a path that is told to be long.
+//! The latency optimisation of HTTP/2, with settings that make every path count as long.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -14,10 +14,10 @@ use tls_client::{Running, content, get, preface};
 
 /// Bytes of the file.
 const LEN: usize = 300_000;
-/// What the client says is the largest packet it takes.
+/// Maximum segment size that the client announces.
 const CLIENT_MSS: u32 = 1400;
 
-/// Lengths of the records in which the file came.
+/// Lengths of the records that carried the file.
 fn records(settings: &str) -> Vec<usize> {
     let server = Running::start(&[], settings, "      /: { file.dir: FOLDER }\n");
     std::fs::write(server.folder.path().join("large"), vec![b'x'; LEN]).unwrap();
@@ -43,12 +43,12 @@ fn on_a_long_path_records_stay_as_large_as_a_packet() {
     let long = records(
         "http2-latency-optimization-min-rtt: 0\nhttp2-latency-optimization-max-additional-delay: 10000\nhttp2-latency-optimization-max-cwnd: 4294967295\n",
     );
-    // TCP timestamps take 12 bytes of a packet, where they are on.
+    // TCP timestamps, if enabled, take 12 bytes of a packet.
     let packet = *long.iter().max().unwrap();
     assert!(packet == 1400 || packet == 1388, "{long:?}");
     let full = long.iter().filter(|&&len| len == packet).count();
     assert!(full > LEN / 1400 / 2, "{long:?}");
-    // A window that is too large for the optimisation: full records from the beginning.
+    // A window too large for the optimisation: full records from the start.
     let wide = records(
         "http2-latency-optimization-min-rtt: 0\nhttp2-latency-optimization-max-additional-delay: 10000\nhttp2-latency-optimization-max-cwnd: 0\n",
     );

@@ -1,4 +1,4 @@
-//! Server push where handlers of all kinds are behind it, as a client sees it frame by frame.
+//! Server push with different kinds of handlers, frame by frame.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -15,19 +15,19 @@ use h2o_http::{Headers, Known, StatusCode};
 use h2o_testkit::eventually;
 use http2_client::Client;
 
-/// What is pushed, or a page with this `link` field.
+/// A pushed resource, or a page with this `link` field.
 enum Resource {
     Now,
     Later,
-    /// It takes until after the page is sent to find out.
+    /// Reports 404 only after the page has been sent.
     LaterMissing,
-    /// A future that is ready when it is first asked.
+    /// A future that is ready at the first poll.
     ReadyMissing,
     Stuck,
     Page(String),
 }
 
-/// How often [`Resource::Stuck`] was given up.
+/// How often [`Resource::Stuck`] was cancelled.
 static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
 
 struct Stuck;
@@ -105,7 +105,7 @@ struct Running {
 }
 
 impl Running {
-    /// A server with further lines of its host, and pages with these `link` fields.
+    /// A server with additional lines for its host, and pages with these `link` fields.
     fn start(host: &str, pages: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
@@ -125,7 +125,7 @@ impl Running {
         Self { server, folder }
     }
 
-    /// The lines of the log, which come when the exchanges are over, sorted.
+    /// The sorted log lines, once the requests have finished.
     fn log(&self, count: usize) -> Vec<String> {
         eventually(&format!("{count} lines of log"), || {
             let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
@@ -151,7 +151,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[]);
     let mut seen = client.until("1 4 bytes.");
-    // A style sheet that is there goes ahead, one that is not holds nothing up.
+    // An available style sheet is sent first; a missing one delays nothing.
     assert_eq!(
         seen[..7],
         [
@@ -184,7 +184,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
             "/ready-missing 404 0 cancelled",
         ]
     );
-    // Neither is pushed again, nor is it tried to.
+    // Neither is pushed or attempted again.
     client.ask("/page", &[]);
     assert_eq!(client.until("3 4 bytes."), ["3 200", "3 4 bytes."]);
     assert!(client.settle().is_empty());
@@ -218,7 +218,7 @@ fn a_client_ends_a_push() {
     let seen = client.until("1 4 bytes.");
     assert_eq!(seen[0], "1 promises 2 /stuck");
     client.reset(2);
-    // The stream's place is used again while the other push is awaited.
+    // The slot is reused while the other push is pending.
     client.ask("/now", &[]);
     let seen = client.until("4 4 bytes.");
     if !seen.iter().any(|frame| frame == "3 4 bytes.") {
@@ -249,7 +249,7 @@ fn the_last_push_sets_the_cookie_of_casper() {
     let cookie = head.and_then(|head| head.strip_prefix("4 200 x-http2-push=pushed "));
     let cookie = cookie.unwrap_or_else(|| panic!("a cookie: {seen:?}"));
 
-    // Neither the one that is answered at once nor the other is promised to a client that has both.
+    // A client that has both gets neither promised: not the one answered at once, nor the other.
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[("cookie", cookie)]);
     let head = format!("1 200 {cookie}");

@@ -1,6 +1,6 @@
-//! Tunnels over HTTP/1 and HTTP/2: bytes both ways, their ends, and what a slow side does to the other one.
+//! Tunnels over HTTP/1 and HTTP/2: bytes in both directions, how they end, and how a slow side affects the other.
 //!
-//! What a handler does is the first label of the host that CONNECT names, or the first segment of the path of an upgrade.
+//! The first label of the host in a CONNECT, or the first segment of an upgrade's path, selects the handler.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -31,9 +31,9 @@ use http2_client::{Client, WINDOW};
 
 struct Tunnels;
 
-/// Bytes that [`Flood`] has given.
+/// Bytes that [`Flood`] has returned.
 static FLOODED: AtomicUsize = AtomicUsize::new(0);
-/// What `hello` has been told after its own end.
+/// What `hello` received after it ended its direction.
 static TOLD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 impl Handler for Tunnels {
@@ -62,7 +62,7 @@ impl Handler for Tunnels {
             })),
             "refuse" => Outcome::Done(text(StatusCode::FORBIDDEN, "not you")),
             "ordinary" => Outcome::Done(text(StatusCode::NOT_FOUND, "nothing here")),
-            // Says a word; listens to what comes later.
+            // Sends a text, and reads what comes later.
             "hello" => {
                 tokio::task::spawn_local(async move {
                     while let Some(Ok(piece)) = poll_fn(|task| pipe.poll_next(task)).await {
@@ -85,7 +85,7 @@ impl Handler for Tunnels {
                 open(Box::new(Silent(pipe)))
             }
             "flood" => open(Box::new(Flood(pipe))),
-            // Gives up when told, whoever listens.
+            // Gives up when told to.
             "quitter" => {
                 let told = Rc::clone(&pipe);
                 tokio::task::spawn_local(async move {
@@ -123,7 +123,7 @@ impl BodySource for Once {
     }
 }
 
-/// Neither takes nor gives.
+/// Neither reads nor sends.
 struct Silent(#[expect(dead_code, reason = "kept")] Rc<BodyPipe>);
 
 impl BodySource for Silent {
@@ -140,7 +140,7 @@ impl BodySource for Silent {
     }
 }
 
-/// Gives as much as it can.
+/// Sends as much as possible.
 struct Flood(#[expect(dead_code, reason = "kept")] Rc<BodyPipe>);
 
 impl BodySource for Flood {
@@ -172,7 +172,7 @@ static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
     },
 }];
 
-/// `header.add` shows what has passed the filters.
+/// `header.add` marks responses that have passed the filters.
 fn start(settings: &str) -> Embedded {
     Embedded::start(&DIRECTIVES, |port| {
         format!(
@@ -195,7 +195,7 @@ fn upgrade_request(what: &str) -> String {
     )
 }
 
-/// The head of the response, in lower case.
+/// Reads the head of the response, in lower case.
 fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -218,10 +218,10 @@ fn read_to_end(stream: &mut TcpStream) -> String {
     String::from_utf8(rest).unwrap()
 }
 
-/// A way to ask, and what the answer begins with.
+/// The request of a tunnel, and the start of the response.
 type Way = (fn(&str) -> String, &'static str);
 
-/// Both of them.
+/// CONNECT and upgrade.
 const WAYS: [Way; 2] = [
     (connect_request, "http/1.1 200 ok\r\nconnection: close\r\n"),
     (
@@ -236,7 +236,7 @@ fn http_1_tunnels_carry_what_comes_from_the_first_byte_to_the_last() {
     for (request, answer) in WAYS {
         for what in ["echo", "later"] {
             let mut stream = connect(&server);
-            // Without waiting for the answer.
+            // Sends data without waiting for the response.
             let request = request(what) + "early\r\n\r\n";
             stream.write_all(request.as_bytes()).unwrap();
             let head = read_head(&mut stream);
@@ -251,7 +251,7 @@ fn http_1_tunnels_carry_what_comes_from_the_first_byte_to_the_last() {
                 stream.write_all(word.as_bytes()).unwrap();
                 read(&mut stream, word);
             }
-            // The handler is told of the end, and answers what came before.
+            // The handler sees the end, and returns what arrived before.
             stream.write_all(b"bye").unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             assert_eq!(read_to_end(&mut stream), "bye");
@@ -291,7 +291,7 @@ fn http_1_what_opens_no_tunnel_is_the_last_response() {
         (upgrade_request("ordinary"), "404 not found", "nothing here"),
     ] {
         let mut stream = connect(&server);
-        // What was sent ahead is for the other protocol, whatever it looks like.
+        // Bytes sent ahead belong to the other protocol, whatever they look like.
         let request = request + "GET /ordinary HTTP/1.1\r\nHost: a\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         let head = read_head(&mut stream);
@@ -300,7 +300,7 @@ fn http_1_what_opens_no_tunnel_is_the_last_response() {
         assert!(head.contains("\r\nx-filtered: yes\r\n"), "{head}");
         assert_eq!(read_to_end(&mut stream), text);
     }
-    // Nothing that is no tunnel has changed.
+    // Ordinary requests are not affected.
     let mut stream = connect(&server);
     let request = "GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
     for _ in 0..2 {
@@ -327,11 +327,11 @@ fn no_time_limit_of_http_concerns_tunnels() {
     let mut client = Client::connect(server.port);
     let silent = client.connect_to("/echo", "websocket");
     client.until(&format!("{silent} 200"));
-    // This client does not open its window.
+    // This client does not enlarge its window.
     let mut shut = Client::connect(server.port);
     let flood = shut.connect_to("/flood", "websocket");
     shut.until_content(flood, 65_535);
-    // Twice as long as a limit: until the server sends clients away that do nothing else.
+    // Twice as long as the timeout: another client without traffic is cut off each time.
     for _ in 0..2 {
         let mut idle = Client::connect(server.port);
         let mut slow = connect(&server);
@@ -368,7 +368,7 @@ fn fill(server: &Embedded, stream: &mut TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
-/// Waits until turns of the worker's loop change nothing about the bytes that have moved.
+/// Waits until turns of the worker's event loop move no more bytes.
 fn until_nothing_moves(server: &Embedded, mut moved: impl FnMut() -> usize) {
     let mut before = moved();
     loop {
@@ -396,14 +396,14 @@ fn http_1_a_slow_side_holds_the_other_one_up() {
         let mut stream = connect(&server);
         stream.write_all(request("silent").as_bytes()).unwrap();
         read_head(&mut stream);
-        // All but a pipe full of it is in the buffers of the system.
+        // All but one full pipe is in the kernel's buffers.
         fill(&server, &mut stream);
 
         let mut stream = connect(&server);
         stream.write_all(request("flood").as_bytes()).unwrap();
         read_head(&mut stream);
         until_flood_stops(&server);
-        // Meanwhile the client may go on sending; the echo of it comes behind what is there already.
+        // Meanwhile the client sends more; its echo follows the data that is queued.
         stream.write_all(b"x").unwrap();
     }
 }
@@ -415,7 +415,7 @@ fn http_1_a_tunnel_that_is_given_up_is_cut_off_although_the_client_does_not_read
         let mut stream = connect(&server);
         stream.write_all(request("quitter").as_bytes()).unwrap();
         read_head(&mut stream);
-        // The buffers of the system are full.
+        // The kernel's buffers are full.
         until_flood_stops(&server);
         stream.write_all(b"quit").unwrap();
         let mut buffer = vec![0; 1 << 20];
@@ -446,7 +446,7 @@ fn tunnels_outlive_the_graceful_end_of_the_server() {
     client.until(&format!("{id} 200"));
     server.shut_down();
     assert_eq!(client.until("goaway 0"), ["goaway 0"]);
-    // The second one, which says that it is about to end.
+    // The second GOAWAY, after the announcement.
     assert_eq!(client.until("goaway 0"), ["goaway 0"]);
     stream.write_all(b"still there?").unwrap();
     read(&mut stream, "still there?");
@@ -467,7 +467,7 @@ fn http_2_has_plain_and_extended_connect() {
     let plain = client.connect_plain("later.test:1");
     let extended = client.connect_to("/later/x", "foo");
     for id in [plain, extended] {
-        // Sent ahead of the answer, and answered with 200 where HTTP/1 has 101.
+        // Sent before the response; HTTP/2 answers 200 where HTTP/1 has 101.
         client.send(id, b"early", false);
     }
     for id in [plain, extended] {
@@ -498,11 +498,11 @@ fn http_2_the_client_may_go_on_when_our_side_has_ended() {
             text.escape_ascii().to_string()
         );
     };
-    // No reset comes of it.
+    // There is no reset.
     assert!(client.settle().is_empty());
     until_told_the_end();
     told(b"one two<end>");
-    // Unless nobody listens any more.
+    // Unless the handler does not read any more.
     let id = client.connect_plain("hello.test:1");
     client.until(&format!("{id} 0 bytes."));
     client.send(id, b"that is all!", false);
@@ -529,7 +529,7 @@ fn http_2_a_client_has_time_to_end_a_tunnel_whose_handler_has_gone() {
     client.until(&format!("{left_open} 0 bytes."));
     client.send(left_open, b"what is on its way", false);
     assert!(client.settle().is_empty(), "nothing is reset");
-    // Not for ever.
+    // The grace period ends.
     let reset = format!("{left_open} reset 0");
     assert_eq!(client.until(&reset), [reset]);
 }
@@ -547,7 +547,7 @@ fn http_2_a_tunnel_that_is_refused_is_not_wanted_any_more() {
     let seen = client.until(&format!("{extended} reset 0"));
     let want = [" 404", " 12 bytes.", " reset 0"];
     assert_eq!(seen, want.map(|text| format!("{extended}{text}")));
-    // The connection goes on.
+    // The connection continues.
     let id = client.ask("/x", &[]);
     client.until(&format!("{id} 19 bytes."));
 }
@@ -569,11 +569,11 @@ fn http_2_tunnels_have_bounded_windows() {
     let mut want = vec![wide; 16];
     want.extend([narrow; 2]);
     assert_eq!(windows(&client), want);
-    // What nobody takes is not given back.
+    // Unread bytes are not returned.
     client.send(ids[17], &[b'x'; 65_535], false);
     client.settle();
     assert_eq!(client.window(ids[17]), 0);
-    // The places of those that have ended are free.
+    // Ended tunnels have freed their places.
     for id in &ids[3..6] {
         client.reset(*id);
     }
@@ -593,7 +593,7 @@ fn http_2_a_tunnel_that_is_given_up_is_reset_although_the_client_does_not_read()
     // RFC 9113 §8.5: CONNECT_ERROR.
     let reset = format!("{id} reset 10");
     assert_eq!(client.until(&reset).last(), Some(&reset));
-    // Its neighbours are none the worse for it.
+    // Other streams are not affected.
     let id = client.connect_to("/echo", "foo");
     client.until(&format!("{id} 200"));
 }

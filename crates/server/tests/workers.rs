@@ -1,4 +1,4 @@
-//! Workers that end: how, and who is told.
+//! How workers end, and who is notified.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use h2o_config::Memory;
 use h2o_exchange::Order;
 use h2o_server::{Server, WorkerEnd};
 
-/// A panic that is thrown once more when somebody has caught it.
+/// A panic whose payload panics again when dropped.
 struct Relentless;
 
 impl Drop for Relentless {
@@ -36,13 +36,13 @@ fn no_worker_dies_unnoticed() {
     let panic = Order::Run(Box::new(|_| panic_any(Relentless)));
     assert!(workers[0].order(panic));
     assert_eq!(ends.recv(), Ok(WorkerEnd::Died));
-    // The other one goes on until it is told to end.
+    // The other worker continues until it is told to end.
     server.shut_down();
     assert_eq!(ends.recv(), Ok(WorkerEnd::Drained));
     server.join();
 }
 
-/// Asks for the status page, and keeps the connection.
+/// Requests the status page, and keeps the connection open.
 fn ask(path: &std::path::Path) -> UnixStream {
     let attempt = || -> std::io::Result<UnixStream> {
         let mut client = UnixStream::connect(path)?;

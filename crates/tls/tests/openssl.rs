@@ -14,7 +14,7 @@ use rcgen::{CertificateParams, KeyPair};
 
 const NAME: &str = "name.example";
 
-/// Answers each line with its bytes in reverse.
+/// Answers each line with its bytes reversed.
 struct Server {
     child: Child,
     port: u16,
@@ -30,7 +30,7 @@ impl Server {
         Self::start_with(directory, arguments)
     }
 
-    /// With `certificate.pem` and `key.pem` of the directory.
+    /// Uses `certificate.pem` and `key.pem` of the directory.
     fn start_with(directory: &Path, arguments: &[&str]) -> Self {
         let mut child = Command::new("openssl")
             .args(["s_server", "-accept", "127.0.0.1:0", "-rev"])
@@ -45,7 +45,7 @@ impl Server {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
         let port = lines.find_map(|line| line.strip_prefix("ACCEPT 127.0.0.1:")?.parse().ok());
-        // What it says about each connection is read and forgotten, so that it never waits for us.
+        // Its output is read and dropped, so that it never blocks.
         std::thread::spawn(move || lines.for_each(drop));
         Self {
             child,
@@ -81,9 +81,9 @@ impl Server {
 struct Talk {
     socket: TcpStream,
     tls: ClientConnection,
-    /// What the server has said.
+    /// Plaintext received.
     plain: Vec<u8>,
-    /// Whether the server has said that nothing more will come.
+    /// Whether close_notify was received.
     is_closed: bool,
 }
 
@@ -94,7 +94,7 @@ impl Talk {
         self.socket.write_all(&out).unwrap();
     }
 
-    /// Reads once; whether that has completed the handshake.
+    /// Reads once. Returns whether that completed the handshake.
     fn read(&mut self) -> Result<bool, &'static str> {
         let mut input = [0; 4096];
         let len = self.socket.read(&mut input).unwrap();
@@ -109,7 +109,7 @@ impl Talk {
         Ok(progress.handshake_done_now)
     }
 
-    /// Closes the connection as OpenSSL wants it: it forgets sessions that were cut off.
+    /// Closes the connection with close_notify: OpenSSL drops the session otherwise.
     fn close(mut self) {
         let mut out = OutputBuffer::default();
         self.tls.close_notify(&mut out);
@@ -143,7 +143,7 @@ fn both_versions_are_spoken_and_sessions_resumed() {
         (&["-tls1_2"][..], "TLSv1.2"),
         (&["-tls1_2", "-no_ticket"], "TLSv1.2"),
         (&["-tls1_3"], "TLSv1.3"),
-        // Not the group that a client guesses first.
+        // Not the group of the client's first key share.
         (&["-tls1_3", "-groups", "P-384"], "TLSv1.3"),
     ] {
         let server = Server::start(directory.path(), arguments);
@@ -183,8 +183,8 @@ fn older_versions_are_not_spoken() {
     assert_eq!(met.err(), Some("ssl handshake failure"));
 }
 
-/// Authorities and leaves as `openssl` makes them. Each case has `NAME.ca`, `NAME.pem` and maybe `NAME.chain`; all leaves have
-/// one key.
+/// Authorities and leaves made by `openssl`. Each case has `NAME.ca`, `NAME.pem` and possibly `NAME.chain`; all leaves
+/// have the same key.
 const CASES: &str = r#"
 set -e
 new_key() { openssl ecparam -name prime256v1 -genkey -noout -out $1; }

@@ -1,4 +1,4 @@
-//! Content that is what the client sends.
+//! A body that echoes what the client sends.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2o_exchange::{BodyError, BodyPipe, BodySource};
 
-/// Also holds what is left of a piece that was more than could be sent.
+/// The rest of a piece that was larger than asked for.
 pub(crate) struct Echo(Rc<BodyPipe>, Bytes);
 
 impl Echo {

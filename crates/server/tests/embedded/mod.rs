@@ -1,4 +1,4 @@
-//! The server inside a test's own process, with directives of the test's own.
+//! The server inside the test's own process, with directives of the test.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use h2o_exchange::Scope;
 use h2o_server::{LoadedConfig, Server};
 use h2o_testkit::patient;
 
-/// A running server; it ends with the value.
+/// A running server. Stops when dropped.
 pub(crate) struct Embedded {
     server: Option<Server>,
     #[allow(dead_code, reason = "not all tests ask for it")]
@@ -17,12 +17,12 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    /// Starts a server with the configuration that `config` makes for a port.
+    /// Starts a server with the configuration that `config` returns for a port.
     pub(crate) fn start(
         directives: &'static [Directive<Scope>],
         config: impl Fn(u16) -> String,
     ) -> Self {
-        // Somebody may take the port in between; then another one is tried.
+        // If another process has taken the port in the meantime, another port is tried.
         (0..20)
             .find_map(|_| Self::attempt(directives, &config))
             .expect("one of twenty ports can be bound")
@@ -47,17 +47,16 @@ impl Embedded {
         })
     }
 
-    /// The server, until it was stopped.
+    /// The server, which must not have been stopped.
     #[allow(dead_code, reason = "not all tests ask for it")]
     pub(crate) fn server(&self) -> &Server {
         self.server.as_ref().expect("the server runs")
     }
 
-    /// Has the only worker go through its loop at least once: what it could do for its connections when this was called, it
-    /// has done.
+    /// Waits until the only worker has finished a turn of its event loop that began after this call.
     #[allow(dead_code, reason = "not all tests wait for that")]
     pub(crate) fn turn(&self) {
-        // The first request may be answered in a turn that has begun already, and not have reached other connections.
+        // The first request may be answered in a turn that had already begun and had passed other connections.
         for _ in 0..2 {
             let mut stream = patient(TcpStream::connect(("127.0.0.1", self.port)).unwrap());
             stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
@@ -67,7 +66,7 @@ impl Embedded {
         }
     }
 
-    /// Begins the graceful end of the server.
+    /// Begins graceful shutdown.
     #[allow(dead_code, reason = "not all tests end theirs")]
     pub(crate) fn shut_down(&self) {
         if let Some(server) = &self.server {
@@ -75,7 +74,7 @@ impl Embedded {
         }
     }
 
-    /// Ends the server when its connections have ended, after which its logs are complete.
+    /// Stops the server when its connections have closed; its logs are then complete.
     pub(crate) fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.shut_down();

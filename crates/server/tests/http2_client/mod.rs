@@ -1,4 +1,4 @@
-//! A client of HTTP/2 over clear text that does as the test says, frame by frame.
+//! An HTTP/2 client over clear text that a test controls frame by frame.
 
 #![allow(
     dead_code,
@@ -14,21 +14,21 @@ use std::net::TcpStream;
 use h2o_testkit::http2::{Decoder, Frame, PREFACE, code, encode, flag, kind};
 use h2o_testkit::patient;
 
-/// The window that a stream or a connection begins with.
+/// Initial window of a stream and of the connection.
 pub const WINDOW: i64 = 65_535;
-/// The longest frame a client may send.
+/// Longest frame that the client may send.
 pub const FRAME: usize = 16_384;
 
-/// A connection that takes pushes.
+/// A connection that accepts pushes.
 pub struct Client {
     stream: TcpStream,
     decoder: Decoder,
     next: u32,
-    /// What the server has sent, in words, a frame each; most frames of the connection are left out.
+    /// Frames received, as texts; most frames of the connection itself are left out.
     seen: Vec<String>,
-    /// Bytes the client may send, by stream; 0 is the connection.
+    /// Bytes that the client may send, by stream; 0 is the connection.
     windows: HashMap<u32, i64>,
-    /// The content received, by stream.
+    /// Body data received, by stream.
     contents: HashMap<u32, Vec<u8>>,
 }
 
@@ -57,12 +57,12 @@ impl Client {
         self.send_head(&pseudo, fields, true)
     }
 
-    /// A request whose content is still to come.
+    /// Begins a request with a body.
     pub fn post(&mut self, path: &str) -> u32 {
         self.post_with(path, &[])
     }
 
-    /// As above, with further fields.
+    /// Begins a request with a body and additional fields.
     pub fn post_with(&mut self, path: &str, fields: &[(&str, &str)]) -> u32 {
         let pseudo = [
             (":method", "POST"),
@@ -107,7 +107,7 @@ impl Client {
         self.stream.write_all(&frame.bytes()).unwrap();
     }
 
-    /// Sends content, whether there is window for it or not.
+    /// Sends body data, regardless of the window.
     pub fn send(&mut self, stream: u32, content: &[u8], is_end: bool) {
         let mut left = content;
         loop {
@@ -133,24 +133,24 @@ impl Client {
         self.send_frame(&Frame::rst_stream(stream, code::CANCEL));
     }
 
-    /// Lets the server send more, on a stream and on the connection.
+    /// Enlarges the window of a stream and of the connection.
     pub fn allow(&mut self, stream: u32, bytes: u32) {
         for id in [0, stream] {
             self.send_frame(&Frame::window_update(id, bytes));
         }
     }
 
-    /// The bytes that may be sent, as far as is known.
+    /// Bytes that may be sent, as far as received frames tell.
     pub fn window(&self, stream: u32) -> i64 {
         self.windows.get(&stream).copied().unwrap_or(WINDOW)
     }
 
-    /// The content received on a stream.
+    /// Body data received on a stream.
     pub fn content(&self, stream: u32) -> &[u8] {
         self.contents.get(&stream).map_or(&[], Vec::as_slice)
     }
 
-    /// Waits until the server has seen all that was sent. What came meanwhile, as of [`Client::until`].
+    /// Waits until the server has processed all frames sent. Returns the frames received, like [`Client::until`].
     pub fn settle(&mut self) -> Vec<String> {
         self.send_frame(&Frame::ping(*b"settling"));
         let mut seen = self.until("pong");
@@ -158,7 +158,7 @@ impl Client {
         seen
     }
 
-    /// Reads until `last` was seen; all that has been seen since this was last called.
+    /// Reads until `last`. Returns all frames since the previous call.
     pub fn until(&mut self, last: &str) -> Vec<String> {
         while !self.seen.iter().any(|seen| seen == last) {
             self.read_frame()
@@ -167,14 +167,14 @@ impl Client {
         std::mem::take(&mut self.seen)
     }
 
-    /// Reads one frame more; all that has been seen since this, or [`Client::until`], was last called.
+    /// Reads one more frame. Returns all frames since the previous call of this or [`Client::until`].
     pub fn next(&mut self) -> Vec<String> {
         self.read_frame()
             .unwrap_or_else(|error| panic!("{error}: {:#?}", self.seen));
         std::mem::take(&mut self.seen)
     }
 
-    /// As [`Client::next`]; `None`: the server has closed.
+    /// Like [`Client::next`]; `None` if the server has closed the connection.
     pub fn next_unless_closed(&mut self) -> Option<Vec<String>> {
         match self.read_frame() {
             Ok(()) => Some(std::mem::take(&mut self.seen)),
@@ -185,7 +185,7 @@ impl Client {
         }
     }
 
-    /// Reads until so much content of a stream has come.
+    /// Reads until this many body bytes of a stream have arrived.
     pub fn until_content(&mut self, stream: u32, len: usize) {
         while self.content(stream).len() < len {
             self.read_frame().unwrap_or_else(|error| {
@@ -194,7 +194,7 @@ impl Client {
         }
     }
 
-    /// Reads until the server closes; all that has been seen since [`Client::until`].
+    /// Reads until the server closes the connection. Returns all frames since [`Client::until`].
     pub fn until_closed(&mut self) -> Vec<String> {
         let error = loop {
             if let Err(error) = self.read_frame() {
@@ -235,7 +235,7 @@ impl Client {
         Ok(())
     }
 
-    /// The fields of a section that tests look at.
+    /// The fields of a section that tests check.
     fn fields(&mut self, section: &[u8]) -> String {
         let mut shown = Vec::new();
         for (name, value) in self.decoder.decode_text(section) {

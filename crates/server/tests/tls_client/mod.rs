@@ -1,4 +1,4 @@
-//! A server with TLS and a handler of the test's own, and requests of HTTP/2 to be sent by a client of TLS.
+//! A TLS server with a test handler, and HTTP/2 requests for a TLS client.
 
 #![allow(
     dead_code,
@@ -21,12 +21,12 @@ use rustls::ClientConfig;
 /// A running server.
 pub struct Running {
     server: Embedded,
-    /// The certificate, and whatever a test wants to keep there.
+    /// Directory of the certificate; tests may use it too.
     pub folder: tempfile::TempDir,
 }
 
 impl Running {
-    /// `settings` are global directives, `paths` those of the default host, each line with its newline.
+    /// `settings` are global directives, `paths` those of the default host; each line ends with a newline.
     pub fn start(directives: &'static [Directive<Scope>], settings: &str, paths: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
@@ -54,18 +54,18 @@ impl Running {
     }
 }
 
-/// A config with a ticket of the server, so that the next connection sends early data.
+/// A client with a ticket of the server, so that the next connection sends early data.
 pub fn with_ticket(server: &Running, alpn: &[u8]) -> Arc<ClientConfig> {
     let config = client_config(alpn);
     let mut client = Client::new(&config, server.connect());
     client.handshake();
-    // The ticket comes before the first answer, whichever that is.
+    // The ticket arrives before the first response.
     client.send(b"GET / HTTP/1.0\r\n\r\n");
     client.receive_rest();
     config
 }
 
-/// The client preface with settings that allow a lot.
+/// The client preface with settings for large windows.
 pub fn preface() -> Vec<u8> {
     let megabyte = 1 << 20;
     let settings = Frame::settings(&[(setting::INITIAL_WINDOW_SIZE, megabyte)]);
@@ -73,7 +73,7 @@ pub fn preface() -> Vec<u8> {
     [PREFACE, &settings.bytes(), &window.bytes()].concat()
 }
 
-/// HEADERS of a GET that ends its stream, with further fields.
+/// HEADERS of a GET without body, with additional fields.
 pub fn get(stream: u32, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut head = vec![
         (":method", "GET"),
@@ -85,7 +85,7 @@ pub fn get(stream: u32, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     Frame::request(stream, encode(&head)).bytes()
 }
 
-/// The content of a stream so far, and whether it is complete.
+/// The body of a stream so far, and whether it is complete.
 pub fn content(bytes: &[u8], stream: u32) -> (Vec<u8>, bool) {
     let mut content = Vec::new();
     let mut is_complete = false;

@@ -123,7 +123,7 @@ fn careless(session_cache: Option<(Duration, usize)>) -> Arc<TlsClient> {
     })
 }
 
-/// Shows its chain to everybody, and remembers what name was asked for.
+/// Presents its chain to every client, and records the server name.
 #[derive(Debug)]
 struct Shown {
     key: Arc<CertifiedKey>,
@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// A handshake and one byte, so that tickets have come in.
+    /// A handshake and one byte of data, so that tickets have arrived.
     fn meet(
         &self,
         client: &TlsClient,
@@ -186,7 +186,7 @@ impl Server {
     }
 }
 
-/// An established connection, both ends.
+/// An established connection with both ends.
 struct Talk {
     client: ClientConnection,
     server: ServerConnection,
@@ -227,12 +227,12 @@ impl Talk {
         let mut bytes = bytes;
         while !bytes.is_empty() {
             self.server.read_tls(&mut bytes).unwrap();
-            // What is wrong with the handshake the client hears from the server, or says.
+            // Errors show at the client, or in its alert.
             let _ = self.server.process_new_packets();
         }
     }
 
-    /// What the server wants to send.
+    /// The server's pending output.
     fn server_says(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while self.server.wants_write() {
@@ -241,7 +241,7 @@ impl Talk {
         bytes
     }
 
-    /// Plaintext from the server. What the client answers on its own goes to the server.
+    /// Delivers the server's output to the client, and the client's reply to the server. Returns the plaintext.
     fn client_hears(&mut self) -> Result<Vec<u8>, TlsError> {
         let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
         let mut input = self.server_says();
@@ -250,7 +250,7 @@ impl Talk {
         received.map(|_| plain)
     }
 
-    /// Plaintext that the client sends, as the server receives it.
+    /// Encrypts data of the client, and returns it as the server received it.
     fn server_hears_data(&mut self, plain: &[u8]) -> Vec<u8> {
         let mut out = OutputBuffer::default();
         self.client.encrypt(plain, &mut out).unwrap();
@@ -263,7 +263,7 @@ impl Talk {
     }
 }
 
-/// The outcome for a chain whose first certificate has the key.
+/// The result of a handshake with this chain, whose first certificate has the key.
 fn outcome(client: &TlsClient, name: &str, chain: &[&CertificateDer<'_>], key: &KeyPair) -> String {
     let chain = chain
         .iter()
@@ -434,12 +434,12 @@ fn a_backends_own_certificate_is_trusted_if_it_is_in_the_ca_file() {
                 want
             }
         );
-        // The same name, but another key.
+        // The same name with another key.
         assert_eq!(
             outcome(&client, NAME, &[&other.0], &other.1),
             verifier::SELF_SIGNED
         );
-        // And nobody gets through without the key.
+        // No handshake succeeds without the key.
         let without = outcome(&client, NAME, &[&own], &other.1);
         let want = if want.is_empty() {
             HANDSHAKE_FAILURE
@@ -450,7 +450,7 @@ fn a_backends_own_certificate_is_trusted_if_it_is_in_the_ca_file() {
     }
 }
 
-/// `certificate` without version and extensions.
+/// `certificate` converted to version 1, without extensions.
 fn to_version1(certificate: &[u8]) -> CertificateDer<'static> {
     let mut outer = Reader(certificate);
     let mut outer = Reader(outer.element().unwrap().content);
@@ -495,7 +495,7 @@ fn certificates_of_version_1_work_where_no_chain_is_verified() {
                 assert!(met.is_ok(), "{:?}", met.err());
             }
         }
-        // The key is checked.
+        // The key is verified.
         let server = Server::with(vec![other.clone()], &keys[0], &[version], &[]);
         let met = server.meet(&careless, NAME, KEY, &[]);
         assert_eq!(met.err(), Some(HANDSHAKE_FAILURE));
@@ -522,7 +522,7 @@ fn a_certificate_with_the_name_and_key_of_a_pinned_one_is_not_trusted() {
             "{name}"
         );
     }
-    // Its key issues nothing else.
+    // Its key must not issue other certificates.
     let own_params = params("own", &[]);
     let issuer = Issuer::from_params(&own_params, &key);
     let mut other = params("other", &[NAME]);
@@ -534,7 +534,7 @@ fn a_certificate_with_the_name_and_key_of_a_pinned_one_is_not_trusted() {
         outcome(&client, NAME, &[issued.der(), &pinned], &other_key),
         ""
     );
-    // Nor does another one take the place of a certificate that has expired.
+    // Nor may another certificate replace one that has expired.
     assert_eq!(
         outcome(&client, NAME, &[&expired], &key),
         "certificate has expired"
@@ -595,7 +595,7 @@ fn common_names_do_not_evade_name_constraints() {
             "{common_name}"
         );
     }
-    // Alternative names are what constraints are held against.
+    // Name constraints apply to alternative names.
     let permitted = leaf(&middle, |params| {
         params.subject_alt_names = self::params("leaf", &["api.example.com"]).subject_alt_names;
     });
@@ -639,7 +639,7 @@ fn common_names_do_not_count_with_the_authorities_of_the_system() {
     assert!(check(pinned.clone(), &alternative) && check(pinned, &common));
 }
 
-/// An authority, and the same one as others write its name.
+/// An authority, and the same one with its name in another encoding.
 fn under_two_names(
     tune: impl Fn(&mut CertificateParams),
     of: Option<&Authority>,
@@ -673,7 +673,7 @@ fn names_of_other_string_types_do_not_break_a_chain() {
         outcome(&client, "other.example", &[&good], &key),
         names::MISMATCH
     );
-    // Everything else is looked at as ever.
+    // All other checks still apply.
     let (expired, key) = leaf(&issuer, expire);
     assert_ne!(outcome(&client, NAME, &[&expired], &key), "");
     let (for_clients, key) = leaf(&issuer, |params| {
@@ -683,12 +683,12 @@ fn names_of_other_string_types_do_not_break_a_chain() {
     let (_, forger) = under_two_names(|_| {}, None);
     let (forged, key) = leaf(&forger, |_| {});
     assert_ne!(outcome(&client, NAME, &[&forged], &key), "");
-    // Not among the authorities of the system.
+    // Not one of the system's authorities.
     let other = trusting(&[root("other").der()]);
     let (good, key) = leaf(&issuer, |_| {});
     assert_eq!(outcome(&other, NAME, &[&good], &key), verifier::NO_ISSUER);
 
-    // A constraint of the root holds under its other name, too.
+    // A constraint of the root also applies under its other name.
     let (root_der, issuer) = under_two_names(permit, None);
     let client = trusting(&[&root_der]);
     let (outside, key) = leaf(&issuer, |_| {});
@@ -719,7 +719,7 @@ fn authorities_between_that_may_not_issue_do_not_do_so_under_another_name() {
         outcome_of(&|params| params.key_usages = vec![rcgen::KeyUsagePurpose::CrlSign]),
         ""
     );
-    // One that nobody has issued.
+    // An authority without an issuer.
     let (middle, issuer) = under_two_names(|_| {}, None);
     let (leaf, key) = leaf(&issuer, |_| {});
     assert_ne!(outcome(&client, NAME, &[&leaf, &middle], &key), "");
@@ -729,7 +729,7 @@ fn authorities_between_that_may_not_issue_do_not_do_so_under_another_name() {
 fn many_authorities_of_one_name_do_not_cost_more_than_some_signatures() {
     let trusted = root("our authority");
     let client = trusting(&[trusted.der()]);
-    // Each has signed every other one, as they have one key.
+    // They have one key, so each has signed every other one.
     let key = KeyPair::generate().unwrap();
     let issuer = Issuer::new(authority_params("our authority"), key);
     let sent: Vec<_> = (0..40)
@@ -747,7 +747,7 @@ fn many_authorities_of_one_name_do_not_cost_more_than_some_signatures() {
     assert_ne!(outcome(&client, NAME, &chain, &key), "");
 }
 
-/// A certificate of version 1, with a common name.
+/// A certificate of version 1 with a common name.
 fn version1(issuer: &Issuer<'_, KeyPair>, tune: impl FnOnce(&mut CertificateParams)) -> Leaf {
     let (certificate, key) = leaf(issuer, |params| {
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -782,7 +782,7 @@ fn leaves_of_version_1_are_not_refused_if_the_ca_file_has_their_issuer() {
     assert_ne!(outcome(&client, NAME, &[&forged], &key), "");
     let (unknown, key) = version1(&root("unknown"), |_| {});
     assert_ne!(outcome(&client, NAME, &[&unknown], &key), "");
-    // Nobody gets through with the certificate alone.
+    // The certificate alone, without its key, is not enough.
     let (good, _) = version1(&trusted, |_| {});
     let other_key = KeyPair::generate().unwrap();
     assert_eq!(
@@ -790,7 +790,7 @@ fn leaves_of_version_1_are_not_refused_if_the_ca_file_has_their_issuer() {
         HANDSHAKE_FAILURE
     );
 
-    // An authority of version 1 is none.
+    // A version 1 certificate cannot be an authority.
     let key = KeyPair::generate().unwrap();
     let middle_params = authority_params("middle");
     let middle = middle_params.signed_by(&key, &trusted).unwrap();
@@ -799,7 +799,7 @@ fn leaves_of_version_1_are_not_refused_if_the_ca_file_has_their_issuer() {
     let (below, key) = version1(&middle_issuer, |_| {});
     assert_ne!(outcome(&client, NAME, &[&below, &middle], &key), "");
 
-    // A common name cannot be held against constraints.
+    // Name constraints do not cover common names.
     let mut bound = authority_params("bound");
     permit(&mut bound);
     let bound_key = KeyPair::generate().unwrap();
@@ -874,12 +874,12 @@ fn sessions_are_resumed_by_host_and_port() {
         ] {
             assert_eq!(resumes(&client, key), want, "{version:?} {key}");
         }
-        // Each client has sessions of its own.
+        // Each client has its own session cache.
         assert!(!resumes(&careless(Some((day, 4096))), KEY));
         let without = careless(None);
         assert!(!resumes(&without, KEY));
         assert!(!resumes(&without, KEY));
-        // Sessions that are too old are not offered.
+        // Expired sessions are not offered.
         let client = careless(Some((Duration::ZERO, 4096)));
         assert!(!resumes(&client, KEY));
         assert!(!resumes(&client, KEY));
@@ -1059,7 +1059,7 @@ fn ca_files_must_have_a_certificate() {
         let error = open(Path::new("/nowhere/ca.pem")).unwrap_err();
         let want = "failed to load certificates file:/nowhere/ca.pem: No such file or directory";
         assert_eq!(error.to_string(), want);
-        // One that cannot be used among others.
+        // A certificate that cannot be parsed, among others.
         let mut file = pem_file(&[root("trusted").der()]);
         file.write_all(garbage.as_bytes()).unwrap();
         assert!(open(file.path()).is_ok());
@@ -1100,13 +1100,13 @@ fn the_bundle_of_the_system_is_the_default() {
     }
 }
 
-/// A client of a server whose records the test makes itself.
+/// A client whose server's records are made by the test.
 struct RawServer {
     client: ClientConnection,
     sealer: Protection,
 }
 
-/// A connection, without tickets that nobody asked for.
+/// A connection without unsolicited tickets.
 fn raw_server(version: Version) -> RawServer {
     let (own, key) = self_signed(|_| {});
     let versions: &[&'static rustls::SupportedProtocolVersion] = match version {
@@ -1178,12 +1178,12 @@ fn what_a_backend_may_not_send_after_the_handshake_ends_the_connection() {
     let update_then_ticket = [&update[..], &ticket(1)].concat();
     let cases: &[(Version, &[u8], TlsError)] = &[
         (Version::Tls13, &[], UnexpectedMessage),
-        // CertificateRequest, which only a client that offered it may get (RFC 8446 §4.6.2).
+        // CertificateRequest is allowed only if the client has offered it (RFC 8446 §4.6.2).
         (Version::Tls13, &[13, 0, 0, 0], UnexpectedMessage),
         (Version::Tls13, &[0, 0, 0, 0], UnexpectedMessage),
         (Version::Tls13, &update_then_ticket, UnexpectedMessage),
         (Version::Tls13, &[4, 0, 0, 1, 0], Decode),
-        // Longer than any ticket is taken.
+        // Longer than any accepted ticket.
         (Version::Tls13, &[4, 1, 0, 0], Decode),
         (Version::Tls12, &[4, 0, 0, 0], UnexpectedMessage),
         (Version::Tls12, &[0, 0, 0, 1, 0], Decode),

@@ -83,7 +83,7 @@ fn attributes_that_are_wrong_say_so_at_their_place() {
     let files = Files::new();
     let pair = files.pair("a", &Pair::new("a.test"));
     files.write("empty", "");
-    // The pair takes two lines.
+    // The two attributes take two lines.
     let cases = [
         (
             "min-version: TLSv1.4",
@@ -365,7 +365,7 @@ fn cipher_lists_without_aead_do_not_stop_the_server() {
             ]
         );
     }
-    // Nothing would be left.
+    // No suite would be left.
     let text = format!("{pair}cipher-suite: kRSA\nmax-version: TLSv1.2\n");
     let error = files.parse(&text).0.unwrap_err();
     assert!(
@@ -429,7 +429,7 @@ fn identities_are_pairs_alone_or_in_a_list() {
     for (text, want) in cases {
         let (settings, _) = files.parse(&text.replace("DIR/", &files.path("")));
         let error = settings.map(|_| ()).unwrap_err();
-        // Columns count the directory's name.
+        // Columns include the directory's name.
         let extra = files.path("").len() - "DIR/".len();
         let want = match text.starts_with("identity:\n") {
             true => want.replace("column 54", &format!("column {}", 54 + 2 * extra)),
@@ -506,7 +506,7 @@ fn keys_come_in_all_the_usual_forms() {
         check(&rsa, &pem("PRIVATE KEY", b"nonsense")),
         error("not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key")
     );
-    // A bad section is an error, not an absent key.
+    // A malformed section is an error; it does not count as missing.
     assert!(check(&rsa, "-----BEGIN PRIVATE KEY-----\nMII\n").is_err());
 }
 
@@ -566,14 +566,14 @@ fn certificate_files_are_checked() {
         error("malformed certificate")
     );
     assert!(check(&own[..own.len() - 30]).is_err());
-    // Version 1, as small authorities make them.
+    // Version 1, as small authorities issue.
     assert_eq!(
         check(&pem("CERTIFICATE", &version1(pair.certificate.der()))),
         Ok(1)
     );
 }
 
-/// Takes the version out of a certificate; its signature does not matter here.
+/// Removes the version from a certificate; the signature does not matter here.
 fn version1(certificate: &[u8]) -> Vec<u8> {
     // SEQUENCE (two bytes of length), SEQUENCE (two bytes of length), [0] { INTEGER 2 }
     assert_eq!((certificate[1], certificate[5]), (0x82, 0x82));

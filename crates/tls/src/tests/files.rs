@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::kit::Pair;
 use crate::{TlsSettings, parse};
 
-/// A directory that goes with the test.
+/// A directory that is removed with the test.
 pub(super) struct Files(tempfile::TempDir);
 
 impl Files {
@@ -28,20 +28,20 @@ impl Files {
         path
     }
 
-    /// Writes a certificate and its key; returns the attributes that name them.
+    /// Writes a certificate and its key. Returns the attributes with their paths.
     pub(super) fn pair(&self, name: &str, pair: &Pair) -> String {
         let certificate = self.write(&format!("{name}.crt"), &pair.certificate.pem());
         let key = self.write(&format!("{name}.key"), &pair.key.serialize_pem());
         format!("certificate-file: {certificate}\nkey-file: {key}\n")
     }
 
-    /// The settings that a mapping stands for.
+    /// Parses a mapping.
     pub(super) fn settings(&self, mapping: &str) -> TlsSettings {
         let (settings, _) = self.parse(mapping);
         settings.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`Self::settings`], with errors and warnings in which the directory is called `DIR`.
+    /// Like [`Self::settings`], with errors and warnings in which the directory is replaced by `DIR`.
     pub(super) fn parse(&self, mapping: &str) -> (Result<TlsSettings, String>, Vec<String>) {
         let mut warnings = Vec::new();
         let result = parse_text(mapping, &mut warnings);

@@ -17,7 +17,7 @@ fn resumption() -> Arc<Resumption> {
     Resumption::new(&ResumptionSettings::default())
 }
 
-/// The certificate the client was shown.
+/// The certificate that the server presented.
 fn shown(talk: &Talk) -> Vec<u8> {
     talk.client.peer_certificates().unwrap()[0].to_vec()
 }
@@ -338,7 +338,7 @@ fn what_is_not_tls_is_answered_with_an_alert() {
         };
         assert_eq!((alert[0], alert[5]), (21, 2), "{}", input.escape_ascii());
         assert_eq!(plain, b"");
-        // Nothing more happens on it.
+        // The connection has ended.
         out.clear();
         let again = server.receive(&mut input.to_vec(), &mut plain, &mut out);
         assert_eq!(again, Err(TlsError::Closed));
@@ -382,14 +382,14 @@ fn any_damaged_byte_of_the_hello_is_survived() {
             damaged[position] = value;
             let mut server = acceptor.accept();
             let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
-            // Some still are a ClientHello, some wait for more; none may panic or bring data.
+            // Some are still a ClientHello, some are incomplete; none may panic or deliver data.
             let _ = server.receive(&mut damaged, &mut plain, &mut out);
             assert_eq!(plain, b"");
         }
     }
 }
 
-/// A ClientHello of one record with a name that counts as none, for each version.
+/// A ClientHello in one record with an invalid server name, for each version.
 fn odd_hellos() -> [Vec<u8>; 2] {
     [TLS12, TLS13].map(|versions| {
         let offer = Offer::version(versions);
@@ -436,7 +436,7 @@ fn a_hello_with_a_name_to_hide_is_answered_however_it_is_split() {
         for at in 1..hello.len() {
             let (one, other) = hello.split_at(at);
             assert_eq!(answer(&[one, other]), (22, 2), "{at}");
-            // And over records.
+            // The same over several records.
             if at > 5 {
                 let len = u16::try_from(at - 5).unwrap().to_be_bytes();
                 let rest = u16::try_from(hello.len() - at).unwrap().to_be_bytes();
@@ -479,7 +479,7 @@ fn a_hello_that_never_ends_is_not_kept() {
     let acceptor = acceptor(settings("a.test"));
     let mut server = acceptor.accept();
     let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
-    // Claims 65,535 bytes and sends them one per record, which makes six of each.
+    // Announces 65,535 bytes and sends one per record, so that each takes six.
     let mut sent = 0;
     let error = loop {
         let byte: &[u8] = match sent {
@@ -545,7 +545,7 @@ fn client_certificates_are_demanded_and_checked() {
             };
             let mut talk = Talk::new(&acceptor, &offer, "a.test");
             assert_eq!(talk.run().is_ok(), want);
-            // The client hears of it after its own handshake is over.
+            // The client sees the error only after its own handshake.
             assert_eq!(talk.client.process_new_packets().is_ok(), want);
         }
     }

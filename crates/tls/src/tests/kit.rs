@@ -1,4 +1,4 @@
-//! A client in memory: rustls talks to our side without sockets.
+//! A client in memory: rustls talks to our server role without sockets.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// For a name, with a fresh P-256 key.
+    /// A certificate for a name, with a new P-256 key.
     pub(super) fn new(name: &str) -> Self {
         Self::with_algorithm(name, &rcgen::PKCS_ECDSA_P256_SHA256)
     }
@@ -106,7 +106,7 @@ pub(super) fn listener(
     Arc::new(acceptor.unwrap())
 }
 
-/// What a client offers.
+/// The offer of a client.
 #[derive(Clone)]
 pub(super) struct Offer {
     pub(super) versions: &'static [&'static SupportedProtocolVersion],
@@ -116,7 +116,7 @@ pub(super) struct Offer {
     pub(super) schemes: Vec<SignatureScheme>,
     pub(super) resumption: ClientResumption,
     pub(super) early_data: bool,
-    /// It takes a raw public key (RFC 7250) and no certificate.
+    /// Whether it accepts only a raw public key (RFC 7250), no certificate.
     pub(super) raw_public_keys: bool,
     pub(super) identity: Option<Arc<(CertificateDer<'static>, PrivateKeyDer<'static>)>>,
 }
@@ -129,7 +129,7 @@ impl Default for Offer {
         Self {
             versions: rustls::ALL_VERSIONS,
             suites: rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES.to_vec(),
-            // Small key shares keep the byte-by-byte tests quick.
+            // Small key shares speed up the byte-by-byte tests.
             groups: vec![NamedGroup::X25519],
             alpn: vec![b"http/1.1"],
             schemes: default_provider()
@@ -162,7 +162,7 @@ impl Offer {
         }
     }
 
-    /// A client that remembers sessions.
+    /// A client with a session cache.
     pub(super) fn resuming(
         versions: &'static [&'static SupportedProtocolVersion],
         tls12: Tls12Resumption,
@@ -206,14 +206,14 @@ impl Offer {
     }
 }
 
-/// A client and our side, and what has come out of it.
+/// A client and our server role, and what they have exchanged.
 pub(super) struct Talk {
     pub(super) client: ClientConnection,
     pub(super) server: TlsConnection,
-    /// Plaintext our side has received.
+    /// Plaintext that the server has received.
     pub(super) received: Vec<u8>,
     heard: Vec<u8>,
-    /// The last report of our side.
+    /// The last result of the server's `receive`.
     pub(super) progress: Progress,
 }
 
@@ -236,7 +236,7 @@ impl Talk {
         }
     }
 
-    /// A connection whose handshake has succeeded.
+    /// A connection with a completed handshake.
     pub(super) fn established(acceptor: &Arc<TlsAcceptor>, offer: &Offer) -> Self {
         let mut talk = Self::new(acceptor, offer, "a.test");
         talk.run().unwrap();
@@ -245,7 +245,7 @@ impl Talk {
         talk
     }
 
-    /// What the client wants to send.
+    /// The client's pending output.
     pub(super) fn client_flight(&mut self) -> Vec<u8> {
         let mut flight = Vec::new();
         while self.client.wants_write() {
@@ -254,7 +254,7 @@ impl Talk {
         flight
     }
 
-    /// Hands bytes to our side; what it answers goes to the client.
+    /// Delivers bytes to the server, and its reply to the client.
     pub(super) fn give_server(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
         let mut out = OutputBuffer::default();
         let mut bytes = bytes.to_vec();
@@ -269,14 +269,14 @@ impl Talk {
     pub(super) fn give_client(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             self.client.read_tls(&mut bytes).unwrap();
-            // What the client thinks of an alert is its own affair.
+            // The client's reaction to an alert does not matter.
             let _ = self.client.process_new_packets();
-            // An error is only that there is no more now.
+            // An error only means that there is no more plaintext now.
             let _ = self.client.reader().read_to_end(&mut self.heard);
         }
     }
 
-    /// Until neither side has anything to send.
+    /// Exchanges bytes until neither side has more.
     pub(super) fn run(&mut self) -> Result<(), TlsError> {
         loop {
             let flight = self.client_flight();
@@ -292,7 +292,7 @@ impl Talk {
         self.run().unwrap();
     }
 
-    /// Encrypts on our side; the client gets it. Returns the bytes on the wire.
+    /// Encrypts data at the server and delivers it to the client. Returns the encrypted bytes.
     pub(super) fn server_says(&mut self, text: &[u8]) -> Vec<u8> {
         let mut out = OutputBuffer::default();
         self.server.encrypt(text, &mut out).unwrap();
@@ -300,12 +300,12 @@ impl Talk {
         out.to_vec()
     }
 
-    /// What the client has received since the last look.
+    /// Plaintext that the client has received since the last call.
     pub(super) fn heard(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.heard)
     }
 
-    /// A peer that may do what the client would not: it goes on with the client's keys.
+    /// A peer with the client's keys that can violate the protocol.
     pub(super) fn into_raw(self, version: Version) -> Raw {
         let secrets = self.client.dangerous_extract_secrets().unwrap();
         Raw {
@@ -316,7 +316,7 @@ impl Talk {
     }
 }
 
-/// What our side made of bytes, the plaintext in them, and the records it answered with.
+/// Result of `receive`, the plaintext, and the records of the reply.
 pub(super) type Reaction = (
     Result<Progress, TlsError>,
     Vec<u8>,
@@ -361,7 +361,7 @@ impl Raw {
     }
 }
 
-/// Cuts bytes into records.
+/// Splits bytes into records.
 pub(super) fn records(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut records = Vec::new();
     while !bytes.is_empty() {

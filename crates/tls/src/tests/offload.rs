@@ -1,4 +1,4 @@
-//! What the kernel is told when it takes over, by a kernel of the test's own.
+//! kTLS, with a simulated kernel.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
@@ -12,12 +12,12 @@ use crate::record::kernel::KernelAction;
 use crate::{OutputBuffer, Resumption, ResumptionSettings, TlsAcceptor, TlsError};
 use std::sync::Arc;
 
-/// Does what Documentation/networking/tls.rst and net/tls of Linux say.
+/// Simulates Linux (Documentation/networking/tls.rst, net/tls).
 struct Kernel {
     is_tls13: bool,
     is_gcm: bool,
     key: LessSafeKey,
-    /// Salt and vector.
+    /// Salt and IV.
     iv: [u8; 12],
     sequence: u64,
 }
@@ -71,7 +71,7 @@ impl Kernel {
             }
         } else {
             prefix.extend_from_slice(&nonce[4..]);
-            // The vector is counted up for the next record.
+            // The IV is incremented for the next record.
             let vector = u64::from_be_bytes(self.iv[4..].try_into().unwrap());
             self.iv[4..].copy_from_slice(&(vector + 1).to_be_bytes());
         }
@@ -128,10 +128,10 @@ fn the_kernel_does_not_go_on_with_other_records_than_ours() {
             talk.give_client(&kernel.record(23, text.as_bytes()));
         }
         assert_eq!(talk.heard(), b"somerecordsof ours and of the kernel");
-        // The other way is ours.
+        // Received data is decrypted in this process.
         talk.client_says(b"hello");
         assert_eq!(talk.received, b"hello");
-        // Nothing is encrypted twice with one nonce.
+        // No nonce is used twice.
         let mut out = OutputBuffer::default();
         assert_eq!(talk.server.encrypt(b"x", &mut out), Err(TlsError::NotReady));
         talk.server.close_notify(&mut out);
@@ -178,7 +178,7 @@ fn nothing_is_handed_over_where_nobody_asked_for_it() {
     let mut talk = Talk::established(&super::kit::acceptor(settings.clone()), &Offer::default());
     assert!(talk.server.kernel_keys().is_none());
     talk.server_says(b"x");
-    // And not again where the kernel would not.
+    // Nor if the kernel refuses.
     let mut talk = Talk::established(&acceptor(settings), &Offer::default());
     assert!(talk.server.kernel_keys().is_some());
     talk.server.on_handed_over(false);

@@ -1,4 +1,4 @@
-//! Sessions taken up again: tickets, identifiers, early data, and what must not be taken up.
+//! Session resumption: tickets, identifiers, early data, and sessions that must not be resumed.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::resumption::{CacheUse, HostSessions, TicketUse};
 use crate::server::configs::binding;
 use crate::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
 
-/// The settings that a mapping stands for.
+/// Parses a mapping.
 fn parse(mapping: &str) -> Result<ResumptionSettings, String> {
     let directives: &'static [Directive<Scope>] = DIRECTIVES;
     let features = Arc::new(Features {
@@ -43,7 +43,7 @@ fn resumption(mapping: &str) -> Arc<Resumption> {
     Resumption::new(&parse(mapping).unwrap())
 }
 
-/// Whether the second of two connections is resumed.
+/// Whether the second of two connections resumes the session of the first.
 fn resumes(acceptor: &Arc<TlsAcceptor>, offer: &Offer) -> bool {
     let config = offer.config();
     let mut resumed = Vec::new();
@@ -63,7 +63,7 @@ fn resumes(acceptor: &Arc<TlsAcceptor>, offer: &Offer) -> bool {
 #[test]
 fn each_mode_resumes_what_it_says() {
     let cases = [
-        // mode, TLS 1.2 by id, TLS 1.2 by ticket, TLS 1.3
+        // Mode; whether TLS 1.2 by id, TLS 1.2 by ticket, and TLS 1.3 resume.
         ("off", false, false, false),
         ("cache", true, true, false),
         ("ticket", false, true, true),
@@ -121,14 +121,14 @@ fn sessions_end_with_what_clients_must_prove() {
             "a.test",
         );
         talk.run().unwrap();
-        // With the session of the open entry, but without a certificate.
+        // With a session of the entry without `client-ca-file`, and without a certificate.
         let mut talk = Talk::with_config(
             &acceptor_with(closed.clone(), &resumption),
             config,
             "a.test",
         );
         assert!(talk.run().is_err());
-        // Its own sessions are fine.
+        // Its own sessions are resumed.
         let offer = Offer {
             identity: Some(Arc::new(authority.issue("client.test"))),
             ..Offer::resuming(versions, SessionIdOrTickets)
@@ -207,7 +207,7 @@ fn early_data_is_marked_and_answered_before_the_handshake_ends() {
     let info = talk.server.info();
     assert_eq!((info.protocol, info.alpn), ("TLSv1.3", Some("http/1.1")));
     assert!(info.resumed && info.server_name.as_deref() == Some("a.test"));
-    // The answer is there after one round trip.
+    // The response arrives after one round trip.
     let wire = talk.server_says(&[8; 3000]);
     let lens: Vec<usize> = super::kit::records(&wire)
         .iter()
@@ -247,7 +247,7 @@ fn the_answer_to_early_data_may_be_all_there_is_to_say() {
     assert!(!alert.is_empty());
     talk.give_client(&alert);
     assert_eq!(talk.heard(), b"y");
-    // Nothing more comes, and that was said.
+    // close_notify was received.
     assert_eq!(talk.client.reader().read(&mut [0]).unwrap(), 0);
     assert!(talk.server.encrypt(b"z", &mut alert).is_err());
 }
@@ -270,7 +270,7 @@ fn early_data_and_the_end_of_the_handshake_in_one_read_need_no_mark() {
         .write_all(b"early")
         .unwrap();
     let flight = talk.client_flight();
-    // The hello alone, then the rest with the client's Finished.
+    // The ClientHello alone, then the rest with the client's Finished.
     let hello = super::kit::records(&flight)[0].len();
     talk.give_server(&flight[..hello]).unwrap();
     assert!(!talk.progress.early);
@@ -304,7 +304,8 @@ fn replayed_early_data_is_not_taken() {
         assert_eq!(plain, want);
         assert_eq!(progress.early, !want.is_empty());
     }
-    // Nor a second time under another certificate or from a client whose ticket was used up: the handshake still works.
+    // Nor again under another certificate, or from a client whose ticket was used: the handshake completes all the
+    // same.
     talk.give_server(&flight).unwrap();
     talk.run().unwrap();
     assert!(!talk.client.is_early_data_accepted());
@@ -330,7 +331,7 @@ fn too_much_early_data_ends_the_connection() {
     let flight = talk.client_flight();
     let last = *super::kit::records(&flight).last().unwrap();
     talk.give_server(&flight).unwrap();
-    // A record more than announced, which does not authenticate either.
+    // One record more than announced, which does not authenticate either.
     assert!(talk.give_server(last).is_err());
 }
 
@@ -343,14 +344,14 @@ fn keys_in_a_file_are_shared_between_processes() {
     for versions in [TLS12, TLS13] {
         let config = Offer::resuming(versions, SessionIdOrTickets).config();
         for want in [false, true, true] {
-            // A process each.
+            // Two processes.
             let acceptor = acceptor_with(settings.clone(), &resumption(&mapping));
             let mut talk = Talk::with_config(&acceptor, Arc::clone(&config), "a.test");
             talk.run().unwrap();
             assert_eq!(talk.server.info().resumed, want);
         }
     }
-    // Without a usable key there are no tickets, but there are connections.
+    // Without a usable key connections get no tickets.
     for content in ["", "x: 1\n", &key_file(&[(1, 0, 1)])] {
         let path = files.write("bad", content);
         let mapping = format!("{{mode: ticket, ticket-store: file, ticket-file: {path}}}");
@@ -448,7 +449,7 @@ fn the_directive_is_checked() {
     }
 }
 
-/// Counts tickets and keeps none.
+/// Counts tickets without storing them.
 #[derive(Debug, Default)]
 struct Counter(AtomicUsize);
 

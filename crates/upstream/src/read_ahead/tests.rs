@@ -1,4 +1,4 @@
-//! A backend that sends what it is told to, and clients of all speeds.
+//! A scripted backend, and clients of various speeds.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -11,18 +11,18 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use super::*;
 
-/// What the backend has sent and will send. Byte `n` of the content is the second byte of `n`.
+/// What the backend has sent and will send. Byte `n` of the body is the second byte of `n`.
 #[derive(Default)]
 struct Sent {
-    /// Bytes that can be taken.
+    /// Bytes available now.
     ready: usize,
     taken: usize,
-    /// The length of the content, if it is known.
+    /// The length of the body, if known.
     length: Option<usize>,
-    /// What follows the bytes that can be taken.
+    /// What follows the available bytes.
     end: Option<Result<(), &'static str>>,
     has_trailers: bool,
-    /// The connection is held.
+    /// Whether the connection is still held.
     is_held: bool,
     waker: Option<Waker>,
 }
@@ -142,7 +142,7 @@ impl Response {
         self.send(0);
     }
 
-    /// The client takes nothing for a while. The clock stands while a disk thread is at work.
+    /// The client takes nothing for a while. The clock does not advance while a disk thread works.
     async fn block(&mut self, time: Duration) {
         let worker = Rc::clone(&self.worker);
         let ahead = poll_fn(|context| {
@@ -157,7 +157,7 @@ impl Response {
         let _ = worker.run(worker.timeout(time, ahead)).await;
     }
 
-    /// The client takes what is there, at most so many bytes.
+    /// The client takes what is available, at most this many bytes.
     async fn take(&mut self, most: usize) -> usize {
         let mut left = most;
         while left > 0 {
@@ -173,7 +173,7 @@ impl Response {
         most - left
     }
 
-    /// What follows what has been taken.
+    /// The next event after the bytes taken.
     async fn next(&mut self) -> Option<Result<usize, String>> {
         let next = poll_fn(|context| self.body.poll_next(context, 1 << 20)).await;
         next.map(|piece| match piece {
@@ -204,7 +204,7 @@ fn run(test: impl Future<Output = ()>) {
         .block_on(test);
 }
 
-/// A response of this length, all of which was sent.
+/// A response of this length that was sent completely.
 fn sent(length: usize) -> Sent {
     Sent {
         ready: length,
@@ -243,7 +243,7 @@ fn a_client_that_keeps_up_has_nothing_kept() {
         let length = 16 << 20;
         let mut response = Response::new(sent(length), TempFiles::default(), MANY);
         while response.received < length {
-            // It is blocked time and again, and takes what there is once it is not.
+            // The client is blocked repeatedly, and reads everything available in between.
             response.block(MOMENT).await;
             response.take(1 << 20).await;
         }
@@ -296,7 +296,7 @@ fn what_comes_slowly_is_handed_on_at_once() {
             assert_eq!(response.take(1).await, 0);
             response.send(20);
             assert_eq!(response.take(100).await, 20);
-            // Also behind what was kept, in memory and in a file.
+            // The same after buffered bytes, in memory and in a file.
             for kept in [1_000, 1_000_000] {
                 response.send(kept);
                 response.block(LONG).await;
@@ -349,7 +349,7 @@ fn trailers_follow_what_was_kept() {
 #[test]
 fn at_the_ceiling_the_backend_waits_and_goes_on_later() {
     let ceilings = [
-        // Of the response, of the process, and no files at all.
+        // Limits of the response, of the process, and no files at all.
         (TempFiles::default(), 1_000_000, 1_000_000),
         (TempFiles::new("/tmp".into(), 1_000_000), MANY, 1_000_000),
         (TempFiles::default(), 0, 0),
@@ -389,7 +389,7 @@ fn a_client_that_goes_away_takes_the_file_and_the_backends_connection_along() {
         let (backend, files) = (Rc::clone(&response.backend), Arc::clone(&response.files));
         drop(response);
         assert!(!backend.borrow().is_held);
-        // The clock stands while a disk thread is at work.
+        // The clock does not advance while a disk thread works.
         tokio::time::sleep(MOMENT).await;
         assert_eq!(files.used(), 0);
     });

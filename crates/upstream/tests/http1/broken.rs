@@ -1,4 +1,4 @@
-//! Backends that are wrong (H2O compatibility for the texts).
+//! Invalid responses of backends (H2O compatibility: the texts are H2O's).
 
 use std::io::Write;
 
@@ -20,7 +20,7 @@ fn broken_answers_are_told_apart() {
     let many: String = (0..101).map(|index| format!("x{index}: y\r\n")).collect();
     let long = format!("x: {}\r\n", "y".repeat(500_000));
     let interims = "HTTP/1.1 103 x\r\n\r\n".repeat(101);
-    // What is sent before the connection is closed; what comes of it.
+    // Bytes sent before the connection is closed; the result.
     let cases: &[(String, &str)] = &[
         (String::new(), IO),
         ("H".into(), IO),
@@ -77,7 +77,7 @@ fn broken_answers_are_told_apart() {
             chunked("11111111111111111\r\n"),
             "200 !failed to parse the response",
         ),
-        // Not quite right, and yet accepted.
+        // Invalid, but accepted.
         (chunked("2\r\nab"), "200 ab"),
         (chunked("2\r\nab\r"), "200 ab"),
         (chunked("2\r\nab\r\n"), "200 ab"),
@@ -92,7 +92,7 @@ fn broken_answers_are_told_apart() {
     let address = backend(move |index, mut peer| {
         peer.head();
         peer.send(&answers[index]);
-        // The end comes in order, not as a reset.
+        // An orderly end, not a reset.
         peer.0.shutdown(std::net::Shutdown::Write).unwrap();
         peer.rest();
     });
@@ -135,7 +135,7 @@ fn a_reset_ends_content_without_length_and_cuts_off_chunks() {
     ];
     for (answer, want) in cases {
         let address = backend(move |_, mut peer| {
-            // The request is not read as a whole: closing then resets the connection.
+            // The request is not read completely, so closing resets the connection.
             peer.read(4);
             peer.0.write_all(answer.as_bytes()).unwrap();
             wait_until_read(&peer.0);

@@ -1,4 +1,4 @@
-//! How connections with TLS end.
+//! How TLS connections end.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ use crate::kit::{
 
 type Peer = StreamOwned<ServerConnection, std::net::TcpStream>;
 
-/// The URL of a backend that gives every connection to `script`, and how each ended: `Ok` if by a word that it ends.
+/// The URL of a backend that runs `script` on every connection, and how each ended: `Ok` if with close_notify.
 fn backend(
     script: impl Fn(&mut Peer) + Send + 'static,
 ) -> (String, mpsc::Receiver<Result<(), ErrorKind>>) {
@@ -78,7 +78,7 @@ fn a_connection_that_is_not_needed_any_more_ends_with_a_word() {
             };
             let upstream = balanced(&[(&url, 1)], Balancing::RoundRobin, settings);
             assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
-            // The sweep comes about a second after the connection has become too old.
+            // The sweep runs about a second after the connection's idle timeout.
             pass(keepalive.min(Duration::from_secs(1)) + Duration::from_secs(2)).await;
             assert_eq!(until(|| ends.try_recv().ok()).await, Ok(()));
         });

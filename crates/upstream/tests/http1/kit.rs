@@ -1,4 +1,4 @@
-//! Backends made of raw bytes, and a worker that asks them.
+//! Backends made of raw bytes, and a worker that sends requests to them.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,14 +19,14 @@ use h2o_upstream::{
     BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, Upstream, UpstreamSettings,
 };
 
-/// Longer than anything takes that is expected to happen.
+/// Longer than anything expected takes.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
-/// The end of a connection that a script drives.
+/// The backend's end of a connection, for a script.
 pub(crate) struct Peer(pub(crate) TcpStream);
 
 impl Peer {
-    /// Reads up to the end of a head; empty at the end of the connection.
+    /// Reads a head; empty at the end of the connection.
     pub(crate) fn head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -39,7 +39,7 @@ impl Peer {
         String::from_utf8(head).unwrap()
     }
 
-    /// Reads that many bytes.
+    /// Reads this many bytes.
     pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.0.read_exact(&mut bytes).unwrap();
@@ -49,18 +49,18 @@ impl Peer {
     /// Reads to the end of the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // A reset is an end as well.
+        // A reset counts as the end.
         let _ = self.0.read_to_end(&mut bytes);
         bytes
     }
 
     pub(crate) fn send(&mut self, text: impl AsRef<[u8]>) {
-        // The other side may have closed, which is for the test to find.
+        // The peer may have closed the connection; the test notices that.
         let _ = self.0.write_all(text.as_ref());
     }
 }
 
-/// A backend: `script` is run for every connection, on a thread of its own, with the number of the connection from 0.
+/// A backend that runs `script` for every connection on its own thread, with the number of the connection from 0.
 pub(crate) fn backend(script: impl Fn(usize, Peer) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -76,7 +76,7 @@ pub(crate) fn backend(script: impl Fn(usize, Peer) + Send + Sync + 'static) -> S
     address
 }
 
-/// A backend that gives the same answer to every request without content, and notes the heads.
+/// A backend that gives the same response to every request without body, and records the heads.
 pub(crate) fn answering(
     answer: impl Into<Vec<u8>>,
 ) -> (SocketAddr, mpsc::Receiver<(usize, String)>) {
@@ -171,7 +171,7 @@ pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Out
     })
 }
 
-/// Runs a test on a worker whose clock stands, but for what the test passes.
+/// Runs a test on a worker with a clock that only the test advances.
 pub(crate) fn on_standing_clock<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Output {
     h2o_testkit::on_standing_clock(async {
         let worker = worker();
@@ -202,7 +202,7 @@ pub(crate) const GET: Ask = Ask {
     trace: None,
 };
 
-/// POST with this content.
+/// A POST with this body.
 pub(crate) fn post(content: impl Into<Bytes>) -> Ask {
     let content = content.into();
     Ask {
@@ -213,7 +213,7 @@ pub(crate) fn post(content: impl Into<Bytes>) -> Ask {
     }
 }
 
-/// Interim responses told, by status and fields.
+/// Status and fields of the interim responses.
 pub(crate) type Told = RefCell<Vec<(u16, String)>>;
 
 pub(crate) async fn send(
@@ -270,7 +270,7 @@ pub(crate) async fn send_and_tell(
         headers: Headers::new(),
     };
     let sending = upstream.send(call);
-    // It is moved into its place for every request.
+    // It is moved for every request, so it must be small.
     assert!(size_of_val(&sending) <= 1280, "{}", size_of_val(&sending));
     sending.await
 }
@@ -295,7 +295,7 @@ pub(crate) async fn next(source: &mut Box<dyn BodySource>) -> Option<Result<Byte
     })
 }
 
-/// All content, and how it ended.
+/// Reads a body. Returns it with how it ended.
 pub(crate) async fn content(body: Body) -> (Vec<u8>, Result<(), String>) {
     let mut source = match body {
         Body::Empty => return (Vec::new(), Ok(())),
@@ -313,7 +313,7 @@ pub(crate) async fn content(body: Body) -> (Vec<u8>, Result<(), String>) {
     (all, Ok(()))
 }
 
-/// Asks, and takes the content: `STATUS CONTENT`, what broke off behind a `!`.
+/// Sends a request and reads the body: `STATUS BODY`, followed by `!` and the error, if any.
 pub(crate) async fn ask(worker: &Rc<Worker>, upstream: &Arc<Upstream>, ask: Ask) -> String {
     match send(worker, upstream, ask).await {
         Err(failure) => failure.text.into_owned(),

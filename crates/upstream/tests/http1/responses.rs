@@ -1,4 +1,4 @@
-//! What comes back from backends that are right.
+//! Valid responses of backends.
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -78,7 +78,7 @@ fn some_responses_have_a_length_and_no_content() {
     }
 }
 
-/// A response as head and content in one.
+/// The same response in each framing.
 fn framings(content: &[u8]) -> [Vec<u8>; 3] {
     let mut sized = format!(
         "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",

@@ -1,4 +1,4 @@
-//! How long what may last.
+//! Timeouts.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::kit::{
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// The limit that a case is about is short, all others are long.
+/// Settings with a short timeout for the case under test, and long ones otherwise.
 fn with(limit: &str) -> UpstreamSettings {
     let mut settings = settings();
     match limit {
@@ -27,10 +27,10 @@ fn with(limit: &str) -> UpstreamSettings {
     settings
 }
 
-/// How late a limit may be noticed.
+/// How late a timeout may fire.
 const LATE: Duration = Duration::from_millis(200);
 
-/// What comes of a request to a backend that does this and then nothing.
+/// The result of a request to a backend that runs `script` and then does nothing.
 fn outcome(settings: UpstreamSettings, request: Ask, script: fn(&mut Peer)) -> String {
     let (sender, is_done) = mpsc::channel();
     let address = backend(move |_, mut peer| {
@@ -41,7 +41,7 @@ fn outcome(settings: UpstreamSettings, request: Ask, script: fn(&mut Peer)) -> S
     timed(address, settings, request, || is_done.try_recv().ok())
 }
 
-/// What comes of a request whose limit begins to run when the backend has done its part.
+/// The result of a request whose timeout starts when the backend has run its script.
 fn timed(
     address: SocketAddr,
     settings: UpstreamSettings,
@@ -170,7 +170,7 @@ fn the_client_has_its_own_time() {
 
 #[test]
 fn connecting_is_limited() {
-    // A listener whose queue is full does not answer.
+    // A listener with a full accept queue does not answer.
     let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = socket.local_addr().unwrap();
     rustix::net::listen(&socket, 0).unwrap();

@@ -14,7 +14,7 @@ use crate::kit::{
     until, upstream,
 };
 
-/// A limit, and how late it may be noticed.
+/// A timeout, and how late it may fire.
 const SHORT: Duration = Duration::from_millis(400);
 const LATE: Duration = Duration::from_millis(200);
 
@@ -72,7 +72,7 @@ fn bytes_go_both_ways() {
         });
         on_worker(|worker| async move {
             let upstream = upstream(&[address], settings());
-            // What the client sends before the answer waits for it.
+            // Bytes that the client sends before the response are held.
             pipe.push("early");
             let reply = send(&worker, &upstream, request).await.unwrap();
             assert!(reply.is_tunnel);
@@ -82,7 +82,7 @@ fn bytes_go_both_ways() {
             assert_eq!(next(&mut source).await.unwrap().unwrap(), "answer");
             pipe.push("bye");
             pipe.finish(Ok(()));
-            // The client's end is the end of both.
+            // The end of the client's direction ends the tunnel.
             assert_eq!(next(&mut source).await, None);
         });
         assert_eq!(rest.recv_timeout(LONG).unwrap(), b"bye");
@@ -171,7 +171,7 @@ fn what_the_client_sends_arrives_though_it_takes_nothing() {
         let reply = send(&worker, &upstream, request).await.unwrap();
         let mut source = stream(reply.body);
         assert!(next(&mut source).await.unwrap().is_ok());
-        // The client does not come for more.
+        // The client does not pull.
         for _ in 0..PIECES {
             poll_fn(|context| pipe.poll_room(context)).await;
             pipe.push([b'y'; 10_000]);

@@ -1,4 +1,4 @@
-//! Back ends, and calls as a worker makes them.
+//! Backends, and requests as a worker sends them.
 
 use std::future::poll_fn;
 use std::io::{BufRead, BufReader};
@@ -16,10 +16,10 @@ use h2o_upstream::{
     BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, Upstream, UpstreamSettings,
 };
 
-/// Nothing takes that long.
+/// Longer than anything takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The program, built once per run of the tests.
+/// The backend program, built once per run of the tests.
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -82,7 +82,7 @@ impl Drop for Backends {
     }
 }
 
-/// Nothing is said about HTTP/2.
+/// No settings for HTTP/2.
 pub(crate) fn settings() -> UpstreamSettings {
     let tls = TlsClientSettings {
         verify_peer: false,
@@ -154,7 +154,7 @@ pub(crate) fn get(target: &'static str) -> Ask {
     }
 }
 
-/// POST with this content.
+/// A POST with this body.
 pub(crate) fn post(target: &'static str, content: Bytes) -> Ask {
     Ask {
         method: Method::Post,
@@ -172,7 +172,7 @@ pub(crate) async fn send(
     send_and_tell(worker, upstream, ask).await.1
 }
 
-/// Also gives the statuses of the informational responses.
+/// Also returns the statuses of the interim responses.
 pub(crate) async fn send_and_tell(
     worker: &Rc<Worker>,
     upstream: &Arc<Upstream>,

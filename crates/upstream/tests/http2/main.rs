@@ -1,4 +1,4 @@
-//! HTTP/2 with a server of somebody else's making: Go's net/http, over clear text and TLS.
+//! HTTP/2 with an independent server: Go's net/http, over clear text and TLS.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -40,7 +40,7 @@ fn requests_share_a_connection_over_clear_text() {
 #[test]
 fn requests_that_come_at_once_open_as_few_connections_as_they_need() {
     let backends = Backends::start();
-    // How many requests, how many streams, how many connections.
+    // Number of requests, of streams, of connections.
     for (requests, max_streams, want) in [(50, 100, "1"), (50, 10, "5")] {
         for (address, settings) in [
             (backends.clear(), kit::cleartext()),
@@ -54,7 +54,7 @@ fn requests_that_come_at_once_open_as_few_connections_as_they_need() {
                         ..settings.clone()
                     },
                 );
-                // Its own connection is one more.
+                // Plus the connection of this request itself.
                 let other = kit::upstream(
                     &address,
                     UpstreamSettings {
@@ -124,7 +124,7 @@ fn the_server_chooses_where_nothing_is_said() {
             assert_eq!(reply.protocol, Protocol::Http2);
             assert_eq!(text(reply.body).await, "HTTP/2.0 te=trailers");
         }
-        // Upgrades go by HTTP/1.
+        // Upgrades use HTTP/1.
         let ask = Ask {
             needs_http1: true,
             ..get("/hello")
@@ -163,7 +163,7 @@ fn a_ratio_shares_requests_out() {
             }
             assert_eq!(used, want, "{ratio}%");
         }
-        // A server without HTTP/2 is spoken to in HTTP/1, over connections that are kept.
+        // A backend without HTTP/2 gets HTTP/1 with keep-alive.
         let settings = UpstreamSettings {
             http2_ratio: Some(100),
             ..settings()
@@ -192,7 +192,7 @@ fn content_of_several_windows_goes_both_ways() {
             for (at, byte) in content.iter().enumerate() {
                 assert_eq!(usize::from(*byte), at / 1000 % 256, "at {at}");
             }
-            // An upload that streams and comes back, through windows and a pipe that are all smaller.
+            // A streamed upload that is echoed, through windows and a pipe that are all smaller than it.
             let pipe = Rc::new(BodyPipe::default());
             let ask = Ask {
                 body: RequestBody::Stream(Rc::clone(&pipe)),
@@ -214,7 +214,7 @@ fn content_of_several_windows_goes_both_ways() {
             for (at, byte) in content.iter().enumerate() {
                 assert_eq!(usize::from(*byte), at / 2000 % 256, "at {at}");
             }
-            // One that is there as a whole.
+            // A body that is complete from the start.
             let ask = post("/echo", Bytes::from(vec![b'x'; 500_000]));
             let reply = send(&worker, &upstream, ask).await.unwrap();
             assert_eq!(text_len(reply.body).await, 500_000);

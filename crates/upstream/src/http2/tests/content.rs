@@ -1,4 +1,4 @@
-//! Content both ways: windows, back-pressure, ends, trailers.
+//! Bodies in both directions: windows, backpressure, ends, trailers.
 
 use bytes::Bytes;
 use h2o_exchange::{Body, BodyPipe, RequestBody, Trailers};
@@ -24,13 +24,13 @@ fn the_server_sends_one_window_ahead_of_the_client() {
         let mut body = source(reply(call).await.body);
         settle().await;
         assert_eq!(server.engine.sendable(stream), 0);
-        // The client takes a little: not worth a frame.
+        // The client takes a little: too little for a WINDOW_UPDATE.
         let piece = std::future::poll_fn(|task| body.poll_next(task, 100)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 100);
         let piece = std::future::poll_fn(|task| body.poll_next(task, 10_000)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 900);
         settle().await;
-        // What comes next makes the server take in the window's update.
+        // The next request makes the server process the WINDOW_UPDATE.
         let other = ask(&connection, "/");
         server.request().await;
         assert_eq!(server.engine.sendable(stream), 1000);
@@ -221,7 +221,7 @@ fn an_upload_goes_on_behind_a_response_that_came_early() {
         let (stream, _) = server.request().await;
         pipe.push(b"abc");
         assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
-        // A server may answer and go on listening; ours would reset, so it is not released.
+        // A server may respond and still read; our engine would reset the stream, so it is not released.
         server.respond(stream, 200, &[], false);
         server.send(stream, b"early", false);
         server.flush().await;
@@ -237,7 +237,7 @@ fn an_upload_goes_on_behind_a_response_that_came_early() {
     });
 }
 
-/// How the upload ends behind a complete response, and how the body of the response does then.
+/// How the upload ends after a complete response, and how the response body ends then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum UploadEnd {
     Sent,
@@ -245,7 +245,7 @@ enum UploadEnd {
     /// By RST_STREAM(NO_ERROR) (RFC 9113 §8.1).
     NotWanted,
     ConnectionClosed,
-    /// The backend takes no more, until the timeout.
+    /// The backend reads no more, until the timeout.
     Stalled,
 }
 
@@ -267,7 +267,7 @@ fn for_a_client_with_one_request_at_a_time_the_response_ends_with_the_upload() {
                 let (stream, _) = server.request().await;
                 pipe.push(b"abc");
                 assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
-                // The response is complete, and the stream is not released: the server reads on.
+                // The response is complete, and the stream is not released: the server still reads.
                 server.respond(stream, 200, &[], false);
                 (server.engine).send_data(stream, answer, true, &mut server.out);
                 server.flush().await;
@@ -388,7 +388,7 @@ fn an_end_in_a_frame_of_its_own_is_waited_for() {
             (reply.length, piece(&mut body).await.unwrap().unwrap()),
             (Some(3), b"abc"[..].into())
         );
-        // All of the length is there: the engine of the client's side asks for no more.
+        // The whole length has arrived: the client's engine asks for no more.
         drop(body);
         settle().await;
         assert_eq!(connection.request_count(), 1, "no reset");

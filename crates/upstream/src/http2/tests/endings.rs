@@ -1,4 +1,4 @@
-//! Requests and connections that end before their time.
+//! Requests and connections that end early.
 
 use std::rc::Rc;
 
@@ -60,7 +60,7 @@ fn goaway_refuses_what_the_server_has_not_looked_at() {
         let failure = failure(second).await;
         assert_eq!((&*failure.text, failure.refused), ("refused stream", true));
         assert!(!connection.can_request() && !connection.is_reusable());
-        // What it has looked at goes on to its end, and then the connection ends.
+        // A request that the server has accepted completes; then the connection ends.
         bare.send(&ok(1, false)).await;
         bare.send(&data(1, 5, true)).await;
         let reply = reply(first).await;
@@ -86,7 +86,7 @@ fn resets_and_closed_connections_are_io_errors() {
             (&*failed.text, failed.cause),
             ("I/O error", FailureCause::Silent)
         );
-        // Amid content: what came is handed on.
+        // Within the body: the received part is passed on.
         let call = ask(&connection, "/");
         let (stream, _) = server.request().await;
         server.respond(stream, 200, &[], false);
@@ -119,7 +119,7 @@ fn what_is_not_http2_is_a_protocol_violation() {
     run(async {
         let cases: &[&[u8]] = &[
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            // PING instead of SETTINGS.
+            // PING in place of SETTINGS.
             b"\0\0\x08\x06\0\0\0\0\0abcdefgh",
         ];
         for bytes in cases {
@@ -159,7 +159,7 @@ fn misdeeds_on_one_stream_are_that_streams() {
             assert_eq!(reset.stream, 1);
             assert!(connection.can_request(), "others go on");
         }
-        // Content beyond the length.
+        // More body than announced.
         let (connection, socket) = link(settings());
         let call = ask(&connection, "/");
         let mut bare = Bare::new(socket).await;
@@ -175,7 +175,7 @@ fn misdeeds_on_one_stream_are_that_streams() {
 #[test]
 fn content_that_ends_too_soon_is_handed_on_as_far_as_it_came() {
     run(async {
-        // The end comes with the content, or the head has been taken before.
+        // The end arrives together with the body, or after the head was taken.
         for is_late in [false, true] {
             let (connection, socket) = link(settings());
             let call = ask(&connection, "/");
@@ -271,7 +271,7 @@ fn a_server_that_takes_nothing_does_not_make_the_output_grow() {
         worker().spawn(driver);
         let (mut reader, mut writer) = tokio::io::split(theirs);
         let began = Instant::now();
-        // PING after PING; the answers are never read.
+        // An endless sequence of PINGs; the acknowledgements are never read.
         let flood = tokio::task::spawn_local(async move {
             let mut out = Vec::new();
             frame::settings(&mut out, &[]);
@@ -301,7 +301,7 @@ fn a_server_that_takes_nothing_does_not_make_the_output_grow() {
     });
 }
 
-/// Numbers that look random; the same for the same seed.
+/// Pseudo-random numbers, the same for each seed.
 struct Dice(u64);
 
 impl Dice {
@@ -317,7 +317,7 @@ impl Dice {
         (0..len).map(|_| self.roll(256).to_le_bytes()[0]).collect()
     }
 
-    /// A frame that may be right.
+    /// A frame that is valid by chance.
     fn frame(&mut self) -> Vec<u8> {
         let stream = StreamId::new(u32::try_from(self.roll(9)).unwrap());
         let mut out = Vec::new();
@@ -342,7 +342,7 @@ impl Dice {
             12 if self.roll(20) == 0 => {
                 frame::goaway(&mut out, stream, ErrorCode::NO_ERROR, "");
             }
-            // Anything at all.
+            // Arbitrary bytes.
             _ => {
                 let payload = self.bytes(40);
                 let kind = FrameType(self.roll(20).to_le_bytes()[0]);
@@ -393,7 +393,7 @@ fn whatever_a_server_sends_every_call_ends() {
                     call.abort();
                 }
             }
-            // The clients do their part; the server says nothing any more, or closes.
+            // The clients do their part; the server sends nothing more, or closes.
             pipes.iter().for_each(|pipe| pipe.finish(Ok(())));
             let silent = (dice.roll(2) == 0).then_some(bare);
             for call in calls {

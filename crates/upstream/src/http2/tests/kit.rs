@@ -1,4 +1,4 @@
-//! A server made of our own engine, one made of bare frames, and calls.
+//! A server made of our engine, one made of raw frames, and requests.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,19 +22,19 @@ use tokio::time::Instant;
 use crate::http2::{Connection, Http2Settings, driver};
 use crate::{Failure, OnInformational, Reply};
 
-/// Bytes the link holds in each direction.
+/// Bytes that the link buffers per direction.
 const LINK: usize = 1 << 20;
 
 thread_local! {
     static WORKER: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
 }
 
-/// The worker that [`run`] runs.
+/// The worker that [`run`] uses.
 pub(super) fn worker() -> Rc<Worker> {
     WORKER.with_borrow(|worker| worker.clone().expect("a test runs"))
 }
 
-/// Runs a test as a worker does, but by a clock that jumps to the next timer whenever all tasks wait.
+/// Runs a test like a worker, on tokio's paused clock.
 pub(super) fn run(test: impl Future<Output = ()>) {
     Builder::new_current_thread()
         .enable_time()
@@ -73,7 +73,7 @@ pub(super) fn with_window(window: u32) -> Http2Settings {
     }
 }
 
-/// A connection that begins, and the server's end of its link.
+/// A new connection, and the server's end of its link.
 pub(super) fn link(settings: Http2Settings) -> (Rc<Connection>, DuplexStream) {
     let (ours, theirs) = duplex(LINK);
     let (connection, driver) = driver::open(settings, 7, ours, Rc::default(), &worker().timers);
@@ -103,7 +103,7 @@ pub(super) fn post(body: BodyLength) -> RequestHead {
     head
 }
 
-/// Makes a call in a task of its own.
+/// Sends a request in its own task.
 pub(super) fn call(
     connection: &Rc<Connection>,
     head: RequestHead,
@@ -112,7 +112,7 @@ pub(super) fn call(
     call_with(connection, head, body, false, None)
 }
 
-/// What was told of informational responses: status and number of fields.
+/// Interim responses: status and number of fields.
 pub(super) type Told = Rc<RefCell<Vec<(u16, usize)>>>;
 
 pub(super) fn call_with(
@@ -140,7 +140,7 @@ pub(super) fn call_with(
     })
 }
 
-/// As [`call`], for a client whose connection carries one request at a time.
+/// Like [`call`], for a client whose connection carries one request at a time.
 pub(super) fn call_that_ends_with_its_upload(
     connection: &Rc<Connection>,
     head: &RequestHead,
@@ -200,18 +200,18 @@ pub(super) fn pipe() -> (Rc<BodyPipe>, RequestBody) {
     (Rc::clone(&pipe), RequestBody::Stream(pipe))
 }
 
-/// Room in a pipe for more, if there is any now.
+/// Whether a pipe has room now.
 pub(super) fn has_room(pipe: &BodyPipe) -> bool {
     let mut task = Context::from_waker(Waker::noop());
     matches!(pipe.poll_room(&mut task), Poll::Ready(_))
 }
 
-/// Lets everything that can go on go on.
+/// Runs all tasks until they wait.
 pub(super) async fn settle() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
-/// What a server sees.
+/// Events at the server.
 #[derive(Debug)]
 pub(super) enum Seen {
     Request(StreamKey, Box<RequestHead>),
@@ -248,7 +248,7 @@ impl Server {
         self.out.clear();
     }
 
-    /// The next thing the client does.
+    /// The client's next action.
     pub(super) async fn next(&mut self) -> Seen {
         let mut head = RequestHead::default();
         loop {
@@ -311,7 +311,7 @@ impl Server {
         }
     }
 
-    /// A response head; `end` if that is all.
+    /// Sends a response head; `end` if there is no body.
     pub(super) fn respond(
         &mut self,
         stream: StreamKey,
@@ -351,7 +351,7 @@ impl Server {
         }
     }
 
-    /// 200 with this text.
+    /// Sends a 200 with this text.
     pub(super) async fn answer(&mut self, stream: StreamKey, text: &str) {
         self.respond(stream, 200, &[], false);
         self.send(stream, text.as_bytes(), true);
@@ -367,7 +367,7 @@ pub(super) fn fields_of(fields: &[(&str, &str)]) -> Headers {
     headers
 }
 
-/// A frame as a bare server sees it.
+/// A frame received by a bare server.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) kind: FrameType,
@@ -375,14 +375,14 @@ pub(super) struct Frame {
     pub(super) payload: Vec<u8>,
 }
 
-/// A server that knows frames and nothing else.
+/// A server that only knows frames.
 pub(super) struct Bare {
     pub(super) socket: DuplexStream,
     input: Vec<u8>,
 }
 
 impl Bare {
-    /// Takes the preface and the frames up to the first HEADERS, and sends empty SETTINGS.
+    /// Reads the preface and the frames up to the first HEADERS, and sends empty SETTINGS.
     pub(super) async fn new(socket: DuplexStream) -> Self {
         let mut bare = Self {
             socket,
@@ -407,7 +407,7 @@ impl Bare {
         self.socket.write_all(bytes).await.expect("room");
     }
 
-    /// Sends as long as the client takes something.
+    /// Sends as long as the client reads.
     pub(super) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.socket.write_all(bytes).await
     }

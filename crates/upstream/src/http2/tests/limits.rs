@@ -1,4 +1,4 @@
-//! What a server can make us hold.
+//! Limits on the memory that a backend can make us use.
 
 use h2o_http2::frame::{self, FrameType, StreamId, flags};
 

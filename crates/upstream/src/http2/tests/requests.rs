@@ -1,4 +1,4 @@
-//! What arrives at the server, and how requests share connections.
+//! Requests as the server receives them, and how requests share connections.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -192,7 +192,7 @@ fn the_connection_with_the_fewest_streams_is_picked() {
         assert_eq!(connections.load(|_| false), Http2Load::default());
         server_a.answer(stream, "x").await;
         reply(first).await;
-        // A connection that the server leaves is not picked, however little it has to do.
+        // A connection after GOAWAY is not picked, however few requests it has.
         let now = tokio::time::Instant::now().into_std();
         server_a.engine.shut_down(now, &mut server_a.out);
         server_a.flush().await;
@@ -212,7 +212,7 @@ fn a_call_that_is_given_up_is_cancelled() {
         first.abort();
         assert_eq!(server.reset(stream).await, ErrorCode::CANCEL);
         server.engine.release(stream, &mut server.out);
-        // Amid its content.
+        // Within the body.
         let second = ask(&connection, "/");
         let (stream, _) = server.request().await;
         server.respond(stream, 200, &[], false);
@@ -225,7 +225,7 @@ fn a_call_that_is_given_up_is_cancelled() {
         server.engine.release(stream, &mut server.out);
         settle().await;
         assert_eq!(connection.request_count(), 0);
-        // The connection is as good as before.
+        // The connection can still be used.
         let third = ask(&connection, "/");
         let (stream, _) = server.request().await;
         server.answer(stream, "x").await;
@@ -244,7 +244,7 @@ fn extended_connect_waits_for_settings_and_needs_the_servers_consent() {
             head.set_upgrade(token);
             head
         };
-        // Our server role takes it.
+        // Our server role supports it.
         let (connection, mut server) = start(settings());
         let (pipe, body) = pipe();
         let tunnel = call(&connection, connect(), body);
@@ -270,7 +270,7 @@ fn extended_connect_waits_for_settings_and_needs_the_servers_consent() {
         server.send(stream, b"", true);
         server.flush().await;
         assert!(piece(&mut body).await.is_none());
-        // A server that does not say so does not get it.
+        // It is not sent to a server that does not announce it.
         let (connection, socket) = link(settings());
         let refused = call(&connection, connect(), self::pipe().1);
         let mut bare = Bare::new(socket).await;

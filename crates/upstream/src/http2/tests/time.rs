@@ -1,4 +1,4 @@
-//! What takes too long, and what may take its time.
+//! Timeouts, and waits without a timeout.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn the_first_byte_is_waited_for_from_the_end_of_the_request() {
             began.elapsed()
         );
         assert_eq!(server.reset(uploading).await, ErrorCode::CANCEL);
-        // Others on the connection go on.
+        // Other requests on the connection continue.
         assert!(connection.can_request());
     });
 }
@@ -63,7 +63,7 @@ fn a_silent_connection_fails_all_its_streams() {
         let mut body = source(reply(reading).await.body);
         let began = Instant::now();
         sleep(20 * SECOND).await;
-        // Something for one stream keeps the connection.
+        // Data for one stream keeps the connection alive.
         server.send(stream, b"abc", false);
         server.flush().await;
         assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"abc"[..]);
@@ -92,7 +92,7 @@ fn a_slow_client_is_not_the_servers_fault() {
         let piece = std::future::poll_fn(|task| body.poll_next(task, 400)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 400);
         sleep(100 * SECOND).await;
-        // All is taken: now it is the server's turn.
+        // Everything was taken: now the server must send.
         let piece = std::future::poll_fn(|task| body.poll_next(task, 1000)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 600);
         let began = Instant::now();
@@ -112,7 +112,7 @@ fn a_slow_upload_is_not_the_servers_fault() {
         sleep(100 * SECOND).await;
         pipe.push(b"abc");
         assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
-        // One that the server does not take is.
+        // A request body that the server does not read times out.
         pipe.push(vec![0; 60_000]);
         settle().await;
         pipe.push(vec![0; 60_000]);
