@@ -9,8 +9,8 @@ use crate::site::quic_settings::{Controller, QuicSettings};
 /// Smallest UDP payload that every QUIC path must carry (RFC 9000 §14).
 const MIN_UDP_PAYLOAD: u64 = 1200;
 
-/// Attributes that only their defaults are supported of.
-const NOT_OBEYED: [(&str, &str); 6] = [
+/// Attributes of which only the default is supported.
+const DEFAULT_ONLY: [(&str, &str); 6] = [
     ("ecn", "ON"),
     ("jumpstart-default", "0"),
     ("jumpstart-max", "0"),
@@ -214,7 +214,7 @@ pub(crate) fn parse(
     settings.pacing = switch(scope, command, "pacing", get("pacing"))?;
     let name = "respect-app-limited";
     settings.respect_app_limited = switch(scope, command, name, get(name))?;
-    for (name, default) in NOT_OBEYED {
+    for (name, default) in DEFAULT_ONLY {
         if let Some(node) = get(name)
             && !node.scalar()?.eq_ignore_ascii_case(default)
         {
