@@ -500,7 +500,7 @@ impl Shared {
             ),
             _ => report!(
                 error,
-                "log {name} is disabled, failed to write to it: {reason}"
+                "failed to write to the log {name}, its lines are dropped: {reason}"
             ),
         }
     }
@@ -509,7 +509,7 @@ impl Shared {
         if lines > 0 {
             report!(
                 warning,
-                "log lines dropped, because the log is read too slowly: {lines}: {}",
+                "{lines} log lines dropped, because the reader of the log is too slow or gone: {}",
                 self.name()
             );
         }

@@ -185,7 +185,10 @@ impl Service {
         let worker = Rc::clone(&reference.borrow().worker);
         let Some(descriptor) = worker.shared.descriptors.open() else {
             let exchange = &mut *reference.borrow_mut();
-            exchange.note_error(LABEL, "too many open connections");
+            exchange.note_error(
+                LABEL,
+                "no file descriptor is left for a tunnel (RLIMIT_NOFILE)",
+            );
             return crate::unavailable(exchange);
         };
         let opened = match protocol {

@@ -151,7 +151,10 @@ impl Connections {
                 ) => continue,
                 Err(error) => {
                     // Out of descriptors or memory: stop accepting until connections have closed.
-                    h2o_log::report!(warning, "failed to accept a connection, pausing: {error}");
+                    h2o_log::report!(
+                        warning,
+                        "failed to accept a connection, trying again in 0.2 seconds: {error}"
+                    );
                     self.set_full(true);
                     return;
                 }
