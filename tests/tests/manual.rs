@@ -239,7 +239,7 @@ fn no_page_names_a_directive_without_a_link_to_its_entry() {
 }
 
 #[test]
-fn no_page_for_contributors_names_a_file_that_is_not_there() {
+fn no_page_for_contributors_names_a_file_or_an_item_that_is_not_there() {
     let folders = [
         "crates/",
         "tests/",
@@ -253,13 +253,23 @@ fn no_page_for_contributors_names_a_file_that_is_not_there() {
     let mut count = 0;
     for name in ["CONTRIBUTING.md", "ARCHITECTURE.md"] {
         let page = prose(&manual::page(name));
-        for path in page.split('`').skip(1).step_by(2) {
+        let parts: Vec<_> = page.split('`').collect();
+        for (index, path) in parts.iter().enumerate().skip(1).step_by(2) {
             if !folders.iter().any(|folder| path.starts_with(folder)) || path.contains(['*', ' ']) {
                 continue;
             }
             count += 1;
-            if !manual::root().join(path).exists() {
+            let file = manual::root().join(path);
+            if !file.exists() {
                 wrong.push(format!("{name}: {path}"));
+            }
+            // `NAME` in `FILE`
+            if parts[index - 1] == " in " && index >= 2 && file.is_file() {
+                let item = parts[index - 2];
+                let word = item.rsplit([' ', ':']).next().unwrap_or(item);
+                if !std::fs::read_to_string(&file).unwrap().contains(word) {
+                    wrong.push(format!("{name}: `{item}` in {path}"));
+                }
             }
         }
     }
