@@ -495,6 +495,13 @@ impl Model {
         scale(product, gain, 100).max(self.min_pipe())
     }
 
+    fn sees_no_queue(&self, sample: &Sample) -> bool {
+        match (sample.rtt, self.min_rtt) {
+            (Some(rtt), Some(min_rtt)) => rtt <= min_rtt + min_rtt / 4,
+            _ => true,
+        }
+    }
+
     /// What is in flight when there is next to no queue: with the packets that just arrive or leave, so that the path does not run dry.
     fn drained(&self) -> u64 {
         self.inflight(100) + 3 * self.mtu
@@ -789,10 +796,16 @@ impl Model {
     }
 
     fn set_window(&mut self, sample: &Sample) {
-        let gain = if self.phase == Phase::Up {
-            UP_WINDOW_GAIN
-        } else {
-            WINDOW_GAIN
+        let gain = match self.phase {
+            Phase::Up => UP_WINDOW_GAIN,
+            // Samples of a flight that is paced over a third of a round trip are too small. Without a queue there is room.
+            Phase::Startup if self.sees_no_queue(sample) => STARTUP_GAIN,
+            Phase::Startup
+            | Phase::Drain
+            | Phase::Down
+            | Phase::Cruise
+            | Phase::Refill
+            | Phase::ProbeRtt => WINDOW_GAIN,
         };
         let extra = self.extra_acked[0].max(self.extra_acked[1]);
         // Three bursts of the pacer, so that the window does not cut them.

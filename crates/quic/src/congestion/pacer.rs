@@ -11,6 +11,8 @@ const BURST_TIME: Duration = Duration::from_millis(4);
 /// Worth waking up for.
 const QUANTUM_TIME: Duration = Duration::from_millis(1);
 const QUANTUM_PACKETS: u64 = 2;
+/// Worth a system call, whatever the rate.
+const MAX_QUANTUM_PACKETS: u64 = 32;
 
 /// A bucket of bytes that may be sent.
 #[derive(Clone, Debug)]
@@ -67,7 +69,7 @@ impl Pacer {
 }
 
 fn quantum(rate: u64, mtu: u64) -> u64 {
-    (QUANTUM_PACKETS * mtu).max(bytes_in(rate, QUANTUM_TIME))
+    bytes_in(rate, QUANTUM_TIME).clamp(QUANTUM_PACKETS * mtu, MAX_QUANTUM_PACKETS * mtu)
 }
 
 #[cfg(test)]

@@ -243,3 +243,18 @@ fn a_client_that_comes_again_may_begin_where_it_was() {
         "{jumped:?}, {usual:?}"
     );
 }
+
+#[test]
+fn fast_paths_are_filled_too() {
+    let path = Path {
+        rate: 1_250_000_000,
+        delay: Duration::from_micros(50),
+        ..Path::default()
+    };
+    let mut simulation = Simulation::new(3, path, TransportSettings::default());
+    simulation.connect();
+    simulation.fetch(20_000_000);
+    // 16.7 ms would be ten gigabits a second.
+    let time = simulation.fetch(20_000_000);
+    assert!(time < Duration::from_millis(18), "{time:?}");
+}
