@@ -18,11 +18,11 @@ struct Set {
 
 /// Values added at every level.
 #[derive(Clone, Debug, Default)]
-struct Seen(Vec<String>);
+struct Collected(Vec<String>);
 
 /// Routes created by `inner`, in file order.
 #[derive(Clone, Default)]
-struct Made(Vec<RouteMade>);
+struct CreatedRoutes(Vec<RouteMade>);
 
 /// Path, number, words, and the numbers of handlers, loggers and filters.
 type RouteMade = (String, u32, Vec<String>, usize, usize, usize);
@@ -77,7 +77,7 @@ static DIRECTIVES: &[Directive<Scope>] = &[
         "Notes a text for the whole site.",
         |scope, command| {
             let text = command.node.scalar()?.to_owned();
-            scope.shared.edit::<Seen>().0.push(text);
+            scope.shared.edit::<Collected>().0.push(text);
             Ok(())
         },
     ),
@@ -135,7 +135,7 @@ static DIRECTIVES: &[Directive<Scope>] = &[
                         counts.1,
                         counts.2,
                     );
-                    inner.shared.edit::<Made>().0.push(entry);
+                    inner.shared.edit::<CreatedRoutes>().0.push(entry);
                     Ok(())
                 })
             },
@@ -170,7 +170,7 @@ fn an_inner_level_inherits_and_changes_its_own() {
         answer: ON\n  inner:\n    word: deepest\n    answer: ON\n",
     );
     result.expect("it is right");
-    let made = scope.shared.get::<Made>();
+    let made = scope.shared.get::<CreatedRoutes>();
     let words = |words: &[&str]| {
         words
             .iter()
@@ -205,7 +205,7 @@ fn what_is_shared_goes_through_all_levels_in_their_order() {
         run("seen: a\ninner:\n  seen: b\n  inner:\n    seen: c\n  warn: careful\nwarn: later\n");
     result.expect("it is right");
     // Nested levels are executed after the settings of their level.
-    assert_eq!(scope.shared.get::<Seen>().0, ["a", "b", "c"]);
+    assert_eq!(scope.shared.get::<Collected>().0, ["a", "b", "c"]);
     assert_eq!(scope.warnings.len(), 2);
     assert!(scope.warnings[0].contains("later"), "{:?}", scope.warnings);
     assert!(
@@ -220,7 +220,7 @@ fn nothing_that_was_collected_is_lost_with_an_error_inside() {
     let (scope, result) = run("seen: a\ninner:\n  seen: b\n  fail: no use\n");
     let error = result.expect_err("the inner level fails").to_string();
     assert_eq!(error, "[t.conf:4] in command fail, no use (column 9)");
-    assert_eq!(scope.shared.get::<Seen>().0, ["a", "b"]);
+    assert_eq!(scope.shared.get::<Collected>().0, ["a", "b"]);
 }
 
 #[test]
@@ -510,7 +510,15 @@ fn levels_inherit_as_the_rules_say_however_they_are_nested() {
         random_level(&mut random, 0, &top, &mut text, &mut seen, &mut made);
         let (scope, result) = run(&text);
         assert!(result.is_ok(), "seed {seed}: {result:?} of\n{text}");
-        assert_eq!(scope.shared.get::<Seen>().0, seen, "seed {seed}:\n{text}");
-        assert_eq!(scope.shared.get::<Made>().0, made, "seed {seed}:\n{text}");
+        assert_eq!(
+            scope.shared.get::<Collected>().0,
+            seen,
+            "seed {seed}:\n{text}"
+        );
+        assert_eq!(
+            scope.shared.get::<CreatedRoutes>().0,
+            made,
+            "seed {seed}:\n{text}"
+        );
     }
 }

@@ -94,7 +94,7 @@ enum Fault {
 
 /// The end of a tunnel, as its connection sees it.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum TunnelEnd {
     /// The response has ended.
     End(Vec<u8>),
     /// The handler has given the tunnel up.
@@ -136,7 +136,7 @@ async fn connection(
     len: usize,
     fault: Fault,
     seed: u64,
-) -> (Seen, usize) {
+) -> (TunnelEnd, usize) {
     let sent = Cell::new(0);
     let mut forth = Some(Box::pin(forth(Rc::clone(&pipe), len, fault, seed, &sent)));
     let mut back = pin!(back(body, pipe, fault, seed + 1));
@@ -154,7 +154,12 @@ async fn connection(
 }
 
 /// Pulls the response, and watches whether the tunnel is given up, as connections do.
-async fn back(mut body: Box<dyn BodySource>, pipe: Rc<BodyPipe>, fault: Fault, seed: u64) -> Seen {
+async fn back(
+    mut body: Box<dyn BodySource>,
+    pipe: Rc<BodyPipe>,
+    fault: Fault,
+    seed: u64,
+) -> TunnelEnd {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut got = Vec::new();
     loop {
@@ -164,7 +169,7 @@ async fn back(mut body: Box<dyn BodySource>, pipe: Rc<BodyPipe>, fault: Fault, s
             // Bytes still arriving are dropped.
             drop(body);
             pipe.finish(Err("the client is gone".into()));
-            return Seen::Dropped;
+            return TunnelEnd::Dropped;
         }
         let max = random.usize(1..40_000);
         let next = poll_fn(|context| {
@@ -175,10 +180,10 @@ async fn back(mut body: Box<dyn BodySource>, pipe: Rc<BodyPipe>, fault: Fault, s
             body.poll_next(context, max).map(Ok)
         });
         match next.await {
-            Err(reason) => return Seen::GivenUp(reason, got),
+            Err(reason) => return TunnelEnd::GivenUp(reason, got),
             Ok(None) => {
                 assert!(matches!(body.trailers(), Trailers::None));
-                return Seen::End(got);
+                return TunnelEnd::End(got);
             }
             Ok(Some(piece)) => got.extend_from_slice(&piece.expect("it does not fail")),
         }
@@ -230,7 +235,7 @@ async fn echo(pipe: Rc<BodyPipe>, back: Rc<RefCell<Back>>, fault: Fault, seed: u
 }
 
 /// Runs a whole tunnel. Returns what the connection received, and how many bytes were sent and taken.
-fn play(seed: u64, len: usize, fault: Fault) -> (Seen, usize, usize) {
+fn play(seed: u64, len: usize, fault: Fault) -> (TunnelEnd, usize, usize) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -264,7 +269,7 @@ fn a_tunnel_echoes_all_of_it() {
     for seed in 0..60 {
         let len = fastrand::Rng::with_seed(seed).usize(..600_000);
         let (seen, sent, taken) = play(seed, len, Fault::None);
-        assert!(seen == Seen::End(bytes(len)), "seed {seed}");
+        assert!(seen == TunnelEnd::End(bytes(len)), "seed {seed}");
         assert_eq!((sent, taken), (len, len), "seed {seed}");
     }
 }
@@ -275,7 +280,7 @@ fn the_other_side_gets_what_a_client_sent_before_it_was_cut_off() {
         let after = fastrand::Rng::with_seed(seed).usize(..300_000);
         let (seen, sent, taken) = play(seed, 300_001, Fault::ClientGone(after));
         assert!(sent >= after && taken == sent, "seed {seed}");
-        assert!(seen == Seen::End(bytes(sent)), "seed {seed}");
+        assert!(seen == TunnelEnd::End(bytes(sent)), "seed {seed}");
     }
 }
 
@@ -285,7 +290,7 @@ fn a_tunnel_that_is_given_up_ends_with_its_reason_while_bytes_are_under_way() {
     for seed in 0..60 {
         let after = fastrand::Rng::with_seed(seed).usize(..300_000);
         let (seen, sent, taken) = play(seed, 600_000, Fault::GivenUp(after));
-        let Seen::GivenUp(reason, got) = seen else {
+        let TunnelEnd::GivenUp(reason, got) = seen else {
             panic!("seed {seed}: {after} bytes and no end");
         };
         assert_eq!(reason, "the other side is too slow");
@@ -301,7 +306,7 @@ fn a_client_that_goes_away_while_it_is_sent_to_holds_up_nobody() {
     for seed in 0..60 {
         let after = fastrand::Rng::with_seed(seed).usize(..200_000);
         let (seen, sent, taken) = play(seed, 600_000, Fault::ResponseDropped(after));
-        assert_eq!(seen, Seen::Dropped, "seed {seed}");
+        assert_eq!(seen, TunnelEnd::Dropped, "seed {seed}");
         assert!(after <= taken && taken <= sent, "seed {seed}");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Io {
     /// Bytes not yet added to the worker's counters.
     traffic: Traffic,
     /// A response was truncated: send no close_notify, so that the client notices.
-    pub(crate) is_cut_off: bool,
+    pub(crate) is_truncated: bool,
     stage: TlsStage,
     can_read: bool,
     can_write: bool,
@@ -94,7 +94,7 @@ impl Io {
                 received: 0,
                 sent: 0,
             },
-            is_cut_off: false,
+            is_truncated: false,
             stage: TlsStage::Handshake,
             can_read: true,
             can_write: true,
@@ -276,7 +276,7 @@ impl Io {
         let Some((keys, records)) = tls.kernel_keys() else {
             return;
         };
-        // If the kernel refuses, this process goes on encrypting.
+        // If the kernel refuses, this process keeps encrypting.
         let handed_over = keys.hand_over(&*self.socket);
         self.kernel_records_left = Some(records).filter(|_| handed_over.is_ok());
         tls.on_handed_over(self.kernel_records_left.is_some());
@@ -299,7 +299,7 @@ impl Io {
                 }
                 KernelAction::Keys(keys) => keys.set(&*self.socket).inspect_err(|_| {
                     // The peer now expects other keys: no record can follow, not even close_notify.
-                    self.is_cut_off = true;
+                    self.is_truncated = true;
                 })?,
             }
         }
@@ -517,7 +517,7 @@ impl Io {
 
     /// Sends close_notify, over TLS.
     pub(crate) fn close_notify(&mut self) {
-        if self.is_cut_off {
+        if self.is_truncated {
             return;
         }
         if let Some(tls) = self.tls.as_deref_mut() {

@@ -1,7 +1,7 @@
 //! Slow clients: one rule for every protocol version and for both directions.
 //!
 //! A transfer that waits for its client alone must reach a least rate. Only bytes of this transfer count as progress; a
-//! PING, or a window update for another stream, does not. Drivers check waiting transfers at [`ClientRate::next_look`].
+//! PING, or a window update for another stream, does not. Drivers check waiting transfers at [`ClientRate::next_check`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ impl ClientRate {
     }
 
     /// When to check transfers again.
-    pub(crate) fn next_look(&self, now: Instant) -> Instant {
+    pub(crate) fn next_check(&self, now: Instant) -> Instant {
         let tick = (self.grace / 4).clamp(Duration::from_secs(1), TICK);
         now + tick
     }
@@ -69,7 +69,7 @@ pub(crate) struct Pace {
 
 /// State of a transfer at a check.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct TransferState {
     pub(crate) now: Instant,
     /// Bytes transferred so far.
     pub(crate) bytes: u64,
@@ -90,7 +90,7 @@ impl Pace {
 
     /// Checks the transfer. Returns false if the client is too slow.
     #[must_use]
-    pub(crate) fn keeps_up(&mut self, look: Look, rate: &ClientRate) -> bool {
+    pub(crate) fn keeps_up(&mut self, look: TransferState, rate: &ClientRate) -> bool {
         let passed = look.now.saturating_duration_since(self.seen);
         self.seen = look.now;
         let has_moved = look.bytes != self.bytes;
@@ -153,7 +153,7 @@ mod tests {
         let mut pace = Pace::new(start);
         (1..10_000).find(|&second| {
             let (bytes, waits_for_client) = transfer(second);
-            let look = Look {
+            let look = TransferState {
                 now: start + Duration::from_secs(second),
                 bytes,
                 waits_for_client,

@@ -15,7 +15,7 @@ use h2o_http1::{Next, ServerConnection};
 use crate::context::{Context, per_turn};
 use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
-use crate::pace::{ClientRate, Look};
+use crate::pace::{ClientRate, TransferState};
 use crate::request::serve;
 use crate::request::{PullResult, Requests, SlotId, Stage};
 use crate::setup::Setup;
@@ -265,7 +265,7 @@ impl Http1 {
         let is_timed = !self.streams.engine.is_tunnel();
         match self.requests.client_rate(SlotId::ONLY) {
             Some(rate) if is_timed => {
-                self.look_at.get_or_insert_with(|| rate.next_look(now));
+                self.look_at.get_or_insert_with(|| rate.next_check(now));
             }
             Some(_) | None => self.look_at = None,
         }
@@ -280,10 +280,10 @@ impl Http1 {
         if self.look_at.is_none_or(|at| at > now) {
             return true;
         }
-        self.look_at = Some(ClientRate::next_look(&rate, now));
+        self.look_at = Some(ClientRate::next_check(&rate, now));
         let (reads, writes) = self.streams.engine.waits_for_client();
         let unacknowledged = turn.connection.io.socket.unacknowledged() as u64;
-        let look = |bytes, waits_for_client| Look {
+        let look = |bytes, waits_for_client| TransferState {
             now,
             bytes,
             waits_for_client,

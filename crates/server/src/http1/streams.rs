@@ -360,12 +360,12 @@ impl Streams for Http1Streams {
                 self.is_over = true;
             }
             CloseReason::TunnelBroken if self.engine.is_tunnel() => {
-                turn.connection.io.is_cut_off = true;
+                turn.connection.io.is_truncated = true;
                 self.is_over = true;
             }
             CloseReason::TunnelBroken | CloseReason::BodyLost | CloseReason::BodyBroken => {
                 self.engine.abort(&mut turn.out);
-                turn.connection.io.is_cut_off = true;
+                turn.connection.io.is_truncated = true;
                 self.is_closing = true;
             }
         }

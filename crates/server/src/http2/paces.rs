@@ -6,7 +6,7 @@ use h2o_http2::{ServerConnection, StreamState};
 
 use super::slot;
 use crate::flow::{Flow, Turn};
-use crate::pace::{ClientRate, Look, Pace};
+use crate::pace::{ClientRate, Pace, TransferState};
 use crate::request::{CloseReason, Requests};
 
 /// Progress of the connection as a whole.
@@ -46,7 +46,7 @@ impl Paces {
         if !engine.has_streams() && !turn.connection.io.has_output() {
             self.look_at = None;
         } else if self.look_at.is_none() {
-            self.look_at = Some(ClientRate::default().next_look(turn.now));
+            self.look_at = Some(ClientRate::default().next_check(turn.now));
         }
     }
 
@@ -61,7 +61,7 @@ impl Paces {
         if self.look_at.is_none_or(|at| at > now) {
             return Flow::Wait;
         }
-        let look = |bytes, waits_for_client| Look {
+        let look = |bytes, waits_for_client| TransferState {
             now,
             bytes,
             waits_for_client,
@@ -93,7 +93,7 @@ impl Paces {
             }
         }
         let rate = most_lenient.unwrap_or_default();
-        self.look_at = Some(rate.next_look(now));
+        self.look_at = Some(rate.next_check(now));
         let looked = look(requests.sent(), !is_blocked && !waits_for_window.is_empty());
         if !self.window.keeps_up(looked, &rate) {
             slow.append(&mut waits_for_window);

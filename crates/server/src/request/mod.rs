@@ -33,7 +33,7 @@ use h2o_exchange::{ExchangeRef, Response};
 
 use crate::context::Context;
 use crate::flow::Turn;
-use crate::pace::{ClientRate, Look, Pace};
+use crate::pace::{ClientRate, Pace, TransferState};
 pub(crate) use admission::Pending;
 pub(crate) use body::BodyRoom;
 pub(crate) use content::{Content, PullResult, Source};
@@ -333,8 +333,8 @@ impl Requests {
     pub(crate) fn keeps_up(
         &mut self,
         id: SlotId,
-        received: Look,
-        taken: Look,
+        received: TransferState,
+        taken: TransferState,
         rate: &ClientRate,
     ) -> bool {
         let Some(slot) = self.slots.get_mut(id) else {

@@ -186,7 +186,7 @@ impl Connection {
         flow
     }
 
-    /// Reads the PROXY header, or goes on with the TLS handshake.
+    /// Reads the PROXY header, or continues the TLS handshake.
     fn open(&mut self, context: &Context, now: Instant) -> Flow {
         let Phase::Opening {
             expects_proxy_header,

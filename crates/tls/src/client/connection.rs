@@ -15,12 +15,12 @@ use crate::record::traffic::{PlainSink, Traffic};
 
 /// The client role of a connection. Data may be sent once [`ClientConnection::receive`] has completed the handshake.
 pub struct ClientConnection {
-    state: State,
+    state: HandshakeState,
     info: TlsInfo,
     alpn: Option<Box<[u8]>>,
 }
 
-enum State {
+enum HandshakeState {
     /// Boxed: only needed during the handshake.
     Handshake(Box<Handshake<UnbufferedClientConnection>>),
     Established(Box<Traffic>),
@@ -42,7 +42,7 @@ impl ClientConnection {
         let mut handshake = Box::new(Handshake::new(rustls, Vec::new()));
         handshake.receive(&[], &mut Vec::new(), out, |_, _| false)?;
         Ok(Self {
-            state: State::Handshake(handshake),
+            state: HandshakeState::Handshake(handshake),
             info: TlsInfo::default(),
             alpn: None,
         })
@@ -59,18 +59,20 @@ impl ClientConnection {
         plain: &mut impl PlainSink,
         out: &mut OutputBuffer,
     ) -> Result<Progress, TlsError> {
-        match std::mem::replace(&mut self.state, State::Ended) {
-            State::Established(mut traffic) => {
+        match std::mem::replace(&mut self.state, HandshakeState::Ended) {
+            HandshakeState::Established(mut traffic) => {
                 traffic.receive(input, plain, out)?;
                 let closed_by_peer = traffic.is_closed_by_peer();
-                self.state = State::Established(traffic);
+                self.state = HandshakeState::Established(traffic);
                 Ok(Progress {
                     closed_by_peer,
                     ..Progress::default()
                 })
             }
-            State::Handshake(handshake) => self.continue_handshake(handshake, input, plain, out),
-            State::Ended => Err(TlsError::Closed),
+            HandshakeState::Handshake(handshake) => {
+                self.continue_handshake(handshake, input, plain, out)
+            }
+            HandshakeState::Ended => Err(TlsError::Closed),
         }
     }
 
@@ -84,7 +86,7 @@ impl ClientConnection {
         // rustls sees no application data records.
         match handshake.receive(input, &mut Vec::new(), out, |_, _| false)? {
             HandshakeStep::NeedMore => {
-                self.state = State::Handshake(handshake);
+                self.state = HandshakeState::Handshake(handshake);
                 Ok(Progress {
                     handshaking: true,
                     ..Progress::default()
@@ -100,7 +102,7 @@ impl ClientConnection {
                 let (mut traffic, mut rest) = handshake.finish(RecordSize::full(), false)?;
                 traffic.receive(&mut rest, plain, out)?;
                 let closed_by_peer = traffic.is_closed_by_peer();
-                self.state = State::Established(Box::new(traffic));
+                self.state = HandshakeState::Established(Box::new(traffic));
                 Ok(Progress {
                     handshake_done_now: true,
                     closed_by_peer,
@@ -117,15 +119,15 @@ impl ClientConnection {
     /// [`TlsError::KeysExhausted`].
     pub fn encrypt(&mut self, plain: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
         match &mut self.state {
-            State::Established(traffic) => traffic.encrypt(plain, out),
-            State::Handshake(_) => Err(TlsError::NotReady),
-            State::Ended => Err(TlsError::Closed),
+            HandshakeState::Established(traffic) => traffic.encrypt(plain, out),
+            HandshakeState::Handshake(_) => Err(TlsError::NotReady),
+            HandshakeState::Ended => Err(TlsError::Closed),
         }
     }
 
     /// Appends close_notify to `out`, once, if the handshake is complete.
     pub fn close_notify(&mut self, out: &mut OutputBuffer) {
-        if let State::Established(traffic) = &mut self.state {
+        if let HandshakeState::Established(traffic) = &mut self.state {
             traffic.close_notify(out);
         }
     }

@@ -125,12 +125,12 @@ fn careless(session_cache: Option<(Duration, usize)>) -> Arc<TlsClient> {
 
 /// Presents its chain to every client, and records the server name.
 #[derive(Debug)]
-struct Shown {
+struct PresentingResolver {
     key: Arc<CertifiedKey>,
     server_name: Mutex<Option<String>>,
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for PresentingResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         *self.server_name.lock().unwrap() = hello.server_name().map(str::to_owned);
         Some(Arc::clone(&self.key))
@@ -139,7 +139,7 @@ impl ResolvesServerCert for Shown {
 
 struct Server {
     config: Arc<ServerConfig>,
-    shown: Arc<Shown>,
+    shown: Arc<PresentingResolver>,
 }
 
 impl Server {
@@ -155,7 +155,7 @@ impl Server {
     ) -> Self {
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let key = aws_lc_rs::sign::any_supported_type(&key).unwrap();
-        let shown = Arc::new(Shown {
+        let shown = Arc::new(PresentingResolver {
             key: Arc::new(CertifiedKey::new(chain, key)),
             server_name: Mutex::default(),
         });

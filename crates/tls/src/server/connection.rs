@@ -15,11 +15,11 @@ use crate::server::handshake::{ServerHandshake, TLS13_OVERHEAD};
 
 /// The server role of a connection.
 pub struct TlsConnection {
-    state: State,
+    state: HandshakeState,
     info: TlsInfo,
 }
 
-enum State {
+enum HandshakeState {
     /// Waiting for the complete ClientHello, by which the configuration is chosen.
     ClientHello {
         acceptor: Arc<TlsAcceptor>,
@@ -36,7 +36,7 @@ enum State {
 impl TlsConnection {
     pub(crate) fn new(acceptor: Arc<TlsAcceptor>) -> Self {
         Self {
-            state: State::ClientHello {
+            state: HandshakeState::ClientHello {
                 acceptor,
                 received: Vec::new(),
                 reader: ClientHelloReader::default(),
@@ -56,7 +56,7 @@ impl TlsConnection {
         plain: &mut Vec<u8>,
         out: &mut OutputBuffer,
     ) -> Result<Progress, TlsError> {
-        if let State::Established(traffic) = &mut self.state {
+        if let HandshakeState::Established(traffic) = &mut self.state {
             let received = traffic.receive(input, plain, out);
             let closed_by_peer = traffic.is_closed_by_peer();
             return match received {
@@ -65,7 +65,7 @@ impl TlsConnection {
                     ..Progress::default()
                 }),
                 Err(error) => {
-                    self.state = State::Ended;
+                    self.state = HandshakeState::Ended;
                     Err(error)
                 }
             };
@@ -73,7 +73,7 @@ impl TlsConnection {
         match self.advance(input, plain, out) {
             Ok(progress) => Ok(progress),
             Err(error) => {
-                self.state = State::Ended;
+                self.state = HandshakeState::Ended;
                 Err(error)
             }
         }
@@ -87,8 +87,8 @@ impl TlsConnection {
         out: &mut OutputBuffer,
     ) -> Result<Progress, TlsError> {
         let plain_start = plain.len();
-        let (handshake, step) = match std::mem::replace(&mut self.state, State::Ended) {
-            State::ClientHello {
+        let (handshake, step) = match std::mem::replace(&mut self.state, HandshakeState::Ended) {
+            HandshakeState::ClientHello {
                 acceptor,
                 mut received,
                 mut reader,
@@ -96,7 +96,7 @@ impl TlsConnection {
                 received.extend_from_slice(input);
                 let choice = match reader.read(&received) {
                     HelloStatus::NeedMore if received.len() <= MAX_KEPT_LEN => {
-                        self.state = State::ClientHello {
+                        self.state = HandshakeState::ClientHello {
                             acceptor,
                             received,
                             reader,
@@ -122,11 +122,11 @@ impl TlsConnection {
                 let step = handshake.receive(&[], plain, out)?;
                 (handshake, step)
             }
-            State::Handshake(mut handshake) => {
+            HandshakeState::Handshake(mut handshake) => {
                 let step = handshake.receive(input, plain, out)?;
                 (handshake, step)
             }
-            State::Established(_) | State::Ended => return Err(TlsError::Closed),
+            HandshakeState::Established(_) | HandshakeState::Ended => return Err(TlsError::Closed),
         };
         match step {
             HandshakeStep::NeedMore => {
@@ -134,7 +134,7 @@ impl TlsConnection {
                 if early && self.info.protocol.is_empty() {
                     self.info = handshake.info().unwrap_or_default();
                 }
-                self.state = State::Handshake(handshake);
+                self.state = HandshakeState::Handshake(handshake);
                 Ok(Progress {
                     handshaking: true,
                     early,
@@ -150,7 +150,7 @@ impl TlsConnection {
                 self.info = info;
                 traffic.receive(&mut rest, plain, out)?;
                 let closed_by_peer = traffic.is_closed_by_peer();
-                self.state = State::Established(Box::new(traffic));
+                self.state = HandshakeState::Established(Box::new(traffic));
                 Ok(Progress {
                     handshake_done_now: true,
                     closed_by_peer,
@@ -167,10 +167,10 @@ impl TlsConnection {
     /// [`Self::close_notify`], [`TlsError::KeysExhausted`].
     pub fn encrypt(&mut self, plain: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
         match &mut self.state {
-            State::Established(traffic) => traffic.encrypt(plain, out),
-            State::Handshake(handshake) => handshake.encrypt(plain, out),
-            State::ClientHello { .. } => Err(TlsError::NotReady),
-            State::Ended => Err(TlsError::Closed),
+            HandshakeState::Established(traffic) => traffic.encrypt(plain, out),
+            HandshakeState::Handshake(handshake) => handshake.encrypt(plain, out),
+            HandshakeState::ClientHello { .. } => Err(TlsError::NotReady),
+            HandshakeState::Ended => Err(TlsError::Closed),
         }
     }
 
@@ -184,19 +184,19 @@ impl TlsConnection {
         out: &mut OutputBuffer,
     ) -> Result<(), TlsError> {
         match &mut self.state {
-            State::Established(traffic) => traffic.encrypt_gather(parts, out),
-            State::ClientHello { .. } | State::Handshake(_) | State::Ended => {
-                parts.iter().try_for_each(|part| self.encrypt(part, out))
-            }
+            HandshakeState::Established(traffic) => traffic.encrypt_gather(parts, out),
+            HandshakeState::ClientHello { .. }
+            | HandshakeState::Handshake(_)
+            | HandshakeState::Ended => parts.iter().try_for_each(|part| self.encrypt(part, out)),
         }
     }
 
     /// Appends close_notify to `out`. Without effect while the client cannot decrypt it yet.
     pub fn close_notify(&mut self, out: &mut OutputBuffer) {
         match &mut self.state {
-            State::Established(traffic) => traffic.close_notify(out),
-            State::Handshake(handshake) => handshake.close_notify(out),
-            State::ClientHello { .. } | State::Ended => {}
+            HandshakeState::Established(traffic) => traffic.close_notify(out),
+            HandshakeState::Handshake(handshake) => handshake.close_notify(out),
+            HandshakeState::ClientHello { .. } | HandshakeState::Ended => {}
         }
     }
 
@@ -204,15 +204,17 @@ impl TlsConnection {
     /// during a handshake, and if kTLS is not wanted.
     pub fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
         match &self.state {
-            State::Established(traffic) => traffic.kernel_keys(),
-            State::ClientHello { .. } | State::Handshake(_) | State::Ended => None,
+            HandshakeState::Established(traffic) => traffic.kernel_keys(),
+            HandshakeState::ClientHello { .. }
+            | HandshakeState::Handshake(_)
+            | HandshakeState::Ended => None,
         }
     }
 
     /// Records whether the kernel accepted the keys. If it did, [`Self::encrypt`] cannot be used any more, and records
     /// other than application data are in [`Self::take_kernel_actions`]. If not, it is not asked again.
     pub fn on_handed_over(&mut self, is_in_kernel: bool) {
-        if let State::Established(traffic) = &mut self.state {
+        if let HandshakeState::Established(traffic) = &mut self.state {
             traffic.on_handed_over(is_in_kernel);
         }
     }
@@ -220,24 +222,30 @@ impl TlsConnection {
     /// Takes the actions for the kernel.
     pub fn take_kernel_actions(&mut self) -> Vec<KernelAction> {
         match &mut self.state {
-            State::Established(traffic) => traffic.take_kernel_actions(),
-            State::ClientHello { .. } | State::Handshake(_) | State::Ended => Vec::new(),
+            HandshakeState::Established(traffic) => traffic.take_kernel_actions(),
+            HandshakeState::ClientHello { .. }
+            | HandshakeState::Handshake(_)
+            | HandshakeState::Ended => Vec::new(),
         }
     }
 
     /// Bytes that a record adds to its plaintext.
     pub fn record_overhead(&self) -> usize {
         match &self.state {
-            State::Established(traffic) => traffic.overhead(),
-            State::ClientHello { .. } | State::Handshake(_) | State::Ended => TLS13_OVERHEAD,
+            HandshakeState::Established(traffic) => traffic.overhead(),
+            HandshakeState::ClientHello { .. }
+            | HandshakeState::Handshake(_)
+            | HandshakeState::Ended => TLS13_OVERHEAD,
         }
     }
 
     /// Sets the plaintext bytes per record. Without effect during the handshake, when little is sent.
     pub fn choose_record_size(&mut self, plain_len: usize) {
         match &mut self.state {
-            State::Established(traffic) => traffic.choose_record_size(plain_len),
-            State::ClientHello { .. } | State::Handshake(_) | State::Ended => {}
+            HandshakeState::Established(traffic) => traffic.choose_record_size(plain_len),
+            HandshakeState::ClientHello { .. }
+            | HandshakeState::Handshake(_)
+            | HandshakeState::Ended => {}
         }
     }
 
@@ -245,21 +253,21 @@ impl TlsConnection {
     #[inline]
     pub fn retained(&self) -> usize {
         match &self.state {
-            State::Established(traffic) => traffic.retained(),
-            State::ClientHello {
+            HandshakeState::Established(traffic) => traffic.retained(),
+            HandshakeState::ClientHello {
                 received, reader, ..
             } => received.capacity() + reader.retained(),
-            State::Handshake(handshake) => handshake.retained(),
-            State::Ended => 0,
+            HandshakeState::Handshake(handshake) => handshake.retained(),
+            HandshakeState::Ended => 0,
         }
     }
 
     /// Whether the client has begun a handshake that is not complete.
     pub fn is_handshaking(&self) -> bool {
         match &self.state {
-            State::ClientHello { received, .. } => !received.is_empty(),
-            State::Handshake(_) => true,
-            State::Established(_) | State::Ended => false,
+            HandshakeState::ClientHello { received, .. } => !received.is_empty(),
+            HandshakeState::Handshake(_) => true,
+            HandshakeState::Established(_) | HandshakeState::Ended => false,
         }
     }
 
@@ -272,7 +280,7 @@ impl TlsConnection {
 #[cfg(test)]
 impl TlsConnection {
     pub(crate) fn set_seal_limit(&mut self, records: u64) {
-        if let State::Established(traffic) = &mut self.state {
+        if let HandshakeState::Established(traffic) = &mut self.state {
             traffic.set_seal_limit(records);
         }
     }

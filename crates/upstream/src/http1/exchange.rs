@@ -130,7 +130,7 @@ impl UpstreamExchange {
         let connection = &mut *self.connection;
         let (stream, engine) = (&mut connection.stream, &mut connection.engine);
         let went = (self.upload).poll(context, stream, engine, &self.pool.scratch);
-        connection.is_cut_off |= self.upload.broken.is_some();
+        connection.is_truncated |= self.upload.broken.is_some();
         if std::mem::take(&mut self.upload.has_moved) {
             // Progress: restart the timeout.
             self.awaits = None;

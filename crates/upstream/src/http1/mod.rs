@@ -44,14 +44,14 @@ pub(crate) struct Connection {
     in_use: Option<InUse>,
     timer: Timer,
     /// Whether a request was truncated.
-    is_cut_off: bool,
+    is_truncated: bool,
     _counted: ConnectionCount,
 }
 
 /// Sends close_notify, unless a request was truncated: the backend must notice that.
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.engine.is_request_done() && !self.is_cut_off {
+        if self.engine.is_request_done() && !self.is_truncated {
             self.stream.send_close_notify();
         }
     }
@@ -142,7 +142,7 @@ impl Connections {
             backend,
             in_use,
             timer: Timer::new(&worker.timers),
-            is_cut_off: false,
+            is_truncated: false,
             _counted: ConnectionCount(Rc::clone(count)),
         })
     }

@@ -13,7 +13,7 @@ use super::*;
 
 /// What the backend has sent and will send. Byte `n` of the body is the second byte of `n`.
 #[derive(Default)]
-struct Sent {
+struct SentBytes {
     /// Bytes available now.
     ready: usize,
     taken: usize,
@@ -27,7 +27,7 @@ struct Sent {
     waker: Option<Waker>,
 }
 
-type Backend = Rc<RefCell<Sent>>;
+type Backend = Rc<RefCell<SentBytes>>;
 
 /// A response of the backend.
 struct FromBackend(Backend);
@@ -101,14 +101,14 @@ struct Response {
 }
 
 impl Response {
-    fn new(sent: Sent, files: TempFiles, max_file: u64) -> Self {
+    fn new(sent: SentBytes, files: TempFiles, max_file: u64) -> Self {
         let files = Arc::new(files);
         let shared = Shared {
             temp_files: Arc::clone(&files),
             ..Shared::default()
         };
         let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
-        let backend = Rc::new(RefCell::new(Sent {
+        let backend = Rc::new(RefCell::new(SentBytes {
             is_held: true,
             ..sent
         }));
@@ -205,12 +205,12 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 /// A response of this length that was sent completely.
-fn sent(length: usize) -> Sent {
-    Sent {
+fn sent(length: usize) -> SentBytes {
+    SentBytes {
         ready: length,
         length: Some(length),
         end: Some(Ok(())),
-        ..Sent::default()
+        ..SentBytes::default()
     }
 }
 
@@ -291,7 +291,7 @@ fn a_client_that_takes_a_little_now_and_then_is_slow() {
 #[test]
 fn what_comes_slowly_is_handed_on_at_once() {
     run(async {
-        let mut response = Response::new(Sent::default(), TempFiles::default(), MANY);
+        let mut response = Response::new(SentBytes::default(), TempFiles::default(), MANY);
         for _ in 0..3 {
             assert_eq!(response.take(1).await, 0);
             response.send(20);
@@ -313,7 +313,7 @@ fn what_comes_slowly_is_handed_on_at_once() {
 fn content_that_breaks_off_is_broken_off_behind_what_was_kept() {
     for length in [1_000, 1_000_000] {
         run(async {
-            let mut response = Response::new(Sent::default(), TempFiles::default(), MANY);
+            let mut response = Response::new(SentBytes::default(), TempFiles::default(), MANY);
             response.send(length);
             response.end(Err("I/O error"));
             response.block(LONG).await;
@@ -382,7 +382,7 @@ fn at_the_ceiling_the_backend_waits_and_goes_on_later() {
 #[test]
 fn a_client_that_goes_away_takes_the_file_and_the_backends_connection_along() {
     run(async {
-        let mut response = Response::new(Sent::default(), TempFiles::default(), MANY);
+        let mut response = Response::new(SentBytes::default(), TempFiles::default(), MANY);
         response.send(2_000_000);
         response.block(LONG).await;
         assert!(response.is_held() && response.files.used() > 1_000_000);

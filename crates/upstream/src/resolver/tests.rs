@@ -56,11 +56,11 @@ fn resolver(
     Resolver::new(Arc::new(look_up), &THREADS)
 }
 
-type Asked = Arc<Mutex<Vec<Query>>>;
+type LookUps = Arc<Mutex<Vec<Query>>>;
 
 /// A resolver that always answers with `result`, and records the look-ups.
-fn counting(result: Result<Vec<SocketAddr>, ResolveError>) -> (Resolver, Asked) {
-    let asked = Asked::default();
+fn counting(result: Result<Vec<SocketAddr>, ResolveError>) -> (Resolver, LookUps) {
+    let asked = LookUps::default();
     let asked_by = Arc::clone(&asked);
     let resolver = resolver(move |query| {
         asked_by.lock().unwrap().push(query.clone());

@@ -10,8 +10,8 @@ use h2o_http::Method;
 use h2o_upstream::{Balancing, FailureCause, UpstreamSettings};
 
 use crate::kit::{
-    Ask, GET, OK, answering, ask, backend, balanced, next, on_standing_clock, on_worker, pass,
-    post, send, settings, settle, until, upstream,
+    GET, OK, TestRequest, answering, ask, backend, balanced, next, on_standing_clock, on_worker,
+    pass, post, send, settings, settle, until, upstream,
 };
 
 /// The numbers of the connections that consecutive requests used.
@@ -75,7 +75,7 @@ fn who_takes_all_of_an_announced_length_and_does_not_ask_for_the_end_leaves_the_
         let upstream = upstream(&[address], settings());
         for _ in 0..2 {
             let trace = Rc::new(Trace::default());
-            let request = Ask {
+            let request = TestRequest {
                 trace: Some(Rc::clone(&trace)),
                 ..GET
             };
@@ -163,7 +163,7 @@ fn connections_closed_or_spoilt_while_idle_are_not_used() {
             go.send(()).unwrap();
             until(|| is_spoilt.try_recv().ok()).await;
             settle().await;
-            let request = Ask {
+            let request = TestRequest {
                 method: Method::Post,
                 ..GET
             };
@@ -194,12 +194,12 @@ fn closing_at_the_second() -> (std::net::SocketAddr, mpsc::Receiver<usize>) {
 
 #[test]
 fn a_connection_closed_at_the_same_moment_is_made_up_for_once() {
-    let put = || Ask {
+    let put = || TestRequest {
         method: Method::Put,
         ..post("content")
     };
     // Request, result, connections of all requests.
-    let cases: [(Ask, &str, &[usize]); 3] = [
+    let cases: [(TestRequest, &str, &[usize]); 3] = [
         (GET, "200 ok", &[0, 0, 1]),
         (put(), "200 ok", &[0, 0, 1]),
         (post("content"), "I/O error", &[0, 0]),

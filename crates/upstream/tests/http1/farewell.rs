@@ -13,8 +13,8 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::kit::{
-    Ask, GET, LONG, OK, ask, balanced, on_standing_clock, on_worker, pass, send, settings, settle,
-    until,
+    GET, LONG, OK, TestRequest, ask, balanced, on_standing_clock, on_worker, pass, send, settings,
+    settle, until,
 };
 
 type Peer = StreamOwned<ServerConnection, std::net::TcpStream>;
@@ -95,7 +95,7 @@ fn a_request_that_is_cut_off_does_not_end_as_if_it_were_whole() {
     on_worker(|worker| async move {
         let upstream = balanced(&[(&url, 1)], Balancing::RoundRobin, settings());
         let pipe = Rc::new(BodyPipe::default());
-        let request = Ask {
+        let request = TestRequest {
             method: Method::Post,
             length: BodyLength::Unknown,
             body: RequestBody::Stream(Rc::clone(&pipe)),

@@ -180,7 +180,7 @@ pub(crate) fn on_standing_clock<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -
 }
 
 /// A request to be sent.
-pub(crate) struct Ask {
+pub(crate) struct TestRequest {
     pub(crate) method: Method,
     pub(crate) fields: &'static [(&'static str, &'static str)],
     pub(crate) length: BodyLength,
@@ -191,7 +191,7 @@ pub(crate) struct Ask {
     pub(crate) trace: Option<Rc<Trace>>,
 }
 
-pub(crate) const GET: Ask = Ask {
+pub(crate) const GET: TestRequest = TestRequest {
     method: Method::Get,
     fields: &[],
     length: BodyLength::None,
@@ -203,9 +203,9 @@ pub(crate) const GET: Ask = Ask {
 };
 
 /// A POST with this body.
-pub(crate) fn post(content: impl Into<Bytes>) -> Ask {
+pub(crate) fn post(content: impl Into<Bytes>) -> TestRequest {
     let content = content.into();
-    Ask {
+    TestRequest {
         method: Method::Post,
         length: BodyLength::Known(content.len() as u64),
         body: RequestBody::Bytes(content),
@@ -214,21 +214,21 @@ pub(crate) fn post(content: impl Into<Bytes>) -> Ask {
 }
 
 /// Status and fields of the interim responses.
-pub(crate) type Told = RefCell<Vec<(u16, String)>>;
+pub(crate) type InterimResponses = RefCell<Vec<(u16, String)>>;
 
 pub(crate) async fn send(
     worker: &Rc<Worker>,
     upstream: &Arc<Upstream>,
-    ask: Ask,
+    ask: TestRequest,
 ) -> Result<Reply, Failure> {
-    send_and_tell(worker, upstream, ask, &Told::default()).await
+    send_and_tell(worker, upstream, ask, &InterimResponses::default()).await
 }
 
 pub(crate) async fn send_and_tell(
     worker: &Rc<Worker>,
     upstream: &Arc<Upstream>,
-    ask: Ask,
-    told: &Told,
+    ask: TestRequest,
+    told: &InterimResponses,
 ) -> Result<Reply, Failure> {
     let client = ConnectionInfo {
         id: 1,
@@ -314,7 +314,7 @@ pub(crate) async fn content(body: Body) -> (Vec<u8>, Result<(), String>) {
 }
 
 /// Sends a request and reads the body: `STATUS BODY`, followed by `!` and the error, if any.
-pub(crate) async fn ask(worker: &Rc<Worker>, upstream: &Arc<Upstream>, ask: Ask) -> String {
+pub(crate) async fn ask(worker: &Rc<Worker>, upstream: &Arc<Upstream>, ask: TestRequest) -> String {
     match send(worker, upstream, ask).await {
         Err(failure) => failure.text.into_owned(),
         Ok(reply) => {

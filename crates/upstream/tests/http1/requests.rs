@@ -12,12 +12,12 @@ use h2o_http::{BodyLength, Method};
 use h2o_upstream::UpstreamSettings;
 
 use crate::kit::{
-    Ask, GET, LONG, OK, Told, answering, ask, backend, content, next, on_worker, post, send,
-    send_and_tell, settings, settle, until, upstream,
+    GET, InterimResponses, LONG, OK, TestRequest, answering, ask, backend, content, next,
+    on_worker, post, send, send_and_tell, settings, settle, until, upstream,
 };
 
 /// The request as a backend receives it, with a body of this length.
-fn sent(request: Ask, content: usize, settings: UpstreamSettings) -> String {
+fn sent(request: TestRequest, content: usize, settings: UpstreamSettings) -> String {
     let (sender, received) = mpsc::channel();
     let address = backend(move |_, mut peer| {
         let mut request = peer.head().into_bytes();
@@ -40,7 +40,7 @@ fn sent(request: Ask, content: usize, settings: UpstreamSettings) -> String {
 
 #[test]
 fn requests_are_as_they_are_documented() {
-    let request = Ask {
+    let request = TestRequest {
         fields: &[("accept", "*/*"), ("via", "1.1 x")],
         ..GET
     };
@@ -54,7 +54,7 @@ fn requests_are_as_they_are_documented() {
         "POST /path?query HTTP/1.1\r\nhost: BACKEND\r\nconnection: keep-alive\r\n\
          content-length: 7\r\n\r\ncontent"
     );
-    let empty = Ask {
+    let empty = TestRequest {
         method: Method::Post,
         length: BodyLength::Known(0),
         ..GET
@@ -107,7 +107,7 @@ fn large_content_arrives_from_memory_and_from_files() {
         });
         on_worker(|worker| async move {
             let upstream = upstream(&[address], settings());
-            let request = Ask {
+            let request = TestRequest {
                 method: Method::Put,
                 length: BodyLength::Known(len as u64),
                 body,
@@ -130,9 +130,9 @@ impl IntoBody for Bytes {
 }
 
 /// A streamed body and its pipe.
-fn streamed(length: BodyLength) -> (Ask, Rc<BodyPipe>) {
+fn streamed(length: BodyLength) -> (TestRequest, Rc<BodyPipe>) {
     let pipe = Rc::new(BodyPipe::default());
-    let request = Ask {
+    let request = TestRequest {
         method: Method::Post,
         length,
         body: RequestBody::Stream(Rc::clone(&pipe)),
@@ -383,8 +383,8 @@ fn content_waits_for_100_or_a_final_response() {
         });
         on_worker(|worker| async move {
             let upstream = upstream(&[address], settings());
-            let told = Told::default();
-            let request = Ask {
+            let told = InterimResponses::default();
+            let request = TestRequest {
                 expects_continue: true,
                 ..post("content")
             };
@@ -407,7 +407,7 @@ fn nothing_is_expected_without_content() {
     let (address, heads) = answering(OK);
     on_worker(|worker| async move {
         let upstream = upstream(&[address], settings());
-        let request = Ask {
+        let request = TestRequest {
             expects_continue: true,
             ..GET
         };
@@ -431,7 +431,7 @@ fn what_happens_is_noted_for_logs() {
     on_worker(|worker| async move {
         let upstream = upstream(&[address], settings());
         let trace = Rc::new(Trace::default());
-        let request = Ask {
+        let request = TestRequest {
             trace: Some(Rc::clone(&trace)),
             ..post("content")
         };

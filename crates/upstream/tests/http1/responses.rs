@@ -8,8 +8,8 @@ use h2o_exchange::Body;
 use h2o_http::Method;
 
 use crate::kit::{
-    Ask, GET, Told, answering, ask, backend, content, next, on_worker, send, send_and_tell,
-    settings, settle, text, until, upstream,
+    GET, InterimResponses, TestRequest, answering, ask, backend, content, next, on_worker, send,
+    send_and_tell, settings, settle, text, until, upstream,
 };
 
 #[test]
@@ -58,7 +58,7 @@ fn some_responses_have_a_length_and_no_content() {
         (Method::Get, "304 Not Modified", 6),
     ];
     for (method, status, length) in cases {
-        let request = || Ask {
+        let request = || TestRequest {
             method: method.clone(),
             ..GET
         };
@@ -227,7 +227,7 @@ fn interim_responses_are_told_in_order() {
     );
     on_worker(|worker| async move {
         let upstream = upstream(&[address], settings());
-        let told = Told::default();
+        let told = InterimResponses::default();
         let reply = send_and_tell(&worker, &upstream, GET, &told).await.unwrap();
         assert_eq!(text(&reply.headers), "z: 1\n");
         let want = [(103, "link: a\n"), (100, ""), (103, "link: b\nx: y\n")];

@@ -10,7 +10,7 @@ use h2o_http::{BodyLength, Method};
 use h2o_upstream::UpstreamSettings;
 
 use crate::kit::{
-    Ask, GET, Peer, ask, backend, on_standing_clock, pass, post, settings, until, upstream,
+    GET, Peer, TestRequest, ask, backend, on_standing_clock, pass, post, settings, until, upstream,
 };
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -31,7 +31,7 @@ fn with(limit: &str) -> UpstreamSettings {
 const LATE: Duration = Duration::from_millis(200);
 
 /// The result of a request to a backend that runs `script` and then does nothing.
-fn outcome(settings: UpstreamSettings, request: Ask, script: fn(&mut Peer)) -> String {
+fn outcome(settings: UpstreamSettings, request: TestRequest, script: fn(&mut Peer)) -> String {
     let (sender, is_done) = mpsc::channel();
     let address = backend(move |_, mut peer| {
         script(&mut peer);
@@ -45,7 +45,7 @@ fn outcome(settings: UpstreamSettings, request: Ask, script: fn(&mut Peer)) -> S
 fn timed(
     address: SocketAddr,
     settings: UpstreamSettings,
-    request: Ask,
+    request: TestRequest,
     is_done: impl FnMut() -> Option<()>,
 ) -> String {
     on_standing_clock(|worker| async move {
@@ -63,8 +63,13 @@ fn timed(
 
 #[test]
 fn every_phase_has_its_limit() {
-    type Case = (&'static str, fn() -> Ask, fn(&mut Peer), &'static str);
-    let waiting = || Ask {
+    type Case = (
+        &'static str,
+        fn() -> TestRequest,
+        fn(&mut Peer),
+        &'static str,
+    );
+    let waiting = || TestRequest {
         expects_continue: true,
         ..post("content")
     };
@@ -150,7 +155,7 @@ fn the_client_has_its_own_time() {
     let outcome = on_standing_clock(|worker| async move {
         let upstream = upstream(&[address], settings);
         let pipe = Rc::new(BodyPipe::default());
-        let request = Ask {
+        let request = TestRequest {
             method: Method::Post,
             length: BodyLength::Known(2),
             body: RequestBody::Stream(Rc::clone(&pipe)),

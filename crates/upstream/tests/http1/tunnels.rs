@@ -10,8 +10,8 @@ use h2o_http::{BodyLength, Method};
 use h2o_upstream::UpstreamSettings;
 
 use crate::kit::{
-    Ask, GET, LONG, OK, backend, content, next, on_standing_clock, on_worker, pass, send, settings,
-    until, upstream,
+    GET, LONG, OK, TestRequest, backend, content, next, on_standing_clock, on_worker, pass, send,
+    settings, until, upstream,
 };
 
 /// A timeout, and how late it may fire.
@@ -25,9 +25,9 @@ fn with_short_limit() -> UpstreamSettings {
     }
 }
 
-fn asking_for(method: Method, upgrade: &'static str) -> (Ask, Rc<BodyPipe>) {
+fn asking_for(method: Method, upgrade: &'static str) -> (TestRequest, Rc<BodyPipe>) {
     let pipe = Rc::new(BodyPipe::default());
-    let request = Ask {
+    let request = TestRequest {
         method,
         length: BodyLength::Tunnel,
         body: RequestBody::Stream(Rc::clone(&pipe)),

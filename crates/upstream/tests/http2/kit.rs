@@ -134,7 +134,7 @@ pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Out
 }
 
 /// A request to be sent.
-pub(crate) struct Ask {
+pub(crate) struct TestRequest {
     pub(crate) method: Method,
     pub(crate) target: &'static str,
     pub(crate) length: BodyLength,
@@ -143,8 +143,8 @@ pub(crate) struct Ask {
     pub(crate) ends_with_upload: bool,
 }
 
-pub(crate) fn get(target: &'static str) -> Ask {
-    Ask {
+pub(crate) fn get(target: &'static str) -> TestRequest {
+    TestRequest {
         method: Method::Get,
         target,
         length: BodyLength::None,
@@ -155,8 +155,8 @@ pub(crate) fn get(target: &'static str) -> Ask {
 }
 
 /// A POST with this body.
-pub(crate) fn post(target: &'static str, content: Bytes) -> Ask {
-    Ask {
+pub(crate) fn post(target: &'static str, content: Bytes) -> TestRequest {
+    TestRequest {
         method: Method::Post,
         length: BodyLength::Known(content.len() as u64),
         body: RequestBody::Bytes(content),
@@ -167,7 +167,7 @@ pub(crate) fn post(target: &'static str, content: Bytes) -> Ask {
 pub(crate) async fn send(
     worker: &Rc<Worker>,
     upstream: &Arc<Upstream>,
-    ask: Ask,
+    ask: TestRequest,
 ) -> Result<Reply, Failure> {
     send_and_tell(worker, upstream, ask).await.1
 }
@@ -176,7 +176,7 @@ pub(crate) async fn send(
 pub(crate) async fn send_and_tell(
     worker: &Rc<Worker>,
     upstream: &Arc<Upstream>,
-    ask: Ask,
+    ask: TestRequest,
 ) -> (Vec<u16>, Result<Reply, Failure>) {
     let client = ConnectionInfo {
         id: 1,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use h2o_exchange::{Body, BodyPipe, RequestBody, Trailers};
 use h2o_http::{BodyLength, Name};
 use h2o_upstream::{Protocol, UpstreamSettings};
-use kit::{Ask, Backends, get, on_worker, post, send, settings, text, upstream};
+use kit::{Backends, TestRequest, get, on_worker, post, send, settings, text, upstream};
 
 #[test]
 fn requests_share_a_connection_over_clear_text() {
@@ -125,7 +125,7 @@ fn the_server_chooses_where_nothing_is_said() {
             assert_eq!(text(reply.body).await, "HTTP/2.0 te=trailers");
         }
         // Upgrades use HTTP/1.
-        let ask = Ask {
+        let ask = TestRequest {
             needs_http1: true,
             ..get("/hello")
         };
@@ -194,7 +194,7 @@ fn content_of_several_windows_goes_both_ways() {
             }
             // A streamed upload that is echoed, through windows and a pipe that are all smaller than it.
             let pipe = Rc::new(BodyPipe::default());
-            let ask = Ask {
+            let ask = TestRequest {
                 body: RequestBody::Stream(Rc::clone(&pipe)),
                 length: BodyLength::Unknown,
                 ..post("/echo", Bytes::new())
@@ -230,7 +230,7 @@ fn an_upload_that_is_refused_ends() {
         for _ in 0..3 {
             let pipe = Rc::new(BodyPipe::default());
             pipe.push(b"begun");
-            let ask = Ask {
+            let ask = TestRequest {
                 body: RequestBody::Stream(Rc::clone(&pipe)),
                 length: BodyLength::Known(1_000_000),
                 ..post("/refuse", Bytes::new())

@@ -342,7 +342,7 @@ fn content_is_held_back_until_the_server_says_something() {
     run(async {
         for status in [100, 200] {
             let (connection, mut server) = start(settings());
-            let told = Told::default();
+            let told = InterimResponses::default();
             let seen = Some(std::rc::Rc::clone(&told));
             let body = RequestBody::Bytes(Bytes::from_static(b"abc"));
             let call = call_with(&connection, post(BodyLength::Known(3)), body, true, seen);

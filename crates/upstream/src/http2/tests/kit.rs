@@ -113,14 +113,14 @@ pub(super) fn call(
 }
 
 /// Interim responses: status and number of fields.
-pub(super) type Told = Rc<RefCell<Vec<(u16, usize)>>>;
+pub(super) type InterimResponses = Rc<RefCell<Vec<(u16, usize)>>>;
 
 pub(super) fn call_with(
     connection: &Rc<Connection>,
     head: RequestHead,
     body: RequestBody,
     expects_continue: bool,
-    told: Option<Told>,
+    told: Option<InterimResponses>,
 ) -> JoinHandle<Result<Reply, Failure>> {
     let connection = Rc::clone(connection);
     tokio::task::spawn_local(async move {
@@ -213,7 +213,7 @@ pub(super) async fn settle() {
 
 /// Events at the server.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum ServerEvent {
     Request(StreamKey, Box<RequestHead>),
     Data(StreamKey, Vec<u8>, bool),
     Reset(StreamKey, ErrorCode),
@@ -249,7 +249,7 @@ impl Server {
     }
 
     /// The client's next action.
-    pub(super) async fn next(&mut self) -> Seen {
+    pub(super) async fn next(&mut self) -> ServerEvent {
         let mut head = RequestHead::default();
         loop {
             let now = Instant::now().into_std();
@@ -268,15 +268,19 @@ impl Server {
                     stream, refusal, ..
                 } => {
                     assert_eq!(refusal, None);
-                    Some(Seen::Request(stream, Box::new(head.clone())))
+                    Some(ServerEvent::Request(stream, Box::new(head.clone())))
                 }
                 Received::Data {
                     stream,
                     data,
                     end_stream,
-                } => Some(Seen::Data(stream, self.input[data].to_vec(), end_stream)),
+                } => Some(ServerEvent::Data(
+                    stream,
+                    self.input[data].to_vec(),
+                    end_stream,
+                )),
                 Received::Trailers { .. } => panic!("the client sent trailers"),
-                Received::Reset { stream, code, .. } => Some(Seen::Reset(stream, code)),
+                Received::Reset { stream, code, .. } => Some(ServerEvent::Reset(stream, code)),
             };
             self.input.drain(..step.taken);
             self.flush().await;
@@ -285,28 +289,28 @@ impl Server {
             }
             let read = self.socket.read_buf(&mut self.input).await;
             if !matches!(read, Ok(1..)) {
-                return Seen::Closed;
+                return ServerEvent::Closed;
             }
         }
     }
 
     pub(super) async fn request(&mut self) -> (StreamKey, Box<RequestHead>) {
         match self.next().await {
-            Seen::Request(stream, head) => (stream, head),
+            ServerEvent::Request(stream, head) => (stream, head),
             other => panic!("{other:?} instead of a request"),
         }
     }
 
     pub(super) async fn data(&mut self, stream: StreamKey) -> (Vec<u8>, bool) {
         match self.next().await {
-            Seen::Data(of, data, end) if of == stream => (data, end),
+            ServerEvent::Data(of, data, end) if of == stream => (data, end),
             other => panic!("{other:?} instead of content"),
         }
     }
 
     pub(super) async fn reset(&mut self, stream: StreamKey) -> ErrorCode {
         match self.next().await {
-            Seen::Reset(of, code) if of == stream => code,
+            ServerEvent::Reset(of, code) if of == stream => code,
             other => panic!("{other:?} instead of a reset"),
         }
     }

@@ -95,7 +95,7 @@ fn the_length_of_what_is_left_out_is_passed_on() {
 fn informational_responses_are_told_in_order() {
     run(async {
         let (connection, mut server) = start(settings());
-        let told = Told::default();
+        let told = InterimResponses::default();
         let seen = Some(Rc::clone(&told));
         let call = call_with(&connection, get("/"), RequestBody::None, false, seen);
         let (stream, _) = server.request().await;

@@ -163,7 +163,7 @@ fn requests_keep_a_connection_alive() {
             sleep(3 * SECOND / 2).await;
         }
         assert!(connection.can_request());
-        assert!(matches!(server.next().await, Seen::Closed));
+        assert!(matches!(server.next().await, ServerEvent::Closed));
     });
 }
 
@@ -180,7 +180,7 @@ fn without_keepalive_a_connection_ends_with_its_requests() {
         server.answer(stream, "x").await;
         reply(call).await;
         let began = Instant::now();
-        assert!(matches!(server.next().await, Seen::Closed));
+        assert!(matches!(server.next().await, ServerEvent::Closed));
         assert!(began.elapsed() < SECOND / 10);
     });
 }
@@ -209,7 +209,7 @@ fn connections_of_an_upstream_that_is_forgotten_end_with_their_requests() {
                 reply(call).await;
             }
             let began = Instant::now();
-            assert!(matches!(server.next().await, Seen::Closed));
+            assert!(matches!(server.next().await, ServerEvent::Closed));
             assert!(began.elapsed() < SECOND / 10, "{is_idle}");
         }
     });
