@@ -16,7 +16,7 @@ use crate::tls::{self, ALERT, APPLICATION_DATA, CLOSE_NOTIFY, Handshake, Protect
 
 /// What is received at once.
 const INPUT_LEN: usize = 64 * 1024;
-/// Most octets of an incomplete request that are kept: a head, or a frame.
+/// Most bytes of an incomplete request that are kept: a head, or a frame.
 const MAX_KEPT_LEN: usize = 17 * 1024;
 
 /// What all connections share.

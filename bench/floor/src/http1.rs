@@ -26,7 +26,7 @@ impl Default for Patterns {
 
 /// How far a connection got.
 pub(crate) struct Step {
-    /// Octets used.
+    /// Bytes used.
     pub(crate) taken: usize,
     /// The client wants no more answers.
     pub(crate) is_last: bool,

@@ -240,7 +240,7 @@ fn string<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], Fault> {
     Ok(&all[..all.len() - block.len()])
 }
 
-/// Takes an integer off the front of `block`; `mask` is its part of the first octet (RFC 7541 §5.1).
+/// Takes an integer off the front of `block`; `mask` is its part of the first byte (RFC 7541 §5.1).
 #[inline]
 fn integer(block: &mut &[u8], mask: u8) -> Result<usize, Fault> {
     let (&first, rest) = block.split_first().ok_or(TRUNCATED)?;
@@ -250,10 +250,10 @@ fn integer(block: &mut &[u8], mask: u8) -> Result<usize, Fault> {
         return Ok(value);
     }
     for shift in [0, 7, 14, 21] {
-        let (&octet, rest) = block.split_first().ok_or(TRUNCATED)?;
+        let (&byte, rest) = block.split_first().ok_or(TRUNCATED)?;
         *block = rest;
-        value += usize::from(octet & 0x7f) << shift;
-        if octet & 0x80 == 0 {
+        value += usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
             return Ok(value);
         }
     }

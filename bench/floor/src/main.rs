@@ -1,7 +1,7 @@
 //! `h2o-floor`: a program that does the unavoidable work of an answer and nothing else, so that the processor time it
 //! needs for a request is what a small answer costs at the least on this kernel and with this TLS library.
 //!
-//! Every file up to 16 KiB is read at the start, and its answers are made ready, octet for octet: one for HTTP/1, one for
+//! Every file up to 16 KiB is read at the start, and its answers are made ready, byte for byte: one for HTTP/1, one for
 //! HTTP/2. A request is received, its path is found and looked up, and the ready answer is sent; all answers to what one
 //! `recv` brought go into one `send`. There is one thread, one edge-triggered epoll set, `TCP_NODELAY`, and nothing is
 //! allocated for a request. With TLS rustls does the handshake, and records are protected in place with the keys it

@@ -3,7 +3,7 @@
 use crate::Fault;
 use crate::tls::{APPLICATION_DATA, MAX_PLAINTEXT_LEN, Protection};
 
-/// Most octets that one turn may want to send: several times what the largest case of the comparison needs.
+/// Most bytes that one turn may want to send: several times what the largest case of the comparison needs.
 const MAX_OUTPUT: usize = 4 << 20;
 
 /// The output of one turn of a connection.
@@ -23,28 +23,28 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Appends `octets`. A record is protected where it stands as soon as it is full.
+    /// Appends `bytes`. A record is protected where it stands as soon as it is full.
     #[inline]
-    pub(crate) fn put(&mut self, mut octets: &[u8]) -> Result<(), Fault> {
+    pub(crate) fn put(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         if self.out.len() > MAX_OUTPUT {
             return Err(Fault("more requests at once than there is room to answer"));
         }
         let Some(protection) = &mut self.protection else {
-            self.out.extend_from_slice(octets);
+            self.out.extend_from_slice(bytes);
             return Ok(());
         };
-        while !octets.is_empty() {
+        while !bytes.is_empty() {
             let start = *self
                 .record
                 .get_or_insert_with(|| protection.begin(self.out));
             let room = MAX_PLAINTEXT_LEN - (self.out.len() - start);
-            let (now, later) = octets.split_at(room.min(octets.len()));
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.out.extend_from_slice(now);
             if now.len() == room {
                 protection.seal(APPLICATION_DATA, start, self.out)?;
                 self.record = None;
             }
-            octets = later;
+            bytes = later;
         }
         Ok(())
     }

@@ -114,10 +114,10 @@ impl Answer {
             404 => Some(0x8d),
             _ => None,
         };
-        if let Some(octet) = static_status {
-            first.push(octet);
-            repeat.push(octet);
-            other_status.push(octet);
+        if let Some(byte) = static_status {
+            first.push(byte);
+            repeat.push(byte);
+            other_status.push(byte);
         } else {
             let field = Field::new(":status", 8, code.to_string());
             field.encode(false, &mut other_status);
@@ -128,7 +128,7 @@ impl Answer {
         for (number, field) in common.iter().chain(&own).enumerate() {
             field.encode(true, &mut first);
             // 62 is what entered last (RFC 7541 §2.3.3); there are never more than nine.
-            let index = 0xbe + octet(newest - number);
+            let index = 0xbe + byte(newest - number);
             repeat.push(index);
             if field.name == "date" {
                 date_index = index;
@@ -167,7 +167,7 @@ impl Answer {
     }
 }
 
-fn octet(number: usize) -> u8 {
+fn byte(number: usize) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 

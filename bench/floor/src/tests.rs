@@ -150,14 +150,14 @@ fn files_above_16_kib_are_not_there() {
 
 #[test]
 fn what_is_not_http_closes_the_connection() {
-    for (listener, octets) in [
+    for (listener, bytes) in [
         (HTTP, "\r\n\r\n".to_owned()),
         (HTTP, "x".repeat(20_000)),
         (HTTPS, "GET / HTTP/1.1\r\n\r\n".to_owned()),
         (H2C, "GET / HTTP/1.1\r\n\r\n".to_owned()),
     ] {
         let mut socket = connect(listener);
-        socket.write_all(octets.as_bytes()).unwrap();
+        socket.write_all(bytes.as_bytes()).unwrap();
         // An error or the end, but no answer.
         let read = socket.read(&mut [0; 100]);
         let is_closed = match &read {
@@ -226,14 +226,14 @@ fn read_answer(socket: &mut impl Read, stream: u8) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn http2_repeats_fields_by_their_index() {
     let mut socket = connect(H2C);
-    let mut octets = begin(&[]);
-    octets.extend(request(1, b"/a.txt", false));
-    octets.extend(request(3, b"/a.txt", true));
-    octets.extend(request(5, b"/many/00000.txt", true));
-    octets.extend(request(7, b"/none", true));
-    octets.extend(request(9, b"/a.txt", false));
-    octets.extend(frame(PING, 0, 0, b"12345678"));
-    socket.write_all(&octets).unwrap();
+    let mut bytes = begin(&[]);
+    bytes.extend(request(1, b"/a.txt", false));
+    bytes.extend(request(3, b"/a.txt", true));
+    bytes.extend(request(5, b"/many/00000.txt", true));
+    bytes.extend(request(7, b"/none", true));
+    bytes.extend(request(9, b"/a.txt", false));
+    bytes.extend(frame(PING, 0, 0, b"12345678"));
+    socket.write_all(&bytes).unwrap();
     let (first, body) = read_answer(&mut socket, 1);
     assert_eq!((first[0], &body[..]), (0x88, &b"hello\n"[..]));
     let repeat = (
@@ -273,12 +273,12 @@ fn http2_takes_frames_in_pieces() {
 fn http2_never_sends_more_than_the_window() {
     for (settings, count) in [(&[0, 4, 0, 0, 0, 5][..], 1), (&[], 5)] {
         let mut socket = connect(H2C);
-        let mut octets = begin(settings);
+        let mut bytes = begin(settings);
         for number in 0..count {
-            octets.extend(request(2 * number + 1, b"/16k.bin", false));
+            bytes.extend(request(2 * number + 1, b"/16k.bin", false));
         }
-        octets.extend(request(99, b"/a.txt", false));
-        socket.write_all(&octets).unwrap();
+        bytes.extend(request(99, b"/a.txt", false));
+        socket.write_all(&bytes).unwrap();
         let mut received = Vec::new();
         let _ = socket.read_to_end(&mut received);
         assert!(received.len() < 66_000, "{}", received.len());
@@ -328,8 +328,8 @@ fn tls_of_both_versions_resumes_and_ends_in_order() {
 #[test]
 fn tls_with_alpn_gives_http2() {
     let mut stream = connect_tls(&client_config(&version::TLS13, b"h2"));
-    let octets = [begin(&[]), request(1, b"/a.txt", true)].concat();
-    let (start, end) = octets.split_at(octets.len() - 3);
+    let bytes = [begin(&[]), request(1, b"/a.txt", true)].concat();
+    let (start, end) = bytes.split_at(bytes.len() - 3);
     stream.write_all(start).unwrap();
     stream.flush().unwrap();
     stream.write_all(end).unwrap();

@@ -28,7 +28,7 @@ pub(crate) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
 const HEADER_LEN: usize = 5;
 const TAG_LEN: usize = 16;
-/// Octets of the nonce that TLS 1.2 with AES-GCM sends along (RFC 5288 §3).
+/// Bytes of the nonce that TLS 1.2 with AES-GCM sends along (RFC 5288 §3).
 const EXPLICIT_NONCE_LEN: usize = 8;
 /// What is kept of a handshake at most.
 const MAX_HANDSHAKE_LEN: usize = 64 * 1024;
@@ -56,9 +56,9 @@ pub(crate) fn config(cert: &Path, key: &Path) -> Result<ServerConfig, String> {
     Ok(config)
 }
 
-/// The length of the record that `octets` begin with, once it is there in full.
-pub(crate) fn record_len(octets: &[u8]) -> Result<Option<usize>, Fault> {
-    let Some(&[content_type, _, _, high, low]) = octets.first_chunk() else {
+/// The length of the record that `bytes` begin with, once it is there in full.
+pub(crate) fn record_len(bytes: &[u8]) -> Result<Option<usize>, Fault> {
+    let Some(&[content_type, _, _, high, low]) = bytes.first_chunk() else {
         return Ok(None);
     };
     if !CONTENT_TYPES.contains(&content_type) {
@@ -68,7 +68,7 @@ pub(crate) fn record_len(octets: &[u8]) -> Result<Option<usize>, Fault> {
     if len > HEADER_LEN + MAX_PLAINTEXT_LEN + 256 {
         return Err(Fault("a TLS record is too long"));
     }
-    Ok((len <= octets.len()).then_some(len))
+    Ok((len <= bytes.len()).then_some(len))
 }
 
 /// A handshake in progress.
@@ -279,15 +279,15 @@ impl Protection {
         if !self.is_tls13 {
             return Ok((header[0], plain));
         }
-        let last = plain.iter().rposition(|octet| *octet != 0).ok_or(FAULT)?;
+        let last = plain.iter().rposition(|byte| *byte != 0).ok_or(FAULT)?;
         Ok((plain[last], &plain[..last]))
     }
 
     /// The IV combined with the sequence number (RFC 8446 §5.3, RFC 7905 §2).
     fn nonce(&self) -> [u8; 12] {
         let mut nonce = self.iv;
-        for (octet, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
-            *octet ^= sequence;
+        for (byte, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
+            *byte ^= sequence;
         }
         nonce
     }

@@ -2,7 +2,7 @@
 // the requests of its buttons, and gives code blocks a copy button. The site reads fine without it.
 "use strict";
 
-const kib = (octets) => (octets < 1024 ? `${octets} B` : `${(octets / 1024).toFixed(1)} KiB`);
+const kib = (bytes) => (bytes < 1024 ? `${bytes} B` : `${(bytes / 1024).toFixed(1)} KiB`);
 
 /** The protocol and sizes of this very page, as the browser measured them. */
 function measured() {
