@@ -1,7 +1,7 @@
-//! The table of a worker's connections over UDP: sockets, and whose a datagram is.
+//! The table of a worker's QUIC connections: UDP sockets, and the connection of each datagram.
 //!
-//! All datagrams of a turn are taken in before any of them is answered: connections are run once for all that came for them,
-//! and what they send leaves in few large system calls.
+//! All datagrams of a turn are processed before any is answered: a connection runs once for all datagrams received for
+//! it, and its output leaves in a few large system calls.
 
 use std::cell::RefCell;
 use std::io;
@@ -35,22 +35,23 @@ use crate::site::quic_settings::{Http3Settings, QuicSettings};
 
 /// Batches received from a socket before they are answered.
 const BATCHES: usize = 4;
-/// Bytes that a connection may send before others get their turn.
+/// Bytes that a connection may send per turn.
 const SEND_TURN: usize = per_turn(64 * 1024);
-/// Datagrams sent by one system call at most.
+/// Most datagrams sent by one system call.
 const MAX_SEGMENTS: usize = 32;
-/// The bit of a token that marks a socket. A connection has its generation there and below, and its slot in the lower half.
+/// Bit of a token that marks a socket. In the token of a connection, the bits below 32 are its slot, those from 32 up
+/// to this one its generation.
 const SOCKET_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
-/// What the mailbox is called by. No socket has that number.
+/// Token of the mailbox. No socket has it.
 const MAIL_BIT: u64 = 1 << (TABLE_SHIFT - 2);
-/// The slot of the timer after which the keys of connection ids and tokens are looked at. Connections have lower ones.
+/// Slot of the timer that checks for new keys of connection ids and tokens. Connections have lower slots.
 const KEY_SLOT: u32 = MAX_SLOT;
-/// How often that is. New ticket keys are used a minute after they are made.
+/// Interval of this check. New ticket keys are used a minute after they were made.
 const KEY_INTERVAL: Duration = Duration::from_secs(20);
 /// No slot.
 const NO_SLOT: u32 = u32::MAX;
-/// What a client is told whose connection ends with the process (RFC 9114 §8.1, H3_NO_ERROR).
+/// The error code for connections closed because the process ends (RFC 9114 §8.1, H3_NO_ERROR).
 const NO_ERROR: u64 = 0x100;
 
 /// A listener with its socket on this worker.
@@ -61,7 +62,7 @@ pub(crate) struct QuicListener {
     pub(crate) settings: Rc<QuicSettings>,
 }
 
-/// What all listeners of QUIC on a worker share.
+/// State shared by all QUIC listeners of a worker.
 pub(crate) struct QuicShared {
     pub(crate) http3: Http3Settings,
     pub(crate) resumption: Arc<Resumption>,
@@ -70,27 +71,27 @@ pub(crate) struct QuicShared {
     pub(crate) mailboxes: Arc<[Mailbox]>,
 }
 
-/// The connections of a worker over UDP.
+/// A worker's QUIC connections.
 pub(crate) struct QuicConnections {
     context: Rc<Context>,
-    /// When to look for other keys.
+    /// Timer of the check for new keys.
     key_timer: TimerKey,
     sockets: Vec<Port>,
     slab: Slab<Box<QuicConnection>>,
-    /// How many of them are not over.
+    /// Number of connections that are not closed.
     open: usize,
-    /// What every token of this table begins with.
+    /// Prefix of the tokens of this table.
     first_token: u64,
-    /// Distinguishes connections that use one slot of the slab after another.
+    /// Tells apart successive connections in the same slot of the slab.
     generation: u32,
-    /// Connections for which something has come in this turn.
+    /// Connections to run in this turn.
     listed: Vec<u64>,
     is_draining: bool,
     shared: QuicShared,
     buffers: ReceiveBuffers,
     /// Datagrams of one batch.
     batch: Vec<Datagram>,
-    /// Where datagrams that are sent are made.
+    /// Buffer for datagrams to send.
     buffer: Vec<u8>,
 }
 
@@ -105,14 +106,14 @@ struct Port {
     max_segments: usize,
     /// The slot of each connection, by its index in the endpoint.
     slots: Vec<u32>,
-    /// What the socket did not take.
+    /// A transmission that the socket has not taken.
     unsent: Option<(Transmit, Vec<u8>)>,
-    /// Connections that have something to send behind that.
+    /// Connections that must send after that.
     blocked: Vec<u64>,
 }
 
 impl QuicConnections {
-    /// A table without connections on those sockets.
+    /// A table without connections on these sockets.
     pub(crate) fn new(
         context: Rc<Context>,
         registry: &Registry,
@@ -183,7 +184,7 @@ impl QuicConnections {
         })
     }
 
-    /// Takes in what a socket has received, and runs the connections concerned.
+    /// Processes the datagrams received by a socket, and runs their connections.
     fn receive(&mut self, index: usize) {
         let Some(port) = self.sockets.get(index) else {
             return;
@@ -196,7 +197,7 @@ impl QuicConnections {
             let result = udp.receive(&socket, &mut self.buffers, |datagram| batch.push(datagram));
             match result {
                 Ok(_) => {}
-                // Errors are those of earlier datagrams, of which ICMP has told.
+                // These are errors of earlier datagrams, reported by ICMP.
                 Err(_) => {
                     is_empty = true;
                     break;
@@ -219,7 +220,7 @@ impl QuicConnections {
         }
     }
 
-    /// Hands a datagram to its connection.
+    /// Passes a datagram to its connection.
     fn take_in(&mut self, index: usize, datagram: Datagram) {
         let admission = self.admission();
         let Some(port) = self.sockets.get_mut(index) else {
@@ -241,7 +242,7 @@ impl QuicConnections {
                 self.list(index, connection);
             }
             Received::Answered(transmit) => {
-                // Whoever does not get it asks again.
+                // If this datagram is lost, the client sends its own again.
                 let data = &self.buffer[..transmit.len];
                 let _ = port.udp.send(&port.socket, &transmit, data);
             }
@@ -308,7 +309,7 @@ impl QuicConnections {
             accepted: context.worker.clock.now(),
             listener: Rc::clone(&port.listener),
             peer: Address::Ip(canonical(remote)),
-            // Of the socket that all of them share: nothing is read from or written to it this way.
+            // The socket is shared by all connections, which neither read nor write through this.
             io: Io::new(Rc::clone(&port.socket)),
             input: Vec::new(),
             is_quic_early: false,
@@ -330,7 +331,7 @@ impl QuicConnections {
         context.worker.counters.count(Counter::Sessions);
     }
 
-    /// Has a connection run once all datagrams are taken in.
+    /// Marks a connection to be run once all datagrams of the turn are processed.
     fn list(&mut self, listener: usize, index: ConnectionIndex) {
         let slot = self.sockets[listener].slots.get(index.0).copied();
         let connection = slot.and_then(|slot| self.slab.get_mut(slot as usize));
@@ -354,7 +355,7 @@ impl QuicConnections {
         (connection.state.token == token).then_some(&mut **connection)
     }
 
-    /// Runs one connection after `prepare`, and sends what it has to send. A panic ends that connection and nothing else.
+    /// Runs one connection after `prepare`, and sends its output. A panic ends that connection only.
     fn run_connection(&mut self, token: u64, prepare: impl FnOnce(&mut QuicConnection, &Context)) {
         let context = Rc::clone(&self.context);
         let Some(connection) = self.find(token) else {
@@ -368,7 +369,7 @@ impl QuicConnections {
         }));
         let flow = run.unwrap_or_else(|_| {
             context.worker.counters.count(Counter::Panics);
-            // What is logged here may be what panicked before.
+            // Logging the requests may meet the same broken data and panic again.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 connection.evict(context.worker.clock.now());
             }));
@@ -377,7 +378,7 @@ impl QuicConnections {
         self.settle(token, flow, was_over);
     }
 
-    /// Sends what a connection has to send, and sets its timer. With [`Flow::Close`] it is gone.
+    /// Sends the output of a connection, and sets its timer. With [`Flow::Close`] the connection is removed.
     fn settle(&mut self, token: u64, flow: Flow, was_over: bool) {
         let context = Rc::clone(&self.context);
         if flow != Flow::Close {
@@ -389,7 +390,7 @@ impl QuicConnections {
         connection.settle_account(&context);
         let is_over = flow == Flow::Close || connection.is_over();
         if is_over && !was_over {
-            // A client may come in its place.
+            // Another client may be accepted.
             self.open -= 1;
             let quic_connections = &context.worker.shared.quic_connections;
             quic_connections.fetch_sub(1, Relaxed);
@@ -416,7 +417,7 @@ impl QuicConnections {
         }
     }
 
-    /// Sends what a connection has to send, as far as its socket takes it.
+    /// Sends the output of a connection as far as the socket takes it.
     fn send(&mut self, token: u64) {
         let Some(connection) = self.slab.get(key_of(token) as usize) else {
             return;
@@ -452,7 +453,7 @@ impl QuicConnections {
                     port.blocked.push(token);
                     break;
                 }
-                // As if the network had lost it.
+                // Counts as lost in the network.
                 Err(_) => sent += transmit.len,
             }
         }
@@ -462,7 +463,7 @@ impl QuicConnections {
         }
     }
 
-    /// A socket takes datagrams again.
+    /// A socket is writable again.
     fn on_writable(&mut self, index: usize) {
         let Some(port) = self.sockets.get_mut(index) else {
             return;
@@ -482,7 +483,7 @@ impl QuicConnections {
         }
     }
 
-    /// Takes in what other workers have received for connections of this one.
+    /// Processes datagrams that other workers have received for connections of this one.
     fn take_mail(&mut self) {
         let mailbox = self.shared.mailboxes.get(self.context.worker.index);
         let mail = mailbox.map(Mailbox::take).unwrap_or_default();
@@ -560,7 +561,7 @@ impl ConnectionTable for QuicConnections {
     }
 
     fn drain(&mut self) {
-        // The sockets are open until the last connection has ended; new ones are refused.
+        // The sockets stay open until the last connection has closed; new connections are refused.
         self.is_draining = true;
         for token in self.tokens() {
             self.run_connection(token, |connection, _| connection.shut_down());

@@ -1,4 +1,4 @@
-//! What the configuration says, as [`h2o_quic`] is told it.
+//! Translates the configuration into that of [`h2o_quic`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use h2o_tls::{QuicChoice, Resumption};
 use crate::site::certificates::AcceptorSlot;
 use crate::site::quic_settings::{Controller, Http3Settings, QuicSettings};
 
-/// Bytes of a stream that a client may send ahead of what is read of it: what a round trip of 80 ms carries at 100 Mbit/s.
+/// Bytes of a stream that a client may send ahead of what is read: enough for 100 Mbit/s over a round trip of 80 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// Unidirectional streams of a client: three, and some that are unknown to us (RFC 9114 §6.2).
+/// Unidirectional streams of a client: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
 const MAX_UNIDIRECTIONAL: u64 = 10;
 
-/// Chooses the TLS configuration of a client by the acceptor that the listener has at the time.
+/// Chooses a client's TLS configuration by the listener's current acceptor.
 struct Chooser(Arc<AcceptorSlot>);
 
 impl TlsChooser for Chooser {
@@ -80,7 +80,7 @@ pub(super) fn config(
     }
 }
 
-/// Packets that a client is asked to acknowledge at once: a part of the window that connections begin with.
+/// The number of packets after which a client is asked to acknowledge at once: a part of the initial window.
 fn ack_threshold(frequency: f64, window: u32) -> Option<u32> {
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! Datagrams that the kernel gave to another worker than the one that has their connection: after a change of the client's
+//! Datagrams that the kernel delivered to a worker other than that of their connection: after a change of the client's
 //! address it chooses anew.
 
 use std::sync::{Mutex, PoisonError};
@@ -6,17 +6,17 @@ use std::task::Waker;
 
 use h2o_quic::Datagram;
 
-/// Datagrams that may wait for a worker. More are dropped, as the kernel drops what its buffer has no room for.
+/// Most datagrams waiting for a worker. Further ones are dropped, as by a full receive buffer of the kernel.
 const MAX_WAITING: usize = 1024;
 
 /// A datagram for the connection of another worker.
 pub(crate) struct Mail {
-    /// The listener it came through, by its place among those of QUIC.
+    /// Index of the listener among those of QUIC.
     pub(crate) listener: usize,
     pub(crate) datagram: Datagram,
 }
 
-/// What other workers have for one of them.
+/// Datagrams from other workers.
 #[derive(Default)]
 pub(crate) struct Mailbox(Mutex<(Vec<Mail>, Option<Waker>)>);
 
@@ -41,7 +41,7 @@ impl Mailbox {
         true
     }
 
-    /// Takes what is there.
+    /// Takes all waiting datagrams.
     pub(crate) fn take(&self) -> Vec<Mail> {
         std::mem::take(&mut self.lock().0)
     }

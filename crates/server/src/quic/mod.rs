@@ -1,5 +1,4 @@
-//! Connections over UDP: sockets, the handshake of QUIC, and which connection a datagram is for. HTTP begins in
-//! [`crate::http3`].
+//! QUIC connections: UDP sockets, the handshake, and the connection of each datagram. HTTP begins in [`crate::http3`].
 
 mod connection;
 pub(crate) mod connections;

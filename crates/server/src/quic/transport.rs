@@ -1,4 +1,4 @@
-//! What handlers and logs may know of a connection of QUIC.
+//! Facts about a QUIC connection, for handlers and logs.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use h2o_quic::{ConnectionIndex, Endpoint, Stats};
 
 use crate::site::quic_settings::Controller;
 
-/// A connection, for what has to be asked.
+/// A connection, for queries.
 pub(crate) struct QuicTransport {
     pub(crate) endpoint: Rc<RefCell<Endpoint>>,
     pub(crate) index: ConnectionIndex,
@@ -58,12 +58,12 @@ impl Transport for QuicTransport {
     }
 }
 
-/// Counters by the names that H2O has for them.
+/// Counters under H2O's names.
 fn render(stats: &Stats) -> String {
     let mut out = String::with_capacity(512);
     let mut pair = |name: &str, value: u64| {
         let comma = if out.is_empty() { "" } else { "," };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(out, "{comma}{name}={value}");
     };
     pair("num-packets.received", stats.datagrams_received);
