@@ -36,6 +36,22 @@ impl<'a> EncodedName<'a> {
         }
     }
 
+    /// A name to be [found](EncoderTable::find): its text is only there if the kind does not tell it.
+    #[inline]
+    #[must_use]
+    pub const fn lookup(name: Name<'a>) -> Self {
+        match name {
+            Name::Known(known) => Self {
+                kind: NameKind::Known(known),
+                text: b"",
+            },
+            Name::Other(text) => Self {
+                kind: NameKind::Other,
+                text: text.as_bytes(),
+            },
+        }
+    }
+
     #[inline]
     fn is_of(&self, entry: &TableEntry<'_, Note>) -> bool {
         entry.note().name == self.kind

@@ -28,10 +28,6 @@ impl ErrorCode {
     pub const REQUEST_CANCELLED: Self = Self(0x10c);
     pub const REQUEST_INCOMPLETE: Self = Self(0x10d);
     pub const MESSAGE_ERROR: Self = Self(0x10e);
-    /// What STOP_SENDING carries if the response is complete before the request (H2O compatibility: H2O sends the number that
-    /// drafts of HTTP/3 had for this; in RFC 9114 it is that of [`ErrorCode::MESSAGE_ERROR`]. Clients keep the response whatever
-    /// the code is, RFC 9114 §4.1).
-    pub const EARLY_RESPONSE: Self = Self(0x10e);
     pub const CONNECT_ERROR: Self = Self(0x10f);
     pub const VERSION_FALLBACK: Self = Self(0x110);
     pub const QPACK_DECOMPRESSION_FAILED: Self = Self(0x200);

@@ -14,7 +14,14 @@ pub const fn len_of(first: u8) -> usize {
 #[inline]
 #[must_use]
 pub fn decode(input: &[u8]) -> Option<(u64, &[u8])> {
-    let first = *input.first()?;
+    let (&first, rest) = input.split_first()?;
+    if first < 0x40 {
+        return Some((u64::from(first), rest));
+    }
+    decode_long(first, input)
+}
+
+fn decode_long(first: u8, input: &[u8]) -> Option<(u64, &[u8])> {
     let (bytes, rest) = input.split_at_checked(len_of(first))?;
     let value = bytes
         .iter()

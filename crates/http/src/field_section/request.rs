@@ -27,6 +27,8 @@ pub enum Refusal {
     AuthorityInvalid,
     /// `:path` is neither `*` nor begins with a slash.
     PathInvalid,
+    /// `content-length` is more than the server takes. Engines find this.
+    ContentTooLarge,
 }
 
 impl Refusal {
@@ -55,6 +57,11 @@ impl Refusal {
             Self::Connect => (bad, "Invalid Request", "Invalid CONNECT request"),
             // As over HTTP/1. H2O accepts both.
             Self::AuthorityInvalid | Self::PathInvalid => (bad, "Bad Request", "Bad Request"),
+            Self::ContentTooLarge => (
+                StatusCode::CONTENT_TOO_LARGE,
+                "Payload Too Large",
+                "request entity is too large",
+            ),
         }
     }
 }

@@ -125,7 +125,7 @@ impl Encoder {
     /// Appends a field whose [`field_hash`] is `hash`.
     #[inline]
     pub fn field_hashed(&mut self, name: Name<'_>, value: &[u8], hash: u32, out: &mut Vec<u8>) {
-        if !self.indexed(name.into(), value, hash, out) {
+        if !self.indexed(EncodedName::lookup(name), value, hash, out) {
             self.text(name.into(), value, hash, out);
         }
     }

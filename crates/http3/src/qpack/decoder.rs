@@ -516,6 +516,7 @@ fn static_name(index: u32) -> Result<(Text<'static>, Note), QpackError> {
 }
 
 /// Appends an integer of up to 62 bits.
+#[inline]
 pub(crate) fn encode_number(flags: u8, bits: u32, value: u64, out: &mut Vec<u8>) {
     // Addresses have 64 bits on every system that this server is for.
     prefixed::encode(

@@ -412,16 +412,20 @@ impl SectionWriter<'_> {
     pub fn finish(self, stream: StreamId) -> References {
         let references = self.references;
         if references.required > 0 {
-            let full_range = 2 * self.encoder.max_entries;
-            let mut prefix = Vec::with_capacity(8);
-            encode_number(0, 8, references.required % full_range + 1, &mut prefix);
-            encode_number(0, 7, self.base - references.required, &mut prefix);
-            match prefix.as_slice() {
-                // Mostly both are small, and nothing is moved.
-                [required, base] => {
-                    self.out[self.at..self.at + 2].copy_from_slice(&[*required, *base])
+            let required = references.required % (2 * self.encoder.max_entries) + 1;
+            let delta = self.base - references.required;
+            match (u8::try_from(required), u8::try_from(delta)) {
+                // Mostly both fit their prefixes, and nothing is moved.
+                (Ok(required @ ..=0xfe), Ok(delta @ ..=0x7e)) => {
+                    self.out[self.at] = required;
+                    self.out[self.at + 1] = delta;
                 }
-                _ => drop(self.out.splice(self.at..self.at + 2, prefix)),
+                _ => {
+                    let mut prefix = Vec::with_capacity(8);
+                    encode_number(0, 8, required, &mut prefix);
+                    encode_number(0, 7, delta, &mut prefix);
+                    self.out.splice(self.at..self.at + 2, prefix);
+                }
             }
             self.encoder.note(stream, references);
         }

@@ -315,7 +315,7 @@ impl ServerConnection {
             }
             None => self.decode_request(id, section, is_end, head),
         };
-        let request = match decoded {
+        let mut request = match decoded {
             Ok(Ok(request)) => request,
             Ok(Err(required)) => {
                 head.clear();
@@ -327,6 +327,10 @@ impl ServerConnection {
             }
         };
         self.connection.local(LocalStream::QpackDecoder).check()?;
+        let length = request.content_length.unwrap_or(0);
+        if length > self.settings.limit_request_body && !request.is_tunnel {
+            request.refusal.get_or_insert(Refusal::ContentTooLarge);
+        }
         if request.refusal == Some(Refusal::TooManyFields) {
             self.connection.charge(cost::BOMB);
         }

@@ -126,13 +126,14 @@ impl ServerConnection {
     /// that the rest of its request is not wanted.
     #[inline]
     pub fn release(&mut self, key: StreamKey) {
-        match self.state(key) {
-            StreamState::Closed => {}
-            StreamState::HalfClosedLocal | StreamState::Open | StreamState::HalfClosedRemote => {
-                self.connection
-                    .abort(key, ErrorCode::INTERNAL_ERROR, ErrorCode::EARLY_RESPONSE)
+        let recv = match self.state(key) {
+            // RFC 9114 §4.1. H2O sends the number that drafts had for this; in the RFC it is that of a malformed message.
+            StreamState::HalfClosedLocal => ErrorCode::NO_ERROR,
+            StreamState::Open | StreamState::HalfClosedRemote | StreamState::Closed => {
+                ErrorCode::INTERNAL_ERROR
             }
-        }
+        };
+        self.connection.abort(key, ErrorCode::INTERNAL_ERROR, recv);
         self.connection.remove(key);
     }
 

@@ -383,6 +383,16 @@ fn more_content_than_the_site_takes_ends_the_stream() {
         "RESET_STREAM 0 H3_EXCESSIVE_LOAD",
     ];
     talk.expect("limit-request-body", &want);
+    // Where the length is announced the client is told.
+    let mut talk = begin();
+    let announced = with(POST, &[("content-length", "5")]);
+    talk.sends(0, headers(&announced));
+    talk.expect("413", &["0 POST https://a.example/ ContentTooLarge"]);
+    let (status, _, text) = h2o_http::field_section::Refusal::ContentTooLarge.answer();
+    assert_eq!(
+        (status.as_u16(), text),
+        (413, "request entity is too large")
+    );
     // A tunnel has no content.
     let mut talk = begin();
     talk.sends(0, [headers(CONNECT), data(b"abcdefgh")].concat());

@@ -108,11 +108,8 @@ fn a_response_before_the_request_is_complete_stops_the_rest() {
     talk.sends(0, headers(POST));
     talk.responds(0, 413, &[], Some(0), true);
     talk.release(0);
-    let want = [
-        "0 POST https://a.example/",
-        "STOP_SENDING 0 H3_MESSAGE_ERROR",
-    ];
-    talk.expect("0x10e, which drafts called H3_EARLY_RESPONSE", &want);
+    let want = ["0 POST https://a.example/", "STOP_SENDING 0 H3_NO_ERROR"];
+    talk.expect("RFC 9114 §4.1", &want);
     talk.sends(0, data(b"more"));
     talk.expect("what still comes is dropped", &[]);
 }

@@ -91,7 +91,7 @@ fn a_stream_takes_what_its_state_allows() {
                 Closed,
             ),
             (
-                "STOP_SENDING 0 H3_MESSAGE_ERROR; RESET_STREAM 0 H3_INTERNAL_ERROR",
+                "STOP_SENDING 0 H3_INTERNAL_ERROR; RESET_STREAM 0 H3_INTERNAL_ERROR",
                 Closed,
             ),
         ],
@@ -110,7 +110,7 @@ fn a_stream_takes_what_its_state_allows() {
             ("", HalfClosedLocal),
             ("STOP_SENDING 0 H3_INTERNAL_ERROR", Closed),
             // The early response.
-            ("STOP_SENDING 0 H3_MESSAGE_ERROR", Closed),
+            ("STOP_SENDING 0 H3_NO_ERROR", Closed),
         ],
     );
     check(
