@@ -102,7 +102,7 @@ impl ClientConnection {
         self.connection.poll_command()
     }
 
-    /// A stream that was [blocked](ClientReceived::Blocked) and can be received again.
+    /// A stream that was [blocked](ClientReceived::Blocked) and can be received again: also one that is over, of which all is taken then.
     pub fn poll_unblocked(&mut self) -> Option<StreamId> {
         self.connection.poll_unblocked()
     }

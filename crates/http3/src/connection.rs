@@ -446,9 +446,12 @@ impl Connection {
         };
         let (id, state) = (stream.id, stream.state);
         stream.state = StreamState::Closed;
-        if stream.blocked.take().is_some() {
-            self.blocked.retain(|&(_, other)| other != id);
-            self.unblocked.retain(|&other| other != id);
+        if stream.blocked.take().is_some()
+            && let Some(at) = self.blocked.iter().position(|&(_, other)| other == id)
+        {
+            self.blocked.swap_remove(at);
+            // The caller keeps input for it, which it can drop now.
+            self.unblocked.push_back(id);
         }
         self.queue_remove(key);
         if state.can_recv() {

@@ -179,7 +179,7 @@ impl ServerConnection {
         self.connection.poll_command()
     }
 
-    /// A stream that was [blocked](Received::Blocked) and can be received again.
+    /// A stream that was [blocked](Received::Blocked) and can be received again: also one that is over, of which all is taken then.
     #[inline]
     pub fn poll_unblocked(&mut self) -> Option<StreamId> {
         self.connection.poll_unblocked()
