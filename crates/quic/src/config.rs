@@ -139,6 +139,8 @@ pub struct ServerRole {
     pub retry_token_lifetime: Duration,
     /// How long a token of an earlier connection validates the address.
     pub token_lifetime: Duration,
+    /// Bytes sent for each byte of a client that has not shown its address (RFC 9000 §8.1), at most 3.
+    pub amplification_limit: u16,
     /// Handshakes that may be under way before new ones are ignored.
     pub max_handshakes: usize,
     /// The handshake ends after so many round trip times; 0 for no limit.
@@ -156,6 +158,7 @@ impl ServerRole {
             retry: false,
             retry_token_lifetime: Duration::from_secs(30),
             token_lifetime: Duration::from_secs(600),
+            amplification_limit: 3,
             max_handshakes: 1 << 12,
             handshake_rtts: 400,
             max_handshake_datagrams: 1000,

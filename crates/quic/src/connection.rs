@@ -107,6 +107,13 @@ pub(crate) struct HandshakeLimit {
     /// In round trip times; 0 for no limit.
     pub(crate) round_trips: u32,
     pub(crate) datagrams: u64,
+    /// Until the client has shown that it receives at its address (RFC 9000 §8.1): so many bytes are sent for each received. The library
+    /// has the same limit, but begins a datagram as long as there is any credit.
+    pub(crate) amplification: Option<u64>,
+    /// Bytes received. The library does not count those of the first datagram.
+    pub(crate) received: u64,
+    /// A hash of the id that the client has made up: one that we have made shows that it receives.
+    pub(crate) first_id: u64,
 }
 
 /// A full window for which no acknowledgement comes.
@@ -173,6 +180,11 @@ impl Connection {
             None => u64::MAX,
         };
         let allowed = usize::try_from(room.min(credit) / mtu).unwrap_or(usize::MAX);
+        let max_datagrams = match self.unvalidated_credit() {
+            Some(credit) if credit < mtu => return None,
+            Some(credit) => max_datagrams.min(usize::try_from(credit / mtu).unwrap_or(1)),
+            None => max_datagrams,
+        };
         desk.set(if allowed > 0 {
             Gate::Open
         } else {
@@ -204,6 +216,23 @@ impl Connection {
             self.tail.keep(&transmit, buffer);
         }
         Some(transmit)
+    }
+
+    /// Bytes that may be sent to a client that has not shown its address; `None` for no limit.
+    fn unvalidated_credit(&self) -> Option<u64> {
+        let limit = self.limit?;
+        let credit = limit.received.saturating_mul(limit.amplification?);
+        Some(credit.saturating_sub(self.library.stats().udp_tx.bytes))
+    }
+
+    /// A datagram of so many bytes has come to this connection, with that id.
+    pub(crate) fn on_datagram(&mut self, id: u64, len: usize) {
+        if let Some(limit) = &mut self.limit {
+            limit.received += len as u64;
+            if limit.first_id != id {
+                limit.amplification = None;
+            }
+        }
     }
 
     /// Frames sent to have lost packets acknowledged (RFC 9002 §6.2.4): PING, or IMMEDIATE_ACK if the peer knows that.

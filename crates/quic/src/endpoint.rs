@@ -1,5 +1,6 @@
 //! One endpoint: where datagrams go, and which connections there are.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -143,6 +144,7 @@ pub struct Endpoint {
     recent_ids: RecentIds,
     marks_ecn: bool,
     paths: PathMemory,
+    hasher: RandomState,
 }
 
 impl Endpoint {
@@ -198,6 +200,7 @@ impl Endpoint {
             recent_ids: RecentIds::default(),
             marks_ecn,
             paths: PathMemory::default(),
+            hasher: RandomState::new(),
         }
     }
 
@@ -218,6 +221,11 @@ impl Endpoint {
             Admission::Open | Admission::Full => None,
         };
         let ecn = ecn.map(Ecn::library);
+        let id = match destination_id(&data) {
+            [] => 0,
+            id => self.hasher.hash_one(id),
+        };
+        let len = data.len();
         match self.library.handle(now, remote, local, ecn, data, answer) {
             None => Received::Ignored,
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
@@ -227,6 +235,7 @@ impl Endpoint {
                 };
                 let was_accepting = connection.is_being_accepted();
                 let was_closed = connection.library.is_closed();
+                connection.on_datagram(id, len);
                 connection.library.handle_event(event);
                 connection.on_received(&self.desk);
                 if was_accepting && !connection.is_being_accepted() {
@@ -251,7 +260,7 @@ impl Endpoint {
                         segment_len: None,
                     })
                 }
-                None => self.admit(now, incoming, answer),
+                None => self.admit(now, incoming, (id, len), answer),
             },
             Some(DatagramEvent::Response(transmit)) => Received::Answered(Transmit::of(&transmit)),
         }
@@ -280,6 +289,7 @@ impl Endpoint {
         &mut self,
         now: Instant,
         incoming: quinn_proto::Incoming,
+        (first_id, len): (u64, usize),
         answer: &mut Vec<u8>,
     ) -> Received {
         match self.admission {
@@ -313,6 +323,7 @@ impl Endpoint {
                 }
             };
         }
+        let is_validated = incoming.remote_address_validated();
         let jump = self.jump(now, &incoming);
         self.desk.set_jump(jump);
         let accepted = self.library.accept(incoming, now, answer, None);
@@ -325,6 +336,9 @@ impl Endpoint {
                     began: now,
                     round_trips: server.handshake_rtts,
                     datagrams: server.max_handshake_datagrams,
+                    amplification: (!is_validated).then_some(server.amplification_limit.into()),
+                    received: len as u64,
+                    first_id,
                 });
                 self.insert(handle, connection, is_paced, limit);
                 Received::Accepted(ConnectionIndex(handle.0))
@@ -498,6 +512,16 @@ impl Endpoint {
     /// Connections that are not drained.
     pub fn open_connections(&self) -> usize {
         self.open
+    }
+}
+
+/// The Destination Connection ID of a packet with a long header (RFC 9000 §17.2); nothing of others.
+fn destination_id(packet: &[u8]) -> &[u8] {
+    match packet {
+        [first, _, _, _, _, len, rest @ ..] if first & 0x80 != 0 => {
+            rest.get(..usize::from(*len)).unwrap_or_default()
+        }
+        _ => &[],
     }
 }
 

@@ -258,3 +258,21 @@ fn fast_paths_are_filled_too() {
     let time = simulation.fetch(20_000_000);
     assert!(time < Duration::from_millis(18), "{time:?}");
 }
+
+#[test]
+fn a_client_that_has_not_shown_its_address_gets_no_more_than_three_times_what_it_sends() {
+    for seed in 0..20 {
+        let mut simulation = Simulation::new(seed, Path::default(), TransportSettings::default());
+        simulation.settle();
+        simulation.run_until(|it| !it.connections.is_empty());
+        // It falls silent: nothing of the server arrives.
+        let path = Path {
+            mtu: 0,
+            ..Path::default()
+        };
+        simulation.set_path(path);
+        simulation.run_until(|it| it.connections.is_empty());
+        let (sent, received) = (simulation.bytes_of_server, simulation.bytes_to_server);
+        assert!(sent > 0 && sent <= 3 * received, "{sent} for {received}");
+    }
+}

@@ -115,6 +115,9 @@ pub(crate) struct Simulation {
     /// The largest datagram of the server that arrived.
     pub(crate) largest: usize,
     pub(crate) server_sent: usize,
+    /// Bytes the server has sent, and received.
+    pub(crate) bytes_of_server: usize,
+    pub(crate) bytes_to_server: usize,
     /// Whether the last datagram of the next answer is lost.
     pub(crate) loses_tail: bool,
 }
@@ -198,6 +201,8 @@ impl Simulation {
             server_events: Vec::new(),
             largest: 0,
             server_sent: 0,
+            bytes_of_server: 0,
+            bytes_to_server: 0,
             loses_tail: false,
         }
     }
@@ -262,6 +267,7 @@ impl Simulation {
         }
         let mut answer = Vec::new();
         if packet.to_server {
+            self.bytes_to_server += packet.data.len();
             let datagram = Datagram {
                 remote: packet.from,
                 local: None,
@@ -308,6 +314,7 @@ impl Simulation {
 
     fn send_to_client(&mut self, data: Vec<u8>, ecn: Option<Ecn>) {
         self.server_sent += 1;
+        self.bytes_of_server += data.len();
         self.send(Packet {
             to_server: false,
             from: SERVER,
