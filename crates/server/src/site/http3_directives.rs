@@ -3,9 +3,9 @@
 use h2o_config::{Directive, Unit};
 use h2o_exchange::Scope;
 
-use crate::site::listen::warn;
 use crate::site::quic_settings::MIN_INPUT_WINDOW;
 use crate::site::settings::{seconds, settings};
+use crate::site::warnings::warn;
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     Directive::global(

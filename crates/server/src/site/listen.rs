@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::site::port_holder::PortOf;
 use crate::site::quic;
 use crate::site::quic_settings::QuicSettings;
+use crate::site::warnings::warn;
 use h2o_tls::TlsSettings;
 
 /// How long clients may remember a QUIC listener, in seconds: a day, which is what RFC 7838 §3.1 has them assume.
@@ -485,15 +486,6 @@ impl<'a> ListenOptions<'a> {
             quic: None,
         })
     }
-}
-
-pub(crate) fn warn(scope: &mut Scope, command: &Command<'_>, node: &Node, text: &str) {
-    scope.warnings.push(format!(
-        "[warning] [{}:{}] in command {}, {text}",
-        node.pos.file(),
-        node.pos.line(),
-        command.name
-    ));
 }
 
 /// Adds new addresses to the listeners; to existing ones it adds the host.

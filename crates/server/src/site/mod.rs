@@ -15,3 +15,4 @@ pub(crate) mod quic_settings;
 pub(crate) mod reachability;
 pub(crate) mod settings;
 pub(crate) mod users;
+pub(crate) mod warnings;

@@ -3,8 +3,8 @@
 use h2o_config::{Attribute, Attributes, Command, Error, Kinds, Node, Unit};
 use h2o_exchange::Scope;
 
-use crate::site::listen::warn;
 use crate::site::quic_settings::{Controller, QuicSettings};
+use crate::site::warnings::warn;
 
 /// Smallest UDP payload that every QUIC path must carry (RFC 9000 §14).
 const MIN_UDP_PAYLOAD: u64 = 1200;
