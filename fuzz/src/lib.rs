@@ -29,6 +29,7 @@ mod request_head;
 mod response_head;
 mod server;
 mod strict_http1;
+mod tls_client;
 
 pub use acl::acl;
 pub use backend_url::backend_url;
@@ -51,6 +52,7 @@ pub use quic::{quic_datagrams, quic_ids_and_tokens};
 pub use range::range;
 pub use request_head::request_head;
 pub use response_head::response_head;
+pub use tls_client::{tls_handshake, tls_records};
 
 /// Panics if the input breaks an invariant.
 pub type Target = fn(&[u8]);
@@ -82,6 +84,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("range", range),
     ("request_head", request_head),
     ("response_head", response_head),
+    ("tls_handshake", tls_handshake),
+    ("tls_records", tls_records),
 ];
 
 /// Ways to cut an input of that length in two or more: positions to cut at, in order. Which, depends on

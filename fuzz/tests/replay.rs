@@ -8,6 +8,8 @@ use h2o_fuzz::Target;
 
 /// Mutations of each target. Enough to find what is shallow; depth is libFuzzer's business.
 const MUTATIONS: u64 = 20_000;
+/// The same for targets of which each input takes handshakes.
+const MUTATIONS_WITH_HANDSHAKE: u64 = 2_000;
 /// Larger inputs are replayed as they are, but not mutated.
 const MUTATED_UP_TO: usize = 4096;
 
@@ -88,7 +90,11 @@ fn mutate_all(target: &str, check: Target) {
         .map(|(_, input)| input)
         .filter(|input| input.len() <= MUTATED_UP_TO)
         .collect();
-    for number in 0..MUTATIONS {
+    let mutations = match target {
+        "tls_records" => MUTATIONS_WITH_HANDSHAKE,
+        _ => MUTATIONS,
+    };
+    for number in 0..mutations {
         let mut random = Random(number);
         let mut input = seeds[random.below(seeds.len())].clone();
         for _ in 0..=random.below(4) {

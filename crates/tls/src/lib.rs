@@ -48,5 +48,6 @@ pub use x509::{
 /// Entry points for fuzzing.
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use crate::record::fuzzing::*;
     pub use crate::server::fuzzing::*;
 }

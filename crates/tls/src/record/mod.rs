@@ -1,6 +1,7 @@
 //! Records of an established connection: framing, protection, and offloading to the kernel.
 
 pub(crate) mod framing;
+pub(crate) mod fuzzing;
 pub(crate) mod kernel;
 pub(crate) mod output;
 pub(crate) mod protection;
