@@ -258,3 +258,127 @@ impl From<QpackError> for PeerError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_connections_have_the_codes_of_the_rfc_or_of_h2o() {
+        use PeerError as Error;
+        let cases: &[(ErrorCode, &[PeerError])] = &[
+            (ErrorCode(0x33), &[Error::Datagram]),
+            (
+                ErrorCode(0x101),
+                &[
+                    Error::FrameTooLong,
+                    Error::IncompleteFrame,
+                    Error::PushPriority,
+                    Error::Masque,
+                ],
+            ),
+            (
+                ErrorCode(0x103),
+                &[Error::StreamCreation, Error::SecondCriticalStream],
+            ),
+            (ErrorCode(0x104), &[Error::ClosedCriticalStream]),
+            (
+                ErrorCode(0x105),
+                &[
+                    Error::SettingsExpected,
+                    Error::SecondSettings,
+                    Error::UnexpectedFrame(FrameType::DATA),
+                    Error::UnexpectedInTunnel(FrameType::HEADERS),
+                ],
+            ),
+            (
+                ErrorCode(0x106),
+                &[
+                    Error::SettingsMalformed,
+                    Error::FrameMalformed(FrameType::GOAWAY),
+                    Error::FrameMalformed(FrameType::PRIORITY_UPDATE),
+                ],
+            ),
+            (ErrorCode(0x107), &[Error::Overdrawn, Error::Stalled]),
+            (ErrorCode(0x108), &[Error::IdInvalid]),
+            (ErrorCode(0x109), &[Error::SettingsInvalid]),
+            (ErrorCode(0x10e), &[Error::BadResponse]),
+            (
+                ErrorCode(0x200),
+                &[
+                    Error::Decompression,
+                    Error::FieldFlood,
+                    Error::UpperCaseName,
+                    Error::ConnectionField,
+                    Error::ContentLength,
+                    Error::PseudoField,
+                    Error::UnknownPseudoField,
+                ],
+            ),
+            (ErrorCode(0x201), &[Error::EncoderStream]),
+            (ErrorCode(0x202), &[Error::DecoderStream]),
+        ];
+        for (code, errors) in cases {
+            for error in *errors {
+                assert_eq!(error.answer().0, *code, "{error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_of_streams_have_the_codes_of_their_role() {
+        let cases = [
+            (StreamError::HeadMissing, 0x10d, 0x10e),
+            (StreamError::ContentTooShort, 0x10d, 0x10e),
+            (StreamError::ContentTooLong, 0x101, 0x10e),
+            (StreamError::SectionTooLong, 0x10b, 0x107),
+            (StreamError::PseudoFields, 0x101, 0x10e),
+            (StreamError::Method, 0x101, 0x10e),
+            (StreamError::Rejected, 0x10b, 0x10c),
+            (StreamError::BodyTooLarge, 0x107, 0x107),
+            (StreamError::Malformed, 0x101, 0x10e),
+        ];
+        for (error, server, client) in cases {
+            assert_eq!(error.code(), ErrorCode(server), "{error:?}");
+            assert_eq!(error.client_code(), ErrorCode(client), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn malformed_sections_end_their_stream_and_fields_the_connection() {
+        let sections = [
+            (SectionError::Method, Fault::Stream(StreamError::Method)),
+            (
+                SectionError::PseudoFields,
+                Fault::Stream(StreamError::PseudoFields),
+            ),
+            (
+                SectionError::ContentLength,
+                Fault::Stream(StreamError::ContentTooShort),
+            ),
+            (SectionError::Fields, Fault::Stream(StreamError::Malformed)),
+            (
+                SectionError::StatusMissing,
+                Fault::Connection(PeerError::BadResponse),
+            ),
+        ];
+        for (error, fault) in sections {
+            assert_eq!(Fault::from(error), fault);
+        }
+        let fields = [
+            (FieldError::Flood, PeerError::FieldFlood),
+            (FieldError::UpperCaseName, PeerError::UpperCaseName),
+            (FieldError::ConnectionSpecific, PeerError::ConnectionField),
+            (FieldError::ContentLength, PeerError::ContentLength),
+            (FieldError::PseudoField, PeerError::PseudoField),
+            (
+                FieldError::UnknownPseudoField,
+                PeerError::UnknownPseudoField,
+            ),
+            (FieldError::ResponsePseudoField, PeerError::BadResponse),
+        ];
+        for (error, peer) in fields {
+            assert_eq!(PeerError::from(error), peer);
+        }
+    }
+}

@@ -257,3 +257,150 @@ fn take_up_to<'i>(input: &mut &'i [u8], left: &mut u64) -> &'i [u8] {
     *left -= piece.len() as u64;
     piece
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pieces of `input`, which comes in parts of `part` bytes: those of one payload as one.
+    fn pieces(input: &[u8], part: usize) -> Vec<String> {
+        let mut reader = FrameReader::new();
+        let mut said: Vec<String> = Vec::new();
+        let mut is_inside = false;
+        for mut part in input.chunks(part) {
+            loop {
+                let piece = reader.next(&mut part, |kind, _| {
+                    is_inside = false;
+                    Ok::<_, ()>(match kind {
+                        FrameType::DATA => Disposition::Content,
+                        FrameType::HEADERS => Disposition::Whole,
+                        _ => Disposition::Skip,
+                    })
+                });
+                match piece.expect("no error") {
+                    None => break,
+                    Some(Piece::Skipped) => said.push("skipped".to_owned()),
+                    Some(Piece::Frame(kind, payload)) => {
+                        said.push(format!("{kind:?} {}", payload.escape_ascii()));
+                    }
+                    Some(Piece::Data(data)) => {
+                        let data = data.escape_ascii().to_string();
+                        match said.last_mut().filter(|_| is_inside) {
+                            Some(last) => last.push_str(&data),
+                            None => said.push(format!("data {data}")),
+                        }
+                        is_inside = true;
+                    }
+                }
+            }
+            assert!(part.is_empty(), "all is taken");
+        }
+        said.push(format!("{}", reader.is_between_frames()));
+        said
+    }
+
+    #[test]
+    fn frames_are_the_same_however_they_are_cut() {
+        let mut input = Vec::new();
+        write(FrameType::HEADERS, b"section", &mut input);
+        write(FrameType::DATA, b"", &mut input);
+        write(FrameType::DATA, b"content", &mut input);
+        write(FrameType(0x21), b"grease", &mut input);
+        write(FrameType(0x21), b"", &mut input);
+        write(FrameType(crate::varint::MAX), b"more", &mut input);
+        write(FrameType::HEADERS, b"", &mut input);
+        write(FrameType::DATA, &[b'x'; 100], &mut input);
+        // Integers that are longer than they need be.
+        input.extend_from_slice(b"\x40\0\x80\0\0\x02ab");
+        input.extend_from_slice(b"\xc0\0\0\0\0\0\0\x01\xc0\0\0\0\0\0\0\x02cd");
+        let want = pieces(&input, usize::MAX);
+        let long = format!("data {}", "x".repeat(100));
+        let frames = [
+            "FrameType(1) section",
+            "data ",
+            "data content",
+            "skipped",
+            "skipped",
+            "skipped",
+            "FrameType(1) ",
+            &long,
+            "data ab",
+            "FrameType(1) cd",
+            "true",
+        ];
+        assert_eq!(want, frames);
+        for part in 1..input.len() {
+            assert_eq!(pieces(&input, part), want, "parts of {part}");
+        }
+    }
+
+    #[test]
+    fn a_stream_ends_between_two_frames() {
+        let mut input = Vec::new();
+        write(FrameType::HEADERS, b"section", &mut input);
+        let first = input.len();
+        write(FrameType::DATA, b"content", &mut input);
+        let second = input.len();
+        write(FrameType(0x21), b"grease", &mut input);
+        let ends = [first, second, input.len()];
+        for end in 1..=input.len() {
+            let said = pieces(&input[..end], 3);
+            let want = ends.contains(&end).to_string();
+            assert_eq!(said.last(), Some(&want), "{end} bytes");
+        }
+    }
+
+    #[test]
+    fn errors_come_with_the_header() {
+        let mut reader = FrameReader::new();
+        let mut header = Vec::new();
+        super::header(FrameType::SETTINGS, 1 << 40, &mut header);
+        for byte in &header[..header.len() - 1] {
+            let mut part = std::slice::from_ref(byte);
+            let piece = reader.next(&mut part, |_, _| Err::<Disposition, _>("too soon"));
+            assert!(matches!(piece, Ok(None)));
+        }
+        let mut last = &header[header.len() - 1..];
+        let error = reader.next(&mut last, |kind, len| Err::<Disposition, _>((kind, len)));
+        assert_eq!(error.expect_err("an error"), (FrameType::SETTINGS, 1 << 40));
+    }
+
+    #[test]
+    fn only_what_has_come_is_held() {
+        let mut reader = FrameReader::new();
+        let accept = |_, _| Ok::<_, ()>(Disposition::Whole);
+        let mut input = Vec::new();
+        super::header(FrameType::HEADERS, 400_000, &mut input);
+        input.extend_from_slice(&[0; 100]);
+        assert!(matches!(reader.next(&mut &input[..], accept), Ok(None)));
+        assert!(
+            (100..1000).contains(&reader.retained()),
+            "{}",
+            reader.retained()
+        );
+        let rest = vec![0; 399_900];
+        let piece = reader.next(&mut &rest[..], accept);
+        let Ok(Some(Piece::Frame(FrameType::HEADERS, payload))) = piece else {
+            panic!("all of it has come");
+        };
+        assert_eq!((payload.len(), reader.retained()), (400_000, 0));
+    }
+
+    #[test]
+    fn sections_of_any_length_get_their_frame() {
+        for len in [0, 1, 63, 64, 16_383, 16_384, 100_000] {
+            let mut out = b"before".to_vec();
+            let at = begin_section(&mut out);
+            out.resize(out.len() + len, b's');
+            assert_eq!(end_section(&mut out, at), len);
+            let mut rest = &out[6..];
+            let mut reader = FrameReader::new();
+            let piece = reader.next(&mut rest, |_, _| Ok::<_, ()>(Disposition::Whole));
+            let Ok(Some(Piece::Frame(FrameType::HEADERS, section))) = piece else {
+                panic!("a frame");
+            };
+            assert_eq!((section.len(), rest.len()), (len, 0));
+            assert!(section.iter().all(|byte| *byte == b's'));
+        }
+    }
+}

@@ -156,3 +156,155 @@ impl<G: Copy + PartialEq> ResponseMemo<G> {
         self.fields.capacity() + self.section.capacity()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field_section::Refusal;
+    use crate::{Headers, Known, Name};
+
+    fn request(path: &[u8], end_stream: bool) -> (RequestHead, RequestSection) {
+        let mut head = RequestHead::default();
+        let target = head.headers.store(path);
+        head.set_target(target);
+        head.headers.push(Known::Accept, b"*/*");
+        let section = RequestSection {
+            end_stream,
+            refusal: None,
+            content_length: None,
+            is_tunnel: false,
+            priority: None,
+        };
+        (head, section)
+    }
+
+    /// A section in which `/a` or the like is the string of the path, at 2.
+    fn section(path: &[u8]) -> Vec<u8> {
+        let mut section = vec![0x11, 0x22];
+        string_literal::encode_plain(0, 7, path, &mut section);
+        section.push(0x33);
+        section
+    }
+
+    fn note(memo: &mut RequestMemo<u32>, generation: u32, path: &[u8]) {
+        let (head, said) = request(path, true);
+        let section = section(path);
+        let string = |section: &[u8]| Some(2..section.len() - 1);
+        memo.note(&section, generation, string, &head, said);
+    }
+
+    fn recall(memo: &RequestMemo<u32>, generation: u32, path: &[u8], end: bool) -> Option<Vec<u8>> {
+        let mut head = RequestHead::default();
+        let (section, mut scratch) = (section(path), b"of before".to_vec());
+        memo.recall(&section, end, generation, &mut scratch, &mut head)?;
+        assert_eq!(head.headers.get(Known::Accept), Some(&b"*/*"[..]));
+        Some(head.target().to_vec())
+    }
+
+    #[test]
+    fn a_request_is_known_once_it_came_twice() {
+        let mut memo = RequestMemo::default();
+        assert_eq!(recall(&memo, 0, b"/a", true), None);
+        note(&mut memo, 0, b"/a");
+        assert_eq!(recall(&memo, 0, b"/a", true), None);
+        note(&mut memo, 0, b"/b");
+        assert_eq!(recall(&memo, 0, b"/b", true), Some(b"/b".to_vec()));
+        assert_eq!(
+            recall(&memo, 0, b"/other?x", true),
+            Some(b"/other?x".to_vec())
+        );
+        // Whatever may make it mean something else.
+        assert_eq!(recall(&memo, 1, b"/b", true), None, "another generation");
+        assert_eq!(
+            recall(&memo, 0, b"/b", false),
+            None,
+            "it does not end the stream"
+        );
+        assert_eq!(recall(&memo, 0, b"x", true), None, "not a path");
+        assert_eq!(recall(&memo, 0, b"/ x", true), None, "a blank in the path");
+        assert!(memo.retained() > 0);
+    }
+
+    #[test]
+    fn requests_that_are_refused_or_long_are_not_remembered() {
+        let mut memo = RequestMemo::default();
+        let (head, mut said) = request(b"/a", true);
+        said.refusal = Some(Refusal::ValueInvalid);
+        for _ in 0..3 {
+            memo.note(&section(b"/a"), 0, |_| None, &head, said);
+        }
+        assert_eq!(recall(&memo, 0, b"/a", true), None);
+        let long = [b'/'; 130];
+        for _ in 0..3 {
+            note(&mut memo, 0, &long);
+        }
+        assert_eq!(recall(&memo, 0, &long, true), None);
+        let (head, said) = request(b"/a", true);
+        for _ in 0..3 {
+            memo.note(&section(b"/a"), 0, |_| None, &head, said);
+        }
+        assert_eq!(recall(&memo, 0, b"/a", true), Some(b"/a".to_vec()));
+        assert_eq!(
+            recall(&memo, 0, b"/b", true),
+            None,
+            "the path cannot be exchanged"
+        );
+    }
+
+    fn response<'a>(
+        headers: &'a Headers,
+        length: Option<u64>,
+        server: &'a [u8],
+    ) -> ResponseHead<'a> {
+        ResponseHead {
+            status: StatusCode::OK,
+            reason: None,
+            headers,
+            length,
+            server: Some(server),
+        }
+    }
+
+    #[test]
+    fn a_response_is_known_while_nothing_of_it_differs() {
+        let mut headers = Headers::new();
+        headers.push(Name::Other("x-a"), b"1");
+        let head = response(&headers, Some(5), b"h2o");
+        let mut memo = ResponseMemo::default();
+        assert_eq!(memo.find(&head, 0), None);
+        assert!(memo.note(&head, 0, b"section"));
+        assert_eq!(memo.find(&head, 0), Some(&b"section"[..]));
+        assert_eq!(memo.find(&head, 1), None, "another generation");
+        let other = ResponseHead {
+            status: StatusCode::NOT_FOUND,
+            ..head
+        };
+        assert_eq!(memo.find(&other, 0), None);
+        assert_eq!(memo.find(&response(&headers, Some(6), b"h2o"), 0), None);
+        assert_eq!(memo.find(&response(&headers, None, b"h2o"), 0), None);
+        assert_eq!(memo.find(&response(&headers, Some(5), b"h2o/2"), 0), None);
+        let mut more = headers.clone();
+        more.push(Name::Other("x-b"), b"2");
+        assert_eq!(memo.find(&response(&more, Some(5), b"h2o"), 0), None);
+        let mut shifted = Headers::new();
+        shifted.push(Name::Other("x-a"), b"");
+        assert_eq!(
+            memo.find(&response(&shifted, Some(5), b"1\r\nh2o"), 0),
+            None
+        );
+    }
+
+    #[test]
+    fn long_and_edited_responses_are_not_remembered() {
+        let mut memo = ResponseMemo::default();
+        let mut headers = Headers::new();
+        headers.push(Name::Other("x-a"), &[b'v'; 600]);
+        assert!(!memo.note(&response(&headers, None, b""), 0, b"section"));
+        let mut headers = Headers::new();
+        headers.push(Name::Other("x-a"), b"1");
+        headers.remove(Name::Other("x-a"));
+        assert!(!memo.note(&response(&headers, None, b""), 0, b"section"));
+        assert_eq!(memo.find(&response(&headers, None, b""), 0), None);
+        assert_eq!(memo.retained(), 0);
+    }
+}

@@ -4,9 +4,11 @@
 mod kit;
 
 mod client;
+mod client_states;
 mod control;
 mod errors;
 mod limits;
+mod model;
 mod priorities;
 mod qpack;
 mod requests;
