@@ -3,6 +3,7 @@
 //! Everything that came in a turn is taken in first; what can be answered at once is handed to the transport as it comes, the rest
 //! is pulled in the order the engine's scheduler says, until the transport has what the network takes now and a little more.
 
+mod paces;
 mod streams;
 
 use std::cell::RefCell;
@@ -21,6 +22,7 @@ use crate::flow::{Flow, Turn};
 use crate::request::routing;
 use crate::request::{Arrived, Pending, Requests, SlotId};
 use crate::site::quic_settings::QuicSettings;
+use paces::Paces;
 use streams::Http3Streams;
 
 /// Bytes taken from a stream at a time.
@@ -36,10 +38,11 @@ const MANY: usize = 256;
 pub(crate) struct Http3 {
     requests: Requests,
     streams: Http3Streams,
+    paces: Paces,
     /// Streams whose field sections wait for the dynamic table, with what was received behind them.
     blocked: Vec<Waiting>,
-    /// The connection is closed, and its requests are to be ended.
-    is_closing: bool,
+    /// The connection is to be closed with this error code and text, and its requests are to be ended.
+    closing: Option<(ErrorCode, &'static str)>,
     wants_shutdown: bool,
     /// Whether a request has been received.
     is_used: bool,
@@ -91,8 +94,9 @@ impl Http3 {
         Self {
             requests: Requests::new(context, connection.is_early()),
             streams: Http3Streams::new(engine, endpoint, index),
+            paces: Paces::new(context.worker.clock.now()),
             blocked: Vec::new(),
-            is_closing: false,
+            closing: None,
             wants_shutdown: context.worker.shutting_down.get(),
             is_used: false,
         }
@@ -100,13 +104,13 @@ impl Http3 {
 
     /// Something has happened on the transport. [`Http3::run`] is called next.
     pub(crate) fn on_event(&mut self, turn: &mut Turn<'_>, event: Event) {
-        if self.is_closing {
+        if self.is_closing() {
             return;
         }
         match event {
             Event::StreamOpened(id) => {
                 if let Err(error) = self.streams.engine.open(engine_id(id)) {
-                    self.fail(turn, error);
+                    self.fail(error);
                     return;
                 }
                 self.after_step(turn);
@@ -121,7 +125,7 @@ impl Http3 {
                 self.on_given_up(turn, stopped);
             }
             Event::StreamsAvailable { .. } => self.streams.open_local(),
-            Event::DatagramReceived => self.receive_datagrams(turn),
+            Event::DatagramReceived => self.receive_datagrams(),
             Event::DatagramsUnblocked
             | Event::HandshakeAgreed
             | Event::Connected
@@ -138,6 +142,7 @@ impl Http3 {
             self.abandon();
         } else {
             self.shrink_if_idle(turn.context);
+            self.paces.plan_look(&self.streams, turn);
         }
         flow
     }
@@ -149,26 +154,27 @@ impl Http3 {
         if self.requests.is_early_over(turn) {
             self.requests.end_early();
         }
+        self.pay_for_transport(turn);
         self.requests.run_woken(&mut self.streams, turn);
         loop {
             while let Some(id) = self.streams.poll_readable() {
                 self.read(turn, id);
             }
-            if self.is_closing {
+            if self.is_closing() {
                 return Flow::Close;
             }
             self.requests.start_queued(&mut self.streams, turn);
             let is_done = self.feed(turn);
             if self.requests.take_overdrawn() {
-                self.fail(turn, PeerError::Overdrawn);
+                self.fail(PeerError::Overdrawn);
             }
             self.streams.flush_engine();
-            if self.is_closing {
+            if self.is_closing() {
                 return Flow::Close;
             }
             // What the client does not have yet would be lost with the connection.
             if self.streams.engine.is_over() && self.streams.is_delivered() {
-                self.close(turn, ErrorCode::NO_ERROR, "");
+                self.close(ErrorCode::NO_ERROR, "");
                 return Flow::Close;
             }
             if !is_done {
@@ -217,7 +223,7 @@ impl Http3 {
             return;
         }
         let mut ahead: Option<Read> = None;
-        while !self.is_closing {
+        while !self.is_closing() {
             let read = match ahead.take() {
                 Some(read) => read,
                 None => match self.read_piece(id, 0) {
@@ -276,7 +282,7 @@ impl Http3 {
         let mut at = 0;
         let mut spare = self.requests.take_spare(turn.context);
         let mut is_readable = true;
-        while !self.is_closing {
+        while !self.is_closing() {
             let step = self.streams.engine.receive(
                 engine_id(id),
                 &input[at..],
@@ -286,7 +292,7 @@ impl Http3 {
             let step = match step {
                 Ok(step) => step,
                 Err(error) => {
-                    self.fail(turn, error);
+                    self.fail(error);
                     break;
                 }
             };
@@ -412,16 +418,16 @@ impl Http3 {
                     .on_reset(&mut self.streams, turn, slot(stream));
             }
             Ok(_) => {}
-            Err(error) => self.fail(turn, error),
+            Err(error) => self.fail(error),
         }
         self.after_step(turn);
     }
 
     /// HTTP datagrams (RFC 9297). No handler takes them yet, and they may be dropped.
-    fn receive_datagrams(&mut self, turn: &mut Turn<'_>) {
+    fn receive_datagrams(&mut self) {
         while let Some(datagram) = self.streams.quic(|quic| quic.receive_datagram()).flatten() {
             if let Err(error) = self.streams.engine.on_datagram(&datagram) {
-                self.fail(turn, error);
+                self.fail(error);
                 return;
             }
         }
@@ -434,21 +440,36 @@ impl Http3 {
         let _ = self.streams.engine.take_rejected();
         let costs = self.streams.engine.take_costs();
         if costs > 0 && turn.pay(costs).is_err() {
-            self.fail(turn, PeerError::Overdrawn);
+            self.fail(PeerError::Overdrawn);
+        }
+    }
+
+    /// Charges the connection's budget for what the transport had to do.
+    fn pay_for_transport(&mut self, turn: &mut Turn<'_>) {
+        let costs = self.streams.quic(|quic| quic.take_costs()).unwrap_or(0);
+        if costs > 0 && !self.is_closing() && turn.pay(costs).is_err() {
+            self.fail(PeerError::Overdrawn);
         }
     }
 
     /// Ends the connection for what the client did.
-    fn fail(&mut self, turn: &Turn<'_>, error: PeerError) {
+    fn fail(&mut self, error: PeerError) {
         self.streams.engine.fail(error);
         let (code, text) = error.answer();
-        self.close(turn, code, text);
+        self.close(code, text);
     }
 
-    fn close(&mut self, turn: &Turn<'_>, code: ErrorCode, text: &str) {
-        self.is_closing = true;
-        self.streams
-            .quic(|quic| quic.close(turn.now, code.0, text.as_bytes()));
+    fn close(&mut self, code: ErrorCode, text: &'static str) {
+        self.closing.get_or_insert((code, text));
+    }
+
+    const fn is_closing(&self) -> bool {
+        self.closing.is_some()
+    }
+
+    /// Error code and text for CONNECTION_CLOSE once [`Http3::run`] has said that the connection is to be closed.
+    pub(crate) fn closing(&self) -> Option<(u64, &'static str)> {
+        self.closing.map(|(code, text)| (code.0, text))
     }
 
     /// Gives memory back that can be allocated again, where connections are many.
@@ -467,15 +488,20 @@ impl Http3 {
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let deadlines = [self.streams.engine.next_timeout(), self.requests.deadline()];
+        let deadlines = [
+            self.streams.engine.next_timeout(),
+            self.paces.deadline(),
+            self.requests.deadline(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 
     /// Time has passed. [`Http3::run`] is called next.
     pub(crate) fn on_timeout(&mut self, turn: &mut Turn<'_>) {
+        (self.paces).look(&mut self.requests, &mut self.streams, turn);
         self.requests.on_timeout(&mut self.streams, turn);
         if self.streams.engine.on_timeout(turn.now) {
-            self.close(turn, ErrorCode::NO_ERROR, "shutting down");
+            self.close(ErrorCode::NO_ERROR, "shutting down");
         }
     }
 
@@ -486,12 +512,12 @@ impl Http3 {
 
     /// Whether no request is in progress, after the first one.
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_used && !self.is_closing && !self.streams.engine.has_streams()
+        self.is_used && !self.is_closing() && !self.streams.engine.has_streams()
     }
 
     /// Whether the client has been told that the connection ends.
     pub(crate) fn is_shutting_down(&self) -> bool {
-        self.is_closing || self.streams.engine.is_shutting_down()
+        self.is_closing() || self.streams.engine.is_shutting_down()
     }
 
     /// Bytes of memory held.

@@ -435,6 +435,18 @@ impl Http3Streams {
         self.quic(|quic| quic.set_priority(StreamId::new(id.get()), rank));
     }
 
+    /// Whether the transport takes nothing of a stream for now.
+    pub(super) fn is_blocked(&self, key: StreamKey) -> bool {
+        let line = self.lines.get(key.index());
+        line.is_some_and(|line| line.is_blocked)
+    }
+
+    /// Whether the client may send more of the body of a request.
+    pub(super) fn has_window(&self, key: StreamKey) -> bool {
+        let line = self.lines.get(key.index());
+        line.is_some_and(|line| line.window > 0)
+    }
+
     /// The client has changed the priority of a stream.
     pub(super) fn on_priority(&self, key: StreamKey) {
         self.set_transport_priority(key);

@@ -35,6 +35,8 @@ pub(crate) struct QuicConnection {
     /// Our address.
     local: std::net::SocketAddr,
     phase: Phase,
+    /// What CONNECTION_CLOSE is to say, once what was written before is sent.
+    closing: Option<(u64, &'static str)>,
     status: ConnectionStatus,
     /// Bytes of memory it holds, as the worker was last told.
     charged: usize,
@@ -69,6 +71,7 @@ impl QuicConnection {
             settings,
             local,
             phase: Phase::Handshake,
+            closing: None,
             status,
             charged: 0,
         }
@@ -101,6 +104,7 @@ impl QuicConnection {
             let flow = http3.run(&mut turn);
             turn.end();
             if flow == Flow::Close {
+                self.closing = http3.closing();
                 self.phase = Phase::Closed;
             }
         }
@@ -214,9 +218,19 @@ impl QuicConnection {
 
     /// Closes it at once.
     pub(crate) fn close(&mut self, now: Instant, code: u64) {
+        self.closing = Some((code, ""));
+        self.finish_close(now);
+    }
+
+    /// Closes a connection that is to be closed, now that what was written before is sent. Returns whether it was.
+    pub(crate) fn finish_close(&mut self, now: Instant) -> bool {
+        let Some((code, text)) = self.closing.take() else {
+            return false;
+        };
         if let Some(connection) = self.endpoint.borrow_mut().connection(self.index) {
-            connection.close(now, code, b"");
+            connection.close(now, code, text.as_bytes());
         }
+        true
     }
 
     /// The process is to end: the client is told, and what has begun is finished.

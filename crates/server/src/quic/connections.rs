@@ -383,6 +383,11 @@ impl QuicConnections {
         let context = Rc::clone(&self.context);
         if flow != Flow::Close {
             self.send(token);
+            let now = context.worker.clock.now();
+            let connection = self.find(token);
+            if connection.is_some_and(|connection| connection.finish_close(now)) {
+                self.send(token);
+            }
         }
         let Some(connection) = self.find(token) else {
             return;

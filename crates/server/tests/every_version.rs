@@ -1,13 +1,15 @@
-//! Rules that hold for requests of every protocol version: each test sends the same conversation over HTTP/1 and
-//! HTTP/2.
+//! Rules that hold for a request whichever protocol version it comes by: each conversation is held over HTTP/1, HTTP/2 and HTTP/3.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod embedded;
 mod http2_client;
+mod http3_client;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
@@ -110,11 +112,31 @@ const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
+/// Where the certificate `crt` and the key `key` of `a.test` are.
+fn identity() -> &'static PathBuf {
+    static FOLDER: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let make = || {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_owned();
+        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        std::fs::write(path.join("crt"), made.cert.pem()).unwrap();
+        std::fs::write(path.join("key"), made.signing_key.serialize_pem()).unwrap();
+        (folder, path)
+    };
+    &FOLDER.get_or_init(make).1
+}
+
 fn start(settings: &str) -> Embedded {
+    let identity = identity().display();
     Embedded::start(DIRECTIVES, |port| {
         format!(
             "num-threads: 1
 listen: {{ host: 127.0.0.1, port: {port} }}
+listen:
+  host: 127.0.0.1
+  port: {port}
+  type: quic
+  ssl: {{ certificate-file: {identity}/crt, key-file: {identity}/key }}
 header.add: 'x-rule: seen by filters'
 {settings}
 hosts:
@@ -134,9 +156,10 @@ hosts:
 enum Version {
     Http1,
     Http2,
+    Http3,
 }
 
-const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
+const VERSIONS: [Version; 3] = [Version::Http1, Version::Http2, Version::Http3];
 
 /// A request of the client.
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +194,7 @@ fn answered(statuses: &[u16], body: &str) -> Option<Answer> {
 enum Client {
     Http1(BufReader<TcpStream>),
     Http2(http2_client::Client),
+    Http3(Box<http3_client::Client>),
 }
 
 impl Client {
@@ -181,6 +205,7 @@ impl Client {
                 Self::Http1(BufReader::new(patient(stream)))
             }
             Version::Http2 => Self::Http2(http2_client::Client::connect(server.port)),
+            Version::Http3 => Self::Http3(Box::new(http3_client::Client::connect(server.port))),
         }
     }
 
@@ -189,6 +214,7 @@ impl Client {
         match self {
             Self::Http1(stream) => ask_http1(stream, request),
             Self::Http2(client) => ask_http2(client, request),
+            Self::Http3(client) => ask_http3(client, request),
         }
     }
 }
@@ -292,6 +318,59 @@ fn ask_http2(client: &mut http2_client::Client, request: Request<'_>) -> Option<
     }
 }
 
+fn ask_http3(client: &mut http3_client::Client, request: Request<'_>) -> Option<Answer> {
+    fn pseudo<'a>(method: &'a str, path: &'a str) -> Vec<(&'a str, &'a str)> {
+        vec![
+            (":method", method),
+            (":scheme", "https"),
+            (":authority", "a.test"),
+            (":path", path),
+        ]
+    }
+    if client.is_closed {
+        return None;
+    }
+    let len;
+    let mut body = None;
+    let stream = match request {
+        Request::Get(path) => client.ask(&pseudo("GET", path), true),
+        Request::Connect(authority) => {
+            client.ask(&[(":method", "CONNECT"), (":authority", authority)], false)
+        }
+        Request::Expect(path, count) => {
+            len = count.to_string();
+            body = Some(count);
+            let mut head = pseudo("POST", path);
+            head.extend([("content-length", &*len), ("expect", "100-continue")]);
+            client.ask(&head, false)
+        }
+        Request::Empty(path) => {
+            let mut head = pseudo("POST", path);
+            head.push(("content-length", "0"));
+            client.ask(&head, true)
+        }
+    };
+    if let Some(count) = body {
+        client.until(|client| !client.answer(stream).heads.is_empty());
+        if client.answer(stream).statuses() == [100] {
+            client.send(stream, &vec![b'x'; count], true);
+        }
+    }
+    let is_whole = |answer: &http3_client::Answer| answer.has_ended || answer.reset.is_some();
+    client.until(|client| is_whole(client.answer(stream)));
+    let answer = client.answer(stream);
+    if !answer.has_ended {
+        return None;
+    }
+    let fields = answer.heads.last()?;
+    Some(Answer {
+        statuses: answer.statuses(),
+        is_filtered: (fields.iter())
+            .any(|(name, value)| name == "x-rule" && value == "seen by filters"),
+        body: String::from_utf8(answer.content.clone()).unwrap(),
+    })
+}
+
 #[test]
 fn requests_that_no_handler_is_asked_about_are_answered_through_the_filters() {
     for version in VERSIONS {
@@ -344,10 +423,10 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
 #[test]
 fn a_body_that_waits_for_100_is_collected_once_it_was_told() {
     for version in VERSIONS {
-        // Over HTTP/2 the setting applies to 100 as well.
+        // Over HTTP/2 and HTTP/3 the setting is for 100 as well.
         let settings: &[&str] = match version {
             Version::Http1 => &["", "send-informational: none"],
-            Version::Http2 => &[""],
+            Version::Http2 | Version::Http3 => &[""],
         };
         for settings in settings {
             let server = start(settings);
@@ -407,4 +486,5 @@ fn the_log_tells_the_same_of_a_request() {
     });
     assert_eq!(log[0].lines().count(), 3, "{log:?}");
     assert_eq!(log[0], log[1]);
+    assert_eq!(log[0], log[2]);
 }

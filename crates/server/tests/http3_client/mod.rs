@@ -1,0 +1,255 @@
+//! A client of HTTP/3 over the transport of the house, with frames and QPACK that are not the engine's.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a client over a socket goes by the clock of the machine"
+)]
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use h2o_quic::{
+    ClientTls, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Placement, Read,
+    StreamId, TransportSettings, Write,
+};
+use h2o_testkit::http3::{Decoder, Frame, encode};
+use h2o_testkit::tls::AnyCertificate;
+use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::ServerName;
+
+/// How long is waited for anything.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What has come on a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    /// The field sections of the heads, in order.
+    pub(crate) heads: Vec<Vec<(String, String)>>,
+    pub(crate) content: Vec<u8>,
+    pub(crate) has_ended: bool,
+    /// The code by which the server has reset the stream.
+    pub(crate) reset: Option<u64>,
+    unread: Vec<u8>,
+}
+
+impl Answer {
+    /// The status codes of the heads.
+    pub(crate) fn statuses(&self) -> Vec<u16> {
+        let of = |head: &Vec<(String, String)>| head[0].1.parse().expect("`:status` comes first");
+        self.heads.iter().map(of).collect()
+    }
+
+    fn receive(&mut self, stream: StreamId, bytes: &[u8], decoder: &mut Decoder) {
+        self.unread.extend_from_slice(bytes);
+        while let Some((frame, len)) = Frame::parse(&self.unread) {
+            self.unread.drain(..len);
+            match frame.kind {
+                0 => self.content.extend_from_slice(&frame.payload),
+                1 => {
+                    let decoded = decoder.decode(stream.number(), &frame.payload);
+                    let Ok((fields, _)) = decoded else {
+                        panic!("there is no dynamic table to wait for");
+                    };
+                    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
+                    let fields = fields.into_iter();
+                    self.heads.push(
+                        fields
+                            .map(|(name, value)| (text(name), text(value)))
+                            .collect(),
+                    );
+                }
+                kind => panic!("a frame of type {kind} on a request stream"),
+            }
+        }
+    }
+}
+
+/// One connection.
+pub(crate) struct Client {
+    socket: UdpSocket,
+    endpoint: Endpoint,
+    index: ConnectionIndex,
+    decoder: Decoder,
+    answers: HashMap<StreamId, Answer>,
+    is_connected: bool,
+    pub(crate) is_closed: bool,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    /// Connects to a port of this machine, and sends its settings: no dynamic table.
+    pub(crate) fn connect(port: u16) -> Self {
+        let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("the provider has TLS 1.3")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate::default()))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h3".to_vec()];
+        let tls = ClientTls {
+            config: Arc::new(config),
+            server_name: ServerName::try_from("a.test").expect("it is a name"),
+        };
+        let mut endpoint = Endpoint::new(EndpointConfig {
+            keys: Vec::new(),
+            placement: Placement::default(),
+            server: None,
+            finds_mtu: false,
+            seed: None,
+        });
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
+        let remote = ([127, 0, 0, 1], port).into();
+        let index = endpoint
+            .connect(Instant::now(), remote, tls, &TransportSettings::default())
+            .expect("the configuration is good");
+        let mut client = Self {
+            socket,
+            endpoint,
+            index,
+            decoder: Decoder::new(0),
+            answers: HashMap::new(),
+            is_connected: false,
+            is_closed: false,
+            buffer: Vec::new(),
+        };
+        client.until(|client| client.is_connected);
+        let settings = [&[0][..], &Frame::settings(&[]).bytes()].concat();
+        let control = client.quic(|quic| quic.open_unidirectional());
+        client.write(control.expect("servers allow three"), &settings, false);
+        client
+    }
+
+    fn quic<R>(&mut self, use_it: impl FnOnce(&mut h2o_quic::Connection) -> R) -> R {
+        let quic = self.endpoint.connection(self.index);
+        use_it(quic.expect("it is not drained"))
+    }
+
+    fn write(&mut self, stream: StreamId, mut bytes: &[u8], is_end: bool) {
+        while !bytes.is_empty() && !self.is_closed {
+            match self.quic(|quic| quic.write_copy(stream, bytes)) {
+                Write::Taken(len) => bytes = &bytes[len..],
+                Write::Blocked => self.turn(),
+                Write::Stopped(_) | Write::Unknown => return,
+            }
+        }
+        if is_end && !self.is_closed {
+            self.quic(|quic| quic.finish(stream));
+        }
+    }
+
+    /// Sends the head of a request, with all of its pseudo fields.
+    pub(crate) fn ask(&mut self, fields: &[(&str, &str)], is_end: bool) -> StreamId {
+        let stream = self.quic(|quic| quic.open_bidirectional());
+        let stream = stream.expect("the server allows another request");
+        self.answers.insert(stream, Answer::default());
+        let head = Frame::headers(encode(fields)).bytes();
+        self.write(stream, &head, is_end);
+        stream
+    }
+
+    /// Sends content.
+    pub(crate) fn send(&mut self, stream: StreamId, content: &[u8], is_end: bool) {
+        let frame = Frame::data(content).bytes();
+        self.write(stream, &frame, is_end);
+    }
+
+    /// What has come on a stream.
+    pub(crate) fn answer(&self, stream: StreamId) -> &Answer {
+        &self.answers[&stream]
+    }
+
+    /// Waits until something is so, or the connection is closed.
+    pub(crate) fn until(&mut self, mut is_so: impl FnMut(&Self) -> bool) {
+        let limit = Instant::now() + PATIENCE;
+        while !is_so(self) && !self.is_closed {
+            assert!(Instant::now() < limit, "it does not come");
+            self.turn();
+        }
+    }
+
+    /// Sends what is to be sent, and takes in what comes next.
+    fn turn(&mut self) {
+        self.send_datagrams();
+        let timeout = self.endpoint.timeout(self.index);
+        let wait = timeout.map_or(PATIENCE, |at| at.saturating_duration_since(Instant::now()));
+        let wait = wait.clamp(Duration::from_millis(1), Duration::from_secs(1));
+        let set = self.socket.set_read_timeout(Some(wait));
+        set.expect("the time is not zero");
+        let mut data = [0; 2048];
+        match self.socket.recv_from(&mut data) {
+            Ok((len, remote)) => {
+                let datagram = Datagram {
+                    remote,
+                    local: None,
+                    ecn: None,
+                    data: BytesMut::from(&data[..len]),
+                };
+                let now = Instant::now();
+                self.endpoint.receive(now, datagram, &mut self.buffer);
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            // The server is gone.
+            Err(_) => self.is_closed = true,
+        }
+        self.endpoint.on_timeout(self.index, Instant::now());
+        self.take_events();
+        self.send_datagrams();
+    }
+
+    fn send_datagrams(&mut self) {
+        loop {
+            self.buffer.clear();
+            let (index, now) = (self.index, Instant::now());
+            let Some(transmit) = self.endpoint.transmit(index, now, 1, &mut self.buffer) else {
+                return;
+            };
+            let _ = self
+                .socket
+                .send_to(&self.buffer[..transmit.len], transmit.remote);
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.endpoint.poll_event(self.index) {
+            match event {
+                Event::Connected => self.is_connected = true,
+                Event::Readable(stream) => self.read(stream),
+                Event::Closed(_) | Event::Drained => self.is_closed = true,
+                _ => {}
+            }
+        }
+    }
+
+    fn read(&mut self, stream: StreamId) {
+        loop {
+            let read = self.quic(|quic| quic.read(stream, usize::MAX));
+            let Some(answer) = self.answers.get_mut(&stream) else {
+                return;
+            };
+            match read {
+                Read::Data(bytes) => answer.receive(stream, &bytes, &mut self.decoder),
+                Read::End => answer.has_ended = true,
+                Read::Reset(code) => answer.reset = Some(code),
+                Read::Blocked | Read::Unknown => return,
+            }
+            if answer.has_ended || answer.reset.is_some() {
+                return;
+            }
+        }
+    }
+}
+
+/// Tells the server, which need not wait for the idle timeout then.
+impl Drop for Client {
+    fn drop(&mut self) {
+        if !self.is_closed {
+            self.quic(|quic| quic.close(Instant::now(), 0x100, b""));
+            self.send_datagrams();
+        }
+    }
+}
