@@ -28,13 +28,24 @@ pub fn http3_server(input: &[u8]) {
     for piece in [1, 2, 7] {
         let cut = run(options, parts, piece);
         assert!(
-            cut == whole,
+            is_same(&whole, &cut),
             "pieces of {piece}: {cut:?} instead of {whole:?}"
         );
     }
 }
 
 const MAX_STREAMS: u32 = 5;
+
+/// Whether two runs found the same. In pieces, what comes in front of a wrong instruction for the table may still let a section be read.
+fn is_same(whole: &[Event], cut: &[Event]) -> bool {
+    match (whole.split_last(), cut.split_last()) {
+        (
+            Some((Event::Broken(PeerError::EncoderStream), before)),
+            Some((Event::Broken(_), found)),
+        ) => found.starts_with(before),
+        _ => whole == cut,
+    }
+}
 
 #[derive(Debug, PartialEq)]
 enum Event {

@@ -200,12 +200,13 @@ impl Connection {
             .push_back(Command::StopSending { stream, code });
     }
 
-    /// The next piece of a request stream.
+    /// The next piece of a request stream. `limit`: of the content of a message that is no tunnel.
     #[inline]
     pub(crate) fn next_piece<'i>(
         &mut self,
         key: StreamKey,
         input: &mut &'i [u8],
+        limit: u64,
         on_promise: PeerError,
     ) -> Result<Option<Piece<'i>>, Fault> {
         let Some(stream) = self.streams.get_mut(key) else {
@@ -213,8 +214,19 @@ impl Connection {
             return Ok(None);
         };
         let (stage, is_tunnel) = (stream.stage, stream.is_tunnel);
+        let (declared, received) = (stream.declared.unwrap_or(u64::MAX), stream.received);
         stream.reader.next(input, |kind, len| {
-            accept(stage, is_tunnel, on_promise, kind, len)
+            let disposition = accept(stage, is_tunnel, on_promise, kind, len)?;
+            if kind == FrameType::DATA {
+                // The frame says so before its payload has come.
+                if len > declared.saturating_sub(received) {
+                    return Err(StreamError::ContentTooLong.into());
+                }
+                if len > limit.saturating_sub(received) && !is_tunnel {
+                    return Err(StreamError::BodyTooLarge.into());
+                }
+            }
+            Ok(disposition)
         })
     }
 

@@ -56,7 +56,7 @@ impl Connection {
             }
             Ok(None) => {}
         }
-        let piece = self.next_piece(key, rest, on_promise)?;
+        let piece = self.next_piece(key, rest, limit, on_promise)?;
         let is_end = has_ended && rest.is_empty();
         match piece {
             None if is_end => self.on_end(key),
@@ -71,7 +71,9 @@ impl Connection {
                 Ok(Part::Skipped)
             }
             Some(Piece::Data(data)) => {
-                self.on_content(key, data.len(), limit)?;
+                if let Some(stream) = self.streams.get_mut(key) {
+                    stream.received += data.len() as u64;
+                }
                 let end = len - rest.len();
                 // If it may not end here the next step says so: what came is told however it was cut.
                 let is_end = is_end && self.check_end(key).is_ok();
@@ -97,24 +99,6 @@ impl Connection {
         } else {
             Part::End
         })
-    }
-
-    /// Counts content that came. `limit`: of a message that is no tunnel.
-    fn on_content(&mut self, key: StreamKey, len: usize, limit: u64) -> Result<(), StreamError> {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return Ok(());
-        };
-        stream.received += len as u64;
-        if stream
-            .declared
-            .is_some_and(|declared| stream.received > declared)
-        {
-            return Err(StreamError::ContentTooLong);
-        }
-        if stream.received > limit && !stream.is_tunnel {
-            return Err(StreamError::BodyTooLarge);
-        }
-        Ok(())
     }
 
     /// Whether a message may end here.

@@ -359,10 +359,25 @@ fn sections_and_frames_that_are_too_long_are_refused_by_their_length() {
             why,
         );
     }
-    // DATA has no limit of its own.
-    let input = [headers(POST), header(kind::DATA, 1 << 40), b"abc".to_vec()].concat();
+    // DATA has no limit of its own: that of the content is known from its header.
+    let input = [
+        headers(CONNECT),
+        header(kind::DATA, 1 << 40),
+        b"abc".to_vec(),
+    ]
+    .concat();
     let got = outcome(Conversation::new, 0, &input, false);
-    assert_said(&got, &[ASKED, "0 data abc"], "a terabyte");
+    assert_eq!(
+        got.last().map(String::as_str),
+        Some("0 data abc"),
+        "a terabyte"
+    );
+    let input = [headers(POST), header(kind::DATA, 1 << 40)].concat();
+    let got = outcome(Conversation::new, 0, &input, false);
+    assert_eq!(
+        got.get(1).map(String::as_str),
+        Some("0 reset by us H3_EXCESSIVE_LOAD")
+    );
 }
 
 #[test]
