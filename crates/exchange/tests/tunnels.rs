@@ -191,7 +191,7 @@ async fn back(
     }
 }
 
-/// The handler: the other side echoes what it receives.
+/// The handler of a tunnel, which sends back to the client what it takes from the pipe.
 async fn echo(pipe: Rc<BodyPipe>, back: Rc<RefCell<Back>>, fault: Fault, seed: u64) -> usize {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut taken = 0;

@@ -1,4 +1,4 @@
-//! What the steps of a connection are given and return.
+//! `Turn` and `Flow`: the argument and the result of each step of a connection.
 
 use std::io;
 use std::time::Instant;

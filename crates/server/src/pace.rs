@@ -11,7 +11,8 @@ use h2o_exchange::{Exchange, Scope};
 
 use crate::site::settings::seconds;
 
-/// A client that neither takes nor sends a byte for this long is cut off, where the protocol has no shorter limit. H2O
+/// A client that neither takes nor sends a byte for this long, or for `client-min-rate.grace` if that is longer, is cut off, where
+/// the protocol has no shorter limit; not with `client-min-rate: 0`. H2O
 /// compatibility: H2O applies this limit to HTTP/2 connections.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Longest interval between two checks of a transfer.
@@ -115,7 +116,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "BYTES",
         "500",
         "Not in H2O: bytes per second that a client has to send of a request body, and take of a response, on average over the \
-         time that the server waits for it. A slower client loses its connection (HTTP/1) or stream (HTTP/2). `0` lets clients be \
+         time that the server waits for it. A slower client loses its connection (HTTP/1) or stream (HTTP/2, HTTP/3). `0` lets clients be \
          as slow as they like: for calls of gRPC in which the client is silent for long.",
         |scope, command| {
             scope.edit::<ClientRate>().least =

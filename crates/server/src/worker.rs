@@ -201,7 +201,8 @@ impl Server {
         self.tls.reload()
     }
 
-    /// Begins graceful shutdown: listeners are closed, and each connection ends after its next response.
+    /// Begins graceful shutdown: no connection is accepted any more, and each one
+    /// ends when the requests that it has begun are answered.
     pub fn shut_down(&self) {
         self.order_all(|| Order::Drain);
     }

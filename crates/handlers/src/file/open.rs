@@ -10,9 +10,9 @@ use rustix::io::Errno;
 /// Whether a call may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// No: if the data is not in memory, the call fails with [`Errno::AGAIN`]. For the event loop.
+    /// The call does not wait: if the data is not in memory, it fails with [`Errno::AGAIN`]. For the event loop.
     InMemory,
-    /// Yes. For the thread pool.
+    /// The call may wait. For the disk threads.
     Waiting,
 }
 

@@ -324,7 +324,7 @@ impl Scheduler {
         self.tree.remove(node);
     }
 
-    /// Tells whether the stream has bytes to send, and window for them.
+    /// Sets whether the stream has bytes to send, and window for them.
     #[inline]
     pub fn set_ready(&mut self, key: NodeKey, ready: bool) {
         if self.is_ready(key) == ready {

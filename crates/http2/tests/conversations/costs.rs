@@ -1,4 +1,4 @@
-//! Work that a client causes without use is charged; serving it is not.
+//! Useless work that a client causes is charged to its budget; serving its requests is not.
 
 use h2o_http2::Settings;
 

@@ -112,7 +112,7 @@ impl ServerConnection {
         self.connection.begin_data(key, len, end_stream, out)
     }
 
-    /// The content ended: with `trailers`, or with the stream alone. The caller ends the stream behind what is written.
+    /// Ends the content: appends `trailers`, if any, to `out`. The caller then sends the FIN behind these bytes.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         self.connection.finish(key, trailers, out);
     }

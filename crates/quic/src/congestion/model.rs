@@ -38,19 +38,19 @@ const MAX_FLIGHTS: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The rate doubles every round until it does not grow.
+    /// Doubles the sending rate every round, until the measured bandwidth stops growing.
     Startup,
-    /// The queue that startup has made is drained.
+    /// Sends slower than the measured bandwidth, until the queue that startup has built is empty.
     Drain,
-    /// Less than the rate, until there is room in the queue.
+    /// Sends slower than the measured bandwidth, until the queue of the path has room.
     Down,
-    /// The rate.
+    /// Sends at the measured bandwidth.
     Cruise,
-    /// The rate without the short-term bounds, for a round.
+    /// Sends for a round at the measured bandwidth, without the bounds that recent loss has set.
     Refill,
-    /// More than the rate, to find out whether there is more.
+    /// Sends faster than the measured bandwidth, to find out whether the path has more.
     Up,
-    /// Next to nothing, to find out the shortest round trip.
+    /// Sends next to nothing, to measure the round trip without a queue.
     ProbeRtt,
 }
 

@@ -16,7 +16,7 @@ fn settings(control: CongestionControl) -> TransportSettings {
     }
 }
 
-/// Downloads with so many seeds: the median time, and most drops by the queue.
+/// Downloads once per seed in `0..seeds`. Returns the median time, and the most packets that the queue dropped in one run.
 fn median(control: CongestionControl, lost: usize, bytes: usize, seeds: u64) -> (Duration, usize) {
     let runs = (0..seeds).map(|seed| {
         let path = Path {
@@ -60,7 +60,7 @@ fn cubic_and_reno_use_a_clean_path_too() {
     }
 }
 
-/// Any path the seed makes: all of it arrives, whatever the controller, and nobody waits for nothing.
+/// On a random path every byte arrives with every congestion controller, and no side waits without an event to come.
 fn any_path(seed: u64, ours: bool) {
     let mut random = Random::new(seed);
     let controls = [

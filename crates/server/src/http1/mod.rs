@@ -63,7 +63,7 @@ impl Http1 {
         }
     }
 
-    /// Does everything that is possible now.
+    /// Processes input, runs woken requests and sends, until only the socket, a waker or a timer can continue.
     pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
         let owned = !turn.connection.input.is_empty();
         let mut buffer = if owned {

@@ -354,7 +354,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SCALAR,
         value: "except-h1|none|all",
         default: "except-h1",
-        help: "Which clients get informational responses (1xx): all but those of HTTP/1, none, or all. `100 Continue` is sent over HTTP/1 in any case. A request with `no-early-hints: 1` gets none over HTTP/2.",
+        help: "Which clients get informational responses (1xx): all but those of HTTP/1, none, or all. A request with `no-early-hints: 1` gets none. `100 Continue` is sent over HTTP/1 in any case.",
         apply: |scope, command| {
             settings(scope).send_informational =
                 match command.node.one_of(&["except-h1", "none", "all"])? {

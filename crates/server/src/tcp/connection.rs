@@ -30,8 +30,9 @@ use h2o_tls::TlsError;
 const LINGER_SILENCE: Duration = Duration::from_secs(2);
 /// Longest time of a lingering close.
 const LINGER: Duration = Duration::from_secs(30);
-/// Bytes that a lingering close reads and drops: in all, and per turn of the connection.
+/// Bytes that a lingering close reads and drops in all.
 const LINGER_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes that a lingering close reads and drops per turn of the connection.
 const LINGER_TURN: usize = per_turn(1024 * 1024);
 
 /// Limits the lines about failed handshakes in the error log: clients can cause any number of them.

@@ -70,7 +70,7 @@ impl Default for HealthCheck {
 pub struct PassiveCheck {
     /// Failed requests in a row that take a backend down.
     pub fall: u32,
-    /// How long requests avoid it then.
+    /// How long a backend that went down gets no requests.
     pub pause: Duration,
 }
 
