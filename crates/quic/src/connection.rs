@@ -100,6 +100,15 @@ pub struct Connection {
 const HANDSHAKE_LEN: usize = 32 * 1024;
 const ESTABLISHED_LEN: usize = 11 * 1024;
 
+/// The shortest round trip that the time for a handshake is counted in: the one assumed before there is a sample. Over a short path a
+/// client needs most of the time for its computations.
+const LEAST_HANDSHAKE_RTT: Duration = Duration::from_millis(66);
+
+/// How long a handshake of so many round trips may take.
+fn handshake_time(rtt: Duration, round_trips: u32) -> Duration {
+    rtt.max(LEAST_HANDSHAKE_RTT) * round_trips
+}
+
 /// How long a handshake may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandshakeLimit {
@@ -289,7 +298,7 @@ impl Connection {
         if limit.round_trips == 0 || self.library.is_closed() {
             return None;
         }
-        Some(limit.began + self.library.rtt() * limit.round_trips)
+        Some(limit.began + handshake_time(self.library.rtt(), limit.round_trips))
     }
 
     /// See [`crate::Endpoint::on_timeout`].
@@ -571,5 +580,17 @@ impl Connection {
     /// What it has done so far.
     pub fn stats(&self) -> Stats {
         Stats::of(&self.library.stats())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_computes_slowly_is_not_given_up_because_it_is_near() {
+        let (near, far) = (Duration::from_micros(50), Duration::from_millis(200));
+        assert_eq!(handshake_time(near, 400), Duration::from_millis(26_400));
+        assert_eq!(handshake_time(far, 400), Duration::from_secs(80));
     }
 }
