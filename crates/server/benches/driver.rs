@@ -1,7 +1,8 @@
 //! Cost of a request to the whole server: event loop, driver, engine, request table, handler, and the client of this program.
 //!
 //! The server runs in a thread of this process. The client sends over a Unix-domain socket, and waits for all responses, so that
-//! every request takes the same steps.
+//! every request takes the same steps. How often the event loop waits in between depends on how the kernel schedules the two
+//! threads: counts vary by several per cent on a busy machine, so they are not recorded.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
