@@ -111,6 +111,34 @@ fn clients_show_their_address_where_retry_is_on() {
 }
 
 #[test]
+fn settings_of_the_transport_serve_clients_and_those_that_are_rounded_are_warned_of() {
+    let server = start_with(
+        "",
+        "quic: { ecn: OFF, jumpstart-max: 100, amp-limit: 2, pacing: OFF, respect-app-limited: OFF }",
+    );
+    talk(&server, "files", None);
+    assert!(
+        !server.messages().contains("[warning]"),
+        "{}",
+        server.messages()
+    );
+
+    let server = start_with("", "quic: { amp-limit: 7, ecn: 3, rapid-start: ON }");
+    talk(&server, "files", None);
+    for text in [
+        "`amp-limit` is 1 to 3: 3 is used",
+        "`ecn` is the same for all connections: `OFF` is used",
+        "`rapid-start` other than OFF is not supported, and ignored",
+    ] {
+        assert!(
+            server.messages().contains(text),
+            "{text}: {}",
+            server.messages()
+        );
+    }
+}
+
+#[test]
 fn responses_of_every_version_tell_of_http3_and_headers_can_replace_that() {
     let paths = "
       /other: { file.dir: @DIR@/www, header.set: 'alt-svc: clear' }

@@ -32,16 +32,9 @@ pub(super) fn keys(resumption: &Resumption) -> Vec<Keys> {
     secrets.iter().map(derive).collect()
 }
 
-/// The endpoint of a listener on one worker.
-pub(super) fn config(
-    settings: &QuicSettings,
-    http3: &Http3Settings,
-    tls: Arc<AcceptorSlot>,
-    keys: Vec<Keys>,
-    worker: usize,
-    finds_mtu: bool,
-) -> EndpointConfig {
-    let transport = TransportSettings {
+/// What the connections of a listener obey.
+fn transport(settings: &QuicSettings, http3: &Http3Settings) -> TransportSettings {
+    TransportSettings {
         idle_timeout: http3.idle_timeout,
         receive_window: http3.input_window_size.into(),
         stream_receive_window: http3.input_window_size.min(STREAM_WINDOW).into(),
@@ -54,19 +47,33 @@ pub(super) fn config(
             Controller::Auto | Controller::Model => CongestionControl::Model,
         },
         initial_window_packets: settings.initial_window,
+        ecn: settings.ecn,
+        max_jump_packets: settings.max_jump,
         is_paced: settings.pacing,
         respects_underuse: settings.respect_app_limited,
         gso: http3.segmentation_offload,
         ack_threshold: ack_threshold(http3.ack_frequency, settings.initial_window),
         ..TransportSettings::default()
-    };
+    }
+}
+
+/// The endpoint of a listener on one worker.
+pub(super) fn config(
+    settings: &QuicSettings,
+    http3: &Http3Settings,
+    tls: Arc<AcceptorSlot>,
+    keys: Vec<Keys>,
+    worker: usize,
+    finds_mtu: bool,
+) -> EndpointConfig {
     let server = ServerRole {
         retry: settings.retry,
+        amplification_limit: settings.amplification_limit,
         retry_token_lifetime: Duration::from_secs(30),
         token_lifetime: Duration::from_secs(600),
         handshake_rtts: settings.handshake_rtts,
         max_handshake_datagrams: settings.max_handshake_packets,
-        ..ServerRole::new(Arc::new(Chooser(tls)), transport)
+        ..ServerRole::new(Arc::new(Chooser(tls)), transport(settings, http3))
     };
     EndpointConfig {
         keys,
@@ -89,4 +96,32 @@ fn ack_threshold(frequency: f64, window: u32) -> Option<u32> {
     )]
     let packets = (frequency * f64::from(window)).ceil() as u32;
     (packets > 0).then_some(packets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_obey_the_settings_of_their_listener() {
+        let defaults = transport(&QuicSettings::default(), &Http3Settings::default());
+        assert!(defaults.ecn && defaults.is_paced && defaults.respects_underuse);
+        assert_eq!(defaults.max_jump_packets, 0);
+        assert_eq!(defaults.initial_window_packets, 32);
+
+        let settings = QuicSettings {
+            ecn: false,
+            max_jump: 100,
+            pacing: false,
+            respect_app_limited: false,
+            controller: Controller::Cubic,
+            initial_window: 10,
+            ..QuicSettings::default()
+        };
+        let obeyed = transport(&settings, &Http3Settings::default());
+        assert!(!obeyed.ecn && !obeyed.is_paced && !obeyed.respects_underuse);
+        assert_eq!(obeyed.max_jump_packets, 100);
+        assert_eq!(obeyed.initial_window_packets, 10);
+        assert_eq!(obeyed.congestion_control, CongestionControl::Cubic);
+    }
 }

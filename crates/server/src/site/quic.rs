@@ -9,11 +9,12 @@ use crate::site::warnings::warn;
 /// Smallest UDP payload that every QUIC path must carry (RFC 9000 §14).
 const MIN_UDP_PAYLOAD: u64 = 1200;
 
+/// Most bytes for each byte received from an address that is not validated (RFC 9000 §8).
+const MAX_AMPLIFICATION: u16 = 3;
+
 /// Attributes of which only the default is supported.
-const DEFAULT_ONLY: [(&str, &str); 6] = [
-    ("ecn", "ON"),
+const DEFAULT_ONLY: [(&str, &str); 4] = [
     ("jumpstart-default", "0"),
-    ("jumpstart-max", "0"),
     ("non-resume-jumpstart-ratio", "ON"),
     ("resume-jumpstart-ratio", "ON"),
     ("rapid-start", "OFF"),
@@ -53,7 +54,8 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "amp-limit",
         "NUMBER",
         "3",
-        "Most bytes sent to an address that is not validated, as a multiple of those received from it. Only 3 is supported (RFC 9000 §8).",
+        "Most bytes sent to an address that is not validated, as a multiple of those received from it: 1 to 3, the limit of RFC 9000 §8. \
+         Other numbers are rounded to the nearest of these, with a warning.",
     ),
     attribute(
         "max-streams-bidi",
@@ -95,7 +97,7 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "ecn",
         "ON|OFF|0..255",
         "ON",
-        "Marks packets as capable of explicit congestion notification. Values other than `ON` are ignored with a warning.",
+        "Marks packets as capable of explicit congestion notification. A number is rounded to `ON` or `OFF`, with a warning.",
     ),
     attribute(
         "pacing",
@@ -119,7 +121,8 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "jumpstart-max",
         "PACKETS",
         "0",
-        "Largest first window for clients that return. Values other than 0 are ignored with a warning.",
+        "A client that returns begins with half of the congestion window that it had, up to so many packets, as soon as its round trip \
+         shows that the path is the same. 0: it begins like a new client. A client is remembered for ten minutes.",
     ),
     attribute(
         "non-resume-jumpstart-ratio",
@@ -169,15 +172,14 @@ pub(crate) fn parse(
     if let Some(node) = get("retry") {
         settings.retry = node.on_off()?;
     }
-    if let Some(node) = get("amp-limit")
-        && node.integer::<u16>("%hu", 0..=u64::from(u16::MAX))? != 3
-    {
-        warn(
-            scope,
-            command,
-            node,
-            "`amp-limit` other than 3 is not supported, and ignored",
-        );
+    if let Some(node) = get("amp-limit") {
+        let limit = node.integer::<u16>("%hu", 0..=u64::from(u16::MAX))?;
+        settings.amplification_limit = limit.clamp(1, MAX_AMPLIFICATION);
+        if settings.amplification_limit != limit {
+            let used = settings.amplification_limit;
+            let text = format!("`amp-limit` is 1 to {MAX_AMPLIFICATION}: {used} is used");
+            warn(scope, command, node, &text);
+        }
     }
     if let Some(node) = get("max-streams-bidi") {
         // QUIC has 2^60 numbers for streams of one kind (RFC 9000 §4.6).
@@ -211,6 +213,10 @@ pub(crate) fn parse(
     };
     table("qpack-encoder-table-capacity", &mut settings.encoder_table)?;
     table("qpack-decoder-table-capacity", &mut settings.decoder_table)?;
+    if let Some(node) = get("jumpstart-max") {
+        settings.max_jump = node.integer("%u", 0..=u64::from(u32::MAX))?;
+    }
+    settings.ecn = switch(scope, command, "ecn", get("ecn"))?;
     settings.pacing = switch(scope, command, "pacing", get("pacing"))?;
     let name = "respect-app-limited";
     settings.respect_app_limited = switch(scope, command, name, get(name))?;
@@ -254,7 +260,7 @@ fn switch(
 
 /// Refuses what H2O refuses.
 fn check(name: &str, node: &Node) -> Result<(), Error> {
-    if matches!(name, "jumpstart-default" | "jumpstart-max") {
+    if name == "jumpstart-default" {
         return node
             .integer::<u32>("%u", 0..=u64::from(u32::MAX))
             .map(|_| ());

@@ -45,6 +45,8 @@ pub struct QuicSettings {
     pub send_buffer: Option<usize>,
     /// `rcvbuf`, in bytes; `None`: the kernel's default.
     pub receive_buffer: Option<usize>,
+    /// `amp-limit`: bytes sent for each byte received from an address that is not validated, 1 to 3.
+    pub amplification_limit: u16,
     /// `max-streams-bidi`: requests that a client may have open at a time.
     pub max_streams: u64,
     /// `max-udp-payload-size`, bytes.
@@ -57,6 +59,10 @@ pub struct QuicSettings {
     pub encoder_table: u32,
     /// `qpack-decoder-table-capacity`, bytes.
     pub decoder_table: u32,
+    /// `ecn`: whether packets are marked as ECN-capable.
+    pub ecn: bool,
+    /// `jumpstart-max`: most packets of the first window of a client that returns; 0: `initcwnd` alone.
+    pub max_jump: u32,
     /// `pacing`.
     pub pacing: bool,
     /// `respect-app-limited`.
@@ -73,12 +79,15 @@ impl Default for QuicSettings {
             retry: false,
             send_buffer: None,
             receive_buffer: None,
+            amplification_limit: 3,
             max_streams: 100,
             max_udp_payload: 1472,
             handshake_rtts: 400,
             max_handshake_packets: 1000,
             encoder_table: 16_384,
             decoder_table: 16_384,
+            ecn: true,
+            max_jump: 0,
             pacing: true,
             respect_app_limited: true,
             controller: Controller::Auto,
