@@ -1,0 +1,509 @@
+//! A server whose handlers wait, stream in either direction, fail or panic.
+//!
+//! The test controls handlers over other connections: a request of `/go/NAME` releases `NAME`, one of `/await/EVENT` is
+//! answered once the event has happened.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::echo::Echo;
+use crate::embedded::Embedded;
+use crate::http2_client::Client;
+use bytes::Bytes;
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{
+    Body, BodyError, BodyPipe, BodySource, BodyUse, Exchange, Handler, Outcome, RequestBody,
+    Response, Scope, Trailers,
+};
+use h2o_http::{Headers, Name, StatusCode};
+
+/// State shared by the handlers of a server with one worker.
+#[derive(Default)]
+struct Stage {
+    permits: HashMap<String, usize>,
+    events: Vec<String>,
+    /// Wakers of all waiting handlers.
+    waiting: Vec<Waker>,
+}
+
+thread_local! {
+    static STAGE: RefCell<Stage> = RefCell::default();
+}
+
+fn on_stage<T>(act: impl FnOnce(&mut Stage) -> T) -> T {
+    STAGE.with_borrow_mut(act)
+}
+
+fn note(event: String) {
+    let waiting = on_stage(|stage| {
+        stage.events.push(event);
+        std::mem::take(&mut stage.waiting)
+    });
+    waiting.into_iter().for_each(Waker::wake);
+}
+
+fn poll_permit(name: &str, context: &mut Context<'_>) -> Poll<()> {
+    on_stage(|stage| match stage.permits.get_mut(name) {
+        Some(permits) if *permits > 0 => {
+            *permits -= 1;
+            Poll::Ready(())
+        }
+        _ => {
+            stage.waiting.push(context.waker().clone());
+            Poll::Pending
+        }
+    })
+}
+
+async fn permit(name: &str) {
+    poll_fn(|context| poll_permit(name, context)).await;
+}
+
+/// Records that its owner was dropped.
+struct Guard(String);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        note(format!("dropped-{}", self.0));
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Trick {
+    Go,
+    Await,
+    Events,
+    Now,
+    Big,
+    /// Answers when released.
+    Wait,
+    /// Pulls the body.
+    Pull,
+    /// Pulls one piece of the body each time it is released.
+    Paced,
+    /// Sends the body back.
+    Echo,
+    /// Reads the whole body at once, and answers with a body of unknown length.
+    Swallow,
+    /// Like `Echo`, and ends with a text when released.
+    Tunnel,
+    Panic,
+    LaterPanic,
+    /// A body that ends in this way.
+    Local,
+    Failed,
+    Short,
+    Long,
+    Panics,
+    /// Returns more at once than was asked for.
+    Lump,
+    /// Reports that the request was not processed.
+    Refuse,
+    /// A body with trailers: its announced length, if any, and when the source knows the trailers.
+    Trailed(Option<u64>, Says),
+}
+
+/// When a source knows its trailers.
+#[derive(Clone, Copy)]
+enum Says {
+    AtOnce,
+    AtTheEnd,
+    /// At the end: there are none.
+    Nothing,
+}
+
+fn text(text: impl Into<Bytes>) -> Response {
+    Response::new(StatusCode::OK, Headers::new(), Body::Bytes(text.into()))
+}
+
+fn stream(length: Option<u64>, source: impl BodySource + 'static) -> Outcome {
+    let body = Body::Stream(Box::new(source));
+    let mut response = Response::new(StatusCode::OK, Headers::new(), body);
+    response.length = length;
+    Outcome::Done(response)
+}
+
+/// The sum of bytes, each weighted by its position.
+pub(crate) fn checksum(content: &[u8]) -> u64 {
+    (1..)
+        .zip(content)
+        .fold(0, |sum: u64, (at, byte)| sum + at * u64::from(*byte))
+}
+
+fn pipe_of(exchange: &mut Exchange) -> Rc<BodyPipe> {
+    match std::mem::take(&mut exchange.body) {
+        RequestBody::Stream(pipe) => pipe,
+        _ => panic!("content that is there already"),
+    }
+}
+
+impl Handler for Trick {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let path = String::from_utf8_lossy(exchange.request.path()).into_owned();
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        match self {
+            Self::Go => {
+                let waiting = on_stage(|stage| {
+                    *stage.permits.entry(name).or_default() += 1;
+                    std::mem::take(&mut stage.waiting)
+                });
+                waiting.into_iter().for_each(Waker::wake);
+                Outcome::Done(text("gone"))
+            }
+            Self::Await => Outcome::Later(Box::pin(async move {
+                poll_fn(|context| {
+                    on_stage(|stage| {
+                        if stage.events.contains(&name) {
+                            return Poll::Ready(());
+                        }
+                        stage.waiting.push(context.waker().clone());
+                        Poll::Pending
+                    })
+                })
+                .await;
+                Outcome::Done(text("happened"))
+            })),
+            Self::Events => Outcome::Done(text(on_stage(|stage| stage.events.join(" ")))),
+            Self::Now => Outcome::Done(text("now")),
+            Self::Big => Outcome::Done(text(vec![b'b'; 100_000])),
+            Self::Wait => {
+                note(format!("began-{name}"));
+                Outcome::Later(Box::pin(async move {
+                    let _guard = Guard(name.clone());
+                    permit(&name).await;
+                    Outcome::Done(text("waited"))
+                }))
+            }
+            Self::Pull | Self::Paced => {
+                note(format!("began-{name}"));
+                let pipe = pipe_of(exchange);
+                let is_paced = matches!(self, Self::Paced);
+                Outcome::Later(Box::pin(async move {
+                    let _guard = Guard(name.clone());
+                    let mut content = Vec::new();
+                    for number in 1.. {
+                        if is_paced {
+                            permit(&name).await;
+                        }
+                        match poll_fn(|context| pipe.poll_next(context)).await {
+                            Some(Ok(piece)) => content.extend_from_slice(&piece),
+                            Some(Err(_)) => return Outcome::Done(text("broken")),
+                            None => break,
+                        }
+                        note(format!("bytes-{name}-{}", content.len()));
+                        note(format!("took-{name}-{number}"));
+                    }
+                    let sum = checksum(&content);
+                    Outcome::Done(text(format!("{} {sum}", content.len())))
+                }))
+            }
+            Self::Echo => {
+                note(format!("began-{name}"));
+                stream(None, Echo::new(pipe_of(exchange)))
+            }
+            Self::Swallow => {
+                let content = pipe_of(exchange).take_whole();
+                assert!(content.is_some(), "the content has come as a whole");
+                stream(None, Pieces(2, None))
+            }
+            Self::Tunnel => stream(
+                None,
+                Tunnel {
+                    input: Some(pipe_of(exchange)),
+                    is_over: false,
+                },
+            ),
+            Self::Panic => panic!("on purpose"),
+            Self::LaterPanic => Outcome::Later(Box::pin(async {
+                tokio::task::yield_now().await;
+                panic!("on purpose, later")
+            })),
+            Self::Local => stream(None, Pieces(2, Some(Failure::Local))),
+            Self::Failed => stream(None, Pieces(2, Some(Failure::Failed))),
+            Self::Short => stream(Some(25), Pieces(2, None)),
+            Self::Long => stream(Some(15), Pieces(3, None)),
+            Self::Panics => stream(None, Pieces(2, Some(Failure::Panic))),
+            Self::Lump => stream(None, Lump(Some(lump()))),
+            Self::Refuse => {
+                let mut response = text("refused");
+                response.is_refusal = true;
+                Outcome::Later(Box::pin(async {
+                    tokio::task::yield_now().await;
+                    Outcome::Done(response)
+                }))
+            }
+            Self::Trailed(length, says) => stream(
+                *length,
+                Trailed {
+                    pieces: Pieces(2, None),
+                    says: *says,
+                    is_over: false,
+                },
+            ),
+        }
+    }
+
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        let streams = matches!(
+            self,
+            Self::Pull | Self::Paced | Self::Echo | Self::Swallow | Self::Tunnel | Self::Panic
+        );
+        if streams {
+            BodyUse::Stream
+        } else {
+            BodyUse::Whole
+        }
+    }
+}
+
+struct Tunnel {
+    input: Option<Rc<BodyPipe>>,
+    is_over: bool,
+}
+
+impl BodySource for Tunnel {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if let Some(input) = &self.input {
+            match input.poll_next(context) {
+                Poll::Ready(None) => {}
+                other => return other,
+            }
+            self.input = None;
+            note("input-ended".to_owned());
+        }
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        poll_permit("bye", context).map(|()| {
+            self.is_over = true;
+            Some(Ok("goodbye".into()))
+        })
+    }
+
+    fn retained(&self) -> usize {
+        0
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Failure {
+    Local,
+    Failed,
+    Panic,
+}
+
+/// Returns all it has at once.
+struct Lump(Option<Bytes>);
+
+impl BodySource for Lump {
+    fn poll_next(
+        &mut self,
+        _: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        Poll::Ready(self.0.take().map(Ok))
+    }
+
+    fn retained(&self) -> usize {
+        0
+    }
+}
+
+pub(crate) fn lump() -> Bytes {
+    (0..100_000u32)
+        .flat_map(|at| at.to_be_bytes())
+        .collect::<Vec<u8>>()
+        .into()
+}
+
+/// A body in pieces of ten bytes, and how it ends.
+struct Pieces(u32, Option<Failure>);
+
+impl BodySource for Pieces {
+    fn poll_next(
+        &mut self,
+        _: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.0 > 0 {
+            self.0 -= 1;
+            return Poll::Ready(Some(Ok("0123456789".into())));
+        }
+        Poll::Ready(match self.1 {
+            None => None,
+            Some(Failure::Local) => Some(Err(BodyError::file_shrunk())),
+            Some(Failure::Failed) => Some(Err(BodyError::Failed("the well ran dry".into()))),
+            Some(Failure::Panic) => panic!("on purpose, in the content"),
+        })
+    }
+
+    fn retained(&self) -> usize {
+        0
+    }
+}
+
+/// A body of twenty bytes with trailers.
+struct Trailed {
+    pieces: Pieces,
+    says: Says,
+    is_over: bool,
+}
+
+impl BodySource for Trailed {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let piece = self.pieces.poll_next(context, max);
+        self.is_over = matches!(piece, Poll::Ready(None));
+        piece
+    }
+
+    fn trailers(&mut self) -> Trailers {
+        match self.says {
+            Says::AtTheEnd | Says::Nothing if !self.is_over => Trailers::Unknown,
+            Says::Nothing => Trailers::None,
+            Says::AtOnce | Says::AtTheEnd => {
+                let mut fields = Headers::new();
+                fields.push(Name::from_lower("grpc-status"), b"0");
+                Trailers::Fields(fields)
+            }
+        }
+    }
+
+    fn retained(&self) -> usize {
+        0
+    }
+}
+
+const TRICKS: &[(&str, Trick)] = &[
+    ("go", Trick::Go),
+    ("await", Trick::Await),
+    ("events", Trick::Events),
+    ("now", Trick::Now),
+    ("big", Trick::Big),
+    ("wait", Trick::Wait),
+    ("pull", Trick::Pull),
+    ("paced", Trick::Paced),
+    ("echo", Trick::Echo),
+    ("swallow", Trick::Swallow),
+    ("tunnel", Trick::Tunnel),
+    ("panic", Trick::Panic),
+    ("later-panic", Trick::LaterPanic),
+    ("local", Trick::Local),
+    ("failed", Trick::Failed),
+    ("short", Trick::Short),
+    ("long", Trick::Long),
+    ("panics", Trick::Panics),
+    ("lump", Trick::Lump),
+    ("refuse", Trick::Refuse),
+    ("trailers", Trick::Trailed(None, Says::AtTheEnd)),
+    ("trailers-known", Trick::Trailed(Some(20), Says::AtOnce)),
+    ("trailers-later", Trick::Trailed(Some(20), Says::AtTheEnd)),
+    ("trailers-none", Trick::Trailed(Some(20), Says::Nothing)),
+    ("trailers-long", Trick::Trailed(Some(15), Says::AtTheEnd)),
+];
+
+static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
+    name: "test.trick",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "NAME",
+    default: "none",
+    help: "For tests.",
+    apply: |scope, command| {
+        let name = command.node.scalar()?;
+        let found = TRICKS.iter().find(|(known, _)| *known == name);
+        let (_, trick) = found.ok_or_else(|| command.error("no such trick"))?;
+        scope.handlers.push(Box::new(*trick));
+        Ok(())
+    },
+}];
+
+/// A running server. The path of a trick is its name.
+pub(crate) struct Running {
+    pub(crate) server: Embedded,
+    folder: tempfile::TempDir,
+}
+
+impl Running {
+    /// A server with an additional global setting.
+    pub(crate) fn start(setting: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let paths: String = TRICKS
+            .iter()
+            .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
+            .collect();
+        let server = Embedded::start(&DIRECTIVES, |port| {
+            format!(
+                "num-threads: 1\n{setting}\nlisten: {{ host: 127.0.0.1, port: {port} }}\naccess-log:\n  path: {}\n  format: '%U %s %{{http2.stream-id}}x'\nhosts:\n  default:\n    paths:\n{paths}",
+                log.display()
+            )
+        });
+        Self { server, folder }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.server.port)
+    }
+
+    /// The response to an HTTP/1 request on a new connection.
+    pub(crate) fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.server.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .unwrap_or_else(|error| panic!("{path}: {error}; {}", self.log_so_far()));
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    pub(crate) fn log_so_far(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn go(&self, name: &str) {
+        assert_eq!(self.get(&format!("/go/{name}")), "gone");
+    }
+
+    pub(crate) fn wait_for(&self, event: &str) {
+        assert_eq!(self.get(&format!("/await/{event}")), "happened");
+    }
+
+    /// How many bytes of its body a handler has taken.
+    pub(crate) fn bytes_taken(&self, name: &str) -> usize {
+        let events = self.events();
+        let (_, last) = events.rsplit_once(&format!("bytes-{name}-")).unwrap();
+        let end = last.find(|c: char| !c.is_ascii_digit());
+        last[..end.unwrap_or(last.len())].parse().unwrap()
+    }
+
+    pub(crate) fn events(&self) -> String {
+        self.get("/events")
+    }
+
+    /// The log lines of HTTP/2 requests, after the server has stopped.
+    pub(crate) fn log(mut self) -> Vec<String> {
+        self.server.stop();
+        let text = self.log_so_far();
+        let lines = text.lines().filter(|line| !line.ends_with(" -"));
+        lines.map(str::to_owned).collect()
+    }
+}
