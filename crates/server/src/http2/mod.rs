@@ -8,7 +8,6 @@ mod paces;
 mod streams;
 mod writer;
 
-use std::rc::Rc;
 use std::time::Instant;
 
 use h2o_exchange::{Counter, ExchangeRef, Response};
@@ -298,13 +297,7 @@ impl Http2 {
                 self.fail(turn, PeerError::Overdrawn);
             }
         }
-        spare.borrow_mut().request.clear();
-        let info = turn.connection.info.as_ref();
-        if info.is_some_and(|info| Rc::ptr_eq(&spare.borrow().connection, info)) {
-            turn.context.worker.release(spare);
-        } else {
-            turn.context.worker.put_back(spare);
-        }
+        Requests::give_back_unused(turn, spare);
     }
 
     fn on_request(

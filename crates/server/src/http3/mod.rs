@@ -349,13 +349,7 @@ impl Http3 {
                 Received::Charged | Received::Settings | Received::GoAway => {}
             }
         }
-        spare.borrow_mut().request.clear();
-        let info = turn.connection.info.as_ref();
-        if info.is_some_and(|info| Rc::ptr_eq(&spare.borrow().connection, info)) {
-            turn.context.worker.release(spare);
-        } else {
-            turn.context.worker.put_back(spare);
-        }
+        Requests::give_back_unused(turn, spare);
         is_readable
     }
 

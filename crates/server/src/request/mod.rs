@@ -143,6 +143,17 @@ impl Requests {
             .unwrap_or_else(|| context.worker.spare_exchange())
     }
 
+    /// Gives back an exchange from [`Requests::take_spare`] for which no request came.
+    pub(crate) fn give_back_unused(turn: &Turn<'_>, spare: ExchangeRef) {
+        spare.borrow_mut().request.clear();
+        let info = turn.connection.info.as_ref();
+        if info.is_some_and(|info| Rc::ptr_eq(&spare.borrow().connection, info)) {
+            turn.context.worker.release(spare);
+        } else {
+            turn.context.worker.put_back(spare);
+        }
+    }
+
     /// Gives back the exchange that was kept for reuse in this turn.
     pub(crate) fn give_back_spare(&mut self) {
         if let Some(spare) = self.spare.take() {
