@@ -5,8 +5,7 @@ pub const MAX: u64 = (1 << 62) - 1;
 
 /// Bytes that the integer beginning with `first` takes.
 #[inline]
-#[must_use]
-pub const fn len_of(first: u8) -> usize {
+const fn len_of(first: u8) -> usize {
     1 << (first >> 6)
 }
 
@@ -42,17 +41,6 @@ pub fn encode(value: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes that [`encode`] appends.
-#[must_use]
-pub const fn encoded_len(value: u64) -> usize {
-    match value {
-        0..0x40 => 1,
-        0x40..0x4000 => 2,
-        0x4000..0x4000_0000 => 4,
-        _ => 8,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,11 +64,20 @@ mod tests {
 
     #[test]
     fn integers_come_back_and_prefixes_of_them_are_incomplete() {
-        let edges = [0, 0x3f, 0x40, 0x3fff, 0x4000, 0x3fff_ffff, 0x4000_0000, MAX];
-        for value in edges {
+        let edges = [
+            (0, 1),
+            (0x3f, 1),
+            (0x40, 2),
+            (0x3fff, 2),
+            (0x4000, 4),
+            (0x3fff_ffff, 4),
+            (0x4000_0000, 8),
+            (MAX, 8),
+        ];
+        for (value, len) in edges {
             let mut bytes = Vec::new();
             encode(value, &mut bytes);
-            assert_eq!(bytes.len(), encoded_len(value));
+            assert_eq!(bytes.len(), len);
             for end in 0..bytes.len() {
                 assert_eq!(decode(&bytes[..end]), None);
             }
