@@ -19,7 +19,7 @@ pub(crate) const fn per_turn(bytes: usize) -> usize {
     if cfg!(test) { bytes / 64 } else { bytes }
 }
 
-/// Bytes per read of a socket.
+/// Bytes per read of a socket, or of a stream of QUIC.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
 
 /// What all drivers of one worker share.

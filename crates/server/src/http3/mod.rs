@@ -17,7 +17,7 @@ use h2o_http3::{ErrorCode, PeerError, Received, ServerConnection, Settings, Stre
 use h2o_quic::{ConnectionIndex, Endpoint, Event, Read, StreamId};
 
 use crate::connection_state::ConnectionState;
-use crate::context::{Context, per_turn};
+use crate::context::{Context, READ_SIZE, per_turn};
 use crate::flow::{Flow, Turn};
 use crate::request::routing;
 use crate::request::{Arrived, Pending, Requests, SlotId};
@@ -25,8 +25,6 @@ use crate::site::quic_settings::QuicSettings;
 use paces::Paces;
 use streams::Http3Streams;
 
-/// Bytes taken from a stream at a time.
-const READ_SIZE: usize = 64 * 1024;
 /// Bytes of a body handed to the transport at a time: what is there cannot be overtaken.
 const PIECE: usize = 16 * 1024;
 /// Bytes handed to the transport before other connections get their turn.
@@ -324,9 +322,8 @@ impl Http3 {
                     data,
                     end_stream,
                 } => {
-                    self.streams.on_received(stream, data.len());
                     let piece = &input[start + data.start..start + data.end];
-                    self.streams.take_window(stream, piece.len());
+                    self.streams.on_content(stream, piece.len());
                     (self.requests).on_data(
                         &mut self.streams,
                         turn,

@@ -207,15 +207,9 @@ impl Http3Streams {
     }
 
     /// Bytes of a body have come.
-    pub(super) fn take_window(&mut self, key: StreamKey, len: usize) {
+    pub(super) fn on_content(&mut self, key: StreamKey, len: usize) {
         if let Some(line) = self.line(key) {
             line.window = line.window.saturating_sub(len);
-        }
-    }
-
-    /// Bytes have come on a stream.
-    pub(super) fn on_received(&mut self, key: StreamKey, len: usize) {
-        if let Some(line) = self.line(key) {
             line.received += len as u64;
         }
     }
@@ -664,10 +658,8 @@ impl Streams for Http3Streams {
             }
         };
         self.set_ready(id, false);
-        let mut line = match self.lines.get_mut(key.index()) {
-            Some(line) => std::mem::take(line),
-            None => Line::default(),
-        };
+        let line = self.lines.get_mut(key.index());
+        let mut line = line.map(std::mem::take).unwrap_or_default();
         if let Some(code) = code {
             self.engine.reset(key, code);
         } else if reason != CloseReason::Reset
