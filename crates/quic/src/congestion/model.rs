@@ -88,7 +88,7 @@ struct Sample {
     lost: u64,
     is_app_limited: bool,
     acked: u64,
-    rtt: Option<Duration>,
+    rtt: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -318,11 +318,12 @@ impl Model {
             lost: 0,
             is_app_limited: self.app_limited_until > 0,
             acked: self.acked,
-            rtt: Some(now.saturating_duration_since(sent)),
+            rtt: now.saturating_duration_since(sent),
         };
         // Reordering and losses concern what was sent not long before.
         let old = self.min_rtt.unwrap_or_default() * 4;
-        while let [first, _, ..] = self.flights.make_contiguous()
+        while self.flights.len() > 1
+            && let Some(first) = self.flights.front()
             && first.sent + old < sent
         {
             self.flights.pop_front();
@@ -496,10 +497,8 @@ impl Model {
     }
 
     fn sees_no_queue(&self, sample: &Sample) -> bool {
-        match (sample.rtt, self.min_rtt) {
-            (Some(rtt), Some(min_rtt)) => rtt <= min_rtt + min_rtt / 4,
-            _ => true,
-        }
+        self.min_rtt
+            .is_none_or(|least| sample.rtt <= least + least / 4)
     }
 
     /// What is in flight when there is next to no queue: with the packets that just arrive or leave, so that the path does not run dry.
@@ -704,10 +703,8 @@ impl Model {
 
     fn update_min_rtt(&mut self, now: Instant, in_flight: u64, sample: &Sample) {
         let is_expired = now.saturating_duration_since(self.probe_rtt_at) > PROBE_RTT_INTERVAL;
-        if let Some(rtt) = sample.rtt
-            && (is_expired || self.probe_rtt_min.is_none_or(|least| rtt <= least))
-        {
-            self.probe_rtt_min = Some(rtt);
+        if is_expired || self.probe_rtt_min.is_none_or(|least| sample.rtt <= least) {
+            self.probe_rtt_min = Some(sample.rtt);
             self.probe_rtt_at = now;
         }
         let is_old = now.saturating_duration_since(self.min_rtt_at) > MIN_RTT_LIFE;
