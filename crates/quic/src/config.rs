@@ -92,6 +92,11 @@ fn var_int(value: u64) -> VarInt {
 }
 
 impl TransportSettings {
+    /// Bytes that a packet counts where windows are set in packets.
+    pub(crate) fn packet_len(&self) -> u64 {
+        self.max_udp_payload_size.clamp(1200, 1472).into()
+    }
+
     pub(crate) fn library(&self, desk: &Arc<Desk>) -> TransportConfig {
         let mut config = TransportConfig::default();
         let idle = IdleTimeout::try_from(self.idle_timeout).ok();
@@ -110,7 +115,7 @@ impl TransportSettings {
                 desk: Arc::clone(desk),
                 control: self.congestion_control,
                 initial_packets: self.initial_window_packets.into(),
-                packet_len: self.max_udp_payload_size.clamp(1200, 1472).into(),
+                packet_len: self.packet_len(),
                 initial_rtt: self.initial_rtt,
                 respects_underuse: self.respects_underuse,
             }));

@@ -486,12 +486,6 @@ impl Connection {
         let _ = stream.set_priority(priority);
     }
 
-    /// Lets the peer have so many bidirectional streams open.
-    pub fn set_max_streams_bidi(&mut self, count: u64) {
-        self.library
-            .set_max_concurrent_streams(Dir::Bi, code(count));
-    }
-
     /// Streams on which something may have to be sent again, or that are not finished.
     pub fn unacknowledged_streams(&mut self) -> usize {
         self.library.streams().send_streams()

@@ -133,7 +133,6 @@ pub struct Endpoint {
     library: quinn_proto::Endpoint,
     /// By the library's handle.
     connections: Vec<Option<Box<Connection>>>,
-    open: usize,
     /// Accepted connections whose handshakes are not done.
     handshakes: usize,
     server: Option<ServerRole>,
@@ -190,7 +189,6 @@ impl Endpoint {
                 None,
             ),
             connections: Vec::new(),
-            open: 0,
             handshakes: 0,
             server,
             admission: Admission::Open,
@@ -356,8 +354,7 @@ impl Endpoint {
             return None;
         }
         let seen = self.paths.recall(incoming.remote_address().ip(), now)?;
-        let packet_len = u64::from(transport.max_udp_payload_size.clamp(1200, 1472));
-        let max = u64::from(transport.max_jump_packets) * packet_len;
+        let max = u64::from(transport.max_jump_packets) * transport.packet_len();
         Some(Jump::new(&seen, max))
     }
 
@@ -398,7 +395,6 @@ impl Endpoint {
         }
         self.handshakes += usize::from(limit.is_some());
         self.connections[handle.0] = Some(Box::new(Connection::new(connection, is_paced, limit)));
-        self.open += 1;
         self.exchange_events(handle);
     }
 
@@ -458,7 +454,6 @@ impl Endpoint {
         }
         self.handshakes -= usize::from(connection.is_being_accepted());
         *slot = None;
-        self.open -= 1;
         self.library
             .handle_event(ConnectionHandle(index.0), EndpointEvent::drained());
         Some(Event::Drained)
@@ -511,7 +506,7 @@ impl Endpoint {
 
     /// Connections that are not drained.
     pub fn open_connections(&self) -> usize {
-        self.open
+        self.connections.iter().flatten().count()
     }
 }
 

@@ -7,12 +7,10 @@ use quinn_proto::ConnectionStats;
 /// Counters of a connection, from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Datagrams received and their bytes.
+    /// Datagrams received.
     pub datagrams_received: u64,
     /// Bytes of the datagrams received.
     pub bytes_received: u64,
-    /// Datagrams sent.
-    pub datagrams_sent: u64,
     /// Bytes of the datagrams sent.
     pub bytes_sent: u64,
     /// Packets sent.
@@ -59,7 +57,6 @@ pub struct Frames {
     pub retire_connection_id: u64,
     pub path_challenge: u64,
     pub path_response: u64,
-    pub connection_close: u64,
     pub handshake_done: u64,
     pub datagram: u64,
     pub ack_frequency: u64,
@@ -71,7 +68,6 @@ impl Stats {
         Self {
             datagrams_received: stats.udp_rx.datagrams,
             bytes_received: stats.udp_rx.bytes,
-            datagrams_sent: stats.udp_tx.datagrams,
             bytes_sent: stats.udp_tx.bytes,
             packets_sent: stats.path.sent_packets,
             packets_lost: stats.path.lost_packets,
@@ -108,7 +104,6 @@ impl Frames {
             retire_connection_id: frames.retire_connection_id,
             path_challenge: frames.path_challenge,
             path_response: frames.path_response,
-            connection_close: frames.connection_close,
             handshake_done: frames.handshake_done.into(),
             datagram: frames.datagram,
             ack_frequency: frames.ack_frequency,

@@ -1,7 +1,7 @@
 //! How fast a connection may send: congestion controllers, and the pacer above them.
 //!
 //! The library asks a controller for a window and has a pacer of its own, which knows nothing but windows. Here the caller of the library
-//! is the gate: it lets the library make as many datagrams as window and pacer allow ([`Allowance`]), and while it does so the window it is
+//! is the gate: it lets the library make as many datagrams as window and pacer allow ([`Gate`]), and while it does so the window it is
 //! told has no end. When nothing may be sent the library is told that its window is full; it still sends acknowledgements and probes.
 
 mod cubic;
