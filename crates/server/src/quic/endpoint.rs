@@ -1,7 +1,6 @@
 //! Translates the configuration into that of [`h2o_quic`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use h2o_quic::{
     CongestionControl, EndpointConfig, Keys, Placement, ServerRole, TlsChooser, TransportSettings,
@@ -69,8 +68,6 @@ pub(super) fn config(
     let server = ServerRole {
         retry: settings.retry,
         amplification_limit: settings.amplification_limit,
-        retry_token_lifetime: Duration::from_secs(30),
-        token_lifetime: Duration::from_secs(600),
         handshake_rtts: settings.handshake_rtts,
         max_handshake_datagrams: settings.max_handshake_packets,
         ..ServerRole::new(Arc::new(Chooser(tls)), transport(settings, http3))
