@@ -68,6 +68,24 @@ impl ConnectionState {
         info
     }
 
+    /// End of `handshake-timeout`.
+    pub(crate) fn handshake_end(&self) -> Instant {
+        self.accepted + self.listener.setup.handshake_timeout
+    }
+
+    /// Counts a completed TLS handshake.
+    pub(crate) fn count_handshake(&self, context: &Context, now: Instant, is_resumed: bool) {
+        let (handshake, time) = if is_resumed {
+            (Counter::SslHandshakeResume, Counter::SslHandshakeTimeResume)
+        } else {
+            (Counter::SslHandshakeFull, Counter::SslHandshakeTimeFull)
+        };
+        let took = u64::try_from((now - self.accepted).as_micros()).unwrap_or(u64::MAX);
+        let counters = &context.worker.counters;
+        counters.count(handshake);
+        counters.add(time, took);
+    }
+
     /// Charges the connection's abuse budget.
     ///
     /// # Errors

@@ -165,7 +165,7 @@ pub(crate) fn address(any: Option<rustix::net::SocketAddrAny>) -> Option<Address
 }
 
 /// Turns an IPv4-mapped IPv6 address, which a dual-stack socket reports, back into IPv4.
-fn unmapped(address: SocketAddr) -> SocketAddr {
+pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 

@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use h2o_exchange::{Address, ConnectionInfo, Counter};
+use h2o_http3::ErrorCode;
 use h2o_log::{LineLimit, report};
 use h2o_quic::{CloseReason, ConnectionIndex, Endpoint, Event};
 
 use super::transport::QuicTransport;
 use crate::connection_state::{ConnectionState, ConnectionStatus};
 use crate::context::Context;
+use crate::event::socket::unmapped;
 use crate::flow::{Flow, Turn};
 use crate::http3::Http3;
 use crate::request::SlotId;
@@ -18,9 +20,6 @@ use crate::site::quic_settings::QuicSettings;
 
 /// Lines about handshakes in the error log, which clients can cause any number of.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
-
-/// What CONNECTION_CLOSE says of a connection that is closed for its memory (RFC 9114 §8.1, H3_EXCESSIVE_LOAD).
-const EXCESSIVE_LOAD: u64 = 0x107;
 
 /// One connection of a worker.
 pub(crate) struct QuicConnection {
@@ -117,7 +116,7 @@ impl QuicConnection {
         let Some(connection) = endpoint.connection(self.index) else {
             return;
         };
-        let peer = Address::Ip(canonical(connection.remote_address()));
+        let peer = Address::Ip(unmapped(connection.remote_address()));
         if peer == self.state.peer {
             return;
         }
@@ -176,16 +175,8 @@ impl QuicConnection {
         }
         self.state.is_quic_early = false;
         let tls = self.state.info.as_ref().and_then(|info| info.tls.as_ref());
-        let (handshake, time) = match tls {
-            Some(tls) if tls.resumed => {
-                (Counter::SslHandshakeResume, Counter::SslHandshakeTimeResume)
-            }
-            _ => (Counter::SslHandshakeFull, Counter::SslHandshakeTimeFull),
-        };
-        let took = context.worker.clock.now() - self.state.accepted;
-        let counters = &context.worker.counters;
-        counters.count(handshake);
-        counters.add(time, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        let is_resumed = tls.is_some_and(|tls| tls.resumed);
+        (self.state).count_handshake(context, context.worker.clock.now(), is_resumed);
     }
 
     fn on_closed(&mut self, context: &Context, reason: &CloseReason) {
@@ -213,7 +204,7 @@ impl QuicConnection {
     /// Closes it at once because of the memory it holds.
     pub(crate) fn evict(&mut self, now: Instant) {
         self.abandon();
-        self.close(now, EXCESSIVE_LOAD);
+        self.close(now, ErrorCode::EXCESSIVE_LOAD.0);
     }
 
     /// Closes it at once.
@@ -249,29 +240,30 @@ impl QuicConnection {
 
     /// When [`QuicConnection::on_timeout`] is to be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let mut deadline = self.endpoint.borrow_mut().timeout(self.index);
-        match &self.phase {
-            Phase::Http3(http3) => {
-                deadline = earlier(deadline, http3.deadline());
-                if self.state.is_quic_early {
-                    deadline = earlier(deadline, Some(self.handshake_end()));
-                }
-            }
-            Phase::Handshake => deadline = earlier(deadline, Some(self.handshake_end())),
-            Phase::Closed => {}
-        }
-        deadline
+        let deadlines = [
+            self.endpoint.borrow_mut().timeout(self.index),
+            match &self.phase {
+                Phase::Http3(http3) => http3.deadline(),
+                Phase::Handshake | Phase::Closed => None,
+            },
+            self.is_shaking().then(|| self.state.handshake_end()),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
-    fn handshake_end(&self) -> Instant {
-        self.state.accepted + self.state.listener.setup.handshake_timeout
+    /// Whether it waits for the end of the handshake.
+    const fn is_shaking(&self) -> bool {
+        match self.phase {
+            Phase::Handshake => true,
+            Phase::Http3(_) => self.state.is_quic_early,
+            Phase::Closed => false,
+        }
     }
 
     /// Time has passed. [`QuicConnection::run`] is called next.
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) {
         self.endpoint.borrow_mut().on_timeout(self.index, now);
-        let is_shaking = matches!(self.phase, Phase::Handshake) || self.state.is_quic_early;
-        if is_shaking && !self.is_over() && self.handshake_end() <= now {
+        if self.is_shaking() && self.state.handshake_end() <= now {
             self.on_closed(context, &CloseReason::HandshakeTimeout);
             self.close(now, 0);
             return;
@@ -320,17 +312,5 @@ impl QuicConnection {
         context.worker.counters.uncount(self.status.counter());
         let used = &context.memory.used;
         used.set(used.get() - std::mem::take(&mut self.charged));
-    }
-}
-
-/// An IPv4 client is shown as what it is.
-pub(super) fn canonical(address: std::net::SocketAddr) -> std::net::SocketAddr {
-    std::net::SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
     }
 }

@@ -13,12 +13,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use h2o_exchange::{Address, Counter, TimerKey};
+use h2o_http3::ErrorCode;
 use h2o_quic::udp::{ReceiveBuffers, UdpSocket};
 use h2o_quic::{Admission, ConnectionIndex, Datagram, Endpoint, Received, Transmit};
 use h2o_tls::Resumption;
 use slab::Slab;
 
-use super::connection::{QuicConnection, canonical};
+use super::connection::QuicConnection;
 use super::endpoint;
 use super::mail::{Mail, Mailbox};
 use crate::budget::Budget;
@@ -26,7 +27,7 @@ use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
 use crate::event::event_loop::{ConnectionTable, MAX_SLOT, TABLE_SHIFT, timer_event};
 use crate::event::reactor::{Readiness, Registry};
-use crate::event::socket::Socket;
+use crate::event::socket::{Socket, unmapped};
 use crate::event::wake_queue::WakeTarget;
 use crate::flow::Flow;
 use crate::io::Io;
@@ -51,8 +52,6 @@ const KEY_SLOT: u32 = MAX_SLOT;
 const KEY_INTERVAL: Duration = Duration::from_secs(20);
 /// No slot.
 const NO_SLOT: u32 = u32::MAX;
-/// The error code for connections closed because the process ends (RFC 9114 §8.1, H3_NO_ERROR).
-const NO_ERROR: u64 = 0x100;
 
 /// A listener with its socket on this worker.
 pub(crate) struct QuicListener {
@@ -308,7 +307,7 @@ impl QuicConnections {
             id: 0,
             accepted: context.worker.clock.now(),
             listener: Rc::clone(&port.listener),
-            peer: Address::Ip(canonical(remote)),
+            peer: Address::Ip(unmapped(remote)),
             // The socket is shared by all connections, which neither read nor write through this.
             io: Io::new(Rc::clone(&port.socket)),
             input: Vec::new(),
@@ -323,7 +322,7 @@ impl QuicConnections {
             index,
             listener,
             Rc::clone(&port.settings),
-            canonical(local),
+            unmapped(local),
         )));
         self.open += 1;
         let shared = &context.worker.shared;
@@ -577,7 +576,7 @@ impl ConnectionTable for QuicConnections {
         for token in self.tokens() {
             self.run_connection(token, |connection, context| {
                 connection.abandon();
-                connection.close(context.worker.clock.now(), NO_ERROR);
+                connection.close(context.worker.clock.now(), ErrorCode::NO_ERROR.0);
             });
         }
     }

@@ -350,16 +350,9 @@ impl Connection {
     /// Counts a completed handshake. Returns the protocol chosen by ALPN.
     fn count_handshake(&mut self, context: &Context, now: Instant) -> Option<&'static str> {
         let info = self.state.info();
+        let is_resumed = info.tls.as_ref().is_some_and(|tls| tls.resumed);
+        self.state.count_handshake(context, now, is_resumed);
         let counters = &context.worker.counters;
-        let took = u64::try_from((now - self.state.accepted).as_micros()).unwrap_or(u64::MAX);
-        let (handshake, time) = match &info.tls {
-            Some(tls) if tls.resumed => {
-                (Counter::SslHandshakeResume, Counter::SslHandshakeTimeResume)
-            }
-            _ => (Counter::SslHandshakeFull, Counter::SslHandshakeTimeFull),
-        };
-        counters.count(handshake);
-        counters.add(time, took);
         let protocol = info.tls.as_ref().and_then(|tls| tls.alpn);
         match protocol {
             Some("http/1.1") => counters.count(Counter::SslAlpnH1),
@@ -476,20 +469,18 @@ impl Connection {
             Phase::Http2(http2) => http2.deadline(&self.state),
         };
         if self.state.io.is_early() {
-            return deadline.into_iter().chain([self.handshake_end()]).min();
+            return deadline
+                .into_iter()
+                .chain([self.state.handshake_end()])
+                .min();
         }
         deadline
-    }
-
-    /// End of `handshake-timeout`.
-    fn handshake_end(&self) -> Instant {
-        self.state.accepted + self.state.listener.setup.handshake_timeout
     }
 
     /// Runs the connection after its timer has fired.
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) -> Flow {
         let is_idle = self.is_idle();
-        if self.state.io.is_early() && self.handshake_end() <= now {
+        if self.state.io.is_early() && self.state.handshake_end() <= now {
             self.report_unfinished("handshake-timeout has passed");
             return Flow::Close;
         }
