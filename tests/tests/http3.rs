@@ -33,7 +33,7 @@ hosts:
     paths:
       /: {{ proxy.connect: [ '+127.0.0.1' ], file.dir: @DIR@/www }}
 {paths}
-access-log: {{ path: @DIR@/access_log, format: '%m %U %H %s %b id=%{{http3.stream-id}}x v=%{{http3.quic-version}}x %{{ssl.protocol-version}}x %{{ssl.negotiated-protocol}}x' }}
+access-log: {{ path: @DIR@/access_log, format: '%m %U %H %s %b id=%{{http3.stream-id}}x v=%{{http3.quic-version}}x in=%{{http3.request-stream-bytes}}x waited=%{{http3.qpack-blocked}}x %{{ssl.protocol-version}}x %{{ssl.negotiated-protocol}}x' }}
 "
     );
     Setup::in_folder(folder, &config)
@@ -67,10 +67,14 @@ fn files_arrive_whole() {
     talk(&server, "files", None);
     let log = server.folder.read("access_log");
     let first = log.lines().next().unwrap_or_default();
+    let fields: Vec<&str> = first.split(' ').collect();
+    let (ahead, behind) = fields.split_at(7.min(fields.len()));
     assert_eq!(
-        first, "GET /hello.txt HTTP/3 200 12 id=0 v=1 TLSv1.3 h3",
+        ahead.join(" "),
+        "GET /hello.txt HTTP/3 200 12 id=0 v=1",
         "{log}"
     );
+    assert_eq!(behind[1..].join(" "), "waited=0 TLSv1.3 h3", "{log}");
 }
 
 #[test]
@@ -189,7 +193,21 @@ fn start_before(backend: &Backend) -> Server {
 #[test]
 fn uploads_reach_backends_whole() {
     let backend = Backend::start(echo);
-    talk(&start_before(&backend), "uploads", None);
+    let server = start_before(&backend);
+    talk(&server, "uploads", None);
+
+    // The log counts the bytes of the stream: the content, and some for the head and the frames.
+    let log = server.folder.read("access_log");
+    for (line, content) in log.lines().zip([0, 1, 1000, 65_536, 1_000_000]) {
+        let (_, bytes) = line.split_once(" in=").expect("it is in the format");
+        let (bytes, _) = bytes.split_once(' ').expect("more follows");
+        let bytes: usize = bytes.parse().expect("a number");
+        assert!(
+            (content + 1..content + 300).contains(&bytes),
+            "{content}: {line}"
+        );
+    }
+    assert!(log.lines().count() >= 5, "{log}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ pub struct Http3Stream {
     pub id: u64,
     /// Whether the head of the request had to wait for the dynamic table of its client (RFC 9204 §2.1.2).
     pub was_blocked: bool,
-    /// Bytes received on the stream until the request was logged.
+    /// Bytes of the stream that were read until the request was logged, frame headers included.
     pub received: u64,
     /// Bytes handed to the transport for the stream until then.
     pub sent: u64,

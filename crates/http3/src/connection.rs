@@ -242,6 +242,7 @@ impl Connection {
         }
         if let Some(stream) = self.streams.get_mut(key) {
             self.blocked.push((required, stream.id));
+            stream.has_waited |= stream.stage == Stage::Head;
             stream.blocked = Some(Box::new(BlockedSection { bytes, required }));
         }
         Ok(())

@@ -307,6 +307,20 @@ impl ServerConnection {
             .map_or(StreamState::Closed, |stream| stream.state)
     }
 
+    /// Bytes of a stream that [`ServerConnection::receive`] has taken, framing included; 0 if it is released.
+    #[must_use]
+    pub fn bytes_taken(&self, key: StreamKey) -> u64 {
+        let stream = self.connection.streams.get(key);
+        stream.map_or(0, |stream| stream.taken)
+    }
+
+    /// Whether the head of a request had to wait for the dynamic table (RFC 9204 §2.1.2).
+    #[must_use]
+    pub fn has_waited(&self, key: StreamKey) -> bool {
+        let stream = self.connection.streams.get(key);
+        stream.is_some_and(|stream| stream.has_waited)
+    }
+
     /// The priority of a stream: what the client asked for, as the response changed it.
     #[must_use]
     pub fn priority(&self, key: StreamKey) -> PriorityParameters {

@@ -96,6 +96,10 @@ pub(crate) struct Stream {
     pub(crate) reader: FrameReader,
     /// A field section that waits for the table, and for how many insertions.
     pub(crate) blocked: Option<Box<BlockedSection>>,
+    /// The section of the head had to wait for the table.
+    pub(crate) has_waited: bool,
+    /// Bytes of the stream that were taken, framing included.
+    pub(crate) taken: u64,
     /// `content-length` of the message that comes in.
     pub(crate) declared: Option<u64>,
     pub(crate) received: u64,
@@ -129,6 +133,8 @@ impl Stream {
             stage: Stage::Head,
             reader: FrameReader::new(),
             blocked: None,
+            has_waited: false,
+            taken: 0,
             declared: None,
             received: 0,
             sent: 0,

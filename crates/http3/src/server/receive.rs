@@ -208,10 +208,11 @@ impl ServerConnection {
                 }
             }
         };
-        Ok(ServerStep {
-            taken: input.len() - rest.len(),
-            received,
-        })
+        let taken = input.len() - rest.len();
+        if let Some(stream) = self.connection.streams.get_mut(key) {
+            stream.taken += taken as u64;
+        }
+        Ok(ServerStep { taken, received })
     }
 
     /// What the next piece of a request stream says.

@@ -1,6 +1,6 @@
 //! The table of the server's decoder: sections that wait, acknowledgements, cancellations.
 
-use h2o_http3::{LocalStream, Settings};
+use h2o_http3::{LocalStream, Settings, StreamId};
 use h2o_testkit::http3::{Frame, instruction, section_prefix};
 
 use crate::kit::server::{Conversation, outcome};
@@ -36,6 +36,17 @@ fn a_section_waits_for_its_entries() {
     talk.expect("others go on", &["4 GET https://a.example/ END"]);
     talk.sends(ENCODER, insertions(&[("x-a", "1")]));
     talk.expect("it has", &["0 unblocked", "0 GET https:/// x-a=1 END"]);
+    let waited = |id| {
+        talk.connection
+            .find(StreamId::new(id))
+            .map(|key| talk.connection.has_waited(key))
+    };
+    assert_eq!([waited(0), waited(4)], [Some(true), Some(false)]);
+    let first = talk.connection.find(StreamId::new(0)).expect("it is open");
+    assert_eq!(
+        talk.connection.bytes_taken(first),
+        refers_to(0).len() as u64
+    );
     assert_eq!(talk.pending(LocalStream::QpackDecoder), [0x01, 0x80]);
 }
 

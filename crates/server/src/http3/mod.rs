@@ -313,8 +313,7 @@ impl Http3 {
                     end_stream,
                     refusal,
                 } => {
-                    let received = input.len() as u64;
-                    self.on_request(turn, stream, spare, end_stream, refusal, received);
+                    self.on_request(turn, stream, spare, end_stream, refusal);
                     spare = self.requests.take_spare(turn.context);
                 }
                 Received::Data {
@@ -373,12 +372,11 @@ impl Http3 {
         exchange: ExchangeRef,
         end_stream: bool,
         refusal: Option<Refusal>,
-        received: u64,
     ) {
         self.is_used = true;
         let now = turn.now;
         Requests::begin(turn, &exchange, now);
-        let protocol = self.streams.begin(stream, received, false);
+        let protocol = self.streams.begin(stream);
         let expects_continue = {
             let exchange = &mut *exchange.borrow_mut();
             exchange.protocol = protocol;

@@ -64,8 +64,6 @@ struct Line {
     window: usize,
     /// There may be more to read than the window allows.
     has_unread: bool,
-    was_blocked: bool,
-    received: u64,
     sent: u64,
 }
 
@@ -170,7 +168,7 @@ impl Http3Streams {
     }
 
     /// A request has begun.
-    pub(super) fn begin(&mut self, key: StreamKey, received: u64, was_blocked: bool) -> Protocol {
+    pub(super) fn begin(&mut self, key: StreamKey) -> Protocol {
         let id = self.engine.stream_id(key).map_or(0, |id| id.get());
         let index = key.index();
         if self.lines.len() <= index {
@@ -179,8 +177,6 @@ impl Http3Streams {
         self.lines[index] = Line {
             id: Some(StreamId::new(id)),
             window: FIRST_WINDOW,
-            received,
-            was_blocked,
             ..Line::default()
         };
         Protocol::Http3(Http3Stream {
@@ -210,7 +206,6 @@ impl Http3Streams {
     pub(super) fn on_content(&mut self, key: StreamKey, len: usize) {
         if let Some(line) = self.line(key) {
             line.window = line.window.saturating_sub(len);
-            line.received += len as u64;
         }
     }
 
@@ -632,14 +627,15 @@ impl Streams for Http3Streams {
     }
 
     fn before_log(&self, id: SlotId, exchange: &ExchangeRef) {
-        let Some(line) = self.lines.get(stream(id).index()) else {
+        let key = stream(id);
+        let Some(line) = self.lines.get(key.index()) else {
             return;
         };
         if let Ok(mut exchange) = exchange.try_borrow_mut()
             && let Some(http3) = exchange.protocol.http3_mut()
         {
-            http3.was_blocked = line.was_blocked;
-            http3.received = line.received;
+            http3.was_blocked = self.engine.has_waited(key);
+            http3.received = self.engine.bytes_taken(key);
             http3.sent = line.sent;
         }
     }
