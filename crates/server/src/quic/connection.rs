@@ -30,6 +30,8 @@ pub(crate) struct QuicConnection {
     pub(crate) listener: usize,
     /// Whether it is to be run in this turn.
     pub(crate) is_listed: bool,
+    /// Whether it is among those that send once the socket is writable.
+    pub(crate) waits_for_socket: bool,
     settings: Rc<QuicSettings>,
     /// Our address.
     local: std::net::SocketAddr,
@@ -67,6 +69,7 @@ impl QuicConnection {
             index,
             listener,
             is_listed: false,
+            waits_for_socket: false,
             settings,
             local,
             phase: Phase::Handshake,
@@ -180,7 +183,7 @@ impl QuicConnection {
     }
 
     fn on_closed(&mut self, context: &Context, reason: &CloseReason) {
-        if matches!(self.phase, Phase::Handshake) || self.state.is_quic_early {
+        if self.is_shaking() {
             context.worker.counters.count(Counter::SslErrors);
             if let Some(held_back) = FAILED_HANDSHAKES.admit() {
                 let peer = self.state.peer;

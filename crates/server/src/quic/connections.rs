@@ -107,7 +107,7 @@ struct Port {
     slots: Vec<u32>,
     /// A transmission that the socket has not taken.
     unsent: Option<(Transmit, Vec<u8>)>,
-    /// Connections that must send after that.
+    /// Connections that must send after that, each once.
     blocked: Vec<u64>,
 }
 
@@ -423,7 +423,7 @@ impl QuicConnections {
 
     /// Sends the output of a connection as far as the socket takes it.
     fn send(&mut self, token: u64) {
-        let Some(connection) = self.slab.get(key_of(token) as usize) else {
+        let Some(connection) = self.slab.get_mut(key_of(token) as usize) else {
             return;
         };
         let (index, listener) = (connection.index, connection.listener);
@@ -431,7 +431,9 @@ impl QuicConnections {
             return;
         };
         if port.unsent.is_some() {
-            port.blocked.push(token);
+            if !std::mem::replace(&mut connection.waits_for_socket, true) {
+                port.blocked.push(token);
+            }
             return;
         }
         let now = self.context.worker.clock.now();
@@ -454,6 +456,7 @@ impl QuicConnections {
                 Ok(()) => sent += transmit.len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     port.unsent = Some((transmit, std::mem::take(&mut self.buffer)));
+                    connection.waits_for_socket = true;
                     port.blocked.push(token);
                     break;
                 }
@@ -483,6 +486,9 @@ impl QuicConnections {
             return;
         }
         for token in std::mem::take(&mut port.blocked) {
+            if let Some(connection) = self.find(token) {
+                connection.waits_for_socket = false;
+            }
             self.run_connection(token, |_, _| {});
         }
     }
