@@ -35,7 +35,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http3-input-window-size",
         "BYTES",
         "16777216",
-        "Flow-control window of a connection, and of a stream whose body is being read; at least 417808.",
+        "Bytes that a client may send on all streams of a connection together before they are read; at least 417808. The window of a stream is as large, and at most 1 MiB.",
         |scope, command| {
             let bytes: u32 = command
                 .node
