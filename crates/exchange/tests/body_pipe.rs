@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
 use h2o_exchange::BodyPipe;
+use h2o_testkit::on_virtual_clock;
 
 /// Counts how often it is woken.
 #[derive(Default)]
@@ -718,16 +719,9 @@ async fn pause(random: &mut fastrand::Rng) {
 
 /// Runs both sides of pipes as tasks of one thread. A lost wake-up leaves them waiting for ever.
 fn in_tasks(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    let local = tokio::task::LocalSet::new();
     // The clock only advances while all tasks wait.
     let limit = std::time::Duration::from_secs(3600);
-    let ended = local.block_on(&runtime.expect("a runtime starts"), async {
-        tokio::time::timeout(limit, test).await
-    });
+    let ended = on_virtual_clock(async { tokio::time::timeout(limit, test).await });
     ended.expect("nobody waits for something that has happened");
 }
 

@@ -10,21 +10,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use h2o_exchange::{Clock, Counters, Shared, Timer, TimerKey, Timers, Worker};
+use h2o_testkit::on_virtual_clock;
 
 const MS: Duration = Duration::from_millis(1);
 
 fn worker() -> Rc<Worker> {
     let (counters, shared) = (Counters::default(), Shared::default());
     Worker::new(0, Arc::new(counters), Arc::new(shared))
-}
-
-/// Runs an event loop on tokio's paused clock.
-fn run<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    runtime.expect("a runtime starts").block_on(work)
 }
 
 #[derive(Default)]
@@ -177,7 +169,7 @@ const STATES: [State; 4] = [
 fn a_timer_of_the_event_loop_does_in_each_state_what_it_is_told() {
     for (state, enter, wants) in STATES {
         for ((name, call), want) in CALLS.into_iter().zip(wants) {
-            let got = run(async {
+            let got = on_virtual_clock(async {
                 let mut it = Loop::new();
                 let other = it.timers.add(2);
                 let at = it.worker.clock.now() + 100 * MS;
@@ -201,7 +193,7 @@ fn a_timer_of_the_event_loop_does_in_each_state_what_it_is_told() {
 
 #[test]
 fn a_sleeping_event_loop_is_woken_once_for_an_earlier_timer() {
-    run(async {
+    on_virtual_clock(async {
         let it = Loop::new();
         it.set(1_000 * MS);
         assert_eq!(it.turn(), "-");
@@ -217,7 +209,7 @@ fn a_sleeping_event_loop_is_woken_once_for_an_earlier_timer() {
 
 #[test]
 fn the_event_loop_that_asked_last_is_the_one_that_is_woken() {
-    run(async {
+    on_virtual_clock(async {
         let mut it = Loop::new();
         it.set(1_000 * MS);
         assert_eq!(it.turn(), "-");
@@ -230,7 +222,7 @@ fn the_event_loop_that_asked_last_is_the_one_that_is_woken() {
 
 #[test]
 fn a_future_that_moves_to_another_task_is_woken_there() {
-    run(async {
+    on_virtual_clock(async {
         let worker = worker();
         let timer = Timer::new(&worker.timers);
         timer.set_after(50 * MS);
@@ -248,8 +240,7 @@ fn a_future_that_moves_to_another_task_is_woken_there() {
 
 #[test]
 fn a_task_that_is_cancelled_while_it_waits_wakes_nobody_and_leaves_no_timer() {
-    let local = tokio::task::LocalSet::new();
-    run(local.run_until(async {
+    on_virtual_clock(async {
         let worker = worker();
         let woken = Rc::new(Cell::new(0));
         let work = async {
@@ -271,12 +262,12 @@ fn a_task_that_is_cancelled_while_it_waits_wakes_nobody_and_leaves_no_timer() {
         };
         worker.run(work).await;
         assert_eq!(woken.get(), 0);
-    }));
+    });
 }
 
 #[test]
 fn a_timer_that_its_own_firing_sets_again_fires_again() {
-    run(async {
+    on_virtual_clock(async {
         let worker = worker();
         let timer = Timer::new(&worker.timers);
         let start = worker.clock.now();
@@ -299,7 +290,7 @@ fn a_timer_that_its_own_firing_sets_again_fires_again() {
 
 #[test]
 fn a_turn_is_timed_now_and_then_and_the_times_are_averaged() {
-    run(async {
+    on_virtual_clock(async {
         let clock = Clock::default();
         assert_eq!(clock.turn_time(), Duration::ZERO);
         // The first turn is timed, then one in eight.
@@ -330,7 +321,7 @@ fn a_turn_is_timed_now_and_then_and_the_times_are_averaged() {
 
 #[test]
 fn a_long_turn_does_not_stand_still() {
-    run(async {
+    on_virtual_clock(async {
         let clock = Clock::default();
         clock.begin_turn();
         let start = clock.now();

@@ -13,6 +13,7 @@ use h2o_exchange::{
     Protocol, RequestBody, Shared, Timer, Worker,
 };
 use h2o_http::{Headers, StatusCode};
+use h2o_testkit::on_virtual_clock;
 
 fn worker() -> Rc<Worker> {
     let (counters, shared) = (Counters::default(), Shared::default());
@@ -304,12 +305,7 @@ fn an_exchange_that_is_released_while_it_is_in_use_is_not_used_again() {
 
 /// Runs tasks of a worker. The clock only advances while all tasks wait.
 fn on_worker<F: Future<Output = ()>>(test: impl FnOnce(Rc<Worker>) -> F) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    let local = tokio::task::LocalSet::new();
-    let ended = local.block_on(&runtime.expect("a runtime starts"), async {
+    let ended = on_virtual_clock(async {
         let worker = worker();
         let test = test(Rc::clone(&worker));
         let limit = Duration::from_secs(24 * 3600);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use h2o_exchange::{Counter, Counters, Shared, Timer, Worker};
 use h2o_http::StatusCode;
+use h2o_testkit::on_virtual_clock;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -22,12 +23,7 @@ fn worker() -> Rc<Worker> {
 
 /// Runs work of a worker on tokio's paused clock.
 fn run<T, F: Future<Output = T>>(work: impl FnOnce(Rc<Worker>) -> F) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime starts");
-    runtime.block_on(async {
+    on_virtual_clock(async {
         let worker = worker();
         let work = work(Rc::clone(&worker));
         worker.run(work).await
@@ -315,7 +311,7 @@ type Model = std::collections::BTreeMap<u32, Option<Duration>>;
 fn an_event_loop_learns_of_each_timer_once_and_of_no_other() {
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
-        run_loop(async move {
+        on_virtual_clock(async move {
             let worker = worker();
             let (clock, timers) = (Rc::clone(&worker.clock), Rc::clone(&worker.timers));
             let start = clock.now();
@@ -369,23 +365,9 @@ fn an_event_loop_learns_of_each_timer_once_and_of_no_other() {
     }
 }
 
-/// Runs an event loop.
-fn run_loop(work: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    runtime.expect("a runtime starts").block_on(work);
-}
-
 #[test]
 fn tasks_of_a_worker_see_the_time_at_which_they_run() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime.expect("a runtime starts"), async {
+    on_virtual_clock(async {
         let worker = worker();
         let start = worker.clock.now();
         let its = Rc::clone(&worker);
@@ -400,12 +382,7 @@ fn tasks_of_a_worker_see_the_time_at_which_they_run() {
 
 #[test]
 fn a_worker_that_shuts_down_says_so_to_those_who_ask_and_those_who_wait() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime.expect("a runtime starts"), async {
+    on_virtual_clock(async {
         let worker = worker();
         let told = Rc::new(Cell::new(0));
         let waiting: Vec<_> = (0..3)

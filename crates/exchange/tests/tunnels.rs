@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Trailers, retained};
+use h2o_testkit::on_virtual_clock;
 
 /// Bytes on their way from the other side to the client.
 #[derive(Default)]
@@ -236,14 +237,9 @@ async fn echo(pipe: Rc<BodyPipe>, back: Rc<RefCell<Back>>, fault: Fault, seed: u
 
 /// Runs a whole tunnel. Returns what the connection received, and how many bytes were sent and taken.
 fn play(seed: u64, len: usize, fault: Fault) -> (TunnelEnd, usize, usize) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    let local = tokio::task::LocalSet::new();
     // The clock only advances while all tasks wait.
     let limit = Duration::from_secs(3600);
-    let ended = local.block_on(&runtime.expect("a runtime starts"), async {
+    let ended = on_virtual_clock(async {
         let pipe = Rc::new(BodyPipe::default());
         let between = Rc::new(RefCell::new(Back::default()));
         let body = Body::Stream(Box::new(FromOtherSide(Rc::clone(&between))));

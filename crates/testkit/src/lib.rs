@@ -11,8 +11,12 @@ mod standing_clock;
 pub mod table;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(feature = "runtime")]
+mod virtual_clock;
 
 pub use patience::{Deadline, any_moment, eventually, patient, wait_until_read};
 pub use random::{Random, run_seeds};
 #[cfg(feature = "runtime")]
 pub use standing_clock::{on_standing_clock, pass, settle, until};
+#[cfg(feature = "runtime")]
+pub use virtual_clock::on_virtual_clock;
