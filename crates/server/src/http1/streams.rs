@@ -201,6 +201,7 @@ impl Streams for Http1Streams {
         ends_with_source: true,
         reads_on_demand: true,
         always_continues: true,
+        switches_protocols: true,
         streaming_counter: None,
     };
 

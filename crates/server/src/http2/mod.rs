@@ -10,16 +10,15 @@ mod writer;
 
 use std::time::Instant;
 
-use h2o_exchange::{Counter, ExchangeRef, Response};
+use h2o_exchange::{Counter, ExchangeRef};
 use h2o_http::TimeLimit;
-use h2o_http::field_section::Refusal;
 use h2o_http2::{PeerError, Received, ServerConnection, StreamKey};
 
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
 use crate::flow::{Flow, Turn};
 use crate::io::Read;
-use crate::request::{Arrived, Pending, Requests, SlotId, routing};
+use crate::request::{Requests, SlotId, StreamRequest};
 use paces::Paces;
 use streams::protocol;
 use writer::Writer;
@@ -264,7 +263,15 @@ impl Http2 {
                     end_stream,
                     refusal,
                 } => {
-                    self.on_request(turn, stream, spare, end_stream, refusal);
+                    self.is_used = true;
+                    let request = StreamRequest {
+                        exchange: spare,
+                        protocol: protocol(&self.engine, stream),
+                        end_stream,
+                        refusal,
+                    };
+                    self.requests
+                        .receive_on_stream(&mut self.engine, turn, slot(stream), request);
                     spare = self.requests.take_spare(turn.context);
                 }
                 Received::Data {
@@ -298,39 +305,6 @@ impl Http2 {
             }
         }
         Requests::give_back_unused(turn, spare);
-    }
-
-    fn on_request(
-        &mut self,
-        turn: &mut Turn<'_>,
-        stream: StreamKey,
-        exchange: ExchangeRef,
-        end_stream: bool,
-        refusal: Option<Refusal>,
-    ) {
-        self.is_used = true;
-        let now = turn.now;
-        Requests::begin(turn, &exchange, now);
-        let expects_continue = {
-            let exchange = &mut *exchange.borrow_mut();
-            exchange.protocol = protocol(&self.engine, stream);
-            routing::route(exchange, &turn.connection.listener);
-            !end_stream && !exchange.request.expect().is_empty()
-        };
-        let arrived = Arrived {
-            exchange,
-            pending: (!end_stream).then_some(Pending {
-                expects_continue,
-                has_begun: false,
-            }),
-            refusal: refusal.map(|refusal| {
-                let (status, reason, text) = refusal.answer();
-                turn.context.worker.counters.count_status(status);
-                Response::error(status, reason, text)
-            }),
-        };
-        self.requests
-            .receive(&mut self.engine, turn, slot(stream), arrived);
     }
 
     fn pump(&mut self, turn: &mut Turn<'_>) {

@@ -6,33 +6,29 @@ use h2o_http2::{ServerConnection, StreamState};
 
 use super::slot;
 use crate::flow::{Flow, Turn};
-use crate::pace::{ClientRate, Pace, TransferState};
-use crate::request::{CloseReason, Requests};
+use crate::pace::{ConnectionPace, Pace, StreamTransfers, TransferState};
+use crate::request::Requests;
 
 /// Progress of the connection as a whole.
 pub(super) struct Paces {
-    /// Time of the next check.
-    look_at: Option<Instant>,
+    streams: ConnectionPace,
     /// Bytes that the socket has taken.
     written: u64,
     /// Progress of the output that waits for the socket.
     socket: Pace,
-    /// Progress of the bodies that wait for the window of the connection.
-    window: Pace,
 }
 
 impl Paces {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
-            look_at: None,
+            streams: ConnectionPace::new(now),
             written: 0,
             socket: Pace::new(now),
-            window: Pace::new(now),
         }
     }
 
     pub(super) const fn deadline(&self) -> Option<Instant> {
-        self.look_at
+        self.streams.deadline()
     }
 
     /// The socket has taken bytes.
@@ -43,11 +39,8 @@ impl Paces {
     /// Sets the time of the next check, if there are streams or output.
     #[inline]
     pub(super) fn plan_look(&mut self, engine: &ServerConnection, turn: &Turn<'_>) {
-        if !engine.has_streams() && !turn.connection.io.has_output() {
-            self.look_at = None;
-        } else if self.look_at.is_none() {
-            self.look_at = Some(ClientRate::default().next_check(turn.now));
-        }
+        let is_busy = engine.has_streams() || turn.connection.io.has_output();
+        self.streams.plan(is_busy, turn.now);
     }
 
     /// Ends the streams for which the client is too slow. [`Flow::Close`]: it is too slow for the connection as a whole.
@@ -57,56 +50,38 @@ impl Paces {
         engine: &mut ServerConnection,
         turn: &mut Turn<'_>,
     ) -> Flow {
-        let now = turn.now;
-        if self.look_at.is_none_or(|at| at > now) {
+        if !self.streams.is_due(turn.now) {
             return Flow::Wait;
         }
-        let look = |bytes, waits_for_client| TransferState {
-            now,
-            bytes,
-            waits_for_client,
-        };
         let is_blocked = turn.connection.io.has_output();
-        let (_, window) = engine.windows();
-        // The rate of the connection: the most lenient one of its requests.
-        let mut most_lenient: Option<ClientRate> = None;
-        let mut slow = Vec::new();
-        let mut waits_for_window = Vec::new();
-        for info in engine.streams() {
-            let id = slot(info.key);
-            let Some(rate) = requests.client_rate(id) else {
-                continue;
-            };
-            let other = most_lenient.unwrap_or(rate);
-            most_lenient = Some(rate.or_more_lenient(other));
-            let has_content = requests.has_content(id);
-            if has_content && window <= 0 {
-                waits_for_window.push(id);
-            }
-            let may_send = info.recv_window > 0
-                && matches!(info.state, StreamState::Open | StreamState::HalfClosedLocal);
-            let receives = may_send && requests.expects_body(id);
-            let sends = has_content && info.send_window <= 0;
-            let (received, taken) = (look(info.received, receives), look(info.sent, sends));
-            if !requests.keeps_up(id, received, taken, &rate) {
-                slow.push(id);
-            }
-        }
-        let rate = most_lenient.unwrap_or_default();
-        self.look_at = Some(rate.next_check(now));
-        let looked = look(requests.sent(), !is_blocked && !waits_for_window.is_empty());
-        if !self.window.keeps_up(looked, &rate) {
-            slow.append(&mut waits_for_window);
-        }
-        for id in slow {
-            requests.close(engine, turn, id, CloseReason::TooSlow);
-        }
+        let transfers = transfers(engine);
+        let rate = self
+            .streams
+            .check(requests, engine, turn, &transfers, is_blocked);
         let unacknowledged = turn.connection.io.socket.unacknowledged() as u64;
-        let looked = look(self.written.saturating_sub(unacknowledged), is_blocked);
-        if self.socket.keeps_up(looked, &rate) {
+        let written = TransferState {
+            now: turn.now,
+            bytes: self.written.saturating_sub(unacknowledged),
+            waits_for_client: is_blocked,
+        };
+        if self.socket.keeps_up(written, &rate) {
             Flow::Wait
         } else {
             Flow::Close
         }
     }
+}
+
+fn transfers(engine: &ServerConnection) -> Vec<StreamTransfers> {
+    let (_, window) = engine.windows();
+    let of_stream = |info: h2o_http2::StreamInfo| StreamTransfers {
+        id: slot(info.key),
+        received: info.received,
+        may_receive: info.recv_window > 0
+            && matches!(info.state, StreamState::Open | StreamState::HalfClosedLocal),
+        sent: info.sent,
+        lacks_window: info.send_window <= 0,
+        lacks_connection: window <= 0,
+    };
+    engine.streams().map(of_stream).collect()
 }

@@ -46,6 +46,7 @@ impl Streams for ServerConnection {
         ends_with_source: false,
         reads_on_demand: false,
         always_continues: false,
+        switches_protocols: false,
         streaming_counter: Some(Counter::Http2StreamingRequests),
     };
 
@@ -78,14 +79,6 @@ impl Streams for ServerConnection {
         shape: ResponseShape,
     ) -> HeadSent {
         let stream = stream(id);
-        if shape.opens_tunnel {
-            // HTTP/2 has no 101 (RFC 9113 §8.6), and a response that opens a tunnel has no length.
-            if response.status == StatusCode::SWITCHING_PROTOCOLS {
-                response.status = StatusCode::OK;
-                response.reason = None;
-            }
-            response.length = None;
-        }
         // Whether the type of the response, as its handler has found it, is sent before others.
         let is_urgent = exchange.mime.is_some_and(|mime| mime.highest_priority);
         if is_urgent {

@@ -3,7 +3,6 @@
 //! Everything that came in a turn is taken in first; what can be answered at once is handed to the transport as it comes, the rest
 //! is pulled in the order the engine's scheduler says, until the transport has what the network takes now and a little more.
 
-mod paces;
 mod streams;
 
 use std::cell::RefCell;
@@ -11,18 +10,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_exchange::{ExchangeRef, Response};
-use h2o_http::field_section::Refusal;
 use h2o_http3::{ErrorCode, PeerError, Received, ServerConnection, Settings, StreamKey};
 use h2o_quic::{ConnectionIndex, Endpoint, Event, Read, StreamId};
 
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, READ_SIZE, per_turn};
 use crate::flow::{Flow, Turn};
-use crate::request::routing;
-use crate::request::{Arrived, Pending, Requests, SlotId};
+use crate::pace::ConnectionPace;
+use crate::request::{Requests, SlotId, StreamRequest};
 use crate::site::quic_settings::QuicSettings;
-use paces::Paces;
 use streams::Http3Streams;
 
 /// Bytes of a body handed to the transport at a time: what is there cannot be overtaken.
@@ -36,7 +32,7 @@ const MANY: usize = 256;
 pub(crate) struct Http3 {
     requests: Requests,
     streams: Http3Streams,
-    paces: Paces,
+    pace: ConnectionPace,
     /// Streams whose field sections wait for the dynamic table, with what was received behind them.
     blocked: Vec<Waiting>,
     /// The connection is to be closed with this error code and text, and its requests are to be ended.
@@ -92,7 +88,7 @@ impl Http3 {
         Self {
             requests: Requests::new(context, connection.is_early()),
             streams: Http3Streams::new(engine, endpoint, index),
-            paces: Paces::new(context.worker.clock.now()),
+            pace: ConnectionPace::new(context.worker.clock.now()),
             blocked: Vec::new(),
             closing: None,
             wants_shutdown: context.worker.shutting_down.get(),
@@ -140,7 +136,7 @@ impl Http3 {
             self.abandon();
         } else {
             self.shrink_if_idle(turn.context);
-            self.paces.plan_look(&self.streams, turn);
+            self.pace.plan(self.streams.engine.has_streams(), turn.now);
         }
         flow
     }
@@ -313,7 +309,19 @@ impl Http3 {
                     end_stream,
                     refusal,
                 } => {
-                    self.on_request(turn, stream, spare, end_stream, refusal);
+                    self.is_used = true;
+                    let request = StreamRequest {
+                        exchange: spare,
+                        protocol: self.streams.begin(stream),
+                        end_stream,
+                        refusal,
+                    };
+                    (self.requests).receive_on_stream(
+                        &mut self.streams,
+                        turn,
+                        slot(stream),
+                        request,
+                    );
                     spare = self.requests.take_spare(turn.context);
                 }
                 Received::Data {
@@ -363,40 +371,6 @@ impl Http3 {
                 self.read(turn, id);
             }
         }
-    }
-
-    fn on_request(
-        &mut self,
-        turn: &mut Turn<'_>,
-        stream: StreamKey,
-        exchange: ExchangeRef,
-        end_stream: bool,
-        refusal: Option<Refusal>,
-    ) {
-        self.is_used = true;
-        let now = turn.now;
-        Requests::begin(turn, &exchange, now);
-        let protocol = self.streams.begin(stream);
-        let expects_continue = {
-            let exchange = &mut *exchange.borrow_mut();
-            exchange.protocol = protocol;
-            routing::route(exchange, &turn.connection.listener);
-            !end_stream && !exchange.request.expect().is_empty()
-        };
-        let arrived = Arrived {
-            exchange,
-            pending: (!end_stream).then_some(Pending {
-                expects_continue,
-                has_begun: false,
-            }),
-            refusal: refusal.map(|refusal| {
-                let (status, reason, text) = refusal.answer();
-                turn.context.worker.counters.count_status(status);
-                Response::error(status, reason, text)
-            }),
-        };
-        self.requests
-            .receive(&mut self.streams, turn, slot(stream), arrived);
     }
 
     /// The client has reset a stream or wants no more of it.
@@ -479,7 +453,7 @@ impl Http3 {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadlines = [
             self.streams.engine.next_timeout(),
-            self.paces.deadline(),
+            self.pace.deadline(),
             self.requests.deadline(),
         ];
         deadlines.into_iter().flatten().min()
@@ -487,7 +461,16 @@ impl Http3 {
 
     /// Time has passed. [`Http3::run`] is called next.
     pub(crate) fn on_timeout(&mut self, turn: &mut Turn<'_>) {
-        (self.paces).look(&mut self.requests, &mut self.streams, turn);
+        if self.pace.is_due(turn.now) {
+            let transfers = self.streams.transfers();
+            (self.pace).check(
+                &mut self.requests,
+                &mut self.streams,
+                turn,
+                &transfers,
+                false,
+            );
+        }
         self.requests.on_timeout(&mut self.streams, turn);
         if self.streams.engine.on_timeout(turn.now) {
             self.close(ErrorCode::NO_ERROR, "shutting down");

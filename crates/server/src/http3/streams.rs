@@ -16,6 +16,7 @@ use h2o_quic::{Connection, ConnectionIndex, Endpoint, StreamId, Write};
 
 use super::{slot, stream};
 use crate::flow::Turn;
+use crate::pace::StreamTransfers;
 use crate::request::{
     CloseReason, HeadSent, RequestLimits, ResponseShape, SlotId, StopReason, Streams, VersionRules,
     Window,
@@ -424,16 +425,21 @@ impl Http3Streams {
         self.quic(|quic| quic.set_priority(StreamId::new(id.get()), rank));
     }
 
-    /// Whether the transport takes nothing of a stream for now.
-    pub(super) fn is_blocked(&self, key: StreamKey) -> bool {
-        let line = self.lines.get(key.index());
-        line.is_some_and(|line| line.is_blocked)
-    }
-
-    /// Whether the client may send more of the body of a request.
-    pub(super) fn has_window(&self, key: StreamKey) -> bool {
-        let line = self.lines.get(key.index());
-        line.is_some_and(|line| line.window > 0)
+    /// How far the client is with each stream. Which responses wait for the network and which for their window the transport
+    /// does not tell.
+    pub(super) fn transfers(&self) -> Vec<StreamTransfers> {
+        let of_stream = |info: h2o_http3::StreamInfo| {
+            let line = self.lines.get(info.key.index());
+            StreamTransfers {
+                id: slot(info.key),
+                received: info.received,
+                may_receive: line.is_some_and(|line| line.window > 0),
+                sent: info.sent,
+                lacks_window: false,
+                lacks_connection: line.is_some_and(|line| line.is_blocked),
+            }
+        };
+        self.engine.streams().map(of_stream).collect()
     }
 
     /// The client has changed the priority of a stream.
@@ -466,6 +472,7 @@ impl Streams for Http3Streams {
         ends_with_source: false,
         reads_on_demand: false,
         always_continues: false,
+        switches_protocols: false,
         streaming_counter: None,
     };
 
@@ -503,14 +510,6 @@ impl Streams for Http3Streams {
         shape: ResponseShape,
     ) -> HeadSent {
         let key = stream(id);
-        if shape.opens_tunnel {
-            // HTTP/3 has no 101 (RFC 9114 §4.5), and a response that opens a tunnel has no length.
-            if response.status == StatusCode::SWITCHING_PROTOCOLS {
-                response.status = StatusCode::OK;
-                response.reason = None;
-            }
-            response.length = None;
-        }
         if let Some(field) = response.headers.get(Known::Priority) {
             self.engine.schedule(key, PriorityField::parse(field));
         }

@@ -40,7 +40,7 @@ pub(crate) use content::{Content, PullResult, Source};
 use early::EarlyRequests;
 use push::Pushes;
 use resets::Resets;
-pub(crate) use run::Arrived;
+pub(crate) use run::{Arrived, StreamRequest};
 use slots::{Mark, Phase, SlotPool, Slots, retire};
 pub(crate) use streams::{
     CloseReason, HeadSent, RequestLimits, ResponseShape, SlotId, StopReason, Streams, VersionRules,

@@ -34,7 +34,8 @@ impl Requests {
         }
         let mut guard = exchange.borrow_mut();
         let this = &mut *guard;
-        let opens_tunnel = self.has_tunnel() && self.prepare_tunnel(streams, id, this, &response);
+        let opens_tunnel =
+            self.has_tunnel() && self.prepare_tunnel(streams, id, this, &mut response);
         if !self.amend(streams, turn, id, this, &mut response) {
             drop(guard);
             self.close_with(streams, turn, id, exchange, CloseReason::PushCancelled);

@@ -4,14 +4,15 @@ use std::task::Context as TaskContext;
 use std::time::Instant;
 
 use bytes::Bytes;
-use h2o_exchange::{Exchange, ExchangeRef, RequestBody, Response, Timings, Worker};
+use h2o_exchange::{Exchange, ExchangeRef, Protocol, RequestBody, Response, Timings, Worker};
+use h2o_http::field_section::Refusal;
 use h2o_http::{BodyLength, Headers, StatusCode};
 
 use super::admission::{self, Admission, Pending};
 use super::collect::BodyCollection;
 use super::serve::{self, Progress};
 use super::slots::{Mark, Phase};
-use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window};
+use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window, routing};
 use crate::flow::Turn;
 
 /// A request whose head is complete.
@@ -21,6 +22,17 @@ pub(crate) struct Arrived {
     pub(crate) pending: Option<Pending>,
     /// The response, if the engine has found the request to be malformed.
     pub(crate) refusal: Option<Response>,
+}
+
+/// A request on a stream of a version that carries many, as its engine gives it.
+pub(crate) struct StreamRequest {
+    /// It has the head.
+    pub(crate) exchange: ExchangeRef,
+    pub(crate) protocol: Protocol,
+    /// Whether it has no body.
+    pub(crate) end_stream: bool,
+    /// Why the engine does not accept it.
+    pub(crate) refusal: Option<Refusal>,
 }
 
 impl Requests {
@@ -35,6 +47,43 @@ impl Requests {
         let exchange = &mut *exchange.borrow_mut();
         exchange.timings = Timings::starting(begun);
         exchange.timings.head = Some(turn.now);
+    }
+
+    /// Begins and routes a request of a version that carries many, and takes it in.
+    pub(crate) fn receive_on_stream<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        request: StreamRequest,
+    ) {
+        let StreamRequest {
+            exchange,
+            protocol,
+            end_stream,
+            refusal,
+        } = request;
+        let now = turn.now;
+        Self::begin(turn, &exchange, now);
+        let expects_continue = {
+            let exchange = &mut *exchange.borrow_mut();
+            exchange.protocol = protocol;
+            routing::route(exchange, &turn.connection.listener);
+            !end_stream && !exchange.request.expect().is_empty()
+        };
+        let arrived = Arrived {
+            exchange,
+            pending: (!end_stream).then_some(Pending {
+                expects_continue,
+                has_begun: false,
+            }),
+            refusal: refusal.map(|refusal| {
+                let (status, reason, text) = refusal.answer();
+                turn.context.worker.counters.count_status(status);
+                Response::error(status, reason, text)
+            }),
+        };
+        self.receive(streams, turn, id, arrived);
     }
 
     /// Takes in a request that was begun and routed.

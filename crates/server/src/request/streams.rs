@@ -122,6 +122,8 @@ pub(crate) struct VersionRules {
     /// Whether clients that wait for 100 (Continue) get it although they get no other interim response. H2O compatibility:
     /// H2O sends it over HTTP/1 whatever `send-informational` and `no-early-hints` say.
     pub(crate) always_continues: bool,
+    /// Whether 101 (Switching Protocols) opens a tunnel. Versions without it (RFC 9113 §8.6, RFC 9114 §4.5) answer with 200.
+    pub(crate) switches_protocols: bool,
     /// Counts the requests whose bodies are pulled by handlers.
     pub(crate) streaming_counter: Option<Counter>,
 }

@@ -9,6 +9,7 @@ use std::task::Context as TaskContext;
 use std::time::Duration;
 
 use h2o_exchange::{BodyPipe, Counter, Exchange, ExchangeRef, RequestBody, Response};
+use h2o_http::StatusCode;
 
 use super::content::{Content, Source};
 use super::slots::{Mark, Phase};
@@ -45,14 +46,14 @@ impl Requests {
         self.start(streams, turn, id, exchange);
     }
 
-    /// Called before the response to a request for a tunnel is sent. Returns whether it opens the tunnel. If not, data that the
-    /// client sent ahead is dropped.
+    /// Called before the response to a request for a tunnel is sent. Returns whether it opens the tunnel, and makes the response
+    /// what opens one in this version. If not, data that the client sent ahead is dropped.
     pub(super) fn prepare_tunnel<S: Streams>(
         &mut self,
         streams: &mut S,
         id: SlotId,
         exchange: &mut Exchange,
-        response: &Response,
+        response: &mut Response,
     ) -> bool {
         let Some(slot) = self.slots.get_mut(id).filter(|slot| slot.is(Mark::Tunnel)) else {
             return false;
@@ -60,6 +61,14 @@ impl Requests {
         if exchange.request.is_tunnel_opened_by(response.status) {
             // Now only the reader of the tunnel holds the pipe: see [`Requests::keep_half_open`].
             exchange.body = RequestBody::None;
+            if !S::RULES.switches_protocols {
+                if response.status == StatusCode::SWITCHING_PROTOCOLS {
+                    response.status = StatusCode::OK;
+                    response.reason = None;
+                }
+                // What follows is not content.
+                response.length = None;
+            }
             return true;
         }
         streams.stop_input(id, StopReason::NoTunnel);
