@@ -153,7 +153,7 @@ fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error>
         || path.contains(['\\', '*', '|'])
         || path.contains("(?");
     if is_pattern {
-        let error = command.error_at(key, format!("the path `{path}` is not a pattern"));
+        let error = command.error_at(key, format!("patterns in paths are not supported: the server compares `{path}` character by character"));
         return Some(error.with_hint(
             "a path is a prefix such as `/app`; for file types there is `file.custom-handler`",
         ));
