@@ -27,7 +27,7 @@ pub(crate) mod cost {
     pub(crate) const CONTROL: u32 = 1;
     /// Each sixteen values of a SETTINGS frame.
     pub(crate) const SETTINGS_VALUES: usize = 16;
-    /// DATA that neither carries nor ends anything (CVE-2019-9518), empty CONTINUATION.
+    /// Per DATA frame that neither carries content nor ends its stream (CVE-2019-9518), and per empty CONTINUATION.
     pub(crate) const EMPTY: u32 = 1;
     /// Our DATA frame, cut to a few bytes by a small window (CVE-2019-9511, -9517).
     pub(crate) const DRIBBLE: u32 = 2;
@@ -134,7 +134,7 @@ impl Connection {
             .map(|payload| (header, payload)))
     }
 
-    /// Handles the windows for a DATA frame. Returns its content, with its stream.
+    /// Deducts a DATA frame from the windows of its stream and of the connection. Returns its content, with its stream.
     ///
     /// `newest`: the latest stream opened by the side that opens streams like `header.stream`.
     pub(crate) fn on_data<'a>(

@@ -65,7 +65,7 @@ pub enum PeerError {
     /// An identifier that cannot be: of a push that was not allowed or promised, of a GOAWAY above the last one, of a stream to be
     /// prioritised that cannot be opened (§5.2, §7.2, RFC 9218 §7.2).
     IdInvalid,
-    /// PRIORITY_UPDATE for a push (H2O compatibility), of which there are none.
+    /// A PRIORITY_UPDATE frame for a push (H2O compatibility: H2O, too, closes the connection with H3_GENERAL_PROTOCOL_ERROR).
     PushPriority,
     /// A field section that cannot be decoded, or of which more streams wait than we allow (RFC 9204 §2.2).
     Decompression,

@@ -90,7 +90,7 @@ pub struct ServerConnection {
     max_push_id: Option<u64>,
     /// Code by which a stream was ended of which the caller has not heard.
     rejected: Option<ErrorCode>,
-    /// The latest response head as it was written, and what its section refers to.
+    /// The latest encoded response head, and below it the entries of the QPACK table that this encoding refers to.
     memo: ResponseMemo<(u64, u64)>,
     memo_references: References,
     /// The latest request section and what it said.

@@ -59,9 +59,9 @@ pub enum Event {
 pub enum SendDatagramError {
     /// The peer does not take datagrams, or this side was configured without.
     Unsupported,
-    /// It does not fit into a packet, or into what the peer takes.
+    /// The datagram is larger than a packet, or than the peer's `max_datagram_frame_size`.
     TooLarge,
-    /// Too many wait already; [`Event::DatagramsUnblocked`] tells when to try again.
+    /// Too many datagrams are queued already; [`Event::DatagramsUnblocked`] tells when to try again.
     Blocked,
 }
 

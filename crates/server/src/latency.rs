@@ -37,7 +37,7 @@ pub(crate) struct Round {
 pub(crate) const LOW_WATER: u32 = 1;
 
 impl Latency {
-    /// Whether to ask the kernel before sending more content. In clear text the first answer is kept.
+    /// Whether to read TCP_INFO before sending more content. Without TLS it is read once per connection.
     pub(crate) const fn is_due(self, is_tls: bool) -> bool {
         match self {
             Self::Unknown => true,

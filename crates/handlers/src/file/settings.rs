@@ -21,7 +21,7 @@ pub(super) struct FileSettings {
     pub(super) etag: bool,
     /// Whether compressed encodings are looked for.
     pub(super) compressed: SendCompressed,
-    /// The custom handlers, by the numbers of the MIME map's dynamic entries.
+    /// The custom handlers (`file.custom-handler`). A MIME type that stands for one holds its index.
     pub(super) custom: Vec<Arc<CustomHandler>>,
 }
 

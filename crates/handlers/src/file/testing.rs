@@ -168,12 +168,12 @@ impl Kit {
         })
     }
 
-    /// A GET in a turn of its own.
+    /// Sends a GET and returns the answer.
     pub(super) fn get(&self, target: &str) -> Answer {
         self.ask(target).send()
     }
 
-    /// A HEAD in a turn of its own; the content that a GET would send is not read.
+    /// Sends a HEAD and returns the answer.
     pub(super) fn head(&self, target: &str) -> Answer {
         self.ask(target).method(Method::Head).send()
     }

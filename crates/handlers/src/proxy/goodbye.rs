@@ -184,7 +184,7 @@ impl FramePosition {
             seen if seen < 2 + self.length_bytes() => {
                 self.payload = self.payload << 8 | u64::from(byte);
             }
-            // The mask, which servers do not send, does not affect lengths.
+            // A byte of the masking key.
             _ => {}
         }
         self.seen += 1;

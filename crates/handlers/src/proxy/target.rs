@@ -146,7 +146,7 @@ pub(super) fn relocated(
     if !scheme.eq_ignore_ascii_case(b"http://") {
         return None;
     }
-    // The path of a Unix socket has slashes itself.
+    // The slashes within the brackets of `[unix:/path]` do not end the host.
     let brackets = match rest.first() {
         Some(b'[') => memchr::memchr(b']', rest)?,
         _ => 0,

@@ -96,8 +96,8 @@ fn authority(head: &RequestHead) -> &[u8] {
     }
 }
 
-/// Percent-encodes blanks and control characters: translated to HTTP/1 they could smuggle a request (RFC 9113 §10.3).
-/// Received texts have none; texts made by a script may.
+/// The value of a pseudo-header field with blanks and control characters percent-encoded: a backend that translates it to HTTP/1
+/// could take them for the end of the request line (RFC 9113 §10.3). Values that clients sent have none; a script may set them.
 fn visible(text: &[u8]) -> Cow<'_, [u8]> {
     let is_visible = |byte: &u8| *byte > b' ' && *byte != 0x7f;
     if text.iter().all(is_visible) {

@@ -54,7 +54,7 @@ impl ServerConnection {
         len
     }
 
-    /// Writes an informational response (RFC 9110 §15.2). Gives the bytes of its field section.
+    /// Writes an informational response (RFC 9110 §15.2). Returns the length of its field section in bytes.
     pub fn inform(
         &mut self,
         key: StreamKey,

@@ -50,7 +50,7 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
             // The path has no filters and nothing was redirected: skip the general way.
             if is_final(exchange, &response) {
                 if !exchange.request.is_tunnel_opened_by(response.status) {
-                    tell_of_quic(exchange, &mut response);
+                    add_alt_svc(exchange, &mut response);
                 }
                 error_page::dress(exchange, &mut response);
                 exchange.sent.first_status.get_or_insert(response.status);
@@ -66,7 +66,7 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
 
 /// Adds the `alt-svc` header of a host that has a QUIC listener, unless the response has one of its own.
 #[inline]
-fn tell_of_quic(exchange: &Exchange, response: &mut Response) {
+fn add_alt_svc(exchange: &Exchange, response: &mut Response) {
     if let Some(alt_svc) = &exchange.site.host(exchange.route).alt_svc
         && response.headers.get(Known::AltSvc).is_none()
     {
@@ -289,7 +289,7 @@ fn filter(
         return Ok(response);
     }
     // Ahead of the filters, so that `header.*` can replace it.
-    tell_of_quic(exchange, &mut response);
+    add_alt_svc(exchange, &mut response);
     if response.links != LinkHeaderUse::Plain
         && let Err(answer) = fenced(context, || push::collect(exchange, &mut response))
     {

@@ -101,7 +101,7 @@ impl Requests {
             exchange.body = RequestBody::None;
         }
         let reader = match phase {
-            // The source of a tunnel is dropped: it would hide that the reader has ended.
+            // A tunnel's source holds the pipe as well: it must go, or the count below would never show that the reader ended.
             Phase::Sending(Content {
                 source: Source::Stream(source),
                 ..

@@ -32,11 +32,11 @@ pub(super) struct Plan {
     pub(super) body: BodyPlan,
 }
 
-/// What a handler does with a body that it pulls.
+/// What the simulated handler does with the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     All,
-    /// Reads so many bytes, then abandons the rest.
+    /// Reads this many bytes, then drops the body.
     Some(usize),
     /// Drops the body at once.
     Nothing,

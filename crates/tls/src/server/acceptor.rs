@@ -80,11 +80,11 @@ pub fn quic_client_info(suite: CipherSuite, alpn: Option<&[u8]>, resumed: bool) 
 }
 
 impl TlsAcceptor {
-    /// `entries` in order of definition; `names` with the entry of each, of which the first match wins; `alpn` in order
-    /// of preference.
+    /// `entries`: the TLS settings of the listener's hosts, in order of definition. `names`: host names, each with the index
+    /// of its settings; the first name that matches the SNI wins. `alpn`: protocols in order of preference.
     ///
     /// # Errors
-    /// What is wrong with an entry as a whole.
+    /// A listener without a certificate, and settings that rustls refuses although each directive is valid.
     pub fn new(
         entries: &[Arc<TlsSettings>],
         names: Vec<(HostName, usize)>,
@@ -97,7 +97,7 @@ impl TlsAcceptor {
     /// Like [`Self::new`], for QUIC: use [`Self::choose_for_quic`].
     ///
     /// # Errors
-    /// What is wrong with an entry as a whole, such as a lack of TLS 1.3.
+    /// As [`Self::new`], and settings without TLS 1.3.
     pub fn for_quic(
         entries: &[Arc<TlsSettings>],
         names: Vec<(HostName, usize)>,
