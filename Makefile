@@ -4,7 +4,7 @@
 CARGO ?= cargo
 SHELL := /bin/bash
 
-.PHONY: run build test fmt-check lint advisories audit unit e2e bench bench-quick bench-micro docs install-build install-lint install-test install-bench
+.PHONY: run build test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs install-build install-lint install-test install-bench
 
 run: install-build build
 	@examples/make-cert.sh
@@ -53,6 +53,12 @@ e2e:
 	$(CARGO) build -p h2o
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test -p h2o-tests --tests
 	python3 -m unittest discover bench
+	tests/interop/run.py
+
+# HTTP/3 in 25 cases with clients on other stacks (tests/interop). `make test` does the same.
+interop: install-build install-test
+	$(CARGO) build -p h2o
+	tests/interop/run.py
 
 # Writes docs/directives.md anew from the table of directives.
 docs:
@@ -82,7 +88,7 @@ install-test: install-build
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client \
 		nginx:nginx-light go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2 \
 		certbot:certbot logrotate:logrotate systemd-analyze:systemd /usr/share/doc/python3-venv:python3-venv
-	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so aioquic/bin/python3)
+	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so quic-go aioquic/bin/python3)
 
 # The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
 target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum
@@ -103,7 +109,13 @@ target/tools/go-client target/tools/go-backend: target/tools/%: tests/clients/%/
 	cd $(<D) && go build -o $(CURDIR)/$@ .
 	@touch $@
 
-# A client of HTTP/3, pinned with all it is built from; Debian has no package of it.
+# A client of HTTP/3, with a compiler that is newer than that of Debian.
+target/tools/quic-go: tests/clients/quic-go/main.go tests/clients/quic-go/go.mod tests/clients/quic-go/go.sum
+	@mkdir -p $(@D)
+	go=$$(.ci/go) && cd $(<D) && $$go build -mod=readonly -o $(CURDIR)/$@ .
+	@touch $@
+
+# Another one, pinned with all it is built from; Debian has no package of it.
 target/tools/aioquic/bin/python3: tests/clients/aioquic/requirements.txt
 	@mkdir -p target/tools
 	python3 -m venv target/tools/aioquic

@@ -2,6 +2,7 @@
 """Conversations over HTTP/3 by a client on another's stack (aioquic). Arguments: CONVERSATION PORT [ARGUMENT]."""
 
 import asyncio
+import hashlib
 import os
 import signal
 import ssl
@@ -14,6 +15,7 @@ from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StreamReset
+from aioquic.quic.packet import QuicProtocolVersion
 
 PORT = int(sys.argv[2])
 LARGE = b"".join(b"%07x " % n for n in range(50_000))
@@ -31,7 +33,13 @@ class Answer:
 
     @property
     def status(self):
-        return dict(self.heads[-1])[b":status"].decode() if self.heads else None
+        """Of the final response, if that has come."""
+        found = [dict(head)[b":status"].decode() for head in self.heads if head[0][0] == b":status"]
+        return found[-1] if found else None
+
+    @property
+    def trailers(self):
+        return dict(self.heads[-1]) if len(self.heads) > 1 else {}
 
     def field(self, name):
         return dict(self.heads[0]).get(name)
@@ -66,14 +74,14 @@ class Client(QuicConnectionProtocol):
                 answer.has_ended |= found.stream_ended
         self.news.set()
 
-    async def until(self, is_there):
+    async def until(self, is_there, patience=PATIENCE):
         async def wait():
             while not is_there():
                 assert self.closed is None, self.closed
                 self.news.clear()
                 await self.news.wait()
 
-        await asyncio.wait_for(wait(), PATIENCE)
+        await asyncio.wait_for(wait(), patience)
 
     def ask(self, path, method="GET", fields=(), content=None, ends=True):
         """Sends a request, and its content if there is any. Gives the number of its stream."""
@@ -266,6 +274,172 @@ async def retry():
     async with connected() as client:
         await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
         assert client._quic._retry_source_connection_id is not None
+
+
+async def handshake():
+    """Both sides agree on HTTP/3 and end without an error."""
+    async with connected() as client:
+        await client.until(lambda: client.handshake)
+        assert client.handshake.alpn_protocol == "h3", client.handshake
+        await client.until(lambda: client.h3.received_settings is not None)
+
+
+async def get():
+    """A small and a large file."""
+    async with connected() as client:
+        answer = await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        assert answer.field(b"content-length") == b"12"
+        await client.expect(client.ask("/large"), 200, LARGE)
+
+
+async def download():
+    """Files over a path that is not good."""
+    async with connected() as client:
+        for stream in [client.ask("/large") for _ in range(3)]:
+            await client.expect(stream, 200, LARGE)
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+
+
+async def requests():
+    """Well more than 1,000 requests on one connection, 100 at a time."""
+    async with connected() as client:
+        for _ in range(12):
+            for stream in [client.ask(f"/hello.txt?{n}") for n in range(100)]:
+                await client.expect(stream, 200, b"hello, world")
+
+
+async def huge():
+    """A large file arrives as it is."""
+    windows = {"max_data": 16 << 20, "max_stream_data": 16 << 20}
+    async with connected(configuration(**windows)) as client:
+        stream = client.ask("/huge")
+        await client.until(lambda: client.answers[stream].has_ended, 10 * PATIENCE)
+        answer = await client.expect(stream, 200)
+        assert hashlib.sha256(answer.content).hexdigest() == sys.argv[3], len(answer.content)
+
+
+async def upload():
+    """What a client sends reaches a backend, which sends it back."""
+    async with connected() as client:
+        content = os.urandom(3_000_000)
+        await client.expect(client.ask("/backend/echo", "POST", content=content), 200, content)
+
+
+async def early_data():
+    """A backend is asked in the first flight of a resumed connection."""
+    tickets = []
+    async with connected(session_ticket_handler=tickets.append) as client:
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        await client.until(lambda: tickets)
+    async with connected(configuration(session_ticket=tickets[-1]), wait_connected=False) as client:
+        await client.expect(client.ask("/backend/echo"), 200, b"")
+        assert client.handshake.early_data_accepted
+
+
+async def late_resumption():
+    """A second connection resumes the session of the first; requests are sent after the handshake."""
+    tickets = []
+    async with connected(session_ticket_handler=tickets.append) as client:
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        await client.until(lambda: tickets)
+    async with connected(configuration(session_ticket=tickets[-1])) as client:
+        assert client.handshake.session_resumed
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+
+
+async def long_hello():
+    """A ClientHello that no single datagram can hold."""
+    settings = configuration()
+    settings.alpn_protocols = H3_ALPN + [f"no-such-protocol-{n:03}" for n in range(70)]
+    async with connected(settings) as client:
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+
+
+async def versions():
+    """The client begins with version 2, which the server does not have; both go on with version 1."""
+    async with connected(
+        configuration(
+            original_version=QuicProtocolVersion.VERSION_2,
+            supported_versions=[QuicProtocolVersion.VERSION_2, QuicProtocolVersion.VERSION_1],
+        )
+    ) as client:
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        assert client._quic._version == QuicProtocolVersion.VERSION_1, client._quic._version
+
+
+async def trailers():
+    """Trailers of a request do no harm, and those of the response arrive."""
+    async with connected() as client:
+        stream = client.ask("/go/call", "POST", [("te", "trailers")], b"content", ends=False)
+        client.h3.send_headers(stream, [(b"x-sum", b"of content")], end_stream=True)
+        client.transmit()
+        answer = await client.expect(stream, 200, b"content")
+        assert answer.trailers.get(b"grpc-message") == b"not today", answer.heads
+
+
+async def semantics():
+    """Conditional requests and ranges. (The library takes the `content-length` of an answer to HEAD for a mistake.)"""
+    async with connected() as client:
+        answer = await client.expect(client.ask("/large"), 200, LARGE)
+        fields = [("if-none-match", answer.field(b"etag").decode())]
+        await client.expect(client.ask("/large", fields=fields), 304, b"")
+        answer = await client.expect(client.ask("/large", fields=[("range", "bytes=100-299")]), 206, LARGE[100:300])
+        assert answer.field(b"content-range") == b"bytes 100-299/%d" % len(LARGE)
+        await client.expect(client.ask("/large", fields=[("range", "bytes=9999999-")]), 416)
+
+
+async def idle():
+    """A connection on which nothing happens ends; a new one is served."""
+    async with connected() as client:
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        async with asyncio.timeout(PATIENCE):
+            while client.closed is None:
+                client.news.clear()
+                await client.news.wait()
+        assert client.closed.reason_phrase == "Idle timeout", client.closed
+    await get()
+
+
+async def priorities():
+    """What is more urgent comes before what was asked for earlier."""
+    async with connected() as client:
+        ended = []
+        low = [client.ask(f"/part/{n}", fields=[("priority", "u=6")]) for n in range(3)]
+        await client.until(lambda: client.answers[low[0]].content)
+        high = client.ask("/part/3", fields=[("priority", "u=1")])
+        await client.expect(high, 200)
+        for stream in low:
+            assert not client.answers[stream].has_ended, f"{stream} came before {high}"
+        for stream in low:
+            await client.expect(stream, 200)
+
+
+async def websocket():
+    """A WebSocket through extended CONNECT: a message goes to the backend and back."""
+    async with connected() as client:
+        await client.until(lambda: client.h3.received_settings is not None)
+        assert client.h3.received_settings.get(8) == 1, client.h3.received_settings
+        stream = client._quic.get_next_available_stream_id()
+        client.answers[stream] = answer = Answer()
+        head = {
+            ":method": "CONNECT",
+            ":protocol": "websocket",
+            ":scheme": "https",
+            ":authority": f"localhost:{PORT}",
+            ":path": "/backend/websocket",
+            "sec-websocket-version": "13",
+        }
+        client.h3.send_headers(stream, [(name.encode(), value.encode()) for name, value in head.items()])
+        text, mask = b"hello", b"mask"
+        client.h3.send_data(stream, b"\x81\x85" + mask + bytes(a ^ b for a, b in zip(text, mask + mask)), False)
+        client.transmit()
+        await client.until(lambda: len(answer.content) >= 2 + len(text))
+        assert answer.status == "200", answer.heads
+        assert bytes(answer.content) == b"\x81\x05" + text, answer.content
+        client.h3.send_data(stream, b"\x88\x80" + mask, False)
+        client.transmit()
+        await client.until(lambda: answer.has_ended)
+        assert bytes(answer.content[7:8]) == b"\x88", answer.content
 
 
 async def main():

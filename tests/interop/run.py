@@ -1,0 +1,462 @@
+#!/usr/bin/env python3
+"""Interoperation over HTTP/3: the binary against clients on other stacks, in the cases of the table below.
+
+Each case has a server of its own, and, but for the largest file, a relay (relay.py) between it and the client, which says
+what it saw and makes the path good or bad. Prints a table, and fails if anything in it does.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+from backend import Backend
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parent.parent
+TOOLS = TOP / "target/tools"
+PATIENCE = 300
+HUGE = 100_000_000
+
+CLIENTS = {
+    "aioquic": [TOOLS / "aioquic/bin/python3", HERE.parent / "clients/http3.py"],
+    "quic-go": [TOOLS / "quic-go"],
+}
+
+
+class Failure(Exception):
+    """What a case found wrong."""
+
+
+def expect(is_true, message):
+    if not is_true:
+        raise Failure(message)
+
+
+@dataclass
+class Seen:
+    """What the driver knows when a client is content."""
+
+    # What the relay saw: see `report` in relay.py.
+    wire: dict
+    # Lines of the access log: method, path, protocol, status, then fields `name=value`.
+    log: list[str]
+    # How many requests came to the backend as early data.
+    early_requests: int
+
+    def sent(self, kind):
+        return self.wire["to_server"]["kinds"].get(kind, 0)
+
+    def came(self, kind):
+        return self.wire["to_client"]["kinds"].get(kind, 0)
+
+    def values(self, name):
+        return {word.removeprefix(name + "=") for line in self.log for word in line.split() if word.startswith(name + "=")}
+
+
+@dataclass
+class Case:
+    # As the table has it.
+    title: str
+    # What the client is to do.
+    conversation: str
+    # Options of the relay. Without any, datagrams pass.
+    path: str = ""
+    # Settings of the server, and of its QUIC listener.
+    settings: str = ""
+    listener: str = ""
+    # The chain of certificates.
+    chain: str = "site"
+    has_relay: bool = True
+    check: Callable[[Seen], None] = lambda seen: None
+
+
+def check_handshake(seen):
+    expect(seen.sent("handshake") and seen.came("handshake"), "no Handshake packets")
+
+
+def check_get(seen):
+    expect(seen.values("v") == {"1"}, f"versions in the log: {seen.values('v')}")
+    expect(seen.values("resumed") == {"0"}, "a first connection was resumed")
+
+
+def check_retry(seen):
+    expect(seen.came("retry"), "no Retry packet")
+
+
+def check_resumption(seen):
+    expect(seen.values("resumed") == {"0", "1"}, f"resumed: {seen.values('resumed')}")
+
+
+def check_early_data(seen):
+    check_resumption(seen)
+    expect(seen.sent("0rtt"), "no 0-RTT packets")
+    expect(seen.early_requests, "the backend had no request with `early-data: 1`")
+
+
+def check_migration(seen):
+    expect(seen.wire["clients"] >= 2, "the client kept its port")
+    expect(len(seen.values("connection")) == 1, "the client made another connection")
+
+
+def check_rebinding(seen):
+    expect(seen.wire["rebindings"] >= 2, f"{seen.wire['rebindings']} changes of the port")
+    expect(len(seen.values("connection")) == 1, "the client made another connection")
+
+
+def check_losses(seen):
+    expect(seen.wire["to_client"]["lost"], "nothing was lost")
+
+
+def check_ecn(seen):
+    to_client = seen.wire["to_client"]
+    expect(to_client["marked"], "the server does not mark")
+    if seen.wire["to_server"]["marked"]:
+        expect(to_client["marked_of_last_20"] >= 15, f"the server stopped marking: {seen.wire}")
+    else:
+        # A client that does not mark does not report marks either: the path fails validation (RFC 9000 section 13.4.2).
+        expect(to_client["marked_of_last_20"] == 0, f"the server marks though it hears of no marks: {seen.wire}")
+
+
+def check_long_hello(seen):
+    expect(seen.wire["hello_datagrams"] >= 2, "the ClientHello came in one datagram")
+
+
+def check_versions(seen):
+    expect(seen.came("versions"), "no Version Negotiation packet")
+    expect(seen.values("v") == {"1"}, f"versions in the log: {seen.values('v')}")
+
+
+def check_amplification(seen):
+    expect(seen.wire["amplification"] > 2, f"the limit was not reached: {seen.wire['amplification']}")
+
+
+def check_idle(seen):
+    expect(len(seen.values("connection")) == 2, f"connections: {seen.values('connection')}")
+
+
+# A link on which the order of responses shows.
+SLOW = "--rate 500000 --queue 50000 --delay 20"
+
+CASES = [
+    Case("handshake", "handshake", check=check_handshake),
+    Case("GET", "get", check=check_get),
+    Case("Retry", "get", listener="quic: { retry: ON }", check=check_retry),
+    Case("version negotiation", "versions", check=check_versions),
+    Case("ClientHello in two packets", "long_hello", "--delay 10", check=check_long_hello),
+    Case("amplification limit", "get", "--mute-seconds 1", chain="long", check=check_amplification),
+    Case("resumption", "late_resumption", check=check_resumption),
+    Case("0-RTT", "early_data", check=check_early_data),
+    Case("key update", "key_update"),
+    Case("migration to a new port", "migration", "--delay 5", check=check_migration),
+    Case("NAT rebinding", "download", "--rebind-after 200 --rebindings 3", check=check_rebinding),
+    Case("loss of 5 %", "download", "--loss 0.05 --delay 5 --seed 12", check=check_losses),
+    Case("blackhole of 2 s", "download", "--hole-after 300 --hole-seconds 2 --delay 5", check=check_losses),
+    Case("reordering, duplicates", "download", "--late 0.1 --duplicate 0.1 --delay 5 --seed 34"),
+    Case("ECN", "download", "--congested 0.02 --delay 5", check=check_ecn),
+    Case("1,200 requests", "requests"),
+    Case("100 MB", "huge", has_relay=False),
+    Case("upload through proxy", "upload"),
+    Case("HEAD, 304, ranges", "semantics"),
+    Case("trailers", "trailers"),
+    Case("cancellation", "cancelled"),
+    Case("priorities", "priorities", SLOW),
+    Case("WebSocket", "websocket"),
+    Case("idle timeout", "idle", settings="http3-idle-timeout: 1", check=check_idle),
+    Case("graceful shutdown", "shutdown", "--rate 2000000 --delay 5"),
+]
+
+# What a client cannot do, by conversation.
+NOT_OFFERED = {}
+
+# What else is to be known of an outcome.
+REMARKS = {
+    ("aioquic", "semantics"): "without HEAD: aioquic ends the connection when an answer to HEAD has a content-length",
+    ("aioquic", "key_update"): "begun by the client",
+    ("quic-go", "key_update"): "begun by the client after 100 packets",
+}
+
+CONFIG = """
+{settings}
+num-threads: 2
+listen: &tls
+  host: 127.0.0.1
+  port: {port}
+  ssl: {{ certificate-file: {shared}/{chain}.crt, key-file: {shared}/site.key }}
+listen:
+  <<: *tls
+  type: quic
+  {listener}
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: {shared}/www, file.mime.addtypes: {{ text/html: .html }} }}
+      /go: {{ proxy.reverse.url: "https://127.0.0.1:{go}/", proxy.ssl.verify-peer: OFF, proxy.http2.ratio: 100 }}
+      /backend: {{ proxy.reverse.url: "http://127.0.0.1:{backend}/", proxy.tunnel: ON }}
+access-log:
+  path: {folder}/access-log
+  format: '%m %U %H %s v=%{{http3.quic-version}}x resumed=%{{ssl.session-reused}}x connection=%{{connection-id}}x'
+"""
+
+
+def prepare(folder):
+    """Certificates and files that all cases use. Gives the hash of the largest file."""
+    # The server gives up the rights of root.
+    folder.chmod(0o755)
+    www = folder / "www"
+    (www / "part").mkdir(parents=True)
+    (www / "hello.txt").write_text("hello, world")
+    (www / "large").write_bytes(b"".join(b"%07x " % n for n in range(50_000)))
+    for n in range(4):
+        (www / f"part/{n}").write_bytes(bytes([n]) * 250_000)
+    sum_of_huge = hashlib.sha256()
+    with open(www / "huge", "wb") as huge:
+        for _ in range(HUGE // 1_000_000):
+            piece = os.urandom(1_000_000)
+            huge.write(piece)
+            sum_of_huge.update(piece)
+    make_certificate(folder, "site", "localhost,IP:127.0.0.1")
+    # A chain that needs more than the server may send at first. What follows the certificate is of no use to anybody.
+    chain = (folder / "site.crt").read_text()
+    for n in range(3):
+        make_certificate(folder, f"filler-{n}", ",DNS:".join(f"no-such-host-{k:03}.h2o.invalid" for k in range(100)))
+        chain += (folder / f"filler-{n}.crt").read_text()
+    (folder / "long.crt").write_text(chain)
+    return sum_of_huge.hexdigest()
+
+
+def make_certificate(folder, name, hosts):
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "10", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{hosts}"]
+    command += ["-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def free_port():
+    """A port that is free for TCP and for UDP."""
+    while True:
+        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+            tcp.bind(("127.0.0.1", 0))
+            try:
+                udp.bind(tcp.getsockname())
+            except OSError:
+                continue
+            return tcp.getsockname()[1]
+
+
+class Server:
+    """The binary, with a configuration of its case."""
+
+    def __init__(self, binary, folder, case, shared, backend, go_backend):
+        self.port = free_port()
+        self.folder = folder
+        config = CONFIG.format(
+            settings=case.settings,
+            listener=case.listener,
+            chain=case.chain,
+            port=self.port,
+            backend=backend,
+            go=go_backend,
+            shared=shared,
+            folder=folder,
+        )
+        (folder / "h2o.conf").write_text(config)
+        self.output = open(folder / "messages", "wb")
+        self.process = subprocess.Popen(
+            [binary, "-c", folder / "h2o.conf"], stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output
+        )
+        self.wait_until_it_listens()
+
+    def wait_until_it_listens(self):
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+            except OSError:
+                is_hopeless = self.process.poll() is not None or time.monotonic() > until
+                if is_hopeless:
+                    self.process.kill()
+                    raise Failure(f"the server does not start: {self.messages()}") from None
+                time.sleep(0.02)
+
+    def messages(self):
+        return (self.folder / "messages").read_text()
+
+    def log(self):
+        return (self.folder / "access-log").read_text().splitlines()
+
+    def end(self):
+        """Ends the server, which must do so by itself when told to. Gives what is wrong."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return "the server does not end"
+        finally:
+            self.output.close()
+        if code != 0 or "panicked" in self.messages():
+            return f"the server ended with {code}: {self.messages()}"
+        return None
+
+
+class Relay:
+    def __init__(self, options, server):
+        command = [sys.executable, HERE / "relay.py", "--server", str(server), *options.split()]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+
+    def end(self):
+        """Gives what it saw."""
+        out, _ = self.process.communicate()
+        return json.loads(out)
+
+
+@contextmanager
+def go_backend(shared):
+    """A backend that speaks HTTP/2. Gives its port."""
+    command = [TOOLS / "go-backend", shared / "site.crt", shared / "site.key"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield json.loads(process.stdout.readline())["https"]
+        process.stdin.close()
+
+
+class Driver:
+    def __init__(self, binary, shared, sum_of_huge, go_backend):
+        self.binary = binary
+        self.go_backend = go_backend
+        self.shared = shared
+        self.sum_of_huge = sum_of_huge
+
+    def run(self, case, client):
+        """Gives how long it took, and what went wrong, or nothing."""
+        begin = time.monotonic()
+        failure = None
+        with tempfile.TemporaryDirectory(prefix="h2o-interop-") as name:
+            try:
+                self.play(case, client, Path(name))
+            except Failure as found:
+                failure = str(found)
+        return time.monotonic() - begin, failure
+
+    def play(self, case, client, folder):
+        backend = Backend()
+        server = Server(self.binary, folder, case, self.shared, backend.port, self.go_backend)
+        relay = None
+        try:
+            if case.has_relay:
+                relay = Relay(case.path, server.port)
+            failure = self.talk(case, client, relay.port if relay else server.port, server)
+            wire = relay.end() if relay else None
+        finally:
+            wrong = server.end()
+            backend.close()
+        if failure and wire:
+            failure += f"\n{json.dumps(wire)}"
+        if failure:
+            raise Failure("\n".join([failure, *server.log()[-5:], server.messages(), wrong or ""]))
+        expect(not wrong, wrong)
+        if wire:
+            expect(wire["amplification"] <= 3, f"the server sent {wire['amplification']} times what it had received")
+        try:
+            case.check(Seen(wire, server.log(), backend.early_requests))
+        except Failure as failure:
+            raise Failure(f"{failure}\n{json.dumps(wire)}") from None
+
+    def talk(self, case, client, port, server):
+        """Runs the client. Gives what it complains of."""
+        arguments = {"huge": [self.sum_of_huge], "shutdown": [str(server.process.pid)]}.get(case.conversation, [])
+        process = subprocess.Popen(
+            [*CLIENTS[client], case.conversation, str(port), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            out, complaints = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, complaints = process.communicate()
+            return f"not done after {PATIENCE} s\n{complaints[-1500:]}"
+        if process.returncode != 0 or out != "ok\n":
+            return f"ended with {process.returncode}, said {out!r}\n{complaints[-1500:]}"
+        return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--h2o", default=TOP / "target/debug/h2o", type=Path, help="the binary")
+    parser.add_argument("--clients", default=",".join(CLIENTS), help="of them, separated by commas")
+    parser.add_argument("--cases", default="", help="words of titles, separated by commas")
+    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="cases at a time")
+    options = parser.parse_args()
+    clients = options.clients.split(",")
+    words = options.cases.split(",")
+    cases = [case for case in CASES if any(word in case.title for word in words)]
+    with tempfile.TemporaryDirectory(prefix="h2o-interop-") as name:
+        shared = Path(name)
+        sum_of_huge = prepare(shared)
+        with go_backend(shared) as backend, ThreadPoolExecutor(options.jobs) as pool:
+            driver = Driver(options.h2o, shared, sum_of_huge, backend)
+            begin = time.monotonic()
+            running = {
+                (case.title, client): pool.submit(driver.run, case, client)
+                for client in clients
+                for case in cases
+                if (client, case.conversation) not in NOT_OFFERED
+            }
+            found = {place: future.result() for place, future in running.items()}
+            seconds = time.monotonic() - begin
+    sys.exit(show(cases, clients, found, seconds))
+
+
+def show(cases, clients, found, seconds):
+    """Prints the table and what is to be said about it. Gives the exit code."""
+    notes = []
+    width = max(len(case.title) for case in cases)
+    print(" " * width, *(f"{client:12}" for client in clients), sep="  ")
+    for case in cases:
+        cells = []
+        for client in clients:
+            remark = REMARKS.get((client, case.conversation))
+            reason = NOT_OFFERED.get((client, case.conversation))
+            _, failure = found.get((case.title, client), (0, None))
+            if reason:
+                cells.append("not offered")
+                notes.append(f"{case.title}: not offered by {client}: {reason}")
+            elif failure:
+                cells.append("FAIL")
+                notes.append(f"{case.title} with {client} FAILED: {failure}")
+            elif remark:
+                cells.append("pass *")
+                notes.append(f"{case.title} with {client}: {remark}")
+            else:
+                cells.append("pass")
+        print(f"{case.title:{width}}", *(f"{cell:12}" for cell in cells), sep="  ")
+    print()
+    for note in notes:
+        print(note)
+    slowest = sorted(((taken, *place) for place, (taken, _) in found.items()), reverse=True)[:3]
+    print("slowest:", ", ".join(f"{title} with {client} ({taken:.0f} s)" for taken, title, client in slowest))
+    failed = sum(failure is not None for _, failure in found.values())
+    outcome = "FAILED" if failed else "ok"
+    print(f"test result: {outcome}. {len(found) - failed} passed; {failed} failed; finished in {seconds:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    main()
