@@ -30,6 +30,8 @@ pub(crate) mod cost {
     /// A field section refused for its size.
     pub(crate) const BOMB: u32 = 25;
 }
+/// Datagrams of no tunnel for which [`cost::CONTROL`] is charged.
+pub(crate) const LOST_DATAGRAMS: u32 = 16;
 /// Costs are reported to the caller at least this often.
 const REPORT_COSTS_AT: u32 = 32;
 
@@ -58,6 +60,10 @@ pub(crate) struct Connection {
     pub(crate) peer: Option<PeerSettings>,
     /// The transport has agreed on datagrams.
     has_datagrams: bool,
+    /// A tunnel has had a name of its own in datagrams (draft 03 of RFC 9298).
+    pub(crate) has_flow_ids: bool,
+    /// Datagrams that belonged to no tunnel.
+    pub(crate) lost_datagrams: u32,
     pub(crate) decoder: Decoder,
     pub(crate) encoder: Encoder,
     /// Streams whose sections may wait for the table.
@@ -104,6 +110,8 @@ impl Connection {
         Self {
             peer: None,
             has_datagrams,
+            has_flow_ids: false,
+            lost_datagrams: 0,
             decoder: Decoder::new(capacity),
             encoder: Encoder::new(encoder_limit),
             max_blocked: if capacity > 0 { max_blocked } else { 0 },

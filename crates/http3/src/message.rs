@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use h2o_http::Headers;
 
-use crate::connection::{Connection, cost};
+use crate::connection::{Connection, LOST_DATAGRAMS, cost};
 use crate::error::{Fault, PeerError, StreamError};
 use crate::frame::{self, FrameType, Piece};
 use crate::stream::{Stage, StreamKey};
@@ -174,12 +174,27 @@ impl Connection {
             return Err(PeerError::Datagram);
         }
         let id = crate::StreamId::new(quarter * 4);
-        let found = self.streams.find(id);
-        let is_tunnel = |stream: &crate::stream::Stream| {
-            stream.is_reported && stream.is_tunnel && stream.state.can_recv()
+        let is_meant = |stream: &crate::stream::Stream| {
+            stream.is_reported
+                && stream.is_tunnel
+                && stream.state.can_recv()
+                && stream.datagram_id == quarter
         };
-        let key = found.filter(|&key| self.streams.get(key).is_some_and(is_tunnel));
+        let found = self.streams.find(id);
+        let mut key = found.filter(|&key| self.streams.get(key).is_some_and(is_meant));
+        if key.is_none() && self.has_flow_ids {
+            let mut streams = self.streams.iter();
+            key = streams.find_map(|(key, stream)| is_meant(stream).then_some(key));
+        }
         Ok(key.map(|key| (key, datagram.len() - payload.len())))
+    }
+
+    /// A datagram of no tunnel has come. Some follow the end of each tunnel.
+    pub(crate) fn charge_lost_datagram(&mut self) {
+        self.lost_datagrams = self.lost_datagrams.wrapping_add(1);
+        if self.lost_datagrams.is_multiple_of(LOST_DATAGRAMS) {
+            self.charge(cost::CONTROL);
+        }
     }
 
     /// Begins a datagram of a tunnel. False: the peer takes none, or has not said so yet, or there is no tunnel.
@@ -191,7 +206,7 @@ impl Connection {
         if !takes || !stream.is_tunnel || !stream.state.can_send() {
             return false;
         }
-        crate::varint::encode(stream.id.get() / 4, out);
+        crate::varint::encode(stream.datagram_id, out);
         true
     }
 }

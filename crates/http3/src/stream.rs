@@ -106,6 +106,8 @@ pub(crate) struct Stream {
     pub(crate) sent: u64,
     /// Bytes pass both ways in DATA frames; there are no trailers.
     pub(crate) is_tunnel: bool,
+    /// Names the tunnel in datagrams: a quarter of the stream's identifier (RFC 9297 §2.1), or what the request says.
+    pub(crate) datagram_id: u64,
     /// The request was HEAD, or the status has no content: nothing follows the head (client role).
     pub(crate) is_bodyless: bool,
     /// The caller knows of it.
@@ -139,6 +141,7 @@ impl Stream {
             received: 0,
             sent: 0,
             is_tunnel: false,
+            datagram_id: id.get() / 4,
             is_bodyless: false,
             is_reported: false,
             has_response: false,

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::priority::PriorityField;
 use crate::{
-    BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, authority, is_visible,
-    parse_content_length, path,
+    BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, authority,
+    is_visible, parse_content_length, path,
 };
 
 /// The reason to answer a request with an error before any handler runs. The stream is not reset.
@@ -207,7 +207,8 @@ impl<'h> RequestFields<'h> {
                 return Err(FieldError::ConnectionSpecific);
             }
             Known::Te if value != b"trailers" => return Err(FieldError::ConnectionSpecific),
-            Known::DatagramFlowId => return Ok(()),
+            // Names a tunnel in datagrams, which only HTTP/3 has (draft 03 of RFC 9298).
+            Known::DatagramFlowId if self.head.version != Version::Http3 => return Ok(()),
             Known::Host if !self.is_trailers => {
                 if self.host.is_none() && self.has_room(value.len()) {
                     self.host = Some(self.head.headers.store(value));

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use h2o_http::field_section::{Refusal, RequestFields, RequestSection};
 use h2o_http::priority::PriorityParameters;
-use h2o_http::{Method, RequestHead, Version};
+use h2o_http::{Known, Method, RequestHead, Version};
 
 use super::ServerConnection;
 use crate::connection::{Control, cost};
@@ -15,6 +15,7 @@ use crate::message::Part;
 use crate::qpack::{Decoded, path_string};
 use crate::stream::{Stage, StreamKey};
 use crate::stream_id::StreamId;
+use crate::varint;
 
 /// What one step over the input found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -340,6 +341,13 @@ impl ServerConnection {
             stream.is_reported = true;
             stream.declared = request.content_length.filter(|_| !request.is_tunnel);
             stream.is_tunnel = request.is_tunnel;
+            if head.method == Method::ConnectUdp
+                && let Some(id) = head.headers.get(Known::DatagramFlowId)
+                && let Some(id) = flow_id(id)
+            {
+                stream.datagram_id = id;
+                self.connection.has_flow_ids = true;
+            }
             if !stream.has_priority {
                 stream.priority = match request.priority {
                     Some(field) => field.into(),
@@ -502,8 +510,23 @@ impl ServerConnection {
             return Ok(None);
         }
         match self.connection.on_datagram(datagram) {
-            Ok(found) => Ok(found),
+            Ok(found) => {
+                if found.is_none() {
+                    self.connection.charge_lost_datagram();
+                }
+                Ok(found)
+            }
             Err(error) => self.failed(error),
         }
     }
+}
+
+/// The number at the start of the field `datagram-flow-id` (draft 03 of RFC 9298), which may have parameters.
+fn flow_id(field: &[u8]) -> Option<u64> {
+    let digits = field
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    let id: u64 = std::str::from_utf8(&field[..digits]).ok()?.parse().ok()?;
+    (id <= varint::MAX / 4).then_some(id)
 }

@@ -137,6 +137,11 @@ impl ServerConnection {
         self.connection.remove(key);
     }
 
+    /// Whether the client takes HTTP datagrams (RFC 9297 §2.1.1). `None`: its settings have not come.
+    pub fn takes_datagrams(&self) -> Option<bool> {
+        self.connection.peer.map(|settings| settings.datagrams)
+    }
+
     /// Begins an HTTP datagram of a tunnel (RFC 9297 §2.1); its payload follows. False: the client takes none, or has not said so
     /// yet, or there is no tunnel, and nothing is written.
     pub fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {

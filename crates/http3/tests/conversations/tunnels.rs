@@ -117,6 +117,43 @@ fn datagrams_are_of_tunnels() {
 }
 
 #[test]
+fn tunnels_of_the_draft_name_their_datagrams_themselves() {
+    let asked = |flow: &'static str| {
+        let mut fields = UDP.to_vec();
+        fields.push(("datagram-flow-id", flow));
+        fields
+    };
+    let mut talk = Conversation::new();
+    talk.sends(0, headers(UDP));
+    talk.sends(4, headers(&asked("10; ecn=1")));
+    // Neither a number that no datagram can have, nor something else.
+    talk.sends(8, headers(&asked("1152921504606846976")));
+    talk.sends(12, headers(&asked("-1")));
+    for (stream, name) in [(0, 0), (4, 10), (8, 2), (12, 3)] {
+        let (key, mut out) = (talk.key(stream), Vec::new());
+        let got = talk.connection.on_datagram(&datagram(name * 4, b"abc"));
+        assert_eq!(got, Ok(Some((key, 1))), "{stream}");
+        assert!(talk.connection.begin_datagram(key, &mut out));
+        assert_eq!(out, varint(name), "{stream}");
+    }
+    assert_eq!(talk.connection.on_datagram(&datagram(4, b"abc")), Ok(None));
+}
+
+#[test]
+fn datagrams_of_no_tunnel_cost_a_little() {
+    let mut talk = Conversation::new();
+    talk.sends(0, headers(UDP));
+    let _ = talk.connection.take_costs();
+    for _ in 0..160 {
+        let lost = talk.connection.on_datagram(&datagram(400, b""));
+        assert_eq!(lost, Ok(None));
+        let meant = talk.connection.on_datagram(&datagram(0, b""));
+        assert!(meant.is_ok_and(|key| key.is_some()));
+    }
+    assert_eq!(talk.connection.take_costs(), 10);
+}
+
+#[test]
 fn datagrams_without_a_stream_end_the_connection() {
     for wrong in [&b""[..], b"\x40", b"\xff\xff\xff\xff\xff\xff\xff\xff"] {
         let mut talk = Conversation::new();
