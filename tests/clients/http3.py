@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.h3.connection import H3_ALPN, H3Connection
-from aioquic.h3.events import DataReceived, HeadersReceived
+from aioquic.buffer import encode_uint_var
+from aioquic.h3.events import DataReceived, DatagramReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StreamReset
 from aioquic.quic.packet import QuicProtocolVersion
@@ -48,11 +49,14 @@ class Answer:
 class Client(QuicConnectionProtocol):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.h3 = H3Connection(self._quic)
+        # The client says that it takes HTTP datagrams where it is asked for WebTransport.
+        has_datagrams = self._quic.configuration.max_datagram_frame_size is not None
+        self.h3 = H3Connection(self._quic, enable_webtransport=has_datagrams)
         self.answers = {}
         self.closed = None
         self.handshake = None
         self.goaways = []
+        self.datagrams = []
         self.news = asyncio.Event()
 
     def quic_event_received(self, event):
@@ -63,6 +67,9 @@ class Client(QuicConnectionProtocol):
         elif isinstance(event, StreamReset) and event.stream_id in self.answers:
             self.answers[event.stream_id].reset = event.error_code
         for found in self.h3.handle_event(event):
+            if isinstance(found, DatagramReceived):
+                self.datagrams.append((found.stream_id, found.data))
+                continue
             answer = self.answers.get(getattr(found, "stream_id", None))
             if answer is None:
                 continue
@@ -93,6 +100,20 @@ class Client(QuicConnectionProtocol):
             self.h3.send_data(stream, content, ends)
         self.transmit()
         return stream
+
+    def ask_tunnel(self, path, protocol):
+        """Asks for a tunnel. Gives the number of its stream."""
+        stream = self._quic.get_next_available_stream_id()
+        self.answers[stream] = Answer()
+        head = [(":method", "CONNECT"), (":protocol", protocol), (":scheme", "https"), (":authority", "a"), (":path", path)]
+        self.h3.send_headers(stream, [(name.encode(), value.encode()) for name, value in head])
+        self.transmit()
+        return stream
+
+    def carry(self, stream, data=b"", ends=False):
+        """Sends bytes through a tunnel."""
+        self.h3.send_data(stream, data, ends)
+        self.transmit()
 
     async def answer(self, stream):
         answer = self.answers[stream]
@@ -267,6 +288,110 @@ async def shutdown():
                 client.news.clear()
                 await client.news.wait()
         assert client.closed.error_code in (0, 0x100), client.closed
+
+
+class Far(asyncio.DatagramProtocol):
+    """The far end of UDP tunnels: says what it hears in capitals, and something long before where it is told to."""
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.heard = []
+
+    def datagram_received(self, data, address):
+        self.heard.append(data)
+        if data.startswith(b"long"):
+            self.transport.sendto(b"x" * 1490, address)
+        self.transport.sendto(data.upper(), address)
+
+
+async def far_end():
+    loop = asyncio.get_running_loop()
+    _, far = await loop.create_datagram_endpoint(Far, local_addr=("127.0.0.1", int(sys.argv[3])))
+    return far
+
+
+def capsule(payload, context=b"\0"):
+    return b"\0" + encode_uint_var(len(context + payload)) + context + payload
+
+
+async def udp():
+    """UDP payloads go through QUIC datagrams where both sides have them, and through capsules where not."""
+    far = await far_end()
+    path = f"/udp/127.0.0.1/{sys.argv[3]}/"
+    async with connected(configuration(max_datagram_frame_size=65536)) as client:
+        streams = [client.ask_tunnel(path, "connect-udp") for _ in range(3)]
+        for stream in streams:
+            answer = client.answers[stream]
+            await client.until(lambda: answer.heads)
+            assert answer.status == "200", answer.heads
+            assert answer.field(b"capsule-protocol") == b"?1", answer.heads
+        for size in (1, 100, 1000):
+            for stream in streams:
+                sent = b"a" * size
+                client.h3.send_datagram(stream, b"\0" + sent)
+                client.transmit()
+                await client.until(lambda: client.datagrams)
+                assert client.datagrams.pop() == (stream, b"\0" + sent.upper())
+        # Another context does not reach the far end; a capsule does, and its answer comes as a datagram.
+        stream = streams[0]
+        far.heard.clear()
+        client.h3.send_datagram(stream, b"\2other")
+        client.h3.send_datagram(stream, b"\0")
+        client.carry(stream, capsule(b"unknown", b"\x40\x07") + capsule(b"by capsule"))
+        await client.until(lambda: client.datagrams)
+        assert client.datagrams.pop() == (stream, b"\0BY CAPSULE")
+        assert sorted(far.heard) == [b"", b"by capsule"], far.heard
+        # What no packet of the path can carry is lost.
+        client.h3.send_datagram(stream, b"\0long")
+        client.transmit()
+        await client.until(lambda: client.datagrams)
+        assert client.datagrams == [(stream, b"\0LONG")], client.datagrams
+        assert not client.answers[stream].content
+        # What belongs to no tunnel hurts nobody.
+        client.datagrams.clear()
+        client.carry(streams[1], ends=True)
+        await client.answer(streams[1])
+        for lost in (streams[1], 400):
+            client.h3.send_datagram(lost, b"\0nobody")
+        client.h3.send_datagram(stream, b"\0last")
+        client.transmit()
+        await client.until(lambda: client.datagrams)
+        assert client.datagrams == [(stream, b"\0LAST")], client.datagrams
+        client.carry(stream, ends=True)
+        await client.answer(stream)
+    async with connected() as client:
+        stream = client.ask_tunnel(path, "connect-udp")
+        answer = client.answers[stream]
+        await client.until(lambda: answer.heads)
+        assert answer.status == "200", answer.heads
+        client.carry(stream, capsule(b"plain"))
+        want = capsule(b"PLAIN")
+        await client.until(lambda: len(answer.content) >= len(want))
+        assert bytes(answer.content) == want, answer.content
+
+
+async def udp_draft():
+    """The method of the draft names its tunnel itself."""
+    await far_end()
+    async with connected(configuration(max_datagram_frame_size=65536)) as client:
+        stream = client._quic.get_next_available_stream_id()
+        answer = client.answers[stream] = Answer()
+        authority = f"127.0.0.1:{sys.argv[3]}"
+        head = {":method": "CONNECT-UDP", ":scheme": "masque", ":authority": authority, ":path": "/"}
+        head["datagram-flow-id"] = "10; ecn=1"
+        client.h3.send_headers(stream, [(name.encode(), value.encode()) for name, value in head.items()])
+        client.transmit()
+        await client.until(lambda: answer.heads)
+        assert answer.status == "200", answer.heads
+        assert answer.field(b"datagram-flow-id") == b"10; ecn=1", answer.heads
+        assert answer.field(b"capsule-protocol") is None, answer.heads
+        client._quic.send_datagram_frame(encode_uint_var(10) + b"ping")
+        client.transmit()
+        await client.until(lambda: client.datagrams)
+        assert client.datagrams == [(40, b"PING")], client.datagrams
+        client.carry(stream, b"\0\x05again")
+        await client.until(lambda: len(client.datagrams) > 1)
+        assert client.datagrams[1] == (40, b"AGAIN"), client.datagrams
 
 
 async def retry():

@@ -221,3 +221,27 @@ fn tunnels_carry_bytes_both_ways_until_they_end() {
     let argument = format!("127.0.0.1:{},/echo", plain.port());
     talk(&start_before(&backend), "tunnels", Some(&argument));
 }
+
+/// Tunnels for UDP to ALLOWEDPORT of this machine.
+fn start_for_udp() -> Server {
+    let paths = "
+      /udp: { proxy.connect-udp: [ '+127.0.0.1:@ALLOWEDPORT@' ] }";
+    start_with_paths("proxy.connect.masque-draft-03: ON", "", paths)
+}
+
+#[test]
+fn udp_goes_through_datagrams_or_capsules() {
+    let server = start_for_udp();
+    let port = server.port_of("ALLOWEDPORT").to_string();
+    talk(&server, "udp", Some(&port));
+    // Datagrams count in the log as content: the second tunnel had 1, 100 and 1000 bytes, each behind a context identifier.
+    let log = server.read_until("access_log", "id=8");
+    assert!(log.contains(" 200 1104 id=4 "), "{log}");
+}
+
+#[test]
+fn the_draft_of_connect_udp_names_its_datagrams() {
+    let server = start_for_udp();
+    let port = server.port_of("ALLOWEDPORT").to_string();
+    talk(&server, "udp_draft", Some(&port));
+}

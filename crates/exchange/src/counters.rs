@@ -86,6 +86,12 @@ counters! {
     QuicForwarded = "http3.packet-forwarded",
     /// QUIC datagrams that another worker has handed over.
     QuicForwardedReceived = "http3.forwarded-packet-received",
+    /// Datagrams of clients that were sent to the targets of `proxy.connect-udp`.
+    UdpSent = "proxy.connect-udp.sent",
+    /// Datagrams of targets that were passed on to clients.
+    UdpReceived = "proxy.connect-udp.received",
+    /// Datagrams that were dropped: a queue was full, they were too long, or the system did not send them.
+    UdpDropped = "proxy.connect-udp.dropped",
     /// Idle connections closed by `soft-connection-limit`.
     ConnectionsIdleClosed = "connections.idle-closed",
     /// Open connections without a request in progress.

@@ -11,6 +11,7 @@ mod certificates;
 mod clock;
 mod connection;
 mod counters;
+mod datagram_pipe;
 mod descriptors;
 mod exchange;
 mod failure_counter;
@@ -39,6 +40,7 @@ pub use certificates::{CertificateInfo, Certificates};
 pub use clock::Clock;
 pub use connection::{Address, ConnectionInfo, Endpoint, TlsInfo, Transport};
 pub use counters::{Counter, Counters};
+pub use datagram_pipe::DatagramPipe;
 pub use descriptors::{Descriptor, Descriptors};
 pub use exchange::{
     EnvCommands, Exchange, MimeHint, OriginalRequest, ScriptPath, SentResponse, Timings,

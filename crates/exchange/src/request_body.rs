@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::ByteQueue;
 use crate::body_source::BodyError;
+use crate::datagram_pipe::DatagramPipe;
 use crate::file::FileRange;
 
 /// The body of a request as its handler sees it.
@@ -44,6 +45,7 @@ impl RequestBody {
 #[derive(Default)]
 pub struct BodyPipe {
     inner: RefCell<Inner>,
+    datagrams: Option<Rc<DatagramPipe>>,
 }
 
 #[derive(Default)]
@@ -101,6 +103,21 @@ impl BodyPipe {
     pub const CAPACITY: usize = 64 * 1024;
     /// Most bytes that [`BodyPipe::keep`] keeps.
     pub const KEPT: usize = 1024 * 1024;
+
+    /// The pipe of a request for a tunnel, with the pipe of its datagrams if the connection has any. Called by the connection.
+    #[must_use]
+    pub fn of_tunnel(datagrams: Option<Rc<DatagramPipe>>) -> Self {
+        Self {
+            datagrams,
+            ..Self::default()
+        }
+    }
+
+    /// The pipe of the tunnel's datagrams, if the connection can carry any. Called by the handler.
+    #[must_use]
+    pub const fn datagrams(&self) -> Option<&Rc<DatagramPipe>> {
+        self.datagrams.as_ref()
+    }
 
     /// The next piece; `None` at the end. Called by the handler.
     pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {

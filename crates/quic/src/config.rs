@@ -10,6 +10,9 @@ use crate::id::Placement;
 use crate::keys::Keys;
 use crate::tls::TlsChooser;
 
+/// Bytes of QUIC datagrams that may wait to be sent: a few packets, as what waits longer is worth less.
+const DATAGRAM_SEND_BUFFER: usize = 16 * 1024;
+
 /// How the rate of sending follows the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
@@ -109,6 +112,7 @@ impl TransportSettings {
             .max_concurrent_uni_streams(var_int(self.max_streams_uni))
             .initial_rtt(self.initial_rtt)
             .datagram_receive_buffer_size(self.datagram_receive_buffer)
+            .datagram_send_buffer_size(DATAGRAM_SEND_BUFFER)
             .enable_segmentation_offload(self.gso)
             .allow_spin(false)
             .congestion_controller_factory(Arc::new(Factory {

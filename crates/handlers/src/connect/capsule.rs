@@ -18,6 +18,16 @@ pub(super) enum Format {
     Bare,
 }
 
+impl Format {
+    /// What stands before the payload in a datagram.
+    pub(super) const fn context_id(self) -> &'static [u8] {
+        match self {
+            Self::ContextId => &[0],
+            Self::Bare => &[],
+        }
+    }
+}
+
 /// Finds the datagrams in a client's bytes, which may arrive in pieces of any size.
 #[derive(Debug)]
 pub(super) struct CapsuleReader {
@@ -79,7 +89,10 @@ impl CapsuleReader {
                         return Ok(None);
                     };
                     self.state = CapsuleState::Head;
-                    if let Some(payload) = self.payload(content)? {
+                    if let Some(payload) = datagram_payload(self.format, content) {
+                        if payload.len() > MAX_PAYLOAD {
+                            return Err(TooLong);
+                        }
                         return Ok(Some(payload));
                     }
                 }
@@ -122,21 +135,18 @@ impl CapsuleReader {
         piece.advance(more);
         (self.kept.len() == len).then(|| std::mem::take(&mut self.kept).into())
     }
+}
 
-    /// The payload to send for the content of a capsule; `None` if it has none.
-    fn payload(&self, mut content: Bytes) -> Result<Option<Bytes>, TooLong> {
-        if self.format == Format::ContextId {
-            match parse_varint(&content) {
-                Some((0, size)) => content.advance(size),
-                // An unknown context was never negotiated; content without a context is not a datagram.
-                Some(_) | None => return Ok(None),
-            }
+/// The UDP payload in an HTTP datagram; `None` if it has none.
+pub(super) fn datagram_payload(format: Format, mut content: Bytes) -> Option<Bytes> {
+    if format == Format::ContextId {
+        match parse_varint(&content) {
+            Some((0, size)) => content.advance(size),
+            // An unknown context was never negotiated; content without a context is not a datagram.
+            Some(_) | None => return None,
         }
-        if content.len() > MAX_PAYLOAD {
-            return Err(TooLong);
-        }
-        Ok(Some(content))
     }
+    Some(content)
 }
 
 fn parse_head(bytes: &[u8]) -> Option<(u64, u64, usize)> {
@@ -163,10 +173,7 @@ pub(super) const MAX_HEAD: usize = 6;
 /// Appends the head of a capsule with a payload of `len` bytes, at most 65527.
 pub(super) fn begin(format: Format, len: usize, out: &mut impl Extend<u8>) {
     debug_assert!(len <= MAX_PAYLOAD, "no datagram is longer");
-    let context_id: &[u8] = match format {
-        Format::ContextId => &[0],
-        Format::Bare => &[],
-    };
+    let context_id = format.context_id();
     let len = u32::try_from(len + context_id.len()).unwrap_or(u32::MAX);
     let bytes = len.to_be_bytes();
     out.extend([0]);

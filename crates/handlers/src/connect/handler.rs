@@ -1,5 +1,6 @@
 //! The handlers of `proxy.connect` and `proxy.connect-udp`.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -7,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_exchange::{
-    BodyPipe, BodyUse, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response, TimedOut,
-    Worker,
+    BodyPipe, BodyUse, DatagramPipe, Exchange, ExchangeRef, Handler, Outcome, RequestBody,
+    Response, TimedOut, Worker,
 };
 use h2o_http::{Headers, Known, Method, Name, RequestHead, StatusCode, Version};
 use h2o_upstream::{
@@ -42,6 +43,9 @@ pub(super) struct TcpHandler {
 pub(super) struct UdpHandler {
     pub(super) service: Arc<Service>,
 }
+
+/// The name of a tunnel in datagrams of HTTP/3 (draft 03 of RFC 9298).
+const FLOW_ID: Known = Known::DatagramFlowId;
 
 /// Label of lines in the error log. H2O compatibility: H2O's lines have it.
 const LABEL: &str = "lib/handler/connect.c";
@@ -168,6 +172,9 @@ impl Service {
             return Outcome::Declined;
         };
         let pipe = Rc::clone(pipe);
+        if let (TunnelProtocol::Udp { .. }, Some(datagrams)) = (protocol, pipe.datagrams()) {
+            datagrams.open();
+        }
         exchange.body = RequestBody::None;
         let service = Arc::clone(self);
         Outcome::Later(Box::pin(async move {
@@ -191,6 +198,7 @@ impl Service {
             );
             return crate::unavailable(exchange);
         };
+        let mut has_datagrams = false;
         let opened = match protocol {
             TunnelProtocol::Tcp => {
                 let opened = self.open_tcp(&worker, &target).await;
@@ -201,9 +209,16 @@ impl Service {
             }
             TunnelProtocol::Udp { format, .. } => {
                 let opened = self.open_udp(&worker, &target).await;
+                let datagrams = match &opened {
+                    Ok(_) => self.accepted_datagrams(&worker, &pipe).await,
+                    Err(_) => None,
+                };
+                has_datagrams = datagrams.is_some();
                 opened.map(|(socket, address)| {
-                    let body =
-                        udp::open(&worker, socket, descriptor, format, pipe, self.io_timeout);
+                    let io_timeout = self.io_timeout;
+                    let body = udp::open(
+                        &worker, socket, descriptor, format, pipe, datagrams, io_timeout,
+                    );
                     (body, address)
                 })
             }
@@ -222,8 +237,15 @@ impl Service {
                 status = StatusCode::SWITCHING_PROTOCOLS;
                 headers.push(Known::Upgrade, b"connect-udp");
             }
-            if format == Format::ContextId {
-                headers.push(Name::Other("capsule-protocol"), b"?1");
+            match format {
+                Format::ContextId => headers.push(Name::Other("capsule-protocol"), b"?1"),
+                Format::Bare if has_datagrams => {
+                    let request = &reference.borrow().request;
+                    if let Some(id) = request.headers.get(FLOW_ID) {
+                        headers.push(FLOW_ID, id);
+                    }
+                }
+                Format::Bare => {}
             }
         }
         let report = Report {
@@ -253,6 +275,19 @@ impl Service {
         let connected = worker.timeout(self.limits.connect_timeout, connecting);
         let timed_out = |TimedOut| Err(ConnectError::TimedOut { next_hop: None });
         connected.await.unwrap_or_else(timed_out)
+    }
+
+    /// The pipe of the tunnel's datagrams, if the connection has datagrams and the client accepts them, which its settings tell.
+    async fn accepted_datagrams(
+        &self,
+        worker: &Rc<Worker>,
+        pipe: &BodyPipe,
+    ) -> Option<Rc<DatagramPipe>> {
+        let datagrams = pipe.datagrams()?;
+        let accepted = poll_fn(|context| datagrams.poll_accepted(context));
+        let accepted = worker.timeout(self.limits.connect_timeout, accepted).await;
+        let is_accepted = accepted.unwrap_or(false);
+        is_accepted.then(|| Rc::clone(datagrams))
     }
 
     /// A socket connected to the first permitted address that the system has a route to. H2O compatibility: H2O tries IPv6

@@ -22,6 +22,15 @@ pub(super) trait Sink: Unpin + 'static {
     /// # Errors
     /// The far end accepts no more bytes; [`io::ErrorKind::InvalidData`]: because the client sent malformed ones.
     fn poll_send(&mut self, piece: &mut Bytes, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Moves what goes past the pipe and the body: datagrams. Returns whether anything was moved; the task is woken when there
+    /// is more.
+    ///
+    /// # Errors
+    /// The far end can be read no more.
+    fn move_datagrams(&mut self, _context: &mut Context<'_>) -> io::Result<bool> {
+        Ok(false)
+    }
 }
 
 /// The state of a tunnel, held by the body that carries bytes to the client.
@@ -143,6 +152,16 @@ impl<S: Sink> Future for Mover<S> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
+        if this.state.upload.get() == UploadState::Open {
+            match this.sink.move_datagrams(context) {
+                Ok(true) => this.state.note(),
+                Ok(false) => {}
+                Err(_) => {
+                    this.pipe.give_up("I/O error");
+                    return Poll::Ready(());
+                }
+            }
+        }
         if this.state.upload.get() == UploadState::Open
             && let Poll::Ready(ended) = this.poll_move(context)
         {
@@ -167,7 +186,7 @@ impl<S: Sink> Future for Mover<S> {
 }
 
 impl<S: Sink> Mover<S> {
-    /// TunnelState as many bytes as possible. `None`: the client is gone.
+    /// Moves as many bytes as possible. `None`: the client is gone.
     fn poll_move(&mut self, context: &mut Context<'_>) -> Poll<Option<UploadState>> {
         loop {
             while !self.is_sending && self.piece.is_empty() {

@@ -1,4 +1,5 @@
-//! Tunnels to UDP sockets: each datagram is a capsule.
+//! Tunnels to UDP sockets. A UDP payload is an HTTP datagram (RFC 9297) of the client's connection if that has any, and a
+//! capsule in the stream otherwise. Clients may send capsules in either case.
 
 use std::io;
 use std::rc::Rc;
@@ -6,7 +7,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Descriptor, Worker};
+use h2o_exchange::{
+    Body, BodyError, BodyPipe, BodySource, Counter, Counters, DatagramPipe, Descriptor, Worker,
+};
 use tokio::net::UdpSocket;
 
 use super::capsule::{self, CapsuleReader, Format};
@@ -16,83 +19,170 @@ use super::tunnel::{Sink, Tunnel, broken};
 const MAX_PAYLOAD: usize = 1500;
 /// Most bytes of capsules that are collected before they are sent.
 const BATCH: usize = 16 * 1024;
+/// Most datagrams moved in each direction before other tasks run.
+const TURN: usize = 64;
 
 /// Opens a tunnel: returns a response body with the datagrams that `socket`, which is connected, receives, and sends the
-/// datagrams from `pipe`. Must be called within the worker's runtime.
+/// datagrams from `pipe`. With `datagrams`, which the client accepts, the body is empty but lasts as long as the tunnel. Must
+/// be called within the worker's runtime.
 pub(super) fn open(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     socket: UdpSocket,
     descriptor: Descriptor,
     format: Format,
     pipe: Rc<BodyPipe>,
+    datagrams: Option<Rc<DatagramPipe>>,
     io_timeout: Duration,
 ) -> Body {
-    let socket = Rc::new(socket);
+    let far = Rc::new(FarEnd {
+        socket,
+        worker: Rc::clone(worker),
+    });
+    let has_datagrams = datagrams.is_some();
     let upload = DatagramSink {
-        socket: Rc::clone(&socket),
+        far: Rc::clone(&far),
+        format,
         capsules: CapsuleReader::new(format),
+        datagrams,
         payload: None,
     };
-    Body::Stream(Box::new(UdpBody {
-        tunnel: Tunnel::open(worker, upload, descriptor, pipe, io_timeout),
-        socket,
-        format,
-        capsules: BytesMut::new(),
-    }))
+    let tunnel = Tunnel::open(worker, upload, descriptor, pipe, io_timeout);
+    Body::Stream(if has_datagrams {
+        Box::new(EmptyBody(tunnel))
+    } else {
+        Box::new(CapsuleBody {
+            tunnel,
+            far,
+            format,
+            capsules: BytesMut::new(),
+        })
+    })
+}
+
+/// The socket of the target.
+struct FarEnd {
+    socket: UdpSocket,
+    worker: Rc<Worker>,
+}
+
+/// One byte more than the limit, to detect longer payloads.
+type Buffer = [u8; MAX_PAYLOAD + 1];
+
+/// What [`FarEnd::receive`] has found.
+enum Received<'b> {
+    Payload(&'b [u8]),
+    /// A payload that was dropped, as it is too long, or an error that says nothing about the next payload.
+    Useless,
+    /// There is nothing now.
+    Nothing,
+}
+
+impl FarEnd {
+    fn counters(&self) -> &Counters {
+        &self.worker.counters
+    }
+
+    fn receive<'b>(&self, buffer: &'b mut Buffer) -> io::Result<Received<'b>> {
+        match self.socket.try_recv(buffer) {
+            Ok(len) if len > MAX_PAYLOAD => {
+                self.counters().count(Counter::UdpDropped);
+                Ok(Received::Useless)
+            }
+            Ok(len) => Ok(Received::Payload(&buffer[..len])),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
+            // The port is closed at the moment; that may change.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Received::Useless),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a payload. A payload that the system does not send is dropped, as UDP permits. Returns whether the socket was free.
+    fn send(&self, payload: &[u8]) -> bool {
+        match self.socket.try_send(payload) {
+            Ok(_) => self.counters().count(Counter::UdpSent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(_) => self.counters().count(Counter::UdpDropped),
+        }
+        true
+    }
+}
+
+/// The body of a tunnel whose datagrams go past the stream.
+struct EmptyBody(Tunnel);
+
+impl BodySource for EmptyBody {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        _max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.0.may_wait(context) {
+            Poll::Pending
+        } else {
+            Poll::Ready(None)
+        }
+    }
+
+    fn retained(&self) -> usize {
+        0
+    }
 }
 
 /// Datagrams from the far end, as a body.
-struct UdpBody {
+struct CapsuleBody {
     tunnel: Tunnel,
-    socket: Rc<UdpSocket>,
+    far: Rc<FarEnd>,
     format: Format,
     /// Bytes that were not pulled yet. An idle tunnel holds none.
     capsules: BytesMut,
 }
 
-impl UdpBody {
-    /// Receives datagrams until there are none, or a batch is full.
-    fn receive(&mut self) -> io::Result<()> {
-        // One byte more than the limit, to detect longer ones.
-        let mut payload = [0; MAX_PAYLOAD + 1];
-        while self.capsules.len() < BATCH {
-            let len = match self.socket.try_recv(&mut payload) {
-                Ok(len) => len,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // The port is closed at the moment; that may change.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
-                Err(error) => return Err(error),
+impl CapsuleBody {
+    /// Receives datagrams until there are none, or a batch is full. Returns whether there may be more.
+    fn receive(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; MAX_PAYLOAD + 1];
+        for _ in 0..TURN {
+            let payload = match self.far.receive(&mut buffer)? {
+                Received::Payload(payload) => payload,
+                Received::Useless => continue,
+                Received::Nothing => return Ok(false),
             };
             self.tunnel.on_received();
-            if len > MAX_PAYLOAD {
-                continue;
-            }
-            if self.capsules.capacity() - self.capsules.len() < capsule::MAX_HEAD + len {
+            self.far.counters().count(Counter::UdpReceived);
+            if self.capsules.capacity() - self.capsules.len() < capsule::MAX_HEAD + payload.len() {
                 self.capsules.reserve(BATCH);
             }
-            capsule::begin(self.format, len, &mut self.capsules);
-            self.capsules.extend_from_slice(&payload[..len]);
+            capsule::begin(self.format, payload.len(), &mut self.capsules);
+            self.capsules.extend_from_slice(payload);
+            if self.capsules.len() >= BATCH {
+                break;
+            }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
-impl BodySource for UdpBody {
+impl BodySource for CapsuleBody {
     fn poll_next(
         &mut self,
         context: &mut Context<'_>,
         max: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         while self.capsules.is_empty() {
-            if let Err(error) = self.receive() {
-                return Poll::Ready(Some(Err(broken(&error))));
-            }
+            let has_more = match self.receive() {
+                Ok(has_more) => has_more,
+                Err(error) => return Poll::Ready(Some(Err(broken(&error)))),
+            };
             if self.capsules.is_empty() {
                 self.capsules = BytesMut::new();
                 if !self.tunnel.may_wait(context) {
                     return Poll::Ready(None);
                 }
-                match self.socket.poll_recv_ready(context) {
+                if has_more {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                match self.far.socket.poll_recv_ready(context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(())) => {}
                     Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(broken(&error)))),
@@ -108,10 +198,12 @@ impl BodySource for UdpBody {
     }
 }
 
-/// Datagrams from the client.
+/// Datagrams from the client, and those to it that go past the stream.
 struct DatagramSink {
-    socket: Rc<UdpSocket>,
+    far: Rc<FarEnd>,
+    format: Format,
     capsules: CapsuleReader,
+    datagrams: Option<Rc<DatagramPipe>>,
     /// The datagram that is not sent yet.
     payload: Option<Bytes>,
 }
@@ -128,18 +220,68 @@ impl Sink for DatagramSink {
                     Err(_) => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
                 },
             };
-            match self.socket.try_send(&payload) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.payload = Some(payload);
-                    match self.socket.poll_send_ready(context) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(Ok(())) => {}
-                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    }
+            if !self.far.send(&payload) {
+                self.payload = Some(payload);
+                match self.far.socket.poll_send_ready(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 }
-                // A datagram that cannot be sent is dropped, as UDP permits.
-                Ok(_) | Err(_) => {}
             }
+        }
+    }
+
+    fn move_datagrams(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let Some(datagrams) = &self.datagrams else {
+            return Ok(false);
+        };
+        let (mut sent, mut received) = (0, 0);
+        while sent < TURN
+            && let Poll::Ready(datagram) = datagrams.poll_next(context)
+        {
+            sent += 1;
+            // A datagram waits for no socket: it is dropped.
+            let is_sent = capsule::datagram_payload(self.format, datagram)
+                .is_some_and(|payload| self.far.send(&payload));
+            if !is_sent {
+                self.far.counters().count(Counter::UdpDropped);
+            }
+        }
+        let mut buffer = [0; MAX_PAYLOAD + 1];
+        while received < TURN {
+            let payload = match self.far.receive(&mut buffer)? {
+                Received::Payload(payload) => payload,
+                Received::Useless => {
+                    received += 1;
+                    continue;
+                }
+                Received::Nothing => match self.far.socket.poll_recv_ready(context) {
+                    Poll::Pending => break,
+                    Poll::Ready(ready) => {
+                        ready?;
+                        continue;
+                    }
+                },
+            };
+            received += 1;
+            let is_sent = datagrams.send(self.format.context_id(), payload);
+            self.far.counters().count(if is_sent {
+                Counter::UdpReceived
+            } else {
+                Counter::UdpDropped
+            });
+        }
+        if sent == TURN || received == TURN {
+            context.waker().wake_by_ref();
+        }
+        Ok(sent + received > 0)
+    }
+}
+
+impl Drop for DatagramSink {
+    fn drop(&mut self) {
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.close();
         }
     }
 }
@@ -148,12 +290,13 @@ impl Sink for DatagramSink {
 mod tests {
     use std::future::poll_fn;
     use std::sync::Arc;
+    use std::task::Waker;
 
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    fn run(test: impl AsyncFnOnce(&Worker)) {
+    fn run(test: impl AsyncFnOnce(&Rc<Worker>)) {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build_local(tokio::runtime::LocalOptions::default())
@@ -167,8 +310,16 @@ mod tests {
 
     /// A tunnel, and its far end.
     async fn tunnel(
-        worker: &Worker,
+        worker: &Rc<Worker>,
         format: Format,
+    ) -> (Box<dyn BodySource>, Rc<BodyPipe>, UdpSocket) {
+        tunnel_with(worker, format, None).await
+    }
+
+    async fn tunnel_with(
+        worker: &Rc<Worker>,
+        format: Format,
+        datagrams: Option<Rc<DatagramPipe>>,
     ) -> (Box<dyn BodySource>, Rc<BodyPipe>, UdpSocket) {
         let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -176,7 +327,15 @@ mod tests {
         far.connect(near.local_addr().unwrap()).await.unwrap();
         let pipe = Rc::new(BodyPipe::default());
         let descriptor = worker.shared.descriptors.open().unwrap();
-        let body = open(worker, near, descriptor, format, Rc::clone(&pipe), LIMIT);
+        let body = open(
+            worker,
+            near,
+            descriptor,
+            format,
+            Rc::clone(&pipe),
+            datagrams,
+            LIMIT,
+        );
         (body.into_source(), pipe, far)
     }
 
@@ -216,6 +375,80 @@ mod tests {
                 assert_eq!(next(&mut source, 6).await, None);
             });
         }
+    }
+
+    #[test]
+    fn datagrams_go_past_the_stream_where_the_client_takes_them() {
+        for (format, context) in [(Format::ContextId, "\0"), (Format::Bare, "")] {
+            run(async |worker| {
+                let datagrams = Rc::new(DatagramPipe::new(Waker::noop().clone()));
+                datagrams.open();
+                datagrams.settle(Some(b"9"));
+                let (mut source, pipe, far) =
+                    tunnel_with(worker, format, Some(Rc::clone(&datagrams))).await;
+                let counted = |counter| worker.counters.get(counter);
+                let mut received = [0; 2000];
+                // Bytes of another context are not sent; empty payloads are.
+                datagrams.receive("\u{2}other".into());
+                datagrams.receive(context.into());
+                datagrams.receive(format!("{context}ping").into());
+                if format == Format::Bare {
+                    assert_eq!(far.recv(&mut received).await.unwrap(), 6);
+                } else {
+                    assert_eq!(counted(Counter::UdpDropped), 0, "nothing has run");
+                }
+                assert_eq!(far.recv(&mut received).await.unwrap(), 0);
+                assert_eq!(far.recv(&mut received).await.unwrap(), 4);
+                // So is what comes as a capsule.
+                let len = context.len() + 5;
+                pipe.push(
+                    [
+                        &[0, u8::try_from(len).unwrap()],
+                        context.as_bytes(),
+                        b"again",
+                    ]
+                    .concat(),
+                );
+                assert_eq!(far.recv(&mut received).await.unwrap(), 5);
+                far.send(&[b'x'; 1501]).await.unwrap();
+                far.send(b"pong").await.unwrap();
+                let datagram = loop {
+                    if let Some(datagram) = datagrams.next_to_send() {
+                        break datagram;
+                    }
+                    tokio::task::yield_now().await;
+                };
+                assert_eq!(datagram, format!("9{context}pong"));
+                // The body has nothing, but lasts as long as the tunnel.
+                let mut task = Context::from_waker(Waker::noop());
+                assert!(source.poll_next(&mut task, 9000).is_pending());
+                pipe.finish(Ok(()));
+                assert_eq!(next(&mut source, 9000).await, None);
+                drop(source);
+                let is_bare = u64::from(format == Format::Bare);
+                assert_eq!(counted(Counter::UdpSent), 3 + is_bare);
+                assert_eq!(counted(Counter::UdpReceived), 1);
+                assert_eq!(counted(Counter::UdpDropped), 2 - is_bare);
+            });
+        }
+    }
+
+    #[test]
+    fn what_the_connection_does_not_take_is_dropped() {
+        run(async |worker| {
+            let datagrams = Rc::new(DatagramPipe::new(Waker::noop().clone()));
+            datagrams.open();
+            datagrams.settle(Some(b"9"));
+            let (_source, _pipe, far) =
+                tunnel_with(worker, Format::ContextId, Some(Rc::clone(&datagrams))).await;
+            let dropped = || worker.counters.get(Counter::UdpDropped);
+            while dropped() == 0 {
+                far.send(&[b'x'; 1000]).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            let kept = datagrams.retained();
+            assert!(kept <= 64 * 1024 && kept > 60 * 1024, "{kept}");
+        });
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub(super) const EVENTS: &[(&str, &str)] = &[
     // Not in H2O.
     ("connections.", "overdrawn memory-closed"),
     ("proxy.", "responses-buffered"),
+    ("proxy.connect-udp.", "sent received dropped"),
     (
         "temp-files.",
         "made octets-written write-failures limit-reached",

@@ -87,7 +87,7 @@ impl Http3 {
         let engine = ServerConnection::new(Arc::new(settings), takes_datagrams);
         Self {
             requests: Requests::new(context, connection.is_early()),
-            streams: Http3Streams::new(engine, endpoint, index),
+            streams: Http3Streams::new(engine, endpoint, index, takes_datagrams),
             pace: ConnectionPace::new(context.worker.clock.now()),
             blocked: Vec::new(),
             closing: None,
@@ -119,7 +119,7 @@ impl Http3 {
                 self.on_given_up(turn, stopped);
             }
             Event::StreamsAvailable { .. } => self.streams.open_local(),
-            Event::DatagramReceived => self.receive_datagrams(),
+            Event::DatagramReceived => self.receive_datagrams(turn),
             Event::DatagramsUnblocked
             | Event::HandshakeAgreed
             | Event::Connected
@@ -158,6 +158,7 @@ impl Http3 {
                 return Flow::Close;
             }
             self.requests.start_queued(&mut self.streams, turn);
+            self.streams.send_datagrams();
             let is_done = self.feed(turn);
             if self.requests.take_overdrawn() {
                 self.fail(PeerError::Overdrawn);
@@ -350,7 +351,8 @@ impl Http3 {
                         .on_reset(&mut self.streams, turn, slot(stream));
                 }
                 Received::Priority { stream } => self.streams.on_priority(stream),
-                Received::Charged | Received::Settings | Received::GoAway => {}
+                Received::Settings => self.streams.settle_datagrams(),
+                Received::Charged | Received::GoAway => {}
             }
         }
         Requests::give_back_unused(turn, spare);
@@ -386,14 +388,19 @@ impl Http3 {
         self.after_step(turn);
     }
 
-    /// HTTP datagrams (RFC 9297). No handler takes them yet, and they may be dropped.
-    fn receive_datagrams(&mut self) {
+    /// Passes HTTP datagrams (RFC 9297) to the handlers of their tunnels.
+    fn receive_datagrams(&mut self, turn: &mut Turn<'_>) {
         while let Some(datagram) = self.streams.quic(|quic| quic.receive_datagram()).flatten() {
-            if let Err(error) = self.streams.engine.on_datagram(&datagram) {
-                self.fail(error);
-                return;
+            match self.streams.engine.on_datagram(&datagram) {
+                Ok(Some((key, at))) => self.streams.on_datagram(key, datagram.slice(at..)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.fail(error);
+                    return;
+                }
             }
         }
+        self.after_step(turn);
     }
 
     /// Charges the connection's budget for what the engine had to do.

@@ -3,16 +3,17 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, Waker};
 
 use bytes::Bytes;
 use h2o_exchange::{
-    Body, BodyError, Exchange, ExchangeRef, FileReader, Http3Stream, Protocol, Response,
+    Body, BodyError, DatagramPipe, Exchange, ExchangeRef, FileReader, Http3Stream, Protocol,
+    Response,
 };
 use h2o_http::priority::{PriorityField, PriorityParameters};
 use h2o_http::{Headers, Known, ResponseHead, StatusCode};
 use h2o_http3::{Command, ErrorCode, LocalStream, ServerConnection, StreamKey, StreamState};
-use h2o_quic::{Connection, ConnectionIndex, Endpoint, StreamId, Write};
+use h2o_quic::{Connection, ConnectionIndex, Endpoint, SendDatagramError, StreamId, Write};
 
 use super::{slot, stream};
 use crate::flow::Turn;
@@ -46,6 +47,12 @@ pub(super) struct Http3Streams {
     ready: usize,
     /// Ends of responses that the transport has not taken; their requests are over.
     tails: Vec<(StreamId, Output)>,
+    /// Whether the transport has agreed on datagrams.
+    has_datagrams: bool,
+    /// The datagrams of the tunnels.
+    tunnels: VecDeque<(StreamKey, Rc<DatagramPipe>)>,
+    /// A datagram that the transport has not taken.
+    unsent: Option<Bytes>,
     /// Streams of which more can be read, as a handler has taken some of the body.
     readable: Vec<StreamId>,
 }
@@ -91,6 +98,7 @@ impl Http3Streams {
         engine: ServerConnection,
         endpoint: Rc<RefCell<Endpoint>>,
         index: ConnectionIndex,
+        has_datagrams: bool,
     ) -> Self {
         let mut streams = Self {
             engine,
@@ -100,6 +108,9 @@ impl Http3Streams {
             lines: Vec::new(),
             ready: 0,
             tails: Vec::new(),
+            has_datagrams,
+            tunnels: VecDeque::new(),
+            unsent: None,
             readable: Vec::new(),
         };
         streams.open_local();
@@ -124,6 +135,63 @@ impl Http3Streams {
             });
             let Some(Some(id)) = opened else { return };
             self.local.push(id);
+        }
+    }
+
+    /// A datagram has come for a tunnel.
+    pub(super) fn on_datagram(&self, key: StreamKey, datagram: Bytes) {
+        if let Some((_, pipe)) = self.tunnels.iter().find(|(other, _)| *other == key) {
+            // It is lost if the handler does not keep up.
+            pipe.receive(datagram);
+        }
+    }
+
+    /// The client's settings have come: tunnels learn whether it takes datagrams.
+    pub(super) fn settle_datagrams(&self) {
+        let Some(takes) = self.engine.takes_datagrams() else {
+            return;
+        };
+        for (key, pipe) in &self.tunnels {
+            if !pipe.is_settled() {
+                let mut prefix = Vec::new();
+                let takes = takes && self.engine.begin_datagram(*key, &mut prefix);
+                pipe.settle(takes.then_some(&prefix));
+            }
+        }
+    }
+
+    /// Hands the datagrams of all tunnels to the transport, one of each in turn, as far as it takes them.
+    pub(super) fn send_datagrams(&mut self) {
+        let mut idle = 0;
+        loop {
+            let datagram = match self.unsent.take() {
+                Some(datagram) => datagram,
+                None if idle >= self.tunnels.len() => return,
+                None => {
+                    let next = self
+                        .tunnels
+                        .front()
+                        .and_then(|(_, pipe)| pipe.next_to_send());
+                    self.tunnels.rotate_left(1);
+                    let Some(next) = next else {
+                        idle += 1;
+                        continue;
+                    };
+                    next
+                }
+            };
+            idle = 0;
+            match self.quic(|quic| quic.send_datagram(datagram.clone())) {
+                Some(Err(SendDatagramError::Blocked)) => {
+                    self.unsent = Some(datagram);
+                    return;
+                }
+                // One that is too long is lost: as a capsule it would hide the MTU of the path (RFC 9298 §6.1).
+                Some(
+                    Ok(()) | Err(SendDatagramError::TooLarge | SendDatagramError::Unsupported),
+                )
+                | None => {}
+            }
         }
     }
 
@@ -462,6 +530,7 @@ impl Http3Streams {
         self.engine.shrink();
         self.lines = Vec::new();
         self.readable = Vec::new();
+        self.tunnels = VecDeque::new();
         self.tails.shrink_to_fit();
     }
 }
@@ -616,6 +685,16 @@ impl Streams for Http3Streams {
         }
     }
 
+    fn open_datagrams(&mut self, id: SlotId, owner: Waker) -> Option<Rc<DatagramPipe>> {
+        if !self.has_datagrams {
+            return None;
+        }
+        let pipe = Rc::new(DatagramPipe::new(owner));
+        self.tunnels.push_back((stream(id), Rc::clone(&pipe)));
+        self.settle_datagrams();
+        Some(pipe)
+    }
+
     /// Clients have only so much window, and may send it all.
     #[inline]
     fn stop_input(&mut self, _id: SlotId, _reason: StopReason) {}
@@ -636,6 +715,10 @@ impl Streams for Http3Streams {
             http3.was_blocked = self.engine.has_waited(key);
             http3.received = self.engine.bytes_taken(key);
             http3.sent = line.sent;
+            if let Some((_, pipe)) = self.tunnels.iter().find(|(other, _)| *other == key) {
+                exchange.sent.body_bytes += pipe.sent_bytes();
+                exchange.request_body_bytes += pipe.received_bytes();
+            }
         }
     }
 
@@ -663,6 +746,7 @@ impl Streams for Http3Streams {
         {
             self.tails.push((id, std::mem::take(&mut line.output)));
         }
+        self.tunnels.retain(|(other, _)| *other != key);
         self.engine.release(key);
         self.obey_engine();
     }

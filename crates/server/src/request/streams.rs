@@ -1,10 +1,13 @@
 //! What the request table asks of a protocol version.
 
-use std::task::Context as TaskContext;
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{BodyError, Counter, Exchange, ExchangeRef, FileReader, Protocol, Response};
+use h2o_exchange::{
+    BodyError, Counter, DatagramPipe, Exchange, ExchangeRef, FileReader, Protocol, Response,
+};
 use h2o_http::{Headers, RequestHead, StatusCode};
 
 use super::Requests;
@@ -68,6 +71,12 @@ pub(crate) trait Streams: Sized {
 
     /// Allows the client to send more of the body of a request.
     fn open_window(&mut self, turn: &mut Turn<'_>, id: SlotId, window: Window);
+
+    /// The pipe for the datagrams of a new request for a tunnel, if the connection has datagrams. `owner` makes the connection
+    /// run.
+    fn open_datagrams(&mut self, _id: SlotId, _owner: Waker) -> Option<Rc<DatagramPipe>> {
+        None
+    }
 
     /// The rest of a request's body has no use.
     fn stop_input(&mut self, id: SlotId, reason: StopReason);

@@ -34,10 +34,12 @@ impl Requests {
         id: SlotId,
         exchange: ExchangeRef,
     ) {
-        let pipe = Rc::new(BodyPipe::default());
-        exchange.borrow_mut().body = RequestBody::Stream(Rc::clone(&pipe));
         let slot = self.slots.occupy(id);
-        pipe.set_owner(slot.waker(turn, id));
+        let waker = slot.waker(turn, id);
+        let datagrams = streams.open_datagrams(id, waker.clone());
+        let pipe = Rc::new(BodyPipe::of_tunnel(datagrams));
+        exchange.borrow_mut().body = RequestBody::Stream(Rc::clone(&pipe));
+        pipe.set_owner(waker);
         slot.upload = Some(Upload::new(pipe));
         if self.slots.count(Mark::Tunnel) < WIDE {
             streams.open_window(turn, id, Window::Tunnel(WINDOW));

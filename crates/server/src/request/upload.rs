@@ -18,7 +18,8 @@ impl Upload {
 
     /// Bytes of memory held.
     pub(super) fn retained(&self) -> usize {
-        self.pipe.queued() + self.pipe.kept()
+        let datagrams = self.pipe.datagrams().map_or(0, |pipe| pipe.retained());
+        self.pipe.queued() + self.pipe.kept() + datagrams
     }
 
     /// Whether the handler can only wait for more from the client.

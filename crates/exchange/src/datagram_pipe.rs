@@ -1,0 +1,253 @@
+//! HTTP datagrams of a tunnel (RFC 9297 §2), between the driver of the connection and the handler of the tunnel.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+
+/// Most bytes of datagrams that wait in one direction. Further datagrams are dropped, as by a full socket buffer.
+const CAPACITY: usize = 64 * 1024;
+/// What a datagram counts beside its bytes, so that empty ones are limited, too.
+const OVERHEAD: usize = 64;
+
+/// Carries the datagrams of a tunnel in both directions. Either direction drops datagrams while it is full.
+///
+/// Only protocol versions whose transport has datagrams make one. What the client agrees to is known once its settings
+/// have arrived.
+pub struct DatagramPipe {
+    agreement: RefCell<Agreement>,
+    /// Waits for the agreement, then for datagrams.
+    reader: Cell<Option<Waker>>,
+    /// The connection.
+    owner: Waker,
+    is_open: Cell<bool>,
+    received: Queue,
+    to_send: Queue,
+    received_bytes: Cell<u64>,
+    sent_bytes: Cell<u64>,
+}
+
+/// Whether the client accepts datagrams.
+enum Agreement {
+    /// The client's settings have not arrived.
+    Unknown,
+    Refused,
+    /// Each datagram to the client begins with these bytes, which name the tunnel.
+    Accepted(Box<[u8]>),
+}
+
+#[derive(Default)]
+struct Queue {
+    datagrams: RefCell<VecDeque<Bytes>>,
+    len: Cell<usize>,
+}
+
+impl Queue {
+    fn has_room(&self, len: usize) -> bool {
+        self.len.get() + len + OVERHEAD <= CAPACITY
+    }
+
+    /// Returns whether the queue was empty.
+    fn push(&self, datagram: Bytes) -> bool {
+        let before = self.len.get();
+        self.len.set(before + datagram.len() + OVERHEAD);
+        self.datagrams.borrow_mut().push_back(datagram);
+        before == 0
+    }
+
+    fn pop(&self) -> Option<Bytes> {
+        let datagram = self.datagrams.borrow_mut().pop_front()?;
+        self.len.set(self.len.get() - datagram.len() - OVERHEAD);
+        Some(datagram)
+    }
+
+    fn clear(&self) {
+        *self.datagrams.borrow_mut() = VecDeque::new();
+        self.len.set(0);
+    }
+}
+
+impl DatagramPipe {
+    /// A pipe of a new request. `owner` is woken when the handler sends. Called by the connection.
+    #[must_use]
+    pub fn new(owner: Waker) -> Self {
+        Self {
+            agreement: RefCell::new(Agreement::Unknown),
+            reader: Cell::default(),
+            owner,
+            is_open: Cell::new(false),
+            received: Queue::default(),
+            to_send: Queue::default(),
+            received_bytes: Cell::new(0),
+            sent_bytes: Cell::new(0),
+        }
+    }
+
+    /// The client's settings have arrived: it accepts datagrams that begin with `prefix`, or none. Called by the connection.
+    pub fn settle(&self, prefix: Option<&[u8]>) {
+        *self.agreement.borrow_mut() = match prefix {
+            Some(prefix) => Agreement::Accepted(prefix.into()),
+            None => Agreement::Refused,
+        };
+        self.wake_reader();
+    }
+
+    /// Whether [`DatagramPipe::settle`] was called.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        !matches!(*self.agreement.borrow(), Agreement::Unknown)
+    }
+
+    /// A datagram has arrived. Returns false if it was dropped: the pipe is full, or no handler takes datagrams. Called by
+    /// the connection.
+    pub fn receive(&self, datagram: Bytes) -> bool {
+        if !self.is_open.get() || !self.received.has_room(datagram.len()) {
+            return false;
+        }
+        self.received_bytes
+            .set(self.received_bytes.get() + datagram.len() as u64);
+        if self.received.push(datagram) {
+            self.wake_reader();
+        }
+        true
+    }
+
+    /// The next datagram to send, with its prefix. Called by the connection.
+    pub fn next_to_send(&self) -> Option<Bytes> {
+        self.to_send.pop()
+    }
+
+    /// Whether there is a datagram to send.
+    #[must_use]
+    pub fn has_to_send(&self) -> bool {
+        self.to_send.len.get() > 0
+    }
+
+    /// Declares that the handler takes datagrams. Those that have arrived before are lost. Called by the handler.
+    pub fn open(&self) {
+        self.is_open.set(true);
+    }
+
+    /// Drops all datagrams that wait, and those that will come. Called by the handler.
+    pub fn close(&self) {
+        self.is_open.set(false);
+        self.received.clear();
+        self.to_send.clear();
+    }
+
+    /// Ready with whether the client accepts datagrams. Called by the handler.
+    pub fn poll_accepted(&self, context: &mut Context<'_>) -> Poll<bool> {
+        match *self.agreement.borrow() {
+            Agreement::Unknown => {
+                self.reader.set(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            Agreement::Refused => Poll::Ready(false),
+            Agreement::Accepted(_) => Poll::Ready(true),
+        }
+    }
+
+    /// The next datagram from the client. Called by the handler.
+    pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<Bytes> {
+        if let Some(datagram) = self.received.pop() {
+            return Poll::Ready(datagram);
+        }
+        self.reader.set(Some(context.waker().clone()));
+        Poll::Pending
+    }
+
+    /// Queues a datagram that consists of `head` and `payload`. Returns false if it was dropped: the pipe is full, or the
+    /// client accepts none. Called by the handler.
+    pub fn send(&self, head: &[u8], payload: &[u8]) -> bool {
+        let Agreement::Accepted(prefix) = &*self.agreement.borrow() else {
+            return false;
+        };
+        let len = prefix.len() + head.len() + payload.len();
+        if !self.is_open.get() || !self.to_send.has_room(len) {
+            return false;
+        }
+        let mut datagram = BytesMut::with_capacity(len);
+        for part in [prefix, head, payload] {
+            datagram.extend_from_slice(part);
+        }
+        self.sent_bytes
+            .set(self.sent_bytes.get() + (len - prefix.len()) as u64);
+        if self.to_send.push(datagram.freeze()) {
+            self.owner.wake_by_ref();
+        }
+        true
+    }
+
+    /// Bytes of all datagrams that were accepted from the client, without the prefix.
+    #[must_use]
+    pub const fn received_bytes(&self) -> u64 {
+        self.received_bytes.get()
+    }
+
+    /// Bytes of all datagrams that were queued for the client, without the prefix.
+    #[must_use]
+    pub const fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.get()
+    }
+
+    /// Bytes of memory held.
+    #[must_use]
+    pub const fn retained(&self) -> usize {
+        self.received.len.get() + self.to_send.len.get()
+    }
+
+    fn wake_reader(&self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_directions_are_bounded() {
+        for len in [0, 1200] {
+            let pipe = DatagramPipe::new(Waker::noop().clone());
+            pipe.settle(Some(&[4]));
+            pipe.open();
+            let most = CAPACITY / (len + OVERHEAD);
+            let payload = vec![7; len];
+            let received = (0..2 * most).filter(|_| pipe.receive(payload.clone().into()));
+            assert_eq!(received.count(), most);
+            let sent = (0..2 * most).filter(|_| pipe.send(&[], &payload)).count();
+            assert_eq!(sent, CAPACITY / (1 + len + OVERHEAD));
+            assert!(pipe.retained() <= 2 * CAPACITY);
+            // There is room again for what was taken.
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(pipe.poll_next(&mut context).is_ready());
+            assert!(pipe.receive(payload.clone().into()));
+            assert!(!pipe.receive(payload.into()));
+            pipe.close();
+            assert_eq!(pipe.retained(), 0);
+            assert!(!pipe.receive(Bytes::new()) && !pipe.send(&[], &[]));
+        }
+    }
+
+    #[test]
+    fn datagrams_are_sent_only_to_clients_that_accept_them() {
+        let mut context = Context::from_waker(Waker::noop());
+        let pipe = DatagramPipe::new(Waker::noop().clone());
+        // No handler takes them yet.
+        assert!(!pipe.receive("early".into()));
+        pipe.open();
+        assert!(pipe.poll_accepted(&mut context).is_pending());
+        assert!(!pipe.send(&[0], b"early"));
+        pipe.settle(None);
+        assert_eq!(pipe.poll_accepted(&mut context), Poll::Ready(false));
+        assert!(!pipe.send(&[0], b"unwanted"));
+        pipe.settle(Some(&[9]));
+        assert_eq!(pipe.poll_accepted(&mut context), Poll::Ready(true));
+        assert!(pipe.send(&[0], b"wanted"));
+        assert_eq!(pipe.next_to_send(), Some("\u{9}\0wanted".into()));
+        assert_eq!(pipe.next_to_send(), None);
+    }
+}
