@@ -86,11 +86,11 @@ pub struct Connection {
     costs: Costs,
     deeds: Deeds,
     send_window: u64,
-    /// Bytes written since nothing was to be acknowledged, and read since no request was open.
+    /// Bytes written since nothing was to be acknowledged.
     written: u64,
-    read: u64,
-    /// Bytes received by then.
-    read_base: u64,
+    unread: Unread,
+    /// Datagrams received since what they cost was last added up.
+    uncharged: u32,
     remote: SocketAddr,
     /// Whether the library is done with it; the endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
@@ -99,6 +99,33 @@ pub struct Connection {
 /// Memory of a connection during and after its handshake, with 100 streams allowed. Measured with an allocator that counts.
 const HANDSHAKE_LEN: usize = 32 * 1024;
 const ESTABLISHED_LEN: usize = 11 * 1024;
+
+/// What a datagram has besides content: ids, tags, the headers of frames, acknowledgements.
+const DATAGRAM_OVERHEAD: usize = 64;
+/// Datagrams received between two looks at what they cost. One of them has at most 1,500 frames.
+const CHARGED_DATAGRAMS: u32 = 16;
+
+/// Content that was received and not read. The library does not tell how much that is: it is found out from the length of datagrams,
+/// since the last time that the peer had no request open.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unread {
+    received: u64,
+    read: u64,
+    sent: u64,
+}
+
+impl Unread {
+    const fn on_datagram(&mut self, len: usize) {
+        self.received += len.saturating_sub(DATAGRAM_OVERHEAD) as u64;
+    }
+
+    /// The estimate. A part of what was read and sent is taken off, so that long acknowledgements and what came twice do not add up on a
+    /// connection that is never without a request.
+    const fn bytes(&self) -> u64 {
+        let read = self.read + self.read / 8 + self.sent / 256;
+        self.received.saturating_sub(read)
+    }
+}
 
 /// The shortest round trip that the time for a handshake is counted in: the one assumed before there is a sample. Over a short path a
 /// client needs most of the time for its computations.
@@ -156,8 +183,8 @@ impl Connection {
             deeds: Deeds::default(),
             send_window: u64::MAX,
             written: 0,
-            read: 0,
-            read_base: 0,
+            unread: Unread::default(),
+            uncharged: 0,
             remote: library.remote_address(),
             library,
             opened: VecDeque::new(),
@@ -188,7 +215,12 @@ impl Connection {
             Some(pacer) => pacer.credit(now, rate, mtu),
             None => u64::MAX,
         };
-        let allowed = usize::try_from(room.min(credit) / mtu).unwrap_or(usize::MAX);
+        let allowed = if self.library.is_closed() {
+            // With content in the streams the library would keep CONNECTION_CLOSE back as well, and window never opens again.
+            usize::MAX
+        } else {
+            usize::try_from(room.min(credit) / mtu).unwrap_or(usize::MAX)
+        };
         let max_datagrams = match self.unvalidated_credit() {
             Some(credit) if credit < mtu => return None,
             Some(credit) => max_datagrams.min(usize::try_from(credit / mtu).unwrap_or(1)),
@@ -211,7 +243,12 @@ impl Connection {
         }
         self.note_stall(desk, now, is_held_back && room < mtu);
         self.may_probe &= transmit.is_some();
+        if transmit.is_none() && allowed > 0 && state.in_flight == 0 {
+            // There is nothing to send again either.
+            self.written = 0;
+        }
         let transmit = transmit?;
+        self.unread.sent += transmit.size as u64;
         if allowed > 0
             && has_more
             && let Some(pacer) = &mut self.pacer
@@ -236,6 +273,8 @@ impl Connection {
 
     /// A datagram of so many bytes has come to this connection, with that id.
     pub(crate) fn on_datagram(&mut self, id: u64, len: usize) {
+        self.unread.on_datagram(len);
+        self.uncharged = self.uncharged.saturating_add(1);
         if let Some(limit) = &mut self.limit {
             limit.received += len as u64;
             if limit.first_id != id {
@@ -405,7 +444,7 @@ impl Connection {
         };
         let read = match chunks.next(max) {
             Ok(Some(chunk)) => {
-                self.read += chunk.bytes.len() as u64;
+                self.unread.read += chunk.bytes.len() as u64;
                 Read::Data(chunk.bytes)
             }
             Ok(None) => Read::End,
@@ -539,32 +578,26 @@ impl Connection {
     /// Bytes of memory that it holds, about: a handshake has more than an established connection, and to that comes what was written and
     /// is not acknowledged, and what was received and is not read.
     pub fn retained(&mut self) -> usize {
-        let stats = self.library.stats();
-        let written = if self.library.streams().send_streams() == 0 {
-            self.written = 0;
-            0
-        } else {
-            self.written.min(self.send_window)
-        };
         if self.library.streams().remote_open_streams(Dir::Bi) == 0 {
-            self.read_base = stats.udp_rx.bytes;
-            self.read = 0;
+            self.unread = Unread::default();
         }
-        // Headers, tags and acknowledgements.
-        let overhead = 64 * stats.udp_rx.datagrams;
-        let unread = stats.udp_rx.bytes.saturating_sub(self.read_base);
-        let unread = unread.saturating_sub(self.read + overhead.min(unread / 8));
         let base = if self.library.is_handshaking() {
             HANDSHAKE_LEN
         } else {
             ESTABLISHED_LEN
         };
-        base + usize::try_from(written + unread).unwrap_or(usize::MAX)
+        let content = self.written.min(self.send_window) + self.unread.bytes();
+        base + usize::try_from(content).unwrap_or(usize::MAX)
     }
 
-    /// Units of the budget that the peer has cost since the last call: small frames and empty datagrams, windows that grow a byte at a
-    /// time, new paths, key updates. Requests that are reset are the application's to count.
+    /// Units of the budget that the peer has cost: small frames and empty datagrams, windows that grow a byte at a time, new paths, key
+    /// updates. Requests that are reset are the application's to count. They are added up once in a while, as that takes a copy of all
+    /// counters: between two sums the answer is 0.
     pub fn take_costs(&mut self) -> u32 {
+        if self.uncharged < CHARGED_DATAGRAMS {
+            return 0;
+        }
+        self.uncharged = 0;
         if let Some(facts) = self.session_facts() {
             self.deeds.key_updates = facts.key_updates;
         }

@@ -208,6 +208,37 @@ fn memory_that_is_held_is_told() {
     let mut answer = Bytes::from(vec![7; 50_000]);
     pair.server().write(StreamId::new(0), &mut answer);
     assert!(pair.server().retained() > idle + 45_000);
+    pair.run(|_, _| {});
+    assert_eq!(pair.client_read(id).0.len(), 50_000);
+    pair.run(|_, _| {});
+    assert!(
+        pair.server().retained() < idle + 2000,
+        "all of it is acknowledged"
+    );
+}
+
+#[test]
+fn a_long_download_beside_an_open_request_is_not_taken_for_memory() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let id = pair.client_open();
+    pair.client_write(id, b"question", false);
+    pair.run(|_, _| {});
+    let (mut sent, mut received) = (0, 0);
+    while received < 20_000_000 {
+        let mut piece = Bytes::from(vec![7; 100_000]);
+        while !piece.is_empty() {
+            match pair.server().write(StreamId::new(0), &mut piece) {
+                h2o_quic::Write::Taken(len) => sent += len,
+                _ => break,
+            }
+        }
+        pair.run(|_, _| {});
+        received += pair.client_read(id).0.len();
+    }
+    assert!(sent >= received);
+    let retained = pair.server().retained();
+    assert!(retained < 18_000, "{retained}");
 }
 
 #[test]
@@ -227,4 +258,26 @@ fn packets_are_not_marked_without_ecn() {
     buffer.clear();
     let transmit = endpoint.transmit(index, pair.now, 1, &mut buffer);
     assert_eq!(transmit.expect("it answers").ecn, None);
+}
+
+#[test]
+fn a_full_window_does_not_keep_the_end_of_a_connection_back() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let id = pair.client_open();
+    pair.client_write(id, b"question", true);
+    pair.run(|_, _| {});
+    let mut answer = Bytes::from(vec![7; 1_000_000]);
+    pair.server().write(StreamId::new(0), &mut answer);
+    let (now, index) = (pair.now, pair.index.expect("it was accepted"));
+    let mut buffer = Vec::new();
+    let mut sent = 0;
+    while let Some(transmit) = pair.endpoint.transmit(index, now, 10, &mut buffer) {
+        sent += transmit.len;
+        buffer.clear();
+    }
+    assert!(sent > 0 && sent < 1_000_000, "{sent}");
+    pair.server().close(now, 0x100, b"");
+    let last = pair.endpoint.transmit(index, now, 10, &mut buffer);
+    assert!(last.is_some(), "CONNECTION_CLOSE waits for the window");
 }
