@@ -1,7 +1,7 @@
 //! What all drivers of one worker share, independent of the configuration: the worker, its memory account, and reusable
 //! buffers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -29,6 +29,8 @@ pub(crate) struct Context {
     wakes: Arc<WakeQueue>,
     /// Connections that ended their turn with work left, by token.
     pub(crate) unfinished: Rc<RefCell<Vec<u64>>>,
+    /// See [`EventLoop::wanted`].
+    pub(crate) wanted: Rc<Cell<usize>>,
     pub(crate) scratch: Scratch,
     pub(crate) pipes: Rc<Pipes>,
 }
@@ -84,6 +86,7 @@ impl Context {
             memory: Rc::clone(event_loop.memory()),
             wakes: Arc::clone(event_loop.wakes()),
             unfinished: Rc::clone(event_loop.unfinished()),
+            wanted: Rc::clone(event_loop.wanted()),
             scratch: Scratch::default(),
             pipes: Pipes::new(&event_loop.worker().shared),
         }

@@ -1,6 +1,6 @@
 //! The event loop of a worker: each turn runs the connections that have events.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use h2o_exchange::{Order, Worker};
+use h2o_exchange::{Counter, Order, Worker};
 use h2o_log::reason;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -58,6 +58,12 @@ pub(crate) trait ConnectionTable {
     /// Closes every connection at once, whatever its state.
     fn close_all(&mut self);
 
+    /// Appends idle connections accepted at that time or before, by theirs.
+    fn list_idle(&self, accepted_by: Instant, idle: &mut Vec<(Instant, u64)>);
+
+    /// Closes an idle connection in the way of its protocol.
+    fn close_idle(&mut self, token: u64);
+
     /// Token and bytes of the connection that holds most memory; `None` if no connection holds any.
     fn costliest(&self) -> Option<(u64, usize)>;
 
@@ -77,6 +83,7 @@ pub(crate) struct EventLoop {
     wakes: Arc<WakeQueue>,
     unfinished: Rc<RefCell<Vec<u64>>>,
     memory: Rc<MemoryAccount>,
+    wanted: Rc<Cell<usize>>,
     tables: Vec<Box<dyn ConnectionTable>>,
     is_draining: bool,
     /// Timer events that have fired.
@@ -94,6 +101,7 @@ impl EventLoop {
             wakes: Arc::default(),
             unfinished: Rc::default(),
             memory: Rc::new(MemoryAccount::new(Arc::clone(&worker.shared))),
+            wanted: Rc::default(),
             worker,
             tables: Vec::new(),
             is_draining: false,
@@ -127,6 +135,12 @@ impl EventLoop {
     /// Tokens of connections that ended their turn with work left.
     pub(crate) const fn unfinished(&self) -> &Rc<RefCell<Vec<u64>>> {
         &self.unfinished
+    }
+
+    /// Set by a table that accepts a connection, or would if it could, to the number of connections with that one:
+    /// `soft-connection-limit` is then enforced. Otherwise 0.
+    pub(crate) const fn wanted(&self) -> &Rc<Cell<usize>> {
+        &self.wanted
     }
 
     /// Memory account of the connections of all tables.
@@ -274,9 +288,43 @@ impl EventLoop {
         }
     }
 
-    /// Enforces `max-memory`: evicts connections, that with most memory first.
+    /// Enforces `soft-connection-limit`: each worker closes its share of the excess among its idle connections, oldest first.
+    #[cold]
+    fn make_way(&mut self) {
+        let shared = Arc::clone(&self.worker.shared);
+        let excess = self.wanted.take().saturating_sub(shared.limits.soft());
+        if excess == 0 {
+            return;
+        }
+        let workers = shared.workers.get().map_or(1, Vec::len);
+        let now = self.worker.clock.now();
+        let Some(accepted_by) = now.checked_sub(shared.limits.soft_min_age()) else {
+            return;
+        };
+        let mut idle = Vec::new();
+        for table in &self.tables {
+            table.list_idle(accepted_by, &mut idle);
+        }
+        idle.sort_unstable();
+        // Those that have just been accepted have not run yet.
+        let unfinished = Rc::clone(&self.unfinished);
+        let is_new = |token| unfinished.borrow().contains(&token);
+        let old = idle.into_iter().filter(|(_, token)| !is_new(*token));
+        for (_, token) in old.take(excess.div_ceil(workers)) {
+            self.worker.counters.count(Counter::ConnectionsIdleClosed);
+            let index = usize::try_from(token >> TABLE_SHIFT).unwrap_or(usize::MAX);
+            if let Some(table) = self.tables.get_mut(index) {
+                table.close_idle(token);
+            }
+        }
+    }
+
+    /// Enforces `soft-connection-limit`, and `max-memory`: evicts connections, that with most memory first.
     #[inline]
     fn make_room(&mut self) {
+        if self.wanted.get() > 0 {
+            self.make_way();
+        }
         while self.memory.is_exceeded() && self.evict_costliest() {}
     }
 
@@ -323,7 +371,6 @@ impl EventLoop {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::future::poll_fn;
     use std::time::Duration;
 
@@ -381,6 +428,15 @@ mod tests {
             self.note("closes");
             self.set_used(|used| used - self.held.iter().sum::<usize>());
             self.held.clear();
+        }
+        fn list_idle(&self, accepted_by: Instant, idle: &mut Vec<(Instant, u64)>) {
+            idle.extend(
+                (0..self.held.len())
+                    .map(|connection| (accepted_by, self.first_token + connection as u64)),
+            );
+        }
+        fn close_idle(&mut self, token: u64) {
+            self.note(&format!("closes idle {}", token - self.first_token));
         }
         fn costliest(&self) -> Option<(u64, usize)> {
             let held = self.held.iter().enumerate();

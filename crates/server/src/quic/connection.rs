@@ -183,7 +183,13 @@ impl QuicConnection {
     }
 
     fn on_closed(&mut self, context: &Context, reason: &CloseReason) {
-        if self.is_shaking() {
+        // Who was answered from early data may leave before the handshake is complete.
+        let is_wanted = match reason {
+            CloseReason::Local => true,
+            CloseReason::ClosedByApplication { .. } => matches!(self.phase, Phase::Http3(_)),
+            _ => false,
+        };
+        if self.is_shaking() && !is_wanted {
             context.worker.counters.count(Counter::SslErrors);
             if let Some(held_back) = FAILED_HANDSHAKES.admit() {
                 let peer = self.state.peer;
@@ -288,11 +294,24 @@ impl QuicConnection {
         self.charged
     }
 
-    fn retained(&self) -> usize {
+    /// Whether no request is in progress, after the first one.
+    pub(crate) fn is_idle(&self) -> bool {
         match &self.phase {
-            Phase::Http3(http3) => http3.retained(),
-            Phase::Handshake | Phase::Closed => 0,
+            Phase::Http3(http3) => http3.is_idle(),
+            Phase::Handshake | Phase::Closed => false,
         }
+    }
+
+    fn retained(&self) -> usize {
+        let http3 = match &self.phase {
+            Phase::Http3(http3) => http3.retained(),
+            Phase::Handshake => 0,
+            // Nothing can free what is left of it sooner.
+            Phase::Closed => return 0,
+        };
+        let mut endpoint = self.endpoint.borrow_mut();
+        let transport = endpoint.connection(self.index);
+        http3 + transport.map_or(0, |transport| transport.retained())
     }
 
     /// Updates the worker's counters of connections, memory and traffic.

@@ -243,7 +243,10 @@ impl QuicConnections {
             Received::Answered(transmit) => {
                 // If this datagram is lost, the client sends its own again.
                 let data = &self.buffer[..transmit.len];
-                let _ = port.udp.send(&port.socket, &transmit, data);
+                if port.udp.send(&port.socket, &transmit, data).is_ok() {
+                    let counters = &self.context.worker.counters;
+                    counters.add(Counter::BytesSent, transmit.len as u64);
+                }
             }
             Received::Elsewhere(placement, data) => {
                 let mailbox = self.shared.mailboxes.get(usize::from(placement.worker));
@@ -264,7 +267,12 @@ impl QuicConnections {
                     }
                 }
             }
-            Received::Ignored => {}
+            Received::Ignored => {
+                if admission == Admission::Full {
+                    let context = &self.context;
+                    context.wanted.set(context.worker.shared.connections() + 1);
+                }
+            }
         }
     }
 
@@ -272,7 +280,8 @@ impl QuicConnections {
         let shared = &self.context.worker.shared;
         if self.is_draining {
             Admission::Closed
-        } else if shared.connections() >= shared.limits.max()
+        } else if self.context.memory.is_exceeded()
+            || shared.connections() >= shared.limits.max()
             || shared.quic_connections.load(Relaxed) >= self.shared.max_connections
         {
             Admission::Full
@@ -327,6 +336,7 @@ impl QuicConnections {
         self.open += 1;
         let shared = &context.worker.shared;
         shared.quic_connections.fetch_add(1, Relaxed);
+        context.wanted.set(shared.connections());
         context.worker.counters.count(Counter::Sessions);
     }
 
@@ -585,6 +595,17 @@ impl ConnectionTable for QuicConnections {
                 connection.close(context.worker.clock.now(), ErrorCode::NO_ERROR.0);
             });
         }
+    }
+
+    fn list_idle(&self, accepted_by: Instant, idle: &mut Vec<(Instant, u64)>) {
+        let connections = self.slab.iter().map(|(_, connection)| connection);
+        let old = connections
+            .filter(|connection| connection.is_idle() && connection.state.accepted <= accepted_by);
+        idle.extend(old.map(|connection| (connection.state.accepted, connection.state.token)));
+    }
+
+    fn close_idle(&mut self, token: u64) {
+        self.run_connection(token, |connection, _| connection.shut_down());
     }
 
     fn costliest(&self) -> Option<(u64, usize)> {

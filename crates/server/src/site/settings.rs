@@ -453,7 +453,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "BYTES|OFF",
         "half of the machine's memory",
         "Not in H2O: most memory that all connections together may use for buffers (headers, request bodies, output \
-         that clients do not read). Near it new requests get 503; above it the connections that hold most are closed \
+         that clients do not read; of QUIC also handshakes, and what is not acknowledged). Near it new requests get 503; above it the connections that hold most are closed \
          first.",
         |scope, command| {
             settings(scope).max_memory = if command.node.scalar()?.eq_ignore_ascii_case("OFF") {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{Address, Counter, Shared, TimerKey};
+use h2o_exchange::{Address, Counter, TimerKey};
 use h2o_log::reason;
 use slab::Slab;
 
@@ -130,8 +130,7 @@ impl Connections {
             let is_full = shared.connections() >= shared.limits.max();
             if is_full || !shared.descriptors.may_accept() {
                 self.set_full(true);
-                // Normally runs after an accept; here none will come.
-                self.make_way(&shared);
+                self.context.wanted.set(shared.connections() + 1);
                 return;
             }
             let Some((fd, listener)) = self.listeners.get(index) else {
@@ -168,7 +167,6 @@ impl Connections {
             let Some(peer) = peer else { continue };
             let socket = Socket::new(fd, listener.is_unix);
             let listener = Rc::clone(listener);
-            self.make_way(&shared);
             self.add(listener, socket, peer);
             // The next client may know of a file changed since the last request was answered: cached file metadata is
             // checked again.
@@ -195,49 +193,15 @@ impl Connections {
         entry.insert(Box::new(connection));
         self.context.worker.shared.descriptors.begin_client();
         self.context.worker.counters.count(Counter::Sessions);
-        // Listeners use deferred accept, so the first bytes have mostly arrived.
-        self.run_connection(token, |connection, context| connection.run(context));
-    }
-
-    /// Enforces `soft-connection-limit` before one more connection is added: each worker closes its share of the excess
-    /// among its idle connections, oldest first.
-    fn make_way(&mut self, shared: &Shared) {
-        let excess = (shared.connections() + 1).saturating_sub(shared.limits.soft());
-        if excess == 0 {
-            return;
-        }
-        let workers = shared.workers.get().map_or(1, Vec::len);
-        let now = self.context.worker.clock.now();
-        let min_age = shared.limits.soft_min_age();
-        let is_old = |connection: &Connection| {
-            connection.is_idle() && now - connection.state.accepted >= min_age
-        };
-        let mut old: Vec<(std::time::Instant, usize)> = self
-            .slab
-            .iter()
-            .filter(|(_, connection)| is_old(connection))
-            .map(|(key, connection)| (connection.state.accepted, key))
-            .collect();
-        old.sort_unstable();
-        for (_, key) in old.into_iter().take(excess.div_ceil(workers)) {
-            self.context
-                .worker
-                .counters
-                .count(Counter::ConnectionsIdleClosed);
-            let Some(connection) = self.slab.get_mut(key) else {
-                continue;
-            };
-            if connection.is_multiplexed() {
-                // HTTP/2: the client gets GOAWAY, and requests that it has already sent are still served.
-                let token = connection.state.token;
-                self.run_connection(token, |connection, context| {
-                    connection.shut_down();
-                    connection.run(context)
-                });
-            } else {
-                connection.state.io.close_notify();
-                self.remove(u32::try_from(key).unwrap_or(u32::MAX));
-            }
+        let shared = &self.context.worker.shared;
+        let is_above = shared.connections() > shared.limits.soft();
+        self.context.wanted.set(shared.connections());
+        if is_above {
+            // Others are closed first.
+            self.context.unfinished.borrow_mut().push(token);
+        } else {
+            // Listeners use deferred accept, so the first bytes have mostly arrived.
+            self.run_connection(token, |connection, context| connection.run(context));
         }
     }
 
@@ -334,6 +298,30 @@ impl ConnectionTable for Connections {
             };
             // By close_notify TLS clients tell this end from a truncation by an attacker (RFC 8446 §6.1).
             let _ = catch_unwind(AssertUnwindSafe(|| connection.state.io.close_notify()));
+            self.remove(key);
+        }
+    }
+
+    fn list_idle(&self, accepted_by: Instant, idle: &mut Vec<(Instant, u64)>) {
+        let connections = self.slab.iter().map(|(_, connection)| connection);
+        let old = connections
+            .filter(|connection| connection.is_idle() && connection.state.accepted <= accepted_by);
+        idle.extend(old.map(|connection| (connection.state.accepted, connection.state.token)));
+    }
+
+    fn close_idle(&mut self, token: u64) {
+        let key = key_of(token);
+        let Some(connection) = self.slab.get_mut(key as usize) else {
+            return;
+        };
+        if connection.is_multiplexed() {
+            // HTTP/2: the client gets GOAWAY, and requests that it has already sent are still served.
+            self.run_connection(token, |connection, context| {
+                connection.shut_down();
+                connection.run(context)
+            });
+        } else {
+            connection.state.io.close_notify();
             self.remove(key);
         }
     }

@@ -1,0 +1,203 @@
+//! What QUIC connections cost the server, and when they are closed or refused for that.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+mod embedded;
+mod http3_client;
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use embedded::Embedded;
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, RequestBody, Scope};
+use h2o_quic::StreamId;
+use h2o_testkit::{eventually, patient};
+use http3_client::Client;
+
+/// Handler: never answers, and pulls nothing of the body.
+struct Hang;
+
+impl Handler for Hang {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let body = std::mem::replace(&mut exchange.body, RequestBody::None);
+        Outcome::Later(Box::pin(async move {
+            std::future::pending::<()>().await;
+            drop(body);
+            Outcome::Declined
+        }))
+    }
+
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::Stream
+    }
+}
+
+const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "test.hang",
+    levels: Levels::PATH,
+    kinds: Kinds::SCALAR,
+    pass: Pass::Content,
+    value: "ON",
+    default: "none",
+    help: "For tests.",
+    apply: |scope, _| {
+        scope.handlers.push(Box::new(Hang));
+        Ok(())
+    },
+}];
+
+/// A folder with the certificate `crt` and the key `key` of `a.test`, and a large file below `files`.
+fn folder() -> &'static PathBuf {
+    static FOLDER: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let make = || {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_owned();
+        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        std::fs::write(path.join("crt"), made.cert.pem()).unwrap();
+        std::fs::write(path.join("key"), made.signing_key.serialize_pem()).unwrap();
+        std::fs::create_dir(path.join("files")).unwrap();
+        std::fs::write(path.join("files/large"), vec![b'x'; 4_000_000]).unwrap();
+        std::fs::write(path.join("files/small"), "x").unwrap();
+        (folder, path)
+    };
+    &FOLDER.get_or_init(make).1
+}
+
+fn start(settings: &str) -> Embedded {
+    let folder = folder().display();
+    Embedded::start(DIRECTIVES, |port| {
+        format!(
+            "num-threads: 1
+listen: {{ host: 127.0.0.1, port: {port} }}
+listen:
+  host: 127.0.0.1
+  port: {port}
+  type: quic
+  ssl: {{ certificate-file: {folder}/crt, key-file: {folder}/key }}
+{settings}
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: {folder}/files }}
+      /hang: {{ test.hang: ON }}
+      /status: {{ status: ON }}
+"
+        )
+    })
+}
+
+fn ask(client: &mut Client, path: &str) -> StreamId {
+    let head = [
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":authority", "a.test"),
+        (":path", path),
+    ];
+    client.ask(&head, true)
+}
+
+/// The status of the response to a request.
+fn status(client: &mut Client, path: &str) -> Option<u16> {
+    let stream = ask(client, path);
+    client.until(|client| client.answer(stream).has_ended);
+    client.answer(stream).statuses().last().copied()
+}
+
+/// The value of a member of the status report; `None` if it is refused.
+fn reported(server: &Embedded, module: &str, name: &str) -> Option<u64> {
+    let mut stream = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
+    let head = format!("GET /status/json?show={module} HTTP/1.0\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut report = String::new();
+    stream.read_to_string(&mut report).unwrap();
+    let (_, value) = report.split_once(&format!("\"{name}\": "))?;
+    let digits = value.split(|byte: char| !byte.is_ascii_digit()).next()?;
+    Some(digits.parse().unwrap())
+}
+
+#[test]
+fn an_upload_that_nobody_reads_counts_as_memory() {
+    let server = start("max-memory: 1048576");
+    let mut uploading = Client::connect(server.port);
+    let head = [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "a.test"),
+        (":path", "/hang"),
+    ];
+    // Only the body of the first request is asked for.
+    let first = uploading.ask(&head, false);
+    uploading.send(first, b"x", false);
+    let stream = uploading.ask(&head, false);
+    uploading.send(stream, &vec![b'x'; 960_000], false);
+    eventually("new requests are refused", || {
+        uploading.exchange();
+        let mut other = Client::connect(server.port);
+        (status(&mut other, "/small") == Some(503)).then_some(())
+    });
+    drop(uploading);
+    eventually("what it held is free again", || {
+        let mut other = Client::connect(server.port);
+        (status(&mut other, "/small") == Some(200)).then_some(())
+    });
+}
+
+#[test]
+fn responses_that_clients_do_not_acknowledge_count_as_memory() {
+    let server = start("max-memory: 1048576");
+    let mut silent = Vec::new();
+    for _ in 0..30 {
+        let mut client = Client::connect(server.port);
+        if status(&mut client, "/small") == Some(503) {
+            break;
+        }
+        ask(&mut client, "/large");
+        client.flush();
+        silent.push(client);
+        // What was sent is counted at the end of a turn.
+        server.turn();
+        if reported(&server, "events", "connections.memory-closed") != Some(0) {
+            break;
+        }
+    }
+    assert!(silent.len() < 30, "30 responses of 4 MB fit into 1 MB");
+}
+
+#[test]
+fn idle_quic_connections_go_as_others_when_there_are_too_many() {
+    let server = start("soft-connection-limit: 1\nsoft-connection-limit.min-age: 0");
+    let mut idle = Client::connect(server.port);
+    assert_eq!(status(&mut idle, "/small"), Some(200));
+    assert!(!idle.is_closed);
+    let other = Client::connect(server.port);
+    // The client gets GOAWAY first, and a second later the end.
+    idle.until(|_| false);
+    assert!(idle.is_closed);
+    assert!(!other.is_closed);
+    assert_eq!(
+        reported(&server, "events", "connections.idle-closed"),
+        Some(1)
+    );
+}
+
+#[test]
+fn answers_without_a_connection_count_as_traffic() {
+    let server = start("");
+    let sent = || reported(&server, "traffic", "traffic.bytes-sent").unwrap();
+    let (first, second) = (sent(), sent());
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(("127.0.0.1", server.port)).unwrap();
+    // An unknown version.
+    let mut datagram = vec![0; 1200];
+    datagram[..7].copy_from_slice(&[0xc0, 0x5a, 0x5a, 0x5a, 0x5a, 8, 1]);
+    socket.send(&datagram).unwrap();
+    let mut answer = [0; 2000];
+    let len = socket.recv(&mut answer).unwrap();
+    assert_eq!(answer[1..5], [0; 4], "it is a Version Negotiation packet");
+    // The reports differ in the number of digits.
+    let report = second - first;
+    assert!(sent() - second + 20 >= report + len as u64);
+}
