@@ -210,6 +210,7 @@ impl Streams for Http1Streams {
         RequestLimits {
             running: usize::MAX,
             streaming: usize::MAX,
+            resets: usize::MAX,
             reset_delay: Duration::ZERO,
             sends_interims: setup.informs_http1,
         }

@@ -55,6 +55,7 @@ impl Streams for ServerConnection {
         RequestLimits {
             running: setup.http2.max_concurrent_requests,
             streaming: setup.http2.max_concurrent_streaming_requests,
+            resets: setup.http2.max_concurrent_requests,
             reset_delay: setup.http2.dos_delay,
             sends_interims: setup.sends_informational,
         }

@@ -548,8 +548,10 @@ impl Streams for Http3Streams {
     #[inline]
     fn limits(setup: &Setup) -> RequestLimits {
         RequestLimits {
+            // The transport limits the streams that a client opens.
             running: usize::MAX,
             streaming: setup.http3.max_concurrent_streaming_requests,
+            resets: setup.http2.max_concurrent_requests,
             reset_delay: setup.http2.dos_delay,
             sends_interims: setup.sends_informational,
         }

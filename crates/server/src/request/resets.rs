@@ -15,8 +15,8 @@ pub(super) struct Resets {
 impl Resets {
     /// A request was reset.
     pub(super) fn on_reset(&mut self, limits: &RequestLimits, now: Instant) {
-        self.count = (self.count + 1).min(limits.running);
-        if self.count == limits.running && !self.is_delaying(now) && !limits.reset_delay.is_zero() {
+        self.count = (self.count + 1).min(limits.resets);
+        if self.count == limits.resets && !self.is_delaying(now) && !limits.reset_delay.is_zero() {
             self.delay_until = Some(now + limits.reset_delay);
         }
     }
@@ -52,9 +52,10 @@ mod tests {
 
     const DELAY: Duration = Duration::from_millis(100);
 
-    fn limits(running: usize, reset_delay: Duration) -> RequestLimits {
+    fn limits(resets: usize, reset_delay: Duration) -> RequestLimits {
         RequestLimits {
-            running,
+            running: 1,
+            resets,
             streaming: 1,
             reset_delay,
             sends_interims: false,

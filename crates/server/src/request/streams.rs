@@ -143,8 +143,9 @@ pub(crate) struct RequestLimits {
     pub(crate) running: usize,
     /// Of these, requests whose handlers pull the body.
     pub(crate) streaming: usize,
-    /// How long new requests have to wait once the client has reset `running` requests more than were answered; zero: not at
-    /// all.
+    /// Requests that the client may reset more than were answered, before new ones are delayed.
+    pub(crate) resets: usize,
+    /// How long new requests have to wait then; zero: not at all.
     pub(crate) reset_delay: Duration,
     /// Whether clients get the interim responses that handlers make.
     pub(crate) sends_interims: bool,
