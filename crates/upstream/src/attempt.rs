@@ -8,6 +8,8 @@ use h2o_exchange::Worker;
 
 use crate::backend_choice::BackendChoice;
 use crate::connect::{BOTH, NewConnection, connect, is_http2};
+use crate::http2::Http2;
+use crate::multiplexed;
 use crate::pool::LocalState;
 use crate::protocol_choice::{ConnectionChoice, ProtocolClass};
 use crate::ready_body::ReadyBody;
@@ -25,7 +27,7 @@ pub(crate) struct Attempt {
 /// A connection to send a request over.
 pub(crate) enum Connection {
     Http1(Box<http1::Connection>, Reuse),
-    Http2(Rc<http2::Connection>),
+    Http2(Rc<multiplexed::Connection<Http2>>),
 }
 
 impl Attempt {
@@ -120,7 +122,9 @@ impl Attempt {
             stream, backend, ..
         } = connected;
         let tls = stream.tls_info();
-        let connection = local.http2.open(worker, settings, backend, stream);
+        let scratch = &local.http2_scratch;
+        let connection = http2::open(worker, settings, backend, stream, scratch);
+        local.http2.add(&connection);
         connection.set_upstream(Arc::downgrade(&local.upstream));
         if let Some(tls) = tls {
             connection.set_tls(tls);
@@ -150,7 +154,7 @@ impl Attempt {
                 http1::send(&local.http1, call, connection, body, reuse).await
             }
             Connection::Http2(connection) => {
-                http2::send(&local.upstream, &local.scratch, &connection, call, body).await
+                multiplexed::send(&local.upstream, &local.scratch, &connection, call, body).await
             }
         };
         record_result(local, call, &result);

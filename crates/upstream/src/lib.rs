@@ -21,6 +21,7 @@ mod http1;
 mod http2;
 mod idle_pool;
 mod local_upstream;
+mod multiplexed;
 mod plain_stream;
 mod pool;
 mod protocol_choice;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::health::ChosenBackend;
+use crate::http2::Http2;
 use crate::local_upstream::LocalUpstream;
+use crate::multiplexed::Connections;
 use crate::protocol_choice::ProtocolChoice;
 use crate::reach::{Opening, Reachability};
 use crate::scratch::Scratch;
@@ -20,6 +22,7 @@ pub(crate) struct LocalStates {
     locals: RefCell<Vec<Option<Rc<LocalState>>>>,
     scratch: Rc<Scratch>,
     tls_scratch: Rc<TlsScratch>,
+    http2_scratch: http2::Scratch,
 }
 
 /// A worker's state of one upstream.
@@ -29,7 +32,8 @@ pub(crate) struct LocalState {
     pub(crate) tls_scratch: Rc<TlsScratch>,
     backends: Box<[LocalBackend]>,
     pub(crate) http1: Rc<http1::Connections>,
-    pub(crate) http2: http2::Connections,
+    pub(crate) http2_scratch: http2::Scratch,
+    pub(crate) http2: Connections<Http2>,
     pub(crate) choice: ProtocolChoice,
     /// Requests not yet reported to the retry budget.
     pub(crate) unreported: Cell<u32>,
@@ -73,7 +77,8 @@ impl LocalStates {
             scratch: Rc::clone(&self.scratch),
             tls_scratch: Rc::clone(&self.tls_scratch),
             backends: (0..count).map(|_| LocalBackend::default()).collect(),
-            http2: http2::Connections::new(count),
+            http2_scratch: Rc::clone(&self.http2_scratch),
+            http2: Connections::new(count),
             choice: ProtocolChoice::default(),
             unreported: Cell::new(0),
         }));

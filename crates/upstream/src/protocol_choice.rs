@@ -56,7 +56,7 @@ pub(crate) struct Http1Load {
 
 /// Load of an upstream's HTTP/2 connections that accept requests, on this worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Http2Load {
+pub(crate) struct Load {
     /// Open streams.
     pub(crate) used: usize,
     /// Most streams that may be open.
@@ -76,7 +76,7 @@ pub(crate) enum ConnectionChoice {
 
 impl ConnectionChoice {
     /// Of the open connections, chooses the less loaded protocol (H2O compatibility: as H2O does).
-    pub(crate) const fn choose(http1: Http1Load, http2: Http2Load) -> Self {
+    pub(crate) const fn choose(http1: Http1Load, http2: Load) -> Self {
         let all = http1.busy + http1.idle;
         match (http1.idle > 0, http2.used < http2.most) {
             (false, false) => Self::New,
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn server_driven_requests_go_where_there_is_more_room() {
-        let load = |busy, idle, used, most| (Http1Load { busy, idle }, Http2Load { used, most });
+        let load = |busy, idle, used, most| (Http1Load { busy, idle }, Load { used, most });
         let cases = [
             (load(0, 0, 0, 0), ConnectionChoice::New),
             (load(5, 0, 100, 100), ConnectionChoice::New),

@@ -246,7 +246,8 @@ async fn ask_http2(
         io_timeout: check.timeout,
         ..upstream.settings.clone()
     };
-    let connection = http2::Connections::new(1).open(worker, &settings, 0, stream);
+    let scratch = http2::Scratch::default();
+    let connection = http2::open(worker, &settings, 0, stream, &scratch);
     let mut head = RequestHead::default();
     head.method = Method::Get;
     head.scheme = url.scheme;

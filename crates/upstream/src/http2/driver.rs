@@ -9,9 +9,14 @@ use std::time::{Duration, Instant};
 use h2o_exchange::{Timer, Timers};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
-use super::Http2Settings;
-use super::connection::{Connection, State};
-use super::stream::{Stream, StreamFailure};
+use super::engine::Http2;
+use crate::multiplexed::{
+    Activity, Connection as Multiplexed, Engine, State as MultiplexedState, StreamFailure,
+    StreamSettings,
+};
+
+type Connection = Multiplexed<Http2>;
+type State = MultiplexedState<Http2>;
 
 /// Bytes per read.
 const READ_SIZE: usize = 64 * 1024;
@@ -25,7 +30,7 @@ const KEPT_BUFFER: usize = 4 * 1024;
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A receive buffer that all connections share, so that idle ones need none.
-pub(super) type Scratch = Rc<Cell<Vec<u8>>>;
+pub(crate) type Scratch = Rc<Cell<Vec<u8>>>;
 
 /// The task of an HTTP/2 connection.
 pub(super) struct Driver<S> {
@@ -36,24 +41,22 @@ pub(super) struct Driver<S> {
     input: Vec<u8>,
     needs_flush: bool,
     is_closing: bool,
-    /// When bytes were last received or sent.
-    last_io: Instant,
-    /// When the last request ended.
-    idle_since: Option<Instant>,
+    activity: Activity,
     timer: Timer,
 }
 
 /// A new connection, and its task.
 pub(super) fn open<S>(
-    settings: Http2Settings,
+    settings: StreamSettings,
     backend: usize,
     stream: S,
     scratch: Scratch,
     timers: &Rc<Timers>,
 ) -> (Rc<Connection>, Driver<S>) {
     let clock = timers.clock();
-    let last_io = clock.now();
-    let connection = Rc::new(Connection::new(settings, backend, Rc::clone(clock)));
+    let now = clock.now();
+    let engine = Http2::new(&settings, now);
+    let connection = Rc::new(Connection::new(settings, backend, Rc::clone(clock), engine));
     let driver = Driver {
         connection: Rc::clone(&connection),
         stream,
@@ -61,8 +64,7 @@ pub(super) fn open<S>(
         input: Vec::new(),
         needs_flush: false,
         is_closing: false,
-        last_io,
-        idle_since: None,
+        activity: Activity::new(now),
         timer: Timer::new(timers),
     };
     (connection, driver)
@@ -94,7 +96,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
 impl<S> Drop for Driver<S> {
     fn drop(&mut self) {
         if let Ok(mut state) = self.connection.state.try_borrow_mut() {
-            state.fail_all(|_| StreamFailure::Io);
+            state.fail_all(StreamFailure::Io);
         }
     }
 }
@@ -108,19 +110,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             if self.write(state, task, now).is_err() {
                 // The backend may have sent responses before it closed.
                 while let Ok(true) = self.read(state, task, now) {}
-                state.fail_all(|_| StreamFailure::Io);
+                state.fail_all(StreamFailure::Io);
                 self.begin_closing(now);
                 return;
             }
             match self.read(state, task, now) {
                 Ok(true) => {}
-                Ok(false) if state.backlog() == 0 && state.engine.has_sendable() => {}
+                Ok(false) if !state.engine.has_backlog() && state.engine.engine.has_sendable() => {}
                 Ok(false) => {
                     self.shrink_buffers(state);
                     return;
                 }
                 Err(failure) => {
-                    state.fail_all(|_| failure);
+                    state.fail_all(failure);
                     self.begin_closing(now);
                     return;
                 }
@@ -136,24 +138,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         task: &mut Context<'_>,
         now: Instant,
     ) -> std::io::Result<()> {
-        while state.backlog() > 0 {
-            let rest = &state.out[state.written..];
+        let output = &mut state.engine;
+        while output.backlog() > 0 {
+            let rest = &output.out[output.written..];
             match Pin::new(&mut self.stream).poll_write(task, rest) {
                 Poll::Pending => {
-                    if state.written > state.out.len() / 2 {
-                        state.out.drain(..state.written);
-                        state.written = 0;
+                    if output.written > output.out.len() / 2 {
+                        output.drop_written();
                     }
                     return Ok(());
                 }
                 Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
-                Poll::Ready(written) => state.written += written?,
+                Poll::Ready(written) => output.written += written?,
             }
-            self.last_io = now;
+            self.activity.note(now);
             self.needs_flush = true;
         }
-        state.out.clear();
-        state.written = 0;
+        output.drop_written();
         if self.needs_flush
             && let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(task)
         {
@@ -174,7 +175,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         task: &mut Context<'_>,
         now: Instant,
     ) -> Result<bool, StreamFailure> {
-        if state.backlog() > MAX_BACKLOG {
+        if state.engine.backlog() > MAX_BACKLOG {
             return Ok(false);
         }
         let mut buffer = self.scratch.take();
@@ -186,7 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0) | Err(_)) => Err(StreamFailure::Io),
             Poll::Ready(Ok(_)) => {
-                self.last_io = now;
+                self.activity.note(now);
                 let taken = state.receive(&buffer, now);
                 self.input.clear();
                 if let Ok(taken) = taken {
@@ -201,14 +202,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Shrinks buffers while the connection waits.
     fn shrink_buffers(&mut self, state: &mut State) {
-        if state.is_busy() || state.backlog() > 0 {
+        if state.is_busy() || state.engine.has_backlog() {
             return;
         }
         if self.input.capacity() > KEPT_BUFFER && self.input.is_empty() {
             self.input = Vec::new();
         }
-        if state.out.capacity() > KEPT_BUFFER {
-            state.out = Vec::new();
+        if state.engine.out.capacity() > KEPT_BUFFER {
+            state.engine.out = Vec::new();
         }
     }
 
@@ -217,24 +218,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if self.is_closing {
             return;
         }
-        if state.engine.is_over() {
-            // The backend accepts no more requests (GOAWAY), and none is in progress.
+        let Some(next) = self.activity.check(state, now) else {
             self.begin_closing(now);
             return;
-        }
-        if state.is_busy() {
-            self.idle_since = None;
-        } else {
-            self.idle_since.get_or_insert(now);
-        }
-        if self.next_deadline(state) <= now {
-            self.on_timer(state, now);
-        }
-        if !self.is_closing {
-            self.timer.set(self.next_deadline(state));
-            // Registers the waker; a due timer fires in a later turn.
-            let _ = self.timer.poll_fired(task);
-        }
+        };
+        self.timer.set(next);
+        // Registers the waker; a due timer fires in a later turn.
+        let _ = self.timer.poll_fired(task);
     }
 
     /// Sends the remaining output within a time limit, then closes.
@@ -243,70 +233,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.timer.set(now + CLOSE_LIMIT);
     }
 
-    /// When the next deadline may expire.
-    fn next_deadline(&self, state: &State) -> Instant {
-        if let Some(since) = self.idle_since {
-            return since + idle_limit(state);
-        }
-        let io = self.last_io + state.settings.io_timeout;
-        state.earliest.map_or(io, |earliest| earliest.min(io))
-    }
-
-    fn on_timer(&mut self, state: &mut State, now: Instant) {
-        if let Some(since) = self.idle_since {
-            if since + idle_limit(state) <= now {
-                state.engine.go_away(&mut state.out);
-                self.begin_closing(now);
-            }
-            return;
-        }
-        state.expire(now);
-        let mut streams = state.streams.iter().flatten();
-        let is_up_to_server = state.backlog() > 0
-            || !state.waiting.is_empty()
-            || streams.any(Stream::waits_for_server);
-        self.last_io = if is_up_to_server {
-            self.last_io.max(state.moved_at)
-        } else {
-            now
-        };
-        if self.last_io + state.settings.io_timeout <= now {
-            // H2O compatibility: the texts are H2O's.
-            state.fail_all(|stream| {
-                if stream.is_headless() {
-                    StreamFailure::FirstByteTimeout
-                } else {
-                    StreamFailure::IoTimeout
-                }
-            });
-            state.engine.go_away(&mut state.out);
-            self.begin_closing(now);
-        }
-    }
-
     /// Sends the remaining output, then closes.
     fn close(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) -> Poll<()> {
         if !state.is_over {
-            state.fail_all(|_| StreamFailure::Io);
+            state.fail_all(StreamFailure::Io);
         }
         if self.timer.poll_fired(task).is_ready() || self.write(state, task, now).is_err() {
             return Poll::Ready(());
         }
-        if state.backlog() > 0 || self.needs_flush {
+        if state.engine.has_backlog() || self.needs_flush {
             return Poll::Pending;
         }
         // The result does not matter any more.
         let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(task));
         Poll::Ready(())
-    }
-}
-
-/// Idle timeout of the connection.
-fn idle_limit(state: &State) -> Duration {
-    if state.has_begun {
-        state.settings.keepalive
-    } else {
-        // No request was begun yet.
-        state.settings.io_timeout
     }
 }

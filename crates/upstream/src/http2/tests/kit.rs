@@ -11,16 +11,18 @@ use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, RequestBody, Worker};
 use h2o_http::{BodyLength, Headers, Method, RequestHead, ResponseHead, Scheme, StatusCode};
 use h2o_http2::frame::{self, HEADER_LEN};
 use h2o_http2::{
-    ClientSettings, ErrorCode, FrameHeader, FrameType, Received, ServerConnection, Settings,
-    StreamKey,
+    ErrorCode, FrameHeader, FrameType, Received, ServerConnection, Settings, StreamKey,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::http2::{Connection, Http2Settings, driver};
+use crate::http2::{Http2, driver};
+use crate::multiplexed::{Connection as Multiplexed, StreamSettings};
 use crate::{Failure, OnInformational, Reply};
+
+pub(super) type Connection = Multiplexed<Http2>;
 
 /// Bytes that the link buffers per direction.
 const LINK: usize = 1 << 20;
@@ -51,30 +53,25 @@ pub(super) fn run(test: impl Future<Output = ()>) {
         });
 }
 
-pub(super) fn settings() -> Http2Settings {
-    Http2Settings {
-        engine: Arc::new(ClientSettings {
-            max_streams: 100,
-            window: 65_535,
-        }),
+pub(super) fn settings() -> StreamSettings {
+    StreamSettings {
+        max_streams: 100,
+        window: 65_535,
         first_byte_timeout: Duration::from_secs(5),
         io_timeout: Duration::from_secs(30),
         keepalive: Duration::from_secs(2),
     }
 }
 
-pub(super) fn with_window(window: u32) -> Http2Settings {
-    Http2Settings {
-        engine: Arc::new(ClientSettings {
-            max_streams: 100,
-            window,
-        }),
+pub(super) fn with_window(window: u32) -> StreamSettings {
+    StreamSettings {
+        window,
         ..settings()
     }
 }
 
 /// A new connection, and the server's end of its link.
-pub(super) fn link(settings: Http2Settings) -> (Rc<Connection>, DuplexStream) {
+pub(super) fn link(settings: StreamSettings) -> (Rc<Connection>, DuplexStream) {
     let (ours, theirs) = duplex(LINK);
     let (connection, driver) = driver::open(settings, 7, ours, Rc::default(), &worker().timers);
     worker().spawn(driver);
@@ -82,7 +79,7 @@ pub(super) fn link(settings: Http2Settings) -> (Rc<Connection>, DuplexStream) {
 }
 
 /// A connection and a server.
-pub(super) fn start(settings: Http2Settings) -> (Rc<Connection>, Server) {
+pub(super) fn start(settings: StreamSettings) -> (Rc<Connection>, Server) {
     let (connection, socket) = link(settings);
     (connection, Server::new(socket))
 }

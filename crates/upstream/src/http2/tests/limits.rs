@@ -3,7 +3,6 @@
 use h2o_http2::frame::{self, FrameType, StreamId, flags};
 
 use super::kit::*;
-use crate::http2::window;
 
 #[test]
 fn informational_responses_without_end_are_not_kept() {
@@ -48,16 +47,4 @@ fn small_frames_cost_no_more_than_their_bytes() {
             "they lie in one piece"
         );
     });
-}
-
-#[test]
-fn max_buffer_size_is_the_window() {
-    for (size, want) in [
-        (None, 192 * 1024),
-        (Some(1), 1),
-        (Some(70_000), 70_000),
-        (Some(u64::MAX), u32::MAX),
-    ] {
-        assert_eq!(window(size), want, "{size:?}");
-    }
 }

@@ -1,16 +1,15 @@
 //! Requests as the server receives them, and how requests share connections.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use h2o_exchange::{Body, RequestBody};
 use h2o_http::{BodyLength, Headers, Known, Method, StatusCode};
+use h2o_http2::ErrorCode;
 use h2o_http2::frame::{self, FrameType, StreamId};
-use h2o_http2::{ClientSettings, ErrorCode};
 
 use super::kit::*;
-use crate::http2::{Connection, Connections, Http2Settings};
-use crate::protocol_choice::Http2Load;
+use crate::multiplexed::{Connections, StreamSettings};
+use crate::protocol_choice::Load;
 use crate::{FailureCause, Protocol};
 
 #[test]
@@ -128,11 +127,8 @@ fn informational_responses_are_told_in_order() {
 #[test]
 fn no_more_streams_are_opened_than_either_side_allows() {
     run(async {
-        let (connection, socket) = link(Http2Settings {
-            engine: Arc::new(ClientSettings {
-                max_streams: 3,
-                window: 65_535,
-            }),
+        let (connection, socket) = link(StreamSettings {
+            max_streams: 3,
             ..settings()
         });
         let mut bare = Bare::new(socket).await;
@@ -166,12 +162,12 @@ fn no_more_streams_are_opened_than_either_side_allows() {
 #[test]
 fn the_connection_with_the_fewest_streams_is_picked() {
     run(async {
-        let connections = Connections::new(1);
+        let connections = Connections::new(8);
         assert!(connections.pick(|_| true).is_none());
         let (a, mut server_a) = start(settings());
         let (b, _server_b) = start(settings());
         for connection in [&a, &b] {
-            connections.all.borrow_mut().push(Rc::clone(connection));
+            connections.add(connection);
         }
         let is = |connection: &Rc<Connection>| {
             Rc::ptr_eq(
@@ -188,8 +184,8 @@ fn the_connection_with_the_fewest_streams_is_picked() {
         settle().await;
         assert!(is(&a));
         let load = connections.load(|_| true);
-        assert_eq!(load, Http2Load { used: 3, most: 200 });
-        assert_eq!(connections.load(|_| false), Http2Load::default());
+        assert_eq!(load, Load { used: 3, most: 200 });
+        assert_eq!(connections.load(|_| false), Load::default());
         server_a.answer(stream, "x").await;
         reply(first).await;
         // A connection after GOAWAY is not picked, however few requests it has.

@@ -1,6 +1,5 @@
 //! Timeouts, and waits without a timeout.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use h2o_http::BodyLength;
@@ -10,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::kit::*;
 use crate::FailureCause;
-use crate::http2::{Connections, Http2Settings};
+use crate::multiplexed::{Connections, StreamSettings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -49,7 +48,7 @@ fn the_first_byte_is_waited_for_from_the_end_of_the_request() {
 #[test]
 fn a_silent_connection_fails_all_its_streams() {
     run(async {
-        let long = Http2Settings {
+        let long = StreamSettings {
             first_byte_timeout: 100 * SECOND,
             ..settings()
         };
@@ -170,7 +169,7 @@ fn requests_keep_a_connection_alive() {
 #[test]
 fn without_keepalive_a_connection_ends_with_its_requests() {
     run(async {
-        let (connection, mut server) = start(Http2Settings {
+        let (connection, mut server) = start(StreamSettings {
             keepalive: Duration::ZERO,
             ..settings()
         });
@@ -189,12 +188,12 @@ fn without_keepalive_a_connection_ends_with_its_requests() {
 fn connections_of_an_upstream_that_is_forgotten_end_with_their_requests() {
     run(async {
         for is_idle in [false, true] {
-            let (connection, mut server) = start(Http2Settings {
+            let (connection, mut server) = start(StreamSettings {
                 keepalive: 1000 * SECOND,
                 ..settings()
             });
-            let connections = Connections::new(1);
-            connections.all.borrow_mut().push(Rc::clone(&connection));
+            let connections = Connections::new(8);
+            connections.add(&connection);
             let call = ask(&connection, "/");
             let (stream, _) = server.request().await;
             if is_idle {
@@ -239,7 +238,7 @@ fn a_server_without_settings_is_not_waited_for_without_end() {
 #[test]
 fn a_silent_tunnel_ends_though_the_connection_is_busy() {
     run(async {
-        let (connection, mut server) = start(Http2Settings {
+        let (connection, mut server) = start(StreamSettings {
             first_byte_timeout: 1000 * SECOND,
             ..settings()
         });

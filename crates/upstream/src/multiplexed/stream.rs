@@ -1,4 +1,4 @@
-//! A stream of an HTTP/2 connection: one request with its response.
+//! A stream of a connection: one request with its response.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -9,15 +9,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use h2o_exchange::{ByteQueue, Clock, Trace};
 use h2o_http::{BodyLength, ClientResponse, Headers, StatusCode};
-use h2o_http2::{ErrorCode, PeerError, StreamKey};
 
+use super::engine::StreamIndex;
 use super::upload::Upload;
 
 /// Most informational responses kept for a request that does not read them; further ones are dropped.
 const MAX_INFORMATIONAL: usize = 64;
-
-/// Bytes of a frame's header (RFC 9113 §4.1).
-const FRAME_HEADER: usize = 9;
 
 /// Timing trace of a request, with its clock.
 pub(super) struct TimedTrace {
@@ -42,7 +39,7 @@ impl Deref for TimedTrace {
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamFailure {
-    /// The backend did not process the request (RFC 9113 §8.7).
+    /// The backend did not process the request (RFC 9113 §8.7, RFC 9114 §4.1.1).
     Refused,
     /// The backend reset the stream or closed the connection.
     Io,
@@ -56,7 +53,7 @@ pub(crate) enum StreamFailure {
     FirstByteTimeout,
     /// No progress for `proxy.timeout.io`.
     IoTimeout,
-    /// The backend does not support extended CONNECT (RFC 8441 §3).
+    /// The backend does not support extended CONNECT (RFC 8441 §3, RFC 9220 §3).
     NoExtendedConnect,
 }
 
@@ -71,28 +68,6 @@ impl StreamFailure {
             Self::FirstByteTimeout => "first byte timeout",
             Self::IoTimeout => "I/O timeout",
             Self::NoExtendedConnect => "extended CONNECT is not supported by the server",
-        }
-    }
-}
-
-impl From<PeerError> for StreamFailure {
-    fn from(error: PeerError) -> Self {
-        match error {
-            PeerError::WindowExceeded | PeerError::WindowOverflow | PeerError::SettingsWindow => {
-                Self::FlowControl
-            }
-            _ => Self::Protocol,
-        }
-    }
-}
-
-impl StreamFailure {
-    /// From the code of a reset; `by_us`: our engine sent it because of a violation.
-    pub(super) fn of_reset(code: ErrorCode, by_us: bool) -> Self {
-        match (by_us, code) {
-            (true, ErrorCode::FLOW_CONTROL_ERROR) => Self::FlowControl,
-            (true, _) => Self::Protocol,
-            (false, _) => Self::Io,
         }
     }
 }
@@ -122,13 +97,13 @@ pub(super) enum Response {
 
 /// A stream that is open, or whose end its owner has not seen.
 pub(super) struct Stream {
-    pub(super) key: StreamKey,
+    pub(super) key: StreamIndex,
     /// Memory for the fields of the response.
     spare: Headers,
     pub(super) response: Response,
     /// Informational responses that the request has not read yet.
     informational: VecDeque<(StatusCode, Headers)>,
-    /// Body data that the owner has not taken, bounded by the stream's window.
+    /// Body data that the owner has not taken, bounded by the stream's window or by what is read of it.
     content: ByteQueue,
     /// Bytes missing of the announced length.
     missing: Option<u64>,
@@ -151,7 +126,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(key: StreamKey, upload: Option<Upload>, spare: Headers) -> Self {
+    pub(super) fn new(key: StreamIndex, upload: Option<Upload>, spare: Headers) -> Self {
         Self {
             key,
             spare,
@@ -185,9 +160,9 @@ impl Stream {
     }
 
     /// Records in the trace that frames of this many bytes were made.
-    pub(super) fn note_sent(&self, bytes: usize) {
+    pub(super) fn note_sent(&self, bytes: u64) {
         if let Some(trace) = &self.trace {
-            trace.sent.set(trace.sent.get() + bytes as u64);
+            trace.sent.set(trace.sent.get() + bytes);
         }
     }
 
@@ -198,20 +173,20 @@ impl Stream {
         }
     }
 
-    /// Records in the trace a frame with a payload of this many bytes.
+    /// Records in the trace a frame of this many bytes.
     pub(super) fn note_received(&self, bytes: usize) {
         if let Some(trace) = &self.trace {
-            let bytes = (bytes + FRAME_HEADER) as u64;
-            trace.received.set(trace.received.get() + bytes);
+            trace.received.set(trace.received.get() + bytes as u64);
         }
     }
 
-    /// Records in the trace a field section of this many bytes; CONTINUATION frames are not counted separately.
+    /// Records in the trace a field section in a frame of this many bytes; CONTINUATION frames are not counted separately.
     pub(super) fn note_section(&self, bytes: usize) {
         self.note_received(bytes);
         if let Some(trace) = &self.trace {
-            let bytes = (bytes + FRAME_HEADER) as u64;
-            trace.received_head.set(trace.received_head.get() + bytes);
+            trace
+                .received_head
+                .set(trace.received_head.get() + bytes as u64);
         }
     }
 
@@ -227,10 +202,10 @@ impl Stream {
         self.informational.pop_front()
     }
 
-    /// Stores the final head. Buffers are swapped, so that memory is reused.
-    pub(super) fn on_head(&mut self, received: &mut ClientResponse) {
+    /// Stores the final head, of which the frame had `len` bytes. Buffers are swapped, so that memory is reused.
+    pub(super) fn on_head(&mut self, received: &mut ClientResponse, len: usize) {
         self.deadline = None;
-        self.note_section(received.section_len as usize);
+        self.note_section(len);
         if let Some(trace) = &self.trace {
             trace.response_begun.set(Some(trace.now()));
         }
@@ -252,7 +227,6 @@ impl Stream {
     }
 
     pub(super) fn on_content(&mut self, piece: &[u8]) {
-        self.note_received(piece.len());
         self.content.push(piece);
         if let Some(missing) = &mut self.missing {
             // The engine has checked that it is not more.

@@ -5,35 +5,36 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2o_exchange::{BodyError, BodySource, Trailers};
 
+use super::engine::Engine;
 use super::owned_stream::OwnedStream;
 use super::stream::{Response, Stream, StreamFailure};
 use crate::read_ahead::Origin;
 
 /// The body of a response. Dropping it before the end cancels the stream.
-pub(super) struct ResponseBody {
-    owned: OwnedStream,
+pub(super) struct ResponseBody<E: Engine> {
+    owned: OwnedStream<E>,
 }
 
-impl ResponseBody {
-    pub(super) const fn new(owned: OwnedStream) -> Self {
+impl<E: Engine> ResponseBody<E> {
+    pub(super) const fn new(owned: OwnedStream<E>) -> Self {
         Self { owned }
     }
 }
 
-impl Origin for ResponseBody {
+impl<E: Engine> Origin for ResponseBody<E> {
     fn remaining(&self) -> Option<u64> {
         let state = self.owned.connection.state.borrow();
-        let stream = state.streams.get(self.owned.key.index());
+        let stream = state.streams.get(self.owned.key.0);
         stream.and_then(Option::as_ref).and_then(Stream::left)
     }
 
     /// The whole window may still arrive in memory, unless the response has ended.
     fn max_held(&self) -> usize {
         let state = self.owned.connection.state.borrow();
-        let stream = state.streams.get(self.owned.key.index());
+        let stream = state.streams.get(self.owned.key.0);
         let is_open = stream.and_then(Option::as_ref).is_some_and(Stream::is_open);
         if is_open {
-            usize::try_from(state.settings.engine.window).unwrap_or(usize::MAX)
+            state.engine.stream_window()
         } else {
             0
         }
@@ -46,7 +47,7 @@ impl Origin for ResponseBody {
     }
 }
 
-impl BodySource for ResponseBody {
+impl<E: Engine> BodySource for ResponseBody<E> {
     fn poll_next(
         &mut self,
         task: &mut Context<'_>,
@@ -54,19 +55,16 @@ impl BodySource for ResponseBody {
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         let key = self.owned.key;
         let state = &mut *self.owned.connection.state.borrow_mut();
-        let Some(stream) = state.streams.get_mut(key.index()).and_then(Option::as_mut) else {
+        let Some(stream) = state.streams.get_mut(key.0).and_then(Option::as_mut) else {
             debug_assert!(false, "a stream is kept for its owner");
             let text = StreamFailure::Io.text().to_owned();
             return Poll::Ready(Some(Err(BodyError::Failed(text))));
         };
         if stream.queued() > 0 {
             let piece = stream.take_content(max);
+            let queued = stream.queued();
             state.moved_at = state.clock.now();
-            let before = state.out.len();
-            state
-                .engine
-                .release_content(key, piece.len(), &mut state.out);
-            if state.out.len() > before {
+            if state.engine.release_content(key, piece.len(), queued) {
                 state.wake_task();
             }
             return Poll::Ready(Some(Ok(piece)));
@@ -97,7 +95,7 @@ impl BodySource for ResponseBody {
 
     fn retained(&self) -> usize {
         let state = self.owned.connection.state.borrow();
-        let stream = state.streams.get(self.owned.key.index());
+        let stream = state.streams.get(self.owned.key.0);
         stream.and_then(Option::as_ref).map_or(0, Stream::retained)
     }
 

@@ -1,4 +1,4 @@
-//! An HTTP/2 connection as requests see it.
+//! A connection as requests see it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use h2o_exchange::{Clock, RequestBody, TlsInfo};
 use h2o_http::{BodyLength, ClientResponse, Headers, Method, RequestHead};
-use h2o_http2::{ClientConnection, ErrorCode, StreamKey};
 
-use super::Http2Settings;
+use super::StreamSettings;
+use super::engine::{Engine, StreamIndex};
 use super::stream::{End, Stream, StreamFailure};
 use super::upload::Upload;
 use crate::Upstream;
 
-/// An HTTP/2 connection to a backend.
-pub(crate) struct Connection {
+/// A connection to a backend.
+pub(crate) struct Connection<E: Engine> {
     /// Index of the backend.
     backend: usize,
     tls: OnceCell<Box<TlsInfo>>,
@@ -24,23 +24,20 @@ pub(crate) struct Connection {
     upstream: OnceCell<Weak<Upstream>>,
     /// Whether a response has arrived over it.
     pub(crate) has_answered: Cell<bool>,
-    pub(super) state: RefCell<State>,
+    pub(crate) state: RefCell<State<E>>,
 }
 
 /// State shared by the connection's task and its requests.
-pub(super) struct State {
-    pub(super) clock: Rc<Clock>,
-    pub(super) engine: ClientConnection,
-    pub(super) settings: Http2Settings,
-    /// Output; the first `written` bytes have been sent.
-    pub(super) out: Vec<u8>,
-    pub(super) written: usize,
-    /// By [`StreamKey::index`].
+pub(crate) struct State<E: Engine> {
+    pub(crate) clock: Rc<Clock>,
+    pub(crate) engine: E,
+    pub(super) settings: StreamSettings,
+    /// By [`StreamIndex`].
     pub(super) streams: Vec<Option<Stream>>,
     /// Streams whose body has no data at present and has not ended.
-    pub(super) starved: Vec<StreamKey>,
-    /// Requests that are complete in `out`: their response timeout starts when that has been written.
-    pub(super) unwritten: Vec<StreamKey>,
+    pub(super) starved: Vec<StreamIndex>,
+    /// Requests of which the engine has everything: their response timeout starts when that has been written.
+    pub(super) unwritten: Vec<StreamIndex>,
     /// A lower bound of the earliest deadline of all streams.
     pub(super) earliest: Option<Instant>,
     /// Whether a request was begun.
@@ -49,19 +46,22 @@ pub(super) struct State {
     pub(super) moved_at: Instant,
     /// Wakers of requests that wait for the backend's SETTINGS.
     pub(super) waiting: Vec<Waker>,
-    /// Whether the socket is closed or about to be.
-    pub(super) is_over: bool,
+    /// Whether the connection is closed or about to be.
+    pub(crate) is_over: bool,
     /// The head of a response, reused for each.
-    pub(super) head: ClientResponse,
+    pub(crate) head: ClientResponse,
     /// Waker of the connection's task, while it waits.
-    pub(super) task: Option<Waker>,
+    pub(crate) task: Option<Waker>,
 }
 
-impl Connection {
-    pub(super) fn new(settings: Http2Settings, backend: usize, clock: Rc<Clock>) -> Self {
-        let mut out = Vec::new();
+impl<E: Engine> Connection<E> {
+    pub(crate) fn new(
+        settings: StreamSettings,
+        backend: usize,
+        clock: Rc<Clock>,
+        engine: E,
+    ) -> Self {
         let now = clock.now();
-        let engine = ClientConnection::new(settings.engine.clone(), now, &mut out);
         Self {
             backend,
             tls: OnceCell::new(),
@@ -71,8 +71,6 @@ impl Connection {
                 clock,
                 engine,
                 settings,
-                out,
-                written: 0,
                 streams: Vec::new(),
                 starved: Vec::new(),
                 unwritten: Vec::new(),
@@ -123,13 +121,13 @@ impl Connection {
     }
 
     /// Whether requests can be begun now or later.
-    pub(super) fn is_reusable(&self) -> bool {
+    pub(crate) fn is_reusable(&self) -> bool {
         let state = self.state.borrow();
         !state.is_over && state.engine.is_reusable()
     }
 
     /// Closes the connection once the requests in progress have ended.
-    pub(super) fn retire(&self) {
+    pub(crate) fn retire(&self) {
         // If it is borrowed, its task is running and closes it after the idle timeout.
         if let Ok(mut state) = self.state.try_borrow_mut() {
             state.settings.keepalive = Duration::ZERO;
@@ -138,12 +136,12 @@ impl Connection {
     }
 
     /// Number of requests in progress.
-    pub(super) fn request_count(&self) -> usize {
+    pub(crate) fn request_count(&self) -> usize {
         self.state.borrow().engine.open_streams()
     }
 
     /// Most requests in progress at a time.
-    pub(super) fn max_requests(&self) -> usize {
+    pub(crate) fn max_requests(&self) -> usize {
         self.state.borrow().engine.most_streams()
     }
 
@@ -158,7 +156,7 @@ impl Connection {
     }
 }
 
-impl State {
+impl<E: Engine> State<E> {
     /// Wakes the connection's task.
     pub(super) fn wake_task(&mut self) {
         if let Some(task) = self.task.take() {
@@ -166,18 +164,18 @@ impl State {
         }
     }
 
-    pub(super) fn stream(&mut self, key: StreamKey) -> Option<&mut Stream> {
-        self.streams.get_mut(key.index())?.as_mut()
+    pub(super) fn stream(&mut self, key: StreamIndex) -> Option<&mut Stream> {
+        self.streams.get_mut(key.0)?.as_mut()
     }
 
-    /// Begins a request. `headers` is memory for the fields of its response.
+    /// Begins a request. `headers` is memory for the fields of its response. Returns the stream, and the bytes of the head.
     pub(super) fn begin(
         &mut self,
         head: &RequestHead,
         body: RequestBody,
         expects_continue: bool,
         headers: Headers,
-    ) -> Result<StreamKey, StreamFailure> {
+    ) -> Result<(StreamIndex, usize), StreamFailure> {
         if self.is_over {
             return Err(StreamFailure::Io);
         }
@@ -187,7 +185,7 @@ impl State {
         };
         let upload = Upload::new(body, announced, expects_continue);
         let is_complete = upload.is_none();
-        let Some(key) = self.engine.request(head, is_complete, &mut self.out) else {
+        let Some((key, head_len)) = self.engine.request(head, is_complete) else {
             let is_extended = head.method == Method::Connect && !head.upgrade().is_empty();
             return Err(if is_extended && !self.engine.takes_extended_connect() {
                 StreamFailure::NoExtendedConnect
@@ -203,20 +201,20 @@ impl State {
         if stream.is_sent() {
             self.unwritten.push(key);
         }
-        if self.streams.len() <= key.index() {
-            self.streams.resize_with(key.index() + 1, || None);
+        if self.streams.len() <= key.0 {
+            self.streams.resize_with(key.0 + 1, || None);
         }
-        self.streams[key.index()] = Some(stream);
+        self.streams[key.0] = Some(stream);
         self.has_begun = true;
         self.moved_at = self.clock.now();
         self.wake_task();
-        Ok(key)
+        Ok((key, head_len))
     }
 
     /// The owner drops the stream. After a complete response the upload continues, unless its body may be resent
     /// elsewhere; and an end of the response in a separate frame is awaited, because servers take a reset for a
-    /// cancelled request. Otherwise the stream is reset with CANCEL.
-    pub(super) fn on_owner_dropped(&mut self, key: StreamKey) {
+    /// cancelled request. Otherwise the stream is cancelled.
+    pub(super) fn on_owner_dropped(&mut self, key: StreamIndex) {
         let is_over = self.is_over;
         let until = self.clock.now() + self.settings.io_timeout;
         let Some(stream) = self.stream(key) else {
@@ -234,7 +232,7 @@ impl State {
     }
 
     /// Records the end of a response.
-    pub(super) fn end(&mut self, key: StreamKey, end: End) {
+    pub(super) fn end(&mut self, key: StreamIndex, end: End) {
         let Some(stream) = self.stream(key) else {
             return;
         };
@@ -245,35 +243,37 @@ impl State {
     }
 
     /// Forgets a stream and its upload.
-    pub(super) fn forget(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get_mut(key.index()).and_then(Option::take) else {
+    pub(super) fn forget(&mut self, key: StreamIndex) {
+        let Some(stream) = self.streams.get_mut(key.0).and_then(Option::take) else {
             return;
         };
         drop(stream);
-        let before = self.out.len();
-        if !self.is_over {
-            self.engine.release(key, &mut self.out);
-        }
+        let has_output = !self.is_over && self.engine.release(key);
         // A stream was released: the task may be waiting for the last one.
-        if self.out.len() > before || !self.engine.has_streams() {
+        if has_output || !self.engine.has_streams() {
             self.wake_task();
         }
     }
 
     /// Fails a stream: tells its owner, and the backend if it still takes part.
-    pub(super) fn fail(&mut self, key: StreamKey, failure: StreamFailure) {
+    pub(super) fn fail(&mut self, key: StreamIndex, failure: StreamFailure) {
         let Some(stream) = self.stream(key) else {
             return;
         };
         stream.upload = None;
         if !self.is_over {
-            self.engine.reset(key, ErrorCode::CANCEL, &mut self.out);
+            self.engine.cancel(key);
         }
         self.end(key, Err(failure));
     }
 
     /// Fails all streams: nothing more will be received.
-    pub(super) fn fail_all(&mut self, failure: impl Fn(&Stream) -> StreamFailure) {
+    pub(crate) fn fail_all(&mut self, failure: StreamFailure) {
+        self.fail_each(|_| failure);
+    }
+
+    /// As [`State::fail_all`], with a failure for each stream.
+    pub(super) fn fail_each(&mut self, failure: impl Fn(&Stream) -> StreamFailure) {
         self.is_over = true;
         let keys: Vec<_> = self.streams.iter().flatten().map(|s| s.key).collect();
         for key in keys {
@@ -288,7 +288,7 @@ impl State {
     }
 
     /// Whether requests are in progress.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.engine.has_streams() || !self.waiting.is_empty()
     }
 }

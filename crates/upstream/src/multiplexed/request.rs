@@ -9,22 +9,23 @@ use h2o_http::{Headers, Method, RequestHead, StatusCode};
 
 use super::body::ResponseBody;
 use super::connection::Connection;
+use super::engine::Engine;
 use super::owned_stream::OwnedStream;
 use super::stream::{Head, Response, StreamFailure, TimedTrace};
 use crate::balancer::InUse;
 use crate::read_ahead::{self, Buffering};
-use crate::{Failure, FailureCause, OnInformational, Protocol, Reply};
+use crate::{Failure, FailureCause, OnInformational, Reply};
 
 /// A request that was begun.
-pub(crate) struct Request {
-    owned: OwnedStream,
+pub(crate) struct Request<E: Engine> {
+    owned: OwnedStream<E>,
     is_head: bool,
     expects_continue: bool,
-    /// Bytes of its HEADERS and CONTINUATION frames.
+    /// Bytes of the frames of its head.
     head_len: usize,
 }
 
-impl Connection {
+impl<E: Engine> Connection<E> {
     /// Begins a request. The connection must [accept](Connection::can_request) one, and for extended CONNECT the
     /// backend's [SETTINGS](Connection::poll_settings) must have arrived.
     ///
@@ -39,10 +40,9 @@ impl Connection {
         body: RequestBody,
         expects_continue: bool,
         headers: Headers,
-    ) -> Result<Request, Failure> {
+    ) -> Result<Request<E>, Failure> {
         let mut state = self.state.borrow_mut();
-        let before = state.out.len();
-        let key = state
+        let (key, head_len) = state
             .begin(head, body, expects_continue, headers)
             .map_err(|failure| failure_of(failure, false))?;
         Ok(Request {
@@ -53,12 +53,12 @@ impl Connection {
             },
             is_head: head.method == Method::Head,
             expects_continue,
-            head_len: state.out.len() - before,
+            head_len,
         })
     }
 }
 
-impl Request {
+impl<E: Engine> Request<E> {
     /// Records timings in `trace`. Call before the request can make progress.
     pub(crate) fn observe(&self, trace: &Rc<Trace>) {
         let connection = &self.owned.connection;
@@ -160,7 +160,7 @@ impl Request {
         };
         Reply {
             status: head.status,
-            // HTTP/2 has none (RFC 9113 §8.3.2).
+            // There is none (RFC 9113 §8.3.2, RFC 9114 §4.3.2).
             reason: Some(Box::default()),
             headers: head.headers,
             length,
@@ -168,7 +168,7 @@ impl Request {
             backend: connection.backend(),
             closes: false,
             is_tunnel: head.is_tunnel,
-            protocol: Protocol::Http2,
+            protocol: E::PROTOCOL,
         }
     }
 }

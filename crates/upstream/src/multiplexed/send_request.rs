@@ -6,28 +6,30 @@ use std::rc::Rc;
 use h2o_http::{BodyLength, Method};
 
 use super::Connection;
+use super::engine::Engine;
 use crate::balancer::InUse;
 use crate::local_upstream::LocalUpstream;
 use crate::read_ahead::Buffering;
 use crate::ready_body::ReadyBody;
 use crate::scratch::Scratch;
 use crate::unanswered::{Reuse, Unanswered, is_idempotent};
-use crate::{Call, Protocol, Reply};
+use crate::{Call, Reply};
 
 /// Sends a request over a connection and waits for the head of the response.
-pub(crate) async fn send(
+pub(crate) async fn send<E: Engine>(
     upstream: &LocalUpstream,
     scratch: &Scratch,
-    connection: &Rc<Connection>,
+    connection: &Rc<Connection<E>>,
     call: &mut Call<'_>,
     body: &ReadyBody,
 ) -> Result<Reply, Unanswered> {
     let mut head = scratch.take_head();
     let url = &upstream.backends[connection.backend()].url;
-    (call.build)(url, Protocol::Http2, &mut head);
+    (call.build)(url, E::PROTOCOL, &mut head);
     body.set_length(&mut head);
     if head.method == Method::Connect && !head.upgrade().is_empty() {
-        // The backend's SETTINGS tell whether it accepts extended CONNECT (RFC 8441 §3).
+        // The backend's SETTINGS tell whether it accepts extended CONNECT (RFC 8441 §3,
+        // RFC 9220 §3).
         poll_fn(|task| connection.poll_settings(task)).await;
     }
     let has_content = matches!(head.body, BodyLength::Unknown | BodyLength::Known(1..));

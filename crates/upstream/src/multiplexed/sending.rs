@@ -3,23 +3,14 @@
 use std::task::Context;
 use std::time::Instant;
 
-use h2o_http2::StreamKey;
-
 use super::connection::State;
+use super::engine::{Engine, StreamIndex};
 use super::stream::StreamFailure;
 use super::upload::PullResult;
 
-/// Bytes of output per write.
-const ROUND: usize = 64 * 1024;
-
-impl State {
-    /// Bytes waiting to be written.
-    pub(super) const fn backlog(&self) -> usize {
-        self.out.len() - self.written
-    }
-
+impl<E: Engine> State<E> {
     /// Checks uploads that had no data.
-    pub(super) fn check_starved(&mut self) {
+    pub(crate) fn check_starved(&mut self) {
         let mut starved = std::mem::take(&mut self.starved);
         starved.retain(|&key| {
             let upload = self.stream(key).and_then(|stream| stream.upload.as_mut());
@@ -35,25 +26,22 @@ impl State {
         self.starved = starved;
     }
 
-    /// Fills the output with body data up to one write's worth.
-    pub(super) fn pump(&mut self, task: &mut Context<'_>, now: Instant) {
-        while self.backlog() < ROUND {
-            let Some((key, max)) = self.engine.poll_send() else {
-                return;
-            };
+    /// Fills the output with body data as far as the engine takes it.
+    pub(crate) fn pump(&mut self, task: &mut Context<'_>, now: Instant) {
+        while let Some((key, max)) = self.engine.poll_send() {
             self.pull(key, max, task, now);
         }
     }
 
-    fn pull(&mut self, key: StreamKey, max: usize, task: &mut Context<'_>, now: Instant) {
-        let stream = self.streams.get_mut(key.index()).and_then(Option::as_mut);
+    fn pull(&mut self, key: StreamIndex, max: usize, task: &mut Context<'_>, now: Instant) {
+        let stream = self.streams.get_mut(key.0).and_then(Option::as_mut);
         let Some(upload) = stream.and_then(|stream| stream.upload.as_mut()) else {
             self.engine.set_content(key, false);
             return;
         };
-        let before = self.out.len();
-        let pulled = upload.pull(&mut self.engine, key, max, task, &mut self.out);
-        let made = self.out.len() - before;
+        let before = self.engine.bytes_made();
+        let pulled = upload.pull(&mut self.engine, key, max, task);
+        let made = self.engine.bytes_made() - before;
         if let Some(stream) = self.stream(key) {
             stream.note_sent(made);
         }
@@ -70,7 +58,7 @@ impl State {
     }
 
     /// The request is complete in the output.
-    fn on_sent(&mut self, key: StreamKey) {
+    fn on_sent(&mut self, key: StreamIndex) {
         let Some(stream) = self.stream(key) else {
             return;
         };
@@ -82,13 +70,14 @@ impl State {
         }
     }
 
-    /// All output has been written: response timeouts of complete requests start.
-    pub(super) fn on_written(&mut self, now: Instant) {
+    /// Output has been written: response timeouts of requests that have left completely start.
+    pub(crate) fn on_written(&mut self, now: Instant) {
         let until = now + self.settings.first_byte_timeout;
         let mut unwritten = std::mem::take(&mut self.unwritten);
-        for key in unwritten.drain(..) {
-            let Some(stream) = self.stream(key) else {
-                continue;
+        unwritten.retain(|&key| {
+            let is_written = self.engine.is_written(key);
+            let Some(stream) = self.stream(key).filter(|_| is_written) else {
+                return !is_written;
             };
             if stream.upload.is_none() {
                 stream.note_request_end();
@@ -97,7 +86,8 @@ impl State {
                 stream.deadline = Some((until, StreamFailure::FirstByteTimeout));
                 self.note_deadline(until);
             }
-        }
+            false
+        });
         self.unwritten = unwritten;
     }
 

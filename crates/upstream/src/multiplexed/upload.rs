@@ -5,7 +5,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use h2o_exchange::{BodyError, BodyPipe, BodySource, FileReader, RequestBody};
-use h2o_http2::{ClientConnection, StreamKey};
+
+use super::engine::{Engine, StreamIndex};
 
 /// The rest of a request body. Dropping it before the end lets the client's connection stop buffering.
 pub(super) struct Upload {
@@ -131,21 +132,20 @@ impl Upload {
     /// The body cannot be completed: the client disconnected, or the file cannot be read.
     pub(super) fn pull(
         &mut self,
-        engine: &mut ClientConnection,
-        stream: StreamKey,
+        engine: &mut impl Engine,
+        stream: StreamIndex,
         max: usize,
         task: &mut Context<'_>,
-        out: &mut Vec<u8>,
     ) -> Result<PullResult, BodyError> {
         let pulled = match &mut self.content {
             Content::Bytes(bytes) => {
                 let piece = bytes.split_to(max.min(bytes.len()));
                 let is_end = bytes.is_empty();
-                engine.send_data(stream, &piece, is_end, out);
+                engine.send_data(stream, piece, is_end);
                 PullResult::frame(is_end)
             }
             Content::File(reader) => {
-                let sent = engine.send_data_with(stream, max, out, |out| {
+                let sent = engine.send_data_with(stream, max, |out| {
                     match reader.poll_append(task, max, out) {
                         Poll::Pending => Ok(None),
                         Poll::Ready(Ok(len)) => Ok(Some((len, reader.remaining() == 0))),
@@ -168,7 +168,7 @@ impl Upload {
                             ));
                         }
                         Poll::Ready(None) => {
-                            engine.finish(stream, None, out);
+                            engine.finish(stream);
                             return Ok(PullResult::End);
                         }
                     }
@@ -188,7 +188,7 @@ impl Upload {
                     Some(left) => left == 0,
                     None => rest.is_empty() && pipe.is_drained(),
                 };
-                engine.send_data(stream, &piece, is_end, out);
+                engine.send_data(stream, piece, is_end);
                 PullResult::frame(is_end)
             }
         };

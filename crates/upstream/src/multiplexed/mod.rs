@@ -1,0 +1,211 @@
+//! Connections that carry many requests at a time: what HTTP/2 and HTTP/3 to backends have in common.
+//!
+//! Requests hold a [`Connection`]: engine and streams in one cell. A task on the worker's thread receives, sends, and
+//! watches the timeouts. A request that changes the cell wakes the task; the task wakes the owner of a stream for which
+//! something has arrived. Only body bytes are copied between the two, once.
+//!
+//! Flow control works in both directions. The backend may send as much of a response as the stream's window allows; the
+//! window is restored when the client has taken the bytes, so a slow client delays its own stream only and costs a bounded
+//! amount of memory. The body of a request is pulled from the client's connection when the stream's turn has come and
+//! its window has room.
+
+mod activity;
+mod body;
+mod connection;
+mod engine;
+mod owned_stream;
+mod receiving;
+mod request;
+mod send_request;
+mod sending;
+mod stream;
+mod upload;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+pub(crate) use activity::Activity;
+pub(crate) use connection::{Connection, State};
+pub(crate) use engine::{Engine, StreamIndex};
+pub(crate) use send_request::send;
+pub(crate) use stream::StreamFailure;
+
+use crate::UpstreamSettings;
+use crate::protocol_choice::Load;
+
+/// The window of a stream without `proxy.max-buffer-size`, in bytes. It is part of the memory for buffering
+/// ([`crate::read_ahead::MAX_MEMORY`]).
+const DEFAULT_WINDOW: u32 = 192 * 1024;
+
+/// Settings of the streams of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamSettings {
+    /// Most open streams.
+    pub(crate) max_streams: u32,
+    /// The window of a stream, in bytes.
+    pub(crate) window: u32,
+    pub(crate) first_byte_timeout: Duration,
+    pub(crate) io_timeout: Duration,
+    pub(crate) keepalive: Duration,
+}
+
+impl StreamSettings {
+    pub(crate) fn new(settings: &UpstreamSettings) -> Self {
+        Self {
+            max_streams: settings.http2_max_streams.max(1),
+            window: window(settings.max_buffer_size),
+            first_byte_timeout: settings.first_byte_timeout,
+            io_timeout: settings.io_timeout,
+            keepalive: settings.keepalive,
+        }
+    }
+}
+
+/// The window of a stream for `proxy.max-buffer-size`, limited by HTTP/2's largest window.
+fn window(max_buffer_size: Option<u64>) -> u32 {
+    max_buffer_size.map_or(DEFAULT_WINDOW, |size| {
+        u32::try_from(size).unwrap_or(u32::MAX)
+    })
+}
+
+/// A worker's connections to the backends of an upstream, of one protocol.
+pub(crate) struct Connections<E: Engine> {
+    all: RefCell<Vec<Rc<Connection<E>>>>,
+    /// By backend.
+    openings: Box<[Openings]>,
+}
+
+/// The connections to one backend that are being opened.
+#[derive(Default)]
+struct Openings {
+    /// Requests that are opening a connection.
+    opening: Cell<usize>,
+    /// Requests that wait for one of these.
+    waiting: Cell<usize>,
+    opened: Notify,
+    opened_so_far: Cell<u64>,
+}
+
+impl<E: Engine> Drop for Connections<E> {
+    /// The upstream was dropped: no request will use these connections.
+    fn drop(&mut self) {
+        for connection in self.all.get_mut() {
+            connection.retire();
+        }
+    }
+}
+
+/// A connection is being opened that may become one of these. When this is dropped, requests that wait for it look
+/// again.
+pub(crate) struct Opening<'c>(&'c Openings);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.opening.update(|opening| opening - 1);
+        self.0.opened.notify_waiters();
+    }
+}
+
+/// A request that waits for a connection being opened by another request.
+struct Waiting<'c>(&'c Openings);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.update(|waiting| waiting - 1);
+    }
+}
+
+impl<E: Engine> Connections<E> {
+    /// No connections yet, to this many backends.
+    pub(crate) fn new(backends: usize) -> Self {
+        Self {
+            all: RefCell::default(),
+            openings: (0..backends).map(|_| Openings::default()).collect(),
+        }
+    }
+
+    /// Of the connections to backends for which `suits` is true, the one with the fewest streams, if it accepts
+    /// another; the first of equals (H2O compatibility: H2O also takes the least loaded).
+    pub(crate) fn pick(&self, suits: impl Fn(usize) -> bool) -> Option<Rc<Connection<E>>> {
+        let mut all = self.all.borrow_mut();
+        all.retain(|connection| connection.is_reusable());
+        all.iter()
+            .filter(|connection| connection.can_request() && suits(connection.backend()))
+            .min_by_key(|connection| connection.request_count())
+            .cloned()
+    }
+
+    /// Announces that the caller opens a connection to this backend.
+    pub(crate) fn begin_opening(&self, backend: usize) -> Opening<'_> {
+        let openings = &self.openings[backend];
+        openings.opening.update(|opening| opening + 1);
+        Opening(openings)
+    }
+
+    /// If connections to `backend` are being opened that will have room, waits for one, so that simultaneous requests
+    /// do not open one each. `None` also if none of them succeeded; the caller then does not wait again.
+    pub(crate) async fn join(
+        &self,
+        backend: usize,
+        max_streams: u32,
+        suits: impl Fn(usize) -> bool,
+    ) -> Option<Rc<Connection<E>>> {
+        let openings = &self.openings[backend];
+        openings.waiting.update(|waiting| waiting + 1);
+        let _waiting = Waiting(openings);
+        loop {
+            let opening = openings.opening.get();
+            // Requests that open a connection also use one stream each.
+            if openings.waiting.get() + opening > opening * max_streams as usize {
+                return None;
+            }
+            let before = openings.opened_so_far.get();
+            openings.opened.notified().await;
+            if let Some(connection) = self.pick(&suits) {
+                return Some(connection);
+            }
+            if openings.opened_so_far.get() == before {
+                return None;
+            }
+        }
+    }
+
+    /// Load of the connections to backends for which `suits` is true.
+    pub(crate) fn load(&self, suits: impl Fn(usize) -> bool) -> Load {
+        let mut load = Load::default();
+        for connection in self.all.borrow().iter() {
+            if suits(connection.backend()) && connection.is_reusable() {
+                load.used += connection.request_count();
+                load.most += connection.max_requests();
+            }
+        }
+        load
+    }
+
+    /// Adds a new connection, which other requests can use from then on.
+    pub(crate) fn add(&self, connection: &Rc<Connection<E>>) {
+        self.all.borrow_mut().push(Rc::clone(connection));
+        let openings = &self.openings[connection.backend()];
+        openings.opened_so_far.update(|opened| opened + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn max_buffer_size_is_the_window() {
+        for (size, want) in [
+            (None, 192 * 1024),
+            (Some(1), 1),
+            (Some(70_000), 70_000),
+            (Some(u64::MAX), u32::MAX),
+        ] {
+            assert_eq!(window(size), want, "{size:?}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! A stream of a connection, as its owner holds it.
+
+use std::rc::Rc;
+
+use super::connection::Connection;
+use super::engine::{Engine, StreamIndex};
+use crate::balancer::InUse;
+
+/// A stream with its owner. Dropping this before the end cancels the stream (RFC 9113 §5.4.2, RFC 9114 §4.1.1).
+pub(super) struct OwnedStream<E: Engine> {
+    pub(super) connection: Rc<Connection<E>>,
+    pub(super) key: StreamIndex,
+    /// Counts the request for the balancer.
+    pub(super) in_use: Option<InUse>,
+}
+
+impl<E: Engine> Drop for OwnedStream<E> {
+    fn drop(&mut self) {
+        self.connection
+            .state
+            .borrow_mut()
+            .on_owner_dropped(self.key);
+    }
+}

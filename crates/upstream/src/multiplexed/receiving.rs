@@ -1,0 +1,132 @@
+//! Input from the backend: heads, body data and ends of responses.
+
+use std::time::Instant;
+
+use h2o_http::StatusCode;
+
+use super::connection::State;
+use super::engine::{Engine, StreamIndex};
+use super::stream::StreamFailure;
+
+impl<E: Engine> State<E> {
+    /// The backend's SETTINGS have arrived: requests may have waited for them.
+    pub(crate) fn on_settings(&mut self) {
+        for waker in self.waiting.drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Bytes of the frame of the field section that was just received.
+    fn section_frame_len(&self) -> usize {
+        E::frame_len(self.head.section_len as usize)
+    }
+
+    /// The trailers are filled in as the fields of the head.
+    pub(crate) fn on_trailers(&mut self, key: StreamIndex) {
+        let trailers = std::mem::take(&mut self.head.headers);
+        let len = self.section_frame_len();
+        if let Some(stream) = self.stream(key) {
+            stream.note_received(len);
+        }
+        self.end(key, Ok((!trailers.is_empty()).then_some(trailers)));
+    }
+
+    /// The head of an interim response is filled in.
+    pub(crate) fn on_informational(&mut self, key: StreamIndex, now: Instant) {
+        let status = self.head.status;
+        let headers = std::mem::take(&mut self.head.headers);
+        let until = now + self.settings.io_timeout;
+        let len = self.section_frame_len();
+        let Some(stream) = self.stream(key) else {
+            return;
+        };
+        stream.note_section(len);
+        stream.on_informational(status, headers);
+        if stream.deadline.is_some() {
+            // Progress: from here on `io_timeout` applies.
+            stream.deadline = Some((until, StreamFailure::IoTimeout));
+            self.note_deadline(until);
+        }
+        if status == StatusCode::CONTINUE {
+            self.release_body(key);
+        }
+    }
+
+    /// The head of the final response is filled in.
+    pub(crate) fn on_response(&mut self, key: StreamIndex, end_stream: bool, now: Instant) {
+        let len = self.section_frame_len();
+        let Some(stream) = self.streams.get_mut(key.0).and_then(Option::as_mut) else {
+            return;
+        };
+        stream.on_head(&mut self.head, len);
+        if end_stream {
+            stream.on_end(Ok(None));
+        }
+        self.release_body(key);
+        self.note_transfer(key, now);
+    }
+
+    /// Sends the held-back body (H2O compatibility: as in H2O, any response releases it).
+    fn release_body(&mut self, key: StreamIndex) {
+        let Some(stream) = self.stream(key) else {
+            return;
+        };
+        if stream
+            .upload
+            .as_mut()
+            .is_some_and(super::upload::Upload::release_body)
+        {
+            stream.deadline = None;
+            self.engine.set_content(key, true);
+        }
+    }
+
+    /// Content has arrived, in a frame or part of one.
+    pub(crate) fn on_data(
+        &mut self,
+        key: StreamIndex,
+        piece: &[u8],
+        end_stream: bool,
+        now: Instant,
+    ) {
+        let Some(stream) = self.stream(key) else {
+            return;
+        };
+        if !piece.is_empty() {
+            stream.note_received(E::frame_len(piece.len()));
+            stream.on_content(piece);
+        }
+        if end_stream {
+            self.end(key, Ok(None));
+        }
+        self.note_transfer(key, now);
+    }
+
+    /// Records that a tunnel moved bytes.
+    pub(super) fn note_transfer(&mut self, key: StreamIndex, now: Instant) {
+        let until = now + self.settings.io_timeout;
+        let Some(stream) = self.stream(key) else {
+            return;
+        };
+        if stream.is_tunnel && stream.is_open() {
+            stream.deadline = Some((until, StreamFailure::IoTimeout));
+            self.note_deadline(until);
+        }
+    }
+
+    /// The stream was reset. After a complete response that only means that the backend does not want the rest of the
+    /// request (RFC 9113 §8.1, RFC 9114 §4.1).
+    pub(crate) fn on_reset(&mut self, key: StreamIndex, failure: StreamFailure) {
+        let Some(stream) = self.stream(key) else {
+            self.engine.release(key);
+            return;
+        };
+        stream.upload = None;
+        self.end(key, Err(failure));
+    }
+
+    /// Lowers the time of the next check to `until`.
+    pub(super) fn note_deadline(&mut self, until: Instant) {
+        self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
+    }
+}
