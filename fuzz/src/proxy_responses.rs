@@ -27,7 +27,7 @@ pub fn proxy_responses(input: &[u8]) {
     let frames;
     let bytes = match options.backend() {
         Protocol::Http1 => text,
-        Protocol::Http2 => {
+        Protocol::Http2 | Protocol::Http3 => {
             frames = http2_messages::write_response(text, options.framing());
             &frames
         }

@@ -106,6 +106,40 @@ impl Service {
         (service, http, https)
     }
 
+    /// Starts Caddy with TLS, over TCP and QUIC, and a certificate of the folder. In `site`, the directives of its only site,
+    /// `@DIR@` stands for the folder.
+    ///
+    /// # Panics
+    /// If it is not installed or does not start.
+    #[must_use]
+    pub fn caddy(folder: &Folder, certificate: &str, site: &str, port: u16) -> Self {
+        let dir = folder.path().display().to_string();
+        let site = site.replace("@DIR@", &dir);
+        let config = format!(
+            "{{
+    admin off
+    auto_https off
+    servers {{
+        protocols h1 h2 h3
+    }}
+}}
+https://127.0.0.1:{port} {{
+    bind 127.0.0.1
+    tls {dir}/{certificate}.crt {dir}/{certificate}.key
+{site}
+}}
+"
+        );
+        let config = folder.write("caddy/Caddyfile", config);
+        let mut command = Command::new("/usr/bin/caddy");
+        command.args(["run", "--adapter", "caddyfile", "--config"]);
+        command.arg(config).env("HOME", folder.at("caddy"));
+        command.stderr(Stdio::null());
+        let service = Self::start(&mut command);
+        eventually("caddy", || TcpStream::connect(("127.0.0.1", port)).ok());
+        service
+    }
+
     /// Starts the gRPC server in `tests/clients/grpc-check`. Returns its port, without TLS.
     ///
     /// # Panics

@@ -31,6 +31,9 @@ pub enum CongestionControl {
 pub struct TransportSettings {
     /// `max_idle_timeout`: a connection that hears nothing for so long is dropped. Zero means never.
     pub idle_timeout: Duration,
+    /// After this time in which nothing was received, the peer is asked for a sign of life, so that neither side drops the connection
+    /// (RFC 9000 §10.1.2); `None` to let it.
+    pub keep_alive: Option<Duration>,
     /// Bytes the peer may send on all streams together before they are read (`initial_max_data`).
     pub receive_window: u64,
     /// The same for each stream (`initial_max_stream_data_*`).
@@ -70,6 +73,7 @@ impl Default for TransportSettings {
     fn default() -> Self {
         Self {
             idle_timeout: Duration::from_secs(30),
+            keep_alive: None,
             receive_window: 16 << 20,
             stream_receive_window: 417_808,
             send_window: 16 << 20,
@@ -105,6 +109,7 @@ impl TransportSettings {
         let idle = IdleTimeout::try_from(self.idle_timeout).ok();
         config
             .max_idle_timeout(idle.filter(|_| !self.idle_timeout.is_zero()))
+            .keep_alive_interval(self.keep_alive)
             .receive_window(var_int(self.receive_window))
             .stream_receive_window(var_int(self.stream_receive_window))
             .send_window(self.send_window)

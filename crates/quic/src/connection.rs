@@ -9,6 +9,7 @@ use bytes::Bytes;
 use quinn_proto::{Dir, ReadError, ReadableError, StreamEvent, VarInt, WriteError};
 
 use crate::close::CloseReason;
+use crate::config::TransportSettings;
 use crate::congestion::{Desk, Gate, Pacer};
 use crate::costs::{Costs, Deeds};
 use crate::endpoint::Transmit;
@@ -71,6 +72,8 @@ pub struct Connection {
     /// Streams the library has announced and the caller has not been told of.
     opened: VecDeque<StreamId>,
     is_closed: bool,
+    /// Whether its packets are marked as ECN-capable.
+    marks_ecn: bool,
     pacer: Option<Pacer>,
     /// When the pacer lets more go; `None` if it does not hold anything back.
     paced_until: Option<Instant>,
@@ -94,6 +97,22 @@ pub struct Connection {
     remote: SocketAddr,
     /// Whether the library is done with it; the endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
+}
+
+/// How packets of a connection are sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sending {
+    is_paced: bool,
+    marks_ecn: bool,
+}
+
+impl Sending {
+    pub(crate) const fn of(settings: &TransportSettings) -> Self {
+        Self {
+            is_paced: settings.is_paced,
+            marks_ecn: settings.ecn,
+        }
+    }
 }
 
 /// Memory of a connection during and after its handshake, with 100 streams allowed. Measured with an allocator that counts.
@@ -171,7 +190,7 @@ fn code(value: u64) -> VarInt {
 impl Connection {
     pub(crate) fn new(
         library: quinn_proto::Connection,
-        is_paced: bool,
+        sending: Sending,
         limit: Option<HandshakeLimit>,
     ) -> Self {
         Self {
@@ -189,7 +208,8 @@ impl Connection {
             library,
             opened: VecDeque::new(),
             is_closed: false,
-            pacer: is_paced.then(Pacer::new),
+            marks_ecn: sending.marks_ecn,
+            pacer: sending.is_paced.then(Pacer::new),
             paced_until: None,
             stall: None,
             is_drained: false,
@@ -256,6 +276,10 @@ impl Connection {
             pacer.on_sent(transmit.size as u64);
         }
         let transmit = Transmit::of(&transmit);
+        let transmit = Transmit {
+            ecn: transmit.ecn.filter(|_| self.marks_ecn),
+            ..transmit
+        };
         if probes.is_some_and(|before| self.probes() > before) {
             self.tail.on_probe(transmit.remote);
         } else if has_more && allowed > 0 {

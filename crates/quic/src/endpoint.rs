@@ -14,7 +14,7 @@ use quinn_proto::{
 use crate::close::ConnectError;
 use crate::config::{EndpointConfig, ServerRole, TransportSettings};
 use crate::congestion::{Desk, Jump, Observation, PathMemory};
-use crate::connection::{Connection, Event, HandshakeLimit};
+use crate::connection::{Connection, Event, HandshakeLimit, Sending};
 use crate::id::{IdGenerator, Placement, RecentIds};
 use crate::keys::{KeyRing, Keys, ResetKey, TokenKey};
 use crate::tls::{ClientSide, ClientTls, ServerTls, VERSIONS};
@@ -141,7 +141,6 @@ pub struct Endpoint {
     placement: Placement,
     desk: Arc<Desk>,
     recent_ids: RecentIds,
-    marks_ecn: bool,
     paths: PathMemory,
     hasher: RandomState,
 }
@@ -177,7 +176,6 @@ impl Endpoint {
             let _ = endpoint.max_udp_payload_size(size);
         }
         let desk = Arc::new(Desk::default());
-        let marks_ecn = server.as_ref().is_none_or(|server| server.transport.ecn);
         let library_server = server
             .as_ref()
             .map(|server| Arc::new(library_server(server, &key_ring, &desk)));
@@ -196,7 +194,6 @@ impl Endpoint {
             placement,
             desk,
             recent_ids: RecentIds::default(),
-            marks_ecn,
             paths: PathMemory::default(),
             hasher: RandomState::new(),
         }
@@ -329,7 +326,9 @@ impl Endpoint {
         match accepted {
             Ok((handle, connection)) => {
                 let server = self.server.as_ref();
-                let is_paced = server.is_none_or(|server| server.transport.is_paced);
+                let defaults = TransportSettings::default();
+                let transport = server.map_or(&defaults, |server| &server.transport);
+                let sending = Sending::of(transport);
                 let limit = server.map(|server| HandshakeLimit {
                     began: now,
                     round_trips: server.handshake_rtts,
@@ -338,7 +337,7 @@ impl Endpoint {
                     received: len as u64,
                     first_id,
                 });
-                self.insert(handle, connection, is_paced, limit);
+                self.insert(handle, connection, sending, limit);
                 Received::Accepted(ConnectionIndex(handle.0))
             }
             Err(error) => error.response.map_or(Received::Ignored, |transmit| {
@@ -387,14 +386,14 @@ impl Endpoint {
         &mut self,
         handle: ConnectionHandle,
         connection: quinn_proto::Connection,
-        is_paced: bool,
+        sending: Sending,
         limit: Option<HandshakeLimit>,
     ) {
         if self.connections.len() <= handle.0 {
             self.connections.resize_with(handle.0 + 1, || None);
         }
         self.handshakes += usize::from(limit.is_some());
-        self.connections[handle.0] = Some(Box::new(Connection::new(connection, is_paced, limit)));
+        self.connections[handle.0] = Some(Box::new(Connection::new(connection, sending, limit)));
         self.exchange_events(handle);
     }
 
@@ -419,7 +418,7 @@ impl Endpoint {
                     quinn_proto::ConnectError::InvalidRemoteAddress(_) => ConnectError::Address,
                     other => ConnectError::Tls(other.to_string()),
                 })?;
-        self.insert(handle, connection, transport.is_paced, None);
+        self.insert(handle, connection, Sending::of(transport), None);
         Ok(ConnectionIndex(handle.0))
     }
 
@@ -469,12 +468,7 @@ impl Endpoint {
     ) -> Option<Transmit> {
         self.exchange_events(ConnectionHandle(index.0));
         let connection = self.connections.get_mut(index.0)?.as_deref_mut()?;
-        connection
-            .transmit(&self.desk, now, max_datagrams, buffer)
-            .map(|transmit| Transmit {
-                ecn: transmit.ecn.filter(|_| self.marks_ecn),
-                ..transmit
-            })
+        connection.transmit(&self.desk, now, max_datagrams, buffer)
     }
 
     /// When a connection wants to be woken.

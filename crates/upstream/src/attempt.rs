@@ -2,25 +2,32 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use h2o_exchange::Worker;
 
 use crate::backend_choice::BackendChoice;
+use crate::balancer::InUse;
 use crate::connect::{BOTH, NewConnection, connect, is_http2};
 use crate::http2::Http2;
-use crate::multiplexed;
+use crate::http3::Http3;
 use crate::pool::LocalState;
 use crate::protocol_choice::{ConnectionChoice, ProtocolClass};
 use crate::ready_body::ReadyBody;
 use crate::unanswered::{Reuse, Unanswered};
-use crate::{Call, Failure, Reply, http1, http2};
+use crate::{Call, Failure, Reply, http1, http2, http3, multiplexed};
+
+/// How long a request waits for an HTTP/3 connection before it uses another protocol: at most half of
+/// `proxy.timeout.connect`, and this.
+const HTTP3_LIMIT: Duration = Duration::from_secs(2);
 
 /// An attempt to send a request. A retry continues with the backends and the body that this one leaves.
 pub(crate) struct Attempt {
     pub(crate) backends: BackendChoice,
     /// Whether it must use HTTP/1, whatever the backend supports.
     pub(crate) by_http1: bool,
+    /// Whether it is to use HTTP/3, if there is a connection or one can be opened.
+    pub(crate) by_http3: bool,
     pub(crate) body: ReadyBody,
 }
 
@@ -28,6 +35,7 @@ pub(crate) struct Attempt {
 pub(crate) enum Connection {
     Http1(Box<http1::Connection>, Reuse),
     Http2(Rc<multiplexed::Connection<Http2>>),
+    Http3(Rc<multiplexed::Connection<Http3>>),
 }
 
 impl Attempt {
@@ -37,7 +45,7 @@ impl Attempt {
         let connection_choice = if self.by_http1 {
             ConnectionChoice::Http1
         } else {
-            self.connection_choice(local)
+            self.connection_choice(local, now)
         };
         match connection_choice {
             ConnectionChoice::Http1 => {
@@ -49,41 +57,91 @@ impl Attempt {
                 let connection = local.http1.take(backend, now, thoroughly)?;
                 Some(Connection::Http1(connection, Reuse::Idle))
             }
-            ConnectionChoice::Http2 => self.pick_http2(local),
+            ConnectionChoice::Http2 | ConnectionChoice::Http3 => self.pick_shared(local),
             ConnectionChoice::New => None,
         }
     }
 
-    /// An open HTTP/2 connection. Retries do not use idle HTTP/1 connections: the backend may have closed those as
-    /// well.
-    pub(crate) fn pick_http2(&self, local: &LocalState) -> Option<Connection> {
+    /// An open HTTP/2 or HTTP/3 connection. Retries do not use idle HTTP/1 connections: the backend may have closed those
+    /// as well.
+    pub(crate) fn pick_shared(&self, local: &LocalState) -> Option<Connection> {
         let suits = |backend| self.backends.suits(&local.upstream, backend);
+        if self.by_http3 {
+            return local.http3.pick(suits).map(Connection::Http3);
+        }
         let connection = (!self.by_http1).then(|| local.http2.pick(suits))?;
         connection.map(Connection::Http2)
     }
 
     /// The protocol of a request that may use either.
-    fn connection_choice(&self, local: &LocalState) -> ConnectionChoice {
+    fn connection_choice(&mut self, local: &LocalState, now: Instant) -> ConnectionChoice {
+        let settings = &local.upstream.settings;
+        let class = local
+            .choice
+            .next(settings.http2_ratio, settings.http3_ratio);
+        if class == ProtocolClass::Http3 && local.may_use_http3(self.backends.first(), now) {
+            self.by_http3 = true;
+            return ConnectionChoice::Http3;
+        }
+        if !local.upstream.may_use_http2() {
+            return ConnectionChoice::Http1;
+        }
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         let http1 = local.http1.load(suits);
         let http2 = local.http2.load(suits);
         let declines_http2 = local.declines_http2(self.backends.first()).get();
-        match local.choice.next(local.upstream.settings.http2_ratio) {
+        match class {
             ProtocolClass::Http1 => ConnectionChoice::Http1,
             ProtocolClass::Http2 if http2.used < http2.most => ConnectionChoice::Http2,
             // Known to speak HTTP/1 only, whatever the ratio says.
             ProtocolClass::Http2 if declines_http2 && http1.idle > 0 => ConnectionChoice::Http1,
             ProtocolClass::Http2 => ConnectionChoice::New,
-            ProtocolClass::ServerDriven => ConnectionChoice::choose(http1, http2),
+            // Without HTTP/3 the request goes as if there were no share for it.
+            ProtocolClass::Http3 | ProtocolClass::ServerDriven => {
+                ConnectionChoice::choose(http1, http2)
+            }
         }
+    }
+
+    /// An HTTP/3 connection: one that others are opening, or a new one. `None` if there is none: the request is to use
+    /// another protocol.
+    async fn open_http3(
+        &mut self,
+        local: &Rc<LocalState>,
+        worker: &Rc<Worker>,
+        limit: Duration,
+    ) -> Option<Connection> {
+        let backend = self.backends.first();
+        let suits = |backend| self.backends.suits(&local.upstream, backend);
+        let most = local.upstream.settings.http2_max_streams;
+        let mut connection = local.http3.join(backend, most, suits).await;
+        if connection.is_none() && local.may_open_http3(backend, worker.clock.now()) {
+            connection = open_http3(local, worker, backend, limit).await;
+        }
+        let connection = connection?;
+        // The backend counts as tried, and a health probe of it as made.
+        self.backends.next(&local.upstream, worker.clock.now());
+        Some(Connection::Http3(connection))
     }
 
     /// Opens a connection to the backend, or to the next one if that fails.
     async fn open(
         &mut self,
-        local: &LocalState,
+        local: &Rc<LocalState>,
         worker: &Rc<Worker>,
     ) -> Result<Connection, Failure> {
+        let settings = &local.upstream.settings;
+        let mut limit = settings.connect_timeout;
+        if self.by_http3 {
+            let began = worker.clock.now();
+            if let Some(connection) = self.open_http3(local, worker, limit).await {
+                return Ok(connection);
+            }
+            self.by_http3 = false;
+            self.by_http1 = !local.upstream.may_use_http2();
+            let spent = worker.clock.now().saturating_duration_since(began);
+            limit = limit.saturating_sub(spent);
+        }
         let http1 = |connected: NewConnection| {
             let NewConnection {
                 stream,
@@ -94,11 +152,10 @@ impl Attempt {
             Connection::Http1(connection, Reuse::New)
         };
         if self.by_http1 {
-            return connect(worker, local, &[], &mut self.backends)
+            return connect(worker, local, &[], limit, &mut self.backends)
                 .await
                 .map(http1);
         }
-        let settings = &local.upstream.settings;
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         let (first, most) = (self.backends.first(), settings.http2_max_streams);
         if !local.declines_http2(first).get()
@@ -109,7 +166,7 @@ impl Attempt {
         // Dropped at the end of this function: requests that wait for the connection are woken then, and run after ours
         // is queued.
         let _opening = local.http2.begin_opening(first);
-        let connected = connect(worker, local, BOTH, &mut self.backends).await?;
+        let connected = connect(worker, local, BOTH, limit, &mut self.backends).await?;
         let is_http2 = is_http2(&local.upstream, &connected.stream).inspect_err(|failure| {
             (local.upstream).report_failure(connected.backend, None, &failure.text);
         })?;
@@ -135,7 +192,7 @@ impl Attempt {
     /// Sends the request over `connection` or a new one, and records the result for health checks and error log.
     pub(crate) async fn send(
         &mut self,
-        local: &LocalState,
+        local: &Rc<LocalState>,
         call: &mut Call<'_>,
         connection: Option<Connection>,
     ) -> Result<Reply, Unanswered> {
@@ -156,9 +213,66 @@ impl Attempt {
             Connection::Http2(connection) => {
                 multiplexed::send(&local.upstream, &local.scratch, &connection, call, body).await
             }
+            Connection::Http3(connection) => {
+                multiplexed::send(&local.upstream, &local.scratch, &connection, call, body).await
+            }
         };
         record_result(local, call, &result);
         result
+    }
+}
+
+/// Opens an HTTP/3 connection to a backend. After a failure this happens in the background, and the request uses another
+/// protocol.
+async fn open_http3(
+    local: &Rc<LocalState>,
+    worker: &Rc<Worker>,
+    backend: usize,
+    limit: Duration,
+) -> Option<Rc<multiplexed::Connection<Http3>>> {
+    if !local.http3_memory(backend).get().has_failed() {
+        return connect_http3(local, worker, backend, limit).await;
+    }
+    let now = worker.clock.now();
+    (local.http3_memory(backend)).update(|memory| memory.begin_attempt(now));
+    let (local, own) = (Rc::clone(local), Rc::clone(worker));
+    worker.spawn(async move { connect_http3(&local, &own, backend, limit).await });
+    None
+}
+
+/// Connects to a backend, and records the result.
+async fn connect_http3(
+    local: &LocalState,
+    worker: &Rc<Worker>,
+    backend: usize,
+    limit: Duration,
+) -> Option<Rc<multiplexed::Connection<Http3>>> {
+    let upstream = &local.upstream;
+    let memory = local.http3_memory(backend);
+    let url = &upstream.backends[backend].url;
+    let _in_use = InUse::begin(upstream, backend);
+    // Dropped at the end of this function: requests that wait for the connection are woken then.
+    let _opening = local.http3.begin_opening(backend);
+    let limit = (limit / 2).min(HTTP3_LIMIT);
+    let connected = http3::connect(worker, &upstream.settings, url, backend, limit).await;
+    match connected {
+        Ok(connection) => {
+            memory.take();
+            connection.set_upstream(Arc::downgrade(upstream));
+            local.http3.add(&connection);
+            Some(connection)
+        }
+        Err(failure) => {
+            let now = worker.clock.now();
+            memory.update(|memory| memory.fail(now));
+            let text = format!(
+                "no HTTP/3 connection, not tried again for {} seconds: {}",
+                memory.get().pause(now).as_secs(),
+                failure.text
+            );
+            upstream.report_failure(backend, failure.address, &text);
+            None
+        }
     }
 }
 

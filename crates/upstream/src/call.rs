@@ -14,6 +14,8 @@ pub enum Protocol {
     Http1,
     /// HTTP/2.
     Http2,
+    /// HTTP/3.
+    Http3,
 }
 
 /// Called with status and fields of an interim response.
@@ -43,7 +45,7 @@ pub struct Call<'a> {
     /// Whether the body of the response ends only when the request's body has been sent: for clients whose connection carries one
     /// request at a time. Without it the rest of the request's body may be sent after the response has ended.
     pub ends_with_upload: bool,
-    /// Whether the upgrade exists over HTTP/1 only; `websocket`, for one, can also use HTTP/2.
+    /// Whether the upgrade exists over HTTP/1 only; `websocket`, for one, can also use HTTP/2 and HTTP/3.
     pub needs_http1: bool,
     /// Whether to add `expect: 100-continue` and hold the body until an interim or final response arrives.
     pub expects_continue: bool,
@@ -59,7 +61,7 @@ pub struct Call<'a> {
 pub struct Reply {
     /// The status, 2xx to 9xx; 101 for a tunnel.
     pub status: StatusCode,
-    /// The reason phrase; `None` if it is the standard one. Empty over HTTP/2.
+    /// The reason phrase; `None` if it is the standard one. Empty over HTTP/2 and HTTP/3.
     pub reason: Option<Box<str>>,
     /// All fields except `content-length` and `transfer-encoding`, as received.
     pub headers: Headers,

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use h2o_exchange::{Descriptor, TimedOut, Worker};
 use h2o_http::Scheme;
@@ -27,14 +28,15 @@ pub(crate) struct NewConnection {
 }
 
 /// Connects to the chosen backend; if that fails, to the others in turn. H2O compatibility: like H2O, tries no other
-/// backend after a failed TLS handshake. `alpn` is offered to `https` backends.
+/// backend after a failed TLS handshake. `alpn` is offered to `https` backends; `limit` is what is left of
+/// `proxy.timeout.connect`.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
     local: &LocalState,
     alpn: &[&[u8]],
+    limit: Duration,
     backends: &mut BackendChoice,
 ) -> Result<NewConnection, Failure> {
-    let limit = local.upstream.settings.connect_timeout;
     let mut trying = ConnectAttempt::default();
     let connecting = connect_any(worker, local, alpn, backends, &mut trying);
     match worker.timeout(limit, connecting).await {
@@ -166,11 +168,7 @@ pub(crate) async fn connect_to(
         }
         BackendHost::Ip(address) => SocketAddr::new(*address, url.port),
         BackendHost::Name(name) => {
-            let resolver = worker.local::<Resolver>();
-            let addresses = resolver.resolve(worker, name, url.port, origin).await;
-            let addresses = addresses.map_err(|error| error.text())?;
-            // The resolver shuffles the addresses. H2O compatibility: H2O tries one address at random and no other.
-            let address = *addresses.first().ok_or("hostname does not exist")?;
+            let address = resolve(worker, name, url.port, origin).await?;
             findings.address = Some(address);
             address
         }
@@ -183,6 +181,23 @@ pub(crate) async fn connect_to(
             Err(text)
         }
     }
+}
+
+/// The address of a name to connect to.
+///
+/// # Errors
+/// The message to show.
+pub(crate) async fn resolve(
+    worker: &Worker,
+    name: &str,
+    port: u16,
+    origin: NameOrigin,
+) -> Result<SocketAddr, &'static str> {
+    let resolver = worker.local::<Resolver>();
+    let addresses = resolver.resolve(worker, name, port, origin).await;
+    let addresses = addresses.map_err(|error| error.text())?;
+    // The resolver shuffles the addresses. H2O compatibility: H2O tries one address at random and no other.
+    addresses.first().copied().ok_or("hostname does not exist")
 }
 
 async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {

@@ -17,7 +17,7 @@ use crate::{Call, Failure, Reply, Upstream};
 
 /// A worker reports requests to the shared retry budget in batches of this size, to avoid an atomic write per request.
 const BUDGET_BATCH: u32 = 32;
-/// Streams that a request may have refused by closing HTTP/2 connections, in addition to its retries.
+/// Streams that a request may have refused by closing HTTP/2 or HTTP/3 connections, in addition to its retries.
 const MAX_REFUSALS: u32 = 8;
 
 impl Upstream {
@@ -46,7 +46,8 @@ async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result<Reply, Fai
     let now = call.worker.clock.now();
     let mut attempt = Attempt {
         backends: BackendChoice::new(local.choose(now)),
-        by_http1: call.needs_http1 || !upstream.may_use_http2(),
+        by_http1: call.needs_http1,
+        by_http3: false,
         body,
     };
     let open = attempt.take_open(&local, now);
@@ -72,6 +73,7 @@ async fn retry(
         let mut attempt = Attempt {
             backends: BackendChoice::default(),
             by_http1: true,
+            by_http3: false,
             body: attempt.body,
         };
         let result = attempt.send(local, call, None).await;
@@ -95,7 +97,7 @@ async fn retry(
             .backends
             .prefer_another(unanswered.backend, upstream);
         (attempt.backends).choose_again(upstream, call.worker.clock.now());
-        let open = attempt.pick_http2(local);
+        let open = attempt.pick_shared(local);
         match attempt.send(local, call, open).await {
             Ok(reply) => return Ok(reply),
             Err(failed) => unanswered = failed,

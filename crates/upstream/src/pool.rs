@@ -7,9 +7,11 @@ use std::time::Instant;
 
 use crate::health::ChosenBackend;
 use crate::http2::Http2;
+use crate::http3::{self, Http3};
 use crate::local_upstream::LocalUpstream;
 use crate::multiplexed::Connections;
 use crate::protocol_choice::ProtocolChoice;
+use crate::protocol_memory::Http3Memory;
 use crate::reach::{Opening, Reachability};
 use crate::scratch::Scratch;
 use crate::tls_stream::TlsScratch;
@@ -34,6 +36,7 @@ pub(crate) struct LocalState {
     pub(crate) http1: Rc<http1::Connections>,
     pub(crate) http2_scratch: http2::Scratch,
     pub(crate) http2: Connections<Http2>,
+    pub(crate) http3: Connections<Http3>,
     pub(crate) choice: ProtocolChoice,
     /// Requests not yet reported to the retry budget.
     pub(crate) unreported: Cell<u32>,
@@ -44,6 +47,7 @@ pub(crate) struct LocalState {
 struct LocalBackend {
     /// Whether the backend chose HTTP/1 when it was last offered HTTP/2.
     declines_http2: Cell<bool>,
+    http3: Cell<Http3Memory>,
     reach: Cell<Reachability>,
 }
 
@@ -79,6 +83,7 @@ impl LocalStates {
             backends: (0..count).map(|_| LocalBackend::default()).collect(),
             http2_scratch: Rc::clone(&self.http2_scratch),
             http2: Connections::new(count),
+            http3: Connections::new(count),
             choice: ProtocolChoice::default(),
             unreported: Cell::new(0),
         }));
@@ -116,7 +121,9 @@ impl LocalState {
     /// Whether a request to `backend` needs no new connection.
     fn has_connection(&self, backend: usize) -> bool {
         let is_to = |other| other == backend;
-        self.http1.has_idle(backend) || self.http2.pick(is_to).is_some()
+        self.http1.has_idle(backend)
+            || self.http2.pick(is_to).is_some()
+            || self.http3.pick(is_to).is_some()
     }
 
     /// Announces that a connection to `backend` is being opened, until the returned value is dropped.
@@ -135,6 +142,22 @@ impl LocalState {
     /// Whether a backend chose HTTP/1 when it was last offered HTTP/2.
     pub(crate) fn declines_http2(&self, backend: usize) -> &Cell<bool> {
         &self.backends[backend].declines_http2
+    }
+
+    /// What is known about HTTP/3 connections to a backend.
+    pub(crate) fn http3_memory(&self, backend: usize) -> &Cell<Http3Memory> {
+        &self.backends[backend].http3
+    }
+
+    /// Whether an HTTP/3 connection to a backend may be opened.
+    pub(crate) fn may_open_http3(&self, backend: usize, now: Instant) -> bool {
+        http3::is_possible(&self.upstream.backends[backend].url)
+            && self.http3_memory(backend).get().may_connect(now)
+    }
+
+    /// Whether a request to a backend may use HTTP/3: a connection is open, or may be opened.
+    pub(crate) fn may_use_http3(&self, backend: usize, now: Instant) -> bool {
+        self.may_open_http3(backend, now) || self.http3.pick(|other| other == backend).is_some()
     }
 
     /// Closes all idle connections.

@@ -1,14 +1,16 @@
-//! The protocol of a request to a backend: by fixed shares of HTTP/1 and HTTP/2, or by what the backend offers.
+//! The protocol of a request to a backend: by fixed shares of HTTP/1, HTTP/2 and HTTP/3, or by what the backend offers.
 
 use std::cell::Cell;
 
-/// Result of `proxy.http2.ratio` for one request.
+/// Result of `proxy.http2.ratio` and `proxy.http3.ratio` for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProtocolClass {
     /// HTTP/1; new connections use no ALPN.
     Http1,
     /// HTTP/2, or HTTP/1 if the backend does not accept it.
     Http2,
+    /// HTTP/3, or another protocol if there is no QUIC connection.
+    Http3,
     /// `proxy.http2.ratio` is unset: new connections offer both by ALPN, and open ones are used evenly.
     ServerDriven,
 }
@@ -20,28 +22,47 @@ pub(crate) enum ProtocolClass {
 /// spread.
 #[derive(Debug, Default)]
 pub(crate) struct ProtocolChoice {
-    http1: Cell<i32>,
-    http2: Cell<i32>,
+    /// Of HTTP/1 or what the server chooses, HTTP/2, HTTP/3.
+    counters: Cell<[i32; 3]>,
 }
 
 impl ProtocolChoice {
-    /// The class of the next request. `http2_ratio` is a percentage, at most 100.
-    pub(crate) fn next(&self, http2_ratio: Option<u8>) -> ProtocolClass {
-        let Some(ratio) = http2_ratio else {
-            return ProtocolClass::ServerDriven;
+    /// The class of the next request. Both ratios are percentages, together at most 100.
+    pub(crate) fn next(&self, http2_ratio: Option<u8>, http3_ratio: u8) -> ProtocolClass {
+        let rest = match http2_ratio {
+            Some(_) => ProtocolClass::Http1,
+            None => ProtocolClass::ServerDriven,
         };
-        let ratio = i32::from(ratio.min(100));
-        let http1 = self.http1.get() + 100 - ratio;
-        let http2 = self.http2.get() + ratio;
-        // Of equals the first wins.
-        let is_http2 = http2 > http1;
-        self.http1.set(if is_http2 { http1 } else { http1 - 100 });
-        self.http2.set(if is_http2 { http2 - 100 } else { http2 });
-        if is_http2 {
+        if (http2_ratio, http3_ratio) == (None, 0) {
+            return rest;
+        }
+        let http2 = i32::from(http2_ratio.unwrap_or(0).min(100));
+        let http3 = i32::from(http3_ratio).min(100 - http2);
+        let [mut first, mut second, mut third] = self.counters.get();
+        first += 100 - http2 - http3;
+        second += http2;
+        third += http3;
+        // Of equals the first wins. H2O compatibility: but what the server chooses comes last.
+        let class = if http2_ratio.is_none() {
+            if third >= first {
+                ProtocolClass::Http3
+            } else {
+                rest
+            }
+        } else if first >= second && first >= third {
+            rest
+        } else if second >= third {
             ProtocolClass::Http2
         } else {
-            ProtocolClass::Http1
+            ProtocolClass::Http3
+        };
+        match class {
+            ProtocolClass::Http1 | ProtocolClass::ServerDriven => first -= 100,
+            ProtocolClass::Http2 => second -= 100,
+            ProtocolClass::Http3 => third -= 100,
         }
+        self.counters.set([first, second, third]);
+        class
     }
 }
 
@@ -54,7 +75,7 @@ pub(crate) struct Http1Load {
     pub(crate) idle: usize,
 }
 
-/// Load of an upstream's HTTP/2 connections that accept requests, on this worker.
+/// Load of an upstream's HTTP/2 or HTTP/3 connections that accept requests, on this worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     /// Open streams.
@@ -63,11 +84,13 @@ pub(crate) struct Load {
     pub(crate) most: usize,
 }
 
-/// The connection for a request of class `ServerDriven`.
+/// The connection for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionChoice {
     /// An open HTTP/2 connection.
     Http2,
+    /// An open HTTP/3 connection, or a new one.
+    Http3,
     /// An idle HTTP/1 connection.
     Http1,
     /// A new connection that offers both protocols.
@@ -93,12 +116,13 @@ impl ConnectionChoice {
 mod tests {
     use super::*;
 
-    fn dealt(ratio: u8, requests: usize) -> String {
+    fn dealt(http2: Option<u8>, http3: u8, requests: usize) -> String {
         let choice = ProtocolChoice::default();
         (0..requests)
-            .map(|_| match choice.next(Some(ratio)) {
+            .map(|_| match choice.next(http2, http3) {
                 ProtocolClass::Http1 => '1',
                 ProtocolClass::Http2 => '2',
+                ProtocolClass::Http3 => '3',
                 ProtocolClass::ServerDriven => 'S',
             })
             .collect()
@@ -107,27 +131,31 @@ mod tests {
     #[test]
     fn shares_are_dealt_out_evenly_and_always_alike() {
         let cases = [
-            (0, "1111"),
-            (100, "2222"),
-            (50, "1212"),
-            (25, "11211121"),
-            (75, "21222122"),
-            (1, "1111"),
+            (Some(0), 0, "1111"),
+            (Some(100), 0, "2222"),
+            (Some(50), 0, "1212"),
+            (Some(25), 0, "11211121"),
+            (Some(75), 0, "21222122"),
+            (Some(1), 0, "1111"),
+            (Some(0), 100, "3333"),
+            (Some(0), 50, "1313"),
+            (Some(50), 50, "2323"),
+            (Some(25), 25, "12311231"),
+            (None, 0, "SSSS"),
+            (None, 100, "3333"),
+            (None, 50, "3S3S"),
+            (None, 25, "S3SSS3SS"),
         ];
-        for (ratio, want) in cases {
-            assert_eq!(dealt(ratio, want.len()), want, "{ratio}%");
+        for (http2, http3, want) in cases {
+            assert_eq!(dealt(http2, http3, want.len()), want, "{http2:?} {http3}");
         }
         for ratio in 0..=100 {
-            let count = dealt(ratio, 100).matches('2').count();
-            assert_eq!(count, usize::from(ratio), "{ratio}% of a hundred");
+            let count = |http2, http3, class| dealt(http2, http3, 100).matches(class).count();
+            let want = usize::from(ratio);
+            assert_eq!(count(Some(ratio), 0, '2'), want, "{ratio}% of a hundred");
+            assert_eq!(count(None, ratio, '3'), want, "{ratio}% of a hundred");
+            assert_eq!(count(Some(100 - ratio), ratio, '3'), want, "{ratio}%");
         }
-    }
-
-    #[test]
-    fn an_unset_ratio_leaves_the_choice_to_the_server() {
-        let choice = ProtocolChoice::default();
-        assert_eq!(choice.next(None), ProtocolClass::ServerDriven);
-        assert_eq!(choice.next(Some(50)), ProtocolClass::Http1);
     }
 
     #[test]

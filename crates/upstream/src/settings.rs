@@ -31,7 +31,11 @@ pub struct UpstreamSettings {
     pub http2_ratio: Option<u8>,
     /// `proxy.http2.force-cleartext`: whether to use HTTP/2 with `http` backends.
     pub http2_force_cleartext: bool,
-    /// `proxy.http2.max-concurrent-streams`: most open streams on an HTTP/2 connection.
+    /// `proxy.http3.ratio`: percentage of requests sent over HTTP/3; together with `http2_ratio` at most 100.
+    pub http3_ratio: u8,
+    /// `proxy.http3.ecn`: whether packets to backends are marked as ECN-capable.
+    pub http3_ecn: bool,
+    /// `proxy.http2.max-concurrent-streams`: most open streams on an HTTP/2 or HTTP/3 connection.
     pub http2_max_streams: u32,
     /// Where the names of the backends come from.
     pub name_origin: NameOrigin,

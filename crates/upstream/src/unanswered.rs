@@ -13,7 +13,7 @@ pub(crate) enum Reuse {
     New,
     /// An HTTP/1 connection that was idle.
     Idle,
-    /// An HTTP/2 connection over which responses have arrived.
+    /// An HTTP/2 or HTTP/3 connection over which responses have arrived.
     Shared,
 }
 

@@ -283,6 +283,8 @@ pub(crate) mod tests {
             proxy_protocol: false,
             http2_ratio: None,
             http2_force_cleartext: false,
+            http3_ratio: 0,
+            http3_ecn: true,
             http2_max_streams: 100,
             name_origin: NameOrigin::Configured,
             tls: TlsClient::new(tls).expect("nothing is read"),

@@ -20,8 +20,8 @@ impl Outgoing<'_> {
     pub(super) fn method(&self) -> &str {
         match self.protocol {
             Protocol::Http1 if self.asks_for_tunnel() && !self.is_connect() => "GET",
-            Protocol::Http2 if self.asks_for_tunnel() => "CONNECT",
-            Protocol::Http1 | Protocol::Http2 => self.request.method.as_str(),
+            Protocol::Http2 | Protocol::Http3 if self.asks_for_tunnel() => "CONNECT",
+            Protocol::Http1 | Protocol::Http2 | Protocol::Http3 => self.request.method.as_str(),
         }
     }
 

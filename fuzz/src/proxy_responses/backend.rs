@@ -44,7 +44,7 @@ impl Request<'_> {
     pub(super) fn read<'p>(&self, pieces: impl Iterator<Item = &'p [u8]>) -> Read {
         match self.options.backend() {
             Protocol::Http1 => self.read_http1(pieces),
-            Protocol::Http2 => self.read_http2(pieces),
+            Protocol::Http2 | Protocol::Http3 => self.read_http2(pieces),
         }
     }
 

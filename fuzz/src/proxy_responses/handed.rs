@@ -96,7 +96,7 @@ impl Handed<'_> {
         let status = match self.asked.client {
             _ if !opens_protocol => self.head.status,
             Protocol::Http1 => StatusCode::SWITCHING_PROTOCOLS,
-            Protocol::Http2 => StatusCode::OK,
+            Protocol::Http2 | Protocol::Http3 => StatusCode::OK,
         };
         status.digits().to_vec()
     }

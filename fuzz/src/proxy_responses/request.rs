@@ -37,7 +37,7 @@ pub(super) fn ask(proxied: &Proxied, options: Options, client: Protocol) -> Opti
             let (_, request) = http1_server(asks);
             request
         }
-        Protocol::Http2 => {
+        Protocol::Http2 | Protocol::Http3 => {
             let (_, _, request) = http2_server(asks);
             request
         }
@@ -147,7 +147,7 @@ impl Request<'_> {
         };
         match self.client {
             Protocol::Http1 => handed.by_http1(&exchange, response),
-            Protocol::Http2 => handed.by_http2(&exchange, response),
+            Protocol::Http2 | Protocol::Http3 => handed.by_http2(&exchange, response),
         }
     }
 }

@@ -9,6 +9,7 @@ mod expectations;
 mod health;
 mod hostile;
 mod http2_upstream;
+mod http3_upstream;
 mod informational;
 mod kit;
 mod logs;

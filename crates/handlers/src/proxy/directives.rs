@@ -405,7 +405,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.http2.max-concurrent-streams",
         "NUMBER",
         "100",
-        "Most requests at a time on an HTTP/2 connection to a backend; the next one gets another connection.",
+        "Most requests at a time on an HTTP/2 or HTTP/3 connection to a backend; the next one gets another connection.",
         max_streams,
     ),
     Directive::setting(
@@ -426,19 +426,22 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.http3.ratio",
         "0 to 100",
         "0",
-        "Percentage of requests that are sent over HTTP/3. Only `0` is supported yet.",
-        |_, command| match ratio(command)? {
-            0 => Ok(()),
-            _ => Err(command.error("HTTP/3 to backends is not supported yet")),
+        "Percentage of requests that are sent over HTTP/3, at most 100 together with `proxy.http2.ratio`. If no QUIC connection \
+         can be opened, they are sent over HTTP/2 or HTTP/1, and QUIC is not tried again for 10 seconds to 10 minutes. \
+         Without effect for `http` backends.",
+        |scope, command| {
+            let percentage = ratio(command)?;
+            settings(scope).http3_ratio = percentage;
+            Ok(())
         },
     ),
     Directive::setting(
         "proxy.http3.ecn",
         "ON|OFF",
         "ON",
-        "Has no effect: HTTP/3 to backends is not supported yet.",
-        |_, command| {
-            command.node.on_off()?;
+        "Whether QUIC packets to backends are marked for explicit congestion notification (ECN).",
+        |scope, command| {
+            settings(scope).http3_ecn = command.node.on_off()?;
             Ok(())
         },
     ),
@@ -558,6 +561,14 @@ fn reverse(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         return Err(command.error(
             "when `proxy.http2.force-cleartext` is `ON`, `proxy.http2.ratio` must be set to `100` (percent)",
         ));
+    }
+    if u32::from(settings.http2_ratio.unwrap_or(0)) + u32::from(settings.http3_ratio) > 100 {
+        let text = "sum of http2.ratio and http3.ratio cannot be greater than 100";
+        return Err(command.error(text));
+    }
+    if settings.proxy_protocol && settings.http3_ratio > 0 {
+        let text = "`proxy.proxy-protocol` and `proxy.http3.ratio` are mutually exclusive: QUIC connections have no PROXY header";
+        return Err(command.error(text));
     }
     let is_tls = |backend: &BackendSpec| backend.url.scheme == Scheme::Https;
     if backends.list.iter().any(is_tls) {

@@ -79,7 +79,7 @@ impl RequestRules {
     ) {
         let request = &exchange.request;
         self.write_fields(exchange, &mut head.headers);
-        if protocol == Protocol::Http2 && takes_trailers(request) {
+        if protocol != Protocol::Http1 && takes_trailers(request) {
             head.headers.push(Known::Te, b"trailers");
         }
         head.scheme = backend.scheme;
@@ -87,7 +87,7 @@ impl RequestRules {
         head.method = match (wanted, protocol) {
             // HTTP/1 asks for a protocol by GET with `upgrade` (RFC 8441 §5).
             (TunnelKind::Protocol, Protocol::Http1) => Method::Get,
-            (TunnelKind::Protocol, Protocol::Http2) => Method::Connect,
+            (TunnelKind::Protocol, Protocol::Http2 | Protocol::Http3) => Method::Connect,
             (TunnelKind::Nothing | TunnelKind::Connect, _) => request.method.clone(),
         };
         head.body = body_length(exchange, wanted);

@@ -34,6 +34,10 @@ pub(crate) struct ProxySettings {
     pub(super) zerocopy: bool,
     /// `proxy.http2.ratio`
     pub(super) http2_ratio: Option<u8>,
+    /// `proxy.http3.ratio`
+    pub(super) http3_ratio: u8,
+    /// `proxy.http3.ecn`
+    pub(super) http3_ecn: bool,
     /// `proxy.http2.force-cleartext`
     pub(super) http2_force_cleartext: bool,
     /// `proxy.http2.max-concurrent-streams`
@@ -73,6 +77,8 @@ impl Default for ProxySettings {
             max_temp_file_size: 1 << 30,
             zerocopy: true,
             http2_ratio: None,
+            http3_ratio: 0,
+            http3_ecn: true,
             http2_force_cleartext: false,
             http2_max_streams: 100,
             name_origin: NameOrigin::Configured,
@@ -99,6 +105,8 @@ impl ProxySettings {
             zerocopy: self.zerocopy,
             proxy_protocol: self.proxy_protocol,
             http2_ratio: self.http2_ratio,
+            http3_ratio: self.http3_ratio,
+            http3_ecn: self.http3_ecn,
             http2_force_cleartext: self.http2_force_cleartext,
             http2_max_streams: self.http2_max_streams,
             name_origin: self.name_origin,

@@ -146,13 +146,7 @@ impl TlsClient {
         alpn: &[&[u8]],
         out: &mut OutputBuffer,
     ) -> Result<ClientConnection, &'static str> {
-        let name = match server_name(name) {
-            Some(name) => name,
-            // No certificate can have such a name.
-            None if self.settings.verify_peer => return Err(names::MISMATCH),
-            // With an address, rustls sends no SNI.
-            None => IpAddr::V4(Ipv4Addr::UNSPECIFIED).into(),
-        };
+        let name = self.server_name(name)?;
         // Cheap: a few reference counts, against the cost of a handshake.
         let mut config = self.config.clone();
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
@@ -164,6 +158,33 @@ impl TlsClient {
             Some(_) | None => Resumption::disabled(),
         };
         ClientConnection::begin(Arc::new(config), name, out).map_err(|error| handshake_text(&error))
+    }
+
+    /// What a QUIC handshake with a backend whose host is `name` needs: the same verification, with HTTP/3 as the only protocol.
+    /// H2O compatibility: sessions are not stored.
+    ///
+    /// # Errors
+    /// As for [`TlsClient::connect`].
+    pub fn quic(
+        &self,
+        name: &str,
+    ) -> Result<(Arc<ClientConfig>, ServerName<'static>), &'static str> {
+        let name = self.server_name(name)?;
+        let mut config = self.config.clone();
+        config.alpn_protocols = vec![b"h3".to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok((Arc::new(config), name))
+    }
+
+    /// The host of a URL as a server name for rustls.
+    fn server_name(&self, host: &str) -> Result<ServerName<'static>, &'static str> {
+        match server_name(host) {
+            Some(name) => Ok(name),
+            // No certificate can have such a name.
+            None if self.settings.verify_peer => Err(names::MISMATCH),
+            // With an address, rustls sends no SNI.
+            None => Ok(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into()),
+        }
     }
 }
 

@@ -50,7 +50,7 @@ impl State<Http2> {
             }
         }
         if !had_settings && self.engine.engine.has_settings() {
-            self.on_settings();
+            self.wake_waiting();
         }
         Ok(at)
     }

@@ -151,21 +151,41 @@ impl<E: Engine> Connection<E> {
         if state.is_over || state.engine.has_settings() {
             return Poll::Ready(());
         }
-        state.waiting.push(task.waker().clone());
+        state.watch(task);
         Poll::Pending
     }
 }
 
 impl<E: Engine> State<E> {
     /// Wakes the connection's task.
-    pub(super) fn wake_task(&mut self) {
+    pub(crate) fn wake_task(&mut self) {
         if let Some(task) = self.task.take() {
+            self.engine.on_change();
             task.wake();
         }
     }
 
     pub(super) fn stream(&mut self, key: StreamIndex) -> Option<&mut Stream> {
         self.streams.get_mut(key.0)?.as_mut()
+    }
+
+    /// Bytes of a response that its owner has not taken.
+    pub(crate) fn queued(&self, key: StreamIndex) -> usize {
+        let stream = self.streams.get(key.0).and_then(Option::as_ref);
+        stream.map_or(0, Stream::queued)
+    }
+
+    /// Whether uploads wait for data from their clients.
+    pub(crate) const fn has_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
+    /// Registers a task to be woken by [`State::wake_waiting`].
+    pub(crate) fn watch(&mut self, task: &Context<'_>) {
+        let waker = task.waker();
+        if !self.waiting.iter().any(|other| other.will_wake(waker)) {
+            self.waiting.push(waker.clone());
+        }
     }
 
     /// Begins a request. `headers` is memory for the fields of its response. Returns the stream, and the bytes of the head.
@@ -282,9 +302,7 @@ impl<E: Engine> State<E> {
                 self.fail(key, failure);
             }
         }
-        for waker in self.waiting.drain(..) {
-            waker.wake();
-        }
+        self.wake_waiting();
     }
 
     /// Whether requests are in progress.

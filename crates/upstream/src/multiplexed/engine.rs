@@ -74,4 +74,7 @@ pub(crate) trait Engine: 'static {
     fn frame_len(payload: usize) -> usize;
     /// Bytes of a stream that may still arrive without being asked for, besides those that were received.
     fn stream_window(&self) -> usize;
+
+    /// A request has changed something, and the connection's task is being woken.
+    fn on_change(&mut self) {}
 }

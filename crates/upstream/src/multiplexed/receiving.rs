@@ -9,8 +9,8 @@ use super::engine::{Engine, StreamIndex};
 use super::stream::StreamFailure;
 
 impl<E: Engine> State<E> {
-    /// The backend's SETTINGS have arrived: requests may have waited for them.
-    pub(crate) fn on_settings(&mut self) {
+    /// Wakes requests that wait for the handshake or for the backend's SETTINGS.
+    pub(crate) fn wake_waiting(&mut self) {
         for waker in self.waiting.drain(..) {
             waker.wake();
         }

@@ -57,8 +57,8 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// The request is complete in the output.
-    fn on_sent(&mut self, key: StreamIndex) {
+    /// The request is complete in the output, or the backend wants no more of it.
+    pub(crate) fn on_sent(&mut self, key: StreamIndex) {
         let Some(stream) = self.stream(key) else {
             return;
         };

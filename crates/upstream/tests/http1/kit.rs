@@ -113,6 +113,8 @@ pub(crate) fn settings() -> UpstreamSettings {
         zerocopy: true,
         proxy_protocol: false,
         http2_ratio: Some(0),
+        http3_ratio: 0,
+        http3_ecn: true,
         http2_force_cleartext: false,
         http2_max_streams: 100,
         name_origin: NameOrigin::Configured,

@@ -158,6 +158,7 @@ fn a_ratio_shares_requests_out() {
                 used.push(match reply.protocol {
                     Protocol::Http1 => '1',
                     Protocol::Http2 => '2',
+                    Protocol::Http3 => '3',
                 });
                 text_len(reply.body).await;
             }

@@ -56,14 +56,16 @@ fn settings_have_the_defaults_of_h2o_and_the_values_they_are_given() {
     assert!(!plain.tunnels && !plain.expects_continue && !plain.proxy_protocol);
     let set = settings([
         "proxy.zerocopy: always\nproxy.max-temp-file-size: 8",
-        "proxy.timeout.keepalive: 0\nproxy.proxy-protocol: ON\nproxy.tunnel: ON\nproxy.expect: on",
-        "proxy.http2.ratio: 0\nproxy.http2.max-concurrent-streams: 7\nproxy.max-buffer-size: 9\nproxy.http3.ratio: 0\n\
+        "proxy.timeout.keepalive: 0\nproxy.tunnel: ON\nproxy.expect: on",
+        "proxy.http2.ratio: 0\nproxy.http2.max-concurrent-streams: 7\nproxy.max-buffer-size: 9\nproxy.http3.ratio: 30\n\
          proxy.http3.ecn: OFF\nproxy.reverse.url: 'http://a'",
     ]);
     assert_eq!(set.timeouts.keepalive, Duration::ZERO);
     assert_eq!((set.http2_ratio, set.http2_max_streams), (Some(0), 7));
+    assert_eq!((plain.http3_ratio, plain.http3_ecn), (0, true));
+    assert_eq!((set.http3_ratio, set.http3_ecn), (30, false));
     assert_eq!((set.max_buffer_size, set.max_temp_file_size), (Some(9), 8));
-    assert!(set.tunnels && set.expects_continue && set.proxy_protocol);
+    assert!(set.tunnels && set.expects_continue);
 }
 
 #[test]
@@ -183,10 +185,6 @@ fn what_cannot_be_is_refused() {
             "proxy.http3.ratio must be between 0 and 100",
         ),
         (
-            "proxy.http3.ratio: 1".to_owned(),
-            "HTTP/3 to backends is not supported yet",
-        ),
-        (
             "proxy.http2.max-concurrent-streams: x".to_owned(),
             "argument must match the format: %u",
         ),
@@ -234,6 +232,14 @@ fn what_cannot_be_is_refused() {
         (
             with_url("proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 99"),
             "when `proxy.http2.force-cleartext` is `ON`, `proxy.http2.ratio` must be set to `100` (percent)",
+        ),
+        (
+            with_url("proxy.http2.ratio: 50\nproxy.http3.ratio: 51"),
+            "sum of http2.ratio and http3.ratio cannot be greater than 100",
+        ),
+        (
+            with_url("proxy.http3.ratio: 1\nproxy.proxy-protocol: ON\nproxy.timeout.keepalive: 0"),
+            "`proxy.proxy-protocol` and `proxy.http3.ratio` are mutually exclusive: QUIC connections have no PROXY header",
         ),
         (
             "proxy.reverse.url: { url: 'http://a' }".to_owned(),

@@ -1,0 +1,91 @@
+//! What was written to a stream and waits for the transport to take it.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::connection::Connection;
+use crate::stream::{StreamId, Write};
+
+/// Bytes of a stream that the transport has not taken, and the end behind them. Its user limits how much that is: once something
+/// waits, nothing more should be written before [`crate::Event::Writable`] and [`Output::flush`].
+#[derive(Debug, Default)]
+pub struct Output {
+    pieces: VecDeque<Bytes>,
+    /// The stream ends behind that.
+    ends: bool,
+}
+
+impl Output {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && !self.ends
+    }
+
+    /// Whether the end of the stream waits.
+    pub const fn ends(&self) -> bool {
+        self.ends
+    }
+
+    /// Bytes that wait.
+    pub fn retained(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+
+    /// Writes `bytes` behind what waits. What the peer does not want is dropped.
+    pub fn write_copy(&mut self, connection: &mut Connection, stream: StreamId, mut bytes: &[u8]) {
+        while self.is_empty() && !bytes.is_empty() {
+            match connection.write_copy(stream, bytes) {
+                Write::Taken(len) => bytes = bytes.get(len..).unwrap_or_default(),
+                Write::Blocked => break,
+                Write::Stopped(_) | Write::Unknown => return,
+            }
+        }
+        if !bytes.is_empty() {
+            self.pieces.push_back(Bytes::copy_from_slice(bytes));
+        }
+    }
+
+    /// As [`Output::write_copy`], without a copy.
+    pub fn write(&mut self, connection: &mut Connection, stream: StreamId, mut bytes: Bytes) {
+        while self.is_empty() && !bytes.is_empty() {
+            match connection.write(stream, &mut bytes) {
+                Write::Taken(_) => {}
+                Write::Blocked => break,
+                Write::Stopped(_) | Write::Unknown => return,
+            }
+        }
+        if !bytes.is_empty() {
+            self.pieces.push_back(bytes);
+        }
+    }
+
+    /// Ends the stream behind what waits.
+    pub fn finish(&mut self, connection: &mut Connection, stream: StreamId) {
+        if self.is_empty() {
+            connection.finish(stream);
+        } else {
+            self.ends = true;
+        }
+    }
+
+    /// Writes as much as the transport takes.
+    pub fn flush(&mut self, connection: &mut Connection, stream: StreamId) {
+        while let Some(piece) = self.pieces.front_mut() {
+            match connection.write(stream, piece) {
+                Write::Taken(_) if piece.is_empty() => {
+                    self.pieces.pop_front();
+                }
+                Write::Taken(_) => {}
+                Write::Blocked => return,
+                Write::Stopped(_) | Write::Unknown => {
+                    *self = Self::default();
+                    return;
+                }
+            }
+        }
+        if std::mem::take(&mut self.ends) {
+            connection.finish(stream);
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! The engine of an HTTP/3 connection, and what the transport has not taken of its output.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2o_http::RequestHead;
+use h2o_http3::{
+    ClientConnection, ClientSettings, Command, ErrorCode, LocalStream, StreamKey, StreamState,
+};
+use h2o_quic::{ConnectionIndex, Endpoint, Output, StreamId, Write};
+
+use crate::Protocol;
+use crate::multiplexed::{Engine, StreamIndex, StreamSettings};
+
+/// Bytes of a body handed to the transport at a time.
+const PIECE: usize = 16 * 1024;
+/// Bytes that can be received of a stream before they are read, at least: heads count as well.
+const MIN_WINDOW: u32 = 16 * 1024;
+
+/// Idle connections keep no larger buffer than this.
+const KEPT_BUFFER: usize = 4 * 1024;
+
+/// How far the connection has been set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Handshake {
+    Running,
+    Done,
+    /// With the reason.
+    Failed(String),
+}
+
+/// The engine, and its connection of the transport.
+pub(crate) struct Http3 {
+    pub(super) engine: ClientConnection,
+    endpoint: Rc<RefCell<Endpoint>>,
+    index: ConnectionIndex,
+    pub(super) handshake: Handshake,
+    /// Connections to be run because a request has changed something.
+    changed: Rc<RefCell<Vec<ConnectionIndex>>>,
+    /// Our unidirectional streams, in the order of [`LocalStream::ALL`].
+    local: Vec<StreamId>,
+    /// The stream of the next request; `None` if the backend allows no more for now.
+    next: Option<StreamId>,
+    /// By [`StreamIndex`].
+    lines: Vec<Line>,
+    /// What the transport has not taken of streams that were released.
+    tails: Vec<(StreamId, Output)>,
+    /// Streams of which more can be read, since the client has taken content.
+    pub(super) readable: Vec<StreamId>,
+    max_streams: usize,
+    window: u32,
+    bytes_made: u64,
+    buffer: Vec<u8>,
+}
+
+/// A stream.
+#[derive(Default)]
+struct Line {
+    id: Option<StreamId>,
+    output: Output,
+    has_content: bool,
+    /// The transport takes nothing for now.
+    is_blocked: bool,
+    /// There may be more to read than the client has room for.
+    has_unread: bool,
+}
+
+pub(super) const fn index(key: StreamKey) -> StreamIndex {
+    StreamIndex(key.index())
+}
+
+fn key(stream: StreamIndex) -> StreamKey {
+    StreamKey::from_index(u32::try_from(stream.0).unwrap_or(u32::MAX))
+}
+
+/// The engine's name for a stream of the transport.
+pub(super) const fn engine_id(id: StreamId) -> h2o_http3::StreamId {
+    h2o_http3::StreamId::new(id.number())
+}
+
+/// Bytes that the backend may send on a stream before they are read, for this window of the stream. Half of the window: as
+/// much is received and waits for the client.
+pub(super) const fn receive_window(window: u32) -> u32 {
+    if window / 2 < MIN_WINDOW {
+        MIN_WINDOW
+    } else {
+        window / 2
+    }
+}
+
+impl Http3 {
+    /// The engine of a connection that is being opened.
+    pub(super) fn new(
+        settings: &StreamSettings,
+        endpoint: Rc<RefCell<Endpoint>>,
+        index: ConnectionIndex,
+        changed: Rc<RefCell<Vec<ConnectionIndex>>>,
+    ) -> Self {
+        let client = ClientSettings {
+            max_streams: settings.max_streams,
+            // H2O compatibility: no dynamic table. Requests to a backend are many and alike, but a table's entries are
+            // those of all clients.
+            qpack_decoder_capacity: 0,
+            qpack_encoder_capacity: 0,
+        };
+        Self {
+            engine: ClientConnection::new(Arc::new(client), true),
+            endpoint,
+            index,
+            handshake: Handshake::Running,
+            changed,
+            local: Vec::new(),
+            next: None,
+            lines: Vec::new(),
+            tails: Vec::new(),
+            readable: Vec::new(),
+            max_streams: settings.max_streams as usize,
+            window: settings.window,
+            bytes_made: 0,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// What `use_it` gives for the connection of the transport; `None` if that is gone.
+    pub(super) fn quic<R>(&self, use_it: impl FnOnce(&mut h2o_quic::Connection) -> R) -> Option<R> {
+        self.endpoint
+            .borrow_mut()
+            .connection(self.index)
+            .map(use_it)
+    }
+
+    /// Opens our unidirectional streams, and that of the next request, as far as the backend allows.
+    pub(super) fn open_streams_ahead(&mut self) {
+        while self.local.len() < LocalStream::ALL.len() {
+            let opened = self.quic(|quic| {
+                let id = quic.open_unidirectional()?;
+                quic.set_priority(id, i32::MAX);
+                Some(id)
+            });
+            let Some(Some(id)) = opened else { break };
+            self.local.push(id);
+        }
+        if self.next.is_none() {
+            self.next = self
+                .quic(h2o_quic::Connection::open_bidirectional)
+                .flatten();
+        }
+    }
+
+    /// Sends what the engine has to say on its own streams, and does what it wants of others.
+    pub(super) fn flush(&mut self) {
+        for (stream, &id) in LocalStream::ALL.into_iter().zip(&self.local) {
+            loop {
+                let pending = self.engine.pending(stream);
+                if pending.is_empty() {
+                    break;
+                }
+                let mut endpoint = self.endpoint.borrow_mut();
+                let Some(quic) = endpoint.connection(self.index) else {
+                    return;
+                };
+                match quic.write_copy(id, pending) {
+                    Write::Taken(len) => self.engine.advance(stream, len),
+                    Write::Blocked | Write::Stopped(_) | Write::Unknown => break,
+                }
+            }
+        }
+        while let Some(command) = self.engine.poll_command() {
+            self.quic(|quic| match command {
+                Command::Reset { stream, code } => {
+                    quic.reset(StreamId::new(stream.get()), code.0);
+                }
+                Command::StopSending { stream, code } => {
+                    quic.stop_sending(StreamId::new(stream.get()), code.0);
+                }
+            });
+        }
+    }
+
+    fn line(&mut self, stream: StreamIndex) -> Option<&mut Line> {
+        let line = self.lines.get_mut(stream.0)?;
+        line.id.is_some().then_some(line)
+    }
+
+    /// The stream of a request with that number.
+    pub(super) fn find(&self, id: StreamId) -> Option<StreamIndex> {
+        self.engine.find(engine_id(id)).map(index)
+    }
+
+    /// Bytes of a stream that may be read now, with `queued` that the client has not taken.
+    pub(super) const fn room(&self, queued: usize) -> usize {
+        let half = self.window.div_ceil(2) as usize;
+        half.saturating_sub(queued)
+    }
+
+    /// Notes that a stream was not read to its end.
+    pub(super) fn note_unread(&mut self, stream: StreamIndex) {
+        if let Some(line) = self.line(stream) {
+            line.has_unread = true;
+        }
+    }
+
+    /// The transport takes more of a stream.
+    pub(super) fn on_writable(&mut self, id: StreamId) {
+        let Self {
+            endpoint,
+            index: connection,
+            tails,
+            lines,
+            engine,
+            ..
+        } = self;
+        let mut endpoint = endpoint.borrow_mut();
+        let Some(quic) = endpoint.connection(*connection) else {
+            return;
+        };
+        if let Some(at) = tails.iter().position(|(other, _)| *other == id) {
+            let output = &mut tails[at].1;
+            output.flush(quic, id);
+            if output.is_empty() {
+                tails.swap_remove(at);
+            }
+            return;
+        }
+        let Some(key) = engine.find(engine_id(id)) else {
+            return;
+        };
+        let Some(line) = lines.get_mut(key.index()) else {
+            return;
+        };
+        line.output.flush(quic, id);
+        line.is_blocked = !line.output.is_empty();
+        drop(endpoint);
+        self.update_ready(index(key));
+    }
+
+    /// The backend wants nothing more of a stream.
+    pub(super) fn drop_output(&mut self, id: StreamId) {
+        self.tails.retain(|(other, _)| *other != id);
+        if let Some(stream) = self.find(id)
+            && let Some(line) = self.line(stream)
+        {
+            line.output = Output::default();
+        }
+    }
+
+    /// Tells the scheduler whether the stream has something to send that the transport takes.
+    fn update_ready(&mut self, stream: StreamIndex) {
+        if let Some(line) = self.line(stream) {
+            let is_ready = line.has_content && !line.is_blocked;
+            self.engine.set_ready(key(stream), is_ready);
+        }
+    }
+
+    /// Whether the transport takes something of a stream now; if not, [`Http3::on_writable`] tells when it does.
+    fn takes_more(&mut self, stream: StreamIndex) -> bool {
+        let Some(line) = self.line(stream) else {
+            return false;
+        };
+        let (id, is_free) = (line.id, line.output.is_empty());
+        // Writing nothing tells of both windows, that of the stream and that of the connection.
+        let takes = is_free
+            && id.is_some_and(|id| {
+                let written = self.quic(|quic| quic.write_copy(id, &[]));
+                !matches!(written, Some(Write::Blocked))
+            });
+        if !takes {
+            if let Some(line) = self.line(stream) {
+                line.is_blocked = true;
+            }
+            self.update_ready(stream);
+        }
+        takes
+    }
+
+    /// Hands the frames in the buffer to the transport, then `piece`, then the end of the stream.
+    fn write(&mut self, stream: StreamIndex, piece: Bytes, is_end: bool) {
+        let Some(line) = self.lines.get_mut(stream.0) else {
+            return;
+        };
+        let Some(id) = line.id else { return };
+        self.bytes_made += (self.buffer.len() + piece.len()) as u64;
+        let mut endpoint = self.endpoint.borrow_mut();
+        if let Some(quic) = endpoint.connection(self.index) {
+            line.output.write_copy(quic, id, &self.buffer);
+            line.output.write(quic, id, piece);
+            if is_end {
+                line.output.finish(quic, id);
+            }
+        }
+        self.buffer.clear();
+        line.is_blocked = !line.output.is_empty();
+        drop(endpoint);
+        self.update_ready(stream);
+    }
+
+    /// Whether the backend has all of the requests that were released.
+    pub(super) fn is_delivered(&self) -> bool {
+        let ours = self.local.len() + usize::from(self.next.is_some());
+        let open = self.quic(h2o_quic::Connection::unacknowledged_streams);
+        self.tails.is_empty() && open.is_none_or(|open| open <= ours)
+    }
+
+    /// Gives memory back while no request is in progress.
+    pub(super) fn shrink(&mut self) {
+        if self.buffer.capacity() > KEPT_BUFFER {
+            self.buffer = Vec::new();
+            self.engine.shrink();
+        }
+    }
+}
+
+impl Engine for Http3 {
+    const PROTOCOL: Protocol = Protocol::Http3;
+
+    fn can_request(&self) -> bool {
+        self.engine.can_request() && self.next.is_some()
+    }
+
+    fn is_reusable(&self) -> bool {
+        self.engine.is_reusable()
+    }
+
+    fn is_over(&self) -> bool {
+        self.engine.is_over() && self.is_delivered()
+    }
+
+    fn has_streams(&self) -> bool {
+        self.engine.open_streams() > 0 || !self.is_delivered()
+    }
+
+    fn open_streams(&self) -> usize {
+        self.engine.open_streams()
+    }
+
+    /// The backend's limit shows when it is reached.
+    fn most_streams(&self) -> usize {
+        if self.next.is_some() {
+            self.max_streams
+        } else {
+            self.open_streams()
+        }
+    }
+
+    fn has_settings(&self) -> bool {
+        self.engine.peer_settings().is_some()
+    }
+
+    fn takes_extended_connect(&self) -> bool {
+        self.engine.takes_extended_connect()
+    }
+
+    fn request(&mut self, head: &RequestHead, is_complete: bool) -> Option<(StreamIndex, usize)> {
+        let id = self.next?;
+        self.buffer.clear();
+        let engine_id = engine_id(id);
+        let key = (self.engine).request(engine_id, head, is_complete, &mut self.buffer)?;
+        self.next = None;
+        let stream = index(key);
+        if self.lines.len() <= stream.0 {
+            self.lines.resize_with(stream.0 + 1, Line::default);
+        }
+        self.lines[stream.0] = Line {
+            id: Some(id),
+            ..Line::default()
+        };
+        let len = self.buffer.len();
+        self.write(stream, Bytes::new(), is_complete);
+        self.open_streams_ahead();
+        Some((stream, len))
+    }
+
+    fn set_content(&mut self, stream: StreamIndex, has_content: bool) {
+        if let Some(line) = self.line(stream) {
+            line.has_content = has_content;
+        }
+        self.update_ready(stream);
+    }
+
+    fn poll_send(&mut self) -> Option<(StreamIndex, usize)> {
+        while let Some(key) = self.engine.poll_send() {
+            if self.takes_more(index(key)) {
+                return Some((index(key), PIECE));
+            }
+        }
+        None
+    }
+
+    fn send_data(&mut self, stream: StreamIndex, piece: Bytes, is_end: bool) {
+        let (len, out) = (piece.len() as u64, &mut self.buffer);
+        if self.engine.begin_data(key(stream), len, is_end, out) {
+            self.write(stream, piece, is_end);
+        }
+    }
+
+    fn send_data_with<E>(
+        &mut self,
+        stream: StreamIndex,
+        max: usize,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<Option<(usize, bool)>, E>,
+    ) -> Result<Option<(usize, bool)>, E> {
+        let mut piece = Vec::with_capacity(max);
+        let filled = fill(&mut piece)?;
+        if let Some((_, is_end)) = filled {
+            self.send_data(stream, piece.into(), is_end);
+        }
+        Ok(filled)
+    }
+
+    fn finish(&mut self, stream: StreamIndex) {
+        self.engine.finish(key(stream), None, &mut self.buffer);
+        self.write(stream, Bytes::new(), true);
+    }
+
+    fn cancel(&mut self, stream: StreamIndex) {
+        let code = ErrorCode::REQUEST_CANCELLED;
+        self.engine.reset(key(stream), code);
+        if let Some(line) = self.line(stream) {
+            line.output = Output::default();
+        }
+    }
+
+    fn release(&mut self, stream: StreamIndex) -> bool {
+        let was_over = self.engine.state(key(stream)) == StreamState::Closed;
+        self.engine.release(key(stream));
+        if let Some(line) = self.lines.get_mut(stream.0) {
+            let line = std::mem::take(line);
+            // The request is complete, and the transport has not taken its end.
+            if let Some(id) = line.id.filter(|_| line.output.ends()) {
+                self.tails.push((id, line.output));
+            }
+        }
+        !was_over
+    }
+
+    fn release_content(&mut self, stream: StreamIndex, _len: usize, queued: usize) -> bool {
+        let has_room = self.room(queued) > self.room(0) / 2;
+        let Some(line) = self.line(stream) else {
+            return false;
+        };
+        if !(line.has_unread && has_room) {
+            return false;
+        }
+        line.has_unread = false;
+        let id = line.id;
+        self.readable.extend(id);
+        true
+    }
+
+    /// There is nothing to announce: servers open no streams (RFC 9114 §5.2).
+    fn go_away(&mut self) {
+        self.engine.leave();
+    }
+
+    fn bytes_made(&self) -> u64 {
+        self.bytes_made
+    }
+
+    fn has_backlog(&self) -> bool {
+        !self.tails.is_empty() || self.lines.iter().any(|line| !line.output.is_empty())
+    }
+
+    fn is_written(&self, stream: StreamIndex) -> bool {
+        let line = self.lines.get(stream.0);
+        line.is_none_or(|line| line.output.is_empty())
+    }
+
+    fn frame_len(payload: usize) -> usize {
+        // The type, and the length as a variable-length integer (RFC 9114 §7.1).
+        let len = match payload {
+            ..64 => 1,
+            64..16_384 => 2,
+            _ => 4,
+        };
+        1 + len + payload
+    }
+
+    fn stream_window(&self) -> usize {
+        receive_window(self.window) as usize + self.room(0)
+    }
+
+    fn on_change(&mut self) {
+        self.changed.borrow_mut().push(self.index);
+    }
+}

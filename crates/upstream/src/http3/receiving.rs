@@ -1,0 +1,176 @@
+//! What the transport reports: handshake, streams to read and to write.
+
+use std::time::Instant;
+
+use h2o_http3::{ClientReceived, ErrorCode, PeerError};
+use h2o_quic::{CloseReason, Event, Read, StreamId};
+
+use super::engine::{Handshake, Http3, engine_id, index};
+use crate::multiplexed::{State, StreamFailure};
+
+/// Bytes read from a stream at a time.
+const READ_SIZE: usize = 64 * 1024;
+
+impl State<Http3> {
+    /// Processes an event of the transport.
+    ///
+    /// # Errors
+    /// The backend's violation; the connection is to be closed.
+    pub(super) fn on_event(&mut self, event: Event, now: Instant) -> Result<(), PeerError> {
+        match event {
+            Event::Connected => {
+                self.engine.handshake = Handshake::Done;
+                self.engine.open_streams_ahead();
+                self.wake_waiting();
+            }
+            Event::StreamsAvailable { .. } => {
+                if self.engine.handshake == Handshake::Done {
+                    self.engine.open_streams_ahead();
+                }
+            }
+            Event::StreamOpened(id) => {
+                self.engine.engine.open(engine_id(id))?;
+                self.read(id, now)?;
+            }
+            Event::Readable(id) => self.read(id, now)?,
+            Event::Writable(id) => self.engine.on_writable(id),
+            Event::Stopped { stream: id, code } => {
+                self.engine.drop_output(id);
+                let stopped =
+                    (self.engine.engine).on_stop_sending(engine_id(id), ErrorCode(code))?;
+                self.on_received(stopped, &[], now);
+            }
+            Event::Closed(reason) => self.on_closed(&reason),
+            Event::DatagramReceived => {
+                // No request has asked for any, and they may be dropped (RFC 9297 §2).
+                self.engine
+                    .quic(|quic| while quic.receive_datagram().is_some() {});
+            }
+            Event::HandshakeAgreed
+            | Event::Finished(_)
+            | Event::DatagramsUnblocked
+            | Event::Drained => {}
+        }
+        Ok(())
+    }
+
+    /// The connection has ended.
+    fn on_closed(&mut self, reason: &CloseReason) {
+        if self.engine.handshake == Handshake::Running {
+            self.engine.handshake = Handshake::Failed(reason.to_string());
+        }
+        self.fail_all(StreamFailure::Io);
+    }
+
+    /// Reads what has come on a stream, as far as there is room for it.
+    pub(super) fn read(&mut self, id: StreamId, now: Instant) -> Result<(), PeerError> {
+        let mut ahead: Option<Read> = None;
+        loop {
+            let read = match ahead.take() {
+                Some(read) => read,
+                None => match self.read_piece(id, 0) {
+                    Some(read) => read,
+                    None => return Ok(()),
+                },
+            };
+            match read {
+                Read::Data(piece) => {
+                    // The end is told with the last bytes.
+                    ahead = self.read_piece(id, piece.len());
+                    let has_ended = matches!(ahead, Some(Read::End));
+                    self.receive(id, &piece, has_ended, now)?;
+                    if has_ended || ahead.is_none() {
+                        return Ok(());
+                    }
+                }
+                Read::End => return self.receive(id, &[], true, now),
+                Read::Reset(code) => {
+                    let reset = (self.engine.engine).on_reset(engine_id(id), ErrorCode(code))?;
+                    self.on_received(reset, &[], now);
+                    return Ok(());
+                }
+                Read::Blocked | Read::Unknown => return Ok(()),
+            }
+        }
+    }
+
+    /// The next piece of a stream, behind `unseen` bytes that were not processed; `None` if there is no room for it.
+    fn read_piece(&mut self, id: StreamId, unseen: usize) -> Option<Read> {
+        let mut max = READ_SIZE;
+        if let Some(stream) = self.engine.find(id) {
+            let queued = self.queued(stream) + unseen;
+            max = max.min(self.engine.room(queued));
+            if max == 0 {
+                self.engine.note_unread(stream);
+                return None;
+            }
+        }
+        self.engine.quic(|quic| quic.read(id, max))
+    }
+
+    /// Hands the engine what has come on a stream.
+    fn receive(
+        &mut self,
+        id: StreamId,
+        input: &[u8],
+        has_ended: bool,
+        now: Instant,
+    ) -> Result<(), PeerError> {
+        let mut rest = input;
+        loop {
+            let engine = &mut self.engine.engine;
+            let step = engine.receive(engine_id(id), rest, has_ended, &mut self.head)?;
+            // Backends have no abuse budget: reading limits what they can cost.
+            engine.take_costs();
+            let input = rest;
+            rest = rest.get(step.taken..).unwrap_or_default();
+            match step.received {
+                // Nothing can wait for a dynamic table, since there is none.
+                ClientReceived::NeedMore | ClientReceived::Blocked => return Ok(()),
+                received => self.on_received(Some(received), input, now),
+            }
+        }
+    }
+
+    /// Processes what the engine has found in `input`.
+    fn on_received(&mut self, received: Option<ClientReceived>, input: &[u8], now: Instant) {
+        match received {
+            None
+            | Some(ClientReceived::NeedMore | ClientReceived::Blocked | ClientReceived::Charged) => {
+            }
+            Some(ClientReceived::Settings) => self.wake_waiting(),
+            Some(ClientReceived::GoAway { .. }) => {
+                while let Some(refused) = self.engine.engine.poll_refused() {
+                    self.on_reset(index(refused), StreamFailure::Refused);
+                }
+            }
+            Some(ClientReceived::Informational { stream }) => {
+                self.on_informational(index(stream), now);
+            }
+            Some(ClientReceived::Response { stream, end_stream }) => {
+                self.on_response(index(stream), end_stream, now);
+            }
+            Some(ClientReceived::Data {
+                stream,
+                data,
+                end_stream,
+            }) => {
+                let piece = input.get(data).unwrap_or_default();
+                self.on_data(index(stream), piece, end_stream, now);
+            }
+            Some(ClientReceived::Trailers { stream }) => self.on_trailers(index(stream)),
+            Some(ClientReceived::Reset { stream, by_us, .. }) => {
+                let failure = if by_us {
+                    StreamFailure::Protocol
+                } else {
+                    StreamFailure::Io
+                };
+                self.on_reset(index(stream), failure);
+            }
+            Some(ClientReceived::Refused { stream }) => {
+                self.on_reset(index(stream), StreamFailure::Refused);
+            }
+            Some(ClientReceived::Stopped { stream, .. }) => self.on_sent(index(stream)),
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! A worker's UDP sockets for connections to backends, and the task of each: it receives for all connections over the
+//! socket, runs those that something has happened to, and sends.
+
+use std::cell::{OnceCell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use h2o_exchange::{Descriptor, Timer, Worker};
+use h2o_http3::{ErrorCode, PeerError};
+use h2o_quic::udp::{self, ReceiveBuffers};
+use h2o_quic::{
+    ClientTls, ConnectError, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Placement,
+    Received, Transmit, TransportSettings,
+};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+use super::engine::{Http3, receive_window};
+use crate::multiplexed::{Activity, Connection, Engine, State, StreamFailure, StreamSettings};
+
+/// Batches of datagrams received per turn.
+const BATCHES: usize = 4;
+/// Bytes sent per connection and turn.
+const SEND_TURN: usize = 1024 * 1024;
+/// A backend that shows no sign of life for this time has lost the connection (RFC 9000 §10.1).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// After this time in which nothing was received, the backend is asked for a sign of life.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Unidirectional streams of a backend: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
+const MAX_UNIDIRECTIONAL: u64 = 10;
+
+/// Bytes of QUIC datagrams that may wait until they are dropped.
+const DATAGRAM_BUFFER: usize = 2048;
+
+/// The sockets of a worker, opened at first use.
+#[derive(Default)]
+pub(crate) struct Sockets {
+    ipv4: OnceCell<Rc<Socket>>,
+    ipv6: OnceCell<Rc<Socket>>,
+}
+
+/// A socket, as those who open connections and make requests see it.
+pub(super) struct Socket {
+    endpoint: Rc<RefCell<Endpoint>>,
+    /// By [`ConnectionIndex`].
+    entries: RefCell<Vec<Option<Entry>>>,
+    /// Connections that a request has changed.
+    changed: Rc<RefCell<Vec<ConnectionIndex>>>,
+    /// Waker of the socket's task, for new connections.
+    task: RefCell<Option<Waker>>,
+}
+
+/// A connection over the socket.
+struct Entry {
+    connection: Rc<Connection<Http3>>,
+    activity: Activity,
+    /// When to run it next, though nothing happens.
+    deadline: Option<Instant>,
+    is_closing: bool,
+}
+
+/// The task of a socket.
+struct Driver {
+    socket: Rc<Socket>,
+    udp: udp::UdpSocket,
+    io: UdpSocket,
+    _descriptor: Descriptor,
+    worker: Rc<Worker>,
+    timer: Timer,
+    buffers: ReceiveBuffers,
+    batch: Vec<Datagram>,
+    /// Connections to be run in this turn.
+    listed: Vec<ConnectionIndex>,
+    buffer: Vec<u8>,
+    /// What the full socket has not taken.
+    unsent: Option<(Transmit, Vec<u8>)>,
+}
+
+impl Sockets {
+    /// The socket for connections to `remote`.
+    ///
+    /// # Errors
+    /// What the kernel refuses, or that no descriptor is left.
+    pub(super) fn of(&self, worker: &Rc<Worker>, remote: SocketAddr) -> io::Result<&Rc<Socket>> {
+        let (cell, local) = match remote {
+            SocketAddr::V4(_) => (&self.ipv4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
+            SocketAddr::V6(_) => (&self.ipv6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))),
+        };
+        if let Some(socket) = cell.get() {
+            return Ok(socket);
+        }
+        let socket = Socket::open(worker, local)?;
+        Ok(cell.get_or_init(|| socket))
+    }
+}
+
+impl Socket {
+    fn open(worker: &Rc<Worker>, local: SocketAddr) -> io::Result<Rc<Self>> {
+        let descriptor = (worker.shared.descriptors.open())
+            .ok_or_else(|| io::Error::other("too many open connections"))?;
+        let io = std::net::UdpSocket::bind(local)?;
+        let udp = udp::UdpSocket::new(&io)?;
+        io.set_nonblocking(true)?;
+        let io = UdpSocket::from_std(io)?;
+        let endpoint = Endpoint::new(EndpointConfig {
+            keys: Vec::new(),
+            placement: Placement::default(),
+            server: None,
+            finds_mtu: !udp.may_fragment(),
+            seed: None,
+        });
+        let socket = Rc::new(Self {
+            endpoint: Rc::new(RefCell::new(endpoint)),
+            entries: RefCell::default(),
+            changed: Rc::default(),
+            task: RefCell::default(),
+        });
+        let mut driver = Driver {
+            socket: Rc::clone(&socket),
+            udp,
+            io,
+            _descriptor: descriptor,
+            worker: Rc::clone(worker),
+            timer: Timer::new(&worker.timers),
+            buffers: ReceiveBuffers::default(),
+            batch: Vec::new(),
+            listed: Vec::new(),
+            buffer: Vec::new(),
+            unsent: None,
+        };
+        worker.spawn(async move {
+            poll_fn(|task| {
+                driver.run(task);
+                Poll::<()>::Pending
+            })
+            .await;
+        });
+        Ok(socket)
+    }
+
+    /// Begins a connection to a backend.
+    ///
+    /// # Errors
+    /// No connection can be begun to that address, or with that name.
+    pub(super) fn connect(
+        &self,
+        worker: &Worker,
+        backend: usize,
+        remote: SocketAddr,
+        tls: ClientTls,
+        settings: StreamSettings,
+        ecn: bool,
+    ) -> Result<Rc<Connection<Http3>>, ConnectError> {
+        let now = worker.clock.now();
+        let transport = TransportSettings {
+            idle_timeout: IDLE_TIMEOUT,
+            keep_alive: Some(KEEP_ALIVE),
+            stream_receive_window: receive_window(settings.window).into(),
+            max_streams_bidi: 0,
+            max_streams_uni: MAX_UNIDIRECTIONAL,
+            // Backends may announce HTTP datagrams only if both sides take those of QUIC (RFC 9297 §2.1.1). None is expected.
+            datagram_receive_buffer: Some(DATAGRAM_BUFFER),
+            ecn,
+            ..TransportSettings::default()
+        };
+        let index = (self.endpoint.borrow_mut()).connect(now, remote, tls, &transport)?;
+        let (endpoint, changed) = (Rc::clone(&self.endpoint), Rc::clone(&self.changed));
+        let engine = Http3::new(&settings, endpoint, index, changed);
+        let connection = Connection::new(settings, backend, Rc::clone(&worker.clock), engine);
+        let connection = Rc::new(connection);
+        let mut entries = self.entries.borrow_mut();
+        if entries.len() <= index.0 {
+            entries.resize_with(index.0 + 1, || None);
+        }
+        entries[index.0] = Some(Entry {
+            connection: Rc::clone(&connection),
+            activity: Activity::new(now),
+            deadline: Some(now),
+            is_closing: false,
+        });
+        self.changed.borrow_mut().push(index);
+        if let Some(task) = self.task.take() {
+            task.wake();
+        }
+        Ok(connection)
+    }
+}
+
+impl Driver {
+    /// One turn: everything that has come is taken in, then each connection concerned is run once and sends.
+    fn run(&mut self, task: &mut Context<'_>) {
+        let now = self.worker.clock.now();
+        self.flush_unsent(task);
+        self.receive(task, now);
+        self.list_due(now);
+        self.listed.append(&mut self.socket.changed.borrow_mut());
+        self.listed.sort_unstable();
+        self.listed.dedup();
+        for index in std::mem::take(&mut self.listed) {
+            self.run_connection(index, task, now);
+        }
+        let socket = Rc::clone(&self.socket);
+        let entries = socket.entries.borrow();
+        let deadlines = entries.iter().flatten().filter_map(|entry| entry.deadline);
+        match deadlines.min() {
+            Some(deadline) => self.timer.set(deadline),
+            None => self.timer.clear(),
+        }
+        // Registers the waker; a due timer fires in a later turn.
+        let _ = self.timer.poll_fired(task);
+        *socket.task.borrow_mut() = Some(task.waker().clone());
+    }
+
+    /// Receives what has come.
+    fn receive(&mut self, task: &mut Context<'_>, now: Instant) {
+        for _ in 0..BATCHES {
+            match self.poll_receive(task) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(())) => {}
+                // Of an earlier datagram. More may have come, and nobody tells again.
+                Poll::Ready(Err(_)) => break,
+            }
+            let mut endpoint = self.socket.endpoint.borrow_mut();
+            for datagram in self.batch.drain(..) {
+                match endpoint.receive(now, datagram, &mut self.buffer) {
+                    Received::Connection(index) => self.listed.push(index),
+                    Received::Answered(transmit) => {
+                        // If this datagram is lost, the backend sends its own again.
+                        let data = self.buffer.get(..transmit.len).unwrap_or_default();
+                        let _ = self.udp.send(&self.io, &transmit, data);
+                    }
+                    Received::Accepted(_) | Received::Elsewhere(..) | Received::Ignored => {}
+                }
+            }
+        }
+        task.waker().wake_by_ref();
+    }
+
+    /// Receives one batch.
+    fn poll_receive(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.io.poll_recv_ready(task))?;
+            let Self {
+                io,
+                udp,
+                buffers,
+                batch,
+                ..
+            } = self;
+            let received = io.try_io(Interest::READABLE, || {
+                udp.receive(io, buffers, |datagram| batch.push(datagram))
+            });
+            match received {
+                Ok(_) => return Poll::Ready(Ok(())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Lists connections whose time has come, or whose clients may have sent more of a request.
+    fn list_due(&mut self, now: Instant) {
+        // There are a few connections per backend.
+        for (index, entry) in self.socket.entries.borrow().iter().enumerate() {
+            let Some(entry) = entry else { continue };
+            let is_due = entry.deadline.is_some_and(|deadline| deadline <= now);
+            if is_due || entry.connection.state.borrow().has_starved() {
+                self.listed.push(ConnectionIndex(index));
+            }
+        }
+    }
+
+    fn run_connection(&mut self, index: ConnectionIndex, task: &mut Context<'_>, now: Instant) {
+        let socket = Rc::clone(&self.socket);
+        let mut entries = socket.entries.borrow_mut();
+        let Some(slot) = entries.get_mut(index.0) else {
+            return;
+        };
+        let Some(entry) = slot else { return };
+        let connection = Rc::clone(&entry.connection);
+        let state = &mut *connection.state.borrow_mut();
+        // Changes made here need not wake the task.
+        state.task = None;
+        self.on_quic_timeout(index, now);
+        if self.take_events(index, entry, state, now) {
+            *slot = None;
+            return;
+        }
+        if !entry.is_closing {
+            let next = Self::advance(entry, state, task, now);
+            match next {
+                Ok(Some(next)) => entry.deadline = Some(next),
+                Ok(None) => self.close(index, entry, state, ErrorCode::NO_ERROR, "", now),
+                Err(error) => {
+                    state.fail_all(StreamFailure::Protocol);
+                    let (code, reason) = error.answer();
+                    self.close(index, entry, state, code, reason, now);
+                }
+            }
+        }
+        self.send(index, task, now);
+        let timeout = self.socket.endpoint.borrow_mut().timeout(index);
+        entry.deadline = [entry.deadline.filter(|_| !entry.is_closing), timeout]
+            .into_iter()
+            .flatten()
+            .min();
+        state.task = Some(task.waker().clone());
+    }
+
+    fn on_quic_timeout(&self, index: ConnectionIndex, now: Instant) {
+        let mut endpoint = self.socket.endpoint.borrow_mut();
+        if endpoint.timeout(index).is_some_and(|at| at <= now) {
+            endpoint.on_timeout(index, now);
+        }
+    }
+
+    /// Processes the events of the transport. Returns whether nothing remains of the connection.
+    fn take_events(
+        &self,
+        index: ConnectionIndex,
+        entry: &mut Entry,
+        state: &mut State<Http3>,
+        now: Instant,
+    ) -> bool {
+        loop {
+            let event = self.socket.endpoint.borrow_mut().poll_event(index);
+            match event {
+                None => return false,
+                Some(Event::Drained) => return true,
+                Some(Event::Connected) => {
+                    let handshake = state.engine.quic(|quic| quic.handshake()).flatten();
+                    if let Some(handshake) = handshake {
+                        entry.connection.set_tls(handshake.tls.clone());
+                    }
+                    entry.activity.note(now);
+                    // Nothing is received that could be wrong.
+                    let _ = state.on_event(Event::Connected, now);
+                }
+                Some(event) => {
+                    match event {
+                        Event::Closed(_) => entry.is_closing = true,
+                        Event::Readable(_) | Event::StreamOpened(_) | Event::Writable(_) => {
+                            entry.activity.note(now);
+                        }
+                        _ => {}
+                    }
+                    if let Err(error) = state.on_event(event, now) {
+                        state.fail_all(StreamFailure::Protocol);
+                        let (code, reason) = error.answer();
+                        self.close(index, entry, state, code, reason, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes all steps that are possible now. Returns when to do so next; `None` if the connection is to be closed.
+    fn advance(
+        entry: &mut Entry,
+        state: &mut State<Http3>,
+        task: &mut Context<'_>,
+        now: Instant,
+    ) -> Result<Option<Instant>, PeerError> {
+        while let Some(id) = state.engine.readable.pop() {
+            state.read(id, now)?;
+        }
+        state.check_starved();
+        state.engine.quic(|quic| {
+            let room = quic.send_room();
+            quic.set_send_window(room);
+        });
+        let before = state.engine.bytes_made();
+        state.pump(task, now);
+        if state.engine.bytes_made() > before {
+            entry.activity.note(now);
+        }
+        state.on_written(now);
+        let next = entry.activity.check(state, now);
+        if !state.is_busy() {
+            state.engine.shrink();
+        }
+        state.engine.flush();
+        Ok(next)
+    }
+
+    /// Closes a connection.
+    fn close(
+        &self,
+        index: ConnectionIndex,
+        entry: &mut Entry,
+        state: &mut State<Http3>,
+        code: ErrorCode,
+        reason: &str,
+        now: Instant,
+    ) {
+        if !state.is_over {
+            state.fail_all(StreamFailure::Io);
+        }
+        entry.is_closing = true;
+        if let Some(quic) = self.socket.endpoint.borrow_mut().connection(index) {
+            quic.close(now, code.0, reason.as_bytes());
+        }
+    }
+
+    /// Sends the output of a connection as far as the socket takes it.
+    fn send(&mut self, index: ConnectionIndex, task: &mut Context<'_>, now: Instant) {
+        let mut sent = 0;
+        while self.unsent.is_none() {
+            if sent >= SEND_TURN {
+                self.socket.changed.borrow_mut().push(index);
+                task.waker().wake_by_ref();
+                return;
+            }
+            self.buffer.clear();
+            let segments = self.udp.max_segments();
+            let transmit = (self.socket.endpoint.borrow_mut()).transmit(
+                index,
+                now,
+                segments,
+                &mut self.buffer,
+            );
+            let Some(transmit) = transmit else { return };
+            sent += transmit.len;
+            self.unsent = Some((transmit, std::mem::take(&mut self.buffer)));
+            self.flush_unsent(task);
+        }
+        // It goes on when the socket has room.
+        self.socket.changed.borrow_mut().push(index);
+    }
+
+    /// Sends what the socket has not taken, if it takes it now.
+    fn flush_unsent(&mut self, task: &mut Context<'_>) {
+        let Some((transmit, data)) = self.unsent.take() else {
+            return;
+        };
+        let bytes = data.get(..transmit.len).unwrap_or_default();
+        loop {
+            let Poll::Ready(Ok(())) = self.io.poll_send_ready(task) else {
+                self.unsent = Some((transmit, data));
+                return;
+            };
+            let sent = self.io.try_io(Interest::WRITABLE, || {
+                self.udp.send(&self.io, &transmit, bytes)
+            });
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // After an error it counts as lost in the network.
+                Ok(()) | Err(_) => break,
+            }
+        }
+        self.buffer = data;
+    }
+}
+
+/// The runtime ends, or the task has panicked: backends are told, and no request may keep waiting.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let now = self.worker.clock.now();
+        let Ok(entries) = self.socket.entries.try_borrow() else {
+            return;
+        };
+        for (index, entry) in entries.iter().enumerate() {
+            let Some(entry) = entry else { continue };
+            if let Ok(mut state) = entry.connection.state.try_borrow_mut() {
+                state.fail_all(StreamFailure::Io);
+            }
+            let index = ConnectionIndex(index);
+            let Ok(mut endpoint) = self.socket.endpoint.try_borrow_mut() else {
+                return;
+            };
+            if let Some(quic) = endpoint.connection(index) {
+                quic.close(now, ErrorCode::NO_ERROR.0, b"");
+            }
+            self.buffer.clear();
+            if let Some(transmit) = endpoint.transmit(index, now, 1, &mut self.buffer) {
+                let data = self.buffer.get(..transmit.len).unwrap_or_default();
+                let _ = self.udp.send(&self.io, &transmit, data);
+            }
+        }
+    }
+}
