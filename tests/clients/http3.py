@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 import os
 import signal
+import socket
 import ssl
 import sys
 from contextlib import asynccontextmanager
@@ -392,6 +393,62 @@ async def udp_draft():
         client.carry(stream, b"\0\x05again")
         await client.until(lambda: len(client.datagrams) > 1)
         assert client.datagrams[1] == (40, b"AGAIN"), client.datagrams
+
+
+async def nodes():
+    """A relay sends the packets of one connection to one server of a fleet, then to the other: the connection lives."""
+    words = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    def tell(word):
+        words.sendto(word, ("127.0.0.1", PORT))
+
+    for name in (b"one", b"two"):
+        # The relay changes the server after each datagram of the handshake.
+        tell(b"turn after each")
+        async with connected() as client:
+            tell(b"stay")
+            served_by = bytes((await client.expect(client.ask("/who"), 200)).content)
+            for _ in range(4):
+                tell(b"turn")
+                await client.expect(client.ask("/who"), 200, served_by)
+                stream = client.ask("/large")
+                await client.until(lambda: client.answers[stream].content)
+                tell(b"turn after each")
+                await client.expect(stream, 200, LARGE)
+                tell(b"stay")
+        tell(b"go to " + name)
+        async with connected() as client:
+            await client.expect(client.ask("/who"), 200, name)
+
+
+async def forged():
+    """Only servers of the fleet may say where a packet comes from."""
+
+    def asks(mark):
+        # A version that there is not: whoever sends it is told so.
+        return b"\xc0\x1a\x1a\x1a\x1a\x08" + mark.ljust(8) + bytes(1200)
+
+    def bound():
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind(("127.0.0.1", 0))
+        sock.settimeout(PATIENCE)
+        return sock
+
+    def wrapped(victim, packet):
+        host, port = victim.getsockname()
+        return b"\x80\x91\xc1\x70\0\0\x04" + socket.inet_aton(host) + port.to_bytes(2, "big") + b"\x04" + packet
+
+    victim, stranger, node = bound(), bound(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    node.bind(("127.0.0.1", int(sys.argv[3])))
+    server = ("127.0.0.1", PORT)
+    stranger.sendto(wrapped(victim, asks(b"forged")), server)
+    # The server has read that when it answers what comes behind it.
+    stranger.sendto(asks(b"plain"), server)
+    while b"plain" not in stranger.recv(2000):
+        pass
+    node.sendto(wrapped(victim, asks(b"known")), server)
+    answer = victim.recv(2000)
+    assert b"known" in answer and b"forged" not in answer, answer
 
 
 async def retry():

@@ -1,6 +1,8 @@
 //! HTTP/3, by a client on another's stack (aioquic).
 
-use h2o_tests::{Backend, Folder, Server, Setup, Talk, certs, curl, run, tool};
+use std::net::UdpSocket;
+
+use h2o_tests::{Backend, Folder, Server, Setup, Talk, certs, curl, free_port, run, tool};
 
 fn start() -> Server {
     start_with("", "")
@@ -44,8 +46,13 @@ access-log: {{ path: @DIR@/access_log, format: '%m %U %H %s %b id=%{{http3.strea
 
 /// Has a conversation, which must go as it should.
 fn talk(server: &Server, conversation: &str, argument: Option<&str>) {
+    talk_to(server, server.port(), conversation, argument);
+}
+
+/// As [`talk`], by way of another port.
+fn talk_to(server: &Server, port: u16, conversation: &str, argument: Option<&str>) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py");
-    let port = server.port().to_string();
+    let port = port.to_string();
     let mut args = vec![script, conversation, &port];
     args.extend(argument);
     let output = run(&tool("aioquic/bin/python3"), &args);
@@ -244,4 +251,112 @@ fn the_draft_of_connect_udp_names_its_datagrams() {
     let server = start_for_udp();
     let port = server.port_of("ALLOWEDPORT").to_string();
     talk(&server, "udp_draft", Some(&port));
+}
+
+/// Two servers of a fleet, with the same ticket keys; and their ports.
+fn start_fleet() -> ([Server; 2], [u16; 2]) {
+    // Each port is free for TCP and for UDP.
+    let ports = [(); 2].map(|()| {
+        loop {
+            let port = free_port();
+            if UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+                break port;
+            }
+        }
+    });
+    let key = format!(
+        "- name: {}\n  cipher: AES-256-CBC\n  hash: SHA256\n  key: {}\n  not_before: 0\n  not_after: 9000000000\n",
+        "07".repeat(16),
+        "0a".repeat(96),
+    );
+    let servers = [(1, "one"), (2, "two")].map(|(number, name)| {
+        let folder = Folder::new();
+        certs::self_signed(&folder, "site", certs::Key::EcPkcs8, "localhost");
+        let port = ports[number - 1];
+        let config = format!(
+            "
+num-threads: {number}
+ssl-session-resumption: {{ mode: ticket, ticket-store: file, ticket-file: @DIR@/tickets }}
+quic-nodes: {{ self: {number}, mapping: {{ 1: '127.0.0.1:{}', 2: '127.0.0.1:{}' }} }}
+listen: &tls
+  host: 127.0.0.1
+  port: {port}
+  ssl: {{ certificate-file: @DIR@/site.crt, key-file: @DIR@/site.key }}
+listen:
+  <<: *tls
+  type: quic
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: @DIR@/www }}
+",
+            ports[0], ports[1],
+        );
+        let large: String = (0..50_000).map(|n| format!("{n:07x} ")).collect();
+        Setup::in_folder(folder, &config)
+            .file("tickets", &key)
+            .file("www/who", name)
+            .file("www/large", large)
+            .start()
+    });
+    (servers, ports)
+}
+
+/// Passes datagrams on between one client at a time and servers; a client says by words which of them gets the next.
+fn relay(servers: [u16; 2]) -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
+    let port = socket.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        let (mut datagram, mut client) = ([0; 2000], None);
+        let (mut turns, mut server) = (false, 0);
+        while let Ok((len, from)) = socket.recv_from(&mut datagram) {
+            let bytes = &datagram[..len];
+            match bytes {
+                b"turn after each" => turns = true,
+                b"stay" => turns = false,
+                b"turn" => server = 1 - server,
+                b"go to one" => (turns, server) = (false, 0),
+                b"go to two" => (turns, server) = (false, 1),
+                _ if servers.contains(&from.port()) => {
+                    if let Some(client) = client {
+                        let _ = socket.send_to(bytes, client);
+                    }
+                }
+                _ => {
+                    client = Some(from);
+                    let _ = socket.send_to(bytes, ("127.0.0.1", servers[server]));
+                    if turns {
+                        server = 1 - server;
+                    }
+                }
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn packets_that_reach_another_server_of_the_fleet_find_their_connection() {
+    let (servers, ports) = start_fleet();
+    talk_to(&servers[0], relay(ports), "nodes", None);
+    for server in &servers {
+        assert!(!server.messages().contains("panicked"));
+    }
+}
+
+#[test]
+fn only_servers_of_the_fleet_may_forward() {
+    let ([server, other], [port, other_port]) = start_fleet();
+    // Its place is taken by somebody who forges.
+    drop(other);
+    talk_to(&server, port, "forged", Some(&other_port.to_string()));
+}
+
+#[test]
+fn a_fleet_without_common_keys_is_warned_of() {
+    let server = start_with("quic-nodes: { self: 1, mapping: { 2: 192.0.2.2 } }", "");
+    let messages = server.messages();
+    let want = "the servers of `quic-nodes` cannot read each other's connection ids";
+    assert!(messages.contains(want), "{messages}");
+    talk(&server, "files", None);
 }

@@ -180,6 +180,15 @@ impl ServerRole {
     }
 }
 
+/// Where connections live that are not of this endpoint. A packet whose id a client may have made up is handed over only to these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Neighbours {
+    /// Number of workers of this server, this one included; 0 or 1 for an endpoint that is alone.
+    pub workers: u16,
+    /// The other servers of the fleet.
+    pub nodes: Arc<[u64]>,
+}
+
 /// Settings of an endpoint.
 #[derive(Clone)]
 pub struct EndpointConfig {
@@ -187,6 +196,8 @@ pub struct EndpointConfig {
     pub keys: Vec<Keys>,
     /// Where the connections of this endpoint live.
     pub placement: Placement,
+    /// Where else the connection of a packet may live.
+    pub neighbours: Neighbours,
     /// `None` for an endpoint that only connects.
     pub server: Option<ServerRole>,
     /// Whether the socket never lets datagrams be fragmented, so that the path's MTU can be found out.

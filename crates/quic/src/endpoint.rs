@@ -12,7 +12,7 @@ use quinn_proto::{
 };
 
 use crate::close::ConnectError;
-use crate::config::{EndpointConfig, ServerRole, TransportSettings};
+use crate::config::{EndpointConfig, Neighbours, ServerRole, TransportSettings};
 use crate::congestion::{Desk, Jump, Observation, PathMemory};
 use crate::connection::{Connection, Event, HandshakeLimit, Sending};
 use crate::id::{IdGenerator, Placement, RecentIds};
@@ -128,6 +128,23 @@ pub enum Admission {
     Closed,
 }
 
+/// The id by which a packet is routed, and whether a server must have made it: clients make up those of their first packets. `None`:
+/// the packet is not routed by an id of that length.
+fn routing_id(data: &[u8], len: usize) -> Option<(&[u8], bool)> {
+    let (first, rest) = data.split_first()?;
+    if first & 0x80 == 0 {
+        // Short headers (RFC 9000 §17.3).
+        return Some((rest.get(..len)?, true));
+    }
+    // Initial, and Handshake packets (RFC 9000 §17.2): after the first flight of the client both carry an id of the server. 0-RTT
+    // packets are all of the first flight.
+    let (version, rest) = rest.split_first_chunk::<4>()?;
+    let is_routed = matches!(first & 0x30, 0x00 | 0x20) && *version != [0; 4];
+    let (&id_len, rest) = rest.split_first()?;
+    let id = rest.get(..len)?;
+    (is_routed && usize::from(id_len) == len).then_some((id, false))
+}
+
 /// Connections over one socket.
 pub struct Endpoint {
     library: quinn_proto::Endpoint,
@@ -139,6 +156,7 @@ pub struct Endpoint {
     admission: Admission,
     key_ring: Arc<KeyRing>,
     placement: Placement,
+    neighbours: Neighbours,
     desk: Arc<Desk>,
     recent_ids: RecentIds,
     paths: PathMemory,
@@ -152,6 +170,7 @@ impl Endpoint {
         let EndpointConfig {
             keys: _,
             placement,
+            neighbours,
             server,
             finds_mtu,
             seed,
@@ -192,6 +211,7 @@ impl Endpoint {
             admission: Admission::Open,
             key_ring,
             placement,
+            neighbours,
             desk,
             recent_ids: RecentIds::default(),
             paths: PathMemory::default(),
@@ -263,21 +283,24 @@ impl Endpoint {
 
     /// Where the connection of a datagram lives, if that is not here.
     fn elsewhere(&mut self, data: &[u8]) -> Option<Placement> {
-        let (first, rest) = data.split_first()?;
-        // Short headers (RFC 9000 §17.3) carry an id this server has made.
-        if first & 0x80 != 0 {
-            return None;
-        }
-        let id = rest.get(..IdGenerator::id_len(self.placement))?;
+        let (id, is_ours) = routing_id(data, IdGenerator::id_len(self.placement))?;
         if self.recent_ids.contains(id) {
             return None;
         }
         let placement = self.key_ring.decode_id(id)?;
-        if placement != self.placement {
-            return Some(placement);
+        if placement == self.placement {
+            self.recent_ids.insert(id);
+            return None;
         }
-        self.recent_ids.insert(id);
-        None
+        (is_ours || self.is_neighbour(placement)).then_some(placement)
+    }
+
+    /// Whether there is somebody at that place.
+    fn is_neighbour(&self, place: Placement) -> bool {
+        if place.node != self.placement.node {
+            return self.neighbours.nodes.contains(&place.node);
+        }
+        place.generation == self.placement.generation && place.worker < self.neighbours.workers
     }
 
     fn admit(

@@ -10,9 +10,11 @@ use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::ResolvesServerCertUsingSni;
 
+use crate::forward::Forwarded;
 use crate::keys::{KeyRing, TokenKey};
 use crate::{
-    Datagram, Endpoint, EndpointConfig, Keys, Placement, Received, ServerRole, TransportSettings,
+    Datagram, Endpoint, EndpointConfig, Keys, Neighbours, Placement, Received, ServerRole,
+    TransportSettings,
 };
 
 /// A server takes datagrams from whom it does not know. Each begins with two bytes of length and one of circumstances: which port
@@ -88,13 +90,15 @@ fn server() -> Option<Endpoint> {
     Some(Endpoint::new(EndpointConfig {
         keys: vec![Keys::derive(7, b"secret")],
         placement: Placement::default(),
+        neighbours: Neighbours::default(),
         server: Some(role),
         finds_mtu: true,
         seed: Some([3; 32]),
     }))
 }
 
-/// Any bytes as a connection id and as an address token: what is read as an id of this server is made from what was read.
+/// Any bytes as a connection id, as what another server forwards, and as an address token: what is read as one of the first two is made
+/// again from what was read.
 ///
 /// # Panics
 /// If it is not.
@@ -104,6 +108,12 @@ pub fn quic_ids_and_tokens(input: &[u8]) {
         let id = ring.encode_id(placement, 1, 2);
         let again = id.and_then(|id| ring.decode_id(&id));
         assert_eq!(again, Some(placement), "an id says where it was made for");
+    }
+    if let Some((forwarded, inner)) = Forwarded::decode(input) {
+        let mut again = Vec::new();
+        forwarded.encode(&mut again);
+        again.extend_from_slice(inner);
+        assert_eq!(again, input, "there is one way to say it");
     }
     let nonce = input.get(..16).unwrap_or(input);
     let key = TokenKey(Arc::clone(&ring)).aead_from_hkdf(nonce);

@@ -132,7 +132,7 @@ impl KeyRing {
     }
 }
 
-/// Ids that were found to be of this endpoint, so that not every packet's id has to be decrypted.
+/// Ids that were found to be of this endpoint, by their first bytes, so that not every packet's id has to be decrypted.
 #[derive(Debug)]
 pub(crate) struct RecentIds(Vec<[u8; SHORT_LEN]>);
 
@@ -151,12 +151,13 @@ impl RecentIds {
     }
 
     pub(crate) fn contains(&self, id: &[u8]) -> bool {
-        <[u8; SHORT_LEN]>::try_from(id).is_ok_and(|id| self.0[Self::place(id)] == id)
+        let id = id.first_chunk::<SHORT_LEN>();
+        id.is_some_and(|id| self.0[Self::place(*id)] == *id)
     }
 
     pub(crate) fn insert(&mut self, id: &[u8]) {
-        if let Ok(id) = id.try_into() {
-            self.0[Self::place(id)] = id;
+        if let Some(id) = id.first_chunk() {
+            self.0[Self::place(*id)] = *id;
         }
     }
 }

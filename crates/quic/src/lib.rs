@@ -17,6 +17,7 @@ mod congestion;
 mod connection;
 mod costs;
 mod endpoint;
+pub mod forward;
 mod id;
 mod keys;
 mod output;
@@ -28,7 +29,7 @@ mod token;
 pub mod udp;
 
 pub use close::{CloseReason, ConnectError};
-pub use config::{CongestionControl, EndpointConfig, ServerRole, TransportSettings};
+pub use config::{CongestionControl, EndpointConfig, Neighbours, ServerRole, TransportSettings};
 pub use connection::{Connection, Event, SendDatagramError};
 pub use endpoint::{Admission, ConnectionIndex, Datagram, Ecn, Endpoint, Received, Transmit};
 pub use id::Placement;

@@ -7,7 +7,7 @@ use h2o_exchange::{Features, Scope};
 
 use crate::pace;
 use crate::site::load::{LoadedConfig, load_with};
-use crate::site::{hosts, http2_directives, http3_directives, listen, settings};
+use crate::site::{hosts, http2_directives, http3_directives, listen, quic_nodes, settings};
 
 /// All built-in features.
 #[must_use]
@@ -25,6 +25,7 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
         pace::DIRECTIVES,
         http2_directives::DIRECTIVES,
         http3_directives::DIRECTIVES,
+        &[quic_nodes::DIRECTIVE],
         h2o_tls::DIRECTIVES,
         h2o_tls::OFFLOAD_DIRECTIVES,
     ];

@@ -33,6 +33,7 @@ pub use site::bind::{ListeningSockets, bind};
 pub use site::certificates::CertificateReload;
 pub use site::http2_settings::{Http2Settings, LatencySettings};
 pub use site::load::{LoadedConfig, load_with};
+pub use site::quic_nodes::{NodeAddress, QuicNodes};
 pub use site::quic_settings::{Controller, Http3Settings, QuicSettings};
 pub use site::settings::{SendInformational, ServerSettings};
 pub use worker::{Server, WorkerEnd, worker_plan};

@@ -434,6 +434,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
             http3: settings.http3.clone(),
             resumption: config.resumption,
             max_connections: settings.max_quic_connections.unwrap_or(usize::MAX),
+            nodes: settings.quic_nodes.clone(),
             mailboxes: config.mailboxes,
         };
         event_loop.add(|registry, first_token| {

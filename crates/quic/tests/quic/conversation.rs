@@ -110,6 +110,65 @@ fn other_versions_are_answered_with_ours() {
 }
 
 #[test]
+fn packets_of_the_handshake_are_handed_over_where_their_connection_may_live() {
+    for node in [0, 7] {
+        let mut config = crate::kit::endpoint_config();
+        config.placement.node = node;
+        let mut pair = Pair::with(config);
+        pair.connect();
+        let first = pair.next_of_client();
+        let mut other = crate::kit::endpoint_config();
+        (other.placement.node, other.placement.worker) = (node, 1);
+        let neighbour = h2o_quic::Neighbours {
+            workers: 2,
+            ..h2o_quic::Neighbours::default()
+        };
+        let cases = [
+            (node, h2o_quic::Neighbours::default(), false),
+            (node, neighbour, true),
+            (8, h2o_quic::Neighbours::default(), false),
+            (
+                8,
+                h2o_quic::Neighbours {
+                    workers: 0,
+                    nodes: [6, 7].into(),
+                },
+                // Ids without a number cannot be told from those of clients.
+                node == 7,
+            ),
+        ];
+        let mut answer = Vec::new();
+        let received = pair
+            .endpoint
+            .receive(pair.now, crate::kit::to_server(&first), &mut answer);
+        let h2o_quic::Received::Accepted(index) = received else {
+            panic!("{received:?}");
+        };
+        while let Some(transmit) = pair.endpoint.transmit(index, pair.now, 1, &mut answer) {
+            pair.to_client.push_back(answer[..transmit.len].to_vec());
+            answer.clear();
+        }
+        let second = pair.next_of_client();
+        assert_eq!(second[0] & 0xb0, 0x80, "an Initial with an acknowledgment");
+        for (its_node, neighbours, is_handed_over) in cases {
+            let mut config = other.clone();
+            config.placement.node = its_node;
+            config.neighbours = neighbours;
+            let mut other = h2o_quic::Endpoint::new(config);
+            let received = other.receive(pair.now, crate::kit::to_server(&second), &mut answer);
+            let is_elsewhere = matches!(
+                received,
+                h2o_quic::Received::Elsewhere(place, _) if place.node == node && place.worker == 0
+            );
+            assert_eq!(is_elsewhere, is_handed_over, "{node} {its_node}");
+            // The first one is for whom it reaches, as its id is the client's.
+            let received = other.receive(pair.now, crate::kit::to_server(&first), &mut answer);
+            assert!(matches!(received, h2o_quic::Received::Accepted(_)));
+        }
+    }
+}
+
+#[test]
 fn packets_for_another_worker_are_handed_over() {
     let mut pair = Pair::new();
     let id = {

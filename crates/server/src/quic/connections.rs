@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use h2o_exchange::{Address, Counter, TimerKey};
 use h2o_http3::ErrorCode;
+use h2o_quic::forward::{Forwarded, MAX_HOPS, is_forwarded};
 use h2o_quic::udp::{ReceiveBuffers, UdpSocket};
-use h2o_quic::{Admission, ConnectionIndex, Datagram, Endpoint, Received, Transmit};
+use h2o_quic::{Admission, ConnectionIndex, Datagram, Endpoint, Placement, Received, Transmit};
 use h2o_tls::Resumption;
 use slab::Slab;
 
@@ -32,6 +34,7 @@ use crate::event::wake_queue::WakeTarget;
 use crate::flow::Flow;
 use crate::io::Io;
 use crate::listener::LocalListener;
+use crate::site::quic_nodes::QuicNodes;
 use crate::site::quic_settings::{Http3Settings, QuicSettings};
 
 /// Batches received from a socket before they are answered.
@@ -66,6 +69,8 @@ pub(crate) struct QuicShared {
     pub(crate) http3: Http3Settings,
     pub(crate) resumption: Arc<Resumption>,
     pub(crate) max_connections: usize,
+    /// `quic-nodes`.
+    pub(crate) nodes: Option<Arc<QuicNodes>>,
     /// By worker.
     pub(crate) mailboxes: Arc<[Mailbox]>,
 }
@@ -140,7 +145,8 @@ impl QuicConnections {
                 &shared.http3,
                 tls,
                 keys.clone(),
-                worker,
+                (worker, shared.mailboxes.len()),
+                shared.nodes.as_deref(),
                 !udp.may_fragment(),
             );
             sockets.push(Port {
@@ -204,7 +210,7 @@ impl QuicConnections {
             }
             for datagram in batch.drain(..) {
                 received += datagram.data.len();
-                self.take_in(index, datagram);
+                self.take_in(index, datagram, MAX_HOPS);
             }
         }
         self.batch = batch;
@@ -219,8 +225,12 @@ impl QuicConnections {
         }
     }
 
-    /// Passes a datagram to its connection.
-    fn take_in(&mut self, index: usize, datagram: Datagram) {
+    /// Passes a datagram to its connection. `hops`: how often it may be forwarded to another server.
+    fn take_in(&mut self, index: usize, datagram: Datagram, hops: u8) {
+        if is_forwarded(&datagram.data) && self.is_from_node(index, datagram.remote) {
+            self.take_forwarded(index, &datagram);
+            return;
+        }
         let admission = self.admission();
         let Some(port) = self.sockets.get_mut(index) else {
             return;
@@ -249,22 +259,15 @@ impl QuicConnections {
                 }
             }
             Received::Elsewhere(placement, data) => {
-                let mailbox = self.shared.mailboxes.get(usize::from(placement.worker));
-                let is_ours = usize::from(placement.worker) == self.context.worker.index;
-                if let Some(mailbox) = mailbox.filter(|_| !is_ours) {
-                    let datagram = Datagram {
-                        remote,
-                        local,
-                        ecn,
-                        data,
-                    };
-                    if mailbox.put(Mail {
-                        listener: index,
-                        datagram,
-                    }) {
-                        let counters = &self.context.worker.counters;
-                        counters.count(Counter::QuicForwarded);
-                    }
+                let datagram = Datagram {
+                    remote,
+                    local,
+                    ecn,
+                    data,
+                };
+                if self.forward(index, placement, datagram, hops) {
+                    let counters = &self.context.worker.counters;
+                    counters.count(Counter::QuicForwarded);
                 }
             }
             Received::Ignored => {
@@ -274,6 +277,124 @@ impl QuicConnections {
                 }
             }
         }
+    }
+
+    /// Hands a datagram to the worker or the server that has its connection. Returns whether that was possible.
+    fn forward(
+        &mut self,
+        listener: usize,
+        placement: Placement,
+        datagram: Datagram,
+        hops: u8,
+    ) -> bool {
+        let nodes = self.shared.nodes.as_deref();
+        if placement.node != nodes.map_or(0, |nodes| nodes.this) {
+            return self.forward_to_node(listener, placement.node, &datagram, hops);
+        }
+        let worker = usize::from(placement.worker);
+        let is_ours = worker == self.context.worker.index;
+        let mailbox = self.shared.mailboxes.get(worker).filter(|_| !is_ours);
+        mailbox.is_some_and(|mailbox| {
+            mailbox.put(Mail {
+                listener,
+                datagram,
+                hops,
+            })
+        })
+    }
+
+    /// Sends a datagram to another server of the fleet. It is dropped if the socket is full.
+    fn forward_to_node(
+        &mut self,
+        listener: usize,
+        node: u64,
+        datagram: &Datagram,
+        hops: u8,
+    ) -> bool {
+        let (Some(nodes), Some(port)) = (&self.shared.nodes, self.sockets.get(listener)) else {
+            return false;
+        };
+        let number = port.address.port();
+        let Some(address) = nodes.address(node).filter(|_| hops > 0) else {
+            return false;
+        };
+        let remote = address.for_listener(number);
+        let sender = if port.address.is_ipv4() == remote.is_ipv4() {
+            Some(port)
+        } else {
+            self.sibling(number, remote.is_ipv4())
+                .and_then(|index| self.sockets.get(index))
+        };
+        let Some(sender) = sender else {
+            return false;
+        };
+        let ip = datagram.local.unwrap_or(port.address.ip());
+        let forwarded = Forwarded {
+            local: Some(ip)
+                .filter(|ip| !ip.is_unspecified())
+                .map(|ip| SocketAddr::new(ip, number)),
+            remote: datagram.remote,
+            hops: hops - 1,
+        };
+        self.buffer.clear();
+        forwarded.encode(&mut self.buffer);
+        self.buffer.extend_from_slice(&datagram.data);
+        let transmit = Transmit {
+            remote,
+            local: None,
+            ecn: None,
+            len: self.buffer.len(),
+            segment_len: None,
+        };
+        let sent = (sender.udp).send(&sender.socket, &transmit, &self.buffer);
+        self.buffer.clear();
+        sent.is_ok()
+    }
+
+    /// Whether a datagram comes from another server of the fleet.
+    fn is_from_node(&self, listener: usize, remote: SocketAddr) -> bool {
+        let (Some(nodes), Some(port)) = (&self.shared.nodes, self.sockets.get(listener)) else {
+            return false;
+        };
+        nodes.is_known(remote, port.address.port())
+    }
+
+    /// Unwraps a datagram that another server has forwarded, and passes it to its connection.
+    fn take_forwarded(&mut self, listener: usize, datagram: &Datagram) {
+        let Some((forwarded, data)) = Forwarded::decode(&datagram.data) else {
+            return;
+        };
+        let counters = &self.context.worker.counters;
+        counters.count(Counter::QuicForwardedReceived);
+        let Some(port) = self.sockets.get(listener) else {
+            return;
+        };
+        // The listener that the client has sent it to: of the same port, or of the same family at least.
+        let is_ipv4 = forwarded.remote.is_ipv4();
+        let number = forwarded.local.map(|local| local.port());
+        let meant = number.and_then(|number| self.sibling(number, is_ipv4));
+        let listener = match meant {
+            Some(meant) => meant,
+            None if port.address.is_ipv4() == is_ipv4 => listener,
+            None => match self.sibling(port.address.port(), is_ipv4) {
+                Some(sibling) => sibling,
+                None => return,
+            },
+        };
+        let datagram = Datagram {
+            remote: forwarded.remote,
+            local: forwarded.local.map(|local| local.ip()),
+            ecn: None,
+            data: BytesMut::from(data),
+        };
+        self.take_in(listener, datagram, forwarded.hops);
+    }
+
+    /// The listener with that port, of IPv4 or IPv6.
+    fn sibling(&self, port: u16, is_ipv4: bool) -> Option<usize> {
+        let is_meant =
+            |other: &Port| other.address.port() == port && other.address.is_ipv4() == is_ipv4;
+        self.sockets.iter().position(is_meant)
     }
 
     fn admission(&self) -> Admission {
@@ -507,10 +628,10 @@ impl QuicConnections {
     fn take_mail(&mut self) {
         let mailbox = self.shared.mailboxes.get(self.context.worker.index);
         let mail = mailbox.map(Mailbox::take).unwrap_or_default();
-        for Mail { listener, datagram } in mail {
+        for mail in mail {
             let counters = &self.context.worker.counters;
             counters.count(Counter::QuicForwardedReceived);
-            self.take_in(listener, datagram);
+            self.take_in(mail.listener, mail.datagram, mail.hops);
         }
         self.run_listed();
     }

@@ -3,17 +3,22 @@
 use std::sync::Arc;
 
 use h2o_quic::{
-    CongestionControl, EndpointConfig, Keys, Placement, ServerRole, TlsChooser, TransportSettings,
+    CongestionControl, EndpointConfig, Keys, Neighbours, Placement, ServerRole, TlsChooser,
+    TransportSettings, forward,
 };
 use h2o_tls::{QuicChoice, Resumption};
 
 use crate::site::certificates::AcceptorSlot;
+use crate::site::quic_nodes::QuicNodes;
 use crate::site::quic_settings::{Controller, Http3Settings, QuicSettings};
 
 /// Bytes of a stream that a client may send ahead of what is read: enough for 100 Mbit/s over a round trip of 80 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
 /// Unidirectional streams of a client: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
 const MAX_UNIDIRECTIONAL: u64 = 10;
+
+/// Longest datagram that Ethernet carries (an MTU of 1500 bytes) by IPv4.
+const DEFAULT_MAX_PAYLOAD: u16 = 1472;
 
 /// Chooses a client's TLS configuration by the listener's current acceptor.
 struct Chooser(Arc<AcceptorSlot>);
@@ -62,21 +67,33 @@ pub(super) fn config(
     http3: &Http3Settings,
     tls: Arc<AcceptorSlot>,
     keys: Vec<Keys>,
-    worker: usize,
+    (worker, workers): (usize, usize),
+    nodes: Option<&QuicNodes>,
     finds_mtu: bool,
 ) -> EndpointConfig {
+    let mut transport = transport(settings, http3);
+    if nodes.is_some_and(|nodes| !nodes.others.is_empty()) {
+        // What a client sends must still fit when it is wrapped for another server.
+        let max = DEFAULT_MAX_PAYLOAD - forward::MAX_OVERHEAD;
+        transport.max_udp_payload_size = transport.max_udp_payload_size.min(max);
+    }
     let server = ServerRole {
         retry: settings.retry,
         amplification_limit: settings.amplification_limit,
         handshake_rtts: settings.handshake_rtts,
         max_handshake_datagrams: settings.max_handshake_packets,
-        ..ServerRole::new(Arc::new(Chooser(tls)), transport(settings, http3))
+        ..ServerRole::new(Arc::new(Chooser(tls)), transport)
     };
     EndpointConfig {
         keys,
         placement: Placement {
+            node: nodes.map_or(0, |nodes| nodes.this),
             worker: u16::try_from(worker).unwrap_or(u16::MAX),
             ..Placement::default()
+        },
+        neighbours: Neighbours {
+            workers: u16::try_from(workers).unwrap_or(u16::MAX),
+            nodes: nodes.map(QuicNodes::numbers).unwrap_or_default(),
         },
         server: Some(server),
         finds_mtu,

@@ -14,6 +14,8 @@ pub(crate) struct Mail {
     /// Index of the listener among those of QUIC.
     pub(crate) listener: usize,
     pub(crate) datagram: Datagram,
+    /// How often it may be forwarded to another server.
+    pub(crate) hops: u8,
 }
 
 /// Datagrams from other workers.

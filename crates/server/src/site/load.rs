@@ -90,6 +90,19 @@ pub fn load_with(
             .error("ticket-based encryption MUST be enabled when running QUIC")
             .with_hint("write `mode: all` in `ssl-session-resumption`, or leave that out"));
     }
+    let shares_keys = scope
+        .settings
+        .get::<ResumptionSettings>()
+        .shares_ticket_keys();
+    let nodes = &scope.settings.get::<ServerSettings>().quic_nodes;
+    if let Some(listener) = listeners.0.iter().find(|listener| listener.quic.is_some())
+        && nodes.as_ref().is_some_and(|nodes| !nodes.others.is_empty())
+        && !shares_keys
+    {
+        let text = "the servers of `quic-nodes` cannot read each other's connection ids, as each makes its own ticket keys";
+        let hint = "give all of them the same `ticket-file` in `ssl-session-resumption`";
+        scope.warn(&listener.error(text).with_hint(hint));
+    }
     let keys = scope.shared.get::<HostKeys>();
     for error in unreachable_hosts(&scope.hosts, &keys.0, &listeners.0) {
         scope.warn(&error);

@@ -11,6 +11,7 @@ pub(crate) mod listen;
 pub(crate) mod load;
 pub(crate) mod port_holder;
 pub(crate) mod quic;
+pub(crate) mod quic_nodes;
 pub(crate) mod quic_settings;
 pub(crate) mod reachability;
 pub(crate) mod settings;

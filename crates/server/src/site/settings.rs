@@ -11,6 +11,7 @@ use h2o_exchange::{
 
 use crate::budget::BudgetSettings;
 use crate::site::http2_settings::Http2Settings;
+use crate::site::quic_nodes::QuicNodes;
 use crate::site::quic_settings::Http3Settings;
 
 /// Global settings of the server itself.
@@ -28,6 +29,8 @@ pub struct ServerSettings {
     pub max_connections: usize,
     /// `max-quic-connections`; `None`: only `max-connections` limits them.
     pub max_quic_connections: Option<usize>,
+    /// `quic-nodes`; `None`: this server is alone.
+    pub quic_nodes: Option<Arc<QuicNodes>>,
     /// `num-quic-threads`; `None`: all workers serve QUIC.
     pub quic_workers: Option<usize>,
     /// `soft-connection-limit`.
@@ -90,6 +93,7 @@ impl Default for ServerSettings {
             workers: Vec::new(),
             max_connections: 1024,
             max_quic_connections: None,
+            quic_nodes: None,
             quic_workers: None,
             soft_connection_limit: i32::MAX as usize,
             soft_connection_min_age: Duration::from_secs(30),

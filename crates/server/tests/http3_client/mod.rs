@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use h2o_quic::{
-    ClientTls, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Placement, Read,
-    StreamId, TransportSettings, Write,
+    ClientTls, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Neighbours, Placement,
+    Read, StreamId, TransportSettings, Write,
 };
 use h2o_testkit::http3::{Decoder, Frame, encode};
 use h2o_testkit::tls::AnyCertificate;
@@ -99,6 +99,7 @@ impl Client {
         let mut endpoint = Endpoint::new(EndpointConfig {
             keys: Vec::new(),
             placement: Placement::default(),
+            neighbours: Neighbours::default(),
             server: None,
             finds_mtu: false,
             seed: None,

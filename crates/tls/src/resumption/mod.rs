@@ -43,6 +43,13 @@ impl ResumptionSettings {
     pub const fn has_tickets(&self) -> bool {
         self.tickets.is_some()
     }
+
+    /// Whether other servers can have the same ticket keys.
+    #[must_use]
+    pub fn shares_ticket_keys(&self) -> bool {
+        let tickets = self.tickets.as_ref();
+        tickets.is_some_and(|tickets| matches!(tickets.store, TicketStore::File(_)))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

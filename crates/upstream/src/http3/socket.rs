@@ -13,8 +13,8 @@ use h2o_exchange::{Descriptor, Timer, Worker};
 use h2o_http3::{ErrorCode, PeerError};
 use h2o_quic::udp::{self, ReceiveBuffers};
 use h2o_quic::{
-    ClientTls, ConnectError, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Placement,
-    Received, Transmit, TransportSettings,
+    ClientTls, ConnectError, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event,
+    Neighbours, Placement, Received, Transmit, TransportSettings,
 };
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -109,6 +109,7 @@ impl Socket {
         let endpoint = Endpoint::new(EndpointConfig {
             keys: Vec::new(),
             placement: Placement::default(),
+            neighbours: Neighbours::default(),
             server: None,
             finds_mtu: !udp.may_fragment(),
             seed: None,

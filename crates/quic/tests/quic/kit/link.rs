@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use h2o_quic::{
-    ClientTls, ConnectionIndex, Datagram, Ecn, Endpoint, EndpointConfig, Event, Keys, Placement,
-    Read, Received, ServerRole, StreamId, TransportSettings, Write,
+    ClientTls, ConnectionIndex, Datagram, Ecn, Endpoint, EndpointConfig, Event, Keys, Neighbours,
+    Placement, Read, Received, ServerRole, StreamId, TransportSettings, Write,
 };
 use h2o_testkit::Random;
 use quinn_proto::{ConnectionHandle, DatagramEvent, Dir};
@@ -138,6 +138,7 @@ impl Simulation {
         let server = Endpoint::new(EndpointConfig {
             keys: vec![Keys::derive(7, b"secret")],
             placement: Placement::default(),
+            neighbours: Neighbours::default(),
             server: Some(ServerRole::new(Arc::new(server_tls()), transport.clone())),
             finds_mtu: true,
             seed: Some(seeds),
@@ -149,6 +150,7 @@ impl Simulation {
             let mut endpoint = Endpoint::new(EndpointConfig {
                 keys: Vec::new(),
                 placement: Placement::default(),
+                neighbours: Neighbours::default(),
                 server: None,
                 finds_mtu: true,
                 seed: Some(seeds),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use h2o_quic::{
-    Connection, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Keys, Placement,
-    Received, ServerRole, TransportSettings,
+    Connection, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Keys, Neighbours,
+    Placement, Received, ServerRole, TransportSettings,
 };
 use h2o_testkit::tls::AnyCertificate;
 use quinn_proto::{ConnectionHandle, DatagramEvent, Dir};
@@ -56,6 +56,7 @@ pub(crate) fn endpoint_config() -> EndpointConfig {
     EndpointConfig {
         keys: vec![Keys::derive(7, b"secret")],
         placement: Placement::default(),
+        neighbours: Neighbours::default(),
         server: Some(ServerRole::new(Arc::new(server_tls()), transport)),
         finds_mtu: true,
         seed: Some([1; 32]),
@@ -90,7 +91,7 @@ pub(crate) struct Pair {
     /// What the client was told of the end.
     pub(crate) client_lost: String,
     to_server: VecDeque<Vec<u8>>,
-    to_client: VecDeque<Vec<u8>>,
+    pub(crate) to_client: VecDeque<Vec<u8>>,
 }
 
 impl Pair {

@@ -1,0 +1,159 @@
+//! Datagrams that one server forwards to another, wrapped so that the other one sees the addresses of the client.
+//!
+//! H2O compatibility: H2O's servers forward in this form to each other. It looks like a long header of a version that does not exist,
+//! and carries no proof: the receiver must know the address of the sender.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The first bytes: a long header without type, and the version.
+const HEADER: [u8; 5] = [0x80, 0x91, 0xc1, 0x70, 0x00];
+/// Times that a datagram is forwarded.
+pub const MAX_HOPS: u8 = 4;
+/// Most bytes by which wrapping lengthens a datagram.
+pub const MAX_OVERHEAD: u16 = 5 + 2 * 19 + 1;
+
+/// What a forwarded datagram says about the one inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Where the client has sent it to, if the first server knew.
+    pub local: Option<SocketAddr>,
+    /// The client.
+    pub remote: SocketAddr,
+    /// How often it may be forwarded again.
+    pub hops: u8,
+}
+
+/// Whether a datagram has the form of a forwarded one.
+pub fn is_forwarded(datagram: &[u8]) -> bool {
+    datagram.starts_with(&HEADER)
+}
+
+impl Forwarded {
+    /// Appends what stands before the datagram.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&HEADER);
+        encode_address(self.local, out);
+        encode_address(Some(self.remote), out);
+        out.push(self.hops);
+    }
+
+    /// What a forwarded datagram says, and what is in it; `None` if it is malformed.
+    pub fn decode(datagram: &[u8]) -> Option<(Self, &[u8])> {
+        let rest = datagram.strip_prefix(&HEADER)?;
+        let (local, rest) = decode_address(rest)?;
+        let (remote, rest) = decode_address(rest)?;
+        let (&hops, inner) = rest.split_first()?;
+        let forwarded = Self {
+            local,
+            remote: remote?,
+            hops,
+        };
+        // Nothing is wrapped twice.
+        (!is_forwarded(inner) && hops <= MAX_HOPS).then_some((forwarded, inner))
+    }
+}
+
+fn encode_address(address: Option<SocketAddr>, out: &mut Vec<u8>) {
+    let Some(address) = address else {
+        out.push(0);
+        return;
+    };
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            out.push(4);
+            out.extend_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.push(6);
+            out.extend_from_slice(&ip.octets());
+        }
+    }
+    out.extend_from_slice(&address.port().to_be_bytes());
+}
+
+/// An address, or none, at the start of `input`; and what follows it.
+fn decode_address(input: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
+    let (kind, rest) = input.split_first()?;
+    let (ip, rest): (IpAddr, _) = match kind {
+        0 => return Some((None, rest)),
+        4 => {
+            let (ip, rest) = rest.split_first_chunk::<4>()?;
+            (Ipv4Addr::from(*ip).into(), rest)
+        }
+        6 => {
+            let (ip, rest) = rest.split_first_chunk::<16>()?;
+            (Ipv6Addr::from(*ip).into(), rest)
+        }
+        _ => return None,
+    };
+    let (port, rest) = rest.split_first_chunk::<2>()?;
+    let address = SocketAddr::new(ip, u16::from_be_bytes(*port));
+    Some((Some(address), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_form_is_that_of_h2o() {
+        let forwarded = Forwarded {
+            local: Some(address("192.0.2.1:443")),
+            remote: address("[2001:db8::1]:50000"),
+            hops: 4,
+        };
+        let mut wrapped = Vec::new();
+        forwarded.encode(&mut wrapped);
+        assert!(is_forwarded(&wrapped));
+        let mut want = b"\x80\x91\xc1\x70\0\x04\xc0\0\x02\x01\x01\xbb\x06\x20\x01\x0d\xb8".to_vec();
+        want.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xc3, 0x50, 4]);
+        assert_eq!(wrapped, want);
+        wrapped.extend_from_slice(b"packet");
+        assert_eq!(
+            Forwarded::decode(&wrapped),
+            Some((forwarded, &b"packet"[..]))
+        );
+        // Each part has to be complete.
+        for len in 0..want.len() {
+            assert_eq!(Forwarded::decode(&wrapped[..len]), None, "{len}");
+        }
+    }
+
+    #[test]
+    fn the_longest_form_is_known() {
+        let address = address("[::1]:1");
+        let mut wrapped = Vec::new();
+        let forwarded = Forwarded {
+            local: Some(address),
+            remote: address,
+            hops: 0,
+        };
+        forwarded.encode(&mut wrapped);
+        assert_eq!(wrapped.len(), usize::from(MAX_OVERHEAD));
+    }
+
+    #[test]
+    fn nothing_is_forwarded_for_ever() {
+        let forwarded = |hops| {
+            let mut wrapped = Vec::new();
+            let forwarded = Forwarded {
+                local: None,
+                remote: address("192.0.2.1:443"),
+                hops,
+            };
+            forwarded.encode(&mut wrapped);
+            wrapped
+        };
+        assert!(Forwarded::decode(&forwarded(MAX_HOPS)).is_some());
+        assert_eq!(Forwarded::decode(&forwarded(MAX_HOPS + 1)), None);
+        let twice = [forwarded(4), forwarded(4)].concat();
+        assert_eq!(Forwarded::decode(&twice), None);
+        // A client without an address cannot be answered.
+        assert_eq!(Forwarded::decode(b"\x80\x91\xc1\x70\0\0\0\x04packet"), None);
+        assert_eq!(Forwarded::decode(b"\x80\x91\xc1\x70\0\x05"), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! `quic-nodes`: the servers of a fleet, which forward packets to each other.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use h2o_config::{Attribute, Directive, Error, Kinds, Node};
+use h2o_exchange::Scope;
+
+use crate::site::settings::settings;
+
+/// The value of `quic-nodes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuicNodes {
+    /// The number of this server; 0: its connection ids name no server, and it forwards nothing.
+    pub this: u64,
+    /// The other servers, by number.
+    pub others: Vec<(u64, NodeAddress)>,
+}
+
+/// Where a server of the fleet receives QUIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its port; `None`: the port of the listener that forwards.
+    pub port: Option<u16>,
+}
+
+impl NodeAddress {
+    /// The address, for a listener with that port.
+    pub(crate) fn for_listener(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port.unwrap_or(port))
+    }
+}
+
+impl QuicNodes {
+    /// Where the packets of that server go.
+    pub(crate) fn address(&self, node: u64) -> Option<&NodeAddress> {
+        let found = self.others.iter().find(|(other, _)| *other == node);
+        found.map(|(_, address)| address)
+    }
+
+    /// Whether a server of the fleet sends from `remote` what it forwards to a listener with that port.
+    pub(crate) fn is_known(&self, remote: SocketAddr, port: u16) -> bool {
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        let mut others = self.others.iter();
+        others.any(|(_, address)| address.for_listener(port) == remote)
+    }
+
+    /// The numbers of the other servers.
+    pub(crate) fn numbers(&self) -> Arc<[u64]> {
+        self.others.iter().map(|(number, _)| *number).collect()
+    }
+}
+
+const ATTRIBUTES: &[Attribute] = &[
+    Attribute::required(
+        "self",
+        Kinds::SCALAR,
+        "NUMBER",
+        "The number of this server. 0: its connection ids name no server, and it forwards nothing.",
+    ),
+    Attribute::required(
+        "mapping",
+        Kinds::MAPPING,
+        "NUMBER: HOST[:PORT]",
+        "Where each server receives QUIC; by default the port is that of the listener. The entry of this server itself has no effect.",
+    ),
+];
+
+pub(crate) const DIRECTIVE: Directive<Scope> = Directive {
+    kinds: Kinds::MAPPING.with_attributes(ATTRIBUTES),
+    ..Directive::global(
+        "quic-nodes",
+        "MAPPING",
+        "none",
+        "The servers of a fleet that share an address, each with a number. Connection ids then name the server that has the connection; \
+         packets that reach another one, as after a change of the client's address, are forwarded to it. All servers need the same \
+         ticket keys (`ssl-session-resumption` with `ticket-store: file`). Forwarded packets are accepted from these addresses only, \
+         but not authenticated: the network must drop packets that pretend to come from them.",
+        |scope, command| {
+            let nodes = parse(command.node)?;
+            settings(scope).quic_nodes = Some(Arc::new(nodes));
+            Ok(())
+        },
+    )
+};
+
+fn parse(node: &Node) -> Result<QuicNodes, Error> {
+    let attributes = node.attributes(ATTRIBUTES)?;
+    let (this, mapping) = (attributes.require("self")?, attributes.require("mapping")?);
+    let this: u64 = this.integer("%lu", 0..=u64::MAX)?;
+    let mut others: Vec<(u64, NodeAddress)> = Vec::new();
+    for (number, address) in mapping.mapping()? {
+        let other: u64 = number.integer("%lu", 1..=u64::MAX)?;
+        if others.iter().any(|(known, _)| *known == other) {
+            return Err(number.error("duplicate key found"));
+        }
+        let resolved = resolve(address)?;
+        if other != this {
+            others.push((other, resolved));
+        }
+    }
+    if this == 0 {
+        others.clear();
+    }
+    Ok(QuicNodes { this, others })
+}
+
+/// Reads `HOST` or `HOST:PORT`, where an IPv6 address with a port stands in brackets. H2O compatibility: H2O resolves names when it
+/// reads its configuration, too.
+fn resolve(node: &Node) -> Result<NodeAddress, Error> {
+    let text = node.scalar()?;
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+            let number = port.parse().ok().filter(|port| *port != 0);
+            let number = number.ok_or_else(|| {
+                node.error(format!("`{port}` is not a port"))
+                    .with_hint("write `HOST` or `HOST:PORT`")
+            })?;
+            (host, Some(number))
+        }
+        Some(_) | None => (text, None),
+    };
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let found = (bare.unwrap_or(host), 0).to_socket_addrs();
+    let address = found
+        .map_err(|error| node.error(format!("failed to resolve address: {error}")))?
+        .next();
+    let address = address.ok_or_else(|| node.error("failed to resolve address"))?;
+    Ok(NodeAddress {
+        ip: address.ip(),
+        port,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use h2o_config::Memory;
+
+    use super::*;
+    use crate::load;
+
+    fn read(value: &str) -> Result<Option<QuicNodes>, String> {
+        let text = format!(
+            "quic-nodes: {value}\nlisten: 80\nhosts:\n  default:\n    paths: {{ /: {{ redirect: /a }} }}\n"
+        );
+        load("f", &Memory::new().file("f", text))
+            .map(|loaded| loaded.settings().quic_nodes.as_deref().cloned())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn nodes_have_numbers_and_addresses() {
+        let all =
+            "{ 1: 192.0.2.1, 2: '192.0.2.2:8443', 3: '2001:db8::3', 4: '[2001:db8::4]:8443' }";
+        let nodes = read(&format!("{{ self: 1, mapping: {all} }}"))
+            .unwrap()
+            .unwrap();
+        assert_eq!(nodes.this, 1);
+        let found: Vec<String> = (1..=5)
+            .filter_map(|node| Some(nodes.address(node)?.for_listener(443).to_string()))
+            .collect();
+        assert_eq!(
+            found,
+            ["192.0.2.2:8443", "[2001:db8::3]:443", "[2001:db8::4]:8443"]
+        );
+        for (remote, is_known) in [
+            ("192.0.2.2:8443", true),
+            ("[::ffff:192.0.2.2]:8443", true),
+            ("192.0.2.2:443", false),
+            ("[2001:db8::3]:443", true),
+            ("192.0.2.1:443", false),
+            ("192.0.2.9:8443", false),
+        ] {
+            let remote = remote.parse().unwrap();
+            assert_eq!(nodes.is_known(remote, 443), is_known, "{remote}");
+        }
+        let alone = read(&format!("{{ self: 0, mapping: {all} }}"))
+            .unwrap()
+            .unwrap();
+        assert!(alone.others.is_empty());
+    }
+
+    #[test]
+    fn what_names_no_fleet_is_refused() {
+        let cases = [
+            ("{ self: 1 }", "cannot find mandatory attribute: mapping"),
+            ("{ mapping: {} }", "cannot find mandatory attribute: self"),
+            (
+                "{ self: a, mapping: {} }",
+                "argument must match the format: %lu",
+            ),
+            (
+                "{ self: 1, mapping: { 0: 192.0.2.1 } }",
+                "argument must be >= 1",
+            ),
+            (
+                "{ self: 1, mapping: { 2: '192.0.2.1:0' } }",
+                "`0` is not a port",
+            ),
+            (
+                "{ self: 1, mapping: { 2: '192.0.2.1:x' } }",
+                "`x` is not a port",
+            ),
+        ];
+        for (value, want) in cases {
+            let error = read(value).expect_err(value);
+            assert!(error.contains(want), "{value}: {error}");
+        }
+    }
+}
