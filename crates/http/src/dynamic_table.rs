@@ -55,6 +55,14 @@ impl<'a, N> TableEntry<'a, N> {
         self.bytes(self.record.name_len, self.record.value_len)
     }
 
+    /// Whether its value is `value`.
+    #[inline]
+    #[must_use]
+    pub fn has_value(&self, value: &[u8]) -> bool {
+        self.record.value_len as usize == value.len()
+            && self.bytes_at(self.record.name_len, value.len()) == Some(value)
+    }
+
     /// The size by which it counts (RFC 7541 §4.1).
     #[must_use]
     pub const fn size(&self) -> u32 {
@@ -63,9 +71,13 @@ impl<'a, N> TableEntry<'a, N> {
 
     #[inline]
     fn bytes(&self, skip: u32, len: u32) -> &'a [u8] {
+        self.bytes_at(skip, len as usize).unwrap_or_default()
+    }
+
+    #[inline]
+    fn bytes_at(&self, skip: u32, len: usize) -> Option<&'a [u8]> {
         let start = self.record.start.wrapping_sub(self.table.dropped) as usize + skip as usize;
-        let end = start + len as usize;
-        self.table.bytes.get(start..end).unwrap_or_default()
+        self.table.bytes.get(start..start + len)
     }
 }
 

@@ -80,7 +80,7 @@ impl<'a> From<Name<'a>> for EncodedName<'a> {
 pub struct EncoderTable {
     table: DynamicTable<Note>,
     /// By hash, the low bits of the number of the newest entry of each chain.
-    newest: Option<Box<[u16; CHAINS]>>,
+    newest: [u16; CHAINS],
 }
 
 impl EncoderTable {
@@ -89,7 +89,7 @@ impl EncoderTable {
     pub const fn new(max_size: u32) -> Self {
         Self {
             table: DynamicTable::new(max_size),
-            newest: None,
+            newest: [0; CHAINS],
         }
     }
 
@@ -114,13 +114,13 @@ impl EncoderTable {
     #[must_use]
     pub fn find(&self, name: EncodedName<'_>, value: &[u8], hash: u32) -> Option<u32> {
         let newest = self.next_number().wrapping_sub(1);
-        let number = self.newest.as_ref()?[chain_of(hash)];
+        let number = self.newest[chain_of(hash)];
         let mut age = u32::from(newest.wrapping_sub(number));
         loop {
             let entry = self.table.get(age)?;
             if entry.note().hash == hash {
                 // An older entry of the same hash is not looked for: there hardly ever is one.
-                return (name.is_of(&entry) && entry.value() == value).then_some(age);
+                return (name.is_of(&entry) && entry.has_value(value)).then_some(age);
             }
             let older = u32::from(newest.wrapping_sub(entry.note().older));
             // The number of an entry that is gone may look like that of another one.
@@ -141,8 +141,7 @@ impl EncoderTable {
     /// Inserts a field, for which entries may have to go. False: it is larger than the table, which is empty now.
     pub fn insert(&mut self, name: EncodedName<'_>, value: &[u8], hash: u32) -> bool {
         let number = self.next_number();
-        let newest = self.newest.get_or_insert_with(|| Box::new([0; CHAINS]));
-        let chain = &mut newest[chain_of(hash)];
+        let chain = &mut self.newest[chain_of(hash)];
         let note = Note {
             hash,
             name: name.kind,
@@ -164,9 +163,8 @@ impl EncoderTable {
 
     /// Bytes of memory held.
     #[must_use]
-    pub fn retained(&self) -> usize {
-        let newest = self.newest.as_ref();
-        self.table.retained() + newest.map_or(0, |chains| size_of_val(&**chains))
+    pub const fn retained(&self) -> usize {
+        self.table.retained()
     }
 }
 

@@ -56,7 +56,7 @@ impl Run {
 
 enum Client {
     Http1(Http1),
-    Http2(Http2),
+    Http2(Box<Http2>),
 }
 
 impl Client {

@@ -195,7 +195,7 @@ impl World {
         let wire = self.site.wire(has_tls, is_http2);
         self.clients.push(if is_http2 {
             let window = self.random.pick(&[0, 100, 65_535, 1_000_000]);
-            Client::Http2(Http2::new(wire, todo, has_tls, window))
+            Client::Http2(Box::new(Http2::new(wire, todo, has_tls, window)))
         } else {
             Client::Http1(Http1::new(wire, todo))
         });
