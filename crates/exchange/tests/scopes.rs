@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use h2o_config::{Directive, Error, Level, Levels, Memory, Node, Pass, Registry};
+use h2o_config::{Directive, Error, Level, Levels, Memory, Pass, Registry};
 use h2o_exchange::{
-    Exchange, Features, Filter, FilterResult, Handler, Logger, Outcome, PathCheck, PathNeed,
-    PathRoute, Response, RunningUser, Scope,
+    Exchange, Features, Filter, FilterResult, Handler, Logger, Outcome, PathRoute, Response, Scope,
 };
 use h2o_http::{Headers, Known};
 
@@ -153,14 +152,10 @@ fn run_with(text: &str, filters: Vec<h2o_exchange::FilterFactory>) -> (Scope, Re
         registry: Registry::new(&[DIRECTIVES]),
         filters,
     }));
-    let node = loaded(text);
+    let memory = Memory::new().file("t.conf", text);
+    let node = h2o_config::load("t.conf", &memory).expect("a tree");
     let result = scope.run(&node);
     (scope, result)
-}
-
-fn loaded(text: &str) -> Node {
-    let memory = Memory::new().file("t.conf", text);
-    h2o_config::load("t.conf", &memory).expect("a tree")
 }
 
 #[test]
@@ -345,89 +340,6 @@ fn a_semicolon_at_the_end_is_warned_of_where_it_can_hardly_be_meant() {
             .collect();
         assert_eq!(warnings.len(), *want, "{text}: {warnings:?}");
     }
-}
-
-#[test]
-fn paths_that_a_configuration_relies_on_are_looked_at() {
-    let directory = std::env::temp_dir().join(format!("h2o-paths-{}", std::process::id()));
-    std::fs::create_dir_all(directory.join("below")).expect("a directory is made");
-    std::fs::write(directory.join("file"), "x").expect("a file is made");
-    let at = |name: &str| directory.join(name);
-    let directory_of = |is_listed| PathNeed::Directory { is_listed };
-    // Need, path, and the messages for the starting and the running user.
-    let cases: &[(PathNeed, &str, Option<&str>, Option<&str>)] = &[
-        (PathNeed::File, "file", None, None),
-        (PathNeed::File, "gone", None, Some("does not exist")),
-        (PathNeed::File, "below", None, Some("is a directory")),
-        (directory_of(false), "below", None, None),
-        (directory_of(true), "below", None, None),
-        (directory_of(true), "file", None, Some("is not a directory")),
-        (directory_of(false), "gone", None, Some("does not exist")),
-        (directory_of(false), "file/x", None, Some("does not exist")),
-        // A file to be created needs its directory.
-        (PathNeed::Parent, "new", None, None),
-        (PathNeed::Parent, "below/new", None, None),
-        (
-            PathNeed::Parent,
-            "gone/new",
-            Some("there is no directory"),
-            None,
-        ),
-        (
-            PathNeed::Parent,
-            "file/new",
-            Some("there is no directory"),
-            None,
-        ),
-    ];
-    let node = loaded("word: x\n");
-    let (key, value) = &node.as_mapping().expect("a mapping")[0];
-    let command = h2o_config::Command {
-        name: "word",
-        node: value,
-        key,
-        level: Level::Global,
-    };
-    for is_current in [false, true] {
-        let user = RunningUser {
-            name: "nobody",
-            is_current,
-        };
-        for (need, name, starting, running) in cases {
-            let check = PathCheck::new(&command, value, &at(name), *need);
-            let said = [
-                check.check_as_starting_user(),
-                check.check_as_running_user(user),
-            ];
-            for (said, want) in said.into_iter().zip([starting, running]) {
-                let said = said.map(|error| error.to_string());
-                match want {
-                    None => assert_eq!(said, None, "{need:?} of {name}"),
-                    Some(want) => {
-                        let said = said.unwrap_or_else(|| panic!("{need:?} of {name}: nothing"));
-                        assert!(
-                            said.contains(want) && said.contains("word"),
-                            "{need:?} of {name}: {said}"
-                        );
-                    }
-                }
-            }
-        }
-    }
-    std::fs::remove_dir_all(&directory).expect("it is removed");
-    let relative = PathCheck::new(&command, value, "no/such/file".as_ref(), PathNeed::File);
-    let user = RunningUser {
-        name: "nobody",
-        is_current: true,
-    };
-    let said = relative
-        .check_as_running_user(user)
-        .expect("it is not there");
-    assert!(said.to_string().contains("no/such/file"));
-    assert!(
-        said.hint
-            .is_some_and(|hint| hint.contains("a relative path counts from"))
-    );
 }
 
 /// A level of a configuration in the model.

@@ -1,10 +1,10 @@
-//! Checks of files and directories with the rights of a user who may not read all of them.
+//! Checks of the files and directories that a configuration relies on: they exist, and the running user may read them.
 //!
 //! Root may read everything, so a test that runs as root gives its thread another user's rights.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use h2o_config::{Level, Memory};
 use h2o_exchange::{PathCheck, PathNeed, RunningUser};
@@ -83,7 +83,8 @@ const CASES: [Case; 12] = [
     (PathNeed::File, "closed/gone", Some(("o+x", "closed"))),
 ];
 
-fn check(tree: &Tree, need: PathNeed, name: &str) -> PathCheck {
+/// The check of a path that the directive `word` names.
+fn check(need: PathNeed, path: &Path) -> PathCheck {
     let memory = Memory::new().file("a.conf", "word: x\n");
     let node = h2o_config::load("a.conf", &memory).expect("it is well-formed");
     let (key, value) = &node.as_mapping().expect("a mapping")[0];
@@ -93,7 +94,7 @@ fn check(tree: &Tree, need: PathNeed, name: &str) -> PathCheck {
         key,
         level: Level::Global,
     };
-    PathCheck::new(&command, value, &tree.at(name), need)
+    PathCheck::new(&command, value, path, need)
 }
 
 fn look(tree: &Tree, is_current: bool) {
@@ -102,7 +103,7 @@ fn look(tree: &Tree, is_current: bool) {
         is_current,
     };
     for (need, name, want) in CASES {
-        let said = check(tree, need, name).check_as_running_user(user);
+        let said = check(need, &tree.at(name)).check_as_running_user(user);
         let Some((mode, at)) = want.filter(|_| is_current) else {
             assert!(said.is_none(), "{need:?} of {name}: {said:?}");
             continue;
@@ -140,4 +141,77 @@ fn what_the_running_user_may_not_read_is_named_with_the_command_that_helps() {
     if let Err(panic) = ended {
         std::panic::resume_unwind(panic);
     }
+}
+
+#[test]
+fn paths_that_a_configuration_relies_on_are_looked_at() {
+    let directory = std::env::temp_dir().join(format!("h2o-paths-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("below")).expect("a directory is made");
+    std::fs::write(directory.join("file"), "x").expect("a file is made");
+    // Need, path, and the messages for the starting and the running user.
+    let cases: &[(PathNeed, &str, Option<&str>, Option<&str>)] = &[
+        (PathNeed::File, "file", None, None),
+        (PathNeed::File, "gone", None, Some("does not exist")),
+        (PathNeed::File, "below", None, Some("is a directory")),
+        (DIRECTORY, "below", None, None),
+        (LISTED, "below", None, None),
+        (LISTED, "file", None, Some("is not a directory")),
+        (DIRECTORY, "gone", None, Some("does not exist")),
+        (DIRECTORY, "file/x", None, Some("does not exist")),
+        // A file to be created needs its directory.
+        (PathNeed::Parent, "new", None, None),
+        (PathNeed::Parent, "below/new", None, None),
+        (
+            PathNeed::Parent,
+            "gone/new",
+            Some("there is no directory"),
+            None,
+        ),
+        (
+            PathNeed::Parent,
+            "file/new",
+            Some("there is no directory"),
+            None,
+        ),
+    ];
+    for is_current in [false, true] {
+        let user = RunningUser {
+            name: "nobody",
+            is_current,
+        };
+        for (need, name, starting, running) in cases {
+            let check = check(*need, &directory.join(name));
+            let said = [
+                check.check_as_starting_user(),
+                check.check_as_running_user(user),
+            ];
+            for (said, want) in said.into_iter().zip([starting, running]) {
+                let said = said.map(|error| error.to_string());
+                match want {
+                    None => assert_eq!(said, None, "{need:?} of {name}"),
+                    Some(want) => {
+                        let said = said.unwrap_or_else(|| panic!("{need:?} of {name}: nothing"));
+                        assert!(
+                            said.contains(want) && said.contains("word"),
+                            "{need:?} of {name}: {said}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    std::fs::remove_dir_all(&directory).expect("it is removed");
+    let relative = check(PathNeed::File, "no/such/file".as_ref());
+    let user = RunningUser {
+        name: "nobody",
+        is_current: true,
+    };
+    let said = relative
+        .check_as_running_user(user)
+        .expect("it is not there");
+    assert!(said.to_string().contains("no/such/file"));
+    assert!(
+        said.hint
+            .is_some_and(|hint| hint.contains("a relative path counts from"))
+    );
 }
