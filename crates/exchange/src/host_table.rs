@@ -73,43 +73,55 @@ impl HostTable {
     fn find(&self, authority: &[u8], scheme: Scheme) -> Option<HostEntry> {
         let (host, port) = authority::split(authority)?;
         let port = port.unwrap_or(scheme.default_port());
-        // Clients mostly send lower case. No early exit, so that the loop is vectorised.
-        let has_upper = host
-            .iter()
-            .fold(false, |found, byte| found | byte.is_ascii_uppercase());
-        let lower: Cow<'_, [u8]> = if has_upper {
+        // Clients mostly send lower case. Capital letters are without this bit, and few other bytes of names are. No early
+        // exit, so that the loop is vectorised.
+        const LOWER: u8 = 0x20;
+        let may_have_upper = host.iter().fold(LOWER, |common, byte| common & byte) == 0;
+        let lower: Cow<'_, [u8]> = if may_have_upper {
             host.to_ascii_lowercase().into()
         } else {
             host.into()
         };
         let has_port = |entry: &&HostEntry| entry.port.unwrap_or(scheme.default_port()) == port;
-        let first_of = |list: &Vec<HostEntry>| list.iter().find(has_port).copied();
-        let mut first = self.by_name.get(&*lower).and_then(first_of);
-        let mut consider = |other: Option<HostEntry>| {
-            first = match (first, other) {
-                (Some(first), Some(other)) if other.place > first.place => Some(first),
-                (first, other) => other.or(first),
-            };
-        };
-        if self.longest_suffix > 0 {
-            // At least one character must stand before the dot.
-            let start = lower.len().saturating_sub(self.longest_suffix).max(1);
-            for at in start..lower.len() {
-                if lower[at] == b'.' {
-                    consider(self.by_suffix.get(&lower[at..]).and_then(first_of));
-                }
-            }
+        let list = self.by_name.get(&*lower);
+        let exact = list.and_then(|list| list.iter().find(has_port).copied());
+        if self.longest_suffix == 0 && self.wildcards.is_empty() {
+            return exact;
         }
-        for (suffix, entry) in &self.wildcards {
-            // `*` matches every name; other wildcards need at least one character before the suffix.
-            let is_named =
-                suffix.is_empty() || lower.len() > suffix.len() && lower.ends_with(suffix);
-            if is_named && has_port(&entry) {
-                consider(Some(*entry));
-                break;
+        earlier(exact, self.find_wildcard(&lower, has_port))
+    }
+
+    /// The first host with a wildcard that matches `name`, which is in lower case.
+    fn find_wildcard(
+        &self,
+        name: &[u8],
+        has_port: impl Fn(&&HostEntry) -> bool,
+    ) -> Option<HostEntry> {
+        // `*` matches every name; other wildcards need at least one character before the suffix.
+        let matches = |suffix: &[u8]| {
+            suffix.is_empty() || name.len() > suffix.len() && name.ends_with(suffix)
+        };
+        let mut others = self.wildcards.iter();
+        let other = others.find(|(suffix, entry)| matches(suffix) && has_port(&entry));
+        let mut first = other.map(|(_, entry)| *entry);
+        // At least one character must stand before the dot.
+        let start = name.len().saturating_sub(self.longest_suffix).max(1);
+        for at in start..name.len() {
+            if name[at] == b'.'
+                && let Some(list) = self.by_suffix.get(&name[at..])
+            {
+                first = earlier(first, list.iter().find(&has_port).copied());
             }
         }
         first
+    }
+}
+
+/// The one that is mentioned first.
+fn earlier(one: Option<HostEntry>, other: Option<HostEntry>) -> Option<HostEntry> {
+    match (one, other) {
+        (Some(one), Some(other)) if one.place < other.place => Some(one),
+        (one, other) => other.or(one),
     }
 }
 
