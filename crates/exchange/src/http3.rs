@@ -1,5 +1,7 @@
 //! What is particular to requests that came by HTTP/3.
 
+use h2o_http::priority::PriorityParameters;
+
 /// The stream of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Http3Stream {
@@ -11,4 +13,6 @@ pub struct Http3Stream {
     pub received: u64,
     /// Bytes handed to the transport for the stream until then.
     pub sent: u64,
+    /// The priority of the response then (RFC 9218).
+    pub priority: PriorityParameters,
 }

@@ -121,6 +121,7 @@ pub(super) enum Http3Field {
     Received,
     Sent,
     QuicStats,
+    Priority,
 }
 
 /// A value that only HTTP/2 streams have.
@@ -217,6 +218,7 @@ pub(super) fn extended(name: &str) -> Field {
         "http3.request-stream-bytes" => Field::Http3(Http3Field::Received),
         "http3.response-stream-bytes" => Field::Http3(Http3Field::Sent),
         "http3.quic-stats" => Field::Http3(Http3Field::QuicStats),
+        "extensible-priorities" => Field::Http3(Http3Field::Priority),
         "request-body-bytes" => Field::RequestBodyBytes,
         "response-header-bytes" => Field::ResponseHeaderBytes,
         "ssl.protocol-version" => Field::Tls(TlsField::Protocol),

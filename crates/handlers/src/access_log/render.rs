@@ -267,6 +267,14 @@ impl Line<'_> {
             Http3Field::Received => self.number(stream.received),
             Http3Field::Sent => self.number(stream.sent),
             Http3Field::QuicStats => self.raw(&transport.quic_stats()?),
+            Http3Field::Priority => {
+                let incremental = if stream.priority.incremental {
+                    ",i=?1"
+                } else {
+                    ""
+                };
+                self.raw(&format!("u={}{incremental}", stream.priority.urgency))
+            }
         }
     }
 

@@ -717,6 +717,7 @@ impl Streams for Http3Streams {
             http3.was_blocked = self.engine.has_waited(key);
             http3.received = self.engine.bytes_taken(key);
             http3.sent = line.sent;
+            http3.priority = self.engine.priority(key);
             if let Some((_, pipe)) = self.tunnels.iter().find(|(other, _)| *other == key) {
                 exchange.sent.body_bytes += pipe.sent_bytes();
                 exchange.request_body_bytes += pipe.received_bytes();
