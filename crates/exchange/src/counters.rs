@@ -1,5 +1,6 @@
 //! Event counters: one set per worker, summed up on reading.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
@@ -92,6 +93,154 @@ counters! {
     UdpReceived = "proxy.connect-udp.received",
     /// Datagrams that were dropped: a queue was full, they were too long, or the system did not send them.
     UdpDropped = "proxy.connect-udp.dropped",
+    /// QUIC datagrams received, of all listeners, and those of them that belong to a connection.
+    QuicDatagrams = "quic.packet-received",
+    /// As above.
+    QuicDatagramsProcessed = "quic.packet-processed",
+    /// Packets of QUIC connections. Received ones are counted as datagrams.
+    QuicPacketsReceived = "quic.num-packets.received",
+    /// As above.
+    QuicPacketsSent = "quic.num-packets.sent",
+    /// As above.
+    QuicPacketsLost = "quic.num-packets.lost",
+    /// As above.
+    QuicPacketsAckReceived = "quic.num-packets.ack-received",
+    /// As above.
+    QuicPacketsInitialReceived = "quic.num-packets.initial-received",
+    /// As above.
+    QuicPacketsZeroRttReceived = "quic.num-packets.zero-rtt-received",
+    /// As above.
+    QuicPacketsHandshakeReceived = "quic.num-packets.handshake-received",
+    /// As above.
+    QuicPacketsReceivedEcnEct0 = "quic.num-packets.received-ecn-ect0",
+    /// As above.
+    QuicPacketsReceivedEcnEct1 = "quic.num-packets.received-ecn-ect1",
+    /// As above.
+    QuicPacketsReceivedEcnCe = "quic.num-packets.received-ecn-ce",
+    /// Bytes of QUIC connections.
+    QuicBytesReceived = "quic.num-bytes.received",
+    /// As above.
+    QuicBytesSent = "quic.num-bytes.sent",
+    /// As above.
+    QuicBytesLost = "quic.num-bytes.lost",
+    /// As above.
+    QuicBytesAckReceived = "quic.num-bytes.ack-received",
+    /// As above.
+    QuicBytesStreamDataSent = "quic.num-bytes.stream-data-sent",
+    /// Frames that QUIC connections have received (RFC 9000 §19).
+    QuicFramesReceivedPing = "quic.num-frames-received.ping",
+    /// As above.
+    QuicFramesReceivedAck = "quic.num-frames-received.ack",
+    /// As above.
+    QuicFramesReceivedResetStream = "quic.num-frames-received.reset_stream",
+    /// As above.
+    QuicFramesReceivedStopSending = "quic.num-frames-received.stop_sending",
+    /// As above.
+    QuicFramesReceivedCrypto = "quic.num-frames-received.crypto",
+    /// As above.
+    QuicFramesReceivedNewToken = "quic.num-frames-received.new_token",
+    /// As above.
+    QuicFramesReceivedStream = "quic.num-frames-received.stream",
+    /// As above.
+    QuicFramesReceivedMaxData = "quic.num-frames-received.max_data",
+    /// As above.
+    QuicFramesReceivedMaxStreamData = "quic.num-frames-received.max_stream_data",
+    /// As above.
+    QuicFramesReceivedMaxStreamsBidi = "quic.num-frames-received.max_streams_bidi",
+    /// As above.
+    QuicFramesReceivedMaxStreamsUni = "quic.num-frames-received.max_streams_uni",
+    /// As above.
+    QuicFramesReceivedDataBlocked = "quic.num-frames-received.data_blocked",
+    /// As above.
+    QuicFramesReceivedStreamDataBlocked = "quic.num-frames-received.stream_data_blocked",
+    /// As above.
+    QuicFramesReceivedStreamsBlocked = "quic.num-frames-received.streams_blocked",
+    /// As above.
+    QuicFramesReceivedNewConnectionId = "quic.num-frames-received.new_connection_id",
+    /// As above.
+    QuicFramesReceivedRetireConnectionId = "quic.num-frames-received.retire_connection_id",
+    /// As above.
+    QuicFramesReceivedPathChallenge = "quic.num-frames-received.path_challenge",
+    /// As above.
+    QuicFramesReceivedPathResponse = "quic.num-frames-received.path_response",
+    /// As above.
+    QuicFramesReceivedTransportClose = "quic.num-frames-received.transport_close",
+    /// As above.
+    QuicFramesReceivedApplicationClose = "quic.num-frames-received.application_close",
+    /// As above.
+    QuicFramesReceivedHandshakeDone = "quic.num-frames-received.handshake_done",
+    /// As above.
+    QuicFramesReceivedDatagram = "quic.num-frames-received.datagram",
+    /// As above.
+    QuicFramesReceivedAckFrequency = "quic.num-frames-received.ack_frequency",
+    /// As above.
+    QuicFramesReceivedImmediateAck = "quic.num-frames-received.immediate_ack",
+    /// Frames that QUIC connections have sent (RFC 9000 §19).
+    QuicFramesSentPing = "quic.num-frames-sent.ping",
+    /// As above.
+    QuicFramesSentAck = "quic.num-frames-sent.ack",
+    /// As above.
+    QuicFramesSentResetStream = "quic.num-frames-sent.reset_stream",
+    /// As above.
+    QuicFramesSentStopSending = "quic.num-frames-sent.stop_sending",
+    /// As above.
+    QuicFramesSentCrypto = "quic.num-frames-sent.crypto",
+    /// As above.
+    QuicFramesSentNewToken = "quic.num-frames-sent.new_token",
+    /// As above.
+    QuicFramesSentStream = "quic.num-frames-sent.stream",
+    /// As above.
+    QuicFramesSentMaxData = "quic.num-frames-sent.max_data",
+    /// As above.
+    QuicFramesSentMaxStreamData = "quic.num-frames-sent.max_stream_data",
+    /// As above.
+    QuicFramesSentMaxStreamsBidi = "quic.num-frames-sent.max_streams_bidi",
+    /// As above.
+    QuicFramesSentMaxStreamsUni = "quic.num-frames-sent.max_streams_uni",
+    /// As above.
+    QuicFramesSentDataBlocked = "quic.num-frames-sent.data_blocked",
+    /// As above.
+    QuicFramesSentStreamDataBlocked = "quic.num-frames-sent.stream_data_blocked",
+    /// As above.
+    QuicFramesSentStreamsBlocked = "quic.num-frames-sent.streams_blocked",
+    /// As above.
+    QuicFramesSentNewConnectionId = "quic.num-frames-sent.new_connection_id",
+    /// As above.
+    QuicFramesSentRetireConnectionId = "quic.num-frames-sent.retire_connection_id",
+    /// As above.
+    QuicFramesSentPathChallenge = "quic.num-frames-sent.path_challenge",
+    /// As above.
+    QuicFramesSentPathResponse = "quic.num-frames-sent.path_response",
+    /// As above.
+    QuicFramesSentTransportClose = "quic.num-frames-sent.transport_close",
+    /// As above.
+    QuicFramesSentApplicationClose = "quic.num-frames-sent.application_close",
+    /// As above.
+    QuicFramesSentHandshakeDone = "quic.num-frames-sent.handshake_done",
+    /// As above.
+    QuicFramesSentDatagram = "quic.num-frames-sent.datagram",
+    /// As above.
+    QuicFramesSentAckFrequency = "quic.num-frames-sent.ack_frequency",
+    /// As above.
+    QuicFramesSentImmediateAck = "quic.num-frames-sent.immediate_ack",
+    /// Paths of QUIC connections: those they began with, and those of migrations (RFC 9000 §9).
+    QuicPathsCreated = "quic.num-paths.created",
+    /// As above.
+    QuicPathsValidated = "quic.num-paths.validated",
+    /// As above.
+    QuicPathsMigrationElicited = "quic.num-paths.migration-elicited",
+    /// Probes of QUIC connections (RFC 9002 §6.2).
+    QuicPtos = "quic.num-ptos",
+    /// QUIC handshakes that took too long.
+    QuicHandshakeTimeouts = "quic.num-handshake-timeouts",
+    /// QUIC handshakes that took too many packets.
+    QuicHandshakesExceeded = "quic.num-initial-handshake-exceeded",
+    /// QUIC connections that could jump to an earlier window.
+    QuicJumpstartApplicable = "quic.num-jumpstart-applicable",
+    /// QUIC connections with pacing.
+    QuicPaced = "quic.num-paced",
+    /// QUIC connections whose window does not grow while it is not filled.
+    QuicRespectedAppLimited = "quic.num-respected-app-limited",
     /// Idle connections closed by `soft-connection-limit`.
     ConnectionsIdleClosed = "connections.idle-closed",
     /// Open connections without a request in progress.
@@ -166,6 +315,11 @@ impl Counters {
         value.store(value.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
+    /// Sets a counter that is kept elsewhere.
+    pub fn set(&self, counter: Counter, value: u64) {
+        self.values[counter as usize].store(value, Relaxed);
+    }
+
     /// Subtracts 1, from a counter of open things.
     pub fn uncount(&self, counter: Counter) {
         self.add(counter, u64::MAX);
@@ -227,6 +381,26 @@ impl Counters {
             _ => return,
         };
         self.count(counter);
+    }
+}
+
+/// Brings those counters of a worker up to date that are kept elsewhere, as by connections.
+#[derive(Default)]
+pub struct LiveCounters(RefCell<Option<Publish>>);
+
+type Publish = Box<dyn Fn(&Counters)>;
+
+impl LiveCounters {
+    /// Sets what [`LiveCounters::publish`] does.
+    pub fn set(&self, publish: impl Fn(&Counters) + 'static) {
+        self.0.replace(Some(Box::new(publish)));
+    }
+
+    /// Brings the counters up to date.
+    pub fn publish(&self, counters: &Counters) {
+        if let Some(publish) = &*self.0.borrow() {
+            publish(counters);
+        }
     }
 }
 

@@ -39,7 +39,7 @@ pub use byte_queue::ByteQueue;
 pub use certificates::{CertificateInfo, Certificates};
 pub use clock::Clock;
 pub use connection::{Address, ConnectionInfo, Endpoint, TlsInfo, Transport};
-pub use counters::{Counter, Counters};
+pub use counters::{Counter, Counters, LiveCounters};
 pub use datagram_pipe::DatagramPipe;
 pub use descriptors::{Descriptor, Descriptors};
 pub use exchange::{

@@ -72,6 +72,8 @@ pub struct Connection {
     /// Streams the library has announced and the caller has not been told of.
     opened: VecDeque<StreamId>,
     is_closed: bool,
+    /// The frame that has ended it.
+    close: Option<Close>,
     /// Whether its packets are marked as ECN-capable.
     marks_ecn: bool,
     pacer: Option<Pacer>,
@@ -81,16 +83,17 @@ pub struct Connection {
     stall: Option<Stall>,
     /// Of a connection that was accepted, until its handshake is done.
     limit: Option<HandshakeLimit>,
-    /// Whether it was closed for that limit.
-    has_exceeded: bool,
+    /// What of that limit it was closed for.
+    exceeded: Option<Exceeded>,
     tail: Tail,
     /// Whether a timer has expired, so that the next packets may be probes.
     may_probe: bool,
     costs: Costs,
     deeds: Deeds,
     send_window: u64,
-    /// Bytes written since nothing was to be acknowledged.
+    /// Bytes written since nothing was to be acknowledged, and in all.
     written: u64,
+    stream_bytes_sent: u64,
     unread: Unread,
     /// Datagrams received since what they cost was last added up.
     uncharged: u32,
@@ -155,6 +158,39 @@ fn handshake_time(rtt: Duration, round_trips: u32) -> Duration {
     rtt.max(LEAST_HANDSHAKE_RTT) * round_trips
 }
 
+/// What a handshake has taken too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exceeded {
+    Time,
+    Packets,
+}
+
+/// Whose CONNECTION_CLOSE has ended a connection, and of which kind (RFC 9000 §19.19).
+#[derive(Clone, Copy, Debug)]
+enum Close {
+    PeerTransport,
+    PeerApplication,
+    /// Ours, for what the peer did.
+    Transport,
+    /// That of our application.
+    Local,
+}
+
+impl Close {
+    const fn of(reason: &CloseReason) -> Option<Self> {
+        match reason {
+            CloseReason::ClosedByTransport { .. } => Some(Self::PeerTransport),
+            CloseReason::ClosedByApplication { .. } => Some(Self::PeerApplication),
+            CloseReason::PeerError { .. } => Some(Self::Transport),
+            CloseReason::Local => Some(Self::Local),
+            CloseReason::Version
+            | CloseReason::Reset
+            | CloseReason::IdleTimeout
+            | CloseReason::HandshakeTimeout => None,
+        }
+    }
+}
+
 /// How long a handshake may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandshakeLimit {
@@ -195,19 +231,21 @@ impl Connection {
     ) -> Self {
         Self {
             limit,
-            has_exceeded: false,
+            exceeded: None,
             tail: Tail::default(),
             may_probe: false,
             costs: Costs::default(),
             deeds: Deeds::default(),
             send_window: u64::MAX,
             written: 0,
+            stream_bytes_sent: 0,
             unread: Unread::default(),
             uncharged: 0,
             remote: library.remote_address(),
             library,
             opened: VecDeque::new(),
             is_closed: false,
+            close: None,
             marks_ecn: sending.marks_ecn,
             pacer: sending.is_paced.then(Pacer::new),
             paced_until: None,
@@ -373,7 +411,11 @@ impl Connection {
             .limit
             .is_some_and(|limit| self.library.stats().udp_tx.datagrams > limit.datagrams);
         if (is_late || is_too_much) && !self.library.is_closed() {
-            self.has_exceeded = true;
+            self.exceeded = Some(if is_late {
+                Exceeded::Time
+            } else {
+                Exceeded::Packets
+            });
             self.close(now, 0, b"handshake timeout");
         }
     }
@@ -402,7 +444,9 @@ impl Connection {
                 quinn_proto::Event::Connected => Event::Connected,
                 quinn_proto::Event::ConnectionLost { reason } => {
                     self.is_closed = true;
-                    Event::Closed(CloseReason::of(reason))
+                    let reason = CloseReason::of(reason);
+                    self.close = self.close.or(Close::of(&reason));
+                    Event::Closed(reason)
                 }
                 quinn_proto::Event::Stream(event) => match event {
                     StreamEvent::Opened { dir } => {
@@ -428,7 +472,7 @@ impl Connection {
             });
         }
         if self.library.is_closed() && !std::mem::replace(&mut self.is_closed, true) {
-            return Some(Event::Closed(if self.has_exceeded {
+            return Some(Event::Closed(if self.exceeded.is_some() {
                 CloseReason::HandshakeTimeout
             } else {
                 CloseReason::Local
@@ -505,6 +549,7 @@ impl Connection {
         match stream.write_chunks(std::slice::from_mut(data)) {
             Ok(written) => {
                 self.written += written.bytes as u64;
+                self.stream_bytes_sent += written.bytes as u64;
                 Write::Taken(written.bytes)
             }
             Err(WriteError::Blocked) => Write::Blocked,
@@ -519,6 +564,7 @@ impl Connection {
         match stream.write(data) {
             Ok(len) => {
                 self.written += len as u64;
+                self.stream_bytes_sent += len as u64;
                 Write::Taken(len)
             }
             Err(WriteError::Blocked) => Write::Blocked,
@@ -595,6 +641,7 @@ impl Connection {
 
     /// Ends the connection with the application's error code; `reason` is sent along.
     pub fn close(&mut self, now: Instant, error_code: u64, reason: &[u8]) {
+        self.close = self.close.or(Some(Close::Local));
         self.library
             .close(now, code(error_code), Bytes::copy_from_slice(reason));
     }
@@ -630,7 +677,23 @@ impl Connection {
 
     /// What it has done so far.
     pub fn stats(&self) -> Stats {
-        Stats::of(&self.library.stats())
+        let mut stats = Stats::of(&self.library.stats());
+        stats.stream_bytes_sent = self.stream_bytes_sent;
+        stats.probes = self.probes();
+        stats.migrations = self.deeds.migrations;
+        match self.close {
+            Some(Close::PeerTransport) => stats.frames_received.transport_close = 1,
+            Some(Close::PeerApplication) => stats.frames_received.application_close = 1,
+            Some(Close::Transport) => stats.frames_sent.transport_close = 1,
+            Some(Close::Local) => stats.frames_sent.application_close = 1,
+            None => {}
+        }
+        stats
+    }
+
+    /// Why its handshake was given up.
+    pub(crate) const fn exceeded(&self) -> Option<Exceeded> {
+        self.exceeded
     }
 }
 

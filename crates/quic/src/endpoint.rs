@@ -14,9 +14,10 @@ use quinn_proto::{
 use crate::close::ConnectError;
 use crate::config::{EndpointConfig, Neighbours, ServerRole, TransportSettings};
 use crate::congestion::{Desk, Jump, Observation, PathMemory};
-use crate::connection::{Connection, Event, HandshakeLimit, Sending};
+use crate::connection::{Connection, Event, Exceeded, HandshakeLimit, Sending};
 use crate::id::{IdGenerator, Placement, RecentIds};
 use crate::keys::{KeyRing, Keys, ResetKey, TokenKey};
+use crate::stats::Totals;
 use crate::tls::{ClientSide, ClientTls, ServerTls, VERSIONS};
 use crate::token::UsedTokens;
 
@@ -159,6 +160,8 @@ pub struct Endpoint {
     neighbours: Neighbours,
     desk: Arc<Desk>,
     recent_ids: RecentIds,
+    /// Of connections that are drained, and of datagrams.
+    totals: Totals,
     paths: PathMemory,
     hasher: RandomState,
 }
@@ -215,6 +218,7 @@ impl Endpoint {
             desk,
             recent_ids: RecentIds::default(),
             paths: PathMemory::default(),
+            totals: Totals::default(),
             hasher: RandomState::new(),
         }
     }
@@ -235,6 +239,7 @@ impl Endpoint {
             Admission::Closed => negotiation_without_versions(&data),
             Admission::Open | Admission::Full => None,
         };
+        self.totals.count(&data, ecn);
         let ecn = ecn.map(Ecn::library);
         let id = match destination_id(&data) {
             [] => 0,
@@ -248,6 +253,7 @@ impl Endpoint {
                 else {
                     return Received::Ignored;
                 };
+                self.totals.processed += 1;
                 let was_accepting = connection.is_being_accepted();
                 let was_closed = connection.library.is_closed();
                 connection.on_datagram(id, len);
@@ -343,6 +349,7 @@ impl Endpoint {
         }
         let is_validated = incoming.remote_address_validated();
         let jump = self.jump(now, &incoming);
+        self.totals.jumps += u64::from(jump.is_some());
         self.desk.set_jump(jump);
         let accepted = self.library.accept(incoming, now, answer, None);
         self.desk.set_jump(None);
@@ -415,6 +422,7 @@ impl Endpoint {
         if self.connections.len() <= handle.0 {
             self.connections.resize_with(handle.0 + 1, || None);
         }
+        self.totals.begun += 1;
         self.handshakes += usize::from(limit.is_some());
         self.connections[handle.0] = Some(Box::new(Connection::new(connection, sending, limit)));
         self.exchange_events(handle);
@@ -475,6 +483,7 @@ impl Endpoint {
             return None;
         }
         self.handshakes -= usize::from(connection.is_being_accepted());
+        self.totals.add(connection);
         *slot = None;
         self.library
             .handle_event(ConnectionHandle(index.0), EndpointEvent::drained());
@@ -521,10 +530,83 @@ impl Endpoint {
         self.key_ring.replace(keys);
     }
 
+    /// What it has done so far, with all its connections.
+    pub fn totals(&self) -> Totals {
+        let mut totals = self.totals;
+        for connection in self.connections.iter().flatten() {
+            totals.add(connection);
+        }
+        (totals.packets_acked, totals.bytes_acked) = self.desk.acknowledged();
+        totals
+    }
+
     /// Connections that are not drained.
     pub fn open_connections(&self) -> usize {
         self.connections.iter().flatten().count()
     }
+}
+
+impl Totals {
+    /// A datagram has come.
+    fn count(&mut self, data: &[u8], ecn: Option<Ecn>) {
+        self.datagrams += 1;
+        match ecn {
+            Some(Ecn::Ect0) => self.ect0 += 1,
+            Some(Ecn::Ect1) => self.ect1 += 1,
+            Some(Ecn::Ce) => self.ce += 1,
+            None => {}
+        }
+        // Several packets can be in one datagram (RFC 9000 §12.2).
+        let mut rest = Some(data);
+        while let Some(packet @ [first, ..]) = rest
+            && first & 0x80 != 0
+        {
+            match first >> 4 & 0b11 {
+                0b00 => self.initial += 1,
+                0b01 => self.zero_rtt += 1,
+                0b10 => self.handshake += 1,
+                _ => {}
+            }
+            rest = behind_long_packet(packet);
+        }
+    }
+
+    /// Adds what a connection has done.
+    fn add(&mut self, connection: &Connection) {
+        self.connections.add(&connection.stats());
+        match connection.exceeded() {
+            Some(Exceeded::Time) => self.handshake_timeouts += 1,
+            Some(Exceeded::Packets) => self.handshakes_exceeded += 1,
+            None => {}
+        }
+    }
+}
+
+/// What follows a packet with a long header (RFC 9000 §17.2), of version 1 or draft 29, in its datagram.
+fn behind_long_packet(packet: &[u8]) -> Option<&[u8]> {
+    let (&[first, ..], rest) = packet.split_first_chunk::<5>()?;
+    let skip = |bytes: &'_ [u8]| -> Option<usize> {
+        let (&len, _) = bytes.split_first()?;
+        Some(1 + usize::from(len))
+    };
+    let rest = rest.get(skip(rest)?..)?;
+    let mut rest = rest.get(skip(rest)?..)?;
+    if first >> 4 & 0b11 == 0 {
+        let (token_len, behind) = var_int(rest)?;
+        rest = behind.get(token_len..)?;
+    }
+    let (len, behind) = var_int(rest)?;
+    behind.get(len..)
+}
+
+/// A variable-length integer (RFC 9000 §16), and what follows it.
+fn var_int(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (&first, _) = bytes.split_first()?;
+    let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;
+    let value = (number[1..].iter()).fold(u64::from(first & 0x3f), |value, &byte| {
+        value << 8 | u64::from(byte)
+    });
+    Some((usize::try_from(value).ok()?, rest))
 }
 
 /// The Destination Connection ID of a packet with a long header (RFC 9000 §17.2); nothing of others.

@@ -35,7 +35,7 @@ pub use endpoint::{Admission, ConnectionIndex, Datagram, Ecn, Endpoint, Received
 pub use id::Placement;
 pub use keys::Keys;
 pub use output::Output;
-pub use stats::Stats;
+pub use stats::{Frames, Stats, Totals};
 pub use stream::{Read, StreamId, Write};
 pub use tls::{ClientTls, Handshake, TlsChooser};
 

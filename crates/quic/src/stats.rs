@@ -19,6 +19,12 @@ pub struct Stats {
     pub packets_lost: u64,
     /// Bytes of the packets lost.
     pub bytes_lost: u64,
+    /// Bytes written to streams.
+    pub stream_bytes_sent: u64,
+    /// Probes sent because acknowledgements did not come (RFC 9002 §6.2).
+    pub probes: u64,
+    /// Times the peer has come from another address.
+    pub migrations: u64,
     /// Times the congestion window was reduced.
     pub congestion_events: u64,
     /// Smoothed round trip time (RFC 9002 §5.3).
@@ -61,9 +67,62 @@ pub struct Frames {
     pub datagram: u64,
     pub ack_frequency: u64,
     pub immediate_ack: u64,
+    pub transport_close: u64,
+    pub application_close: u64,
+}
+
+/// What an endpoint has done so far, with all its connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Sums over all connections; times, windows and MTU are not added up.
+    pub connections: Stats,
+    /// Datagrams received, and those of them that connections have got.
+    pub datagrams: u64,
+    /// See above.
+    pub processed: u64,
+    /// Initial packets received, whatever is in them.
+    pub initial: u64,
+    /// 0-RTT packets received.
+    pub zero_rtt: u64,
+    /// Handshake packets received.
+    pub handshake: u64,
+    /// Datagrams marked as ECT(0), as ECT(1), and as CE.
+    pub ect0: u64,
+    /// See above.
+    pub ect1: u64,
+    /// See above.
+    pub ce: u64,
+    /// Packets acknowledged, and their bytes.
+    pub packets_acked: u64,
+    /// See above.
+    pub bytes_acked: u64,
+    /// Connections that have begun.
+    pub begun: u64,
+    /// Connections that could jump to an earlier window.
+    pub jumps: u64,
+    /// Handshakes that took too long.
+    pub handshake_timeouts: u64,
+    /// Handshakes that took too many packets.
+    pub handshakes_exceeded: u64,
 }
 
 impl Stats {
+    /// Adds what another connection has done.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.datagrams_received += other.datagrams_received;
+        self.bytes_received += other.bytes_received;
+        self.bytes_sent += other.bytes_sent;
+        self.packets_sent += other.packets_sent;
+        self.packets_lost += other.packets_lost;
+        self.bytes_lost += other.bytes_lost;
+        self.stream_bytes_sent += other.stream_bytes_sent;
+        self.probes += other.probes;
+        self.migrations += other.migrations;
+        self.congestion_events += other.congestion_events;
+        self.frames_received.add(&other.frames_received);
+        self.frames_sent.add(&other.frames_sent);
+    }
+
     pub(crate) fn of(stats: &ConnectionStats) -> Self {
         Self {
             datagrams_received: stats.udp_rx.datagrams,
@@ -72,6 +131,9 @@ impl Stats {
             packets_sent: stats.path.sent_packets,
             packets_lost: stats.path.lost_packets,
             bytes_lost: stats.path.lost_bytes,
+            stream_bytes_sent: 0,
+            probes: 0,
+            migrations: 0,
             congestion_events: stats.path.congestion_events,
             rtt: stats.path.rtt,
             min_rtt: stats.path.min_rtt,
@@ -84,6 +146,33 @@ impl Stats {
 }
 
 impl Frames {
+    fn add(&mut self, other: &Self) {
+        self.ping += other.ping;
+        self.ack += other.ack;
+        self.reset_stream += other.reset_stream;
+        self.stop_sending += other.stop_sending;
+        self.crypto += other.crypto;
+        self.new_token += other.new_token;
+        self.stream += other.stream;
+        self.max_data += other.max_data;
+        self.max_stream_data += other.max_stream_data;
+        self.max_streams_bidi += other.max_streams_bidi;
+        self.max_streams_uni += other.max_streams_uni;
+        self.data_blocked += other.data_blocked;
+        self.stream_data_blocked += other.stream_data_blocked;
+        self.streams_blocked += other.streams_blocked;
+        self.new_connection_id += other.new_connection_id;
+        self.retire_connection_id += other.retire_connection_id;
+        self.path_challenge += other.path_challenge;
+        self.path_response += other.path_response;
+        self.handshake_done += other.handshake_done;
+        self.datagram += other.datagram;
+        self.ack_frequency += other.ack_frequency;
+        self.immediate_ack += other.immediate_ack;
+        self.transport_close += other.transport_close;
+        self.application_close += other.application_close;
+    }
+
     fn of(frames: &quinn_proto::FrameStats) -> Self {
         Self {
             ping: frames.ping,
@@ -108,6 +197,9 @@ impl Frames {
             datagram: frames.datagram,
             ack_frequency: frames.ack_frequency,
             immediate_ack: frames.immediate_ack,
+            // The library does not tell them apart.
+            transport_close: 0,
+            application_close: 0,
         }
     }
 }

@@ -201,3 +201,84 @@ fn answers_without_a_connection_count_as_traffic() {
     let report = second - first;
     assert!(sent() - second + 20 >= report + len as u64);
 }
+
+#[test]
+fn the_report_has_what_open_and_closed_connections_have_done() {
+    let server = start("");
+    let counted = |name: &str| reported(&server, "events", &format!("quic.{name}")).unwrap();
+    assert_eq!(counted("num-paths.created"), 0);
+    let mut client = Client::connect(server.port);
+    assert_eq!(status(&mut client, "/small"), Some(200));
+    let names = [
+        "packet-received",
+        "packet-processed",
+        "num-packets.received",
+        "num-packets.sent",
+        "num-packets.initial-received",
+        "num-packets.handshake-received",
+        "num-bytes.received",
+        "num-bytes.sent",
+        "num-bytes.stream-data-sent",
+        "num-frames-received.crypto",
+        "num-frames-received.stream",
+        "num-frames-sent.ack",
+        "num-frames-sent.handshake_done",
+        "num-paced",
+    ];
+    let open: Vec<u64> = names.iter().map(|name| counted(name)).collect();
+    for (name, count) in names.iter().zip(&open) {
+        assert!(*count > 0, "{name}");
+    }
+    assert_eq!(counted("num-paths.created"), 1);
+    assert_eq!(counted("num-frames-received.application_close"), 0);
+    drop(client);
+    eventually("the connection is gone", || {
+        (counted("num-frames-received.application_close") == 1).then_some(())
+    });
+    eventually("it is drained", || {
+        let active = reported(&server, "events", "connections.shutdown")?;
+        (active == 0).then_some(())
+    });
+    for (name, before) in names.iter().zip(open) {
+        let count = counted(name);
+        assert!(
+            (before..before + 5000).contains(&count),
+            "{name}: {count}, it was {before}"
+        );
+    }
+}
+
+#[test]
+fn the_log_has_the_priority_and_the_counters_of_the_connection() {
+    let log = folder().join("access_log");
+    let format = "%U %{extensible-priorities}x %{http3.quic-stats}x";
+    let path = log.display();
+    let server = start(&format!(
+        "access-log: {{ path: {path}, format: '{format}' }}"
+    ));
+    let mut client = Client::connect(server.port);
+    let head = [
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":authority", "a.test"),
+        (":path", "/small"),
+        ("priority", "u=1, i"),
+    ];
+    let stream = client.ask(&head, true);
+    client.until(|client| client.answer(stream).has_ended);
+    status(&mut client, "/large");
+    let lines = eventually("both requests are logged", || {
+        let lines = std::fs::read_to_string(&log).ok()?;
+        (lines.lines().count() == 2).then_some(lines)
+    });
+    let mut lines = lines.lines();
+    let first = lines.next().unwrap();
+    assert!(
+        first.starts_with("/small u=1,i=?1 num-packets.received="),
+        "{first}"
+    );
+    assert!(first.contains(",num-frames-received.stream="), "{first}");
+    assert!(first.contains(",cc.cwnd="), "{first}");
+    let second = lines.next().unwrap();
+    assert!(second.starts_with("/large u=3 "), "{second}");
+}

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
-use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope};
+use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope, Site, Worker};
 use h2o_http::{Headers, Known, StatusCode};
 
 use report::{Module, Report};
@@ -39,7 +39,7 @@ const STATUS: Directive<Scope> = Directive {
     },
 };
 
-/// Time limit of a worker for listing its requests; later lists are left out.
+/// Time limit of a worker for listing its requests and counting; later lists are left out.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 struct Status;
@@ -69,30 +69,56 @@ impl Handler for Status {
 fn json(exchange: &mut Exchange) -> Outcome {
     let headers = exchange.headers();
     let modules = Module::asked_for(exchange.request.query());
-    let mut report = Report::default();
-    let mut others = Vec::new();
-    for module in modules {
-        if module == Module::Requests {
-            report.add_requests(requests::of_worker(&exchange.worker, Some(exchange)));
-            others = requests::ask_others(&exchange.worker);
-        } else {
-            report.add(module, &exchange.worker, &exchange.site);
-        }
+    let worker = Rc::clone(&exchange.worker);
+    let lists_requests = modules.contains(&Module::Requests);
+    // Counters that connections have are brought up to date for the report.
+    let has_events = modules.contains(&Module::Events);
+    if has_events {
+        requests::publish(&worker);
     }
+    let own = lists_requests.then(|| requests::of_worker(&worker, Some(exchange)));
+    let others = if lists_requests || has_events {
+        requests::ask_others(&worker, lists_requests)
+    } else {
+        Vec::new()
+    };
     if others.is_empty() {
+        let report = report(&modules, own, &worker, &exchange.site);
         return Outcome::Done(respond(headers, report));
     }
-    let worker = Rc::clone(&exchange.worker);
+    let site = Rc::clone(&exchange.site);
     Outcome::Later(Box::pin(async move {
         let deadline = worker.clock.now() + ANSWER_TIME;
+        let mut lists: Vec<_> = own.into_iter().collect();
         for answer in others {
             let left = deadline.saturating_duration_since(worker.clock.now());
-            if let Ok(Ok(requests)) = worker.timeout(left, answer).await {
-                report.add_requests(requests);
+            if let Ok(Ok(list)) = worker.timeout(left, answer).await {
+                lists.push(list);
             }
         }
-        Outcome::Done(respond(headers, report))
+        Outcome::Done(respond(headers, report(&modules, lists, &worker, &site)))
     }))
+}
+
+/// The modules of a report. `requests`: those of each worker.
+fn report(
+    modules: &[Module],
+    requests: impl IntoIterator<Item = Vec<u8>>,
+    worker: &Worker,
+    site: &Site,
+) -> Report {
+    let mut report = Report::default();
+    let mut requests = Some(requests);
+    for &module in modules {
+        if module == Module::Requests {
+            for list in requests.take().into_iter().flatten() {
+                report.add_requests(list);
+            }
+        } else {
+            report.add(module, worker, site);
+        }
+    }
+    report
 }
 
 fn respond(mut headers: Headers, report: Report) -> Response {

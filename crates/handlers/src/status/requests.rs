@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::LazyLock;
 
-use h2o_exchange::{Exchange, Order, Worker};
+use h2o_exchange::{Exchange, LiveCounters, Order, Worker};
 use tokio::sync::oneshot;
 
 use crate::access_log::{Escape, Format, LocalTime};
@@ -59,8 +59,16 @@ pub(super) fn of_worker(worker: &Worker, asking: Option<&Exchange>) -> Vec<u8> {
     out
 }
 
-/// Asks the other workers for their requests.
-pub(super) fn ask_others(worker: &Rc<Worker>) -> Vec<oneshot::Receiver<Vec<u8>>> {
+/// Brings the counters of a worker up to date.
+pub(super) fn publish(worker: &Worker) {
+    worker.local::<LiveCounters>().publish(&worker.counters);
+}
+
+/// Has the other workers bring their counters up to date, and asks them for their requests, if they are to be listed.
+pub(super) fn ask_others(
+    worker: &Rc<Worker>,
+    lists_requests: bool,
+) -> Vec<oneshot::Receiver<Vec<u8>>> {
     let workers = worker.shared.workers.get().map_or(&[][..], Vec::as_slice);
     let others = workers
         .iter()
@@ -70,8 +78,10 @@ pub(super) fn ask_others(worker: &Rc<Worker>) -> Vec<oneshot::Receiver<Vec<u8>>>
         .filter_map(|(_, other)| {
             let (sender, receiver) = oneshot::channel();
             let question = Box::new(move |worker: &Rc<Worker>| {
+                publish(worker);
+                let list = lists_requests.then(|| of_worker(worker, None));
                 // The status request may have been cancelled.
-                let _ = sender.send(of_worker(worker, None));
+                let _ = sender.send(list.unwrap_or_default());
             });
             other.order(Order::Run(question)).then_some(receiver)
         })

@@ -78,6 +78,8 @@ pub(crate) struct Desk {
     asked: AtomicBool,
     /// Answers of [`Controller::metrics`].
     in_flight: AtomicU64,
+    /// Packets acknowledged on all connections, and their bytes.
+    acknowledged: (AtomicU64, AtomicU64),
     /// Asks the controller to forget what is in flight.
     forget: AtomicBool,
     /// What the next connection may jump to.
@@ -103,6 +105,22 @@ impl Desk {
     /// Whether there is something to send that has to be acknowledged, apart from probes.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
+    }
+
+    /// A packet of so many bytes is acknowledged. Loads and stores suffice: one thread writes.
+    fn on_ack(&self, bytes: u64) {
+        let (packets, total) = &self.acknowledged;
+        packets.store(packets.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        total.store(total.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    }
+
+    /// Packets acknowledged on all connections, and their bytes.
+    pub(crate) fn acknowledged(&self) -> (u64, u64) {
+        let (packets, bytes) = &self.acknowledged;
+        (
+            packets.load(Ordering::Relaxed),
+            bytes.load(Ordering::Relaxed),
+        )
     }
 
     /// What the connection accepted next may jump to.
@@ -225,6 +243,7 @@ impl Controller for Governor {
         rtt: &RttEstimator,
     ) {
         self.landed(bytes);
+        self.desk.on_ack(bytes);
         self.smoothed_rtt = rtt.get();
         let ack = Ack {
             now,

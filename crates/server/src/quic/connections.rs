@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use h2o_exchange::{Address, Counter, TimerKey};
+use h2o_exchange::{Address, Counter, LiveCounters, TimerKey};
 use h2o_http3::ErrorCode;
 use h2o_quic::forward::{Forwarded, MAX_HOPS, is_forwarded};
 use h2o_quic::udp::{ReceiveBuffers, UdpSocket};
@@ -24,6 +24,7 @@ use slab::Slab;
 use super::connection::QuicConnection;
 use super::endpoint;
 use super::mail::{Mail, Mailbox};
+use super::transport;
 use crate::budget::Budget;
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
@@ -166,6 +167,11 @@ impl QuicConnections {
                 blocked: Vec::new(),
             });
         }
+        let ports: Vec<_> = (sockets.iter())
+            .map(|port: &Port| (Rc::clone(&port.endpoint), Rc::clone(&port.settings)))
+            .collect();
+        let live = context.worker.local::<LiveCounters>();
+        live.set(move |counters| transport::publish(&ports, counters));
         if let Some(mailbox) = shared.mailboxes.get(worker) {
             mailbox.set_waker(context.waker(first_token | MAIL_BIT, 0));
         }

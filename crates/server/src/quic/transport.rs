@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use h2o_exchange::{Address, Transport};
+use h2o_exchange::{Address, Counter, Counters, Transport};
 use h2o_quic::{ConnectionIndex, Endpoint, Stats};
 
-use crate::site::quic_settings::Controller;
+use crate::site::quic_settings::{Controller, QuicSettings};
 
 /// A connection, for queries.
 pub(crate) struct QuicTransport {
@@ -58,6 +58,187 @@ impl Transport for QuicTransport {
     }
 }
 
+/// The counters that a connection has, in the order of H2O's report.
+fn each(stats: &Stats, mut count: impl FnMut(Counter, u64)) {
+    count(Counter::QuicPacketsReceived, stats.datagrams_received);
+    count(Counter::QuicPacketsSent, stats.packets_sent);
+    count(Counter::QuicPacketsLost, stats.packets_lost);
+    count(Counter::QuicBytesReceived, stats.bytes_received);
+    count(Counter::QuicBytesSent, stats.bytes_sent);
+    count(Counter::QuicBytesLost, stats.bytes_lost);
+    count(Counter::QuicBytesStreamDataSent, stats.stream_bytes_sent);
+    let (received, sent) = (&stats.frames_received, &stats.frames_sent);
+    let received_path_responses = received.path_response;
+    let received = [
+        (Counter::QuicFramesReceivedPing, received.ping),
+        (Counter::QuicFramesReceivedAck, received.ack),
+        (
+            Counter::QuicFramesReceivedResetStream,
+            received.reset_stream,
+        ),
+        (
+            Counter::QuicFramesReceivedStopSending,
+            received.stop_sending,
+        ),
+        (Counter::QuicFramesReceivedCrypto, received.crypto),
+        (Counter::QuicFramesReceivedNewToken, received.new_token),
+        (Counter::QuicFramesReceivedStream, received.stream),
+        (Counter::QuicFramesReceivedMaxData, received.max_data),
+        (
+            Counter::QuicFramesReceivedMaxStreamData,
+            received.max_stream_data,
+        ),
+        (
+            Counter::QuicFramesReceivedMaxStreamsBidi,
+            received.max_streams_bidi,
+        ),
+        (
+            Counter::QuicFramesReceivedMaxStreamsUni,
+            received.max_streams_uni,
+        ),
+        (
+            Counter::QuicFramesReceivedDataBlocked,
+            received.data_blocked,
+        ),
+        (
+            Counter::QuicFramesReceivedStreamDataBlocked,
+            received.stream_data_blocked,
+        ),
+        (
+            Counter::QuicFramesReceivedStreamsBlocked,
+            received.streams_blocked,
+        ),
+        (
+            Counter::QuicFramesReceivedNewConnectionId,
+            received.new_connection_id,
+        ),
+        (
+            Counter::QuicFramesReceivedRetireConnectionId,
+            received.retire_connection_id,
+        ),
+        (
+            Counter::QuicFramesReceivedPathChallenge,
+            received.path_challenge,
+        ),
+        (
+            Counter::QuicFramesReceivedPathResponse,
+            received.path_response,
+        ),
+        (
+            Counter::QuicFramesReceivedTransportClose,
+            received.transport_close,
+        ),
+        (
+            Counter::QuicFramesReceivedApplicationClose,
+            received.application_close,
+        ),
+        (
+            Counter::QuicFramesReceivedHandshakeDone,
+            received.handshake_done,
+        ),
+        (Counter::QuicFramesReceivedDatagram, received.datagram),
+        (
+            Counter::QuicFramesReceivedAckFrequency,
+            received.ack_frequency,
+        ),
+        (
+            Counter::QuicFramesReceivedImmediateAck,
+            received.immediate_ack,
+        ),
+    ];
+    let sent = [
+        (Counter::QuicFramesSentPing, sent.ping),
+        (Counter::QuicFramesSentAck, sent.ack),
+        (Counter::QuicFramesSentResetStream, sent.reset_stream),
+        (Counter::QuicFramesSentStopSending, sent.stop_sending),
+        (Counter::QuicFramesSentCrypto, sent.crypto),
+        (Counter::QuicFramesSentNewToken, sent.new_token),
+        (Counter::QuicFramesSentStream, sent.stream),
+        (Counter::QuicFramesSentMaxData, sent.max_data),
+        (Counter::QuicFramesSentMaxStreamData, sent.max_stream_data),
+        (Counter::QuicFramesSentMaxStreamsBidi, sent.max_streams_bidi),
+        (Counter::QuicFramesSentMaxStreamsUni, sent.max_streams_uni),
+        (Counter::QuicFramesSentDataBlocked, sent.data_blocked),
+        (
+            Counter::QuicFramesSentStreamDataBlocked,
+            sent.stream_data_blocked,
+        ),
+        (Counter::QuicFramesSentStreamsBlocked, sent.streams_blocked),
+        (
+            Counter::QuicFramesSentNewConnectionId,
+            sent.new_connection_id,
+        ),
+        (
+            Counter::QuicFramesSentRetireConnectionId,
+            sent.retire_connection_id,
+        ),
+        (Counter::QuicFramesSentPathChallenge, sent.path_challenge),
+        (Counter::QuicFramesSentPathResponse, sent.path_response),
+        (Counter::QuicFramesSentTransportClose, sent.transport_close),
+        (
+            Counter::QuicFramesSentApplicationClose,
+            sent.application_close,
+        ),
+        (Counter::QuicFramesSentHandshakeDone, sent.handshake_done),
+        (Counter::QuicFramesSentDatagram, sent.datagram),
+        (Counter::QuicFramesSentAckFrequency, sent.ack_frequency),
+        (Counter::QuicFramesSentImmediateAck, sent.immediate_ack),
+    ];
+    for (counter, value) in received.into_iter().chain(sent) {
+        count(counter, value);
+    }
+    // Each answers a challenge of ours (RFC 9000 §8.2).
+    count(Counter::QuicPathsValidated, received_path_responses);
+    count(Counter::QuicPathsMigrationElicited, stats.migrations);
+    count(Counter::QuicPtos, stats.probes);
+}
+
+/// Writes what the endpoints of a worker have done to its counters.
+pub(super) fn publish(ports: &[(Rc<RefCell<Endpoint>>, Rc<QuicSettings>)], counters: &Counters) {
+    let mut sums = Vec::new();
+    for (endpoint, settings) in ports {
+        let Ok(endpoint) = endpoint.try_borrow() else {
+            // The counters stay as they were.
+            return;
+        };
+        let totals = endpoint.totals();
+        each(&totals.connections, |counter, value| {
+            sums.push((counter, value))
+        });
+        let begun_with = |is_on: bool| if is_on { totals.begun } else { 0 };
+        sums.extend([
+            (Counter::QuicDatagrams, totals.datagrams),
+            (Counter::QuicDatagramsProcessed, totals.processed),
+            (Counter::QuicPacketsAckReceived, totals.packets_acked),
+            (Counter::QuicPacketsInitialReceived, totals.initial),
+            (Counter::QuicPacketsZeroRttReceived, totals.zero_rtt),
+            (Counter::QuicPacketsHandshakeReceived, totals.handshake),
+            (Counter::QuicPacketsReceivedEcnEct0, totals.ect0),
+            (Counter::QuicPacketsReceivedEcnEct1, totals.ect1),
+            (Counter::QuicPacketsReceivedEcnCe, totals.ce),
+            (Counter::QuicBytesAckReceived, totals.bytes_acked),
+            (
+                Counter::QuicPathsCreated,
+                totals.begun + totals.connections.migrations,
+            ),
+            (Counter::QuicHandshakeTimeouts, totals.handshake_timeouts),
+            (Counter::QuicHandshakesExceeded, totals.handshakes_exceeded),
+            (Counter::QuicJumpstartApplicable, totals.jumps),
+            (Counter::QuicPaced, begun_with(settings.pacing)),
+            (
+                Counter::QuicRespectedAppLimited,
+                begun_with(settings.respect_app_limited),
+            ),
+        ]);
+    }
+    for &(counter, _) in &sums {
+        counters.set(counter, 0);
+    }
+    for (counter, value) in sums {
+        counters.add(counter, value);
+    }
+}
+
 /// Counters under H2O's names.
 fn render(stats: &Stats) -> String {
     let mut out = String::with_capacity(512);
@@ -66,42 +247,10 @@ fn render(stats: &Stats) -> String {
         // Writing to a string cannot fail.
         let _ = write!(out, "{comma}{name}={value}");
     };
-    pair("num-packets.received", stats.datagrams_received);
-    pair("num-packets.sent", stats.packets_sent);
-    pair("num-packets.lost", stats.packets_lost);
-    pair("num-bytes.received", stats.bytes_received);
-    pair("num-bytes.sent", stats.bytes_sent);
-    pair("num-bytes.lost", stats.bytes_lost);
-    let (received, sent) = (&stats.frames_received, &stats.frames_sent);
-    for (side, frames) in [("received", received), ("sent", sent)] {
-        let frames = [
-            ("ping", frames.ping),
-            ("ack", frames.ack),
-            ("reset_stream", frames.reset_stream),
-            ("stop_sending", frames.stop_sending),
-            ("crypto", frames.crypto),
-            ("new_token", frames.new_token),
-            ("stream", frames.stream),
-            ("max_data", frames.max_data),
-            ("max_stream_data", frames.max_stream_data),
-            ("max_streams_bidi", frames.max_streams_bidi),
-            ("max_streams_uni", frames.max_streams_uni),
-            ("data_blocked", frames.data_blocked),
-            ("stream_data_blocked", frames.stream_data_blocked),
-            ("streams_blocked", frames.streams_blocked),
-            ("new_connection_id", frames.new_connection_id),
-            ("retire_connection_id", frames.retire_connection_id),
-            ("path_challenge", frames.path_challenge),
-            ("path_response", frames.path_response),
-            ("handshake_done", frames.handshake_done),
-            ("datagram", frames.datagram),
-            ("ack_frequency", frames.ack_frequency),
-            ("immediate_ack", frames.immediate_ack),
-        ];
-        for (name, count) in frames {
-            pair(&format!("num-frames-{side}.{name}"), count);
-        }
-    }
+    each(stats, |counter, value| {
+        let name = counter.name();
+        pair(name.strip_prefix("quic.").unwrap_or(name), value);
+    });
     let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     pair("rtt.smoothed", micros(stats.rtt));
     pair("rtt.minimum", micros(stats.min_rtt));

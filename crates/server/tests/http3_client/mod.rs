@@ -106,8 +106,12 @@ impl Client {
         });
         let socket = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
         let remote = ([127, 0, 0, 1], port).into();
+        let transport = TransportSettings {
+            idle_timeout: Duration::from_secs(600),
+            ..TransportSettings::default()
+        };
         let index = endpoint
-            .connect(Instant::now(), remote, tls, &TransportSettings::default())
+            .connect(Instant::now(), remote, tls, &transport)
             .expect("the configuration is good");
         let mut client = Self {
             socket,
@@ -184,6 +188,15 @@ impl Client {
         self.turn();
     }
 
+    /// Takes in and acknowledges what comes, until nothing does for a while.
+    pub(crate) fn settle(&mut self) {
+        let set = self
+            .socket
+            .set_read_timeout(Some(Duration::from_millis(60)));
+        set.expect("the time is not zero");
+        while self.receive() && !self.is_closed {}
+    }
+
     /// Sends what is to be sent, and takes in what comes next.
     fn turn(&mut self) {
         self.send_datagrams();
@@ -192,9 +205,16 @@ impl Client {
         let wait = wait.clamp(Duration::from_millis(1), Duration::from_secs(1));
         let set = self.socket.set_read_timeout(Some(wait));
         set.expect("the time is not zero");
+        self.receive();
+    }
+
+    /// Takes in what comes within the time set, and answers it. Returns whether anything came.
+    fn receive(&mut self) -> bool {
+        let mut has_come = false;
         let mut data = [0; 2048];
         match self.socket.recv_from(&mut data) {
             Ok((len, remote)) => {
+                has_come = true;
                 let datagram = Datagram {
                     remote,
                     local: None,
@@ -211,6 +231,7 @@ impl Client {
         self.endpoint.on_timeout(self.index, Instant::now());
         self.take_events();
         self.send_datagrams();
+        has_come
     }
 
     fn send_datagrams(&mut self) {
