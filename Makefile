@@ -82,7 +82,7 @@ install-lint: install-build
 	@.ci/install python3:python3
 
 install-build:
-	@.ci/install cc:gcc make:make openssl:openssl
+	@.ci/install cc:gcc make:make openssl:openssl mruby-config:mruby /usr/include/mruby.h:libmruby-dev
 
 install-test: install-build
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client \

@@ -1,0 +1,76 @@
+//! What the shim calls. A panic ends here.
+
+#![expect(unsafe_code, reason = "C calls these functions with its pointers")]
+
+use std::any::Any;
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::Value;
+use crate::ffi::{RawCall, State};
+use crate::function::{Arguments, Call, Leave};
+use crate::vm::Vm;
+
+/// An object of Rust that belongs to one of Ruby.
+pub(crate) type Object = Box<dyn Any>;
+
+const RETURNED: c_int = 0;
+const RAISED: c_int = 1;
+const WAITS: c_int = 2;
+
+/// Calls function number `function` of the VM that runs on this thread.
+#[unsafe(no_mangle)]
+extern "C" fn h2o_mruby_call(_: *mut State, function: i64, raw: *mut RawCall) -> c_int {
+    let status = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the shim passes its own record, and arguments that live until it returns.
+        let (call, raw) = unsafe {
+            let raw = &mut *raw;
+            let arguments: &[Value] = if raw.count == 0 {
+                &[]
+            } else {
+                std::slice::from_raw_parts(raw.arguments.cast(), raw.count)
+            };
+            let call = Call {
+                receiver: Value(raw.receiver),
+                block: Value(raw.block),
+                arguments: Arguments(arguments),
+            };
+            (call, raw)
+        };
+        Vm::with_current(|vm| {
+            let called = vm
+                .function(function)
+                .ok_or_else(|| Leave::runtime("no such function"));
+            let called = called.and_then(|function| {
+                catch_unwind(AssertUnwindSafe(|| function(vm, &call))).unwrap_or_else(|panic| {
+                    Err(Leave::runtime(format!("panic: {}", text_of(&*panic))))
+                })
+            });
+            let (status, value) = match called {
+                Ok(value) => (RETURNED, value),
+                Err(Leave::Raise(exception)) => (RAISED, exception),
+                Err(Leave::New(class, message)) => (RAISED, vm.exception(class, &message)),
+                Err(Leave::Wait) => (WAITS, Value::nil()),
+            };
+            raw.result = value.0;
+            status
+        })
+    }));
+    status.unwrap_or(RAISED)
+}
+
+/// What a panic says.
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("unknown")
+}
+
+/// Drops an object of Rust. Called by the collector: what is dropped must not enter the VM.
+#[unsafe(no_mangle)]
+extern "C" fn h2o_mruby_drop(object: *mut c_void) {
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: `Vm::object` made the pointer from a box, and the shim gives it back once.
+        drop(unsafe { Box::from_raw(object.cast::<Object>()) });
+    }));
+}

@@ -1,0 +1,13 @@
+//! What mruby lacks of the Ruby environment that scripts rely on: classes in Rust, and texts in Ruby. Both are loaded into every
+//! VM before any script, the classes first.
+
+use crate::{Value, Vm};
+
+/// Defines classes and methods.
+pub(crate) type Part = fn(&Vm) -> Result<(), Value>;
+
+/// In Rust.
+pub(crate) const PARTS: &[Part] = &[];
+
+/// In Ruby: file name, as backtraces show it, and text.
+pub(crate) const PRELUDE: &[(&str, &str)] = &[("core.rb", include_str!("prelude/core.rb"))];

@@ -1,0 +1,129 @@
+//! The functions of `shim.c`, and its numbers. Declared here as there.
+
+#![expect(unsafe_code, reason = "declarations of C")]
+
+use std::ffi::{c_char, c_double, c_int, c_void};
+
+/// A VM.
+#[repr(C)]
+pub(crate) struct State {
+    _opaque: [u8; 0],
+}
+
+/// Memory of a VM, in bytes.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) used: usize,
+    pub(crate) limit: usize,
+    pub(crate) most: usize,
+}
+
+/// The first syntax error of a text.
+#[repr(C)]
+pub(crate) struct Fault {
+    pub(crate) line: c_int,
+    pub(crate) column: c_int,
+    pub(crate) len: usize,
+    pub(crate) message: [u8; 512],
+}
+
+/// Pages of its own that hold the bytecode of one script.
+#[repr(C)]
+pub(crate) struct Code {
+    pub(crate) pages: *mut u8,
+    pub(crate) size: usize,
+    pub(crate) used: usize,
+}
+
+/// A call of a function of Rust by Ruby.
+#[repr(C)]
+pub(crate) struct RawCall {
+    pub(crate) receiver: u64,
+    pub(crate) block: u64,
+    pub(crate) arguments: *const u64,
+    pub(crate) count: usize,
+    pub(crate) result: u64,
+}
+
+/// What [`shim_run`] does; the numbers of `enum op`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) enum Op {
+    String,
+    Array,
+    Push,
+    Hash,
+    HashSet,
+    HashGet,
+    HashKeys,
+    Symbol,
+    Call,
+    Yield,
+    Class,
+    Module,
+    ConstGet,
+    ConstSet,
+    Define,
+    DefineSingleton,
+    GlobalGet,
+    GlobalSet,
+    IvarGet,
+    IvarSet,
+    Float,
+    Integer,
+    Object,
+    DataClass,
+    Exception,
+    Resume,
+    Load,
+    Compile,
+    Freeze,
+    Collect,
+    ArraySet,
+}
+
+/// One step that may raise.
+#[repr(C)]
+pub(crate) struct Work {
+    pub(crate) mrb: *mut State,
+    pub(crate) op: c_int,
+    pub(crate) failed: c_int,
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+    pub(crate) c: u64,
+    pub(crate) text: *const u8,
+    pub(crate) len: usize,
+    pub(crate) values: *const u64,
+    pub(crate) count: usize,
+    pub(crate) number: c_double,
+    pub(crate) file: *const c_char,
+    pub(crate) line: c_int,
+    pub(crate) fault: *mut Fault,
+    pub(crate) code: *mut Code,
+}
+
+unsafe extern "C" {
+    pub(crate) fn shim_open(memory: *mut Memory) -> *mut State;
+    pub(crate) fn shim_close(mrb: *mut State);
+    pub(crate) fn shim_version() -> *const c_char;
+    pub(crate) fn shim_nil() -> u64;
+    pub(crate) fn shim_bool(value: c_int) -> u64;
+    pub(crate) fn shim_kind(value: u64) -> c_int;
+    pub(crate) fn shim_integer(value: u64) -> i64;
+    pub(crate) fn shim_float(value: u64) -> c_double;
+    pub(crate) fn shim_string(value: u64, len: *mut usize) -> *const u8;
+    pub(crate) fn shim_symbol(mrb: *mut State, value: u64, len: *mut usize) -> *const u8;
+    pub(crate) fn shim_array(value: u64, len: *mut usize) -> *const u64;
+    pub(crate) fn shim_is_a(mrb: *mut State, value: u64, class: u64) -> c_int;
+    pub(crate) fn shim_class_of(mrb: *mut State, value: u64) -> u64;
+    pub(crate) fn shim_arena_save(mrb: *mut State) -> c_int;
+    pub(crate) fn shim_arena_restore(mrb: *mut State, index: c_int);
+    pub(crate) fn shim_protect(mrb: *mut State, value: u64);
+    pub(crate) fn shim_register(mrb: *mut State, value: u64);
+    pub(crate) fn shim_object(value: u64) -> *mut c_void;
+    pub(crate) fn shim_set_object(value: u64, object: *mut c_void);
+    pub(crate) fn shim_current_strand(mrb: *mut State, class: u64) -> u64;
+    pub(crate) fn shim_prepare(mrb: *mut State);
+    pub(crate) fn shim_run(work: *mut Work) -> u64;
+}

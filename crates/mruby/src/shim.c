@@ -1,0 +1,521 @@
+/*
+ * Between Rust and libmruby. Everything that a macro, a struct or a flag of mruby decides is in this file.
+ *
+ * No exception skips a frame of Rust: what Rust calls and what may raise runs in mrb_protect_error (`shim_run`). What Ruby calls is
+ * `stub`, which raises only after the function of Rust has returned.
+ */
+#define MRB_NO_PRESYM
+#include <malloc.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <mruby.h>
+#include <mruby/array.h>
+#include <mruby/class.h>
+#include <mruby/compile.h>
+#include <mruby/data.h>
+#include <mruby/error.h>
+#include <mruby/hash.h>
+#include <mruby/irep.h>
+#include <mruby/numeric.h>
+#include <mruby/proc.h>
+#include <mruby/string.h>
+#include <mruby/variable.h>
+#include <mruby/version.h>
+
+_Static_assert(sizeof(mrb_value) == 8, "values are passed to Rust as 64 bits");
+_Static_assert(sizeof(mrb_int) == 8, "integers have 64 bits");
+#if MRUBY_RELEASE_MAJOR < 3 || (MRUBY_RELEASE_MAJOR == 3 && MRUBY_RELEASE_MINOR < 1)
+#error "mruby 3.1 or later is needed"
+#endif
+
+/* Exported by the library since 3.1, declared by its headers only later. */
+extern mrb_value mrb_exec_irep(mrb_state *mrb, mrb_value self, struct RProc *p);
+
+static inline uint64_t raw(mrb_value value)
+{
+  uint64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+static inline mrb_value cooked(uint64_t bits)
+{
+  mrb_value value;
+  memcpy(&value, &bits, sizeof bits);
+  return value;
+}
+
+/* ---- memory ---- */
+
+struct shim_memory {
+  size_t used;  /* octets allocated, as malloc rounds them */
+  size_t limit; /* no allocation beyond */
+  size_t most;  /* largest `used` */
+};
+
+static void *allocate(mrb_state *mrb, void *old, size_t size, void *userdata)
+{
+  struct shim_memory *memory = userdata;
+  size_t before = old ? malloc_usable_size(old) : 0;
+  void *fresh;
+  (void)mrb;
+  if (size == 0) {
+    free(old);
+    memory->used -= before;
+    return NULL;
+  }
+  if (size > before && (size > memory->limit || memory->used - before > memory->limit - size))
+    return NULL; /* mruby collects garbage, tries again, and raises NoMemoryError */
+  fresh = realloc(old, size);
+  if (!fresh)
+    return NULL;
+  memory->used += malloc_usable_size(fresh) - before;
+  if (memory->used > memory->most)
+    memory->most = memory->used;
+  return fresh;
+}
+
+mrb_state *shim_open(struct shim_memory *memory)
+{
+  return mrb_open_allocf(allocate, memory);
+}
+
+void shim_close(mrb_state *mrb)
+{
+  mrb_close(mrb);
+}
+
+const char *shim_version(void)
+{
+  return MRUBY_RUBY_VERSION " " MRUBY_VERSION;
+}
+
+/* ---- values, without exceptions ---- */
+
+uint64_t shim_nil(void) { return raw(mrb_nil_value()); }
+uint64_t shim_bool(int value) { return raw(mrb_bool_value(value != 0)); }
+
+/* The numbers that `Kind` of value.rs has. */
+int shim_kind(uint64_t bits)
+{
+  mrb_value value = cooked(bits);
+  switch (mrb_type(value)) {
+  case MRB_TT_FALSE: return mrb_nil_p(value) ? 0 : 1;
+  case MRB_TT_TRUE: return 2;
+  case MRB_TT_INTEGER: return 3;
+  case MRB_TT_FLOAT: return 4;
+  case MRB_TT_SYMBOL: return 5;
+  case MRB_TT_STRING: return 6;
+  case MRB_TT_ARRAY: return 7;
+  case MRB_TT_HASH: return 8;
+  case MRB_TT_PROC: return 9;
+  case MRB_TT_EXCEPTION: return 10;
+  case MRB_TT_DATA: return 11;
+  case MRB_TT_CLASS:
+  case MRB_TT_MODULE:
+  case MRB_TT_SCLASS: return 12;
+  default: return 13;
+  }
+}
+
+int64_t shim_integer(uint64_t bits) { return mrb_integer(cooked(bits)); }
+double shim_float(uint64_t bits) { return mrb_float(cooked(bits)); }
+
+const char *shim_string(uint64_t bits, size_t *len)
+{
+  mrb_value value = cooked(bits);
+  *len = (size_t)RSTRING_LEN(value);
+  return RSTRING_PTR(value);
+}
+
+const char *shim_symbol(mrb_state *mrb, uint64_t bits, size_t *len)
+{
+  mrb_int length;
+  const char *name = mrb_sym_name_len(mrb, mrb_symbol(cooked(bits)), &length);
+  *len = (size_t)length;
+  return name;
+}
+
+const uint64_t *shim_array(uint64_t bits, size_t *len)
+{
+  mrb_value value = cooked(bits);
+  *len = (size_t)RARRAY_LEN(value);
+  return (const uint64_t *)RARRAY_PTR(value);
+}
+
+int shim_is_a(mrb_state *mrb, uint64_t value, uint64_t class)
+{
+  return mrb_obj_is_kind_of(mrb, cooked(value), mrb_class_ptr(cooked(class)));
+}
+
+uint64_t shim_class_of(mrb_state *mrb, uint64_t value)
+{
+  return raw(mrb_obj_value(mrb_obj_class(mrb, cooked(value))));
+}
+
+int shim_arena_save(mrb_state *mrb) { return mrb_gc_arena_save(mrb); }
+void shim_arena_restore(mrb_state *mrb, int index) { mrb_gc_arena_restore(mrb, index); }
+void shim_protect(mrb_state *mrb, uint64_t value) { mrb_gc_protect(mrb, cooked(value)); }
+void shim_register(mrb_state *mrb, uint64_t value) { mrb_gc_register(mrb, cooked(value)); }
+
+/* ---- objects of Rust in Ruby ---- */
+
+extern void h2o_mruby_drop(void *object);
+
+static void drop_object(mrb_state *mrb, void *object)
+{
+  (void)mrb;
+  if (object)
+    h2o_mruby_drop(object);
+}
+
+static const struct mrb_data_type object_type = { "Object of Rust", drop_object };
+
+/* NULL if the value is no object of Rust, or has none yet. */
+void *shim_object(uint64_t bits)
+{
+  mrb_value value = cooked(bits);
+  if (mrb_type(value) != MRB_TT_DATA || DATA_TYPE(value) != &object_type)
+    return NULL;
+  return DATA_PTR(value);
+}
+
+void shim_set_object(uint64_t value, void *object)
+{
+  DATA_PTR(cooked(value)) = object;
+}
+
+/* ---- functions of Rust that Ruby calls ---- */
+
+struct shim_call {
+  uint64_t receiver;
+  uint64_t block;
+  const uint64_t *arguments;
+  size_t count;
+  uint64_t result;
+};
+
+/* 0: `result` is the value; 1: it is the exception to raise; 2: the fiber waits, with it as value. */
+extern int h2o_mruby_call(mrb_state *mrb, int64_t function, struct shim_call *call);
+
+enum { FEW = 8 };
+
+static mrb_value stub(mrb_state *mrb, mrb_value self)
+{
+  struct shim_call call;
+  const mrb_value *arguments;
+  mrb_int count;
+  mrb_value block;
+  mrb_value few[FEW], result;
+  int64_t function = mrb_integer(mrb_proc_cfunc_env_get(mrb, 0));
+  int status;
+  mrb_get_args(mrb, "*!&", &arguments, &count, &block);
+  if (count > FEW) {
+    /* The stack moves when it grows; an Array does not. */
+    mrb_value many = mrb_ary_new_from_values(mrb, count, arguments);
+    arguments = RARRAY_PTR(many);
+  } else {
+    memcpy(few, arguments, (size_t)count * sizeof *few);
+    arguments = few;
+  }
+  call.receiver = raw(self);
+  call.block = raw(block);
+  call.arguments = (const uint64_t *)arguments;
+  call.count = (size_t)count;
+  call.result = raw(mrb_nil_value());
+  status = h2o_mruby_call(mrb, function, &call);
+  result = cooked(call.result);
+  switch (status) {
+  case 0: return result;
+  case 2: return mrb_fiber_yield(mrb, 1, &result);
+  default: mrb_exc_raise(mrb, result);
+  }
+}
+
+/* The fiber that runs, if it is one of ours: those of scripts cannot wait. */
+uint64_t shim_current_strand(mrb_state *mrb, uint64_t class)
+{
+  struct RFiber *fiber = mrb->c->fib;
+  if (!fiber || mrb->c == mrb->root_c || fiber->c != mrb_class_ptr(cooked(class)))
+    return raw(mrb_nil_value());
+  return raw(mrb_obj_value(fiber));
+}
+
+/* Resumed inside a method: on the root frame, a fiber that yields leaves that frame without its class. */
+static mrb_value resume(mrb_state *mrb, mrb_value self)
+{
+  const mrb_value *arguments;
+  mrb_int count;
+  (void)self;
+  mrb_get_args(mrb, "*", &arguments, &count);
+  return mrb_fiber_resume(mrb, arguments[0], count - 1, arguments + 1);
+}
+
+/* Runs compiled code as the main program would, with `main` as self. */
+static mrb_value execute(mrb_state *mrb, mrb_value self)
+{
+  mrb_value code;
+  mrb_get_args(mrb, "o", &code);
+  if (mrb_type(code) != MRB_TT_PROC || MRB_PROC_CFUNC_P(mrb_proc_ptr(code)))
+    mrb_raise(mrb, E_TYPE_ERROR, "no compiled code");
+  return mrb_exec_irep(mrb, self, mrb_proc_ptr(code));
+}
+
+void shim_prepare(mrb_state *mrb)
+{
+  mrb_define_method(mrb, mrb->object_class, "__h2o_execute", execute, MRB_ARGS_REQ(1));
+  mrb_define_singleton_method(mrb, (struct RObject *)mrb->kernel_module, "__h2o_resume", resume, MRB_ARGS_ANY());
+}
+
+/* ---- compiling ---- */
+
+struct shim_fault {
+  int line;
+  int column;
+  size_t len;
+  char message[512];
+};
+
+/* ---- code on pages of its own ---- */
+
+struct shim_code {
+  uint8_t *pages;
+  size_t size;
+  size_t used;
+};
+
+static size_t code_size(const mrb_irep *irep)
+{
+  size_t size = irep->ilen * sizeof(mrb_code) + irep->clen * sizeof(struct mrb_irep_catch_handler);
+  int i;
+  for (i = 0; i < irep->rlen; i++)
+    size += code_size(irep->reps[i]);
+  return size;
+}
+
+static void move_code(mrb_state *mrb, mrb_irep *irep, struct shim_code *code)
+{
+  size_t size = irep->ilen * sizeof(mrb_code) + irep->clen * sizeof(struct mrb_irep_catch_handler);
+  int i;
+  if (!(irep->flags & MRB_ISEQ_NO_FREE)) {
+    if (size > code->size - code->used)
+      return; /* stays where it is, and cannot be interrupted */
+    memcpy(code->pages + code->used, irep->iseq, size);
+    mrb_free(mrb, (void *)irep->iseq);
+    irep->iseq = code->pages + code->used;
+    irep->flags |= MRB_ISEQ_NO_FREE;
+    code->used += size;
+  }
+  for (i = 0; i < irep->rlen; i++)
+    move_code(mrb, (mrb_irep *)irep->reps[i], code);
+}
+
+/* ---- what may raise ---- */
+
+/* The numbers of `Op` in ffi.rs. */
+enum op {
+  OP_STRING_,
+  OP_ARRAY_,
+  OP_PUSH_,
+  OP_HASH_,
+  OP_HASH_SET_,
+  OP_HASH_GET_,
+  OP_HASH_KEYS_,
+  OP_SYMBOL_,
+  OP_CALL_,
+  OP_YIELD_,
+  OP_CLASS_,
+  OP_MODULE_,
+  OP_CONST_GET_,
+  OP_CONST_SET_,
+  OP_DEFINE_,
+  OP_DEFINE_SINGLETON_,
+  OP_GLOBAL_GET_,
+  OP_GLOBAL_SET_,
+  OP_IVAR_GET_,
+  OP_IVAR_SET_,
+  OP_FLOAT_,
+  OP_INTEGER_,
+  OP_OBJECT_,
+  OP_DATA_CLASS_,
+  OP_EXCEPTION_,
+  OP_RESUME_,
+  OP_LOAD_,
+  OP_COMPILE_,
+  OP_FREEZE_,
+  OP_COLLECT_,
+  OP_ARRAY_SET_,
+};
+
+struct shim_work {
+  mrb_state *mrb;
+  int op;
+  int failed;
+  uint64_t a, b, c;
+  const char *text;
+  size_t len;
+  const uint64_t *values;
+  size_t count;
+  double number;
+  const char *file;
+  int line;
+  struct shim_fault *fault;
+  struct shim_code *code;
+};
+
+static struct RClass *class_or(mrb_state *mrb, uint64_t bits, struct RClass *other)
+{
+  mrb_value value = cooked(bits);
+  (void)mrb;
+  return mrb_nil_p(value) ? other : mrb_class_ptr(value);
+}
+
+static mrb_value define(mrb_state *mrb, struct RClass *class, mrb_sym name, int64_t function)
+{
+  mrb_value index = mrb_int_value(mrb, function);
+  struct RProc *proc = mrb_proc_new_cfunc_with_env(mrb, stub, 1, &index);
+  mrb_method_t method;
+  MRB_METHOD_FROM_PROC(method, proc);
+  mrb_define_method_raw(mrb, class, name, method);
+  return mrb_nil_value();
+}
+
+static mrb_value compile(mrb_state *mrb, struct shim_work *work)
+{
+  mrbc_context *context = mrbc_context_new(mrb);
+  struct mrb_parser_state *parser;
+  struct RProc *proc;
+  mrb_value result = mrb_nil_value();
+  context->capture_errors = TRUE;
+  context->lineno = (uint16_t)work->line;
+  mrbc_filename(mrb, context, work->file);
+  parser = mrb_parser_new(mrb);
+  if (!parser) {
+    mrbc_context_free(mrb, context);
+    mrb_raise(mrb, E_RUNTIME_ERROR, "no memory for the parser");
+  }
+  parser->s = work->text;
+  parser->send = work->text + work->len;
+  mrb_parser_parse(parser, context);
+  if (parser->nerr > 0 || !parser->tree) {
+    work->fault->line = parser->nerr > 0 ? parser->error_buffer[0].lineno : work->line;
+    work->fault->column = parser->nerr > 0 ? parser->error_buffer[0].column : 0;
+    strncpy(work->fault->message,
+            parser->nerr > 0 && parser->error_buffer[0].message ? parser->error_buffer[0].message : "syntax error",
+            sizeof work->fault->message - 1);
+    work->fault->len = strlen(work->fault->message);
+  } else if ((proc = mrb_generate_code(mrb, parser)) != NULL) {
+    MRB_PROC_SET_TARGET_CLASS(proc, mrb->object_class);
+    if (work->code) {
+      size_t size = code_size(proc->body.irep);
+      size_t page = 4096;
+      work->code->size = (size + page - 1) / page * page;
+      work->code->pages =
+          mmap(NULL, work->code->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (work->code->pages == MAP_FAILED)
+        work->code->pages = NULL;
+      else
+        move_code(mrb, (mrb_irep *)proc->body.irep, work->code);
+    }
+    result = mrb_obj_value(proc);
+  } else {
+    work->fault->line = work->line;
+    strcpy(work->fault->message, "the code cannot be generated");
+    work->fault->len = strlen(work->fault->message);
+  }
+  mrb_parser_free(parser);
+  mrbc_context_free(mrb, context);
+  return result;
+}
+
+static mrb_value run(mrb_state *mrb, void *data)
+{
+  struct shim_work *work = data;
+  mrb_value a = cooked(work->a), b = cooked(work->b), c = cooked(work->c);
+  const mrb_value *values = (const mrb_value *)work->values;
+  mrb_int count = (mrb_int)work->count;
+#define NAME mrb_intern(mrb, work->text, work->len)
+  switch (work->op) {
+  case OP_STRING_: return mrb_str_new(mrb, work->text, (mrb_int)work->len);
+  case OP_ARRAY_: return mrb_ary_new_from_values(mrb, count, values);
+  case OP_PUSH_: mrb_ary_push(mrb, a, b); return a;
+  case OP_ARRAY_SET_: mrb_ary_set(mrb, a, (mrb_int)work->count, b); return b;
+  case OP_HASH_: return mrb_hash_new_capa(mrb, count);
+  case OP_HASH_SET_: mrb_hash_set(mrb, a, b, c); return a;
+  case OP_HASH_GET_: return mrb_hash_get(mrb, a, b);
+  case OP_HASH_KEYS_: return mrb_hash_keys(mrb, a);
+  case OP_SYMBOL_: return mrb_symbol_value(NAME);
+  case OP_CALL_: {
+    mrb_sym name = mrb_nil_p(b) ? NAME : mrb_symbol(b);
+    return mrb_funcall_with_block(mrb, a, name, count, values, c);
+  }
+  case OP_YIELD_: return mrb_yield_argv(mrb, a, count, values);
+  case OP_CLASS_: {
+    struct RClass *outer = class_or(mrb, work->a, mrb->object_class);
+    struct RClass *super = class_or(mrb, work->b, mrb->object_class);
+    return mrb_obj_value(mrb_define_class_under(mrb, outer, mrb_sym_name(mrb, NAME), super));
+  }
+  case OP_DATA_CLASS_: MRB_SET_INSTANCE_TT(mrb_class_ptr(a), MRB_TT_DATA); return a;
+  case OP_MODULE_:
+    return mrb_obj_value(
+        mrb_define_module_under(mrb, class_or(mrb, work->a, mrb->object_class), mrb_sym_name(mrb, NAME)));
+  case OP_CONST_GET_:
+    return mrb_const_get(mrb, mrb_nil_p(a) ? mrb_obj_value(mrb->object_class) : a, NAME);
+  case OP_CONST_SET_: {
+    mrb_const_set(mrb, mrb_nil_p(a) ? mrb_obj_value(mrb->object_class) : a, NAME, b);
+    return b;
+  }
+  case OP_DEFINE_: return define(mrb, mrb_class_ptr(a), NAME, (int64_t)work->count);
+  case OP_DEFINE_SINGLETON_:
+    return define(mrb, mrb_class_ptr(mrb_singleton_class(mrb, a)), NAME, (int64_t)work->count);
+  case OP_GLOBAL_GET_: return mrb_gv_get(mrb, NAME);
+  case OP_GLOBAL_SET_: mrb_gv_set(mrb, NAME, a); return a;
+  case OP_IVAR_GET_: return mrb_iv_get(mrb, a, NAME);
+  case OP_IVAR_SET_: mrb_iv_set(mrb, a, NAME, b); return b;
+  case OP_FLOAT_: return mrb_float_value(mrb, work->number);
+  case OP_INTEGER_: return mrb_int_value(mrb, (mrb_int)work->a);
+  case OP_OBJECT_: return mrb_obj_value(mrb_data_object_alloc(mrb, mrb_class_ptr(a), NULL, &object_type));
+  case OP_EXCEPTION_: return mrb_exc_new(mrb, mrb_class_ptr(a), work->text, (mrb_int)work->len);
+  case OP_RESUME_: {
+    mrb_value arguments[4];
+    arguments[0] = a;
+    memcpy(arguments + 1, values, (size_t)(count < 3 ? count : 3) * sizeof *arguments);
+    return mrb_funcall_argv(mrb, mrb_obj_value(mrb->kernel_module), mrb_intern_lit(mrb, "__h2o_resume"),
+                            1 + (count < 3 ? count : 3), arguments);
+  }
+  case OP_LOAD_: {
+    mrbc_context *context = mrbc_context_new(mrb);
+    mrb_value result;
+    mrb_value exception;
+    context->capture_errors = TRUE;
+    context->lineno = (uint16_t)work->line;
+    mrbc_filename(mrb, context, work->file);
+    result = mrb_load_nstring_cxt(mrb, work->text, work->len, context);
+    mrbc_context_free(mrb, context);
+    if (mrb->exc) {
+      exception = mrb_obj_value(mrb->exc);
+      mrb->exc = NULL;
+      mrb_exc_raise(mrb, exception);
+    }
+    return result;
+  }
+  case OP_COMPILE_: return compile(mrb, work);
+  case OP_FREEZE_: return mrb_obj_freeze(mrb, a);
+  case OP_COLLECT_: mrb_full_gc(mrb); return mrb_nil_value();
+  default: return mrb_nil_value();
+  }
+#undef NAME
+}
+
+uint64_t shim_run(struct shim_work *work)
+{
+  mrb_bool failed = FALSE;
+  mrb_value result = mrb_protect_error(work->mrb, run, work, &failed);
+  work->failed = failed;
+  return raw(result);
+}

@@ -1,0 +1,237 @@
+//! Strands: the fibers in which scripts run and may wait.
+//!
+//! A strand is a loop in Ruby that runs one job after the other (`prelude/core.rb`). It catches every exception itself: one that
+//! left a fiber which C has resumed would corrupt the stack of mruby 3.1.
+
+use std::rc::Rc;
+
+use crate::ffi::Op;
+use crate::function::Leave;
+use crate::vm::Rooted;
+use crate::{Value, Vm};
+
+/// Most idle strands that are kept.
+const KEPT: usize = 256;
+
+/// Most strands that are resumed by functions which a strand calls, one inside the other: each takes part of the thread's stack.
+const DEEPEST: u32 = 32;
+
+/// What happens with the result of a job. Called inside the strand: what it raises is rescued there, and then it is called once
+/// more, with that exception.
+pub trait Finish {
+    /// The job has ended with a value, or with an exception.
+    ///
+    /// # Errors
+    /// The exception to pass to a second call, as if the job had raised it.
+    fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave>;
+}
+
+/// What happens with the result of a task: nothing, unless it fails.
+struct Task;
+
+impl Finish for Task {
+    fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
+        if let Err(exception) = result {
+            vm.report_lost(exception);
+        }
+        Ok(())
+    }
+}
+
+/// A strand that waits.
+pub struct Ticket {
+    /// `None` once it is used.
+    strand: Option<Rooted>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(strand) = &self.strand {
+            strand.forget_strand();
+        }
+    }
+}
+
+/// What is known of a strand that runs or waits.
+#[derive(Clone)]
+pub(crate) struct Info {
+    /// `None` once it has its result.
+    pub(crate) job: Option<Rc<dyn Finish>>,
+    /// What the embedder wants to know while the strand runs: which handler it belongs to.
+    pub(crate) context: u64,
+}
+
+impl Vm {
+    /// Runs `callable.call(argument)` in a strand, at once, until it waits or ends. `finish` gets the result. `context` is what
+    /// [`Vm::context`] returns meanwhile.
+    ///
+    /// A function that Ruby calls may do this, too: its caller goes on afterwards.
+    pub fn spawn(&self, callable: Value, argument: Value, context: u64, finish: Rc<dyn Finish>) {
+        let arena = self.enter();
+        let strand = match self.idle_strand() {
+            Ok(strand) => strand,
+            Err(exception) => {
+                let _ = finish.finish(self, Err(exception));
+                return;
+            }
+        };
+        let info = Info {
+            job: Some(finish),
+            context,
+        };
+        self.strands.borrow_mut().insert(strand.0, info);
+        self.go_on(strand, &[callable, argument]);
+        drop(arena);
+    }
+
+    /// Resumes a strand that waits: the method in which it waits returns `value`. In the prelude, exceptions are raised there.
+    ///
+    /// A function that Ruby calls may do this, too: its caller goes on afterwards.
+    pub fn resume(&self, mut ticket: Ticket, value: impl FnOnce(&Self) -> Value) {
+        let Some(rooted) = ticket.strand.take() else {
+            return;
+        };
+        let _arena = self.enter();
+        let strand = rooted.value();
+        self.protect(strand);
+        let value = value(self);
+        drop(rooted);
+        self.go_on(strand, &[value]);
+    }
+
+    /// The running strand waits until the ticket is used; the caller returns [`Leave::Wait`]. A ticket that is dropped lets the
+    /// collector take the strand.
+    ///
+    /// # Errors
+    /// `FiberError` where a wait is impossible: outside of strands, and in fibers that the script has made.
+    pub fn suspend(&self) -> Result<Ticket, Leave> {
+        let strand = self.current_strand().ok_or_else(|| {
+            Leave::New(
+                "FiberError",
+                "cannot wait here: only handlers and tasks can, and fibers made by a script cannot (use `task`)".into(),
+            )
+        })?;
+        let ticket = Ticket {
+            strand: Some(self.root(strand).map_err(Leave::Raise)?),
+        };
+        self.paused.set(strand.0);
+        Ok(ticket)
+    }
+
+    /// What was passed to [`Vm::spawn`] for the running strand; that of its creator for a task.
+    pub fn context(&self) -> Option<u64> {
+        let strand = self.current_strand()?;
+        let strands = self.strands.borrow();
+        strands.get(&strand.0).map(|info| info.context)
+    }
+
+    /// A strand that has no job.
+    fn idle_strand(&self) -> Result<Value, Value> {
+        let kept = self.idle.borrow_mut().pop();
+        if let Some(strand) = kept {
+            let value = strand.value();
+            self.protect(value);
+            return Ok(value);
+        }
+        let class = self.strand_class();
+        self.call(class, "make", &[])
+    }
+
+    fn go_on(&self, strand: Value, values: &[Value]) {
+        self.paused.set(Value::nil().0);
+        let depth = self.depth.get();
+        if depth >= DEEPEST {
+            let exception = self.exception("FiberError", "too many fibers resume each other");
+            self.lose(strand, exception);
+            return;
+        }
+        self.depth.set(depth + 1);
+        let result = self.run(Op::Resume, |work| {
+            work.a = strand.0;
+            work.values = values.as_ptr().cast();
+            work.count = values.len();
+        });
+        self.depth.set(depth);
+        if result.is_ok() && self.paused.get() == strand.0 {
+            return;
+        }
+        // Either the VM could not go on, or the script has called `Fiber.yield` itself.
+        let exception = match result {
+            Err(exception) => exception,
+            Ok(_) => self.exception(
+                "RuntimeError",
+                "Fiber.yield must not be called outside of the script's own fibers",
+            ),
+        };
+        self.lose(strand, exception);
+    }
+
+    /// The strand will not go on.
+    fn lose(&self, strand: Value, exception: Value) {
+        let lost = self.strands.borrow_mut().remove(&strand.0);
+        if let Some(finish) = lost.and_then(|info| info.job) {
+            let _ = finish.finish(self, Err(exception));
+        }
+    }
+
+    /// The running strand, unless a fiber of the script runs.
+    fn current_strand(&self) -> Option<Value> {
+        let strand = self.current_fiber();
+        (!strand.is_nil()).then_some(strand)
+    }
+
+    /// The functions that the loop of a strand calls.
+    pub(crate) fn define_strands(&self, module: Value) -> Result<(), Value> {
+        self.define_singleton(module, "__finish", |vm, call| {
+            let [value] = call.arguments.exactly()?;
+            vm.end_job(Ok(value))
+        })?;
+        self.define_singleton(module, "__fail", |vm, call| {
+            let [exception] = call.arguments.exactly()?;
+            vm.end_job(Err(exception))
+        })?;
+        // The strand has no job: it waits for one.
+        self.define_singleton(module, "__idle", |vm, _| {
+            let strand = vm
+                .current_strand()
+                .ok_or_else(|| Leave::runtime("no strand"))?;
+            let rooted = vm.root(strand).map_err(Leave::Raise)?;
+            vm.strands.borrow_mut().remove(&strand.0);
+            vm.paused.set(strand.0);
+            let mut idle = vm.idle.borrow_mut();
+            if idle.len() < KEPT {
+                idle.push(rooted);
+            }
+            Err(Leave::Wait)
+        })?;
+        let kernel = self.constant(None, "Kernel")?;
+        // Runs the block in a strand of its own, until it waits or ends.
+        self.define(kernel, "task", |vm, call| {
+            call.arguments.exactly::<0>()?;
+            if call.block.is_nil() {
+                return Err(Leave::argument("task needs a block"));
+            }
+            let context = vm.context().unwrap_or(u64::MAX);
+            vm.spawn(call.block, Value::nil(), context, Rc::new(Task));
+            Ok(Value::nil())
+        })
+    }
+
+    fn end_job(&self, result: Result<Value, Value>) -> Result<Value, Leave> {
+        let strand = self
+            .current_strand()
+            .ok_or_else(|| Leave::runtime("no strand"))?;
+        let job = self
+            .strands
+            .borrow()
+            .get(&strand.0)
+            .and_then(|info| info.job.clone());
+        if let Some(finish) = job {
+            finish.finish(self, result)?;
+            if let Some(info) = self.strands.borrow_mut().get_mut(&strand.0) {
+                info.job = None;
+            }
+        }
+        Ok(Value::nil())
+    }
+}

@@ -1,0 +1,321 @@
+//! The traps of mruby's C interface, and values across the border.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::{Finish, Leave, Options, Ticket, Value, Vm};
+
+/// Remembers the results of jobs as text.
+#[derive(Default)]
+pub(crate) struct Results(pub(crate) RefCell<Vec<String>>);
+
+impl Finish for Results {
+    fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
+        let text = match result {
+            Ok(value) => {
+                let text = vm.call(value, "inspect", &[]).map_err(Leave::Raise)?;
+                String::from_utf8_lossy(&vm.bytes(text).unwrap_or_default()).into_owned()
+            }
+            Err(exception) => format!("raised {}", vm.describe(exception)),
+        };
+        self.0.borrow_mut().push(text);
+        Ok(())
+    }
+}
+
+/// Strands that wait for the test.
+#[derive(Default)]
+struct Waiting(RefCell<Vec<Ticket>>);
+
+/// A VM in which `pause` waits until the test resumes it.
+fn vm_with(options: Options) -> Rc<Vm> {
+    let vm = Vm::open(options).unwrap();
+    vm.scope(|| {
+        let kernel = vm.constant(None, "Kernel").unwrap();
+        vm.define(kernel, "pause", |vm, _| {
+            let ticket = vm.suspend()?;
+            vm.local::<Waiting>().0.borrow_mut().push(ticket);
+            Err(Leave::Wait)
+        })
+        .unwrap();
+        vm.define(kernel, "panics", |_, _| panic!("on purpose"))
+            .unwrap();
+    });
+    vm
+}
+
+pub(crate) fn vm() -> Rc<Vm> {
+    vm_with(Options::default())
+}
+
+/// Runs a text and returns what it evaluates to, as `inspect` shows it, or what it raises. Empty if it waits.
+pub(crate) fn evaluate(vm: &Vm, text: &str) -> String {
+    let results = Rc::new(Results::default());
+    vm.scope(|| match vm.compile(text, "test.rb", 1) {
+        Ok(code) => vm.evaluate(code, 7, Rc::clone(&results) as Rc<dyn Finish>),
+        Err(fault) => {
+            let text = format!("line {}: {}", fault.line, fault.message);
+            results.0.borrow_mut().push(text);
+        }
+    });
+    results.0.borrow_mut().pop().unwrap_or_default()
+}
+
+#[test]
+fn scripts_see_their_values_exceptions_and_lines() {
+    let vm = vm();
+    for (text, want) in [
+        ("1 + 2", "3"),
+        ("[nil, true, 'x', :y, 1.5]", "[nil, true, \"x\", :y, 1.5]"),
+        ("self.to_s", "\"main\""),
+        ("raise 'boom'", "raised boom (RuntimeError)"),
+        ("raise ArgumentError", "raised ArgumentError"),
+        ("1 / 0", "raised divided by 0 (ZeroDivisionError)"),
+        (
+            "nowhere",
+            "raised undefined method 'nowhere' (NoMethodError)",
+        ),
+        ("\nx = (", "line 2: syntax error, unexpected $end"),
+        ("__FILE__ + __LINE__.to_s", "\"test.rb1\""),
+        ("raise Exception, 'all'", "raised all (Exception)"),
+        ("return 5", "5"),
+    ] {
+        assert_eq!(evaluate(&vm, text), want, "{text}");
+    }
+}
+
+#[test]
+fn a_strand_that_waits_goes_on_with_the_value_and_leaves_the_root_frame_whole() {
+    let vm = vm();
+    let results = Rc::new(Results::default());
+    let script = "def double(x); x * 2; end; y = 1; [1].each { y = pause }; double(y)";
+    for round in 1..=3 {
+        vm.scope(|| {
+            let code = vm.compile(script, "test.rb", 1).unwrap();
+            vm.evaluate(code, 0, Rc::clone(&results) as Rc<dyn Finish>);
+        });
+        let ticket = vm.local::<Waiting>().0.borrow_mut().pop().unwrap();
+        vm.resume(ticket, |vm| vm.integer(round).unwrap());
+        // Methods can be defined and Procs return afterwards: the trap of fibers resumed on the root frame.
+        assert_eq!(
+            evaluate(&vm, "def after; [3].map { |x| x + 1 }; end; after"),
+            "[4]"
+        );
+    }
+    assert_eq!(*results.0.borrow(), ["2", "4", "6"]);
+}
+
+#[test]
+fn an_exception_in_a_resumed_fiber_does_not_corrupt_the_stack() {
+    let vm = vm();
+    for _ in 0..100 {
+        let results = Rc::new(Results::default());
+        vm.scope(|| {
+            let code = vm.compile("pause; raise 'late'", "test.rb", 1).unwrap();
+            vm.evaluate(code, 0, Rc::clone(&results) as Rc<dyn Finish>);
+        });
+        let ticket = vm.local::<Waiting>().0.borrow_mut().pop().unwrap();
+        vm.resume(ticket, |_| Value::nil());
+        assert_eq!(*results.0.borrow(), ["raised late (RuntimeError)"]);
+    }
+    assert_eq!(evaluate(&vm, "[1, 2].map { |x| x * 2 }"), "[2, 4]");
+}
+
+#[test]
+fn locals_of_one_script_are_not_overwritten_by_the_next() {
+    let vm = vm();
+    evaluate(&vm, "a = 'mine'; b = [a]; $kept = lambda { [a, b] }; 0");
+    evaluate(&vm, "c = 1; d = 2; e = 3; $other = lambda { [c, d, e] }; 0");
+    vm.collect();
+    assert_eq!(
+        evaluate(&vm, "[$kept.call, $other.call]"),
+        "[[\"mine\", [\"mine\"]], [1, 2, 3]]"
+    );
+}
+
+#[test]
+fn definitions_in_scripts_are_those_of_the_main_program() {
+    let vm = vm();
+    let text = "def helper(x); x; end; class Foo; def call; helper(1); end; end; BAR = 2; [Foo.name, Foo.new.call, BAR]";
+    assert_eq!(evaluate(&vm, text), "[\"Foo\", 1, 2]");
+    assert_eq!(
+        evaluate(&vm, "[Foo.new.call, BAR, Object.const_get(:Foo) == Foo]"),
+        "[1, 2, true]"
+    );
+}
+
+#[test]
+fn a_panic_in_a_function_is_an_exception_of_ruby() {
+    let vm = vm();
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let got = evaluate(&vm, "begin; panics; ensure; $ran = 1; end");
+    std::panic::set_hook(hook);
+    assert_eq!(got, "raised panic: on purpose (RuntimeError)");
+    assert_eq!(evaluate(&vm, "$ran"), "1");
+}
+
+#[test]
+fn a_script_that_yields_itself_or_waits_in_its_own_fiber_gets_an_error() {
+    let vm = vm();
+    let got = evaluate(&vm, "Fiber.yield 1");
+    assert!(got.starts_with("raised Fiber.yield must not"), "{got}");
+    let got = evaluate(&vm, "Fiber.new { pause }.resume");
+    assert!(got.contains("FiberError"), "{got}");
+    let got = evaluate(&vm, "Hash.new { pause }[1]");
+    assert!(got.contains("FiberError"), "{got}");
+    assert_eq!(evaluate(&vm, "Fiber.new { Fiber.yield 3 }.resume"), "3");
+}
+
+#[test]
+fn tasks_run_at_once_and_go_on_by_themselves() {
+    let vm = vm();
+    let got = evaluate(
+        &vm,
+        "$log = []; task { $log << 1; $log << pause; $log << 4 }; $log << 2; $log",
+    );
+    assert_eq!(got, "[1, 2]");
+    let ticket = vm.local::<Waiting>().0.borrow_mut().pop().unwrap();
+    vm.resume(ticket, |vm| vm.integer(3).unwrap());
+    assert_eq!(evaluate(&vm, "$log"), "[1, 2, 3, 4]");
+    let lost = Rc::new(RefCell::new(Vec::new()));
+    let heard = Rc::clone(&lost);
+    vm.on_lost(move |vm, exception| heard.borrow_mut().push(vm.describe(exception)));
+    assert_eq!(evaluate(&vm, "task { raise 'alone' }; 5"), "5");
+    assert_eq!(*lost.borrow(), ["alone (RuntimeError)"]);
+    let got = evaluate(
+        &vm,
+        "$n = 0; def nest; task { $n += 1; nest }; end; nest; $n",
+    );
+    assert_eq!(got, "31");
+}
+
+#[test]
+fn strands_that_are_abandoned_leave_nothing() {
+    let vm = vm();
+    evaluate(&vm, "pause");
+    vm.local::<Waiting>().0.borrow_mut().clear();
+    vm.collect();
+    let (memory, kept) = (vm.memory(), vm.kept_values());
+    for _ in 0..2000 {
+        assert_eq!(evaluate(&vm, "x = 'y' * 1000; pause; x"), "");
+    }
+    vm.local::<Waiting>().0.borrow_mut().clear();
+    vm.collect();
+    assert_eq!(vm.kept_values(), kept);
+    assert!(vm.strands.borrow().is_empty());
+    assert!(
+        vm.memory() < memory + 8 * 1024 * 1024,
+        "{} {memory}",
+        vm.memory()
+    );
+}
+
+#[test]
+fn objects_of_rust_are_dropped_by_the_collector() {
+    struct Loud(Rc<std::cell::Cell<u32>>);
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let vm = vm();
+    let dropped = Rc::new(std::cell::Cell::new(0));
+    vm.scope(|| {
+        let class = vm.object_class(None, "Loud").unwrap();
+        vm.define(class, "count", |vm, call| {
+            let count = vm.with_object(call.receiver, |loud: &Loud| loud.0.get())?;
+            vm.integer(count.into()).map_err(Leave::Raise)
+        })
+        .unwrap();
+        let first = vm.object(class, Loud(Rc::clone(&dropped))).unwrap();
+        vm.set_global("$loud", first).unwrap();
+        vm.object(class, Loud(Rc::clone(&dropped))).unwrap();
+    });
+    vm.collect();
+    assert_eq!(dropped.get(), 1);
+    assert_eq!(evaluate(&vm, "$loud.count"), "1");
+    let got = evaluate(&vm, "$loud.class.allocate.count rescue Loud.new.count");
+    assert!(got.starts_with("raised"), "{got}");
+    drop(vm);
+    assert_eq!(dropped.get(), 2);
+}
+
+#[test]
+fn memory_beyond_the_limit_is_an_error_and_the_vm_goes_on() {
+    let vm = vm_with(Options {
+        memory_limit: 16 * 1024 * 1024,
+    });
+    for text in [
+        "a = []; while true; a << 'x' * 1000; end",
+        "s = 'x'; while true; s << s; end",
+        "'x' * 2**40",
+        "h = {}; i = 0; while true; h[i] = [i]; i += 1; end",
+        "a = []; loop { a << Object.new }",
+        "a = [0]; while true; a += a; end",
+    ] {
+        for _ in 0..2 {
+            let got = evaluate(&vm, text);
+            assert!(got.starts_with("raised"), "{text}: {got}");
+            assert_eq!(
+                evaluate(&vm, "[1, 2].map { |x| x.to_s }.join"),
+                "\"12\"",
+                "{text}"
+            );
+        }
+    }
+    vm.scope(|| vm.collect());
+    assert!(vm.memory() < 4 * 1024 * 1024, "{}", vm.memory());
+}
+
+#[test]
+fn recursion_ends_in_an_error() {
+    let vm = vm();
+    for text in [
+        "def down(x); down(x + 1); end; down(0)",
+        "def each_down; [1].each { each_down }; end; each_down",
+        "class Deep; def to_s; \"#{self}\"; end; end; Deep.new.to_s",
+        "class Deep2; def ==(o); [self] == [Deep2.new]; end; end; Deep2.new == 1",
+    ] {
+        let got = evaluate(&vm, text);
+        assert!(got.contains("SystemStackError"), "{text}: {got}");
+        assert_eq!(evaluate(&vm, "1"), "1");
+    }
+}
+
+#[test]
+fn values_keep_their_kind_across_the_border() {
+    let vm = vm();
+    vm.scope(|| {
+        for number in [0, -1, i64::MAX, i64::MIN, 1 << 62, -(1 << 62)] {
+            assert_eq!(vm.integer(number).unwrap().as_integer(), Some(number));
+        }
+        for number in [0.0, -1.5, 1e9, f64::INFINITY] {
+            assert_eq!(vm.float(number).unwrap().as_float(), Some(number));
+        }
+        for text in [&b""[..], b"a\0b", &[0xff; 5000]] {
+            let value = vm.string(text).unwrap();
+            assert_eq!(vm.bytes(value).unwrap(), text);
+        }
+        assert_eq!(vm.bytes(vm.symbol("a b").unwrap()).unwrap(), b"a b");
+        let hash = vm.hash(1).unwrap();
+        let (key, value) = (
+            vm.string("k").unwrap(),
+            vm.array(&[Value::nil(), Value::boolean(true)]).unwrap(),
+        );
+        vm.hash_set(hash, key, value).unwrap();
+        assert_eq!(
+            vm.elements(vm.hash_get(hash, key).unwrap()).unwrap(),
+            [Value::nil(), Value::boolean(true)]
+        );
+        // The wrong kind is an exception, not undefined behaviour.
+        assert!(
+            vm.hash_get(key, key).is_err()
+                && vm.push(hash, key).is_err()
+                && vm.yield_to(hash, &[]).is_err()
+        );
+        assert!(
+            vm.elements(hash).is_none() && vm.bytes(hash).is_none() && hash.as_integer().is_none()
+        );
+    });
+}

@@ -1,0 +1,110 @@
+//! Values of Ruby as Rust sees them.
+
+use crate::ffi;
+
+/// A value of Ruby: 64 bits, without a lifetime. See the crate on how long it is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value(pub(crate) u64);
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `nil`.
+    Nil,
+    /// `false`.
+    False,
+    /// `true`.
+    True,
+    /// An Integer of 64 bits.
+    Integer,
+    /// A Float.
+    Float,
+    /// A Symbol.
+    Symbol,
+    /// A String: octets.
+    String,
+    /// An Array.
+    Array,
+    /// A Hash.
+    Hash,
+    /// A Proc or lambda.
+    Proc,
+    /// An exception.
+    Exception,
+    /// An object of a class that keeps data of C or Rust.
+    Data,
+    /// A class or module.
+    Class,
+    /// Any other object.
+    Object,
+}
+
+#[expect(unsafe_code, reason = "the shim looks at the bits")]
+impl Value {
+    /// `nil`.
+    #[must_use]
+    pub fn nil() -> Self {
+        // SAFETY: a constant of the library.
+        Self(unsafe { ffi::shim_nil() })
+    }
+
+    /// `true` or `false`.
+    #[must_use]
+    pub fn boolean(value: bool) -> Self {
+        // SAFETY: constants of the library.
+        Self(unsafe { ffi::shim_bool(value.into()) })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        // SAFETY: the value is valid, as the crate demands.
+        match unsafe { ffi::shim_kind(self.0) } {
+            0 => Kind::Nil,
+            1 => Kind::False,
+            2 => Kind::True,
+            3 => Kind::Integer,
+            4 => Kind::Float,
+            5 => Kind::Symbol,
+            6 => Kind::String,
+            7 => Kind::Array,
+            8 => Kind::Hash,
+            9 => Kind::Proc,
+            10 => Kind::Exception,
+            11 => Kind::Data,
+            12 => Kind::Class,
+            _ => Kind::Object,
+        }
+    }
+
+    /// Whether it is `nil`.
+    #[must_use]
+    pub fn is_nil(self) -> bool {
+        self == Self::nil()
+    }
+
+    /// Whether a condition holds with it: neither `nil` nor `false`.
+    #[must_use]
+    pub fn is_true(self) -> bool {
+        !matches!(self.kind(), Kind::Nil | Kind::False)
+    }
+
+    /// The number, if it is an Integer.
+    #[must_use]
+    pub fn as_integer(self) -> Option<i64> {
+        // SAFETY: it is an Integer.
+        (self.kind() == Kind::Integer).then(|| unsafe { ffi::shim_integer(self.0) })
+    }
+
+    /// The number, if it is an Integer or Float.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "Integer#to_f does the same")]
+    pub fn as_float(self) -> Option<f64> {
+        match self.kind() {
+            Kind::Integer => self.as_integer().map(|number| number as f64),
+            // SAFETY: it is a Float.
+            Kind::Float => Some(unsafe { ffi::shim_float(self.0) }),
+            _ => None,
+        }
+    }
+}

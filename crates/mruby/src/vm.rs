@@ -1,0 +1,957 @@
+//! A VM of one thread.
+
+#![expect(unsafe_code, reason = "the interface of the shim is C's")]
+
+use std::any::{Any, TypeId};
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString, c_int};
+use std::fmt;
+use std::ptr;
+use std::rc::{Rc, Weak};
+
+use rustc_hash::FxHashMap;
+
+use crate::border::Object;
+use crate::environment;
+use crate::ffi::{self, Code, Fault, Memory, Op, State, Work};
+use crate::function::{Function, Leave};
+use crate::strand::Info;
+use crate::{Kind, Value};
+
+/// Memory that a VM needs to start and to report that there is no more.
+const LEAST_MEMORY: usize = 4 * 1024 * 1024;
+
+/// Name and version of the Ruby library.
+#[must_use]
+pub fn version() -> &'static str {
+    // SAFETY: a constant text of the shim.
+    unsafe { CStr::from_ptr(ffi::shim_version()) }
+        .to_str()
+        .unwrap_or("mruby")
+}
+
+/// Settings of a VM.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Most memory of Ruby's objects and code, in bytes. Beyond it scripts get `NoMemoryError`.
+    pub memory_limit: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            memory_limit: 256 * 1024 * 1024,
+        }
+    }
+}
+
+/// Why there is no VM.
+#[derive(Debug)]
+pub struct Error(String);
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A syntax error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompileFault {
+    /// Line, counted from the line that [`Vm::compile`] was given.
+    pub line: u32,
+    /// Column, from 0.
+    pub column: u32,
+    /// The compiler's message.
+    pub message: String,
+}
+
+/// What is called with an exception that no job gets.
+type LostHook = Box<dyn Fn(&Vm, Value)>;
+
+/// A VM. It stays on its thread, and must not be entered again by functions that Ruby calls, except through the methods that take
+/// and return values.
+pub struct Vm {
+    raw: *mut State,
+    memory: Box<std::cell::UnsafeCell<Memory>>,
+    this: Weak<Self>,
+    functions: RefCell<Vec<Function>>,
+    locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
+    strand_class: Cell<u64>,
+    /// A registered Array: what Rust refers to.
+    roots: Cell<u64>,
+    free_roots: RefCell<Vec<usize>>,
+    root_count: Cell<usize>,
+    /// Code of scripts, on pages of its own.
+    code: RefCell<Vec<Code>>,
+    lost: RefCell<Option<LostHook>>,
+    /// Whether memory ran out, so that a full collection is due.
+    pub(crate) is_exhausted: Cell<bool>,
+    pub(crate) strands: RefCell<FxHashMap<u64, Info>>,
+    pub(crate) idle: RefCell<Vec<Rooted>>,
+    /// Number of strands that run, one resumed by the other.
+    pub(crate) depth: Cell<u32>,
+    /// The strand that has paused last.
+    pub(crate) paused: Cell<u64>,
+}
+
+thread_local! {
+    /// The VM that runs on this thread.
+    static CURRENT: Cell<*const Vm> = const { Cell::new(ptr::null()) };
+}
+
+/// Restores the collector's arena, and the VM that ran before.
+pub(crate) struct Entered<'a> {
+    vm: &'a Vm,
+    arena: c_int,
+    before: *const Vm,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the index comes from the same VM.
+        unsafe { ffi::shim_arena_restore(self.vm.raw, self.arena) };
+        CURRENT.set(self.before);
+    }
+}
+
+impl Vm {
+    /// Opens a VM and tests it: whether the library behaves as the shim expects.
+    ///
+    /// # Errors
+    /// If there is no memory, or the library is not usable.
+    pub fn open(options: Options) -> Result<Rc<Self>, Error> {
+        let memory = Box::new(std::cell::UnsafeCell::new(Memory {
+            used: 0,
+            limit: options.memory_limit.max(LEAST_MEMORY),
+            most: 0,
+        }));
+        // SAFETY: the memory record lives as long as the VM, in a box that does not move.
+        let raw = unsafe { ffi::shim_open(memory.get()) };
+        if raw.is_null() {
+            return Err(Error("a Ruby VM cannot be opened: no memory".into()));
+        }
+        let vm = Rc::new_cyclic(|this| Self {
+            raw,
+            memory,
+            this: Weak::clone(this),
+            functions: RefCell::default(),
+            locals: RefCell::default(),
+            strand_class: Cell::new(Value::nil().0),
+            roots: Cell::new(Value::nil().0),
+            free_roots: RefCell::default(),
+            root_count: Cell::new(0),
+            code: RefCell::default(),
+            lost: RefCell::default(),
+            is_exhausted: Cell::new(false),
+            strands: RefCell::default(),
+            idle: RefCell::default(),
+            depth: Cell::new(0),
+            paused: Cell::new(Value::nil().0),
+        });
+        vm.prepare().map_err(|text| {
+            Error(format!(
+                "the Ruby library ({}) cannot be used: {text}",
+                version()
+            ))
+        })?;
+        Ok(vm)
+    }
+
+    fn prepare(&self) -> Result<(), String> {
+        let _arena = self.enter();
+        let prepared = || {
+            let roots = self.run(Op::Array, |_| ())?;
+            self.roots.set(roots.0);
+            // SAFETY: both belong to this VM.
+            unsafe {
+                ffi::shim_register(self.raw, roots.0);
+                ffi::shim_prepare(self.raw);
+            }
+            let module = self.module(None, "H2O")?;
+            self.define_strands(module)?;
+            for define in environment::PARTS {
+                define(self)?;
+            }
+            for (name, text) in environment::PRELUDE {
+                self.load(text, name, 1)?;
+            }
+            self.strand_class
+                .set(self.constant(Some(module), "Strand")?.0);
+            Ok(())
+        };
+        prepared().map_err(|exception: Value| self.describe(exception))?;
+        self.test_itself()
+    }
+
+    /// One job that waits and ends, and one that raises.
+    fn test_itself(&self) -> Result<(), String> {
+        #[derive(Default)]
+        struct Seen(RefCell<Vec<String>>);
+        impl crate::Finish for Seen {
+            fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
+                let text = match result {
+                    Ok(value) => format!("{:?}", value.as_integer()),
+                    Err(exception) => vm.describe(exception),
+                };
+                self.0.borrow_mut().push(text);
+                Ok(())
+            }
+        }
+        let compile = |text: &str| {
+            self.compile(text, "self-test", 1)
+                .map_err(|fault| fault.message)
+        };
+        let seen = Rc::new(Seen::default());
+        for text in [
+            "x = 40; [1].each { |y| x += y }; x + 1",
+            "def self.t; raise 'expected'; end; t",
+        ] {
+            let _arena = self.enter();
+            let code = compile(text)?;
+            self.evaluate(code, 0, Rc::clone(&seen) as Rc<dyn crate::Finish>);
+        }
+        let seen = seen.0.borrow();
+        if *seen != ["Some(42)", "expected (RuntimeError)"] {
+            return Err(format!("its self-test gave {seen:?}"));
+        }
+        Ok(())
+    }
+
+    /// Enters the VM: values that Rust makes are valid until the result is dropped.
+    pub(crate) fn enter(&self) -> Entered<'_> {
+        let before = CURRENT.replace(self);
+        // SAFETY: the VM is open.
+        let arena = unsafe { ffi::shim_arena_save(self.raw) };
+        if self.is_exhausted.replace(false) {
+            self.collect();
+        }
+        Entered {
+            vm: self,
+            arena,
+            before,
+        }
+    }
+
+    /// Runs `work` in the VM: values made by it are valid until it returns.
+    pub fn scope<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _arena = self.enter();
+        work()
+    }
+
+    pub(crate) fn with_current<T>(run: impl FnOnce(&Self) -> T) -> T {
+        let current = CURRENT.get();
+        assert!(!current.is_null(), "Ruby runs outside of `enter`");
+        // SAFETY: `enter` borrows the VM until it restores the pointer, and Ruby runs only meanwhile.
+        run(unsafe { &*current })
+    }
+
+    pub(crate) fn function(&self, number: i64) -> Option<Function> {
+        let number = usize::try_from(number).ok()?;
+        self.functions.borrow().get(number).copied()
+    }
+
+    pub(crate) fn strand_class(&self) -> Value {
+        Value(self.strand_class.get())
+    }
+
+    /// The running fiber, if it is a strand; else `nil`.
+    pub(crate) fn current_fiber(&self) -> Value {
+        if self.strand_class().is_nil() {
+            return Value::nil();
+        }
+        // SAFETY: the class is a constant of the VM.
+        Value(unsafe { ffi::shim_current_strand(self.raw, self.strand_class.get()) })
+    }
+
+    /// Does one step that may raise.
+    pub(crate) fn run(&self, op: Op, fill: impl FnOnce(&mut Work)) -> Result<Value, Value> {
+        let mut work = Work {
+            mrb: self.raw,
+            op: op as c_int,
+            failed: 0,
+            a: Value::nil().0,
+            b: Value::nil().0,
+            c: Value::nil().0,
+            text: ptr::null(),
+            len: 0,
+            values: ptr::null(),
+            count: 0,
+            number: 0.0,
+            file: ptr::null(),
+            line: 0,
+            fault: ptr::null_mut(),
+            code: ptr::null_mut(),
+        };
+        fill(&mut work);
+        let before = CURRENT.replace(self);
+        // SAFETY: the record is complete for this step: the callers below fill in what the shim reads.
+        let value = Value(unsafe { ffi::shim_run(&raw mut work) });
+        CURRENT.set(before);
+        if work.failed == 0 {
+            Ok(value)
+        } else {
+            Err(value)
+        }
+    }
+
+    fn run_named(&self, op: Op, name: &str, fill: impl FnOnce(&mut Work)) -> Result<Value, Value> {
+        self.run(op, |work| {
+            work.text = name.as_ptr();
+            work.len = name.len();
+            fill(work);
+        })
+    }
+
+    pub(crate) fn protect(&self, value: Value) {
+        // SAFETY: the arena grows; if it cannot, mruby has a reserve for this case.
+        unsafe { ffi::shim_protect(self.raw, value.0) };
+    }
+
+    // ---- values ----
+
+    /// A new String with these octets.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn string(&self, text: impl AsRef<[u8]>) -> Result<Value, Value> {
+        let text = text.as_ref();
+        self.run(Op::String, |work| {
+            work.text = text.as_ptr();
+            work.len = text.len();
+        })
+    }
+
+    /// A new frozen String.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn frozen_string(&self, text: impl AsRef<[u8]>) -> Result<Value, Value> {
+        let text = self.string(text)?;
+        self.run(Op::Freeze, |work| work.a = text.0)
+    }
+
+    /// An Integer.
+    ///
+    /// # Errors
+    /// `NoMemoryError`: large ones are objects.
+    pub fn integer(&self, number: i64) -> Result<Value, Value> {
+        self.run(Op::Integer, |work| work.a = number.cast_unsigned())
+    }
+
+    /// A Float.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn float(&self, number: f64) -> Result<Value, Value> {
+        self.run(Op::Float, |work| work.number = number)
+    }
+
+    /// The Symbol with this name.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn symbol(&self, name: &str) -> Result<Value, Value> {
+        self.run_named(Op::Symbol, name, |_| ())
+    }
+
+    /// A new Array.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn array(&self, values: &[Value]) -> Result<Value, Value> {
+        self.run(Op::Array, |work| {
+            work.values = values.as_ptr().cast();
+            work.count = values.len();
+        })
+    }
+
+    /// Appends to an Array.
+    ///
+    /// # Errors
+    /// `NoMemoryError`, `FrozenError`; `TypeError` if it is none.
+    pub fn push(&self, array: Value, value: Value) -> Result<(), Value> {
+        self.expect_kind(array, Kind::Array)?;
+        self.run(Op::Push, |work| (work.a, work.b) = (array.0, value.0))
+            .map(drop)
+    }
+
+    /// A new Hash with room for so many entries.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn hash(&self, entries: usize) -> Result<Value, Value> {
+        self.run(Op::Hash, |work| work.count = entries)
+    }
+
+    /// Sets an entry of a Hash.
+    ///
+    /// # Errors
+    /// `NoMemoryError`, `FrozenError`, what `hash` of the key raises; `TypeError` if it is none.
+    pub fn hash_set(&self, hash: Value, key: Value, value: Value) -> Result<(), Value> {
+        self.expect_kind(hash, Kind::Hash)?;
+        let set = |work: &mut Work| (work.a, work.b, work.c) = (hash.0, key.0, value.0);
+        self.run(Op::HashSet, set).map(drop)
+    }
+
+    /// An entry of a Hash, or its default.
+    ///
+    /// # Errors
+    /// What the key or the default raises; `TypeError` if it is none.
+    pub fn hash_get(&self, hash: Value, key: Value) -> Result<Value, Value> {
+        self.expect_kind(hash, Kind::Hash)?;
+        self.run(Op::HashGet, |work| (work.a, work.b) = (hash.0, key.0))
+    }
+
+    /// The entry of a Hash whose key is this Symbol.
+    ///
+    /// # Errors
+    /// As [`Vm::hash_get`].
+    pub fn option(&self, hash: Value, name: &str) -> Result<Value, Value> {
+        let name = self.symbol(name)?;
+        self.hash_get(hash, name)
+    }
+
+    /// The keys of a Hash, as an Array.
+    ///
+    /// # Errors
+    /// `NoMemoryError`; `TypeError` if it is none.
+    pub fn hash_keys(&self, hash: Value) -> Result<Value, Value> {
+        self.expect_kind(hash, Kind::Hash)?;
+        self.run(Op::HashKeys, |work| work.a = hash.0)
+    }
+
+    fn expect_kind(&self, value: Value, kind: Kind) -> Result<(), Value> {
+        if value.kind() == kind {
+            return Ok(());
+        }
+        Err(self.exception(
+            "TypeError",
+            &format!("{} cannot be converted to {kind:?}", self.class_name(value)),
+        ))
+    }
+
+    /// The octets of a String, or the name of a Symbol. `read` must not run Ruby.
+    pub fn with_bytes<T>(&self, value: Value, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let mut len = 0;
+        // SAFETY: the kind is checked. The text stays where it is while Ruby does not run.
+        let bytes = unsafe {
+            let start = match value.kind() {
+                Kind::String => ffi::shim_string(value.0, &raw mut len),
+                Kind::Symbol => ffi::shim_symbol(self.raw, value.0, &raw mut len),
+                _ => return None,
+            };
+            if start.is_null() || len == 0 {
+                &[]
+            } else {
+                std::slice::from_raw_parts(start, len)
+            }
+        };
+        Some(read(bytes))
+    }
+
+    /// A copy of the octets of a String or Symbol.
+    #[must_use]
+    pub fn bytes(&self, value: Value) -> Option<Vec<u8>> {
+        self.with_bytes(value, <[u8]>::to_vec)
+    }
+
+    /// The octets of `value.to_s`.
+    ///
+    /// # Errors
+    /// What `to_s` raises.
+    pub fn text_of(&self, value: Value) -> Result<Vec<u8>, Value> {
+        if let Some(bytes) = self.bytes(value) {
+            return Ok(bytes);
+        }
+        let text = self.call(value, "to_s", &[])?;
+        Ok(self.bytes(text).unwrap_or_default())
+    }
+
+    /// The elements of an Array, copied.
+    #[must_use]
+    pub fn elements(&self, array: Value) -> Option<Vec<Value>> {
+        if array.kind() != Kind::Array {
+            return None;
+        }
+        let mut len = 0;
+        // SAFETY: it is an Array; the elements are copied before Ruby runs again.
+        let elements = unsafe {
+            let start = ffi::shim_array(array.0, &raw mut len);
+            if start.is_null() || len == 0 {
+                &[]
+            } else {
+                std::slice::from_raw_parts(start.cast::<Value>(), len)
+            }
+        };
+        Some(elements.to_vec())
+    }
+
+    // ---- calling Ruby ----
+
+    /// Calls a method.
+    ///
+    /// # Errors
+    /// The exception that it raises.
+    pub fn call(&self, receiver: Value, name: &str, arguments: &[Value]) -> Result<Value, Value> {
+        self.call_with_block(receiver, name, arguments, Value::nil())
+    }
+
+    /// Calls a method with a block. Nothing in it can wait.
+    ///
+    /// # Errors
+    /// The exception that it raises.
+    pub fn call_with_block(
+        &self,
+        receiver: Value,
+        name: &str,
+        arguments: &[Value],
+        block: Value,
+    ) -> Result<Value, Value> {
+        self.run_named(Op::Call, name, |work| {
+            (work.a, work.c) = (receiver.0, block.0);
+            work.values = arguments.as_ptr().cast();
+            work.count = arguments.len();
+        })
+    }
+
+    /// Calls a block or Proc.
+    ///
+    /// # Errors
+    /// The exception that it raises; `TypeError` if it is none.
+    pub fn yield_to(&self, block: Value, arguments: &[Value]) -> Result<Value, Value> {
+        self.expect_kind(block, Kind::Proc)?;
+        self.run(Op::Yield, |work| {
+            work.a = block.0;
+            work.values = arguments.as_ptr().cast();
+            work.count = arguments.len();
+        })
+    }
+
+    /// Whether the object has a method of this name.
+    #[must_use]
+    pub fn responds_to(&self, value: Value, name: &str) -> bool {
+        let Ok(name) = self.symbol(name) else {
+            return false;
+        };
+        self.call(value, "respond_to?", &[name])
+            .is_ok_and(Value::is_true)
+    }
+
+    /// Runs text at the top level: for texts of our own, at the start, before any script.
+    ///
+    /// # Errors
+    /// The exception, also for syntax errors.
+    pub fn load(&self, text: &str, file: &str, line: u32) -> Result<Value, Value> {
+        let file = to_c(file);
+        let line = c_int::try_from(line).unwrap_or(c_int::MAX);
+        self.run_named(Op::Load, text, |work| {
+            work.file = file.as_ptr();
+            work.line = line;
+        })
+    }
+
+    /// Compiles text, which has line number `line` in `file`. The result is for [`Vm::evaluate`]; it is valid as values are.
+    ///
+    /// # Errors
+    /// The first syntax error.
+    pub fn compile(&self, text: &str, file: &str, line: u32) -> Result<Value, CompileFault> {
+        let mut fault = Fault {
+            line: 0,
+            column: 0,
+            len: 0,
+            message: [0; 512],
+        };
+        let mut code = Code {
+            pages: ptr::null_mut(),
+            size: 0,
+            used: 0,
+        };
+        let file = to_c(file);
+        let start = c_int::try_from(line).unwrap_or(c_int::MAX);
+        let compiled = self.run_named(Op::Compile, text, |work| {
+            work.file = file.as_ptr();
+            work.line = start;
+            work.fault = &raw mut fault;
+            work.code = &raw mut code;
+        });
+        if !code.pages.is_null() {
+            self.code.borrow_mut().push(code);
+        }
+        let placed = |message: String| CompileFault {
+            line: u32::try_from(fault.line).unwrap_or(line),
+            column: u32::try_from(fault.column).unwrap_or(0),
+            message,
+        };
+        match compiled {
+            Ok(_) if fault.len > 0 => Err(placed(
+                String::from_utf8_lossy(&fault.message[..fault.len]).into_owned(),
+            )),
+            Ok(code) => Ok(code),
+            Err(exception) => Err(placed(self.describe(exception))),
+        }
+    }
+
+    /// Runs compiled text in a strand, at once, until it waits or ends. `finish` gets its value.
+    pub fn evaluate(&self, code: Value, context: u64, finish: Rc<dyn crate::Finish>) {
+        let _arena = self.enter();
+        let module = self.constant(None, "H2O");
+        match module.and_then(|module| self.constant(Some(module), "Evaluator")) {
+            Ok(evaluator) => self.spawn(evaluator, code, context, finish),
+            Err(exception) => {
+                let _ = finish.finish(self, Err(exception));
+            }
+        }
+    }
+
+    // ---- classes ----
+
+    /// The class of this name below `outer` (`None`: at top level), made if it is not there, with this base class.
+    ///
+    /// # Errors
+    /// `TypeError` if something else has the name or it has another base class.
+    pub fn class(
+        &self,
+        outer: Option<Value>,
+        name: &str,
+        base: Option<Value>,
+    ) -> Result<Value, Value> {
+        self.run_named(Op::Class, name, |work| {
+            work.a = outer.unwrap_or_else(Value::nil).0;
+            work.b = base.unwrap_or_else(Value::nil).0;
+        })
+    }
+
+    /// Like [`Vm::class`], for objects that own one of Rust: see [`Vm::object`].
+    ///
+    /// # Errors
+    /// As [`Vm::class`].
+    pub fn object_class(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
+        let class = self.class(outer, name, None)?;
+        self.run(Op::DataClass, |work| work.a = class.0)
+    }
+
+    /// The module of this name below `outer` (`None`: at top level), made if it is not there.
+    ///
+    /// # Errors
+    /// `TypeError` if something else has the name.
+    pub fn module(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
+        self.run_named(Op::Module, name, |work| {
+            work.a = outer.unwrap_or_else(Value::nil).0
+        })
+    }
+
+    /// A constant of `outer` (`None`: at top level).
+    ///
+    /// # Errors
+    /// `NameError`.
+    pub fn constant(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
+        self.run_named(Op::ConstGet, name, |work| {
+            work.a = outer.unwrap_or_else(Value::nil).0
+        })
+    }
+
+    /// Sets a constant of `outer` (`None`: at top level).
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn set_constant(
+        &self,
+        outer: Option<Value>,
+        name: &str,
+        value: Value,
+    ) -> Result<(), Value> {
+        self.run_named(Op::ConstSet, name, |work| {
+            (work.a, work.b) = (outer.unwrap_or_else(Value::nil).0, value.0);
+        })
+        .map(drop)
+    }
+
+    /// Defines a method of the instances of a class or module.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn define(&self, class: Value, name: &str, function: Function) -> Result<(), Value> {
+        self.define_as(Op::Define, class, name, function)
+    }
+
+    /// Defines a method of one object: of a class or module itself.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn define_singleton(
+        &self,
+        object: Value,
+        name: &str,
+        function: Function,
+    ) -> Result<(), Value> {
+        self.define_as(Op::DefineSingleton, object, name, function)
+    }
+
+    fn define_as(&self, op: Op, class: Value, name: &str, function: Function) -> Result<(), Value> {
+        self.expect_kind(class, Kind::Class)?;
+        let number = {
+            let mut functions = self.functions.borrow_mut();
+            functions.push(function);
+            functions.len() - 1
+        };
+        self.run_named(op, name, |work| (work.a, work.count) = (class.0, number))
+            .map(drop)
+    }
+
+    /// A global variable, with its `$`.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn global(&self, name: &str) -> Result<Value, Value> {
+        self.run_named(Op::GlobalGet, name, |_| ())
+    }
+
+    /// Sets a global variable.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn set_global(&self, name: &str, value: Value) -> Result<(), Value> {
+        self.run_named(Op::GlobalSet, name, |work| work.a = value.0)
+            .map(drop)
+    }
+
+    /// An instance variable, with its `@`; `nil` if it is not set.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn instance_variable(&self, object: Value, name: &str) -> Result<Value, Value> {
+        self.run_named(Op::IvarGet, name, |work| work.a = object.0)
+    }
+
+    /// Sets an instance variable.
+    ///
+    /// # Errors
+    /// `FrozenError`, `ArgumentError` for values that have none.
+    pub fn set_instance_variable(
+        &self,
+        object: Value,
+        name: &str,
+        value: Value,
+    ) -> Result<(), Value> {
+        self.run_named(Op::IvarSet, name, |work| {
+            (work.a, work.b) = (object.0, value.0)
+        })
+        .map(drop)
+    }
+
+    /// Whether the object is of this class or a class below it.
+    #[must_use]
+    pub fn is_a(&self, value: Value, class: Value) -> bool {
+        // SAFETY: nothing raises; `class` is one.
+        class.kind() == Kind::Class && unsafe { ffi::shim_is_a(self.raw, value.0, class.0) } != 0
+    }
+
+    /// The name of the object's class.
+    #[must_use]
+    pub fn class_name(&self, value: Value) -> String {
+        // SAFETY: every value has a class.
+        let class = Value(unsafe { ffi::shim_class_of(self.raw, value.0) });
+        let name = self.call(class, "to_s", &[]).ok();
+        let name = name.and_then(|name| self.bytes(name)).unwrap_or_default();
+        String::from_utf8_lossy(&name).into_owned()
+    }
+
+    // ---- objects of Rust ----
+
+    /// A new object of a class from [`Vm::object_class`] that owns `object`. The collector drops it, at any time and without the
+    /// right to enter the VM.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn object<T: 'static>(&self, class: Value, object: T) -> Result<Value, Value> {
+        self.expect_kind(class, Kind::Class)?;
+        let value = self.run(Op::Object, |work| work.a = class.0)?;
+        let object: Object = Box::new(object);
+        let pointer = Box::into_raw(Box::new(object));
+        // SAFETY: the value is a new object without a pointer.
+        unsafe { ffi::shim_set_object(value.0, pointer.cast()) };
+        Ok(value)
+    }
+
+    /// The object of Rust that `value` owns. `read` may run Ruby only if `value` is referred to by it.
+    ///
+    /// # Errors
+    /// `TypeError` if it owns none of this type.
+    pub fn with_object<T: 'static, R>(
+        &self,
+        value: Value,
+        read: impl FnOnce(&T) -> R,
+    ) -> Result<R, Leave> {
+        // SAFETY: the shim returns only pointers of `Vm::object`.
+        let object = unsafe { ffi::shim_object(value.0).cast::<Object>().as_ref() };
+        object
+            .and_then(|object| object.downcast_ref())
+            .map(read)
+            .ok_or_else(|| Leave::type_error("wrong kind of object"))
+    }
+
+    // ---- exceptions ----
+
+    /// A new exception of the class with this name. `A::B` is found below `A`.
+    #[must_use]
+    pub fn exception(&self, class: &str, message: &str) -> Value {
+        let found = class
+            .split("::")
+            .try_fold(None, |outer, name| self.constant(outer, name).map(Some));
+        let made = found.and_then(|class| {
+            self.run_named(Op::Exception, message, |work| {
+                work.a = class.unwrap_or_else(Value::nil).0;
+            })
+        });
+        // If there is no memory for it, that is the exception.
+        made.unwrap_or_else(|exception| exception)
+    }
+
+    /// `MESSAGE (CLASS)`, or the class if there is no message.
+    #[must_use]
+    pub fn describe(&self, exception: Value) -> String {
+        let class = self.class_name(exception);
+        if class == "NoMemoryError" {
+            self.is_exhausted.set(true);
+        }
+        let message = self
+            .call(exception, "message", &[])
+            .and_then(|text| self.text_of(text));
+        match message {
+            Ok(message) if !message.is_empty() && message != class.as_bytes() => {
+                format!("{} ({class})", String::from_utf8_lossy(&message))
+            }
+            _ => class,
+        }
+    }
+
+    /// Sets what is called with exceptions of tasks, which nobody gets.
+    pub fn on_lost(&self, hook: impl Fn(&Self, Value) + 'static) {
+        *self.lost.borrow_mut() = Some(Box::new(hook));
+    }
+
+    pub(crate) fn report_lost(&self, exception: Value) {
+        if let Some(hook) = &*self.lost.borrow() {
+            hook(self, exception);
+        }
+    }
+
+    // ---- the rest ----
+
+    /// The VM's state of type `T`, created on first use.
+    pub fn local<T: Default + 'static>(&self) -> Rc<T> {
+        let mut locals = self.locals.borrow_mut();
+        let value = locals
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Rc::new(T::default()));
+        Rc::clone(value)
+            .downcast()
+            .unwrap_or_else(|_| unreachable!("entries are filed under their own type"))
+    }
+
+    /// Keeps the value until the result is dropped.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn root(&self, value: Value) -> Result<Rooted, Value> {
+        let slot = self.free_roots.borrow_mut().pop().unwrap_or_else(|| {
+            let slot = self.root_count.get();
+            self.root_count.set(slot + 1);
+            slot
+        });
+        let rooted = Rooted {
+            vm: Weak::clone(&self.this),
+            slot,
+            value,
+        };
+        self.set_root(slot, value)?;
+        Ok(rooted)
+    }
+
+    fn set_root(&self, slot: usize, value: Value) -> Result<(), Value> {
+        self.run(Op::ArraySet, |work| {
+            (work.a, work.b, work.count) = (self.roots.get(), value.0, slot);
+        })
+        .map(drop)
+    }
+
+    /// Collects all garbage.
+    pub fn collect(&self) {
+        let _ = self.run(Op::Collect, |_| ());
+    }
+
+    /// Bytes of memory in use.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        // SAFETY: only the allocator writes, which does not run meanwhile.
+        unsafe { (*self.memory.get()).used }
+    }
+
+    /// Number of values that Rust keeps.
+    #[must_use]
+    pub fn kept_values(&self) -> usize {
+        self.root_count.get() - self.free_roots.borrow().len()
+    }
+
+    /// A reference to this VM.
+    #[must_use]
+    pub fn reference(&self) -> Weak<Self> {
+        Weak::clone(&self.this)
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.locals.get_mut().clear();
+        let before = CURRENT.replace(self);
+        // SAFETY: no strand runs, since nobody else refers to the VM.
+        unsafe { ffi::shim_close(self.raw) };
+        CURRENT.set(before);
+        for code in self.code.get_mut() {
+            // SAFETY: the shim made the mapping, and no VM uses it any more.
+            unsafe { libc::munmap(code.pages.cast(), code.size) };
+        }
+    }
+}
+
+/// A value that Rust keeps from the collector.
+pub struct Rooted {
+    vm: Weak<Vm>,
+    slot: usize,
+    value: Value,
+}
+
+impl Rooted {
+    /// The value.
+    #[must_use]
+    pub const fn value(&self) -> Value {
+        self.value
+    }
+
+    /// The strand will never be resumed.
+    pub(crate) fn forget_strand(&self) {
+        if let Some(vm) = self.vm.upgrade() {
+            let lost = vm.strands.borrow_mut().remove(&self.value.0);
+            drop(lost);
+        }
+    }
+}
+
+impl Drop for Rooted {
+    fn drop(&mut self) {
+        if let Some(vm) = self.vm.upgrade() {
+            // An existing element: nothing is allocated, so also the collector may do this.
+            let _ = vm.set_root(self.slot, Value::nil());
+            vm.free_roots.borrow_mut().push(self.slot);
+        }
+    }
+}
+
+/// A text for C, up to its first NUL.
+fn to_c(text: &str) -> CString {
+    let text = text.split('\0').next().unwrap_or_default();
+    CString::new(text).unwrap_or_default()
+}
