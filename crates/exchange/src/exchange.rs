@@ -360,6 +360,14 @@ impl Exchange {
         }
     }
 
+    /// Records a line that a script has written for the error log: like [`Exchange::note_error`], without a label.
+    pub fn note_line(&mut self, line: &str) {
+        self.errors.push_str(line);
+        if self.site.path(self.route).emit_request_errors {
+            h2o_log::report!(error, "{line}");
+        }
+    }
+
     /// Like [`Exchange::note_error`], for errors that clients can cause at will: the error log gets no more lines than
     /// `limit` admits.
     pub fn note_error_within(&mut self, limit: &LineLimit, label: &str, message: &str) {

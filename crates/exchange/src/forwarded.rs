@@ -10,6 +10,10 @@ use crate::TlsInfo;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepsServerField(pub bool);
 
+/// `server-name`, for `SERVER_SOFTWARE`; `None`: the default.
+#[derive(Clone, Debug, Default)]
+pub struct ServerSoftware(pub Option<std::sync::Arc<str>>);
+
 /// Longest text whose memory is kept for the next request, in bytes.
 const KEPT: usize = 1024;
 

@@ -46,7 +46,7 @@ pub use exchange::{
     EnvCommands, Exchange, MimeHint, OriginalRequest, ScriptPath, SentResponse, Timings,
 };
 pub use file::{FileRange, FileReader, OpenFile};
-pub use forwarded::{ForwardedRequest, KeepsServerField, Trace};
+pub use forwarded::{ForwardedRequest, KeepsServerField, ServerSoftware, Trace};
 pub use host_table::HostTable;
 pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
 pub use http3::Http3Stream;
@@ -59,6 +59,7 @@ pub use protocol::Protocol;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{
     BackgroundService, BackgroundServices, Features, FilterFactory, Resource, Resources, Scope,
+    WorkerStart, WorkerStarts,
 };
 pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};

@@ -1,12 +1,14 @@
 //! The state that directives edit while a configuration is read.
 
 use std::any::Any;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use h2o_config::{Error, Level, Node, Registry};
 
 use crate::{
-    EnvCommands, Filter, Handler, Host, HostName, Logger, PathRoute, Setting, SettingsMap,
+    EnvCommands, Filter, Handler, Host, HostName, LocalSite, Logger, PathRoute, Setting,
+    SettingsMap, Worker,
 };
 
 /// Creates a filter from the final settings of a path; `None` if the path does not use it.
@@ -53,6 +55,16 @@ pub trait BackgroundService: Send + Sync {
 /// The background services of a configuration.
 #[derive(Clone, Default)]
 pub struct BackgroundServices(pub Vec<Arc<dyn BackgroundService>>);
+
+/// Something that each worker does once it runs, before its first request: evaluating scripts.
+pub trait WorkerStart: Send + Sync {
+    /// Called within the worker's runtime. Must not block for long.
+    fn start(&self, worker: &Rc<Worker>, site: &LocalSite);
+}
+
+/// What workers do when they start, in order.
+#[derive(Clone, Default)]
+pub struct WorkerStarts(pub Vec<Arc<dyn WorkerStart>>);
 
 /// One level of the configuration being read. Inner levels start with a copy of the outer settings; values for the
 /// whole site are passed through all levels.

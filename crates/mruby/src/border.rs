@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "C calls these functions with its pointers")]
 
 use std::any::Any;
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -66,11 +67,22 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("unknown")
 }
 
+thread_local! {
+    static COLLECTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the collector of this thread drops an object now, so that the VM must not be entered.
+pub(crate) fn is_collecting() -> bool {
+    COLLECTING.get()
+}
+
 /// Drops an object of Rust. Called by the collector: what is dropped must not enter the VM.
 #[unsafe(no_mangle)]
 extern "C" fn h2o_mruby_drop(object: *mut c_void) {
+    let before = COLLECTING.replace(true);
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: `Vm::object` made the pointer from a box, and the shim gives it back once.
         drop(unsafe { Box::from_raw(object.cast::<Object>()) });
     }));
+    COLLECTING.set(before);
 }

@@ -123,7 +123,7 @@ unsafe extern "C" {
     pub(crate) fn shim_register(mrb: *mut State, value: u64);
     pub(crate) fn shim_object(value: u64) -> *mut c_void;
     pub(crate) fn shim_set_object(value: u64, object: *mut c_void);
-    pub(crate) fn shim_current_strand(mrb: *mut State, class: u64) -> u64;
+    pub(crate) fn shim_current_strand(mrb: *mut State, class: u64, can_wait: *mut c_int) -> u64;
     pub(crate) fn shim_prepare(mrb: *mut State);
     pub(crate) fn shim_run(work: *mut Work) -> u64;
 }

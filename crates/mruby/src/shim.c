@@ -237,12 +237,19 @@ static mrb_value stub(mrb_state *mrb, mrb_value self)
   }
 }
 
-/* The fiber that runs, if it is one of ours: those of scripts cannot wait. */
-uint64_t shim_current_strand(mrb_state *mrb, uint64_t class)
+/* The fiber that runs, if it is one of ours: those of scripts cannot wait. `can_wait`: whether no function of C is between it and
+ * what runs; a wait cannot cross one. */
+uint64_t shim_current_strand(mrb_state *mrb, uint64_t class, int *can_wait)
 {
   struct RFiber *fiber = mrb->c->fib;
+  const mrb_callinfo *frame;
+  *can_wait = 0;
   if (!fiber || mrb->c == mrb->root_c || fiber->c != mrb_class_ptr(cooked(class)))
     return raw(mrb_nil_value());
+  *can_wait = 1;
+  for (frame = mrb->c->ci; frame >= mrb->c->cibase; frame--)
+    if (frame->cci > 0)
+      *can_wait = 0;
   return raw(mrb_obj_value(fiber));
 }
 

@@ -105,12 +105,15 @@ impl Vm {
     /// # Errors
     /// `FiberError` where a wait is impossible: outside of strands, and in fibers that the script has made.
     pub fn suspend(&self) -> Result<Ticket, Leave> {
-        let strand = self.current_strand().ok_or_else(|| {
-            Leave::New(
-                "FiberError",
-                "cannot wait here: only handlers and tasks can, and fibers made by a script cannot (use `task`)".into(),
-            )
-        })?;
+        let (strand, can_wait) = self.current_fiber();
+        if !can_wait {
+            let text = if strand.is_nil() {
+                "cannot wait here: only handlers and tasks can, and fibers made by a script cannot (use `task`)"
+            } else {
+                "can't cross C function boundary"
+            };
+            return Err(Leave::New("FiberError", text.into()));
+        }
         let ticket = Ticket {
             strand: Some(self.root(strand).map_err(Leave::Raise)?),
         };
@@ -176,7 +179,7 @@ impl Vm {
 
     /// The running strand, unless a fiber of the script runs.
     fn current_strand(&self) -> Option<Value> {
-        let strand = self.current_fiber();
+        let (strand, _) = self.current_fiber();
         (!strand.is_nil()).then_some(strand)
     }
 

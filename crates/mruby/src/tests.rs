@@ -164,6 +164,7 @@ fn a_script_that_yields_itself_or_waits_in_its_own_fiber_gets_an_error() {
     assert!(got.contains("FiberError"), "{got}");
     let got = evaluate(&vm, "Hash.new { pause }[1]");
     assert!(got.contains("FiberError"), "{got}");
+    assert!(vm.local::<Waiting>().0.borrow().is_empty());
     assert_eq!(evaluate(&vm, "Fiber.new { Fiber.yield 3 }.resume"), "3");
 }
 
@@ -245,6 +246,7 @@ fn objects_of_rust_are_dropped_by_the_collector() {
 fn memory_beyond_the_limit_is_an_error_and_the_vm_goes_on() {
     let vm = vm_with(Options {
         memory_limit: 16 * 1024 * 1024,
+        ..Options::default()
     });
     for text in [
         "a = []; while true; a << 'x' * 1000; end",

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 
 use rustc_hash::FxHashMap;
 
-use crate::border::Object;
+use crate::border::{self, Object};
 use crate::environment;
 use crate::ffi::{self, Code, Fault, Memory, Op, State, Work};
 use crate::function::{Function, Leave};
@@ -35,12 +35,18 @@ pub fn version() -> &'static str {
 pub struct Options {
     /// Most memory of Ruby's objects and code, in bytes. Beyond it scripts get `NoMemoryError`.
     pub memory_limit: usize,
+    /// Further classes and methods.
+    pub parts: &'static [fn(&Vm) -> Result<(), Value>],
+    /// Further Ruby that is loaded before any script: file names and texts.
+    pub prelude: &'static [(&'static str, &'static str)],
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             memory_limit: 256 * 1024 * 1024,
+            parts: &[],
+            prelude: &[],
         }
     }
 }
@@ -89,6 +95,8 @@ pub struct Vm {
     lost: RefCell<Option<LostHook>>,
     /// Whether memory ran out, so that a full collection is due.
     pub(crate) is_exhausted: Cell<bool>,
+    /// Slots of [`Vm::root`] that the collector has released.
+    released: RefCell<Vec<usize>>,
     pub(crate) strands: RefCell<FxHashMap<u64, Info>>,
     pub(crate) idle: RefCell<Vec<Rooted>>,
     /// Number of strands that run, one resumed by the other.
@@ -146,12 +154,13 @@ impl Vm {
             code: RefCell::default(),
             lost: RefCell::default(),
             is_exhausted: Cell::new(false),
+            released: RefCell::default(),
             strands: RefCell::default(),
             idle: RefCell::default(),
             depth: Cell::new(0),
             paused: Cell::new(Value::nil().0),
         });
-        vm.prepare().map_err(|text| {
+        vm.prepare(options).map_err(|text| {
             Error(format!(
                 "the Ruby library ({}) cannot be used: {text}",
                 version()
@@ -160,7 +169,7 @@ impl Vm {
         Ok(vm)
     }
 
-    fn prepare(&self) -> Result<(), String> {
+    fn prepare(&self, options: Options) -> Result<(), String> {
         let _arena = self.enter();
         let prepared = || {
             let roots = self.run(Op::Array, |_| ())?;
@@ -172,10 +181,10 @@ impl Vm {
             }
             let module = self.module(None, "H2O")?;
             self.define_strands(module)?;
-            for define in environment::PARTS {
+            for define in environment::PARTS.iter().chain(options.parts) {
                 define(self)?;
             }
-            for (name, text) in environment::PRELUDE {
+            for (name, text) in environment::PRELUDE.iter().chain(options.prelude) {
                 self.load(text, name, 1)?;
             }
             self.strand_class
@@ -225,6 +234,9 @@ impl Vm {
         let before = CURRENT.replace(self);
         // SAFETY: the VM is open.
         let arena = unsafe { ffi::shim_arena_save(self.raw) };
+        while let Some(slot) = self.take_released() {
+            self.release(slot);
+        }
         if self.is_exhausted.replace(false) {
             self.collect();
         }
@@ -258,12 +270,17 @@ impl Vm {
     }
 
     /// The running fiber, if it is a strand; else `nil`.
-    pub(crate) fn current_fiber(&self) -> Value {
+    /// Besides, whether it can wait here.
+    pub(crate) fn current_fiber(&self) -> (Value, bool) {
         if self.strand_class().is_nil() {
-            return Value::nil();
+            return (Value::nil(), false);
         }
+        let mut can_wait = 0;
         // SAFETY: the class is a constant of the VM.
-        Value(unsafe { ffi::shim_current_strand(self.raw, self.strand_class.get()) })
+        let strand = unsafe {
+            ffi::shim_current_strand(self.raw, self.strand_class.get(), &raw mut can_wait)
+        };
+        (Value(strand), can_wait != 0)
     }
 
     /// Does one step that may raise.
@@ -878,6 +895,15 @@ impl Vm {
         .map(drop)
     }
 
+    fn release(&self, slot: usize) {
+        let _ = self.set_root(slot, Value::nil());
+        self.free_roots.borrow_mut().push(slot);
+    }
+
+    fn take_released(&self) -> Option<usize> {
+        self.released.borrow_mut().pop()
+    }
+
     /// Collects all garbage.
     pub fn collect(&self) {
         let _ = self.run(Op::Collect, |_| ());
@@ -893,7 +919,7 @@ impl Vm {
     /// Number of values that Rust keeps.
     #[must_use]
     pub fn kept_values(&self) -> usize {
-        self.root_count.get() - self.free_roots.borrow().len()
+        self.root_count.get() - self.free_roots.borrow().len() - self.released.borrow().len()
     }
 
     /// A reference to this VM.
@@ -943,9 +969,11 @@ impl Rooted {
 impl Drop for Rooted {
     fn drop(&mut self) {
         if let Some(vm) = self.vm.upgrade() {
-            // An existing element: nothing is allocated, so also the collector may do this.
-            let _ = vm.set_root(self.slot, Value::nil());
-            vm.free_roots.borrow_mut().push(self.slot);
+            if border::is_collecting() {
+                vm.released.borrow_mut().push(self.slot);
+            } else {
+                vm.release(self.slot);
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use h2o_exchange::{
     BackgroundServices, BufferLimits, ConnectionLimits, Counters, Descriptors, Endpoint, HostTable,
-    Order, Shared, Site, TempFiles, Worker, WorkerHandle,
+    LocalSite, Order, Shared, Site, TempFiles, Worker, WorkerHandle, WorkerStarts,
 };
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -364,6 +364,7 @@ fn run(config: WorkerConfig, ready: &ReadySender) {
             return;
         }
     };
+    let site = Arc::clone(&config.site);
     runtime.block_on(async {
         let resumption = (config.refreshes_resumption).then(|| Arc::clone(&config.resumption));
         let mut event_loop = match event_loop(config) {
@@ -380,6 +381,12 @@ fn run(config: WorkerConfig, ready: &ReadySender) {
             let worker = event_loop.worker();
             worker.spawn(refresh(Rc::clone(worker), resumption));
         }
+        let worker = event_loop.worker();
+        let site = LocalSite(site);
+        for feature in &site.shared.get::<WorkerStarts>().0 {
+            feature.start(worker, &site);
+        }
+        drop(site);
         // `Server::start` waits for this.
         let _ = ready.send(Ok(()));
         let turns = poll_fn(|task| event_loop.poll_turn(task));

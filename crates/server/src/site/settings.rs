@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass, Unit};
 use h2o_exchange::{
-    KeepsServerField, PathCheck, PathChecks, PathNeed, RerouteLimits, Scope, TempFiles,
+    KeepsServerField, PathCheck, PathChecks, PathNeed, RerouteLimits, Scope, ServerSoftware,
+    TempFiles,
 };
 
 use crate::budget::BudgetSettings;
@@ -333,6 +334,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                 return Err(command.error("a field value cannot have control characters"));
             }
             settings(scope).server_name = Some(name.into());
+            scope.edit::<ServerSoftware>().0 = Some(name.into());
             Ok(())
         },
     ),
