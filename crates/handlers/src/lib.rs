@@ -10,6 +10,8 @@ mod expires;
 mod file;
 mod header;
 mod http2_debug_state;
+#[cfg(feature = "mruby")]
+mod mruby;
 mod proxy;
 pub mod push;
 mod redirect;
@@ -55,6 +57,8 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         expires::DIRECTIVES,
         header::DIRECTIVES,
         http2_debug_state::DIRECTIVES,
+        #[cfg(feature = "mruby")]
+        mruby::DIRECTIVES,
         proxy::DIRECTIVES,
         push::DIRECTIVES,
         push::SETTINGS_DIRECTIVES,

@@ -1,10 +1,7 @@
 //! What mruby lacks of the Ruby environment that scripts rely on: classes in Rust, and texts in Ruby. Both are loaded into every
 //! VM before any script, the classes first.
 
-use crate::{Value, Vm};
-
-/// Defines classes and methods.
-pub(crate) type Part = fn(&Vm) -> Result<(), Value>;
+use crate::Part;
 
 /// In Rust.
 pub(crate) const PARTS: &[Part] = &[];

@@ -21,4 +21,4 @@ mod tests;
 pub use function::{Arguments, Call, Function, Leave};
 pub use strand::{Finish, Ticket};
 pub use value::{Kind, Value};
-pub use vm::{CompileFault, Error, Options, Rooted, Vm, version};
+pub use vm::{CompileFault, Error, Options, Part, Rooted, Vm, check, version};

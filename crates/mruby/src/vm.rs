@@ -30,13 +30,16 @@ pub fn version() -> &'static str {
         .unwrap_or("mruby")
 }
 
+/// Defines classes and methods of a VM that opens.
+pub type Part = fn(&Vm) -> Result<(), Value>;
+
 /// Settings of a VM.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Most memory of Ruby's objects and code, in bytes. Beyond it scripts get `NoMemoryError`.
     pub memory_limit: usize,
     /// Further classes and methods.
-    pub parts: &'static [fn(&Vm) -> Result<(), Value>],
+    pub parts: &'static [Part],
     /// Further Ruby that is loaded before any script: file names and texts.
     pub prelude: &'static [(&'static str, &'static str)],
 }
@@ -72,6 +75,20 @@ pub struct CompileFault {
     pub column: u32,
     /// The compiler's message.
     pub message: String,
+}
+
+/// Looks for syntax errors in a text without running it.
+///
+/// # Errors
+/// The first one.
+pub fn check(text: &str, file: &str, line: u32) -> Result<(), CompileFault> {
+    let opened = Vm::open_bare(Options::default());
+    let vm = opened.map_err(|error| CompileFault {
+        line,
+        column: 0,
+        message: error.to_string(),
+    })?;
+    vm.scope(|| vm.compile(text, file, line)).map(drop)
 }
 
 /// What is called with an exception that no job gets.
@@ -131,6 +148,18 @@ impl Vm {
     /// # Errors
     /// If there is no memory, or the library is not usable.
     pub fn open(options: Options) -> Result<Rc<Self>, Error> {
+        let vm = Self::open_bare(options)?;
+        let prepared = vm.prepare(options);
+        prepared.map_err(|text| {
+            let version = version();
+            Error(format!(
+                "the Ruby library ({version}) cannot be used: {text}"
+            ))
+        })?;
+        Ok(vm)
+    }
+
+    fn open_bare(options: Options) -> Result<Rc<Self>, Error> {
         let memory = Box::new(std::cell::UnsafeCell::new(Memory {
             used: 0,
             limit: options.memory_limit.max(LEAST_MEMORY),
@@ -160,12 +189,6 @@ impl Vm {
             depth: Cell::new(0),
             paused: Cell::new(Value::nil().0),
         });
-        vm.prepare(options).map_err(|text| {
-            Error(format!(
-                "the Ruby library ({}) cannot be used: {text}",
-                version()
-            ))
-        })?;
         Ok(vm)
     }
 

@@ -1,0 +1,293 @@
+//! What a script returns, as a response.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2o_exchange::{Body, Exchange, LinkHeaderUse, Outcome, Response};
+use h2o_http::{Headers, Known, Method, Name, StatusCode};
+use h2o_mruby::{Kind, Leave, Value, Vm};
+
+use super::body::{self, ScriptBody};
+use super::handler::failure;
+use super::objects::RequestState;
+
+/// What a call of an app ended with.
+pub(super) enum Answer {
+    /// A response, or 399: headers for the response of the handlers behind this one.
+    Response(Box<ScriptResponse>),
+    /// An exception: `MESSAGE (CLASS)`.
+    Raised(String),
+}
+
+impl Answer {
+    /// Nobody gets it: its body is closed.
+    pub(super) fn abandon(self) {
+        drop(self);
+    }
+}
+
+/// Status, fields and body that a script returned.
+pub(super) struct ScriptResponse {
+    status: StatusCode,
+    fields: Fields,
+    body: Body,
+    is_array: bool,
+    request: Rc<RequestState>,
+}
+
+/// The fields of a script, with those taken out that mean something to the server.
+#[derive(Default)]
+pub(super) struct Fields {
+    pub(super) headers: Headers,
+    /// `content-length`
+    length: Option<u64>,
+    /// `x-fallthru-set-NAME`
+    variables: Vec<(Arc<str>, Arc<str>)>,
+}
+
+/// The status by which a script lets the next handler answer.
+const DELEGATES: u16 = 399;
+
+/// Reads what an app returned.
+///
+/// # Errors
+/// The exception that makes it a failure.
+pub(super) fn read(vm: &Vm, value: Value, request: &Rc<RequestState>) -> Result<Answer, Leave> {
+    let parts = vm
+        .elements(value)
+        .ok_or_else(|| Leave::runtime("rack app did not return an array"))?;
+    let part = |index: usize| parts.get(index).copied().unwrap_or_else(Value::nil);
+    let status = read_status(vm, part(0))?;
+    let mut fields = Fields::default();
+    read_fields(vm, part(1), |name, value| fields.add(name, value))?;
+    let mut is_array = true;
+    let body = match part(2) {
+        _ if status.as_u16() == DELEGATES => Body::Empty,
+        body if body.is_nil() => Body::Empty,
+        body if body.kind() == Kind::Array => read_array(vm, body)?,
+        body => {
+            is_array = false;
+            Body::Stream(Box::new(body::start(vm, body, request)?))
+        }
+    };
+    Ok(Answer::Response(Box::new(ScriptResponse {
+        status,
+        fields,
+        body,
+        is_array,
+        request: Rc::clone(request),
+    })))
+}
+
+fn read_status(vm: &Vm, value: Value) -> Result<StatusCode, Leave> {
+    let number = match value.kind() {
+        Kind::Integer => value.as_integer(),
+        #[expect(clippy::cast_possible_truncation, reason = "as Float#to_i does")]
+        Kind::Float => value.as_float().map(|number| number as i64),
+        _ => {
+            let shown = if value.is_nil() {
+                "nil".into()
+            } else {
+                vm.class_name(value)
+            };
+            return Err(Leave::type_error(format!(
+                "{shown} cannot be converted to Integer"
+            )));
+        }
+    };
+    number
+        .and_then(|number| u16::try_from(number).ok())
+        .and_then(StatusCode::new)
+        .ok_or_else(|| Leave::runtime("status returned from rack app is out of range"))
+}
+
+/// The elements of an Array body, joined.
+fn read_array(vm: &Vm, array: Value) -> Result<Body, Leave> {
+    let elements = vm.elements(array).unwrap_or_default();
+    let mut content = Vec::new();
+    for element in elements {
+        if vm
+            .with_bytes(element, |bytes| content.extend_from_slice(bytes))
+            .is_none()
+        {
+            content.extend_from_slice(&vm.text_of(element).map_err(Leave::Raise)?);
+        }
+    }
+    Ok(if content.is_empty() {
+        Body::Empty
+    } else {
+        Body::Bytes(Bytes::from(content))
+    })
+}
+
+/// Passes on every field of a Hash, an Array of pairs, or what else has `each`; values with newlines and Arrays are several.
+///
+/// # Errors
+/// The exception that one of them raises.
+pub(super) fn read_fields(
+    vm: &Vm,
+    value: Value,
+    mut add: impl FnMut(&str, &[u8]),
+) -> Result<(), Leave> {
+    let raised = Leave::Raise;
+    let pairs: Vec<(Value, Value)> = match value.kind() {
+        Kind::Hash => {
+            let keys = vm
+                .elements(vm.hash_keys(value).map_err(raised)?)
+                .unwrap_or_default();
+            let mut pairs = Vec::with_capacity(keys.len());
+            for key in keys {
+                pairs.push((key, vm.hash_get(value, key).map_err(raised)?));
+            }
+            pairs
+        }
+        kind => {
+            let list = if kind == Kind::Array {
+                value
+            } else if vm.responds_to(value, "each") {
+                let module = vm.constant(None, "H2O").map_err(raised)?;
+                vm.call(module, "__collect", &[value]).map_err(raised)?
+            } else {
+                return Err(Leave::New(
+                    "NoMethodError",
+                    "undefined method 'each'".into(),
+                ));
+            };
+            let mut pairs = Vec::new();
+            for element in vm.elements(list).unwrap_or_default() {
+                let pair = vm
+                    .elements(element)
+                    .ok_or_else(|| Leave::argument("array element of headers MUST by an array"))?;
+                let part = |index: usize| pair.get(index).copied().unwrap_or_else(Value::nil);
+                pairs.push((part(0), part(1)));
+            }
+            pairs
+        }
+    };
+    for (name, value) in pairs {
+        let name = vm.text_of(name).map_err(raised)?.to_ascii_lowercase();
+        // A name that is none would end the head early, or be another field.
+        if !h2o_http::is_token(&name) {
+            let shown = name.escape_ascii();
+            return Err(Leave::argument(format!("invalid header name: {shown}")));
+        }
+        let name =
+            std::str::from_utf8(&name).map_err(|_| Leave::argument("invalid header name"))?;
+        let values = vm.elements(value).unwrap_or_else(|| vec![value]);
+        for value in values {
+            let value = vm.text_of(value).map_err(raised)?;
+            for line in value.split(|byte| *byte == b'\n') {
+                if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
+                    return Err(Leave::argument(format!("invalid value of header {name}")));
+                }
+                add(name, line);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Fields {
+    pub(super) fn add(&mut self, name: &str, value: &[u8]) {
+        match name {
+            "connection" | "keep-alive" | "proxy-connection" | "transfer-encoding" | "upgrade"
+            | "datagram-flow-id" => {}
+            "content-length" => {
+                self.length = h2o_http::parse_content_length(value).or(self.length);
+            }
+            _ => match name
+                .strip_prefix("x-fallthru-set-")
+                .filter(|name| !name.is_empty())
+            {
+                Some(variable) => {
+                    let name = variable.to_ascii_uppercase().replace('-', "_");
+                    let value = String::from_utf8_lossy(value);
+                    self.variables.push((name.into(), value.into()));
+                }
+                None => self.headers.push(Name::from_lower(name), value),
+            },
+        }
+    }
+}
+
+/// The outcome for the handlers of the path.
+pub(super) fn deliver(exchange: &mut Exchange, request: &RequestState, answer: Answer) -> Outcome {
+    request.pass_on(exchange);
+    let answer = match answer {
+        Answer::Raised(exception) => {
+            request.end();
+            let text = format!("mruby raised: {exception}\n");
+            exchange.note_error("h2o_mruby", &text);
+            return Outcome::Done(failure(exchange));
+        }
+        Answer::Response(response) => *response,
+    };
+    for (name, value) in &answer.fields.variables {
+        exchange.set_env(name, value);
+    }
+    if answer.is_array {
+        answer.request.end();
+    }
+    if answer.status.as_u16() == DELEGATES {
+        return delegate(answer.fields);
+    }
+    Outcome::Done(respond(exchange, answer))
+}
+
+/// The handlers behind this one answer, with these fields besides.
+fn delegate(fields: Fields) -> Outcome {
+    let Fields {
+        headers, length, ..
+    } = fields;
+    if headers.is_empty() && length.is_none() {
+        return Outcome::Declined;
+    }
+    Outcome::Next(Box::new(move |_, mut response| {
+        // H2O compatibility: errors of the server drop what was collected.
+        if !response.is_plain_error {
+            let links = headers.get(Known::Link).is_some();
+            let mut all = headers;
+            all.extend_from(&response.headers);
+            response.headers = all;
+            if links {
+                response.links = LinkHeaderUse::PushAndFilter;
+            }
+            if let Some(limit) = length {
+                body::limit(&mut response, limit);
+            }
+        }
+        Outcome::Done(response)
+    }))
+}
+
+fn respond(exchange: &Exchange, answer: ScriptResponse) -> Response {
+    let ScriptResponse {
+        status,
+        fields,
+        body,
+        is_array,
+        ..
+    } = answer;
+    let is_head = exchange.request.method == Method::Head;
+    let has_link = fields.headers.get(Known::Link).is_some();
+    let mut response = Response::new(status, fields.headers, body);
+    response.reason = Some("OK".into());
+    if has_link {
+        response.links = LinkHeaderUse::PushAndFilter;
+    }
+    if is_head || status.is_bodyless() || status == StatusCode::SWITCHING_PROTOCOLS {
+        response.length = fields.length;
+        if is_array {
+            response.body = Body::Empty;
+        }
+    } else if let Some(length) = fields.length {
+        if is_array {
+            body::limit(&mut response, length);
+        } else {
+            response.length = Some(length);
+            response.body = ScriptBody::cut(response.body, length);
+        }
+    }
+    response
+}

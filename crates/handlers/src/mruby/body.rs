@@ -1,0 +1,297 @@
+//! Bodies that a script makes by `each`.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2o_exchange::{Body, BodyError, BodySource, Response, Trailers};
+use h2o_mruby::{Finish, Kind, Leave, Ticket, Value, Vm};
+
+use super::machine::{self, Host};
+use super::objects::RequestState;
+
+/// Bytes from which on `each` waits for the client, where it can.
+const FULL: usize = 256 * 1024;
+
+/// The chunks that a script has made and the client has not taken.
+#[derive(Default)]
+pub(super) struct Queue {
+    chunks: VecDeque<Bytes>,
+    len: usize,
+    end: Option<Result<(), String>>,
+    /// Whether nobody takes chunks any more.
+    is_closed: bool,
+    /// Whether `close` of the body was called or is about to be.
+    is_close_called: bool,
+    reader: Option<Waker>,
+    /// The strand, which waits until there is room.
+    writer: Option<Ticket>,
+}
+
+/// The queue, as the strand and the connection share it.
+#[derive(Clone, Default)]
+pub(super) struct Sink(Rc<RefCell<Queue>>);
+
+/// Starts to run `body.each` in a strand of its own.
+pub(super) fn start(vm: &Vm, body: Value, request: &Rc<RequestState>) -> Result<ScriptBody, Leave> {
+    let sink = Sink::default();
+    let module = vm.constant(None, "H2O").map_err(Leave::Raise)?;
+    let class = vm
+        .constant(Some(module), "BodySink")
+        .map_err(Leave::Raise)?;
+    let object = vm.object(class, sink.clone()).map_err(Leave::Raise)?;
+    let streaming = vm
+        .constant(Some(module), "Streaming")
+        .map_err(Leave::Raise)?;
+    let pair = vm.array(&[body, object]).map_err(Leave::Raise)?;
+    let context = vm.context().unwrap_or(u64::MAX);
+    vm.spawn(streaming, pair, context, Rc::new(sink.clone()));
+    Ok(ScriptBody {
+        sink,
+        vm: vm.reference(),
+        request: Rc::clone(request),
+        body: vm.root(body).ok(),
+    })
+}
+
+impl Finish for Sink {
+    fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
+        let failure = result.err().map(|exception| vm.describe(exception));
+        if let Some(exception) = &failure {
+            machine::report(exception);
+        }
+        let waker = {
+            let mut queue = self.0.borrow_mut();
+            queue.end = Some(match failure {
+                // Chunks that the client has not taken are dropped.
+                Some(exception) => {
+                    queue.chunks.clear();
+                    queue.len = 0;
+                    Err(exception)
+                }
+                None => Ok(()),
+            });
+            queue.reader.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+}
+
+/// The class whose `write` fills a queue.
+pub(super) fn define(vm: &Vm, module: Value) -> Result<(), Value> {
+    let class = vm.object_class(Some(module), "BodySink")?;
+    vm.define(class, "write", |vm, call| {
+        let [chunk] = call.arguments.exactly()?;
+        if chunk.kind() != Kind::String {
+            let class = vm.class_name(chunk);
+            return Err(Leave::type_error(format!(
+                "{class} cannot be converted to String"
+            )));
+        }
+        let bytes = vm.bytes(chunk).unwrap_or_default();
+        vm.with_object(call.receiver, |sink: &Sink| {
+            let mut queue = sink.0.borrow_mut();
+            if queue.is_closed {
+                return Err(Leave::runtime("downstream HTTP closed"));
+            }
+            if !bytes.is_empty() {
+                queue.len += bytes.len();
+                queue.chunks.push_back(Bytes::from(bytes));
+                if let Some(waker) = queue.reader.take() {
+                    waker.wake();
+                }
+            }
+            if queue.len >= FULL
+                && let Ok(ticket) = vm.suspend()
+            {
+                queue.writer = Some(ticket);
+                return Err(Leave::Wait);
+            }
+            Ok(Value::nil())
+        })?
+    })?;
+    // Whether the caller is to call `close`: true once.
+    vm.define(class, "closes?", |vm, call| {
+        vm.with_object(call.receiver, |sink: &Sink| {
+            let called = std::mem::replace(&mut sink.0.borrow_mut().is_close_called, true);
+            Value::boolean(!called)
+        })
+    })?;
+    vm.define(class, "closed?", |vm, call| {
+        vm.with_object(call.receiver, |sink: &Sink| {
+            Value::boolean(sink.0.borrow().is_closed)
+        })
+    })
+}
+
+/// The body as the connection pulls it.
+pub(super) struct ScriptBody {
+    sink: Sink,
+    vm: std::rc::Weak<Vm>,
+    request: Rc<RequestState>,
+    body: Option<h2o_mruby::Rooted>,
+}
+
+impl ScriptBody {
+    /// Nothing beyond the announced length is sent.
+    pub(super) fn cut(body: Body, length: u64) -> Body {
+        match body {
+            Body::Stream(source) => Body::Stream(Box::new(Cut {
+                source,
+                left: length,
+            })),
+            other => other,
+        }
+    }
+
+    /// Lets the strand go on, in a task: not inside the connection's turn.
+    fn resume_writer(&self, ticket: Ticket) {
+        let vm = self.vm.clone();
+        let Some(worker) = vm.upgrade().and_then(|vm| Host::worker(&vm).ok()) else {
+            return;
+        };
+        worker.spawn(async move {
+            if let Some(vm) = vm.upgrade() {
+                vm.resume(ticket, |_| Value::nil());
+            }
+        });
+    }
+}
+
+impl BodySource for ScriptBody {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let (piece, writer) = {
+            let queue = &mut *self.sink.0.borrow_mut();
+            let Some(front) = queue.chunks.front_mut() else {
+                return match &queue.end {
+                    Some(Ok(())) => Poll::Ready(None),
+                    Some(Err(exception)) => {
+                        let text = format!("mruby raised: {exception}");
+                        Poll::Ready(Some(Err(BodyError::Failed(text))))
+                    }
+                    None => {
+                        queue.reader = Some(context.waker().clone());
+                        Poll::Pending
+                    }
+                };
+            };
+            let piece = front.split_to(front.len().min(max));
+            if front.is_empty() {
+                queue.chunks.pop_front();
+            }
+            queue.len -= piece.len();
+            let writer = if queue.len < FULL {
+                queue.writer.take()
+            } else {
+                None
+            };
+            (piece, writer)
+        };
+        if let Some(ticket) = writer {
+            self.resume_writer(ticket);
+        }
+        Poll::Ready(Some(Ok(piece)))
+    }
+
+    fn retained(&self) -> usize {
+        self.sink.0.borrow().len
+    }
+}
+
+impl Drop for ScriptBody {
+    fn drop(&mut self) {
+        self.request.end();
+        let writer = {
+            let mut queue = self.sink.0.borrow_mut();
+            queue.is_closed = true;
+            queue.chunks.clear();
+            queue.len = 0;
+            queue.writer.take()
+        };
+        if let Some(ticket) = writer {
+            self.resume_writer(ticket);
+        }
+        let is_called = std::mem::replace(&mut self.sink.0.borrow_mut().is_close_called, true);
+        if let (false, Some(vm), Some(body)) = (is_called, self.vm.upgrade(), self.body.take())
+            && let Ok(worker) = Host::worker(&vm)
+        {
+            worker.spawn(async move {
+                vm.scope(|| {
+                    if let Ok(module) = vm.constant(None, "H2O") {
+                        let _ = vm.call(module, "__close", &[body.value()]);
+                    }
+                });
+            });
+        }
+    }
+}
+
+/// A body of which no more than the announced length is sent.
+struct Cut {
+    source: Box<dyn BodySource>,
+    left: u64,
+}
+
+impl BodySource for Cut {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let max = usize::try_from(self.left).unwrap_or(usize::MAX).min(max);
+        let polled = self.source.poll_next(context, max);
+        match &polled {
+            Poll::Ready(Some(Ok(piece))) => self.left -= piece.len() as u64,
+            Poll::Ready(None) => {
+                let text = "the script's body is shorter than its content-length".to_owned();
+                return Poll::Ready(Some(Err(BodyError::Failed(text))));
+            }
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn trailers(&mut self) -> Trailers {
+        self.source.trailers()
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) {
+        self.source.poll_ahead(context);
+    }
+
+    fn retained(&self) -> usize {
+        self.source.retained()
+    }
+}
+
+/// Shortens a response to the length that a script has announced.
+pub(super) fn limit(response: &mut Response, length: u64) {
+    match &mut response.body {
+        Body::Bytes(bytes) if (bytes.len() as u64) > length => {
+            bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+        }
+        Body::File(range) if range.len > length => range.len = length,
+        Body::Stream(_) => {
+            if response.length.is_none_or(|known| known > length) {
+                let body = std::mem::take(&mut response.body);
+                response.body = ScriptBody::cut(body, length);
+                response.length = Some(length);
+            }
+            return;
+        }
+        Body::Empty | Body::Bytes(_) | Body::File(_) => {}
+    }
+    response.length = response.body.len();
+}

@@ -1,0 +1,122 @@
+//! The directives, and the check of scripts while the configuration is read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
+use h2o_exchange::{Scope, WorkerStarts};
+use h2o_mruby::CompileFault;
+
+use super::handler::ScriptHandler;
+use super::machine::Script;
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    Directive {
+        name: "mruby.handler",
+        levels: Levels::PATH,
+        pass: Pass::Content,
+        kinds: Kinds::SCALAR,
+        value: "Ruby",
+        default: "",
+        help: "Answers requests by the object that this Ruby text evaluates to: its method `call` gets the request and returns status, \
+               header fields and body (see the manual on [scripts](scripts.md)).",
+        apply: |scope, command| {
+            let text = command.node.scalar()?;
+            let pos = &command.node.pos;
+            add(scope, text, pos.file(), pos.line(), |fault| {
+                command.error(format!(
+                    "ruby compile error:line {}:{}{}",
+                    fault.line,
+                    fault.message,
+                    excerpt(text, pos.line(), &fault)
+                ))
+            })
+        },
+    },
+    Directive {
+        name: "mruby.handler-file",
+        levels: Levels::PATH,
+        pass: Pass::Content,
+        kinds: Kinds::SCALAR,
+        value: "FILE",
+        default: "",
+        help: "Like `mruby.handler`, for the Ruby text in a file.",
+        apply: |scope, command| {
+            let path = command.node.scalar()?;
+            let text = read(path, command)?;
+            add(scope, &text, path, 1, |fault| {
+                command.error(format!(
+                    "failed to compile file:{path}:line {}:{}{}",
+                    fault.line,
+                    fault.message,
+                    excerpt(&text, 1, &fault)
+                ))
+            })
+        },
+    },
+    Directive {
+        name: "mruby.handler_path",
+        levels: Levels::PATH,
+        pass: Pass::Content,
+        kinds: Kinds::SCALAR,
+        value: "FILE",
+        default: "",
+        help: "Removed: use `mruby.handler-file`.",
+        apply: |_, command| {
+            Err(command
+                .error("the command has been removed; see https://github.com/h2o/h2o/pull/467"))
+        },
+    },
+];
+
+fn read(path: &str, command: &Command<'_>) -> Result<String, Error> {
+    let bytes = std::fs::read(path).map_err(|error| {
+        let text = error.to_string();
+        let reason = text.split(" (os error").next().unwrap_or_default();
+        command.error(if std::path::Path::new(path).is_dir() {
+            format!("I/O error occurred while reading file:{path}:{reason}")
+        } else {
+            format!("failed to open file: {path}:{reason}")
+        })
+    })?;
+    String::from_utf8(bytes).map_err(|_| command.error(format!("file is not in UTF-8: {path}")))
+}
+
+/// Checks the text and adds a handler for it.
+fn add(
+    scope: &mut Scope,
+    text: &str,
+    file: &str,
+    line: u32,
+    refuse: impl FnOnce(CompileFault) -> Error,
+) -> Result<(), Error> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    h2o_mruby::check(text, file, line).map_err(refuse)?;
+    let script = Arc::new(Script {
+        id: NEXT.fetch_add(1, Relaxed),
+        text: text.into(),
+        file: file.into(),
+        line,
+    });
+    scope
+        .handlers
+        .push(Box::new(ScriptHandler::new(Arc::clone(&script))));
+    scope.shared.edit::<WorkerStarts>().0.push(script);
+    Ok(())
+}
+
+/// The line of a syntax error with a mark below its column. `first` is the number of the text's first line.
+fn excerpt(text: &str, first: u32, fault: &CompileFault) -> String {
+    let number = fault
+        .line
+        .checked_sub(first)
+        .and_then(|number| usize::try_from(number).ok());
+    let Some(line) = number.and_then(|number| text.lines().nth(number)) else {
+        return String::new();
+    };
+    let column = usize::try_from(fault.column)
+        .unwrap_or(0)
+        .saturating_sub(1)
+        .min(line.len());
+    format!("\n\n{line}\n{}^\n", " ".repeat(column))
+}

@@ -1,0 +1,244 @@
+//! The handler: from a request to the script's answer.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2o_exchange::{
+    BodyError, Exchange, ExchangeRef, FileRange, FileReader, Handler, Outcome, RequestBody,
+    Response,
+};
+use h2o_http::StatusCode;
+use h2o_mruby::{Finish, Leave, Value, Vm};
+
+use super::answer::{self, Answer};
+use super::machine::{App, LocalScript, Machine, Script};
+use super::objects::RequestState;
+use super::{env, machine};
+
+/// The handler of one script.
+pub(super) struct ScriptHandler {
+    script: Arc<Script>,
+}
+
+impl ScriptHandler {
+    pub(super) const fn new(script: Arc<Script>) -> Self {
+        Self { script }
+    }
+}
+
+impl Handler for ScriptHandler {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let machine = match Machine::of(&exchange.worker, &exchange.site) {
+            Ok(machine) => machine,
+            Err(error) => {
+                exchange.note_error("h2o_mruby", &error);
+                return Outcome::Done(failure(exchange));
+            }
+        };
+        let script = machine.script(&self.script);
+        let body = match std::mem::take(&mut exchange.body) {
+            RequestBody::Bytes(bytes) => {
+                // A later handler may need it, too.
+                exchange.body = RequestBody::Bytes(bytes.clone());
+                Some(bytes)
+            }
+            RequestBody::File(range) => {
+                exchange.body = RequestBody::File(range.clone());
+                return later(exchange, machine, script, Some(range));
+            }
+            RequestBody::Stream(pipe) => {
+                exchange.body = RequestBody::Stream(pipe);
+                None
+            }
+            RequestBody::None => None,
+        };
+        match script.app(None) {
+            App::Evaluating => later(exchange, machine, script, None),
+            App::Failed => Outcome::Done(never()),
+            App::Ready(app) => {
+                let call = Call::begin(&machine, &script, exchange, body, app.value());
+                match call.take() {
+                    Some(answer) => answer::deliver(exchange, &call.request, answer),
+                    None => wait_for(exchange, call),
+                }
+            }
+        }
+    }
+}
+
+/// Answers once the script is evaluated and the body is in memory.
+fn later(
+    exchange: &Exchange,
+    machine: Rc<Machine>,
+    script: Rc<LocalScript>,
+    file: Option<FileRange>,
+) -> Outcome {
+    let Some(exchange) = exchange.reference() else {
+        return Outcome::Done(never());
+    };
+    Outcome::Later(Box::pin(async move {
+        let body = match file {
+            Some(range) => match read_whole(range).await {
+                Ok(body) => Some(body),
+                Err(error) => {
+                    let exchange = &mut exchange.borrow_mut();
+                    exchange.note_error("h2o_mruby", &error.to_string());
+                    return Outcome::Done(failure(exchange));
+                }
+            },
+            None => match &exchange.borrow().body {
+                RequestBody::Bytes(bytes) => Some(bytes.clone()),
+                RequestBody::None | RequestBody::File(_) | RequestBody::Stream(_) => None,
+            },
+        };
+        let app = poll_fn(|task| match script.app(Some(task.waker())) {
+            App::Evaluating => Poll::Pending,
+            settled => Poll::Ready(settled),
+        });
+        let App::Ready(app) = app.await else {
+            return Outcome::Done(never());
+        };
+        let call = Call::begin(&machine, &script, &exchange.borrow(), body, app.value());
+        Waiting { call, exchange }.answer().await
+    }))
+}
+
+async fn read_whole(range: FileRange) -> Result<Bytes, BodyError> {
+    let mut reader = FileReader::new(range);
+    let mut content = Vec::new();
+    while poll_fn(|task| reader.poll_append(task, 64 * 1024, &mut content)).await? > 0 {}
+    Ok(content.into())
+}
+
+fn wait_for(exchange: &Exchange, call: Rc<Call>) -> Outcome {
+    let Some(exchange) = exchange.reference() else {
+        return Outcome::Done(never());
+    };
+    let waiting = Waiting { call, exchange };
+    Outcome::Later(Box::pin(waiting.answer()))
+}
+
+/// A request that waits for its script. Dropped when the client goes away; the script runs on.
+struct Waiting {
+    call: Rc<Call>,
+    exchange: ExchangeRef,
+}
+
+impl Waiting {
+    async fn answer(self) -> Outcome {
+        let answer = poll_fn(|task| self.poll(task)).await;
+        let exchange = &mut self.exchange.borrow_mut();
+        answer::deliver(exchange, &self.call.request, answer)
+    }
+
+    fn poll(&self, task: &mut Context<'_>) -> Poll<Answer> {
+        self.call.request.set_waker(task.waker());
+        self.call.request.pass_on(&mut self.exchange.borrow_mut());
+        if let Some(answer) = self.call.take() {
+            return Poll::Ready(answer);
+        }
+        self.call.waker.set(Some(task.waker().clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // After an answer, its body decides.
+        if !self.call.is_answered.get() {
+            self.call.request.end();
+        }
+    }
+}
+
+/// One call of an app.
+struct Call {
+    request: Rc<RequestState>,
+    answer: RefCell<Option<Answer>>,
+    is_answered: Cell<bool>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl Call {
+    fn begin(
+        machine: &Machine,
+        script: &LocalScript,
+        exchange: &Exchange,
+        body: Option<Bytes>,
+        app: Value,
+    ) -> Rc<Self> {
+        let call = Rc::new(Self {
+            request: RequestState::new(exchange, body),
+            answer: RefCell::default(),
+            is_answered: Cell::new(false),
+            waker: Cell::default(),
+        });
+        let vm = &machine.vm;
+        vm.scope(|| match env::build(vm, exchange, &call.request) {
+            Ok(env) => {
+                let finish = Rc::clone(&call) as Rc<dyn Finish>;
+                vm.spawn(app, env, script.context(), finish);
+            }
+            Err(exception) => call.settle(Answer::Raised(vm.describe(exception))),
+        });
+        call
+    }
+
+    fn take(&self) -> Option<Answer> {
+        let answer = self.answer.borrow_mut().take();
+        self.is_answered
+            .set(self.is_answered.get() || answer.is_some());
+        answer
+    }
+
+    fn settle(&self, answer: Answer) {
+        if self.request.has_ended() {
+            if let Answer::Raised(exception) = &answer {
+                machine::report(exception);
+            }
+            answer.abandon();
+            return;
+        }
+        *self.answer.borrow_mut() = Some(answer);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Finish for Call {
+    fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
+        let answer = match result {
+            Ok(value) => answer::read(vm, value, &self.request)?,
+            Err(exception) => Answer::Raised(vm.describe(exception)),
+        };
+        self.settle(answer);
+        Ok(())
+    }
+}
+
+/// The response of a script that cannot be evaluated (H2O compatibility: H2O's form).
+fn never() -> Response {
+    let text = Bytes::from_static(b"Internal Server Error");
+    let headers = h2o_http::Headers::new();
+    let mut response = Response::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        headers,
+        h2o_exchange::Body::Bytes(text),
+    );
+    response.reason = Some("OK".into());
+    response
+}
+
+/// The response if a script raises (H2O compatibility: H2O's form).
+pub(super) fn failure(exchange: &Exchange) -> Response {
+    let status = StatusCode::INTERNAL_SERVER_ERROR;
+    exchange.worker.counters.count_status(status);
+    let mut response = Response::error(status, "Internal Server Error", "Internal Server Error");
+    response.is_undated = true;
+    response
+}

@@ -1,0 +1,199 @@
+//! The VM of a worker, and the scripts evaluated in it.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::{Rc, Weak};
+use std::task::Waker;
+
+use h2o_exchange::{LocalSite, Worker, WorkerStart};
+use h2o_mruby::{Finish, Leave, Options, Part, Rooted, Value, Vm};
+use rustc_hash::FxHashMap;
+
+use super::{objects, wait};
+
+/// A script of the configuration.
+pub(super) struct Script {
+    /// Tells scripts apart, also of several configurations.
+    pub(super) id: u64,
+    pub(super) text: Box<str>,
+    /// Its file, as named in the configuration.
+    pub(super) file: Box<str>,
+    /// The line of the file in which it begins.
+    pub(super) line: u32,
+}
+
+impl WorkerStart for Script {
+    fn start(&self, worker: &Rc<Worker>, site: &LocalSite) {
+        if let Ok(machine) = Machine::of(worker, site) {
+            machine.script(self);
+        }
+    }
+}
+
+/// The machine of a worker, or why it has none.
+#[derive(Default)]
+struct MachineCell(OnceCell<Result<Rc<Machine>, String>>);
+
+/// The VM of a worker with its scripts.
+pub(super) struct Machine {
+    pub(super) vm: Rc<Vm>,
+    scripts: RefCell<FxHashMap<u64, Rc<LocalScript>>>,
+}
+
+/// The worker of a VM.
+#[derive(Default)]
+pub(super) struct Host {
+    worker: RefCell<Weak<Worker>>,
+}
+
+impl Host {
+    /// The worker of a VM.
+    pub(super) fn worker(vm: &Vm) -> Result<Rc<Worker>, Leave> {
+        let host = vm.local::<Self>();
+        let worker = host.worker.borrow().upgrade();
+        worker.ok_or_else(|| Leave::runtime("the worker has ended"))
+    }
+}
+
+/// A script in the VM of a worker.
+pub(super) struct LocalScript {
+    id: u64,
+    state: RefCell<State>,
+}
+
+enum State {
+    /// Its top level waits; so do these requests.
+    Evaluating(Vec<Waker>),
+    /// What it evaluated to.
+    Ready(Rc<Rooted>),
+    /// It raised.
+    Failed,
+}
+
+/// What a script evaluated to.
+pub(super) enum App {
+    /// Nothing yet: the waker is called when it has.
+    Evaluating,
+    /// This object.
+    Ready(Rc<Rooted>),
+    /// An exception, which was logged.
+    Failed,
+}
+
+const PRELUDE: &[(&str, &str)] = &[("h2o.rb", include_str!("prelude.rb"))];
+const PARTS: &[Part] = &[objects::define, wait::define];
+
+impl Machine {
+    /// The machine of a worker. The first call opens its VM.
+    pub(super) fn of(worker: &Rc<Worker>, site: &LocalSite) -> Result<Rc<Self>, String> {
+        let cell = worker.local::<MachineCell>();
+        cell.0.get_or_init(|| Self::open(worker, site)).clone()
+    }
+
+    fn open(worker: &Rc<Worker>, _: &LocalSite) -> Result<Rc<Self>, String> {
+        let options = Options {
+            parts: PARTS,
+            prelude: PRELUDE,
+            ..Options::default()
+        };
+        let opened = Vm::open(options);
+        let vm = opened.map_err(|error| {
+            h2o_log::report!(error, "[h2o_mruby] {error}");
+            error.to_string()
+        })?;
+        *vm.local::<Host>().worker.borrow_mut() = Rc::downgrade(worker);
+        vm.on_lost(|vm, exception| report(&vm.describe(exception)));
+        Ok(Rc::new(Self {
+            vm,
+            scripts: RefCell::default(),
+        }))
+    }
+
+    /// The script in this VM. The first call evaluates it.
+    pub(super) fn script(&self, script: &Script) -> Rc<LocalScript> {
+        if let Some(known) = self.scripts.borrow().get(&script.id) {
+            return Rc::clone(known);
+        }
+        let local = Rc::new(LocalScript {
+            id: script.id,
+            state: RefCell::new(State::Evaluating(Vec::new())),
+        });
+        self.scripts
+            .borrow_mut()
+            .insert(script.id, Rc::clone(&local));
+        let vm = &self.vm;
+        let evaluation = Rc::new(Evaluation {
+            script: Rc::clone(&local),
+            is_checked: Cell::new(false),
+        });
+        vm.scope(|| {
+            // Known to be free of syntax errors.
+            match vm.compile(&script.text, &script.file, script.line) {
+                Ok(code) => vm.evaluate(code, script.id, evaluation),
+                Err(fault) => {
+                    report(&fault.message);
+                    local.settle(State::Failed);
+                }
+            }
+        });
+        local
+    }
+}
+
+impl LocalScript {
+    /// What it evaluated to. `waker` is called later if it has not yet.
+    pub(super) fn app(&self, waker: Option<&Waker>) -> App {
+        match &mut *self.state.borrow_mut() {
+            State::Evaluating(waiting) => {
+                waiting.extend(waker.cloned());
+                App::Evaluating
+            }
+            State::Ready(app) => App::Ready(Rc::clone(app)),
+            State::Failed => App::Failed,
+        }
+    }
+
+    /// Identifies the handler to the functions that a strand calls.
+    pub(super) const fn context(&self) -> u64 {
+        self.id
+    }
+
+    fn settle(&self, state: State) {
+        let before = self.state.replace(state);
+        if let State::Evaluating(waiting) = before {
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// Gets the value of a script.
+struct Evaluation {
+    script: Rc<LocalScript>,
+    /// Whether the value was looked at.
+    is_checked: Cell<bool>,
+}
+
+impl Finish for Evaluation {
+    fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
+        match result {
+            Ok(app) => {
+                if !self.is_checked.replace(true) {
+                    let module = vm.constant(None, "H2O").map_err(Leave::Raise)?;
+                    vm.call(module, "__check_app", &[app])
+                        .map_err(Leave::Raise)?;
+                }
+                let rooted = vm.root(app).map_err(Leave::Raise)?;
+                self.script.settle(State::Ready(Rc::new(rooted)));
+            }
+            Err(exception) => {
+                report(&vm.describe(exception));
+                self.script.settle(State::Failed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A line about an exception that belongs to no request.
+pub(super) fn report(exception: &str) {
+    h2o_log::report!(error, "mruby raised: {exception}");
+}

@@ -1,0 +1,15 @@
+//! Scripts: `mruby.handler` and `mruby.handler-file`.
+//!
+//! Each worker has one VM ([`machine`]), in which every script is evaluated once. A request runs the script's value in a strand; if
+//! the strand waits, the response comes later. What the script returns becomes a response in [`answer`].
+
+mod answer;
+mod body;
+mod directives;
+mod env;
+mod handler;
+mod machine;
+mod objects;
+mod wait;
+
+pub(crate) use directives::DIRECTIVES;

@@ -1,0 +1,165 @@
+//! What `env` gives a script of the request: its body, its errors, early hints.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::Waker;
+
+use bytes::Bytes;
+use h2o_exchange::Exchange;
+use h2o_http::{Headers, Known, StatusCode};
+use h2o_mruby::{Kind, Leave, Value, Vm};
+
+use super::answer;
+use super::body;
+
+/// A request as the objects of Ruby know it: they may outlive it, since no script is stopped when its client goes away.
+pub(super) struct RequestState {
+    has_ended: Cell<bool>,
+    body: Option<Bytes>,
+    /// Interim responses and error lines that the exchange has not got yet: it is borrowed while Ruby runs.
+    hints: RefCell<Vec<Headers>>,
+    lines: RefCell<Vec<String>>,
+    waker: RefCell<Option<Waker>>,
+    /// `error-log.emit-request-errors`
+    emits_errors: bool,
+    wants_hints: bool,
+}
+
+impl RequestState {
+    pub(super) fn new(exchange: &Exchange, body: Option<Bytes>) -> Rc<Self> {
+        let refused = exchange.request.headers.get(Known::NoEarlyHints) == Some(b"1");
+        Rc::new(Self {
+            has_ended: Cell::new(false),
+            body,
+            hints: RefCell::default(),
+            lines: RefCell::default(),
+            waker: RefCell::default(),
+            emits_errors: exchange.site.path(exchange.route).emit_request_errors,
+            wants_hints: !refused,
+        })
+    }
+
+    /// The request is over, or its client has gone.
+    pub(super) fn end(&self) {
+        self.has_ended.set(true);
+        self.waker.take();
+        for line in self.lines.take() {
+            self.report(&line);
+        }
+    }
+
+    pub(super) const fn has_ended(&self) -> bool {
+        self.has_ended.get()
+    }
+
+    /// The length of the content, if the request has any.
+    pub(super) fn body_len(&self) -> Option<usize> {
+        self.body.as_ref().map(Bytes::len)
+    }
+
+    /// Called when there is something to [pass on](Self::pass_on).
+    pub(super) fn set_waker(&self, waker: &Waker) {
+        *self.waker.borrow_mut() = Some(waker.clone());
+    }
+
+    /// Hands the exchange what the script has sent meanwhile.
+    pub(super) fn pass_on(&self, exchange: &mut Exchange) {
+        for headers in self.hints.take() {
+            exchange
+                .informational
+                .push((StatusCode::EARLY_HINTS, headers));
+        }
+        for line in self.lines.take() {
+            exchange.note_line(&line);
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn report(&self, line: &str) {
+        if self.emits_errors {
+            h2o_log::report!(error, "{line}");
+        }
+    }
+}
+
+/// The classes of these objects.
+pub(super) struct Classes {
+    pub(super) errors: h2o_mruby::Rooted,
+    pub(super) hints: h2o_mruby::Rooted,
+    pub(super) request: h2o_mruby::Rooted,
+}
+
+/// The classes of a VM.
+#[derive(Default)]
+pub(super) struct ClassCell(pub(super) std::cell::OnceCell<Classes>);
+
+/// Defines the classes.
+pub(super) fn define(vm: &Vm) -> Result<(), Value> {
+    let module = vm.module(None, "H2O")?;
+    body::define(vm, module)?;
+
+    let errors = vm.object_class(Some(module), "ErrorStream")?;
+    vm.define(errors, "write", |vm, call| {
+        let [object] = call.arguments.exactly()?;
+        let text = vm.text_of(object).map_err(Leave::Raise)?;
+        let line = String::from_utf8_lossy(&text).into_owned();
+        vm.with_object(call.receiver, |request: &Rc<RequestState>| {
+            if request.has_ended() {
+                request.report(&line);
+            } else {
+                request.lines.borrow_mut().push(line);
+                request.wake();
+            }
+        })?;
+        let len = i64::try_from(text.len()).unwrap_or(i64::MAX);
+        vm.integer(len).map_err(Leave::Raise)
+    })?;
+
+    let hints = vm.object_class(Some(module), "EarlyHints")?;
+    vm.define(hints, "call", |vm, call| {
+        let [headers] = call.arguments.exactly()?;
+        if headers.kind() != Kind::Hash {
+            let class = vm.class_name(headers);
+            return Err(Leave::type_error(format!(
+                "{class} cannot be converted to Hash"
+            )));
+        }
+        let mut all = Headers::new();
+        answer::read_fields(vm, headers, |name, value| {
+            all.push(h2o_http::Name::from_lower(name), value);
+        })?;
+        vm.with_object(call.receiver, |request: &Rc<RequestState>| {
+            if !request.has_ended() && request.wants_hints && !all.is_empty() {
+                request.hints.borrow_mut().push(all);
+                request.wake();
+            }
+        })?;
+        Ok(Value::nil())
+    })?;
+
+    let request = vm.object_class(Some(module), "Request")?;
+    vm.define(request, "ended?", |vm, call| {
+        vm.with_object(call.receiver, |request: &Rc<RequestState>| {
+            Value::boolean(request.has_ended())
+        })
+    })?;
+    vm.define(request, "body", |vm, call| {
+        let body = vm.with_object(call.receiver, |request: &Rc<RequestState>| {
+            request.body.clone().unwrap_or_default()
+        })?;
+        vm.string(body).map_err(Leave::Raise)
+    })?;
+
+    let classes = Classes {
+        errors: vm.root(errors)?,
+        hints: vm.root(hints)?,
+        request: vm.root(request)?,
+    };
+    let _ = vm.local::<ClassCell>().0.set(classes);
+    Ok(())
+}

@@ -1,0 +1,149 @@
+module H2O
+  # Runs `each` of a body.
+  module Streaming
+    def self.call(pair)
+      body, sink = pair
+      begin
+        body.each { |chunk| sink.write(chunk) }
+        raise "downstream HTTP closed" if sink.closed?
+      ensure
+        H2O.__close(body) if sink.closes?
+      end
+      nil
+    end
+  end
+
+  def self.__close(body)
+    body.close if body.respond_to?(:close)
+  rescue Exception
+    nil
+  end
+
+  # What `each` yields, as an Array.
+  def self.__collect(object)
+    found = []
+    object.each { |*values| found << (values.size == 1 ? values[0] : values) }
+    found
+  end
+
+  def self.__check_app(app)
+    if const_defined?(:ConfigurationContext)
+      ConfigurationContext.instance.call_post_handler_generation_hooks(app)
+    end
+    raise "app is not callable" unless app.respond_to?(:call)
+  end
+
+  class ErrorStream
+    def puts(*objects)
+      objects.each { |object| write(object) }
+      nil
+    end
+
+    def flush
+      self
+    end
+  end
+
+  def self.next
+    raise NotImplementedError, "H2O.next is not built yet"
+  end
+
+  def self.reprocess
+    raise NotImplementedError, "H2O.reprocess is not built yet"
+  end
+
+  # A queue between strands.
+  class Channel
+    def initialize
+      @queue = []
+      @waiting = []
+    end
+
+    def push(object)
+      @queue.push(object)
+      waiting = @waiting.shift
+      waiting.resume if waiting
+      nil
+    end
+
+    def shift
+      while @queue.empty?
+        parked = Parked.new
+        @waiting.push(parked)
+        parked.wait
+      end
+      @queue.shift
+    end
+  end
+end
+
+module Kernel
+  def http_request(*)
+    raise NotImplementedError, "http_request is not built yet"
+  end
+end
+
+class InputStream
+  include Enumerable
+
+  def initialize(text)
+    @text = text.dup
+    @pos = 0
+  end
+
+  def self.__of(request)
+    stream = new("")
+    stream.__read_from(request)
+    stream
+  end
+
+  def __read_from(request)
+    @text = nil
+    @request = request
+  end
+
+  def read(length = nil, buffer = nil)
+    text = __text
+    rest = text.bytesize - @pos
+    return length ? nil : "" if rest == 0
+    taken = length && length < rest ? length : rest
+    piece = text.byteslice(@pos, taken)
+    @pos += taken
+    buffer ? buffer << piece : piece
+  end
+
+  def gets
+    text = __text
+    return nil if @pos >= text.bytesize
+    line_end = text.index("\n", @pos)
+    length = (line_end ? line_end + 1 : text.bytesize) - @pos
+    read(length)
+  end
+
+  def each
+    rewind
+    while line = gets
+      yield line
+    end
+    self
+  end
+
+  def rewind
+    __text
+    @pos = 0
+    self
+  end
+
+  def byteindex(byte)
+    raise ArgumentError, "byte out of range" unless byte >= 0 && byte <= 255
+    text = __text
+    return nil if @pos >= text.bytesize
+    at = text.index(byte.chr, @pos)
+    (at || text.bytesize) - @pos
+  end
+
+  def __text
+    raise IOError, "stream closed" if @request && @request.ended?
+    @text ||= @request.body
+  end
+end

@@ -1,0 +1,377 @@
+//! Scripts in Ruby, asked over every version of HTTP.
+
+use h2o_tests::{Server, Setup, eventually, run};
+
+const CONFIG: &str = r##"
+listen: @PORT@
+num-threads: 2
+access-log: {path: @DIR@/access.log, format: '%U %s %{FOO}e %{error}x'}
+error-log: @DIR@/error.log
+hosts:
+  default:
+    setenv: {COLOUR: red}
+    paths:
+      /hello:
+        mruby.handler: |
+          lambda do |env|
+            who = env["QUERY_STRING"].empty? ? "nobody" : env["QUERY_STRING"]
+            [200, {"content-type" => "text/plain"}, ["hello ", who, "\n"]]
+          end
+      /file: {mruby.handler-file: '@DIR@/app.rb'}
+      /sub/:
+        mruby.handler: |
+          lambda { |env| [200, {}, [env.map { |k, v| String === v ? "#{k}=#{v}\n" : "" }.join]] }
+      /input:
+        mruby.handler: |
+          lambda do |env|
+            input = env["rack.input"]
+            return [200, {}, ["none"]] unless input
+            lines = input.map { |line| line }
+            [200, {}, [env["CONTENT_LENGTH"], lines.inspect, input.read.inspect, input.rewind.read(2), input.byteindex(10).to_s]]
+          end
+      /raise:
+        mruby.handler: |
+          lambda { |env| raise "boom" }
+      /exception:
+        mruby.handler: |
+          lambda { |env| raise Exception, "all" }
+      /result:
+        mruby.handler: |
+          lambda { |env| eval(env["HTTP_X_RESULT"]) }
+      /sleep:
+        mruby.handler: |
+          lambda { |env| [200, {}, [sleep(0.01).to_s]] }
+      /each: {mruby.handler-file: '@DIR@/each.rb'}
+      /large:
+        mruby.handler: |
+          lambda { |env| [200, {}, Class.new { def each() 64.times { yield "x" * 65536 } end }.new] }
+      /string:
+        mruby.handler: |
+          lambda { |env| [200, {}, "no each"] }
+      /next:
+        - mruby.handler: |
+            lambda { |env| [399, {"x-from" => "first", "x-fallthru-set-foo" => "bar"}, []] }
+        - mruby.handler: |
+            lambda { |env| sleep 0.01; [399, {"x-from" => "second"}, []] }
+        - mruby.handler: |
+            lambda { |env| [200, {"x-from" => "third"}, [env["FOO"]]] }
+      /none:
+        mruby.handler: |
+          lambda { |env| [399, {"x-from" => "first"}, []] }
+      /hints:
+        mruby.handler: |
+          lambda do |env|
+            env["rack.early_hints"].call({"link" => "</a.css>; rel=preload\n</b.css>; rel=preload"})
+            sleep 0.01
+            env["rack.errors"].puts("noted")
+            [200, {}, ["hinted"]]
+          end
+      /late:
+        mruby.handler: |
+          sleep 0.2
+          lambda { |env| [200, {}, ["evaluated"]] }
+      /broken:
+        mruby.handler: |
+          nil.foo
+      /uncallable:
+        mruby.handler: |
+          5
+      /channel:
+        mruby.handler: |
+          lambda do |env|
+            channel = H2O::Channel.new
+            task { sleep 0.01; channel.push(1); channel.push(nil) }
+            task { channel.push(0) }
+            [200, {}, [[channel.shift, channel.shift, channel.shift].inspect]]
+          end
+"##;
+
+const EACH: &str = r##"
+class Chunks
+  def initialize(env) @env = env end
+  def each
+    3.times { |i| yield "chunk#{i}\n"; sleep 0.01 }
+  end
+  def close() @env["rack.errors"].puts("closed") end
+end
+lambda { |env| [200, {}, Chunks.new(env)] }
+"##;
+
+fn start() -> Server {
+    Setup::new(CONFIG)
+        .file("app.rb", "class App\n  def call(env)\n    [200, {}, [__FILE__[-6, 6], __LINE__.to_s]]\n  end\nend\nApp.new\n")
+        .file("each.rb", EACH)
+        .start()
+}
+
+#[test]
+fn a_script_answers_over_http1_and_http2() {
+    let server = start();
+    for version in ["--http1.0", "--http1.1", "--http2-prior-knowledge"] {
+        let got = run("curl", &["-s", "-i", version, &server.url("/hello?world")]).text();
+        assert!(got.contains("content-type: text/plain"), "{got}");
+        assert!(got.to_lowercase().contains("content-length: 12"), "{got}");
+        assert!(got.ends_with("hello world\n"), "{got}");
+    }
+    server
+        .ask("GET /hello")
+        .must_be("200 OK\ndate: *\n\nhello nobody\n");
+    server
+        .ask("HEAD /hello")
+        .must_be("200 OK\n!content-length\n\n");
+    server.ask("GET /file").must_be("200 OK\n\napp.rb3");
+}
+
+#[test]
+fn the_request_is_described_as_rack_says() {
+    let server = start();
+    let got = server
+        .ask("GET /sub//a%20b/../c?q=1\nCookie: a=1\nCookie: b=2\nX-Two: 1\nX-Two: 2")
+        .text();
+    for line in [
+        "REQUEST_METHOD=GET",
+        "SCRIPT_NAME=/sub",
+        "PATH_INFO=//a%20b/../c",
+        "QUERY_STRING=q=1",
+        "SERVER_NAME=default",
+        "SERVER_PROTOCOL=HTTP/1.1",
+        "SERVER_ADDR=127.0.0.1",
+        "REMOTE_ADDR=127.0.0.1",
+        "COLOUR=red",
+        "HTTP_COOKIE=a=1; b=2",
+        "HTTP_X_TWO=1, 2",
+        "rack.url_scheme=http",
+    ] {
+        assert!(got.lines().any(|found| found == line), "{line}: {got}");
+    }
+    let http2 = run(
+        "curl",
+        &["-s", "--http2-prior-knowledge", &server.url("/sub/")],
+    )
+    .text();
+    assert!(http2.contains("SERVER_PROTOCOL=HTTP/2\n"), "{http2}");
+    let input = |body: &str| {
+        run(
+            "curl",
+            &[
+                "-s",
+                "-H",
+                "expect:",
+                "--data-binary",
+                body,
+                &server.url("/input"),
+            ],
+        )
+        .text()
+    };
+    assert_eq!(input("one\ntwo"), "7[\"one\\n\", \"two\"]\"\"on1");
+    assert_eq!(server.ask("GET /input").text(), "none");
+    // So large that it was collected in a file.
+    let large = server.folder.write("large", "z".repeat(3_000_000));
+    let got = input(&format!("@{}", large.display()));
+    assert!(
+        got.starts_with("3000000[\"zzz") && got.ends_with("\"\"zz2999998"),
+        "{}",
+        got.len()
+    );
+}
+
+#[test]
+fn what_a_script_returns_becomes_a_response_or_a_logged_failure() {
+    let server = start();
+    let result = |text: &str| server.ask(&format!("GET /result\nx-result: {text}"));
+    result("[404.9, [[:a, 1], ['B', nil]], ['x', :y, 1]]").must_be("404 OK\na: 1\nb: \n\nxy1");
+    result("[200, {'set-cookie' => \"a\\nb\", 'x' => ['1', 2]}, nil]")
+        .must_be("200 OK\ncontent-length: 0\n\n");
+    result("[200, {'content-length' => '2'}, ['abc']]").must_be("200 OK\ncontent-length: 2\n\nab");
+    result("[200, {'content-length' => '9', 'connection' => 'x', 'upgrade' => 'y'}, ['abc']]")
+        .must_be("200 OK\ncontent-length: 3\n!upgrade\n\nabc");
+    result("[204, {}, []]").must_be("204 OK\n!content-length\n\n");
+    for (text, want) in [
+        ("5", "rack app did not return an array (RuntimeError)"),
+        ("[]", "nil cannot be converted to Integer (TypeError)"),
+        (
+            "['200', {}, []]",
+            "String cannot be converted to Integer (TypeError)",
+        ),
+        (
+            "[99, {}, []]",
+            "status returned from rack app is out of range (RuntimeError)",
+        ),
+        (
+            "[-1, {}, []]",
+            "status returned from rack app is out of range (RuntimeError)",
+        ),
+        ("[200]", "undefined method 'each' (NoMethodError)"),
+        (
+            "[200, [1], []]",
+            "array element of headers MUST by an array (ArgumentError)",
+        ),
+        (
+            "[200, {'a b' => ''}, []]",
+            "invalid header name: a b (ArgumentError)",
+        ),
+        (
+            "[200, {'a' => \"b\\r\"}, []]",
+            "invalid value of header a (ArgumentError)",
+        ),
+        ("Fiber.yield(1)", "Fiber.yield must not be called"),
+        (
+            "http_request('http://a/')",
+            "http_request is not built yet (NotImplementedError)",
+        ),
+        ("x = (", "(SyntaxError)"),
+    ] {
+        result(text).must_be("500 Internal Server Error\ncontent-type: text/plain; charset=utf-8\n!date\n\nInternal Server Error");
+        let log = server.folder.read("error.log");
+        assert!(log.contains(want), "{text}: {log}");
+    }
+    let log = server.folder.read("error.log");
+    let want = "[h2o_mruby] in request:www.example.com/result:mruby raised: rack app did not return an array (RuntimeError)";
+    assert!(log.contains(want), "{log}");
+}
+
+#[test]
+fn a_script_that_raises_costs_one_request() {
+    let server = start();
+    for _ in 0..3 {
+        server
+            .ask("GET /raise")
+            .must_be("500 Internal Server Error\n\nInternal Server Error");
+        server
+            .ask("GET /exception")
+            .must_be("500 Internal Server Error\n\nInternal Server Error");
+        server.ask("GET /hello").must_be("200 OK\n\nhello nobody\n");
+    }
+    server
+        .ask("GET /broken")
+        .must_be("500 OK\n\nInternal Server Error");
+    server
+        .ask("GET /uncallable")
+        .must_be("500 OK\n\nInternal Server Error");
+    let log = server.folder.read("error.log");
+    assert_eq!(
+        log.matches("mruby raised: undefined method 'foo' (NoMethodError)")
+            .count(),
+        2,
+        "one per worker: {log}"
+    );
+    assert!(
+        log.contains("mruby raised: app is not callable (RuntimeError)"),
+        "{log}"
+    );
+}
+
+#[test]
+fn waiting_scripts_hold_nobody_up_and_tasks_talk_by_channels() {
+    let server = start();
+    server.ask("GET /late").must_be("200 OK\n\nevaluated");
+    server.ask("GET /sleep").must_be("200 OK\n\n0");
+    server.ask("GET /channel").must_be("200 OK\n\n[0, 1, nil]");
+}
+
+#[test]
+fn a_body_with_each_is_sent_while_it_is_made_and_closed_once() {
+    let server = start();
+    server
+        .ask("GET /each")
+        .must_be("200 OK\n!content-length\n\nchunk0\nchunk1\nchunk2\n");
+    let got = run(
+        "curl",
+        &["-s", "--http2-prior-knowledge", &server.url("/each")],
+    )
+    .text();
+    assert_eq!(got, "chunk0\nchunk1\nchunk2\n");
+    eventually("both bodies are closed", || {
+        let log = server.folder.read("error.log");
+        (log.matches("closed").count() == 2).then_some(())
+    });
+    assert_eq!(server.ask("GET /large").text().len(), 64 * 65536);
+    // The response has begun, so that it can only be cut off.
+    assert_ne!(run("curl", &["-s", &server.url("/string")]).code, 0);
+    let log = server.folder.read("error.log");
+    assert!(
+        log.contains("mruby raised: undefined method 'each' (NoMethodError)"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_client_that_goes_away_ends_the_body_of_a_script() {
+    let server = start();
+    // Takes a little and leaves.
+    let mut client = server.connect();
+    client.send("GET /large HTTP/1.1\r\nhost: a\r\n\r\n");
+    drop(client);
+    let _ = server.read_until(
+        "error.log",
+        "mruby raised: downstream HTTP closed (RuntimeError)",
+    );
+    server.ask("GET /hello").must_be("200 OK\n\nhello nobody\n");
+}
+
+#[test]
+fn status_399_lets_the_next_handler_answer() {
+    let server = start();
+    let answer = server.ask("GET /next");
+    answer.must_be("200 OK\n\nbar");
+    assert_eq!(
+        answer.all("x-from").collect::<Vec<_>>(),
+        ["first", "second", "third"]
+    );
+    server
+        .ask("GET /none")
+        .must_be("404 File Not Found\n!x-from\n\nnot found");
+    let _ = server.read_until("access.log", "/next 200 bar ");
+}
+
+#[test]
+fn early_hints_and_error_lines_of_a_script_arrive() {
+    let server = start();
+    let got = run(
+        "curl",
+        &["-s", "-i", "--http2-prior-knowledge", &server.url("/hints")],
+    )
+    .text();
+    assert!(got.starts_with("HTTP/2 103 \r\nlink: </a.css>; rel=preload\r\nlink: </b.css>; rel=preload\r\n\r\nHTTP/2 200"), "{got}");
+    server.ask("GET /hints").must_be("200 OK\n\nhinted");
+    let _ = server.read_until("access.log", "/hints 200 - noted");
+}
+
+#[test]
+fn syntax_errors_are_found_with_the_line_of_the_configuration() {
+    let refused = |config: &str, want: &str| {
+        let setup = Setup::new(config).file("bad.rb", "\n\nlambda {");
+        let error = setup
+            .try_start()
+            .err()
+            .map(|refused| refused.stderr)
+            .unwrap_or_default();
+        assert!(error.contains(want), "{error}");
+    };
+    let paths = "listen: @PORT@\nhosts:\n  default:\n    paths:\n      /:\n";
+    refused(
+        &format!("{paths}        mruby.handler: |\n          x = 1\n          y = (\n"),
+        "h2o.conf:7] in command mruby.handler, ruby compile error:line 9:syntax error, unexpected $end",
+    );
+    refused(
+        &format!("{paths}        mruby.handler-file: @DIR@/bad.rb\n"),
+        "bad.rb:line 3:syntax error, unexpected $end",
+    );
+    refused(
+        &format!("{paths}        mruby.handler-file: /nowhere.rb\n"),
+        "failed to open file: /nowhere.rb:No such file or directory",
+    );
+    refused(
+        &format!("{paths}        mruby.handler_path: x\n"),
+        "the command has been removed",
+    );
+    refused(
+        &format!("{paths}        mruby.handler: [a]\n"),
+        "argument cannot be a sequence",
+    );
+    refused(
+        "listen: @PORT@\nmruby.handler: 1\n",
+        "the command cannot be used at this level",
+    );
+}
