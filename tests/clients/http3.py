@@ -178,6 +178,32 @@ async def uploads():
             await client.expect(stream, 200, content)
 
 
+async def waiting_uploads():
+    """Content arrives whole also if the head of its request refers to entries of the QPACK table that come later."""
+    async with connected() as client:
+        await client.until(lambda: client.h3.received_settings is not None)
+        send, held = client._quic.send_stream_data, []
+
+        def hold(stream, data, end_stream=False):
+            if stream == client.h3._local_encoder_stream_id:
+                held.append(data)
+            else:
+                send(stream, data, end_stream)
+
+        client._quic.send_stream_data = hold
+        contents = [os.urandom(8000) for _ in range(10)]
+        fields = [("x-same", "of all requests")]
+        streams = [client.ask("/echo", "POST", fields, content) for content in contents]
+        # All of it has arrived when the answer to a ping has.
+        await client.ping()
+        assert b"".join(held), "the client has not added to the table"
+        send(client.h3._local_encoder_stream_id, b"".join(held))
+        client._quic.send_stream_data = send
+        client.transmit()
+        for stream, content in zip(streams, contents):
+            await client.expect(stream, 200, content)
+
+
 async def alternatives():
     """Responses say that the site has HTTP/3, once; a path that says something else is left alone."""
     async with connected() as client:

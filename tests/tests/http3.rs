@@ -218,6 +218,15 @@ fn uploads_reach_backends_whole() {
 }
 
 #[test]
+fn content_behind_a_head_that_waits_for_the_table_is_not_lost() {
+    let backend = Backend::start(echo);
+    let server = start_before(&backend);
+    talk(&server, "waiting_uploads", None);
+    let log = server.folder.read("access_log");
+    assert!(log.contains(" waited=1 "), "{log}");
+}
+
+#[test]
 fn tunnels_carry_bytes_both_ways_until_they_end() {
     let backend = Backend::start(echo);
     let plain = Backend::start(|talk| {

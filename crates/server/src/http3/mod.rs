@@ -231,7 +231,11 @@ impl Http3 {
                     // The end is told with the last bytes.
                     ahead = self.read_piece(id, piece.len());
                     let has_ended = matches!(ahead, Some(Read::End));
-                    if !self.receive(turn, id, &piece, has_ended) || has_ended {
+                    if !self.receive(turn, id, &piece, has_ended) {
+                        self.hold_back(turn, id, ahead);
+                        return;
+                    }
+                    if has_ended {
                         return;
                     }
                     if ahead.is_none() {
@@ -243,13 +247,34 @@ impl Http3 {
                     return;
                 }
                 Read::Reset(code) => {
-                    let reset = (self.streams.engine).on_reset(engine_id(id), ErrorCode(code));
-                    self.on_given_up(turn, reset);
+                    self.on_stream_reset(turn, id, code);
                     return;
                 }
                 Read::Blocked | Read::Unknown => return,
             }
         }
+    }
+
+    /// Keeps what was read behind a field section that waits for the QPACK table. Its end, if that has come, was told with the
+    /// section.
+    fn hold_back(&mut self, turn: &mut Turn<'_>, id: StreamId, behind: Option<Read>) {
+        match behind {
+            Some(Read::Data(piece)) => {
+                if let Some(waiting) = self.blocked.iter_mut().find(|waiting| waiting.id == id) {
+                    waiting.input.extend_from_slice(&piece);
+                }
+            }
+            Some(Read::Reset(code)) => {
+                self.blocked.retain(|waiting| waiting.id != id);
+                self.on_stream_reset(turn, id, code);
+            }
+            Some(Read::End | Read::Blocked | Read::Unknown) | None => {}
+        }
+    }
+
+    fn on_stream_reset(&mut self, turn: &mut Turn<'_>, id: StreamId, code: u64) {
+        let reset = (self.streams.engine).on_reset(engine_id(id), ErrorCode(code));
+        self.on_given_up(turn, reset);
     }
 
     /// The next piece of a stream, behind `unseen` bytes that were not taken in; `None` if its window is used up.
