@@ -149,6 +149,8 @@ class Relay:
         self.sent = 0
         self.rebindings = 0
         self.hole_ends = None
+        # The path that has been cut.
+        self.cut = None
         self.mute_ends = None
         # Whether the server knows by a token or a Handshake packet that the client receives at its address (RFC 9000
         # section 8.1), and how many times the bytes it had received it has sent at most before.
@@ -200,11 +202,13 @@ class Relay:
         if not is_of_client:
             if direction.datagrams == options.hole_after:
                 self.hole_ends = now + options.hole_seconds
+            if direction.datagrams == options.cut_after:
+                self.cut = next(iter(self.paths.values()))
             if options.rebind_after and direction.datagrams % options.rebind_after == 0 and self.rebindings < options.rebindings:
                 self.rebindings += 1
                 path.rebind()
         is_lost = self.random.random() < options.loss
-        if is_lost or self.is_held(is_of_client, now):
+        if is_lost or path is self.cut or self.is_held(is_of_client, now):
             direction.lost += 1
             return
         if is_of_client:
@@ -279,6 +283,9 @@ def main():
     parser.add_argument("--congested", type=float, default=0.0, help="part of the ECT(0) datagrams that becomes CE")
     parser.add_argument("--hole-after", type=int, default=0, help="datagrams of the server until nothing passes for a while")
     parser.add_argument("--hole-seconds", type=float, default=0.0)
+    parser.add_argument(
+        "--cut-after", type=int, default=0, help="datagrams of the server until nothing passes from and to the first port of the client"
+    )
     parser.add_argument("--rebind-after", type=int, default=0, help="datagrams of the server until the client's port changes")
     parser.add_argument("--rebindings", type=int, default=1)
     parser.add_argument(
