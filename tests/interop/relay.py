@@ -34,8 +34,13 @@ def variable(data, at):
 
 
 def packets(datagram):
-    """The kinds of the packets in a datagram, and whether an Initial has a token: all that is not encrypted."""
+    """The kinds of the packets in a datagram, whether an Initial has a token, and the ids of destination and source of the first
+    packet if it has a long header."""
     kinds, has_token, at = [], False, 0
+    ids = None
+    if len(datagram) > 6 and datagram[0] & 0x80 and len(datagram) > 6 + datagram[5]:
+        middle = 6 + datagram[5]
+        ids = datagram[6:middle], datagram[middle + 1 : middle + 1 + datagram[middle]]
     while at < len(datagram):
         if not datagram[at] & 0x80:
             kinds.append("short")
@@ -64,7 +69,7 @@ def packets(datagram):
             at += length
         except IndexError:
             break
-    return kinds, has_token
+    return kinds, has_token, ids
 
 
 class Direction:
@@ -152,8 +157,10 @@ class Relay:
         # The path that has been cut.
         self.cut = None
         self.mute_ends = None
-        # Whether the server knows by a token or a Handshake packet that the client receives at its address (RFC 9000
-        # section 8.1), and how many times the bytes it had received it has sent at most before.
+        # Ids that the server has made up.
+        self.given_ids = set()
+        # Whether the server knows by such an id, a token or a Handshake packet that the client receives at its address (RFC
+        # 9000 section 8.1), and how many times the bytes it had received it has sent at most before.
         self.is_validated = False
         self.amplification = 0.0
         self.delivered = self.unproven = 0
@@ -192,13 +199,13 @@ class Relay:
 
     def pass_on(self, data, mark, path, direction):
         options, now = self.options, time.monotonic()
-        kinds, has_token = packets(data)
+        kinds, has_token, ids = packets(data)
         is_of_client = direction is self.to_server
         direction.datagrams += 1
         direction.bytes += len(data)
         direction.kinds.update(kinds)
         direction.marks.append(mark)
-        self.account(kinds, has_token, is_of_client, len(data))
+        self.account(kinds, has_token, ids, is_of_client, len(data))
         if not is_of_client:
             if direction.datagrams == options.hole_after:
                 self.hole_ends = now + options.hole_seconds
@@ -234,19 +241,22 @@ class Relay:
             return True
         if is_of_client:
             return self.mute_ends is not None and now < self.mute_ends
-        if self.options.mute_seconds and self.mute_ends is None:
+        if self.options.mute_seconds and self.mute_ends is None and self.hello_is_answered:
             self.mute_ends = now + self.options.mute_seconds
         return False
 
-    def account(self, kinds, has_token, is_of_client, length):
+    def account(self, kinds, has_token, ids, is_of_client, length):
         """Watches how much a server sends to a client that has not shown where it is."""
-        if not is_of_client and "handshake" in kinds:
-            self.hello_is_answered = True
+        if not is_of_client:
+            self.hello_is_answered |= "handshake" in kinds
+            if ids:
+                self.given_ids.add(ids[1])
         if is_of_client and "initial" in kinds and not self.hello_is_answered:
             self.hello_datagrams += 1
         if is_of_client:
             is_muted = self.mute_ends is not None and time.monotonic() < self.mute_ends
-            self.is_validated |= not is_muted and (has_token or "handshake" in kinds)
+            uses_given_id = ids is not None and ids[0] in self.given_ids
+            self.is_validated |= not is_muted and (has_token or "handshake" in kinds or uses_given_id)
         elif not self.is_validated:
             self.unproven += length
             self.amplification = max(self.amplification, self.unproven / max(1, self.delivered))
@@ -289,7 +299,7 @@ def main():
     parser.add_argument("--rebind-after", type=int, default=0, help="datagrams of the server until the client's port changes")
     parser.add_argument("--rebindings", type=int, default=1)
     parser.add_argument(
-        "--mute-seconds", type=float, default=0.0, help="how long nothing of the client passes after the first answer"
+        "--mute-seconds", type=float, default=0.0, help="how long nothing of the client passes after the server's first Handshake packet"
     )
     relay = Relay(parser.parse_args())
     relay.run()
