@@ -122,30 +122,26 @@ fn clients_show_their_address_where_retry_is_on() {
 }
 
 #[test]
-fn settings_of_the_transport_serve_clients_and_those_that_are_rounded_are_warned_of() {
-    let server = start_with(
-        "",
+fn settings_of_the_transport_serve_clients_and_those_without_effect_are_warned_of() {
+    for settings in [
         "quic: { ecn: OFF, jumpstart-max: 100, amp-limit: 2, pacing: OFF, respect-app-limited: OFF }",
-    );
-    talk(&server, "files", None);
-    assert!(
-        !server.messages().contains("[warning]"),
-        "{}",
-        server.messages()
-    );
-
-    let server = start_with("", "quic: { amp-limit: 7, ecn: 3, rapid-start: ON }");
+        "cc: cubic\n  quic: { ecn: 3, rapid-start: ON, jumpstart-default: 60, jumpstart-max: 100, non-resume-jumpstart-ratio: 200, resume-jumpstart-ratio: OFF, pacing: 250, respect-app-limited: 100 }",
+    ] {
+        let server = start_with("", settings);
+        talk(&server, "files", None);
+        let messages = server.messages();
+        assert!(!messages.contains("[warning]"), "{messages}");
+    }
+    let attributes = "quic: { amp-limit: 7, rapid-start: ON, jumpstart-default: 20, pacing: OFF }";
+    let server = start_with("", attributes);
     talk(&server, "files", None);
     for text in [
         "`amp-limit` is 1 to 3: 3 is used",
-        "`ecn` is the same for all connections: `OFF` is used",
-        "`rapid-start` other than OFF is not supported, and ignored",
+        "`rapid-start` has no effect without `cc: reno` or `cc: cubic`",
+        "`jumpstart-default` has no effect with `pacing: OFF`",
     ] {
-        assert!(
-            server.messages().contains(text),
-            "{text}: {}",
-            server.messages()
-        );
+        let messages = server.messages();
+        assert!(messages.contains(text), "{text}: {messages}");
     }
 }
 

@@ -235,8 +235,10 @@ counters! {
     QuicHandshakeTimeouts = "quic.num-handshake-timeouts",
     /// QUIC handshakes that took too many packets.
     QuicHandshakesExceeded = "quic.num-initial-handshake-exceeded",
-    /// QUIC connections that could jump to an earlier window.
+    /// QUIC connections that jump to a larger window once their round trip time is known.
     QuicJumpstartApplicable = "quic.num-jumpstart-applicable",
+    /// QUIC connections with a rapid start.
+    QuicRapidStart = "quic.num-rapid-start",
     /// QUIC connections with pacing.
     QuicPaced = "quic.num-paced",
     /// QUIC connections whose window does not grow while it is not filled.

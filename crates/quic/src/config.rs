@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quinn_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
-use crate::congestion::{Desk, Factory};
+use crate::congestion::{Desk, Factory, KnownPaths};
 use crate::id::Placement;
 use crate::keys::Keys;
 use crate::tls::TlsChooser;
@@ -24,6 +24,28 @@ pub enum CongestionControl {
     /// than the others.
     #[default]
     Model,
+}
+
+/// On how many of 255 connections something is done; on which ones, chance decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ratio(pub u8);
+
+impl Ratio {
+    /// On all of them.
+    pub const ALWAYS: Self = Self(255);
+    /// On none.
+    pub const NEVER: Self = Self(0);
+
+    /// Whether it is done on a connection that has drawn that number.
+    pub(crate) fn includes(self, drawn: u64) -> bool {
+        drawn % 255 < u64::from(self.0)
+    }
+}
+
+impl From<bool> for Ratio {
+    fn from(is_done: bool) -> Self {
+        if is_done { Self::ALWAYS } else { Self::NEVER }
+    }
 }
 
 /// Settings of connections.
@@ -53,13 +75,21 @@ pub struct TransportSettings {
     /// Packets of the first congestion window, at least 2. They leave paced.
     pub initial_window_packets: u32,
     /// Whether a congestion window that is not filled does not grow (RFC 7661).
-    pub respects_underuse: bool,
+    pub respects_underuse: Ratio,
     /// Packets that the congestion window may jump to for a client whose path is known from an earlier connection; 0 for no jump.
     pub max_jump_packets: u32,
+    /// Connections of such clients that jump.
+    pub known_path_jumps: Ratio,
+    /// Packets that the congestion window jumps to once the round trip time is measured, where the path is not known; 0 for no jump.
+    pub first_jump_packets: u32,
+    /// Connections that jump so, of those that are paced.
+    pub first_jumps: Ratio,
+    /// Whether the window triples in a round trip until the first sign of a queue. [`CongestionControl::Model`] has a start of its own.
+    pub rapid_start: Ratio,
     /// Whether packets are marked as ECN-capable (RFC 9000 §13.4). Marks received are reported in any case.
-    pub ecn: bool,
+    pub ecn: Ratio,
     /// Whether packets leave at the controller's rate, not as soon as the window has room.
-    pub is_paced: bool,
+    pub is_paced: Ratio,
     /// Bytes of received QUIC datagrams (RFC 9221) that may wait to be taken; `None` if they are not accepted.
     pub datagram_receive_buffer: Option<usize>,
     /// Whether several datagrams can be sent by one system call.
@@ -83,10 +113,14 @@ impl Default for TransportSettings {
             initial_rtt: Duration::from_millis(66),
             congestion_control: CongestionControl::default(),
             initial_window_packets: 32,
-            respects_underuse: true,
+            respects_underuse: Ratio::ALWAYS,
             max_jump_packets: 0,
-            ecn: true,
-            is_paced: true,
+            known_path_jumps: Ratio::ALWAYS,
+            first_jump_packets: 0,
+            first_jumps: Ratio::ALWAYS,
+            rapid_start: Ratio::NEVER,
+            ecn: Ratio::ALWAYS,
+            is_paced: Ratio::ALWAYS,
             datagram_receive_buffer: Some(64 * 1024),
             gso: true,
             ack_threshold: None,
@@ -126,7 +160,6 @@ impl TransportSettings {
                 initial_packets: self.initial_window_packets.into(),
                 packet_len: self.packet_len(),
                 initial_rtt: self.initial_rtt,
-                respects_underuse: self.respects_underuse,
             }));
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(self.max_udp_payload_size.max(1200));
@@ -202,6 +235,8 @@ pub struct EndpointConfig {
     pub server: Option<ServerRole>,
     /// Whether the socket never lets datagrams be fragmented, so that the path's MTU can be found out.
     pub finds_mtu: bool,
+    /// What is known of paths; endpoints that serve the same clients share it.
+    pub known_paths: KnownPaths,
     /// A seed of all random numbers, for tests.
     pub seed: Option<[u8; 32]>,
 }

@@ -105,15 +105,16 @@ pub struct Connection {
 /// How packets of a connection are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
-    is_paced: bool,
+    pub(crate) is_paced: bool,
     marks_ecn: bool,
 }
 
 impl Sending {
-    pub(crate) const fn of(settings: &TransportSettings) -> Self {
+    /// What is drawn for a connection.
+    pub(crate) fn of(settings: &TransportSettings, mut draw: impl FnMut() -> u64) -> Self {
         Self {
-            is_paced: settings.is_paced,
-            marks_ecn: settings.ecn,
+            is_paced: settings.is_paced.includes(draw()),
+            marks_ecn: settings.ecn.includes(draw()),
         }
     }
 }

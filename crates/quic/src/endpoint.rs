@@ -13,7 +13,7 @@ use quinn_proto::{
 
 use crate::close::ConnectError;
 use crate::config::{EndpointConfig, Neighbours, ServerRole, TransportSettings};
-use crate::congestion::{Desk, Jump, Observation, PathMemory};
+use crate::congestion::{Desk, Jump, KnownPaths, Observation, Start};
 use crate::connection::{Connection, Event, Exceeded, HandshakeLimit, Sending};
 use crate::id::{IdGenerator, Placement, RecentIds};
 use crate::keys::{KeyRing, Keys, ResetKey, TokenKey};
@@ -162,7 +162,9 @@ pub struct Endpoint {
     recent_ids: RecentIds,
     /// Of connections that are drained, and of datagrams.
     totals: Totals,
-    paths: PathMemory,
+    known_paths: KnownPaths,
+    /// Numbers drawn by chance.
+    drawn: u64,
     hasher: RandomState,
 }
 
@@ -176,6 +178,7 @@ impl Endpoint {
             neighbours,
             server,
             finds_mtu,
+            known_paths,
             seed,
         } = config;
         let mut endpoint =
@@ -217,8 +220,9 @@ impl Endpoint {
             neighbours,
             desk,
             recent_ids: RecentIds::default(),
-            paths: PathMemory::default(),
             totals: Totals::default(),
+            known_paths,
+            drawn: 0,
             hasher: RandomState::new(),
         }
     }
@@ -348,17 +352,18 @@ impl Endpoint {
             };
         }
         let is_validated = incoming.remote_address_validated();
-        let jump = self.jump(now, &incoming);
-        self.totals.jumps += u64::from(jump.is_some());
-        self.desk.set_jump(jump);
+        let settings = self.server.as_ref().map(|server| server.transport.clone());
+        let settings = settings.unwrap_or_default();
+        let sending = Sending::of(&settings, || self.draw());
+        let known = (incoming.remote_address_validated())
+            .then(|| self.known_paths.recall(incoming.remote_address().ip(), now))
+            .flatten();
+        self.set_start(&settings, sending, known);
         let accepted = self.library.accept(incoming, now, answer, None);
-        self.desk.set_jump(None);
+        self.desk.set_start(None);
         match accepted {
             Ok((handle, connection)) => {
                 let server = self.server.as_ref();
-                let defaults = TransportSettings::default();
-                let transport = server.map_or(&defaults, |server| &server.transport);
-                let sending = Sending::of(transport);
                 let limit = server.map(|server| HandshakeLimit {
                     began: now,
                     round_trips: server.handshake_rtts,
@@ -376,15 +381,40 @@ impl Endpoint {
         }
     }
 
-    /// What a new connection may jump to: its client has shown its address, and was here before.
-    fn jump(&self, now: Instant, incoming: &quinn_proto::Incoming) -> Option<Jump> {
-        let transport = &self.server.as_ref()?.transport;
-        if transport.max_jump_packets == 0 || !incoming.remote_address_validated() {
-            return None;
-        }
-        let seen = self.paths.recall(incoming.remote_address().ip(), now)?;
-        let max = u64::from(transport.max_jump_packets) * transport.packet_len();
-        Some(Jump::new(&seen, max))
+    /// A number by chance.
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        self.hasher.hash_one(self.drawn)
+    }
+
+    /// Draws how the connection that is made next begins. `known`: what is known of its path.
+    fn set_start(
+        &mut self,
+        settings: &TransportSettings,
+        sending: Sending,
+        known: Option<Observation>,
+    ) {
+        let max = u64::from(settings.max_jump_packets) * settings.packet_len();
+        let known = known.filter(|_| max > 0 && settings.known_path_jumps.includes(self.draw()));
+        let first = u64::from(settings.first_jump_packets) * settings.packet_len();
+        let jump = match known {
+            Some(seen) => Some(Jump::to_known(&seen, max)),
+            // Without pacing all of it would leave at once.
+            None if first > 0 && sending.is_paced && settings.first_jumps.includes(self.draw()) => {
+                Some(Jump::to(first))
+            }
+            None => None,
+        };
+        let start = Start {
+            jump,
+            respects_underuse: settings.respects_underuse.includes(self.draw()),
+            is_rapid: settings.rapid_start.includes(self.draw()),
+        };
+        self.totals.jumps += u64::from(jump.is_some());
+        self.totals.rapid_starts += u64::from(start.is_rapid);
+        self.totals.paced += u64::from(sending.is_paced);
+        self.totals.respecting_underuse += u64::from(start.respects_underuse);
+        self.desk.set_start(Some(start));
     }
 
     /// Remembers the path of a connection that has sent enough to know it.
@@ -409,7 +439,8 @@ impl Endpoint {
             min_rtt: stats.min_rtt,
             at: now,
         };
-        self.paths.remember(connection.remote_address().ip(), seen);
+        self.known_paths
+            .remember(connection.remote_address().ip(), seen);
     }
 
     fn insert(
@@ -442,6 +473,8 @@ impl Endpoint {
         let name = tls.server_name.to_str().into_owned();
         let mut config = quinn_proto::ClientConfig::new(Arc::new(ClientSide(tls)));
         config.transport_config(Arc::new(transport.library(&self.desk)));
+        let sending = Sending::of(transport, || self.draw());
+        self.set_start(transport, sending, None);
         let (handle, connection) =
             self.library
                 .connect(now, config, remote, &name)
@@ -449,7 +482,7 @@ impl Endpoint {
                     quinn_proto::ConnectError::InvalidRemoteAddress(_) => ConnectError::Address,
                     other => ConnectError::Tls(other.to_string()),
                 })?;
-        self.insert(handle, connection, Sending::of(transport), None);
+        self.insert(handle, connection, sending, None);
         Ok(ConnectionIndex(handle.0))
     }
 

@@ -13,8 +13,8 @@ use rustls::server::ResolvesServerCertUsingSni;
 use crate::forward::Forwarded;
 use crate::keys::{KeyRing, TokenKey};
 use crate::{
-    Datagram, Endpoint, EndpointConfig, Keys, Neighbours, Placement, Received, ServerRole,
-    TransportSettings,
+    Datagram, Endpoint, EndpointConfig, Keys, KnownPaths, Neighbours, Placement, Received,
+    ServerRole, TransportSettings,
 };
 
 /// A server takes datagrams from whom it does not know. Each begins with two bytes of length and one of circumstances: which port
@@ -91,6 +91,7 @@ fn server() -> Option<Endpoint> {
         keys: vec![Keys::derive(7, b"secret")],
         placement: Placement::default(),
         neighbours: Neighbours::default(),
+        known_paths: KnownPaths::default(),
         server: Some(role),
         finds_mtu: true,
         seed: Some([3; 32]),

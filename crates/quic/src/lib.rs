@@ -29,7 +29,10 @@ mod token;
 pub mod udp;
 
 pub use close::{CloseReason, ConnectError};
-pub use config::{CongestionControl, EndpointConfig, Neighbours, ServerRole, TransportSettings};
+pub use config::{
+    CongestionControl, EndpointConfig, Neighbours, Ratio, ServerRole, TransportSettings,
+};
+pub use congestion::KnownPaths;
 pub use connection::{Connection, Event, SendDatagramError};
 pub use endpoint::{Admission, ConnectionIndex, Datagram, Ecn, Endpoint, Received, Transmit};
 pub use id::Placement;

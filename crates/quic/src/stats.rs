@@ -98,8 +98,14 @@ pub struct Totals {
     pub bytes_acked: u64,
     /// Connections that have begun.
     pub begun: u64,
-    /// Connections that could jump to an earlier window.
+    /// Connections that jump to a larger window once their round trip time is known.
     pub jumps: u64,
+    /// Connections with a rapid start.
+    pub rapid_starts: u64,
+    /// Connections with pacing.
+    pub paced: u64,
+    /// Connections whose window does not grow while it is not filled.
+    pub respecting_underuse: u64,
     /// Handshakes that took too long.
     pub handshake_timeouts: u64,
     /// Handshakes that took too many packets.

@@ -33,6 +33,7 @@ use crate::site::listen::ProxyProtocol;
 use crate::site::quic_settings::QuicSettings;
 use crate::tcp::connections::Connections;
 use crate::{LoadedConfig, ServerSettings};
+use h2o_quic::KnownPaths;
 use h2o_tls::{Resumption, ResumptionSettings};
 
 /// Threads per worker for blocking file operations.
@@ -84,6 +85,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) resumption: Arc<Resumption>,
     /// Where workers leave datagrams for each other.
     pub(crate) mailboxes: Arc<[Mailbox]>,
+    /// What all workers know of the paths to QUIC clients.
+    pub(crate) known_paths: KnownPaths,
     /// Whether this worker refreshes it: one does, if a listener has TLS.
     pub(crate) refreshes_resumption: bool,
 }
@@ -131,6 +134,7 @@ impl Server {
             services: Vec::new(),
         };
         let mut handles = Vec::new();
+        let known_paths = KnownPaths::default();
         let mailboxes: Arc<[Mailbox]> = plan.iter().map(|_| Mailbox::default()).collect();
         for (index, cpu) in plan.into_iter().enumerate() {
             let (sender, orders) = unbounded_channel();
@@ -147,6 +151,7 @@ impl Server {
                 orders,
                 resumption: Arc::clone(server.tls.resumption()),
                 mailboxes: Arc::clone(&mailboxes),
+                known_paths: known_paths.clone(),
                 refreshes_resumption: index == 0 && has_tls,
             };
             let ready = ready.clone();
@@ -287,6 +292,7 @@ pub(crate) fn only_config(
         orders,
         resumption: Arc::clone(tls.resumption()),
         mailboxes: std::iter::once(Mailbox::default()).collect(),
+        known_paths: KnownPaths::default(),
         refreshes_resumption: false,
     };
     Ok((config, sender))
@@ -441,6 +447,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
             http3: settings.http3.clone(),
             resumption: config.resumption,
             max_connections: settings.max_quic_connections.unwrap_or(usize::MAX),
+            known_paths: config.known_paths,
             nodes: settings.quic_nodes.clone(),
             mailboxes: config.mailboxes,
         };

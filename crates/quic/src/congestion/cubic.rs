@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::hystart::{HyStart, Phase};
+use super::rapid::RapidStart;
 use super::underused::Underuse;
 use super::{Ack, Loss, MIN_WINDOW_PACKETS, rate_of_window, scale};
 
@@ -26,6 +27,7 @@ pub(crate) struct Cubic {
     /// Bytes that are less than a packet of growth.
     fraction: f64,
     slow_start: HyStart,
+    rapid: RapidStart,
     underuse: Underuse,
 }
 
@@ -59,7 +61,12 @@ fn integer(value: f64) -> u64 {
 }
 
 impl Cubic {
-    pub(crate) fn new(initial_window: u64, mtu: u64, respects_underuse: bool) -> Self {
+    pub(crate) fn new(
+        initial_window: u64,
+        mtu: u64,
+        respects_underuse: bool,
+        rapid: RapidStart,
+    ) -> Self {
         Self {
             window: initial_window,
             threshold: u64::MAX,
@@ -70,6 +77,7 @@ impl Cubic {
             epoch: None,
             fraction: 0.0,
             slow_start: HyStart::default(),
+            rapid,
             underuse: Underuse::new(respects_underuse),
         }
     }
@@ -100,7 +108,10 @@ impl Cubic {
         }
         if self.window < self.threshold {
             match self.slow_start.on_ack(ack) {
-                Phase::Slow { divisor } => self.window += ack.bytes / divisor,
+                Phase::Slow { divisor } => {
+                    let growth = ack.bytes / divisor;
+                    self.window += self.rapid.on_ack(ack, growth, divisor > 1);
+                }
                 Phase::Over => self.threshold = self.window,
             }
             return;
@@ -148,7 +159,9 @@ impl Cubic {
         }
         self.recovery_began = Some(loss.now);
         let least = MIN_WINDOW_PACKETS * self.mtu;
-        let before = self.underuse.before_loss(self.window);
+        let before = self
+            .rapid
+            .before_loss(self.underuse.before_loss(self.window));
         let packets = float(before) / float(self.mtu);
         // Fast convergence (RFC 9438 §4.7).
         self.max = if packets < self.max {
@@ -174,6 +187,20 @@ impl Cubic {
     /// Begins with a larger window than the initial one: the path is known.
     pub(crate) fn jump(&mut self, window: u64) {
         self.window = self.window.max(window);
+    }
+
+    /// Only so much of the window is in use.
+    pub(crate) fn limit(&mut self, window: u64) {
+        self.window = self.window.min(window);
+    }
+
+    /// A jump went too far: the path has delivered so many bytes of it.
+    pub(crate) fn retreat(&mut self, delivered: u64) {
+        let window = scale(delivered, BETA_PERCENT, 100);
+        self.window = window.max(MIN_WINDOW_PACKETS * self.mtu);
+        self.threshold = self.window;
+        self.max = self.packets();
+        self.epoch = None;
     }
 
     pub(crate) fn window(&self) -> u64 {

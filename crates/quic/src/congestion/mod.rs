@@ -8,6 +8,7 @@ mod cubic;
 mod hystart;
 mod model;
 mod pacer;
+mod rapid;
 mod reno;
 mod resume;
 mod underused;
@@ -23,8 +24,11 @@ use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use self::cubic::Cubic;
 use self::model::Model;
 pub(crate) use self::pacer::Pacer;
+use self::rapid::RapidStart;
 use self::reno::Reno;
-pub(crate) use self::resume::{Jump, Observation, PathMemory};
+pub use self::resume::KnownPaths;
+pub(crate) use self::resume::{Jump, Observation};
+use self::resume::{Leap, Step};
 use crate::config::CongestionControl;
 
 /// Packets that may always be in flight (RFC 9002 §7.2).
@@ -82,8 +86,17 @@ pub(crate) struct Desk {
     acknowledged: (AtomicU64, AtomicU64),
     /// Asks the controller to forget what is in flight.
     forget: AtomicBool,
-    /// What the next connection may jump to.
-    jump: Mutex<Option<Jump>>,
+    /// How the next connection begins.
+    start: Mutex<Option<Start>>,
+}
+
+/// How a connection begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    pub(crate) jump: Option<Jump>,
+    /// Whether a window that was not filled does not grow.
+    pub(crate) respects_underuse: bool,
+    pub(crate) is_rapid: bool,
 }
 
 /// What window the library is told.
@@ -123,13 +136,13 @@ impl Desk {
         )
     }
 
-    /// What the connection accepted next may jump to.
-    pub(crate) fn set_jump(&self, jump: Option<Jump>) {
-        *self.jump.lock().unwrap_or_else(PoisonError::into_inner) = jump;
+    /// Tells how the connection that is made next begins.
+    pub(crate) fn set_start(&self, start: Option<Start>) {
+        *self.start.lock().unwrap_or_else(PoisonError::into_inner) = start;
     }
 
-    fn take_jump(&self) -> Option<Jump> {
-        self.jump
+    fn take_start(&self) -> Option<Start> {
+        self.start
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take()
@@ -170,8 +183,6 @@ pub(crate) struct Factory {
     pub(crate) initial_packets: u64,
     pub(crate) packet_len: u64,
     pub(crate) initial_rtt: Duration,
-    /// Whether a window that was not filled does not grow.
-    pub(crate) respects_underuse: bool,
 }
 
 impl ControllerFactory for Factory {
@@ -179,12 +190,15 @@ impl ControllerFactory for Factory {
         let mtu = u64::from(mtu);
         // H2O compatibility: a packet of this window counts the longest datagram, not what the path is known to carry.
         let initial_window = self.initial_packets.max(MIN_WINDOW_PACKETS) * self.packet_len;
+        let start = self.desk.take_start();
+        let respects_underuse = start.is_none_or(|start| start.respects_underuse);
+        let rapid = RapidStart::new(start.is_some_and(|start| start.is_rapid));
         let algorithm = match self.control {
             CongestionControl::Reno => {
-                Algorithm::Reno(Reno::new(initial_window, mtu, self.respects_underuse))
+                Algorithm::Reno(Reno::new(initial_window, mtu, respects_underuse, rapid))
             }
             CongestionControl::Cubic => {
-                Algorithm::Cubic(Cubic::new(initial_window, mtu, self.respects_underuse))
+                Algorithm::Cubic(Cubic::new(initial_window, mtu, respects_underuse, rapid))
             }
             CongestionControl::Model => Algorithm::Model(Box::new(Model::new(
                 initial_window,
@@ -199,7 +213,7 @@ impl ControllerFactory for Factory {
             initial_window,
             in_flight: AtomicU64::new(0),
             smoothed_rtt: self.initial_rtt,
-            jump: self.desk.take_jump(),
+            leap: Leap::new(start.and_then(|start| start.jump)),
         })
     }
 }
@@ -212,10 +226,26 @@ struct Governor {
     initial_window: u64,
     in_flight: AtomicU64,
     smoothed_rtt: Duration,
-    jump: Option<Jump>,
+    leap: Leap,
 }
 
 impl Governor {
+    /// Answers what has become of a jump.
+    fn step(&mut self, step: Step) {
+        let floor = self.initial_window;
+        match step {
+            Step::Stay => {}
+            Step::Jump(window) => each!(&mut self.algorithm, it => it.jump(window)),
+            Step::Keep(used) => {
+                let used = used.max(floor);
+                each!(&mut self.algorithm, it => it.limit(used));
+            }
+            Step::Retreat(delivered) => {
+                each!(&mut self.algorithm, it => it.retreat(delivered.max(floor)));
+            }
+        }
+    }
+
     fn landed(&mut self, bytes: u64) {
         let in_flight = self.in_flight.get_mut();
         *in_flight = in_flight.saturating_sub(bytes);
@@ -253,16 +283,16 @@ impl Controller for Governor {
             smoothed_rtt: rtt.get(),
         };
         each!(&mut self.algorithm, it => it.on_ack(&ack));
+        let in_flight = *self.in_flight.get_mut() + bytes;
+        let step = self.leap.on_ack(&ack, in_flight);
+        self.step(step);
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _app_limited: bool, _: Option<u64>) {
         *self.in_flight.get_mut() = in_flight;
         each!(&mut self.algorithm, it => it.on_end_acks(now, in_flight));
-        if let Some(jump) = self.jump.take()
-            && let Some(window) = jump.window(self.smoothed_rtt)
-        {
-            each!(&mut self.algorithm, it => it.jump(window));
-        }
+        let step = self.leap.on_end_acks(now, self.smoothed_rtt);
+        self.step(step);
     }
 
     fn on_congestion_event(
@@ -273,7 +303,6 @@ impl Controller for Governor {
         bytes: u64,
     ) {
         self.landed(bytes);
-        self.jump = None;
         let in_flight = *self.in_flight.get_mut();
         let loss = Loss {
             now,
@@ -282,6 +311,8 @@ impl Controller for Governor {
             is_persistent,
         };
         each!(&mut self.algorithm, it => it.on_loss(&loss, in_flight));
+        let step = self.leap.on_loss(&loss);
+        self.step(step);
     }
 
     fn on_mtu_update(&mut self, mtu: u16) {
@@ -324,7 +355,7 @@ impl Controller for Governor {
             // Of another path.
             in_flight: AtomicU64::new(0),
             smoothed_rtt: self.smoothed_rtt,
-            jump: None,
+            leap: Leap::Over,
         })
     }
 

@@ -221,6 +221,18 @@ impl Model {
         }
     }
 
+    /// Only so much of the window is in use.
+    pub(crate) fn limit(&mut self, window: u64) {
+        self.window = self.window.min(window);
+        self.initial_window = self.initial_window.min(window);
+    }
+
+    /// A jump went too far: the path has delivered so many bytes of it. Losses that say so bound what is in flight already; some losses
+    /// have other reasons.
+    pub(crate) fn retreat(&mut self, delivered: u64) {
+        self.initial_window = self.initial_window.min(delivered);
+    }
+
     pub(crate) fn window(&self) -> u64 {
         self.window
     }

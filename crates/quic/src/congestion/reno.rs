@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::hystart::{HyStart, Phase};
+use super::rapid::RapidStart;
 use super::underused::Underuse;
 use super::{Ack, Loss, MIN_WINDOW_PACKETS, rate_of_window};
 
@@ -17,11 +18,17 @@ pub(crate) struct Reno {
     /// Bytes acknowledged since the window has grown.
     acked: u64,
     slow_start: HyStart,
+    rapid: RapidStart,
     underuse: Underuse,
 }
 
 impl Reno {
-    pub(crate) fn new(initial_window: u64, mtu: u64, respects_underuse: bool) -> Self {
+    pub(crate) fn new(
+        initial_window: u64,
+        mtu: u64,
+        respects_underuse: bool,
+        rapid: RapidStart,
+    ) -> Self {
         Self {
             window: initial_window,
             threshold: u64::MAX,
@@ -30,6 +37,7 @@ impl Reno {
             recovery_began: None,
             acked: 0,
             slow_start: HyStart::default(),
+            rapid,
             underuse: Underuse::new(respects_underuse),
         }
     }
@@ -49,7 +57,10 @@ impl Reno {
         }
         if self.window < self.threshold {
             match self.slow_start.on_ack(ack) {
-                Phase::Slow { divisor } => self.window += ack.bytes / divisor,
+                Phase::Slow { divisor } => {
+                    let growth = ack.bytes / divisor;
+                    self.window += self.rapid.on_ack(ack, growth, divisor > 1);
+                }
                 Phase::Over => self.threshold = self.window,
             }
             return;
@@ -69,7 +80,10 @@ impl Reno {
         }
         self.recovery_began = Some(loss.now);
         let least = MIN_WINDOW_PACKETS * self.mtu;
-        self.window = (self.underuse.before_loss(self.window) / 2).max(least);
+        let before = self
+            .rapid
+            .before_loss(self.underuse.before_loss(self.window));
+        self.window = (before / 2).max(least);
         self.threshold = self.window;
         self.acked = 0;
         if loss.is_persistent {
@@ -86,6 +100,17 @@ impl Reno {
     /// Begins with a larger window than the initial one: the path is known.
     pub(crate) fn jump(&mut self, window: u64) {
         self.window = self.window.max(window);
+    }
+
+    /// Only so much of the window is in use.
+    pub(crate) fn limit(&mut self, window: u64) {
+        self.window = self.window.min(window);
+    }
+
+    /// A jump went too far: the path has delivered so many bytes of it.
+    pub(crate) fn retreat(&mut self, delivered: u64) {
+        self.window = (delivered / 2).max(MIN_WINDOW_PACKETS * self.mtu);
+        self.threshold = self.window;
     }
 
     pub(crate) fn window(&self) -> u64 {

@@ -3,9 +3,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Clients that are remembered by an endpoint; when more come, those heard of first are forgotten.
+use super::{Ack, Loss};
+
+/// Clients that are remembered; when more come, those heard of first are forgotten.
 const MAX_CLIENTS: usize = 4096;
 /// How long what was found out is good for. H2O compatibility: as long as a token of an earlier connection validates an address.
 const LIFE: Duration = Duration::from_secs(600);
@@ -19,15 +22,33 @@ pub(crate) struct Observation {
     pub(crate) at: Instant,
 }
 
+/// What is known of the paths to clients. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct KnownPaths(Arc<Mutex<PathMemory>>);
+
+impl KnownPaths {
+    pub(crate) fn remember(&self, client: IpAddr, observation: Observation) {
+        self.lock().remember(client, observation);
+    }
+
+    pub(crate) fn recall(&self, client: IpAddr, now: Instant) -> Option<Observation> {
+        self.lock().recall(client, now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PathMemory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Observations by address.
 #[derive(Debug, Default)]
-pub(crate) struct PathMemory {
+struct PathMemory {
     by_client: HashMap<IpAddr, Observation>,
     order: VecDeque<IpAddr>,
 }
 
 impl PathMemory {
-    pub(crate) fn remember(&mut self, client: IpAddr, observation: Observation) {
+    fn remember(&mut self, client: IpAddr, observation: Observation) {
         if self.by_client.insert(client, observation).is_none() {
             self.order.push_back(client);
         }
@@ -38,32 +59,152 @@ impl PathMemory {
         }
     }
 
-    pub(crate) fn recall(&self, client: IpAddr, now: Instant) -> Option<Observation> {
+    fn recall(&self, client: IpAddr, now: Instant) -> Option<Observation> {
         let found = self.by_client.get(&client).copied();
         found.filter(|found| now.saturating_duration_since(found.at) < LIFE)
     }
 }
 
-/// The window that a connection jumps to once its round trip time shows that the path is the one that was seen.
+/// The window that a connection jumps to once its round trip time is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Jump {
-    pub(crate) window: u64,
-    pub(crate) min_rtt: Duration,
+    window: u64,
+    /// The round trip time that shows that the path is the one that was seen; `None` for a path that was not.
+    min_rtt: Option<Duration>,
 }
 
 impl Jump {
     /// Half of what the path carried, and at most `max` bytes.
-    pub(crate) fn new(observation: &Observation, max: u64) -> Self {
+    pub(crate) fn to_known(observation: &Observation, max: u64) -> Self {
         Self {
             window: (observation.window / 2).min(max),
-            min_rtt: observation.min_rtt,
+            min_rtt: Some(observation.min_rtt),
+        }
+    }
+
+    /// A window of so many bytes.
+    pub(crate) const fn to(window: u64) -> Self {
+        Self {
+            window,
+            min_rtt: None,
         }
     }
 
     /// The window, if the round trip time is between half and ten times of what it was.
-    pub(crate) fn window(&self, rtt: Duration) -> Option<u64> {
-        let is_alike = self.min_rtt / 2 <= rtt && rtt <= self.min_rtt * 10;
+    fn window(&self, rtt: Duration) -> Option<u64> {
+        let is_alike = (self.min_rtt).is_none_or(|seen| seen / 2 <= rtt && rtt <= seen * 10);
         is_alike.then_some(self.window)
+    }
+}
+
+/// How far a connection is with its jump (draft-ietf-tsvwg-careful-resume §3).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Leap {
+    /// The round trip time has not been measured ("Reconnaissance").
+    Waiting(Jump),
+    /// The window is raised, and nothing that was sent since has been acknowledged ("Unvalidated").
+    Unvalidated { began: Instant },
+    /// What was sent in that time is being acknowledged: so many bytes ("Validating").
+    Validating {
+        began: Instant,
+        ended: Instant,
+        acked: u64,
+    },
+    /// Some of it was lost: the window follows what the path has delivered ("Safe Retreat").
+    Retreating {
+        began: Instant,
+        ended: Instant,
+        acked: u64,
+    },
+    /// There was no jump, or it is over.
+    Over,
+}
+
+/// What the controller has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Stay,
+    /// Raise the window to that.
+    Jump(u64),
+    /// No more than these bytes of the raised window were used, and the rest says nothing about the path.
+    Keep(u64),
+    /// The path has delivered so many bytes of those sent with the raised window, and lost others.
+    Retreat(u64),
+}
+
+impl Leap {
+    pub(crate) fn new(jump: Option<Jump>) -> Self {
+        jump.map_or(Self::Over, Self::Waiting)
+    }
+
+    /// A packet is acknowledged; `in_flight` is with it.
+    pub(crate) fn on_ack(&mut self, ack: &Ack, in_flight: u64) -> Step {
+        match self {
+            Self::Unvalidated { began } if ack.sent >= *began => {
+                *self = Self::Validating {
+                    began: *began,
+                    ended: ack.now,
+                    acked: ack.bytes,
+                };
+                Step::Keep(in_flight)
+            }
+            Self::Validating { ended, .. } | Self::Retreating { ended, .. }
+                if ack.sent > *ended =>
+            {
+                *self = Self::Over;
+                Step::Stay
+            }
+            Self::Validating { began, acked, .. } => {
+                *acked += if ack.sent >= *began { ack.bytes } else { 0 };
+                Step::Stay
+            }
+            Self::Retreating { began, acked, .. } => {
+                *acked += if ack.sent >= *began { ack.bytes } else { 0 };
+                Step::Retreat(*acked)
+            }
+            Self::Waiting(_) | Self::Unvalidated { .. } | Self::Over => Step::Stay,
+        }
+    }
+
+    /// A batch of acknowledgements is over.
+    pub(crate) fn on_end_acks(&mut self, now: Instant, rtt: Duration) -> Step {
+        let Self::Waiting(jump) = self else {
+            return Step::Stay;
+        };
+        let window = jump.window(rtt);
+        *self = match window {
+            Some(_) => Self::Unvalidated { began: now },
+            None => Self::Over,
+        };
+        window.map_or(Step::Stay, Step::Jump)
+    }
+
+    /// Packets were lost, or marked.
+    pub(crate) fn on_loss(&mut self, loss: &Loss) -> Step {
+        let (began, ended, acked) = match *self {
+            Self::Waiting(_) => {
+                *self = Self::Over;
+                return Step::Stay;
+            }
+            // Also what was sent before shows that the path is full.
+            Self::Unvalidated { began } => (began, loss.now, 0),
+            Self::Validating {
+                began,
+                ended,
+                acked,
+            } => (began, ended, acked),
+            Self::Retreating { .. } | Self::Over => return Step::Stay,
+        };
+        if loss.is_persistent {
+            *self = Self::Over;
+            return Step::Stay;
+        }
+        *self = Self::Retreating {
+            began,
+            ended,
+            acked,
+        };
+        Step::Retreat(acked)
     }
 }
 
@@ -101,10 +242,73 @@ mod tests {
             min_rtt: Duration::from_millis(80),
             at: Instant::now(),
         };
-        let jump = Jump::new(&seen, 60_000);
+        let jump = Jump::to_known(&seen, 60_000);
         assert_eq!(jump.window(Duration::from_millis(85)), Some(50_000));
         assert_eq!(jump.window(Duration::from_millis(39)), None);
         assert_eq!(jump.window(Duration::from_millis(801)), None);
-        assert_eq!(Jump::new(&seen, 30_000).window(seen.min_rtt), Some(30_000));
+        assert_eq!(
+            Jump::to_known(&seen, 30_000).window(seen.min_rtt),
+            Some(30_000)
+        );
+    }
+
+    fn ack(sent: Instant, now: Instant) -> Ack {
+        Ack {
+            now,
+            sent,
+            bytes: 1000,
+            app_limited: false,
+            smoothed_rtt: Duration::from_millis(80),
+        }
+    }
+
+    fn loss(sent: Instant, now: Instant) -> Loss {
+        Loss {
+            now,
+            sent,
+            bytes: 1000,
+            is_persistent: false,
+        }
+    }
+
+    #[test]
+    fn a_jump_is_kept_as_far_as_it_was_used_and_taken_back_as_far_as_it_was_lost() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let rtt = Duration::from_millis(80);
+        let jumped = || {
+            let mut leap = Leap::new(Some(Jump::to(60_000)));
+            assert_eq!(leap.on_ack(&ack(at(0), at(80)), 9000), Step::Stay);
+            assert_eq!(leap.on_end_acks(at(80), rtt), Step::Jump(60_000));
+            assert_eq!(leap.on_end_acks(at(80), rtt), Step::Stay);
+            // Of the window before.
+            assert_eq!(leap.on_ack(&ack(at(70), at(150)), 9000), Step::Stay);
+            leap
+        };
+        let mut leap = jumped();
+        assert_eq!(
+            leap.on_ack(&ack(at(81), at(161)), 40_000),
+            Step::Keep(40_000)
+        );
+        assert_eq!(leap.on_ack(&ack(at(90), at(170)), 40_000), Step::Stay);
+        let mut lossy = leap;
+        assert_eq!(leap.on_ack(&ack(at(165), at(245)), 40_000), Step::Stay);
+        assert_eq!(leap.on_loss(&loss(at(166), at(250))), Step::Stay, "over");
+        assert_eq!(lossy.on_loss(&loss(at(95), at(180))), Step::Retreat(2000));
+        assert_eq!(lossy.on_loss(&loss(at(96), at(180))), Step::Stay);
+        let more = lossy.on_ack(&ack(at(100), at(181)), 9000);
+        assert_eq!(more, Step::Retreat(3000));
+        assert_eq!(lossy.on_ack(&ack(at(162), at(250)), 9000), Step::Stay);
+        assert_eq!(
+            lossy.on_ack(&ack(at(100), at(251)), 9000),
+            Step::Stay,
+            "over"
+        );
+
+        let mut early = jumped();
+        assert_eq!(early.on_loss(&loss(at(75), at(151))), Step::Retreat(0));
+        let mut never = Leap::new(Some(Jump::to(60_000)));
+        assert_eq!(never.on_loss(&loss(at(0), at(70))), Step::Stay);
+        assert_eq!(never.on_end_acks(at(80), rtt), Step::Stay);
     }
 }

@@ -304,7 +304,7 @@ fn a_long_download_beside_an_open_request_is_not_taken_for_memory() {
 fn packets_are_not_marked_without_ecn() {
     let mut config = crate::kit::endpoint_config();
     let server = config.server.as_mut().expect("a server");
-    server.transport.ecn = false;
+    server.transport.ecn = h2o_quic::Ratio::NEVER;
     let mut endpoint = h2o_quic::Endpoint::new(config);
     let mut pair = Pair::new();
     pair.connect();

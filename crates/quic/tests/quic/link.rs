@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::kit::link::{Path, Simulation};
-use h2o_quic::{CloseReason, CongestionControl, Event, TransportSettings};
+use h2o_quic::{CloseReason, CongestionControl, Event, Ratio, TransportSettings};
 use h2o_testkit::Random;
 
 const SMALL: usize = 1_200_000;
@@ -242,6 +242,78 @@ fn a_client_that_comes_again_may_begin_where_it_was() {
         jumped + Duration::from_millis(5) < usual,
         "{jumped:?}, {usual:?}"
     );
+}
+
+/// How long a new client needs for a file, and what the queue drops.
+fn first_file(path: Path, bytes: usize, transport: TransportSettings) -> (Duration, usize) {
+    let mut simulation = Simulation::new(1, path, transport);
+    simulation.connect();
+    let time = simulation.fetch(bytes);
+    (time, simulation.dropped())
+}
+
+#[test]
+fn a_new_client_may_begin_with_a_jump_and_what_is_too_much_is_taken_back() {
+    for control in [
+        CongestionControl::Reno,
+        CongestionControl::Cubic,
+        CongestionControl::Model,
+    ] {
+        let jumping = |first_jump_packets, is_paced, first_jumps| TransportSettings {
+            initial_window_packets: 10,
+            first_jump_packets,
+            first_jumps,
+            is_paced,
+            ..settings(control)
+        };
+        let always = Ratio::ALWAYS;
+        let file =
+            |bytes, packets| first_file(Path::mobile(), bytes, jumping(packets, always, always));
+        let (usual, _) = file(60_000, 0);
+        let (jumped, dropped) = file(60_000, 60);
+        assert!(
+            jumped < usual * 3 / 4 && dropped == 0,
+            "{control:?} {usual:?} {jumped:?} {dropped}"
+        );
+        // Without pacing, or where chance is against it, there is no jump.
+        for (paced, ratio) in [(Ratio::NEVER, always), (always, Ratio::NEVER)] {
+            let jump = first_file(Path::mobile(), 60_000, jumping(60, paced, ratio));
+            let none = first_file(Path::mobile(), 60_000, jumping(0, paced, ratio));
+            assert_eq!(jump, none, "{control:?}");
+        }
+        // Three times of what path and queue hold together.
+        let (usual, _) = file(SMALL, 0);
+        let (jumped, dropped) = file(SMALL, 300);
+        assert!(jumped < usual * 5 / 4, "{control:?} {usual:?} {jumped:?}");
+        assert!(dropped < 400, "{control:?} {dropped}");
+    }
+}
+
+#[test]
+fn rapid_start_fills_a_long_path_sooner() {
+    for control in [CongestionControl::Reno, CongestionControl::Cubic] {
+        let starting = |rapid_start| TransportSettings {
+            initial_window_packets: 10,
+            rapid_start,
+            ..settings(control)
+        };
+        let long = Path {
+            rate: 12_500_000,
+            delay: Duration::from_millis(50),
+            queue: 1_000_000,
+            ..Path::default()
+        };
+        let (usual, _) = first_file(long, 3_000_000, starting(Ratio::NEVER));
+        let (rapid, dropped) = first_file(long, 3_000_000, starting(Ratio::ALWAYS));
+        assert!(
+            rapid < usual * 7 / 8 && dropped == 0,
+            "{control:?} {usual:?} {rapid:?} {dropped}"
+        );
+        let (usual, _) = first_file(Path::mobile(), SMALL, starting(Ratio::NEVER));
+        let (rapid, dropped) = first_file(Path::mobile(), SMALL, starting(Ratio::ALWAYS));
+        assert!(rapid < usual * 5 / 4, "{control:?} {usual:?} {rapid:?}");
+        assert!(dropped < 250, "{control:?} {dropped}");
+    }
 }
 
 #[test]

@@ -17,7 +17,9 @@ use h2o_exchange::{Address, Counter, LiveCounters, TimerKey};
 use h2o_http3::ErrorCode;
 use h2o_quic::forward::{Forwarded, MAX_HOPS, is_forwarded};
 use h2o_quic::udp::{ReceiveBuffers, UdpSocket};
-use h2o_quic::{Admission, ConnectionIndex, Datagram, Endpoint, Placement, Received, Transmit};
+use h2o_quic::{
+    Admission, ConnectionIndex, Datagram, Endpoint, KnownPaths, Placement, Received, Transmit,
+};
 use h2o_tls::Resumption;
 use slab::Slab;
 
@@ -70,6 +72,8 @@ pub(crate) struct QuicShared {
     pub(crate) http3: Http3Settings,
     pub(crate) resumption: Arc<Resumption>,
     pub(crate) max_connections: usize,
+    /// What all workers know of the paths to clients.
+    pub(crate) known_paths: KnownPaths,
     /// `quic-nodes`.
     pub(crate) nodes: Option<Arc<QuicNodes>>,
     /// By worker.
@@ -148,6 +152,7 @@ impl QuicConnections {
                 keys.clone(),
                 (worker, shared.mailboxes.len()),
                 shared.nodes.as_deref(),
+                shared.known_paths.clone(),
                 !udp.may_fragment(),
             );
             sockets.push(Port {
@@ -167,11 +172,11 @@ impl QuicConnections {
                 blocked: Vec::new(),
             });
         }
-        let ports: Vec<_> = (sockets.iter())
-            .map(|port: &Port| (Rc::clone(&port.endpoint), Rc::clone(&port.settings)))
+        let endpoints: Vec<_> = (sockets.iter())
+            .map(|port: &Port| Rc::clone(&port.endpoint))
             .collect();
         let live = context.worker.local::<LiveCounters>();
-        live.set(move |counters| transport::publish(&ports, counters));
+        live.set(move |counters| transport::publish(&endpoints, counters));
         if let Some(mailbox) = shared.mailboxes.get(worker) {
             mailbox.set_waker(context.waker(first_token | MAIL_BIT, 0));
         }

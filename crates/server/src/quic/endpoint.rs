@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use h2o_quic::{
-    CongestionControl, EndpointConfig, Keys, Neighbours, Placement, ServerRole, TlsChooser,
-    TransportSettings, forward,
+    CongestionControl, EndpointConfig, Keys, KnownPaths, Neighbours, Placement, ServerRole,
+    TlsChooser, TransportSettings, forward,
 };
 use h2o_tls::{QuicChoice, Resumption};
 
@@ -53,6 +53,10 @@ fn transport(settings: &QuicSettings, http3: &Http3Settings) -> TransportSetting
         initial_window_packets: settings.initial_window,
         ecn: settings.ecn,
         max_jump_packets: settings.max_jump,
+        known_path_jumps: settings.known_path_jumps,
+        first_jump_packets: settings.first_jump,
+        first_jumps: settings.first_jumps,
+        rapid_start: settings.rapid_start,
         is_paced: settings.pacing,
         respects_underuse: settings.respect_app_limited,
         gso: http3.segmentation_offload,
@@ -69,6 +73,7 @@ pub(super) fn config(
     keys: Vec<Keys>,
     (worker, workers): (usize, usize),
     nodes: Option<&QuicNodes>,
+    known_paths: KnownPaths,
     finds_mtu: bool,
 ) -> EndpointConfig {
     let mut transport = transport(settings, http3);
@@ -97,6 +102,7 @@ pub(super) fn config(
         },
         server: Some(server),
         finds_mtu,
+        known_paths,
         seed: None,
     }
 }
@@ -114,26 +120,48 @@ fn ack_threshold(frequency: f64, window: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use h2o_quic::Ratio;
+
     use super::*;
 
     #[test]
     fn connections_obey_the_settings_of_their_listener() {
         let defaults = transport(&QuicSettings::default(), &Http3Settings::default());
-        assert!(defaults.ecn && defaults.is_paced && defaults.respects_underuse);
+        assert_eq!(
+            defaults,
+            TransportSettings {
+                stream_receive_window: defaults.stream_receive_window,
+                send_window: defaults.send_window,
+                ..TransportSettings::default()
+            }
+        );
         assert_eq!(defaults.max_jump_packets, 0);
         assert_eq!(defaults.initial_window_packets, 32);
 
         let settings = QuicSettings {
-            ecn: false,
+            ecn: Ratio(1),
             max_jump: 100,
-            pacing: false,
-            respect_app_limited: false,
+            known_path_jumps: Ratio(2),
+            first_jump: 50,
+            first_jumps: Ratio(3),
+            rapid_start: Ratio(4),
+            pacing: Ratio(5),
+            respect_app_limited: Ratio(6),
             controller: Controller::Cubic,
             initial_window: 10,
             ..QuicSettings::default()
         };
         let obeyed = transport(&settings, &Http3Settings::default());
-        assert!(!obeyed.ecn && !obeyed.is_paced && !obeyed.respects_underuse);
+        let ratios = [
+            obeyed.ecn,
+            obeyed.known_path_jumps,
+            obeyed.first_jumps,
+            obeyed.rapid_start,
+            obeyed.is_paced,
+            obeyed.respects_underuse,
+        ];
+        assert_eq!(ratios, [1, 2, 3, 4, 5, 6].map(Ratio));
+        assert_eq!(obeyed.first_jump_packets, 50);
         assert_eq!(obeyed.max_jump_packets, 100);
         assert_eq!(obeyed.initial_window_packets, 10);
         assert_eq!(obeyed.congestion_control, CongestionControl::Cubic);

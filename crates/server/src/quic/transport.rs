@@ -8,7 +8,7 @@ use std::rc::Rc;
 use h2o_exchange::{Address, Counter, Counters, Transport};
 use h2o_quic::{ConnectionIndex, Endpoint, Stats};
 
-use crate::site::quic_settings::{Controller, QuicSettings};
+use crate::site::quic_settings::Controller;
 
 /// A connection, for queries.
 pub(crate) struct QuicTransport {
@@ -194,9 +194,9 @@ fn each(stats: &Stats, mut count: impl FnMut(Counter, u64)) {
 }
 
 /// Writes what the endpoints of a worker have done to its counters.
-pub(super) fn publish(ports: &[(Rc<RefCell<Endpoint>>, Rc<QuicSettings>)], counters: &Counters) {
+pub(super) fn publish(endpoints: &[Rc<RefCell<Endpoint>>], counters: &Counters) {
     let mut sums = Vec::new();
-    for (endpoint, settings) in ports {
+    for endpoint in endpoints {
         let Ok(endpoint) = endpoint.try_borrow() else {
             // The counters stay as they were.
             return;
@@ -205,7 +205,6 @@ pub(super) fn publish(ports: &[(Rc<RefCell<Endpoint>>, Rc<QuicSettings>)], count
         each(&totals.connections, |counter, value| {
             sums.push((counter, value))
         });
-        let begun_with = |is_on: bool| if is_on { totals.begun } else { 0 };
         sums.extend([
             (Counter::QuicDatagrams, totals.datagrams),
             (Counter::QuicDatagramsProcessed, totals.processed),
@@ -224,11 +223,9 @@ pub(super) fn publish(ports: &[(Rc<RefCell<Endpoint>>, Rc<QuicSettings>)], count
             (Counter::QuicHandshakeTimeouts, totals.handshake_timeouts),
             (Counter::QuicHandshakesExceeded, totals.handshakes_exceeded),
             (Counter::QuicJumpstartApplicable, totals.jumps),
-            (Counter::QuicPaced, begun_with(settings.pacing)),
-            (
-                Counter::QuicRespectedAppLimited,
-                begun_with(settings.respect_app_limited),
-            ),
+            (Counter::QuicRapidStart, totals.rapid_starts),
+            (Counter::QuicPaced, totals.paced),
+            (Counter::QuicRespectedAppLimited, totals.respecting_underuse),
         ]);
     }
     for &(counter, _) in &sums {

@@ -2,6 +2,7 @@
 
 use h2o_config::{Attribute, Attributes, Command, Error, Kinds, Node, Unit};
 use h2o_exchange::Scope;
+use h2o_quic::Ratio;
 
 use crate::site::quic_settings::{Controller, QuicSettings};
 use crate::site::warnings::warn;
@@ -11,14 +12,6 @@ const MIN_UDP_PAYLOAD: u64 = 1200;
 
 /// Most bytes for each byte received from an address that is not validated (RFC 9000 §8).
 const MAX_AMPLIFICATION: u16 = 3;
-
-/// Attributes of which only the default is supported.
-const DEFAULT_ONLY: [(&str, &str); 4] = [
-    ("jumpstart-default", "0"),
-    ("non-resume-jumpstart-ratio", "ON"),
-    ("resume-jumpstart-ratio", "ON"),
-    ("rapid-start", "OFF"),
-];
 
 const fn attribute(
     name: &'static str,
@@ -97,25 +90,27 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "ecn",
         "ON|OFF|0..255",
         "ON",
-        "Marks packets as capable of explicit congestion notification. A number is rounded to `ON` or `OFF`, with a warning.",
+        "Marks packets as capable of explicit congestion notification, where a number is given on so many of 255 connections.",
     ),
     attribute(
         "pacing",
         "ON|OFF|0..255",
         "ON",
-        "Spreads packets over the round trip. A number is rounded to `ON` or `OFF`, with a warning.",
+        "Spreads packets over the round trip, where a number is given on so many of 255 connections.",
     ),
     attribute(
         "respect-app-limited",
         "ON|OFF|0..255",
         "ON",
-        "Keeps the congestion window from growing while it is not used up. A number is rounded to `ON` or `OFF`, with a warning.",
+        "Keeps the congestion window from growing while it is not used up, where a number is given on so many of 255 connections. For `cc: reno` \
+         and `cc: cubic`; otherwise it never grows then.",
     ),
     attribute(
         "jumpstart-default",
         "PACKETS",
         "0",
-        "First window for new clients. Values other than 0 are ignored with a warning; see `initcwnd`.",
+        "Window of a new client once its round trip time is measured, as far as it is more than `initcwnd`. It is sent paced, so `pacing` must not \
+         be `OFF`. If packets of it are lost, the window is that of what the path has delivered. 0: there is no jump.",
     ),
     attribute(
         "jumpstart-max",
@@ -128,19 +123,20 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "non-resume-jumpstart-ratio",
         "ON|OFF|0..255",
         "ON",
-        "On how many of 255 connections `jumpstart-default` is used. Values other than `ON` are ignored with a warning.",
+        "On how many of 255 connections of new clients `jumpstart-default` is used.",
     ),
     attribute(
         "resume-jumpstart-ratio",
         "ON|OFF|0..255",
         "ON",
-        "On how many of 255 connections `jumpstart-max` is used. Values other than `ON` are ignored with a warning.",
+        "On how many of 255 connections of clients that return `jumpstart-max` is used.",
     ),
     attribute(
         "rapid-start",
         "ON|OFF|0..255",
         "OFF",
-        "An experiment of H2O. Values other than `OFF` are ignored with a warning.",
+        "On how many of 255 connections the window triples, instead of doubling, in a round trip until round trips become longer or packets are \
+         lost; what was sent too much is then taken back. For `cc: reno` and `cc: cubic`, with a warning otherwise.",
     ),
 ];
 
@@ -213,71 +209,52 @@ pub(crate) fn parse(
     };
     table("qpack-encoder-table-capacity", &mut settings.encoder_table)?;
     table("qpack-decoder-table-capacity", &mut settings.decoder_table)?;
-    if let Some(node) = get("jumpstart-max") {
-        settings.max_jump = node.integer("%u", 0..=u64::from(u32::MAX))?;
-    }
-    settings.ecn = switch(scope, command, "ecn", get("ecn"))?;
-    settings.pacing = switch(scope, command, "pacing", get("pacing"))?;
-    let name = "respect-app-limited";
-    settings.respect_app_limited = switch(scope, command, name, get(name))?;
-    for (name, default) in DEFAULT_ONLY {
-        if let Some(node) = get(name)
-            && !node.scalar()?.eq_ignore_ascii_case(default)
-        {
-            check(name, node)?;
-            warn(
-                scope,
-                command,
-                node,
-                &format!("`{name}` other than {default} is not supported, and ignored"),
-            );
+    let packets = |name| match get(name) {
+        Some(node) => node.integer("%u", 0..=u64::from(u32::MAX)),
+        None => Ok(0),
+    };
+    settings.first_jump = packets("jumpstart-default")?;
+    settings.max_jump = packets("jumpstart-max")?;
+    let set = |name, to: &mut Ratio| -> Result<(), Error> {
+        if let Some(node) = get(name) {
+            *to = ratio(node)?;
         }
+        Ok(())
+    };
+    set("ecn", &mut settings.ecn)?;
+    set("pacing", &mut settings.pacing)?;
+    set("respect-app-limited", &mut settings.respect_app_limited)?;
+    set("non-resume-jumpstart-ratio", &mut settings.first_jumps)?;
+    set("resume-jumpstart-ratio", &mut settings.known_path_jumps)?;
+    set("rapid-start", &mut settings.rapid_start)?;
+    let has_slow_start = matches!(settings.controller, Controller::Reno | Controller::Cubic);
+    if let Some(node) = get("rapid-start")
+        && settings.rapid_start != Ratio::NEVER
+        && !has_slow_start
+    {
+        let text = "`rapid-start` has no effect without `cc: reno` or `cc: cubic`: other controllers start rapidly in a way of their own";
+        warn(scope, command, node, text);
+    }
+    if let Some(node) = get("jumpstart-default")
+        && settings.first_jump > 0
+        && settings.pacing == Ratio::NEVER
+    {
+        let text = "`jumpstart-default` has no effect with `pacing: OFF`";
+        warn(scope, command, node, text);
     }
     Ok(settings)
 }
 
-/// Reads an attribute that turns a feature on or off, for all connections. H2O compatibility: H2O has numbers for some of them.
-fn switch(
-    scope: &mut Scope,
-    command: &Command<'_>,
-    name: &str,
-    node: Option<&Node>,
-) -> Result<bool, Error> {
-    let Some(node) = node else { return Ok(true) };
-    let connections = ratio(node)?;
-    let is_on = connections >= 128;
-    if !matches!(connections, 0 | 255) {
-        let word = if is_on { "ON" } else { "OFF" };
-        warn(
-            scope,
-            command,
-            node,
-            &format!("`{name}` is the same for all connections: `{word}` is used"),
-        );
-    }
-    Ok(is_on)
-}
-
-/// Refuses what H2O refuses.
-fn check(name: &str, node: &Node) -> Result<(), Error> {
-    if name == "jumpstart-default" {
-        return node
-            .integer::<u32>("%u", 0..=u64::from(u32::MAX))
-            .map(|_| ());
-    }
-    ratio(node).map(|_| ())
-}
-
 /// On how many of 255 connections a feature is on.
-fn ratio(node: &Node) -> Result<u8, Error> {
+fn ratio(node: &Node) -> Result<Ratio, Error> {
     let text = node.scalar()?;
     if text.eq_ignore_ascii_case("ON") {
-        return Ok(255);
+        return Ok(Ratio::ALWAYS);
     }
     if text.eq_ignore_ascii_case("OFF") {
-        return Ok(0);
+        return Ok(Ratio::NEVER);
     }
-    text.parse().map_err(|_| {
+    text.parse().map(Ratio).map_err(|_| {
         node.error("argument must be `ON`, `OFF`, or an integer between 0 (never) and 255 (always)")
     })
 }

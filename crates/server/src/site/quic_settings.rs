@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use h2o_quic::Ratio;
+
 /// Smallest `http3-input-window-size`: what may be buffered of a request that is not served yet (H2O compatibility: H2O
 /// has the same minimum).
 pub(crate) const MIN_INPUT_WINDOW: u32 = 417_808;
@@ -60,13 +62,21 @@ pub struct QuicSettings {
     /// `qpack-decoder-table-capacity`, bytes.
     pub decoder_table: u32,
     /// `ecn`: whether packets are marked as ECN-capable.
-    pub ecn: bool,
+    pub ecn: Ratio,
+    /// `jumpstart-default`: packets of the window of a new client once its round trip time is known; 0: `initcwnd` alone.
+    pub first_jump: u32,
+    /// `non-resume-jumpstart-ratio`.
+    pub first_jumps: Ratio,
     /// `jumpstart-max`: most packets of the first window of a client that returns; 0: `initcwnd` alone.
     pub max_jump: u32,
+    /// `resume-jumpstart-ratio`.
+    pub known_path_jumps: Ratio,
+    /// `rapid-start`.
+    pub rapid_start: Ratio,
     /// `pacing`.
-    pub pacing: bool,
+    pub pacing: Ratio,
     /// `respect-app-limited`.
-    pub respect_app_limited: bool,
+    pub respect_app_limited: Ratio,
     /// `cc`.
     pub controller: Controller,
     /// `initcwnd`: packets of the first window.
@@ -86,10 +96,14 @@ impl Default for QuicSettings {
             max_handshake_packets: 1000,
             encoder_table: 16_384,
             decoder_table: 16_384,
-            ecn: true,
+            ecn: Ratio::ALWAYS,
+            first_jump: 0,
+            first_jumps: Ratio::ALWAYS,
             max_jump: 0,
-            pacing: true,
-            respect_app_limited: true,
+            known_path_jumps: Ratio::ALWAYS,
+            rapid_start: Ratio::NEVER,
+            pacing: Ratio::ALWAYS,
+            respect_app_limited: Ratio::ALWAYS,
             controller: Controller::Auto,
             initial_window: 32,
         }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use h2o_quic::{
-    ClientTls, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Neighbours, Placement,
-    Read, StreamId, TransportSettings, Write,
+    ClientTls, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, KnownPaths, Neighbours,
+    Placement, Read, StreamId, TransportSettings, Write,
 };
 use h2o_testkit::http3::{Decoder, Frame, encode};
 use h2o_testkit::tls::AnyCertificate;
@@ -100,6 +100,7 @@ impl Client {
             keys: Vec::new(),
             placement: Placement::default(),
             neighbours: Neighbours::default(),
+            known_paths: KnownPaths::default(),
             server: None,
             finds_mtu: false,
             seed: None,

@@ -14,7 +14,7 @@ use h2o_http3::{ErrorCode, PeerError};
 use h2o_quic::udp::{self, ReceiveBuffers};
 use h2o_quic::{
     ClientTls, ConnectError, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event,
-    Neighbours, Placement, Received, Transmit, TransportSettings,
+    KnownPaths, Neighbours, Placement, Received, Transmit, TransportSettings,
 };
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -110,6 +110,7 @@ impl Socket {
             keys: Vec::new(),
             placement: Placement::default(),
             neighbours: Neighbours::default(),
+            known_paths: KnownPaths::default(),
             server: None,
             finds_mtu: !udp.may_fragment(),
             seed: None,
@@ -165,7 +166,7 @@ impl Socket {
             max_streams_uni: MAX_UNIDIRECTIONAL,
             // Backends may announce HTTP datagrams only if both sides take those of QUIC (RFC 9297 §2.1.1). None is expected.
             datagram_receive_buffer: Some(DATAGRAM_BUFFER),
-            ecn,
+            ecn: ecn.into(),
             ..TransportSettings::default()
         };
         let index = (self.endpoint.borrow_mut()).connect(now, remote, tls, &transport)?;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use h2o_quic::{
-    ClientTls, ConnectionIndex, Datagram, Ecn, Endpoint, EndpointConfig, Event, Keys, Neighbours,
-    Placement, Read, Received, ServerRole, StreamId, TransportSettings, Write,
+    ClientTls, ConnectionIndex, Datagram, Ecn, Endpoint, EndpointConfig, Event, Keys, KnownPaths,
+    Neighbours, Placement, Read, Received, ServerRole, StreamId, TransportSettings, Write,
 };
 use h2o_testkit::Random;
 use quinn_proto::{ConnectionHandle, DatagramEvent, Dir};
@@ -139,6 +139,7 @@ impl Simulation {
             keys: vec![Keys::derive(7, b"secret")],
             placement: Placement::default(),
             neighbours: Neighbours::default(),
+            known_paths: KnownPaths::default(),
             server: Some(ServerRole::new(Arc::new(server_tls()), transport.clone())),
             finds_mtu: true,
             seed: Some(seeds),
@@ -151,6 +152,7 @@ impl Simulation {
                 keys: Vec::new(),
                 placement: Placement::default(),
                 neighbours: Neighbours::default(),
+                known_paths: KnownPaths::default(),
                 server: None,
                 finds_mtu: true,
                 seed: Some(seeds),

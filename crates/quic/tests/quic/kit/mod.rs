@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use h2o_quic::{
-    Connection, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Keys, Neighbours,
-    Placement, Received, ServerRole, TransportSettings,
+    Connection, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Keys, KnownPaths,
+    Neighbours, Placement, Received, ServerRole, TransportSettings,
 };
 use h2o_testkit::tls::AnyCertificate;
 use quinn_proto::{ConnectionHandle, DatagramEvent, Dir};
@@ -57,6 +57,7 @@ pub(crate) fn endpoint_config() -> EndpointConfig {
         keys: vec![Keys::derive(7, b"secret")],
         placement: Placement::default(),
         neighbours: Neighbours::default(),
+        known_paths: KnownPaths::default(),
         server: Some(ServerRole::new(Arc::new(server_tls()), transport)),
         finds_mtu: true,
         seed: Some([1; 32]),
