@@ -16,6 +16,7 @@ from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.buffer import encode_uint_var
 from aioquic.h3.events import DataReceived, DatagramReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StreamReset
 from aioquic.quic.packet import QuicProtocolVersion
 
@@ -475,6 +476,26 @@ async def forged():
     node.sendto(wrapped(victim, asks(b"known")), server)
     answer = victim.recv(2000)
     assert b"known" in answer and b"forged" not in answer, answer
+
+
+async def most():
+    """The server has as many connections as it may; another one begins once one of them is gone."""
+    async with connected() as first, connected() as second:
+        loop = asyncio.get_running_loop()
+        third = Client(QuicConnection(configuration=configuration()))
+        await loop.create_datagram_endpoint(lambda: third, local_addr=("127.0.0.1", 0))
+        third.connect(("127.0.0.1", PORT))
+        # The server has read the third one's packet before it answers these.
+        for client in (first, second):
+            await client.expect(client.ask("/large"), 200, LARGE)
+        assert third.handshake is None
+        first.close()
+        await first.wait_closed()
+        await third.until(lambda: third.handshake)
+        await third.expect(third.ask("/hello.txt"), 200, b"hello, world")
+        await second.expect(second.ask("/hello.txt"), 200, b"hello, world")
+        third.close()
+        await third.wait_closed()
 
 
 async def retry():

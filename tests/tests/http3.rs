@@ -365,3 +365,32 @@ fn a_fleet_without_common_keys_is_warned_of() {
     assert!(messages.contains(want), "{messages}");
     talk(&server, "files", None);
 }
+
+#[test]
+fn more_quic_connections_than_allowed_have_to_wait_and_tcp_has_not() {
+    let server = start_with("max-quic-connections: 2", "");
+    talk(&server, "most", None);
+    let url = format!("https://localhost:{}/hello.txt", server.port());
+    let certificate = server.folder.name_of("site.crt");
+    let response = curl(&["--http2", "--cacert", &certificate, &url]);
+    assert!(response.status.starts_with("200"), "{response:?}");
+}
+
+/// UDP sockets that are bound to a port of this machine.
+fn udp_sockets(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/net/udp").expect("this is Linux");
+    let address = format!(" 0100007F:{port:04X} ");
+    table.lines().filter(|line| line.contains(&address)).count()
+}
+
+#[test]
+fn as_many_threads_serve_quic_as_are_wanted() {
+    let capped = "`num-quic-threads` is 5, but there are 2 threads: all of them serve QUIC";
+    for (setting, sockets) in [("0", 2), ("1", 1), ("2", 2), ("5", 2)] {
+        let server = start_with(&format!("num-quic-threads: {setting}"), "");
+        assert_eq!(udp_sockets(server.port()), sockets, "{setting}");
+        talk(&server, "files", None);
+        let messages = server.messages();
+        assert_eq!(messages.contains(capped), setting == "5", "{messages}");
+    }
+}

@@ -147,12 +147,10 @@ impl QuicConnections {
             registry.add_connection(&socket, first_token | SOCKET_BIT | index as u64)?;
             let config = endpoint::config(
                 &settings,
-                &shared.http3,
+                &shared,
                 tls,
                 keys.clone(),
-                (worker, shared.mailboxes.len()),
-                shared.nodes.as_deref(),
-                shared.known_paths.clone(),
+                worker,
                 !udp.may_fragment(),
             );
             sockets.push(Port {

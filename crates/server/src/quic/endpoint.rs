@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use h2o_quic::{
-    CongestionControl, EndpointConfig, Keys, KnownPaths, Neighbours, Placement, ServerRole,
-    TlsChooser, TransportSettings, forward,
+    CongestionControl, EndpointConfig, Keys, Neighbours, Placement, ServerRole, TlsChooser,
+    TransportSettings, forward,
 };
 use h2o_tls::{QuicChoice, Resumption};
 
+use super::connections::QuicShared;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::quic_nodes::QuicNodes;
 use crate::site::quic_settings::{Controller, Http3Settings, QuicSettings};
@@ -68,15 +69,14 @@ fn transport(settings: &QuicSettings, http3: &Http3Settings) -> TransportSetting
 /// The endpoint of a listener on one worker.
 pub(super) fn config(
     settings: &QuicSettings,
-    http3: &Http3Settings,
+    shared: &QuicShared,
     tls: Arc<AcceptorSlot>,
     keys: Vec<Keys>,
-    (worker, workers): (usize, usize),
-    nodes: Option<&QuicNodes>,
-    known_paths: KnownPaths,
+    worker: usize,
     finds_mtu: bool,
 ) -> EndpointConfig {
-    let mut transport = transport(settings, http3);
+    let nodes = shared.nodes.as_deref();
+    let mut transport = transport(settings, &shared.http3);
     if nodes.is_some_and(|nodes| !nodes.others.is_empty()) {
         // What a client sends must still fit when it is wrapped for another server.
         let max = DEFAULT_MAX_PAYLOAD - forward::MAX_OVERHEAD;
@@ -97,12 +97,12 @@ pub(super) fn config(
             ..Placement::default()
         },
         neighbours: Neighbours {
-            workers: u16::try_from(workers).unwrap_or(u16::MAX),
+            workers: u16::try_from(shared.mailboxes.len()).unwrap_or(u16::MAX),
             nodes: nodes.map(QuicNodes::numbers).unwrap_or_default(),
         },
         server: Some(server),
         finds_mtu,
-        known_paths,
+        known_paths: shared.known_paths.clone(),
         seed: None,
     }
 }

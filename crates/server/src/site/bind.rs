@@ -70,6 +70,11 @@ pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, S
         sockets: Vec::new(),
         warnings: Vec::new(),
     };
+    if let Some(count) = settings.quic_workers.filter(|count| *count > workers) {
+        bound.warnings.push(format!(
+            "`num-quic-threads` is {count}, but there are {workers} threads: all of them serve QUIC"
+        ));
+    }
     for (index, listener) in listeners.0.iter().enumerate() {
         let sockets = match &listener.endpoint {
             Endpoint::Unix(path) => {
