@@ -83,6 +83,34 @@ counters! {
     Http2IdleTimeout = "http2.idle-timeout",
     /// HTTP/2 requests whose body was forwarded while it arrived.
     Http2StreamingRequests = "http2.streaming-requests",
+    /// HTTP/3 connections that were closed because of what the client did, by error code (RFC 9114 §8.1, RFC 9204 §6).
+    Http3ErrorDatagram = "http3-errors.datagram",
+    /// As above.
+    Http3ErrorGeneralProtocol = "http3-errors.general-protocol",
+    /// As above.
+    Http3ErrorStreamCreation = "http3-errors.stream-creation",
+    /// As above.
+    Http3ErrorClosedCriticalStream = "http3-errors.closed-critical-stream",
+    /// As above.
+    Http3ErrorFrameUnexpected = "http3-errors.frame-unexpected",
+    /// As above.
+    Http3ErrorFrame = "http3-errors.frame",
+    /// As above.
+    Http3ErrorExcessiveLoad = "http3-errors.excessive-load",
+    /// As above.
+    Http3ErrorId = "http3-errors.id",
+    /// As above.
+    Http3ErrorSettings = "http3-errors.settings",
+    /// As above.
+    Http3ErrorMissingSettings = "http3-errors.missing-settings",
+    /// As above.
+    Http3ErrorQpackDecompressionFailed = "http3-errors.qpack-decompression-failed",
+    /// As above.
+    Http3ErrorQpackEncoderStream = "http3-errors.qpack-encoder-stream",
+    /// As above.
+    Http3ErrorQpackDecoderStream = "http3-errors.qpack-decoder-stream",
+    /// QUIC connections that were closed because of what the client did (RFC 9000 §20.1).
+    Http3ErrorTransport = "http3-errors.transport",
     /// QUIC datagrams handed to the worker that has their connection.
     QuicForwarded = "http3.packet-forwarded",
     /// QUIC datagrams that another worker has handed over.

@@ -48,6 +48,11 @@ pub(super) const EVENTS: &[(&str, &str)] = &[
     ("memory.", "mmap_errors"),
     ("h2olog.", "lost"),
     // Not in H2O.
+    (
+        "http3-errors.",
+        "datagram general-protocol stream-creation closed-critical-stream frame-unexpected frame excessive-load id settings \
+         missing-settings qpack-decompression-failed qpack-encoder-stream qpack-decoder-stream transport",
+    ),
     ("connections.", "overdrawn memory-closed"),
     ("proxy.", "responses-buffered"),
     ("proxy.connect-udp.", "sent received dropped"),

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use h2o_exchange::Counter;
 use h2o_http3::{ErrorCode, PeerError, Received, ServerConnection, Settings, StreamKey};
 use h2o_quic::{ConnectionIndex, Endpoint, Event, Read, StreamId};
 
@@ -465,6 +466,27 @@ impl Http3 {
     /// Error code and text for CONNECTION_CLOSE once [`Http3::run`] has said that the connection is to be closed.
     pub(crate) fn closing(&self) -> Option<(u64, &'static str)> {
         self.closing.map(|(code, text)| (code.0, text))
+    }
+
+    /// What counts connections that are closed with that error code.
+    pub(crate) fn error_counter(&self) -> Option<Counter> {
+        let (code, _) = self.closing?;
+        Some(match code {
+            ErrorCode::DATAGRAM_ERROR => Counter::Http3ErrorDatagram,
+            ErrorCode::GENERAL_PROTOCOL_ERROR => Counter::Http3ErrorGeneralProtocol,
+            ErrorCode::STREAM_CREATION_ERROR => Counter::Http3ErrorStreamCreation,
+            ErrorCode::CLOSED_CRITICAL_STREAM => Counter::Http3ErrorClosedCriticalStream,
+            ErrorCode::FRAME_UNEXPECTED => Counter::Http3ErrorFrameUnexpected,
+            ErrorCode::FRAME_ERROR => Counter::Http3ErrorFrame,
+            ErrorCode::EXCESSIVE_LOAD => Counter::Http3ErrorExcessiveLoad,
+            ErrorCode::ID_ERROR => Counter::Http3ErrorId,
+            ErrorCode::SETTINGS_ERROR => Counter::Http3ErrorSettings,
+            ErrorCode::MISSING_SETTINGS => Counter::Http3ErrorMissingSettings,
+            ErrorCode::QPACK_DECOMPRESSION_FAILED => Counter::Http3ErrorQpackDecompressionFailed,
+            ErrorCode::QPACK_ENCODER_STREAM_ERROR => Counter::Http3ErrorQpackEncoderStream,
+            ErrorCode::QPACK_DECODER_STREAM_ERROR => Counter::Http3ErrorQpackDecoderStream,
+            _ => return None,
+        })
     }
 
     /// Gives memory back that can be allocated again, where connections are many.

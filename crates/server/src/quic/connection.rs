@@ -107,6 +107,9 @@ impl QuicConnection {
             turn.end();
             if flow == Flow::Close {
                 self.closing = http3.closing();
+                if let Some(counter) = http3.error_counter() {
+                    context.worker.counters.count(counter);
+                }
                 self.phase = Phase::Closed;
             }
         }
@@ -183,6 +186,9 @@ impl QuicConnection {
     }
 
     fn on_closed(&mut self, context: &Context, reason: &CloseReason) {
+        if matches!(reason, CloseReason::PeerError { .. }) {
+            context.worker.counters.count(Counter::Http3ErrorTransport);
+        }
         // Who was answered from early data may leave before the handshake is complete.
         let is_wanted = match reason {
             CloseReason::Local => true,
