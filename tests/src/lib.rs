@@ -27,7 +27,7 @@ mod service;
 pub use backend::{Backend, ClosedPort, FINE, Request, Talk};
 pub use clients::{Output, browse, browse_patiently, curl, openssl, run, run_with_input, tool};
 pub use folder::{Folder, MODIFIED, MODIFIED_TEXT};
-pub use h2o_testkit::{Deadline, eventually, http2};
+pub use h2o_testkit::{Deadline, Random, eventually, http2, http3, quic};
 pub use message::Response;
 pub use raw::Raw;
 pub use server::{Refused, Server, Setup, binary};

@@ -5,6 +5,8 @@
 pub mod http2;
 pub mod http3;
 mod patience;
+#[cfg(feature = "tls")]
+pub mod quic;
 mod random;
 #[cfg(feature = "runtime")]
 mod standing_clock;

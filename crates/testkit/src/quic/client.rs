@@ -1,0 +1,975 @@
+//! The client.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::Side;
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use rustls::pki_types::ServerName;
+use rustls::quic::{
+    ClientConnection, DirectionalKeys, KeyChange, Keys, PacketKey, PacketKeySet, Secrets, Version,
+};
+
+use super::frame::{self, Reader};
+use super::packet::{self, Header, VERSION_1};
+use super::stream::{Incoming, Numbers};
+use crate::Deadline;
+use crate::http3::{self, Frame};
+
+/// Bytes of an Initial datagram (RFC 9000 §14.1).
+const INITIAL: usize = 1200;
+/// How long to wait for an acknowledgment before frames are sent again.
+const REPEAT: Duration = Duration::from_millis(400);
+/// How long to wait for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A part of every connection id, so that none is used twice.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+
+/// How a client introduces itself.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// TLS; sessions are kept in it.
+    pub tls: Arc<ClientConfig>,
+    /// `initial_max_data`.
+    pub max_data: u64,
+    /// `initial_max_stream_data_*`.
+    pub max_stream_data: u64,
+    /// `max_datagram_frame_size`; 0: not said.
+    pub max_datagram: u64,
+    /// Token of the Initial packets.
+    pub token: Vec<u8>,
+    /// Bytes of the handshake in one CRYPTO frame, which is one datagram, at first.
+    pub hello_piece: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            tls: crate::tls::client_config(b"h3"),
+            max_data: 1 << 40,
+            max_stream_data: 1 << 40,
+            max_datagram: 1200,
+            token: Vec::new(),
+            hello_piece: 1000,
+        }
+    }
+}
+
+/// How the server has ended the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// CONNECTION_CLOSE of type 0x1c.
+    Transport(u64, String),
+    /// CONNECTION_CLOSE of type 0x1d.
+    Application(u64, String),
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Its field lines.
+    pub fields: Vec<(String, String)>,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+/// One number space (RFC 9000 §12.3).
+#[derive(Default)]
+struct Space {
+    keys: Option<Keys>,
+    next_number: u64,
+    received: Numbers,
+    /// Whether there is something to acknowledge.
+    owes_ack: bool,
+    /// Bytes of the handshake to be sent.
+    crypto: Vec<u8>,
+    crypto_sent: u64,
+    crypto_received: Incoming,
+    /// How much of that TLS has.
+    crypto_read: usize,
+    /// Frames in packets that are not acknowledged, by number.
+    unacknowledged: BTreeMap<u64, Vec<u8>>,
+}
+
+const INITIAL_SPACE: usize = 0;
+const HANDSHAKE_SPACE: usize = 1;
+const DATA_SPACE: usize = 2;
+
+/// Keys of the key phase (RFC 9001 §6).
+struct Phase {
+    is_odd: bool,
+    previous: Option<Box<dyn PacketKey>>,
+    next: PacketKeySet,
+    secrets: Secrets,
+}
+
+/// A connection.
+pub struct Quic {
+    /// The server.
+    pub server: SocketAddr,
+    /// The socket: put another one here to have another address.
+    pub socket: UdpSocket,
+    /// Whether packets are acknowledged.
+    pub acknowledges: bool,
+    /// Bytes of datagrams sent.
+    pub bytes_sent: usize,
+    /// Bytes of datagrams received.
+    pub bytes_received: usize,
+    /// Whether HANDSHAKE_DONE has been received.
+    pub is_confirmed: bool,
+    /// How the server has ended the connection.
+    pub closed: Option<Close>,
+    /// The versions of a Version Negotiation packet.
+    pub versions: Option<Vec<u32>>,
+    /// Number of Retry packets.
+    pub retries: usize,
+    /// Payloads of DATAGRAM frames.
+    pub datagrams: Vec<Vec<u8>>,
+    /// Sequence numbers and ids that the server has given.
+    pub ids: Vec<(u64, Vec<u8>)>,
+    /// How many streams of requests the server allows.
+    pub max_streams: u64,
+    /// How many unidirectional streams the server allows.
+    pub max_unidirectional: u64,
+    /// Type bytes of all frames received, with how often.
+    pub frames: HashMap<u64, usize>,
+    options: Options,
+    tls: ClientConnection,
+    /// The id that the server knows us by.
+    source: Vec<u8>,
+    /// The id that packets carry.
+    pub destination: Vec<u8>,
+    token: Vec<u8>,
+    spaces: [Space; 3],
+    early: Option<DirectionalKeys>,
+    phase: Option<Phase>,
+    streams: HashMap<u64, Incoming>,
+    /// How much was sent on each stream.
+    sent: HashMap<u64, u64>,
+    next_request: u64,
+    next_unidirectional: u64,
+    quiet_since: Deadline,
+}
+
+impl std::fmt::Debug for Quic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (f.debug_struct("Quic").field("closed", &self.closed)).finish_non_exhaustive()
+    }
+}
+
+/// A socket on any port of an address of this machine.
+fn socket(host: [u8; 4]) -> UdpSocket {
+    UdpSocket::bind(SocketAddr::from((host, 0))).expect("a port is free")
+}
+
+impl Quic {
+    /// A connection to a port of this machine that has sent nothing yet.
+    ///
+    /// # Panics
+    /// If there is no socket.
+    #[must_use]
+    pub fn new(port: u16, options: Options) -> Self {
+        let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        let id = |tag: u8| {
+            let mut id = number.to_be_bytes();
+            id[0] = tag;
+            id[1..3].copy_from_slice(&std::process::id().to_be_bytes()[2..]);
+            id.to_vec()
+        };
+        let (source, destination) = (id(0xc1), id(0x5e));
+        let name = ServerName::try_from("localhost").expect("a name");
+        let parameters = transport_parameters(&options, &source);
+        let tls = ClientConnection::new(Arc::clone(&options.tls), Version::V1, name, parameters)
+            .expect("a valid configuration");
+        let mut quic = Self {
+            server: SocketAddr::from(([127, 0, 0, 1], port)),
+            socket: socket([127, 0, 0, 1]),
+            acknowledges: true,
+            bytes_sent: 0,
+            bytes_received: 0,
+            is_confirmed: false,
+            closed: None,
+            versions: None,
+            retries: 0,
+            datagrams: Vec::new(),
+            ids: Vec::new(),
+            max_streams: 0,
+            max_unidirectional: 0,
+            frames: HashMap::new(),
+            token: options.token.clone(),
+            options,
+            tls,
+            source,
+            destination,
+            spaces: Default::default(),
+            early: None,
+            phase: None,
+            streams: HashMap::new(),
+            sent: HashMap::new(),
+            next_request: 0,
+            next_unidirectional: 14,
+            quiet_since: Deadline::after(REPEAT),
+        };
+        quic.set_initial_keys();
+        quic.write_handshake();
+        quic.early = quic.tls.zero_rtt_keys();
+        quic
+    }
+
+    /// A connection whose handshake is complete, and that has sent its SETTINGS, all zero.
+    ///
+    /// # Panics
+    /// If the handshake fails.
+    #[must_use]
+    pub fn open(port: u16) -> Self {
+        Self::open_with(port, Options::default())
+    }
+
+    /// As [`Quic::open`].
+    ///
+    /// # Panics
+    /// If the handshake fails.
+    #[must_use]
+    pub fn open_with(port: u16, options: Options) -> Self {
+        let mut quic = Self::new(port, options);
+        quic.flush();
+        quic.wait_for("the handshake", |quic| quic.is_confirmed);
+        for (id, data) in control_streams(&[]) {
+            quic.send_stream(id, &data, false);
+        }
+        quic
+    }
+
+    /// Takes another address: another port of `host`.
+    pub fn move_to(&mut self, host: [u8; 4]) {
+        self.socket = socket(host);
+    }
+
+    fn set_initial_keys(&mut self) {
+        let suite = TLS13_AES_128_GCM_SHA256
+            .tls13()
+            .expect("a suite of TLS 1.3");
+        let quic = suite.quic.expect("a suite of QUIC");
+        let keys = Keys::initial(Version::V1, suite, quic, &self.destination, Side::Client);
+        self.spaces[INITIAL_SPACE].keys = Some(keys);
+    }
+
+    /// Takes what TLS wants to send, and its keys.
+    fn write_handshake(&mut self) {
+        loop {
+            let level = match (&self.phase, &self.spaces[HANDSHAKE_SPACE].keys) {
+                (Some(_), _) => DATA_SPACE,
+                (None, Some(_)) => HANDSHAKE_SPACE,
+                (None, None) => INITIAL_SPACE,
+            };
+            let mut bytes = Vec::new();
+            let change = self.tls.write_hs(&mut bytes);
+            let is_done = bytes.is_empty() && change.is_none();
+            self.spaces[level].crypto.extend(bytes);
+            match change {
+                Some(KeyChange::Handshake { keys }) => {
+                    self.spaces[HANDSHAKE_SPACE].keys = Some(keys);
+                }
+                Some(KeyChange::OneRtt { keys, mut next }) => {
+                    self.spaces[DATA_SPACE].keys = Some(keys);
+                    self.phase = Some(Phase {
+                        is_odd: false,
+                        previous: None,
+                        next: next.next_packet_keys(),
+                        secrets: next,
+                    });
+                }
+                None => {}
+            }
+            if is_done {
+                return;
+            }
+        }
+    }
+
+    // --- sending ---------------------------------------------------------------------------------------------------
+
+    /// A packet with just these frames. Nothing is sent.
+    ///
+    /// # Panics
+    /// If there are no keys of that kind yet.
+    #[must_use]
+    pub fn packet(&mut self, kind: Header<'_>, frames: &[u8]) -> Vec<u8> {
+        let level = match kind {
+            Header::Initial(_) => INITIAL_SPACE,
+            Header::Handshake => HANDSHAKE_SPACE,
+            Header::ZeroRtt | Header::Short(_) => DATA_SPACE,
+        };
+        let mut frames = frames.to_vec();
+        // Enough for the sample of header protection, and for a datagram of an Initial packet (RFC 9000 §14.1).
+        let least = match kind {
+            Header::Initial(token) => {
+                let ids = self.destination.len() + self.source.len();
+                let token = http3::varint(token.len() as u64).len() + token.len();
+                INITIAL - (7 + ids + token + 2 + 4 + 16)
+            }
+            Header::ZeroRtt | Header::Handshake | Header::Short(_) => 4,
+        };
+        frames.resize(frames.len().max(least), 0);
+        let number = self.spaces[level].next_number;
+        self.spaces[level].next_number += 1;
+        let keys = match kind {
+            Header::ZeroRtt => self.early.as_ref(),
+            _ => self.spaces[level].keys.as_ref().map(|keys| &keys.local),
+        };
+        let keys = keys.expect("the keys are known");
+        let payload = frames.len() + keys.packet.tag_len();
+        let header = packet::header(kind, VERSION_1, &self.destination, &self.source, payload);
+        packet::seal(&*keys.header, &*keys.packet, number, header, &frames)
+    }
+
+    /// Sends a datagram as it is; what the kernel does not take is lost.
+    pub fn send_datagram(&mut self, datagram: &[u8]) {
+        if self.socket.send_to(datagram, self.server).is_ok() {
+            self.bytes_sent += datagram.len();
+        }
+    }
+
+    /// Sends frames in a packet of their own, once: whether they arrive is not watched.
+    pub fn send_once(&mut self, frames: &[u8]) {
+        let kind = self.short();
+        let packet = self.packet(kind, frames);
+        self.send_datagram(&packet);
+    }
+
+    /// Sends frames in a packet of their own, again and again until they are acknowledged.
+    pub fn send(&mut self, frames: &[u8]) {
+        let space = &mut self.spaces[DATA_SPACE];
+        (space.unacknowledged).insert(space.next_number, frames.to_vec());
+        self.send_once(frames);
+    }
+
+    fn short(&self) -> Header<'static> {
+        Header::Short(self.phase.as_ref().is_some_and(|phase| phase.is_odd))
+    }
+
+    /// Sends more of a stream, in as many packets as that takes.
+    pub fn send_stream(&mut self, stream: u64, data: &[u8], fin: bool) {
+        let mut pieces: Vec<&[u8]> = data.chunks(1000).collect();
+        if pieces.is_empty() {
+            pieces.push(&[]);
+        }
+        let last = pieces.len() - 1;
+        for (n, piece) in pieces.into_iter().enumerate() {
+            let frame = self.stream_frame(stream, piece, fin && n == last);
+            self.send(&frame);
+        }
+    }
+
+    /// A STREAM frame with what comes next on a stream.
+    #[must_use]
+    pub fn stream_frame(&mut self, stream: u64, data: &[u8], fin: bool) -> Vec<u8> {
+        let offset = self.sent.entry(stream).or_default();
+        let frame = frame::stream(stream, *offset, data, fin);
+        *offset += data.len() as u64;
+        frame
+    }
+
+    /// The stream of the next request; waits until the server allows one more, or closes the connection.
+    pub fn next_request(&mut self) -> u64 {
+        let stream = self.next_request;
+        self.next_request += 4;
+        self.comes(PATIENCE, |quic| stream / 4 < quic.max_streams);
+        stream
+    }
+
+    /// As [`Quic::next_request`], before the server has said how many streams it allows.
+    pub const fn next_request_unlimited(&mut self) -> u64 {
+        let stream = self.next_request;
+        self.next_request += 4;
+        stream
+    }
+
+    /// The client's next unidirectional stream, after those of HTTP/3; waits as [`Quic::next_request`] does.
+    pub fn next_unidirectional(&mut self) -> u64 {
+        let stream = self.next_unidirectional;
+        self.next_unidirectional += 4;
+        self.comes(PATIENCE, |quic| stream / 4 < quic.max_unidirectional);
+        stream
+    }
+
+    /// Sends a request without content. Returns its stream.
+    pub fn send_request(&mut self, request: &[u8]) -> u64 {
+        let stream = self.next_request();
+        self.send_stream(stream, request, true);
+        stream
+    }
+
+    /// The datagrams with what TLS has to say, ACKs included. Nothing is sent.
+    #[must_use]
+    pub fn handshake_datagrams(&mut self) -> Vec<Vec<u8>> {
+        let mut datagrams: Vec<Vec<u8>> = Vec::new();
+        for level in [INITIAL_SPACE, HANDSHAKE_SPACE] {
+            if self.spaces[level].keys.is_none() {
+                continue;
+            }
+            let token = self.token.clone();
+            let kind = match level {
+                INITIAL_SPACE => Header::Initial(&token),
+                _ => Header::Handshake,
+            };
+            for frames in self.handshake_frames(level) {
+                datagrams.push(self.packet(kind, &frames));
+            }
+        }
+        datagrams
+    }
+
+    /// Frames of a level, packet by packet.
+    fn handshake_frames(&mut self, level: usize) -> Vec<Vec<u8>> {
+        let piece = self.options.hello_piece;
+        let space = &mut self.spaces[level];
+        let mut packets = Vec::new();
+        let crypto = std::mem::take(&mut space.crypto);
+        for data in crypto.chunks(piece) {
+            let mut frames = Vec::new();
+            if space.owes_ack {
+                space.owes_ack = false;
+                frames.extend(frame::ack(space.received.newest()));
+            }
+            frames.extend(frame::crypto(space.crypto_sent, data));
+            space.crypto_sent += data.len() as u64;
+            let number = space.next_number + packets.len() as u64;
+            space.unacknowledged.insert(number, frames.clone());
+            packets.push(frames);
+        }
+        if space.owes_ack && self.acknowledges {
+            space.owes_ack = false;
+            packets.push(frame::ack(space.received.newest()));
+        }
+        packets
+    }
+
+    /// Sends what is due: the handshake, and acknowledgments.
+    pub fn flush(&mut self) {
+        for datagram in self.handshake_datagrams() {
+            self.send_datagram(&datagram);
+        }
+        if self.spaces[DATA_SPACE].owes_ack && self.acknowledges && self.phase.is_some() {
+            self.spaces[DATA_SPACE].owes_ack = false;
+            let frames = frame::ack(self.spaces[DATA_SPACE].received.newest());
+            self.send_once(&frames);
+        }
+    }
+
+    /// Sends again what has not been acknowledged.
+    fn repeat(&mut self) {
+        for level in [INITIAL_SPACE, HANDSHAKE_SPACE, DATA_SPACE] {
+            if self.spaces[level].keys.is_none() || (self.is_confirmed && level != DATA_SPACE) {
+                continue;
+            }
+            for (_, frames) in std::mem::take(&mut self.spaces[level].unacknowledged) {
+                let token = self.token.clone();
+                let kind = match level {
+                    INITIAL_SPACE => Header::Initial(&token),
+                    HANDSHAKE_SPACE => Header::Handshake,
+                    _ => self.short(),
+                };
+                let number = self.spaces[level].next_number;
+                let packet = self.packet(kind, &frames);
+                self.spaces[level].unacknowledged.insert(number, frames);
+                self.send_datagram(&packet);
+            }
+        }
+    }
+
+    /// Begins the next key phase (RFC 9001 §6.1).
+    ///
+    /// # Panics
+    /// If the handshake is not complete.
+    pub fn update_keys(&mut self) {
+        let phase = self.phase.as_mut().expect("the handshake is complete");
+        let next = phase.secrets.next_packet_keys();
+        let next = std::mem::replace(&mut phase.next, next);
+        let keys = self.spaces[DATA_SPACE].keys.as_mut().expect("keys of data");
+        keys.local.packet = next.local;
+        phase.previous = Some(std::mem::replace(&mut keys.remote.packet, next.remote));
+        phase.is_odd = !phase.is_odd;
+    }
+
+    // --- receiving -------------------------------------------------------------------------------------------------
+
+    /// Takes in what has arrived, and waits at most `pause` for it. Sends nothing. Returns whether there was anything.
+    ///
+    /// # Panics
+    /// If the socket is broken.
+    pub fn receive_only(&mut self, pause: Duration) -> bool {
+        let mut buffer = [0; 65_536];
+        let mut has_any = false;
+        for _ in 0..64 {
+            // The kernel rounds short waits up to some milliseconds: there is none for what is there.
+            (self.socket.set_nonblocking(true)).expect("it is a socket");
+            let mut received = self.socket.recv(&mut buffer);
+            if received.is_err() && !has_any && !pause.is_zero() {
+                (self.socket.set_nonblocking(false)).expect("it is a socket");
+                (self.socket.set_read_timeout(Some(pause))).expect("a time to wait");
+                received = self.socket.recv(&mut buffer);
+            }
+            let Ok(len) = received else {
+                break;
+            };
+            self.bytes_received += len;
+            self.on_datagram(&buffer[..len]);
+            has_any = true;
+        }
+        has_any
+    }
+
+    /// Takes in what the server sends, waits at most `pause` for it, and sends what is due. Returns whether there was
+    /// anything.
+    pub fn read(&mut self, pause: Duration) -> bool {
+        let has_any = self.receive_only(pause);
+        self.flush();
+        if has_any {
+            self.quiet_since = Deadline::after(REPEAT);
+        } else if self.quiet_since.has_passed() {
+            self.quiet_since = Deadline::after(REPEAT);
+            if self.closed.is_none() {
+                self.repeat();
+            }
+        }
+        has_any
+    }
+
+    /// Reads until something is so.
+    ///
+    /// # Panics
+    /// If it is not so after twenty seconds, or the server closes the connection before.
+    pub fn wait_for(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let came = self.comes(PATIENCE, &is_so);
+        assert!(
+            came,
+            "{what} did not come; the server closed: {:?}",
+            self.closed
+        );
+    }
+
+    /// Reads until something is so, or the server closes the connection, or time is over. Returns whether it is so.
+    pub fn comes(&mut self, limit: Duration, is_so: impl Fn(&Self) -> bool) -> bool {
+        let deadline = Deadline::after(limit);
+        while !is_so(self) {
+            if deadline.has_passed() || self.closed.is_some() {
+                return is_so(self);
+            }
+            self.read(Duration::from_millis(50));
+        }
+        true
+    }
+
+    fn on_datagram(&mut self, datagram: &[u8]) {
+        let mut rest = datagram;
+        while !rest.is_empty() {
+            let Some(parsed) = packet::parse(rest) else {
+                return;
+            };
+            match parsed {
+                packet::Incoming::VersionNegotiation(versions) => {
+                    self.versions = Some(versions);
+                    return;
+                }
+                packet::Incoming::Retry { source, token } => {
+                    self.on_retry(source.to_vec(), token.to_vec());
+                    return;
+                }
+                packet::Incoming::Long {
+                    kind,
+                    source,
+                    number_at,
+                    end,
+                } => {
+                    let level = if kind == 0 {
+                        INITIAL_SPACE
+                    } else {
+                        HANDSHAKE_SPACE
+                    };
+                    if self.spaces[HANDSHAKE_SPACE].received.largest().is_none() {
+                        self.destination = source.to_vec();
+                    }
+                    self.on_packet(level, &rest[..end], number_at);
+                    rest = &rest[end..];
+                }
+                packet::Incoming::Short => {
+                    self.on_packet(DATA_SPACE, rest, 1 + self.source.len());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The client hello goes out again, with the token.
+    fn on_retry(&mut self, source: Vec<u8>, token: Vec<u8>) {
+        self.retries += 1;
+        self.destination = source;
+        self.token = token;
+        self.set_initial_keys();
+        let space = &mut self.spaces[INITIAL_SPACE];
+        for (_, frames) in std::mem::take(&mut space.unacknowledged) {
+            let mut reader = Reader(&frames);
+            let header = (reader.number(), reader.number());
+            if let ((Some(6), Some(_)), Some(data)) = (header, reader.prefixed()) {
+                space.crypto.extend(data);
+            }
+        }
+        space.crypto_sent = 0;
+    }
+
+    fn on_packet(&mut self, level: usize, packet: &[u8], number_at: usize) {
+        let space = &self.spaces[level];
+        let Some(keys) = &space.keys else {
+            return;
+        };
+        let largest = space.received.largest();
+        let Some(unprotected) = packet::unprotect(&*keys.remote.header, packet, number_at, largest)
+        else {
+            return;
+        };
+        let current = unprotected.open(&*keys.remote.packet);
+        let payload = match (&self.phase, current) {
+            (_, Some(payload)) => payload,
+            (Some(phase), None) if level == DATA_SPACE => {
+                let previous = (phase.previous.as_ref()).and_then(|key| unprotected.open(&**key));
+                if let Some(payload) = previous {
+                    payload
+                } else if unprotected.phase != phase.is_odd
+                    && let Some(payload) = unprotected.open(&*phase.next.remote)
+                {
+                    self.update_keys();
+                    payload
+                } else {
+                    return;
+                }
+            }
+            _ => return,
+        };
+        if self.spaces[level].received.insert(unprotected.number) {
+            self.on_frames(level, &payload);
+        } else {
+            self.spaces[level].owes_ack = true;
+        }
+    }
+
+    fn on_frames(&mut self, level: usize, payload: &[u8]) {
+        let mut reader = Reader(payload);
+        while !reader.0.is_empty() {
+            self.on_frame(level, &mut reader)
+                .expect("the server sends valid frames");
+        }
+    }
+
+    fn on_frame(&mut self, level: usize, reader: &mut Reader<'_>) -> Option<()> {
+        let kind = reader.number()?;
+        *self.frames.entry(kind).or_default() += 1;
+        if !matches!(kind, 0 | 2 | 3 | 0x1c | 0x1d) {
+            self.spaces[level].owes_ack = true;
+        }
+        match kind {
+            // PADDING, PING.
+            0 | 1 => {}
+            2 | 3 => self.on_ack(level, reader, kind == 3)?,
+            // RESET_STREAM.
+            4 => {
+                let (stream, code, _) = (reader.number()?, reader.number()?, reader.number()?);
+                self.streams.entry(stream).or_default().reset = Some(code);
+            }
+            6 => {
+                let offset = reader.number()?;
+                let data = reader.prefixed()?;
+                self.on_crypto(level, offset, data);
+            }
+            // NEW_TOKEN.
+            7 => {
+                reader.prefixed()?;
+            }
+            8..=0x0f => {
+                let stream = reader.number()?;
+                let offset = if kind & 4 != 0 { reader.number()? } else { 0 };
+                let data = if kind & 2 != 0 {
+                    reader.prefixed()?
+                } else {
+                    std::mem::take(&mut reader.0)
+                };
+                let incoming = self.streams.entry(stream).or_default();
+                incoming.receive(offset, data);
+                if kind & 1 != 0 {
+                    incoming.end = Some(offset + data.len() as u64);
+                }
+            }
+            // MAX_STREAMS.
+            0x12 => self.max_streams = self.max_streams.max(reader.number()?),
+            0x13 => self.max_unidirectional = self.max_unidirectional.max(reader.number()?),
+            // NEW_CONNECTION_ID.
+            0x18 => {
+                let (sequence, _) = (reader.number()?, reader.number()?);
+                let len = reader.byte()?;
+                let id = reader.bytes(usize::from(len))?.to_vec();
+                reader.bytes(16)?;
+                self.ids.push((sequence, id));
+            }
+            // PATH_CHALLENGE: the path is good.
+            0x1a => {
+                let data = reader.bytes(8)?.try_into().ok()?;
+                self.send_once(
+                    &[frame::path_response(data), frame::padding(INITIAL - 60)].concat(),
+                );
+            }
+            0x1b => {
+                reader.bytes(8)?;
+            }
+            0x1c => {
+                let (code, _) = (reader.number()?, reader.number()?);
+                let text = String::from_utf8_lossy(reader.prefixed()?).into_owned();
+                self.closed = Some(Close::Transport(code, text));
+            }
+            0x1d => {
+                let code = reader.number()?;
+                let text = String::from_utf8_lossy(reader.prefixed()?).into_owned();
+                self.closed = Some(Close::Application(code, text));
+            }
+            // HANDSHAKE_DONE.
+            0x1e => self.is_confirmed = true,
+            0x30 => self.datagrams.push(std::mem::take(&mut reader.0).to_vec()),
+            0x31 => self.datagrams.push(reader.prefixed()?.to_vec()),
+            // STOP_SENDING, MAX_STREAM_DATA, STREAM_DATA_BLOCKED.
+            5 | 0x11 | 0x15 => {
+                reader.numbers(2)?;
+            }
+            // MAX_DATA, DATA_BLOCKED, STREAMS_BLOCKED, RETIRE_CONNECTION_ID.
+            0x10 | 0x14 | 0x16 | 0x17 | 0x19 => {
+                reader.number()?;
+            }
+            // Frames of extensions that were not offered.
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn on_ack(&mut self, level: usize, reader: &mut Reader<'_>, has_ecn: bool) -> Option<()> {
+        let (largest, _, count) = (reader.number()?, reader.number()?, reader.number()?);
+        let unacknowledged = &mut self.spaces[level].unacknowledged;
+        let mut last = largest;
+        let mut len = reader.number()?;
+        for n in 0..=count {
+            let first = last.checked_sub(len)?;
+            unacknowledged.retain(|number, _| !(first..=last).contains(number));
+            if n < count {
+                last = first.checked_sub(reader.number()? + 2)?;
+                len = reader.number()?;
+            }
+        }
+        if has_ecn {
+            reader.numbers(3)?;
+        }
+        Some(())
+    }
+
+    fn on_crypto(&mut self, level: usize, offset: u64, data: &[u8]) {
+        let space = &mut self.spaces[level];
+        space.crypto_received.receive(offset, data);
+        let new = &space.crypto_received.data[space.crypto_read..];
+        if !new.is_empty() {
+            self.tls.read_hs(new).expect("the server's TLS is valid");
+        }
+        space.crypto_read = space.crypto_received.data.len();
+        self.write_handshake();
+        if let Some(parameters) = self.tls.quic_transport_parameters() {
+            let limits = [0x08, 0x09].map(|id| parameter(parameters, id).unwrap_or(0));
+            self.max_streams = self.max_streams.max(limits[0]);
+            self.max_unidirectional = self.max_unidirectional.max(limits[1]);
+        }
+    }
+
+    // --- HTTP/3 ----------------------------------------------------------------------------------------------------
+
+    /// Bytes of a stream so far, from its beginning.
+    #[must_use]
+    pub fn received(&self, stream: u64) -> &[u8] {
+        self.streams.get(&stream).map_or(&[], |stream| &stream.data)
+    }
+
+    /// Whether a stream has come to its end.
+    #[must_use]
+    pub fn has_ended(&self, stream: u64) -> bool {
+        self.streams.get(&stream).is_some_and(Incoming::is_whole)
+    }
+
+    /// The code with which the server has reset a stream.
+    #[must_use]
+    pub fn reset_code(&self, stream: u64) -> Option<u64> {
+        self.streams.get(&stream)?.reset
+    }
+
+    /// Whether all keys of the connection are known: requests can be sent that are not early.
+    #[must_use]
+    pub const fn can_send(&self) -> bool {
+        self.phase.is_some()
+    }
+
+    /// Whether the server has acknowledged everything that is sent again otherwise.
+    #[must_use]
+    pub fn is_acknowledged(&self) -> bool {
+        self.spaces[DATA_SPACE].unacknowledged.is_empty()
+    }
+
+    /// Numbers of the packets received since the handshake, ascending.
+    #[must_use]
+    pub fn received_numbers(&self) -> Vec<u64> {
+        self.spaces[DATA_SPACE].received.all().collect()
+    }
+
+    /// Whether early data can be sent.
+    #[must_use]
+    pub const fn can_send_early(&self) -> bool {
+        self.early.is_some()
+    }
+
+    /// Whether the server has taken early data.
+    #[must_use]
+    pub fn is_early_accepted(&self) -> bool {
+        self.tls.is_early_data_accepted()
+    }
+
+    /// The response on a stream, as far as it has come; `None` before its head. The content of a response that has ended
+    /// is forgotten.
+    ///
+    /// # Panics
+    /// If it is invalid.
+    #[must_use]
+    pub fn answer(&self, stream: u64) -> Option<Answer> {
+        let mut answer: Option<Answer> = None;
+        let mut rest = self.received(stream);
+        while let Some((frame, len)) = Frame::parse(rest) {
+            rest = &rest[len..];
+            match frame.kind {
+                http3::kind::HEADERS => {
+                    let decoded = http3::Decoder::new(0).decode(stream, &frame.payload);
+                    let (fields, _) = decoded.expect("nothing refers to a table of no size");
+                    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+                    let fields: Vec<(String, String)> = (fields.into_iter())
+                        .map(|(name, value)| (text(name), text(value)))
+                        .collect();
+                    let status = fields.iter().find(|(name, _)| name == ":status");
+                    let Some(status) = status.and_then(|(_, value)| value.parse().ok()) else {
+                        // Trailers.
+                        continue;
+                    };
+                    answer = Some(Answer {
+                        status,
+                        fields,
+                        content: Vec::new(),
+                    });
+                }
+                http3::kind::DATA => {
+                    if let Some(answer) = &mut answer {
+                        answer.content.extend(frame.payload);
+                    }
+                }
+                _ => {}
+            }
+        }
+        answer
+    }
+
+    /// The stream of the last GOAWAY frame: requests from there on are not processed (RFC 9114 §5.2).
+    #[must_use]
+    pub fn goaway(&self) -> Option<u64> {
+        let control = self.streams.iter().find(|(id, stream)| {
+            **id % 4 == 3 && stream.data.first().is_some_and(|kind| *kind == 0)
+        });
+        let mut rest = control?.1.data.get(1..)?;
+        let mut last = None;
+        while let Some((frame, len)) = Frame::parse(rest) {
+            rest = &rest[len..];
+            if frame.kind == http3::kind::GOAWAY {
+                last = Some(frame.id());
+            }
+        }
+        last
+    }
+
+    /// Asks, and waits for the whole response.
+    ///
+    /// # Panics
+    /// If it does not come.
+    pub fn ask(&mut self, path: &str) -> Answer {
+        let stream = self.send_request(&get(path));
+        self.wait_for(path, |quic| quic.has_ended(stream));
+        let answer = self.answer(stream).expect("a response has a head");
+        self.streams.remove(&stream);
+        answer
+    }
+}
+
+fn transport_parameters(options: &Options, source: &[u8]) -> Vec<u8> {
+    let mut parameters = Vec::new();
+    let mut add = |id: u64, value: &[u8]| {
+        parameters.extend(http3::varint(id));
+        parameters.extend(http3::varint(value.len() as u64));
+        parameters.extend(value);
+    };
+    add(0x0f, source);
+    let numbers = [
+        (0x01, 30_000),
+        (0x04, options.max_data),
+        (0x05, options.max_stream_data),
+        (0x06, options.max_stream_data),
+        (0x07, options.max_stream_data),
+        (0x09, 3),
+        (0x0e, 8),
+        (0x20, options.max_datagram),
+    ];
+    for (id, value) in numbers {
+        add(id, &http3::varint(value));
+    }
+    parameters
+}
+
+/// The number that is the value of a transport parameter (RFC 9000 §18.2).
+fn parameter(parameters: &[u8], wanted: u64) -> Option<u64> {
+    let mut reader = Reader(parameters);
+    while !reader.0.is_empty() {
+        let id = reader.number()?;
+        let value = reader.prefixed()?;
+        if id == wanted {
+            return Reader(value).number();
+        }
+    }
+    None
+}
+
+/// The unidirectional streams a client begins with, and what is first on each: control, encoder, decoder.
+#[must_use]
+pub fn control_streams(settings: &[(u64, u64)]) -> [(u64, Vec<u8>); 3] {
+    let control = [http3::varint(0), Frame::settings(settings).bytes()].concat();
+    [(2, control), (6, http3::varint(2)), (10, http3::varint(3))]
+}
+
+/// The HEADERS frame of a request.
+#[must_use]
+pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut all = vec![
+        (":method", method),
+        (":scheme", "https"),
+        (":authority", "localhost"),
+        (":path", path),
+    ];
+    all.extend(fields);
+    Frame::headers(http3::encode(&all)).bytes()
+}
+
+/// The HEADERS frame of a GET request.
+#[must_use]
+pub fn get(path: &str) -> Vec<u8> {
+    request("GET", path, &[])
+}
