@@ -72,12 +72,14 @@ docs:
 	H2O_REGENERATE_DOCS=1 $(CARGO) test -p h2o-server --test docs
 
 bench: install-build install-bench
-	$(CARGO) build --release -p h2o -p h2o-floor
+	$(CARGO) build --release -p h2o
+	$(CARGO) build --release -p h2o-floor -p h3load
 	bench/run.py
 
 # The daily subset, by a profile that builds in a fraction of the time.
 bench-quick: install-build install-bench
-	$(CARGO) build --profile bench-quick -p h2o -p h2o-floor
+	$(CARGO) build --profile bench-quick -p h2o
+	$(CARGO) build --profile bench-quick -p h2o-floor -p h3load
 	bench/run.py --quick --h2o target/bench-quick/h2o
 
 # Instructions of the inner parts, compared with the record: whatever else the machine does.

@@ -15,7 +15,7 @@ from pathlib import Path
 from harness import cases as case_files
 from harness import machine, report
 from harness import servers as server_files
-from harness.drivers import CIPHERSUITE, DRIVERS, GROUP, Cores, LoadFailed
+from harness.drivers import CIPHERSUITE, DRIVERS, GROUP, Cores, H3load, LoadFailed
 from harness.servers import Running, ServerFailed, Setup
 from harness.site import Site
 
@@ -55,6 +55,8 @@ def arguments():
     args.out = args.out.resolve()
     if args.h2o:
         args.h2o = os.path.abspath(args.h2o)
+        # Built along with it.
+        H3load.needs = str(Path(args.h2o).with_name("h3load"))
     os.chdir(HERE.parent)
     args.rounds = args.rounds or (3 if args.quick else 5)
     args.seconds = args.seconds or (0.3 if args.quick else 0.6)

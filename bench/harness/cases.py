@@ -27,6 +27,7 @@ FIGURES = {
     "cpu_us_per_connection": Figure("processor time per connection", "µs", "connection", 1e6),
     "header_octets_per_response": Figure("header octets per response", "B", "response"),
     "bytes_per_connection": Figure("memory per idle connection", "B", "connection"),
+    "page_ms": Figure("time until a page is complete", "ms", "page"),
 }
 # What cases of a batch may be compared by.
 METRICS = (*FIGURES, "octets_per_response", "per_second", "gb_per_second")
@@ -35,10 +36,13 @@ MODES = {
     "h2load": ("",),
     "handshakes": ("full", "resumed"),
     "connections": ("new", "kept"),
+    "h3load": ("", "full", "resumed", "page"),
     "idle": ("request", "silent"),
 }
 VERSIONS = {"1.2": "TLSv1.2", "1.3": "TLSv1.3"}
 LIMITS = ("peer", "floor")
+# What a link between client and server is made of: its rate, its round trip, and the queue of each direction.
+LINK = {"kbit", "round_trip_ms", "queue_kb"}
 # Whom a proxy may ask: a server of servers/, or each its own kind.
 ITSELF = "itself"
 BACKENDS = ("nginx", "h2o", ITSELF)
@@ -60,7 +64,7 @@ class Case:
     figure: str
     status: int = 200
     protocol: str = "h1"
-    # Requests under way at a time on each connection; HTTP/1 has one.
+    # Requests under way at a time on each connection; HTTP/1 has one, and a page asks for all its files.
     streams: int = 1
     # Other figures that the report shows beside the main one.
     also: tuple = ()
@@ -78,6 +82,8 @@ class Case:
     hosts: int = 0
     # What the servers are proxies for, if that is what the case is about.
     backend: str = ""
+    # The link that pages are loaded over.
+    link: dict = field(default_factory=dict)
     # Belongs to the daily subset.
     quick: bool = False
     # Cases with the same word are measured in turn, so that they can be compared.
@@ -111,7 +117,7 @@ class Case:
             case = cls(name=path.stem.partition("-")[2], **spec)
         except TypeError as error:
             raise ValueError(f"{path.name}: {error}") from None
-        must(case.protocol in ("h1", "h2"), "protocol must be h1 or h2")
+        must(case.protocol in ("h1", "h2", "h3"), "protocol must be h1, h2 or h3")
         must(case.scheme in ("http", "https"), "scheme must be http or https")
         must(case.driver in MODES, f"driver must be one of {', '.join(MODES)}")
         modes = MODES[case.driver]
@@ -128,7 +134,16 @@ class Case:
             case.driver != "connections" or (case.protocol, case.scheme) == ("h1", "http"),
             "the driver connections asks by HTTP/1 in cleartext",
         )
-        must(case.streams == 1 or case.protocol == "h2", "only HTTP/2 has several streams")
+        must(case.streams == 1 or case.protocol != "h1", "only HTTP/2 and HTTP/3 have several streams")
+        must(
+            (case.protocol == "h3") == (case.driver == "h3load") or case.driver == "idle",
+            "the driver h3load asks by HTTP/3, and only it and idle do",
+        )
+        must(
+            case.protocol != "h3" or (case.scheme, case.tls, case.suite) == ("https", "1.3", cls.suite),
+            f"HTTP/3 is asked with https and {cls.suite}",
+        )
+        must(set(case.link) == (LINK if case.mode == "page" else set()), f"pages, and only they, have a link: {LINK}")
         must(case.backend in ("", *BACKENDS), f"backend must be one of {', '.join(BACKENDS)}")
         must(
             not case.backend or (case.driver == "h2load" and not case.hosts and not case.floor),
@@ -147,7 +162,7 @@ class Case:
 
     def needs(self):
         """What a server must be able to do; see `[lacks]` in servers/*.toml."""
-        needs = {"h1" if self.protocol == "h1" else "h2" if self.scheme == "https" else "h2c"}
+        needs = {"h2c" if (self.protocol, self.scheme) == ("h2", "http") else self.protocol}
         if self.backend:
             needs |= {"proxy", "proxy-to-itself" if self.backend == ITSELF else "proxy"}
         if self.scheme == "https":
@@ -162,7 +177,7 @@ class Case:
             needs.add("hosts")
         if self.driver == "idle":
             needs |= {"idle", "silent" if self.mode == "silent" else f"idle-{self.protocol}"}
-        elif self.driver == "handshakes":
+        elif self.driver == "handshakes" or self.mode in ("full", "resumed"):
             needs.add("handshakes")
         elif self.mode == "new":
             needs.add("churn")

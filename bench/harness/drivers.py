@@ -266,7 +266,7 @@ class Program:
 
     def run(self, running, case, site, count, meter=None):
         """Runs the program; checks that all went as it should; returns what it tells."""
-        port = running.port(case.scheme)
+        port = running.port(case.scheme, case.protocol)
         used_before = process.ended_children_seconds()
         client = process.spawn(
             [self.program(site), "127.0.0.1", str(port), *(str(each) for each in self.arguments(case, count))],
@@ -371,6 +371,67 @@ class Connections(Program):
         pass  # the program compares status and length with those of the first answer, which `Running.ask` has checked
 
 
+class H3load(Program):
+    """HTTP/3, by the program in bench/h3load: requests over kept connections, new connections, or pages over a link."""
+
+    source = "h3load"
+    needs = "target/release/h3load"
+
+    def program(self, site):
+        return self.needs
+
+    @staticmethod
+    def arguments(case, count):
+        if case.mode == "page":
+            link = (case.link[name] for name in ("kbit", "round_trip_ms", "queue_kb"))
+            return ["page", count, case.path, case.files, *link]
+        if case.mode:
+            return [case.mode, count, case.connections, case.path]
+        return ["requests", count, case.connections, case.streams, case.path]
+
+    def prepare(self, running, case, site):
+        if case.mode == "page":
+            return 1
+        self.warm_up = case.warm_up
+        return super().prepare(running, case, site)
+
+    def measure(self, running, case, site, count):
+        meter = Meter(running, self.cores)
+        told = self.run(running, case, site, count, meter)
+        result = meter.common(told["client_seconds"]) | {
+            "per_second": count / meter.seconds,
+            "pss": process.pss_bytes(running.process.pid),
+        }
+        if case.mode == "page":
+            return result | {"page_ms": told["latency_p50_us"] / 1e3}
+        size = site.size_of(case.path)
+        if told["octets"] != count * size:
+            raise LoadFailed(f"bodies have {told['octets'] / count} octets on average, not {size}")
+        if size <= LATENCY_LARGEST:
+            result |= {name: told[name] for name in PERCENTILES}
+        if case.mode:
+            return result | {
+                "connections": count,
+                "resumed": told["reused"] / count,
+                "cpu_us_per_handshake": meter.cpu_seconds / count * 1e6,
+            }
+        gigabytes = size * count / 1e9
+        return result | {
+            "requests": count,
+            "cpu_us_per_request": meter.cpu_seconds / count * 1e6,
+            "cpu_ms_per_gb": meter.cpu_seconds / gigabytes * 1e3,
+            "gb_per_second": gigabytes / meter.seconds,
+            "header_octets_per_response": told["head_octets"] / count,
+        }
+
+    @staticmethod
+    def judge(told, case, count):
+        wanted = {"full": 0, "resumed": count}.get(case.mode)
+        # A ticket that comes after the answer may come too late for the next connection.
+        if wanted is not None and abs(told["reused"] - wanted) > count // 20:
+            raise LoadFailed(f"{told['reused']} of {count} handshakes were resumed")
+
+
 class Idle:
     """Memory for connections that do nothing. Each measurement has a server of its own."""
 
@@ -387,17 +448,19 @@ class Idle:
 
     @staticmethod
     def arguments(case):
+        if case.protocol == "h3":
+            return ["idle", str(case.connections), case.path]
         arguments = [case.connections, case.mode, case.path]
         if case.protocol == "h2":
             arguments.append(case.suite if case.scheme == "https" else "http")
         return [str(argument) for argument in arguments]
 
     def command(self, case):
-        return " ".join([f"python3 {self.program(case)} 127.0.0.1 PORT", *self.arguments(case)])
+        return " ".join([self.program(case), "127.0.0.1", "PORT", *self.arguments(case)])
 
     @staticmethod
     def program(case):
-        return "idle_h2.py" if case.protocol == "h2" else "idle.py"
+        return {"h1": "idle.py", "h2": "idle_h2.py", "h3": "h3load"}[case.protocol]
 
     def measure(self, running, case, site, _):
         pid = running.process.pid
@@ -407,7 +470,8 @@ class Idle:
         time.sleep(SETTLE)
         before, sockets_before = process.pss_bytes(pid), process.open_sockets(pid)
 
-        command = [sys.executable, CLIENT_DIR / self.program(case), "127.0.0.1"]
+        command = [sys.executable, CLIENT_DIR / self.program(case)] if case.protocol != "h3" else [H3load.needs]
+        command.append("127.0.0.1")
         command += [str(running.port(case.scheme, case.protocol)), *self.arguments(case)]
         # Python cannot choose TLS 1.3's ciphersuite, OpenSSL's own configuration can.
         config = site.dir / "openssl.cnf"
@@ -416,7 +480,9 @@ class Idle:
         client = process.spawn(command, self.cores.client, **PIPES, text=True, env=environment)
         try:
             expect_ready(client, 10)
-            accepted = self.wait_for_accepts(pid, sockets_before, case.connections)
+            accepted = case.connections  # over HTTP/3 they share a socket, and each has been answered
+            if case.protocol != "h3":
+                accepted = self.wait_for_accepts(pid, sockets_before, case.connections)
             time.sleep(1.0)
             after = process.pss_bytes(pid)
         finally:
@@ -438,4 +504,4 @@ class Idle:
             time.sleep(0.25)
 
 
-DRIVERS = {"h2load": H2load, "handshakes": Handshakes, "connections": Connections, "idle": Idle}
+DRIVERS = {"h2load": H2load, "handshakes": Handshakes, "connections": Connections, "h3load": H3load, "idle": Idle}

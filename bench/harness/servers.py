@@ -1,5 +1,7 @@
 """The servers: a TOML file and a configuration template each, in `servers/`."""
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -229,6 +231,8 @@ class Running:
 
     def ask(self, case):
         """The case's first request on a new connection: status, length of head, length of body."""
+        if case.protocol == "h3":
+            return self.ask_h3(case)
         host = asked_host(case)
         deadline = time.monotonic() + ANSWER_LIMIT
         try:
@@ -247,6 +251,19 @@ class Running:
                     return self.ask_h1(sock, host, case.path, deadline)
         except (OSError, http2.Refused) as error:
             raise ServerFailed(f"{self.server.name} does not answer {case.path}: {error}") from None
+
+    def ask_h3(self, case):
+        from .drivers import H3load  # which needs this module
+
+        command = [H3load.needs, "127.0.0.1", str(self.https_port), "ask", case.path]
+        try:
+            asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_LIMIT)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ServerFailed(f"{self.server.name} does not answer {case.path}: {error}") from None
+        if asked.returncode:
+            raise ServerFailed(f"{self.server.name} does not answer {case.path}: {asked.stderr.strip()}")
+        told = json.loads(asked.stdout)
+        return told["status"], told["head"], told["body"]
 
     def ask_h1(self, sock, host, path, deadline):
         sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
@@ -268,15 +285,18 @@ def asked_host(case):
 
 
 def free_ports(count):
-    """Ports that nobody listens on. Held together, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
+    """Ports that nobody listens on, with TCP or with UDP. Held together, so that they differ."""
+    with contextlib.ExitStack() as held:
+        ports = []
+        while len(ports) < count:
+            tcp, udp = (held.enter_context(socket.socket(type=kind)) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM))
+            tcp.bind(("127.0.0.1", 0))
+            try:
+                udp.bind(tcp.getsockname())
+            except OSError:
+                continue
+            ports.append(tcp.getsockname()[1])
+        return ports
 
 
 def load_all(directory, own_binary=None):

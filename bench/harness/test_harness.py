@@ -58,6 +58,31 @@ class Harness(unittest.TestCase):
         with self.assertRaisesRegex(LoadFailed, "1000.0 octets on average, not 1001"):
             H2load.traffic(TRAFFIC, 2000, 1001)
 
+    def test_http3_cases_have_the_driver_and_the_link_they_need(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "100-x.toml"
+            good = CASE.replace("h2load", "h3load").replace('"http"', '"https"') + 'protocol = "h3"\n'
+            path.write_text(good)
+            self.assertEqual(Case.load(path).needs(), {"h3", "tls13"})
+            for wrong in (
+                good.replace("h3load", "h2load"),
+                good.replace('"https"', '"http"'),
+                good + 'tls = "1.2"\nsuite = "ECDHE-ECDSA-AES128-GCM-SHA256"\n',
+                good + 'mode = "page"\n',
+                good + "link = { kbit = 8000, round_trip_ms = 80, queue_kb = 64 }\n",
+            ):
+                path.write_text(wrong)
+                with self.assertRaises(ValueError):
+                    Case.load(path)
+
+    def test_h3load_must_have_resumed_what_it_should(self):
+        case = SimpleNamespace(mode="resumed")
+        drivers.H3load.judge({"reused": 980}, case, 1000)
+        with self.assertRaisesRegex(LoadFailed, "900 of 1000"):
+            drivers.H3load.judge({"reused": 900}, case, 1000)
+        with self.assertRaisesRegex(LoadFailed, "1000 of 1000"):
+            drivers.H3load.judge({"reused": 1000}, SimpleNamespace(mode="full"), 1000)
+
     def test_http2_status_is_read_as_servers_write_it(self):
         for block, status in (
             ("88", 200),
