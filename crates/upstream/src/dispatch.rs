@@ -67,15 +67,19 @@ async fn retry(
     let upstream = &local.upstream;
     let is_free = unanswered.hit_closed_connection() && attempt.body.can_resend();
     let Some((retry, budget)) = &upstream.retry else {
-        if !is_free || unanswered.reuse != Reuse::Idle {
+        if !is_free || !matches!(unanswered.reuse, Reuse::Idle | Reuse::Lost) {
             return Err(unanswered.failure);
         }
+        let is_lost = unanswered.reuse == Reuse::Lost;
         let mut attempt = Attempt {
             backends: BackendChoice::default(),
-            by_http1: true,
-            by_http3: false,
+            by_http1: !is_lost,
+            by_http3: is_lost,
             body: attempt.body,
         };
+        if is_lost {
+            (attempt.backends).choose_again(upstream, call.worker.clock.now());
+        }
         let result = attempt.send(local, call, None).await;
         return result.map_err(|unanswered| unanswered.failure);
     };

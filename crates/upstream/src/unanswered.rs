@@ -13,6 +13,8 @@ pub(crate) enum Reuse {
     New,
     /// An HTTP/1 connection that was idle.
     Idle,
+    /// An HTTP/3 connection over which responses have arrived, of which the backend knows nothing any more.
+    Lost,
     /// An HTTP/2 or HTTP/3 connection over which responses have arrived.
     Shared,
 }
@@ -172,17 +174,17 @@ mod tests {
     #[test]
     fn failures_are_reported_unless_they_are_in_the_log_or_nobodys() {
         let cases = [
-            // FailureCause; on a new, an idle, a shared connection.
-            (FailureCause::NotConnected, [false; 3]),
-            (FailureCause::NotSent, [true, false, false]),
-            (FailureCause::Silent, [true, false, false]),
-            (FailureCause::NotAnswered, [true; 3]),
-            (FailureCause::TimedOut, [true; 3]),
-            (FailureCause::Client, [false; 3]),
-            (FailureCause::Other, [true; 3]),
+            // FailureCause; on a new, an idle, a lost, a shared connection.
+            (FailureCause::NotConnected, [false; 4]),
+            (FailureCause::NotSent, [true, false, false, false]),
+            (FailureCause::Silent, [true, false, false, false]),
+            (FailureCause::NotAnswered, [true; 4]),
+            (FailureCause::TimedOut, [true; 4]),
+            (FailureCause::Client, [false; 4]),
+            (FailureCause::Other, [true; 4]),
         ];
         for (cause, want) in cases {
-            let backend_to_report = [Reuse::New, Reuse::Idle, Reuse::Shared]
+            let backend_to_report = [Reuse::New, Reuse::Idle, Reuse::Lost, Reuse::Shared]
                 .map(|reuse| unanswered(cause, reuse, true).backend_to_report().is_some());
             assert_eq!(backend_to_report, want, "{cause:?}");
         }
@@ -197,17 +199,17 @@ mod tests {
     #[test]
     fn backends_are_blamed_for_what_is_their_fault() {
         let cases = [
-            // FailureCause; on a new, an idle, a shared connection.
-            (FailureCause::NotConnected, [false; 3]),
-            (FailureCause::NotSent, [true, false, false]),
-            (FailureCause::Silent, [true, false, false]),
-            (FailureCause::NotAnswered, [true; 3]),
-            (FailureCause::TimedOut, [true; 3]),
-            (FailureCause::Client, [false; 3]),
-            (FailureCause::Other, [false; 3]),
+            // FailureCause; on a new, an idle, a lost, a shared connection.
+            (FailureCause::NotConnected, [false; 4]),
+            (FailureCause::NotSent, [true, false, false, false]),
+            (FailureCause::Silent, [true, false, false, false]),
+            (FailureCause::NotAnswered, [true; 4]),
+            (FailureCause::TimedOut, [true; 4]),
+            (FailureCause::Client, [false; 4]),
+            (FailureCause::Other, [false; 4]),
         ];
         for (cause, want) in cases {
-            let backend_at_fault = [Reuse::New, Reuse::Idle, Reuse::Shared]
+            let backend_at_fault = [Reuse::New, Reuse::Idle, Reuse::Lost, Reuse::Shared]
                 .map(|reuse| unanswered(cause, reuse, true).backend_at_fault().is_some());
             assert_eq!(backend_at_fault, want, "{cause:?}");
         }

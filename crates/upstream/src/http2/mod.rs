@@ -6,7 +6,7 @@ mod engine;
 mod receiving;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::rc::Rc;
 

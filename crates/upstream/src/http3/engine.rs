@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use h2o_exchange::Clock;
 use h2o_http::RequestHead;
 use h2o_http3::{
     ClientConnection, ClientSettings, Command, ErrorCode, LocalStream, StreamKey, StreamState,
 };
 use h2o_quic::{ConnectionIndex, Endpoint, Output, StreamId, Write};
 
+use super::liveness::Liveness;
 use crate::Protocol;
 use crate::multiplexed::{Engine, StreamIndex, StreamSettings};
 
@@ -37,6 +39,8 @@ pub(crate) struct Http3 {
     endpoint: Rc<RefCell<Endpoint>>,
     index: ConnectionIndex,
     pub(super) handshake: Handshake,
+    clock: Rc<Clock>,
+    pub(super) liveness: Liveness,
     /// Connections to be run because a request has changed something.
     changed: Rc<RefCell<Vec<ConnectionIndex>>>,
     /// Our unidirectional streams, in the order of [`LocalStream::ALL`].
@@ -52,6 +56,8 @@ pub(crate) struct Http3 {
     max_streams: usize,
     window: u32,
     bytes_made: u64,
+    /// Bytes of streams that were read.
+    pub(super) bytes_read: u64,
     buffer: Vec<u8>,
 }
 
@@ -97,6 +103,7 @@ impl Http3 {
         endpoint: Rc<RefCell<Endpoint>>,
         index: ConnectionIndex,
         changed: Rc<RefCell<Vec<ConnectionIndex>>>,
+        clock: &Rc<Clock>,
     ) -> Self {
         let client = ClientSettings {
             max_streams: settings.max_streams,
@@ -110,6 +117,8 @@ impl Http3 {
             endpoint,
             index,
             handshake: Handshake::Running,
+            clock: Rc::clone(clock),
+            liveness: Liveness::new(clock.now()),
             changed,
             local: Vec::new(),
             next: None,
@@ -119,6 +128,7 @@ impl Http3 {
             max_streams: settings.max_streams as usize,
             window: settings.window,
             bytes_made: 0,
+            bytes_read: 0,
             buffer: Vec::new(),
         }
     }
@@ -316,7 +326,9 @@ impl Engine for Http3 {
     const PROTOCOL: Protocol = Protocol::Http3;
 
     fn can_request(&self) -> bool {
-        self.engine.can_request() && self.next.is_some()
+        self.engine.can_request()
+            && self.next.is_some()
+            && !self.liveness.is_doubtful(self.clock.now())
     }
 
     fn is_reusable(&self) -> bool {

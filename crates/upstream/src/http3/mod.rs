@@ -2,6 +2,7 @@
 //! worker share a UDP socket per address family, which has a task ([`socket`]).
 
 mod engine;
+mod liveness;
 mod receiving;
 mod socket;
 

@@ -75,6 +75,7 @@ impl State<Http3> {
             };
             match read {
                 Read::Data(piece) => {
+                    self.engine.bytes_read += piece.len() as u64;
                     // The end is told with the last bytes.
                     ahead = self.read_piece(id, piece.len());
                     let has_ended = matches!(ahead, Some(Read::End));

@@ -19,7 +19,8 @@ use h2o_quic::{
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-use super::engine::{Http3, receive_window};
+use super::engine::{Handshake, Http3, receive_window};
+use super::liveness::KEEP_ALIVE;
 use crate::multiplexed::{Activity, Connection, Engine, State, StreamFailure, StreamSettings};
 
 /// Batches of datagrams received per turn.
@@ -28,8 +29,6 @@ const BATCHES: usize = 4;
 const SEND_TURN: usize = 1024 * 1024;
 /// A backend that shows no sign of life for this time has lost the connection (RFC 9000 §10.1).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// After this time in which nothing was received, the backend is asked for a sign of life.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Unidirectional streams of a backend: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
 const MAX_UNIDIRECTIONAL: u64 = 10;
 
@@ -58,6 +57,11 @@ pub(super) struct Socket {
 struct Entry {
     connection: Rc<Connection<Http3>>,
     activity: Activity,
+    /// Bytes of frames that were made until the last turn, and those of streams that were read.
+    made: u64,
+    read: u64,
+    /// Whether a datagram was received for it in this turn.
+    is_heard: bool,
     /// When to run it next, though nothing happens.
     deadline: Option<Instant>,
     is_closing: bool,
@@ -171,7 +175,7 @@ impl Socket {
         };
         let index = (self.endpoint.borrow_mut()).connect(now, remote, tls, &transport)?;
         let (endpoint, changed) = (Rc::clone(&self.endpoint), Rc::clone(&self.changed));
-        let engine = Http3::new(&settings, endpoint, index, changed);
+        let engine = Http3::new(&settings, endpoint, index, changed, &worker.clock);
         let connection = Connection::new(settings, backend, Rc::clone(&worker.clock), engine);
         let connection = Rc::new(connection);
         let mut entries = self.entries.borrow_mut();
@@ -181,6 +185,9 @@ impl Socket {
         entries[index.0] = Some(Entry {
             connection: Rc::clone(&connection),
             activity: Activity::new(now),
+            made: 0,
+            read: 0,
+            is_heard: false,
             deadline: Some(now),
             is_closing: false,
         });
@@ -229,7 +236,13 @@ impl Driver {
             let mut endpoint = self.socket.endpoint.borrow_mut();
             for datagram in self.batch.drain(..) {
                 match endpoint.receive(now, datagram, &mut self.buffer) {
-                    Received::Connection(index) => self.listed.push(index),
+                    Received::Connection(index) => {
+                        self.listed.push(index);
+                        let mut entries = self.socket.entries.borrow_mut();
+                        if let Some(Some(entry)) = entries.get_mut(index.0) {
+                            entry.is_heard = true;
+                        }
+                    }
                     Received::Answered(transmit) => {
                         // If this datagram is lost, the backend sends its own again.
                         let data = self.buffer.get(..transmit.len).unwrap_or_default();
@@ -287,6 +300,9 @@ impl Driver {
         let state = &mut *connection.state.borrow_mut();
         // Changes made here need not wake the task.
         state.task = None;
+        if std::mem::take(&mut entry.is_heard) {
+            state.engine.liveness.on_received(now);
+        }
         self.on_quic_timeout(index, now);
         if self.take_events(index, entry, state, now) {
             *slot = None;
@@ -343,13 +359,7 @@ impl Driver {
                     let _ = state.on_event(Event::Connected, now);
                 }
                 Some(event) => {
-                    match event {
-                        Event::Closed(_) => entry.is_closing = true,
-                        Event::Readable(_) | Event::StreamOpened(_) | Event::Writable(_) => {
-                            entry.activity.note(now);
-                        }
-                        _ => {}
-                    }
+                    entry.is_closing |= matches!(event, Event::Closed(_));
                     if let Err(error) = state.on_event(event, now) {
                         state.fail_all(StreamFailure::Protocol);
                         let (code, reason) = error.answer();
@@ -375,13 +385,26 @@ impl Driver {
             let room = quic.send_room();
             quic.set_send_window(room);
         });
-        let before = state.engine.bytes_made();
         state.pump(task, now);
-        if state.engine.bytes_made() > before {
+        let made = state.engine.bytes_made();
+        if std::mem::replace(&mut entry.made, made) != made {
+            entry.activity.note(now);
+            state.engine.liveness.on_sent(now);
+        }
+        let read = state.engine.bytes_read;
+        if std::mem::replace(&mut entry.read, read) != read {
             entry.activity.note(now);
         }
         state.on_written(now);
-        let next = entry.activity.check(state, now);
+        let mut next = entry.activity.check(state, now);
+        if state.is_busy() && state.engine.handshake == Handshake::Done {
+            let ends = state.engine.liveness.ends();
+            if ends <= now {
+                entry.connection.is_lost.set(true);
+                return Ok(None);
+            }
+            next = next.map(|next| next.min(ends));
+        }
         if !state.is_busy() {
             state.engine.shrink();
         }

@@ -24,6 +24,8 @@ pub(crate) struct Connection<E: Engine> {
     upstream: OnceCell<Weak<Upstream>>,
     /// Whether a response has arrived over it.
     pub(crate) has_answered: Cell<bool>,
+    /// Whether the backend has fallen silent, as if it knew nothing of the connection.
+    pub(crate) is_lost: Cell<bool>,
     pub(crate) state: RefCell<State<E>>,
 }
 
@@ -67,6 +69,7 @@ impl<E: Engine> Connection<E> {
             tls: OnceCell::new(),
             upstream: OnceCell::new(),
             has_answered: Cell::new(false),
+            is_lost: Cell::new(false),
             state: RefCell::new(State {
                 clock,
                 engine,

@@ -194,18 +194,4 @@ impl<E: Engine> Connections<E> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn max_buffer_size_is_the_window() {
-        for (size, want) in [
-            (None, 192 * 1024),
-            (Some(1), 1),
-            (Some(70_000), 70_000),
-            (Some(u64::MAX), u32::MAX),
-        ] {
-            assert_eq!(window(size), want, "{size:?}");
-        }
-    }
-}
+pub(crate) mod tests;

@@ -66,10 +66,10 @@ pub(crate) async fn send<E: Engine>(
         Err(failure) => Err(Unanswered {
             failure,
             backend: Some(connection.backend()),
-            reuse: if connection.has_answered.get() {
-                Reuse::Shared
-            } else {
-                Reuse::New
+            reuse: match (connection.has_answered.get(), connection.is_lost.get()) {
+                (true, false) => Reuse::Shared,
+                (true, true) => Reuse::Lost,
+                (false, _) => Reuse::New,
             },
             is_idempotent,
         }),

@@ -1,8 +1,7 @@
 //! Bodies in both directions: windows, backpressure, ends, trailers.
 
-use bytes::Bytes;
-use h2o_exchange::{Body, BodyPipe, RequestBody, Trailers};
-use h2o_http::{BodyLength, Headers, Name};
+use h2o_exchange::BodyPipe;
+use h2o_http::BodyLength;
 use h2o_http2::ErrorCode;
 
 use super::kit::*;
@@ -38,77 +37,6 @@ fn the_server_sends_one_window_ahead_of_the_client() {
         server.flush().await;
         assert_eq!(content(&mut body).await, Ok(vec![2; 10]));
         drop(other);
-    });
-}
-
-#[test]
-fn trailers_follow_the_content() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let call = ask(&connection, "/");
-        let (stream, _) = server.request().await;
-        server.respond(stream, 200, &[], false);
-        server.send(stream, b"abc", false);
-        server.flush().await;
-        let mut body = source(reply(call).await.body);
-        assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"abc"[..]);
-        assert!(
-            matches!(body.trailers(), Trailers::Unknown),
-            "the end has not come"
-        );
-        let trailers = fields_of(&[("grpc-status", "0")]);
-        server
-            .engine
-            .finish(stream, Some(&trailers), &mut server.out);
-        server.flush().await;
-        assert!(piece(&mut body).await.is_none());
-        let Trailers::Fields(fields) = body.trailers() else {
-            panic!("trailers were sent");
-        };
-        assert_eq!(fields.get(Name::from_lower("grpc-status")), Some(&b"0"[..]));
-        assert!(matches!(body.trailers(), Trailers::None));
-    });
-}
-
-#[test]
-fn trailers_that_come_with_the_head_are_not_lost() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let call = ask(&connection, "/");
-        let (stream, _) = server.request().await;
-        server.respond(stream, 200, &[], false);
-        server.send(stream, b"abc", false);
-        let trailers = fields_of(&[("grpc-status", "0")]);
-        server
-            .engine
-            .finish(stream, Some(&trailers), &mut server.out);
-        server.flush().await;
-        settle().await;
-        let mut body = source(reply(call).await.body);
-        assert_eq!(content(&mut body).await, Ok(b"abc".to_vec()));
-        assert!(matches!(body.trailers(), Trailers::Fields(_)));
-    });
-}
-
-#[test]
-fn content_in_memory_is_sent_with_its_length() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let body = RequestBody::Bytes(Bytes::from(vec![7; 40_000]));
-        let call = call(&connection, post(BodyLength::Known(40_000)), body);
-        let (stream, head) = server.request().await;
-        assert_eq!(head.body, BodyLength::Known(40_000));
-        let mut all = Vec::new();
-        loop {
-            let (data, end) = server.data(stream).await;
-            all.extend(data);
-            if end {
-                break;
-            }
-        }
-        assert_eq!(all, [7; 40_000]);
-        server.answer(stream, "ok").await;
-        assert_eq!(reply(call).await.status.as_u16(), 200);
     });
 }
 
@@ -191,52 +119,6 @@ fn the_last_frame_of_a_known_length_ends_the_stream() {
     });
 }
 
-#[test]
-fn an_upload_that_breaks_off_resets_the_stream() {
-    run(async {
-        let cases: [(BodyLength, Result<(), String>); 2] = [
-            (BodyLength::Unknown, Err("the client is gone".into())),
-            (BodyLength::Known(6), Ok(())),
-        ];
-        for (length, end) in cases {
-            let (connection, mut server) = start(settings());
-            let (pipe, body) = pipe();
-            let call = call(&connection, post(length), body);
-            let (stream, _) = server.request().await;
-            pipe.push(b"abc");
-            assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
-            pipe.finish(end);
-            assert_eq!(server.reset(stream).await, ErrorCode::CANCEL);
-            assert_eq!(failure(call).await.text, "I/O error");
-        }
-    });
-}
-
-#[test]
-fn an_upload_goes_on_behind_a_response_that_came_early() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let (pipe, body) = pipe();
-        let call = call(&connection, post(BodyLength::Unknown), body);
-        let (stream, _) = server.request().await;
-        pipe.push(b"abc");
-        assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
-        // A server may respond and still read; our engine would reset the stream, so it is not released.
-        server.respond(stream, 200, &[], false);
-        server.send(stream, b"early", false);
-        server.flush().await;
-        let mut body = source(reply(call).await.body);
-        assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"early"[..]);
-        pipe.push(b"def");
-        assert_eq!(server.data(stream).await, (b"def".to_vec(), false));
-        pipe.finish(Ok(()));
-        assert_eq!(server.data(stream).await, (Vec::new(), true));
-        server.send(stream, b"", true);
-        server.flush().await;
-        assert!(piece(&mut body).await.is_none());
-    });
-}
-
 /// How the upload ends after a complete response, and how the response body ends then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum UploadEnd {
@@ -310,67 +192,6 @@ fn for_a_client_with_one_request_at_a_time_the_response_ends_with_the_upload() {
             });
         }
     }
-}
-
-#[test]
-fn the_rest_of_an_upload_is_let_go_when_the_server_does_not_want_it() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let (pipe, body) = pipe();
-        let call = call(&connection, post(BodyLength::Unknown), body);
-        let (stream, _) = server.request().await;
-        pipe.push(b"abc");
-        assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
-        // A complete response, and RST_STREAM(NO_ERROR) (RFC 9113 §8.1).
-        server.answer(stream, "enough").await;
-        let reply = reply(call).await;
-        assert_eq!(reply.status.as_u16(), 200);
-        settle().await;
-        assert!(pipe.is_abandoned());
-        let bytes = match reply.body {
-            Body::Bytes(bytes) => bytes.to_vec(),
-            body => content(&mut source(body)).await.unwrap(),
-        };
-        assert_eq!(bytes, b"enough", "the response counts all the same");
-        settle().await;
-        assert_eq!(connection.request_count(), 0);
-    });
-}
-
-#[test]
-fn content_is_held_back_until_the_server_says_something() {
-    run(async {
-        for status in [100, 200] {
-            let (connection, mut server) = start(settings());
-            let told = InterimResponses::default();
-            let seen = Some(std::rc::Rc::clone(&told));
-            let body = RequestBody::Bytes(Bytes::from_static(b"abc"));
-            let call = call_with(&connection, post(BodyLength::Known(3)), body, true, seen);
-            let (stream, _) = server.request().await;
-            let early = tokio::time::timeout(std::time::Duration::from_secs(1), server.next());
-            assert!(early.await.is_err(), "nothing follows the head");
-            let code = h2o_http::StatusCode::new(status).unwrap();
-            if status == 100 {
-                let none = Headers::new();
-                server
-                    .engine
-                    .send_informational(stream, code, &none, &mut server.out);
-            } else {
-                server.respond(stream, status, &[], false);
-            }
-            server.flush().await;
-            assert_eq!(
-                server.data(stream).await,
-                (b"abc".to_vec(), true),
-                "{status}"
-            );
-            assert!(told.borrow().is_empty(), "the 100 is ours");
-            if status == 100 {
-                server.answer(stream, "x").await;
-            }
-            assert_eq!(reply(call).await.status.as_u16(), 200);
-        }
-    });
 }
 
 #[test]

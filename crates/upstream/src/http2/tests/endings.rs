@@ -9,7 +9,6 @@ use h2o_http2::{ErrorCode, PeerError};
 use tokio::time::Instant;
 
 use super::kit::*;
-use crate::FailureCause;
 use crate::http2::driver;
 
 /// `:status: 200` without anything else.
@@ -26,24 +25,6 @@ fn data(stream: u32, len: usize, end: bool) -> Vec<u8> {
     let mut out = frame::header(len, FrameType::DATA, end, StreamId::new(stream)).to_vec();
     out.resize(out.len() + len, b'x');
     out
-}
-
-#[test]
-fn a_refused_stream_may_be_tried_again() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let call = ask(&connection, "/");
-        let (stream, _) = server.request().await;
-        server
-            .engine
-            .reset(stream, ErrorCode::REFUSED_STREAM, &mut server.out);
-        server.flush().await;
-        let failure = failure(call).await;
-        assert_eq!(failure.text, "refused stream");
-        assert!(failure.refused && failure.cause == FailureCause::NotSent);
-        settle().await;
-        assert!(connection.can_request());
-    });
 }
 
 #[test]
@@ -67,50 +48,6 @@ fn goaway_refuses_what_the_server_has_not_looked_at() {
         assert_eq!(reply.length, Some(5));
         drop(reply);
         while bare.frame().await.is_some() {}
-    });
-}
-
-#[test]
-fn resets_and_closed_connections_are_io_errors() {
-    run(async {
-        // Before the head.
-        let (connection, mut server) = start(settings());
-        let call = ask(&connection, "/");
-        let (stream, _) = server.request().await;
-        server
-            .engine
-            .reset(stream, ErrorCode::INTERNAL_ERROR, &mut server.out);
-        server.flush().await;
-        let failed = failure(call).await;
-        assert_eq!(
-            (&*failed.text, failed.cause),
-            ("I/O error", FailureCause::Silent)
-        );
-        // Within the body: the received part is passed on.
-        let call = ask(&connection, "/");
-        let (stream, _) = server.request().await;
-        server.respond(stream, 200, &[], false);
-        server.send(stream, b"abc", false);
-        server
-            .engine
-            .reset(stream, ErrorCode::INTERNAL_ERROR, &mut server.out);
-        server.flush().await;
-        let mut body = source(reply(call).await.body);
-        assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"abc"[..]);
-        assert_eq!(content(&mut body).await, Err("I/O error".into()));
-        // The connection is closed.
-        let waiting = ask(&connection, "/");
-        let reading = ask(&connection, "/");
-        server.request().await;
-        let (stream, _) = server.request().await;
-        server.respond(stream, 200, &[], false);
-        server.flush().await;
-        let mut body = source(reply(reading).await.body);
-        drop(server);
-        assert_eq!(failure(waiting).await.text, "I/O error");
-        assert_eq!(content(&mut body).await, Err("I/O error".into()));
-        assert!(!connection.can_request());
-        assert_eq!(failure(ask(&connection, "/")).await.text, "I/O error");
     });
 }
 

@@ -20,9 +20,11 @@ use tokio::time::Instant;
 
 use crate::http2::{Http2, driver};
 use crate::multiplexed::{Connection as Multiplexed, StreamSettings};
-use crate::{Failure, OnInformational, Reply};
+use crate::{Failure, Reply};
 
-pub(super) type Connection = Multiplexed<Http2>;
+pub(crate) use crate::multiplexed::tests::kit::{ask, call, settings};
+
+pub(crate) type Connection = Multiplexed<Http2>;
 
 /// Bytes that the link buffers per direction.
 const LINK: usize = 1 << 20;
@@ -32,14 +34,14 @@ thread_local! {
 }
 
 /// The worker that [`run`] uses.
-pub(super) fn worker() -> Rc<Worker> {
+pub(crate) fn worker() -> Rc<Worker> {
     WORKER.with_borrow(|worker| worker.clone().expect("a test runs"))
 }
 
 /// Runs a test like a worker, on tokio's paused clock.
-pub(super) fn run(test: impl Future<Output = ()>) {
+pub(crate) fn run(test: impl Future<Output = ()>) {
     Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .start_paused(true)
         .build_local(LocalOptions::default())
         .expect("a runtime")
@@ -53,17 +55,7 @@ pub(super) fn run(test: impl Future<Output = ()>) {
         });
 }
 
-pub(super) fn settings() -> StreamSettings {
-    StreamSettings {
-        max_streams: 100,
-        window: 65_535,
-        first_byte_timeout: Duration::from_secs(5),
-        io_timeout: Duration::from_secs(30),
-        keepalive: Duration::from_secs(2),
-    }
-}
-
-pub(super) fn with_window(window: u32) -> StreamSettings {
+pub(crate) fn with_window(window: u32) -> StreamSettings {
     StreamSettings {
         window,
         ..settings()
@@ -71,7 +63,7 @@ pub(super) fn with_window(window: u32) -> StreamSettings {
 }
 
 /// A new connection, and the server's end of its link.
-pub(super) fn link(settings: StreamSettings) -> (Rc<Connection>, DuplexStream) {
+pub(crate) fn link(settings: StreamSettings) -> (Rc<Connection>, DuplexStream) {
     let (ours, theirs) = duplex(LINK);
     let (connection, driver) = driver::open(settings, 7, ours, Rc::default(), &worker().timers);
     worker().spawn(driver);
@@ -79,12 +71,12 @@ pub(super) fn link(settings: StreamSettings) -> (Rc<Connection>, DuplexStream) {
 }
 
 /// A connection and a server.
-pub(super) fn start(settings: StreamSettings) -> (Rc<Connection>, Server) {
+pub(crate) fn start(settings: StreamSettings) -> (Rc<Connection>, Server) {
     let (connection, socket) = link(settings);
     (connection, Server::new(socket))
 }
 
-pub(super) fn get(path: &str) -> RequestHead {
+pub(crate) fn get(path: &str) -> RequestHead {
     let mut head = RequestHead::default();
     head.scheme = Scheme::Https;
     let target = head.headers.store(path.as_bytes());
@@ -94,51 +86,14 @@ pub(super) fn get(path: &str) -> RequestHead {
     head
 }
 
-pub(super) fn post(body: BodyLength) -> RequestHead {
+pub(crate) fn post(body: BodyLength) -> RequestHead {
     let mut head = get("/up");
     (head.method, head.body) = (Method::Post, body);
     head
 }
 
-/// Sends a request in its own task.
-pub(super) fn call(
-    connection: &Rc<Connection>,
-    head: RequestHead,
-    body: RequestBody,
-) -> JoinHandle<Result<Reply, Failure>> {
-    call_with(connection, head, body, false, None)
-}
-
-/// Interim responses: status and number of fields.
-pub(super) type InterimResponses = Rc<RefCell<Vec<(u16, usize)>>>;
-
-pub(super) fn call_with(
-    connection: &Rc<Connection>,
-    head: RequestHead,
-    body: RequestBody,
-    expects_continue: bool,
-    told: Option<InterimResponses>,
-) -> JoinHandle<Result<Reply, Failure>> {
-    let connection = Rc::clone(connection);
-    tokio::task::spawn_local(async move {
-        if head.method == Method::Connect && !head.upgrade().is_empty() {
-            std::future::poll_fn(|task| connection.poll_settings(task)).await;
-        }
-        let request = connection.request(&head, body, expects_continue, Headers::new())?;
-        let mut tell = |status: StatusCode, headers: &Headers| {
-            let told = told.as_ref().expect("somebody wants to know");
-            told.borrow_mut().push((status.as_u16(), headers.len()));
-        };
-        let mut on_informational: Option<OnInformational<'_>> = None;
-        if told.is_some() {
-            on_informational = Some(&mut tell);
-        }
-        request.response(&mut on_informational, None).await
-    })
-}
-
 /// Like [`call`], for a client whose connection carries one request at a time.
-pub(super) fn call_that_ends_with_its_upload(
+pub(crate) fn call_that_ends_with_its_upload(
     connection: &Rc<Connection>,
     head: &RequestHead,
     body: RequestBody,
@@ -151,18 +106,14 @@ pub(super) fn call_that_ends_with_its_upload(
     })
 }
 
-pub(super) fn ask(connection: &Rc<Connection>, path: &str) -> JoinHandle<Result<Reply, Failure>> {
-    call(connection, get(path), RequestBody::None)
-}
-
-pub(super) async fn reply(call: JoinHandle<Result<Reply, Failure>>) -> Reply {
+pub(crate) async fn reply(call: JoinHandle<Result<Reply, Failure>>) -> Reply {
     match call.await.expect("no panic") {
         Ok(reply) => reply,
         Err(failure) => panic!("{failure:?}"),
     }
 }
 
-pub(super) async fn failure(call: JoinHandle<Result<Reply, Failure>>) -> Failure {
+pub(crate) async fn failure(call: JoinHandle<Result<Reply, Failure>>) -> Failure {
     match call.await.expect("no panic") {
         Ok(reply) => panic!("a response came: {}", reply.status.as_u16()),
         Err(failure) => failure,
@@ -170,12 +121,12 @@ pub(super) async fn failure(call: JoinHandle<Result<Reply, Failure>>) -> Failure
 }
 
 /// The next piece of a body.
-pub(super) async fn piece(source: &mut Box<dyn BodySource>) -> Option<Result<Bytes, BodyError>> {
+pub(crate) async fn piece(source: &mut Box<dyn BodySource>) -> Option<Result<Bytes, BodyError>> {
     std::future::poll_fn(|task| source.poll_next(task, 16_384)).await
 }
 
 /// All of a body.
-pub(super) async fn content(source: &mut Box<dyn BodySource>) -> Result<Vec<u8>, String> {
+pub(crate) async fn content(source: &mut Box<dyn BodySource>) -> Result<Vec<u8>, String> {
     let mut all = Vec::new();
     while let Some(piece) = piece(source).await {
         all.extend_from_slice(&piece.map_err(|error| error.to_string())?);
@@ -183,7 +134,7 @@ pub(super) async fn content(source: &mut Box<dyn BodySource>) -> Result<Vec<u8>,
     Ok(all)
 }
 
-pub(super) fn source(body: Body) -> Box<dyn BodySource> {
+pub(crate) fn source(body: Body) -> Box<dyn BodySource> {
     match body {
         Body::Stream(source) => source,
         Body::Empty => panic!("the body is empty"),
@@ -192,25 +143,25 @@ pub(super) fn source(body: Body) -> Box<dyn BodySource> {
     }
 }
 
-pub(super) fn pipe() -> (Rc<BodyPipe>, RequestBody) {
+pub(crate) fn pipe() -> (Rc<BodyPipe>, RequestBody) {
     let pipe = Rc::new(BodyPipe::default());
     (Rc::clone(&pipe), RequestBody::Stream(pipe))
 }
 
 /// Whether a pipe has room now.
-pub(super) fn has_room(pipe: &BodyPipe) -> bool {
+pub(crate) fn has_room(pipe: &BodyPipe) -> bool {
     let mut task = Context::from_waker(Waker::noop());
     matches!(pipe.poll_room(&mut task), Poll::Ready(_))
 }
 
 /// Runs all tasks until they wait.
-pub(super) async fn settle() {
+pub(crate) async fn settle() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
 /// Events at the server.
 #[derive(Debug)]
-pub(super) enum ServerEvent {
+pub(crate) enum ServerEvent {
     Request(StreamKey, Box<RequestHead>),
     Data(StreamKey, Vec<u8>, bool),
     Reset(StreamKey, ErrorCode),
@@ -218,15 +169,15 @@ pub(super) enum ServerEvent {
 }
 
 /// A server made of our engine.
-pub(super) struct Server {
-    pub(super) engine: ServerConnection,
+pub(crate) struct Server {
+    pub(crate) engine: ServerConnection,
     socket: DuplexStream,
     input: Vec<u8>,
-    pub(super) out: Vec<u8>,
+    pub(crate) out: Vec<u8>,
 }
 
 impl Server {
-    pub(super) fn new(socket: DuplexStream) -> Self {
+    pub(crate) fn new(socket: DuplexStream) -> Self {
         let now = Instant::now().into_std();
         let settings = Settings {
             input_window: 65_535,
@@ -240,13 +191,13 @@ impl Server {
         }
     }
 
-    pub(super) async fn flush(&mut self) {
+    pub(crate) async fn flush(&mut self) {
         self.socket.write_all(&self.out).await.expect("room");
         self.out.clear();
     }
 
     /// The client's next action.
-    pub(super) async fn next(&mut self) -> ServerEvent {
+    pub(crate) async fn next(&mut self) -> ServerEvent {
         let mut head = RequestHead::default();
         loop {
             let now = Instant::now().into_std();
@@ -291,21 +242,21 @@ impl Server {
         }
     }
 
-    pub(super) async fn request(&mut self) -> (StreamKey, Box<RequestHead>) {
+    pub(crate) async fn request(&mut self) -> (StreamKey, Box<RequestHead>) {
         match self.next().await {
             ServerEvent::Request(stream, head) => (stream, head),
             other => panic!("{other:?} instead of a request"),
         }
     }
 
-    pub(super) async fn data(&mut self, stream: StreamKey) -> (Vec<u8>, bool) {
+    pub(crate) async fn data(&mut self, stream: StreamKey) -> (Vec<u8>, bool) {
         match self.next().await {
             ServerEvent::Data(of, data, end) if of == stream => (data, end),
             other => panic!("{other:?} instead of content"),
         }
     }
 
-    pub(super) async fn reset(&mut self, stream: StreamKey) -> ErrorCode {
+    pub(crate) async fn reset(&mut self, stream: StreamKey) -> ErrorCode {
         match self.next().await {
             ServerEvent::Reset(of, code) if of == stream => code,
             other => panic!("{other:?} instead of a reset"),
@@ -313,7 +264,7 @@ impl Server {
     }
 
     /// Sends a response head; `end` if there is no body.
-    pub(super) fn respond(
+    pub(crate) fn respond(
         &mut self,
         stream: StreamKey,
         status: u16,
@@ -323,7 +274,7 @@ impl Server {
         self.respond_with(stream, status, fields, None, end);
     }
 
-    pub(super) fn respond_with(
+    pub(crate) fn respond_with(
         &mut self,
         stream: StreamKey,
         status: u16,
@@ -345,7 +296,7 @@ impl Server {
         }
     }
 
-    pub(super) fn send(&mut self, stream: StreamKey, data: &[u8], end: bool) {
+    pub(crate) fn send(&mut self, stream: StreamKey, data: &[u8], end: bool) {
         self.engine.send_data(stream, data, end, &mut self.out);
         if end {
             self.engine.release(stream, &mut self.out);
@@ -353,14 +304,14 @@ impl Server {
     }
 
     /// Sends a 200 with this text.
-    pub(super) async fn answer(&mut self, stream: StreamKey, text: &str) {
+    pub(crate) async fn answer(&mut self, stream: StreamKey, text: &str) {
         self.respond(stream, 200, &[], false);
         self.send(stream, text.as_bytes(), true);
         self.flush().await;
     }
 }
 
-pub(super) fn fields_of(fields: &[(&str, &str)]) -> Headers {
+pub(crate) fn fields_of(fields: &[(&str, &str)]) -> Headers {
     let mut headers = Headers::new();
     for (name, value) in fields {
         headers.push(h2o_http::Name::from_lower(name), value.as_bytes());
@@ -370,21 +321,21 @@ pub(super) fn fields_of(fields: &[(&str, &str)]) -> Headers {
 
 /// A frame received by a bare server.
 #[derive(Debug)]
-pub(super) struct Frame {
-    pub(super) kind: FrameType,
-    pub(super) stream: u32,
-    pub(super) payload: Vec<u8>,
+pub(crate) struct Frame {
+    pub(crate) kind: FrameType,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// A server that only knows frames.
-pub(super) struct Bare {
-    pub(super) socket: DuplexStream,
+pub(crate) struct Bare {
+    pub(crate) socket: DuplexStream,
     input: Vec<u8>,
 }
 
 impl Bare {
     /// Reads the preface and the frames up to the first HEADERS, and sends empty SETTINGS.
-    pub(super) async fn new(socket: DuplexStream) -> Self {
+    pub(crate) async fn new(socket: DuplexStream) -> Self {
         let mut bare = Self {
             socket,
             input: Vec::new(),
@@ -404,17 +355,17 @@ impl Bare {
         matches!(self.socket.read_buf(&mut self.input).await, Ok(1..))
     }
 
-    pub(super) async fn send(&mut self, bytes: &[u8]) {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).await.expect("room");
     }
 
     /// Sends as long as the client reads.
-    pub(super) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.socket.write_all(bytes).await
     }
 
     /// The next frame; `None` at the end.
-    pub(super) async fn frame(&mut self) -> Option<Frame> {
+    pub(crate) async fn frame(&mut self) -> Option<Frame> {
         loop {
             if let Some(header) = FrameHeader::parse(&self.input)
                 && self.input.len() >= HEADER_LEN + header.len
@@ -434,7 +385,7 @@ impl Bare {
     }
 
     /// Skips to the next frame of this type.
-    pub(super) async fn find(&mut self, kind: FrameType) -> Frame {
+    pub(crate) async fn find(&mut self, kind: FrameType) -> Frame {
         while let Some(frame) = self.frame().await {
             if frame.kind == kind {
                 return frame;

@@ -2,7 +2,7 @@
 
 mod content;
 mod endings;
-mod kit;
+pub(crate) mod kit;
 mod limits;
 mod requests;
 mod time;

@@ -2,127 +2,14 @@
 
 use std::rc::Rc;
 
-use h2o_exchange::{Body, RequestBody};
-use h2o_http::{BodyLength, Headers, Known, Method, StatusCode};
+use h2o_http::{BodyLength, Method};
 use h2o_http2::ErrorCode;
 use h2o_http2::frame::{self, FrameType, StreamId};
 
 use super::kit::*;
+use crate::FailureCause;
 use crate::multiplexed::{Connections, StreamSettings};
 use crate::protocol_choice::Load;
-use crate::{FailureCause, Protocol};
-
-#[test]
-fn requests_share_a_connection_and_are_answered_in_any_order() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let calls: Vec<_> = (0..3).map(|n| ask(&connection, &format!("/{n}"))).collect();
-        let mut streams = Vec::new();
-        for n in 0..3 {
-            let (stream, head) = server.request().await;
-            assert_eq!(head.target(), format!("/{n}").as_bytes());
-            assert_eq!(head.authority(), b"backend.test");
-            streams.push(stream);
-        }
-        assert_eq!(connection.request_count(), 3);
-        for (n, stream) in streams.iter().enumerate().rev() {
-            server.answer(*stream, &n.to_string()).await;
-        }
-        for (n, call) in calls.into_iter().enumerate() {
-            let reply = reply(call).await;
-            assert_eq!((reply.status, reply.backend), (StatusCode::OK, 7));
-            assert_eq!((reply.protocol, reply.length), (Protocol::Http2, Some(1)));
-            assert_eq!(
-                reply.reason.as_deref(),
-                Some(""),
-                "HTTP/2 has no reason phrase"
-            );
-            let Body::Bytes(bytes) = reply.body else {
-                panic!("content that came with the head is in memory");
-            };
-            assert_eq!(bytes, n.to_string().as_bytes());
-        }
-        settle().await;
-        assert_eq!(connection.request_count(), 0);
-        assert!(connection.can_request());
-    });
-}
-
-#[test]
-fn fields_come_as_sent_and_te_trailers_is_forwarded() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let mut head = get("/");
-        head.headers.push(Known::Te, b"trailers");
-        head.headers.push(h2o_http::Name::Other("x-a"), b"1");
-        let call = call(&connection, head, RequestBody::None);
-        let (stream, head) = server.request().await;
-        assert_eq!(head.headers.get(Known::Te), Some(&b"trailers"[..]));
-        assert_eq!(
-            head.headers.get(h2o_http::Name::Other("x-a")),
-            Some(&b"1"[..])
-        );
-        server.respond(stream, 204, &[("x-b", "2")], true);
-        server.flush().await;
-        let reply = reply(call).await;
-        assert_eq!(
-            reply.headers.get(h2o_http::Name::Other("x-b")),
-            Some(&b"2"[..])
-        );
-        assert_eq!((reply.status.as_u16(), reply.length), (204, None));
-        assert!(matches!(reply.body, Body::Empty));
-    });
-}
-
-#[test]
-fn the_length_of_what_is_left_out_is_passed_on() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let mut head = get("/");
-        head.method = Method::Head;
-        let call = call(&connection, head, RequestBody::None);
-        let (stream, _) = server.request().await;
-        server.respond_with(stream, 200, &[], Some(1234), true);
-        server.flush().await;
-        let reply = reply(call).await;
-        assert_eq!(reply.length, Some(1234));
-        assert!(matches!(reply.body, Body::Empty));
-    });
-}
-
-#[test]
-fn informational_responses_are_told_in_order() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let told = InterimResponses::default();
-        let seen = Some(Rc::clone(&told));
-        let call = call_with(&connection, get("/"), RequestBody::None, false, seen);
-        let (stream, _) = server.request().await;
-        let send_informational = |server: &mut Server, status, headers: &Headers| {
-            let status = StatusCode::new(status).unwrap();
-            server
-                .engine
-                .send_informational(stream, status, headers, &mut server.out);
-        };
-        send_informational(&mut server, 100, &Headers::new());
-        send_informational(
-            &mut server,
-            103,
-            &fields_of(&[("link", "</a>; rel=preload")]),
-        );
-        server.flush().await;
-        settle().await;
-        assert_eq!(
-            *told.borrow(),
-            [(100, 0), (103, 1)],
-            "they do not wait for the final one"
-        );
-        send_informational(&mut server, 103, &Headers::new());
-        server.answer(stream, "x").await;
-        assert_eq!(reply(call).await.status.as_u16(), 200);
-        assert_eq!(told.borrow().len(), 3);
-    });
-}
 
 #[test]
 fn no_more_streams_are_opened_than_either_side_allows() {
@@ -195,37 +82,6 @@ fn the_connection_with_the_fewest_streams_is_picked() {
         settle().await;
         assert!(is(&b));
         drop((second, third));
-    });
-}
-
-#[test]
-fn a_call_that_is_given_up_is_cancelled() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        // Before the head of the response.
-        let first = ask(&connection, "/");
-        let (stream, _) = server.request().await;
-        first.abort();
-        assert_eq!(server.reset(stream).await, ErrorCode::CANCEL);
-        server.engine.release(stream, &mut server.out);
-        // Within the body.
-        let second = ask(&connection, "/");
-        let (stream, _) = server.request().await;
-        server.respond(stream, 200, &[], false);
-        server.send(stream, b"abc", false);
-        server.flush().await;
-        let mut body = source(reply(second).await.body);
-        assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"abc"[..]);
-        drop(body);
-        assert_eq!(server.reset(stream).await, ErrorCode::CANCEL);
-        server.engine.release(stream, &mut server.out);
-        settle().await;
-        assert_eq!(connection.request_count(), 0);
-        // The connection can still be used.
-        let third = ask(&connection, "/");
-        let (stream, _) = server.request().await;
-        server.answer(stream, "x").await;
-        assert_eq!(reply(third).await.status.as_u16(), 200);
     });
 }
 

@@ -3,46 +3,16 @@
 use std::time::Duration;
 
 use h2o_http::BodyLength;
-use h2o_http2::ErrorCode;
 use h2o_http2::frame::{self, FrameType};
 use tokio::time::{Instant, sleep};
 
 use super::kit::*;
-use crate::FailureCause;
 use crate::multiplexed::{Connections, StreamSettings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn is_about(time: Duration, want: Duration) -> bool {
     want <= time && time < want + SECOND / 2
-}
-
-#[test]
-fn the_first_byte_is_waited_for_from_the_end_of_the_request() {
-    run(async {
-        let (connection, mut server) = start(settings());
-        let (pipe, body) = pipe();
-        let began = Instant::now();
-        let upload = call(&connection, post(BodyLength::Unknown), body);
-        let (uploading, _) = server.request().await;
-        sleep(10 * SECOND).await;
-        assert!(!upload.is_finished(), "the request is not complete");
-        pipe.finish(Ok(()));
-        server.data(uploading).await;
-        let failed = failure(upload).await;
-        assert_eq!(
-            (&*failed.text, failed.cause),
-            ("first byte timeout", FailureCause::TimedOut)
-        );
-        assert!(
-            is_about(began.elapsed(), 15 * SECOND),
-            "{:?}",
-            began.elapsed()
-        );
-        assert_eq!(server.reset(uploading).await, ErrorCode::CANCEL);
-        // Other requests on the connection continue.
-        assert!(connection.can_request());
-    });
 }
 
 #[test]
@@ -163,24 +133,6 @@ fn requests_keep_a_connection_alive() {
         }
         assert!(connection.can_request());
         assert!(matches!(server.next().await, ServerEvent::Closed));
-    });
-}
-
-#[test]
-fn without_keepalive_a_connection_ends_with_its_requests() {
-    run(async {
-        let (connection, mut server) = start(StreamSettings {
-            keepalive: Duration::ZERO,
-            ..settings()
-        });
-        let call = ask(&connection, "/");
-        let (stream, _) = server.request().await;
-        sleep(SECOND).await;
-        server.answer(stream, "x").await;
-        reply(call).await;
-        let began = Instant::now();
-        assert!(matches!(server.next().await, ServerEvent::Closed));
-        assert!(began.elapsed() < SECOND / 10);
     });
 }
 
