@@ -106,6 +106,25 @@ impl Service {
         (service, http, https)
     }
 
+    /// Starts the server in `tests/clients/http3_backend.py`, with a certificate of the folder. Returns its UDP port.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn aioquic(folder: &Folder, certificate: &str) -> (Self, u16) {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3_backend.py");
+        let mut command = Command::new(tool("aioquic/bin/python3"));
+        command.arg(script);
+        command.arg(folder.at(&format!("{certificate}.crt")));
+        command.arg(folder.at(&format!("{certificate}.key")));
+        command.stdout(Stdio::piped());
+        let (service, numbers) = Self::start_and_read_ports(&mut command);
+        let [port] = numbers[..] else {
+            panic!("not one port: {numbers:?}");
+        };
+        (service, port)
+    }
+
     /// Starts Caddy with TLS, over TCP and QUIC, and a certificate of the folder. In `site`, the directives of its only site,
     /// `@DIR@` stands for the folder.
     ///
