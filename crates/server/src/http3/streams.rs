@@ -13,7 +13,7 @@ use h2o_exchange::{
 use h2o_http::priority::{PriorityField, PriorityParameters};
 use h2o_http::{Headers, Known, ResponseHead, StatusCode};
 use h2o_http3::{Command, ErrorCode, LocalStream, ServerConnection, StreamKey, StreamState};
-use h2o_quic::{Connection, ConnectionIndex, Endpoint, SendDatagramError, StreamId, Write};
+use h2o_quic::{Connection, ConnectionIndex, Endpoint, Output, SendDatagramError, StreamId, Write};
 
 use super::{slot, stream};
 use crate::flow::Turn;
@@ -73,24 +73,6 @@ struct Line {
     /// There may be more to read than the window allows.
     has_unread: bool,
     sent: u64,
-}
-
-/// What the transport has not taken of a stream.
-#[derive(Default)]
-pub(super) struct Output {
-    pieces: VecDeque<Bytes>,
-    /// The stream ends behind that.
-    ends: bool,
-}
-
-impl Output {
-    fn is_empty(&self) -> bool {
-        self.pieces.is_empty() && !self.ends
-    }
-
-    fn retained(&self) -> usize {
-        self.pieces.iter().map(Bytes::len).sum()
-    }
 }
 
 impl Http3Streams {
@@ -290,7 +272,7 @@ impl Http3Streams {
         }
         if let Some(at) = self.tails.iter().position(|(other, _)| *other == id) {
             let mut output = std::mem::take(&mut self.tails[at].1);
-            self.flush_output(id, &mut output);
+            self.quic(|quic| output.flush(quic, id));
             if output.is_empty() {
                 self.tails.swap_remove(at);
             } else {
@@ -303,7 +285,7 @@ impl Http3Streams {
         };
         let Some(line) = self.line(key) else { return };
         let mut output = std::mem::take(&mut line.output);
-        self.flush_output(id, &mut output);
+        self.quic(|quic| output.flush(quic, id));
         let Some(line) = self.line(key) else { return };
         line.is_blocked = !output.is_empty();
         line.output = output;
@@ -313,28 +295,6 @@ impl Http3Streams {
     /// The transport has dropped a stream: nothing of it is to be sent any more.
     pub(super) fn forget_tail(&mut self, id: StreamId) {
         self.tails.retain(|(other, _)| *other != id);
-    }
-
-    /// Writes as much as the transport takes.
-    fn flush_output(&self, id: StreamId, output: &mut Output) {
-        self.quic(|quic| {
-            while let Some(piece) = output.pieces.front_mut() {
-                match quic.write(id, piece) {
-                    Write::Taken(_) if piece.is_empty() => {
-                        output.pieces.pop_front();
-                    }
-                    Write::Taken(_) => {}
-                    Write::Blocked => return,
-                    Write::Stopped(_) | Write::Unknown => {
-                        *output = Output::default();
-                        return;
-                    }
-                }
-            }
-            if std::mem::take(&mut output.ends) {
-                quic.finish(id);
-            }
-        });
     }
 
     /// Whether a stream has something to send that the transport takes.
@@ -381,71 +341,40 @@ impl Http3Streams {
 
     /// Sends `bytes`, which are encoded.
     fn write_copy(&mut self, key: StreamKey, bytes: &[u8]) {
-        let Some(line) = self.lines.get_mut(key.index()) else {
-            return;
-        };
-        let Some(id) = line.id else { return };
-        line.sent += bytes.len() as u64;
-        let mut at = 0;
-        if line.output.is_empty() {
-            let mut endpoint = self.endpoint.borrow_mut();
-            let Some(quic) = endpoint.connection(self.index) else {
-                return;
-            };
-            while at < bytes.len() {
-                match quic.write_copy(id, &bytes[at..]) {
-                    Write::Taken(len) => at += len,
-                    Write::Blocked => break,
-                    Write::Stopped(_) | Write::Unknown => return,
-                }
-            }
-        }
-        if at < bytes.len() {
-            let rest = Bytes::copy_from_slice(&bytes[at..]);
-            line.output.pieces.push_back(rest);
-            line.is_blocked = true;
-        }
+        self.write_by(key, bytes.len(), |output, quic, id| {
+            output.write_copy(quic, id, bytes);
+        });
     }
 
     /// As [`Http3Streams::write_copy`], without a copy.
-    fn write(&mut self, key: StreamKey, mut bytes: Bytes) {
-        let Some(line) = self.lines.get_mut(key.index()) else {
-            return;
-        };
-        let Some(id) = line.id else { return };
-        line.sent += bytes.len() as u64;
-        if line.output.is_empty() {
-            let mut endpoint = self.endpoint.borrow_mut();
-            let Some(quic) = endpoint.connection(self.index) else {
-                return;
-            };
-            while !bytes.is_empty() {
-                match quic.write(id, &mut bytes) {
-                    Write::Taken(_) => {}
-                    Write::Blocked => break,
-                    Write::Stopped(_) | Write::Unknown => return,
-                }
-            }
-        }
-        if !bytes.is_empty() {
-            line.output.pieces.push_back(bytes);
-            line.is_blocked = true;
-        }
+    fn write(&mut self, key: StreamKey, bytes: Bytes) {
+        self.write_by(key, bytes.len(), |output, quic, id| {
+            output.write(quic, id, bytes);
+        });
     }
 
     /// Ends our direction of a stream.
     fn end(&mut self, key: StreamKey) {
+        self.write_by(key, 0, Output::finish);
+    }
+
+    /// Writes `len` bytes of a stream.
+    #[inline]
+    fn write_by(
+        &mut self,
+        key: StreamKey,
+        len: usize,
+        write: impl FnOnce(&mut Output, &mut Connection, StreamId),
+    ) {
         let Some(line) = self.lines.get_mut(key.index()) else {
             return;
         };
         let Some(id) = line.id else { return };
-        if line.output.is_empty() {
-            let mut endpoint = self.endpoint.borrow_mut();
-            if let Some(quic) = endpoint.connection(self.index) {
-                quic.finish(id);
-            }
-        } else {
-            line.output.ends = true;
+        line.sent += len as u64;
+        let mut endpoint = self.endpoint.borrow_mut();
+        if let Some(quic) = endpoint.connection(self.index) {
+            write(&mut line.output, quic, id);
+            line.is_blocked |= !line.output.is_empty();
         }
     }
 
