@@ -240,3 +240,18 @@ pub struct EndpointConfig {
     /// A seed of all random numbers, for tests.
     pub seed: Option<[u8; 32]>,
 }
+
+impl EndpointConfig {
+    /// Settings of an endpoint that only connects. Its keys are made up: nobody else reads its ids.
+    pub fn client(finds_mtu: bool) -> Self {
+        Self {
+            keys: Vec::new(),
+            placement: Placement::default(),
+            neighbours: Neighbours::default(),
+            server: None,
+            finds_mtu,
+            known_paths: KnownPaths::default(),
+            seed: None,
+        }
+    }
+}

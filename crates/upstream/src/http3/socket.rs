@@ -13,8 +13,8 @@ use h2o_exchange::{Descriptor, Timer, Worker};
 use h2o_http3::{ErrorCode, PeerError};
 use h2o_quic::udp::{self, ReceiveBuffers};
 use h2o_quic::{
-    ClientTls, ConnectError, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event,
-    KnownPaths, Neighbours, Placement, Received, Transmit, TransportSettings,
+    ClientTls, ConnectError, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Received,
+    Transmit, TransportSettings,
 };
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -110,15 +110,7 @@ impl Socket {
         let udp = udp::UdpSocket::new(&io)?;
         io.set_nonblocking(true)?;
         let io = UdpSocket::from_std(io)?;
-        let endpoint = Endpoint::new(EndpointConfig {
-            keys: Vec::new(),
-            placement: Placement::default(),
-            neighbours: Neighbours::default(),
-            known_paths: KnownPaths::default(),
-            server: None,
-            finds_mtu: !udp.may_fragment(),
-            seed: None,
-        });
+        let endpoint = Endpoint::new(EndpointConfig::client(!udp.may_fragment()));
         let socket = Rc::new(Self {
             endpoint: Rc::new(RefCell::new(endpoint)),
             entries: RefCell::default(),

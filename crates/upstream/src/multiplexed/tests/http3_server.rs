@@ -15,8 +15,8 @@ use h2o_http::{RequestHead, ResponseHead, StatusCode};
 use h2o_http3::{Command, ErrorCode, LocalStream, Received, ServerConnection, Settings, StreamKey};
 use h2o_quic::udp::{self, ReceiveBuffers};
 use h2o_quic::{
-    ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Neighbours, Output, Placement,
-    Read, ServerRole, StreamId, TransportSettings, Write,
+    ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Output, Read, ServerRole, StreamId,
+    TransportSettings, Write,
 };
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ServerConfig;
@@ -312,12 +312,8 @@ impl Http3Server {
             ..TransportSettings::default()
         };
         let quic = Endpoint::new(EndpointConfig {
-            keys: Vec::new(),
-            placement: Placement::default(),
             server: Some(ServerRole::new(Arc::new(tls()), transport)),
-            finds_mtu: false,
-            neighbours: Neighbours::default(),
-            seed: None,
+            ..EndpointConfig::client(false)
         });
         let state = State {
             io: Rc::new(io),
