@@ -1,8 +1,12 @@
 //! HTTP/3, by a client on another's stack (aioquic).
 
+use std::fs::Permissions;
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
 
-use h2o_tests::{Backend, Folder, Server, Setup, Talk, certs, curl, free_port, run, tool};
+use h2o_tests::{
+    Backend, Folder, Server, Setup, Talk, certs, curl, eventually, free_port, run, tool,
+};
 
 fn start() -> Server {
     start_with("", "")
@@ -393,4 +397,57 @@ fn as_many_threads_serve_quic_as_are_wanted() {
         let messages = server.messages();
         assert_eq!(messages.contains(capped), setting == "5", "{messages}");
     }
+}
+
+#[test]
+fn connections_are_traced_where_that_is_wanted() {
+    let server = start_with("", "quic: { qlog: @DIR@/www }");
+    // The server may run as another user.
+    let directory = server.folder.name_of("www");
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("it is ours");
+    talk(&server, "files", None);
+    let traces = || -> Vec<_> {
+        let entries = std::fs::read_dir(&directory).expect("it is there");
+        let paths = entries.map(|entry| entry.expect("it is there").path());
+        paths
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension == "sqlog")
+            })
+            .collect()
+    };
+    let text = eventually("a trace with an end", || {
+        let texts = traces().into_iter().map(std::fs::read_to_string);
+        texts
+            .flatten()
+            .find(|text| text.contains("connection_closed"))
+    });
+    for name in [
+        "connectivity:connection_started",
+        "transport:datagrams_received",
+        "transport:datagrams_sent",
+        "recovery:metrics_updated",
+        "connectivity:connection_closed",
+    ] {
+        assert!(text.contains(name), "{name}: {text}");
+    }
+    // Each record is one of JSON, in the order of time.
+    let script = "import json,sys
+records = [json.loads(record) for record in open(sys.argv[1]).read().split('\\x1e')[1:]]
+assert records[0]['qlog_version'] == '0.3', records[0]
+times = [record['time'] for record in records[1:]]
+assert times == sorted(times) and len(times) > 10, times
+print('ok')";
+    for path in traces() {
+        let path = path.to_str().expect("it is text").to_owned();
+        let checked = run("python3", &["-c", script, &path]);
+        assert_eq!(checked.success(), b"ok\n");
+    }
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_told_of_and_harms_nobody() {
+    let server = start_with("", "quic: { qlog: @DIR@/missing }");
+    talk(&server, "files", None);
+    server.wait_for_message("cannot write the trace ");
 }

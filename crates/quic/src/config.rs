@@ -192,6 +192,8 @@ pub struct ServerRole {
     pub max_handshakes: usize,
     /// The handshake ends after so many round trip times; 0 for no limit.
     pub handshake_rtts: u32,
+    /// Whether connections are traced: see [`crate::Connection::take_trace`].
+    pub traces: bool,
     /// The handshake ends when so many datagrams were sent and it is not done.
     pub max_handshake_datagrams: u64,
 }
@@ -208,6 +210,7 @@ impl ServerRole {
             amplification_limit: 3,
             max_handshakes: 1 << 12,
             handshake_rtts: 400,
+            traces: false,
             max_handshake_datagrams: 1000,
         }
     }

@@ -17,6 +17,7 @@ use crate::stats::Stats;
 use crate::stream::{Read, StreamId, Write};
 use crate::tail::Tail;
 use crate::tls::{Handshake, SessionFacts};
+use crate::trace::{Metrics, Trace};
 
 /// What has happened on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +99,7 @@ pub struct Connection {
     /// Datagrams received since what they cost was last added up.
     uncharged: u32,
     remote: SocketAddr,
+    trace: Option<Box<Trace>>,
     /// Whether the library is done with it; the endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
 }
@@ -251,7 +253,68 @@ impl Connection {
             pacer: sending.is_paced.then(Pacer::new),
             paced_until: None,
             stall: None,
+            trace: None,
             is_drained: false,
+        }
+    }
+
+    /// Begins to trace the connection, whose client has named it `id`, by a datagram of so many bytes.
+    pub(crate) fn begin_trace(&mut self, now: Instant, id: &[u8], len: usize) {
+        let mut trace = Trace::new(now, id, self.remote);
+        trace.on_received(now, len);
+        self.trace = Some(Box::new(trace));
+    }
+
+    /// The name of the trace, if the connection is traced: the id that the client has given it first.
+    pub fn trace_name(&self) -> Option<&str> {
+        self.trace.as_ref().map(|trace| trace.name.as_str())
+    }
+
+    /// Records for the trace of the connection since the last call, which is due once per turn; records of more than 64 KiB are left
+    /// out. A file begins with [`crate::trace_header`].
+    pub fn take_trace(&mut self, now: Instant) -> String {
+        let records = self.trace.as_mut().map(|trace| trace.take(now));
+        records.unwrap_or_default()
+    }
+
+    /// Ends the trace: nobody takes it.
+    pub fn stop_trace(&mut self) {
+        self.trace = None;
+    }
+
+    /// Traces the end of the connection.
+    pub fn trace_close(&mut self, now: Instant, reason: &CloseReason) {
+        if let Some(trace) = &mut self.trace {
+            trace.on_closed(now, &reason.to_string());
+        }
+    }
+
+    /// Traces a datagram of so many bytes that has come.
+    pub(crate) fn trace_received(&mut self, desk: &Desk, now: Instant, len: usize) {
+        if let Some(trace) = &mut self.trace {
+            trace.on_received(now, len);
+            self.trace_metrics(desk, now);
+        }
+    }
+
+    /// Traces what is sent.
+    pub(crate) fn trace_sent(&mut self, desk: &Desk, now: Instant, transmit: &Transmit) {
+        if let Some(trace) = &mut self.trace {
+            let segment = transmit.segment_len.unwrap_or(transmit.len);
+            trace.on_sent(now, transmit.len, segment);
+            self.trace_metrics(desk, now);
+        }
+    }
+
+    fn trace_metrics(&mut self, desk: &Desk, now: Instant) {
+        let stats = self.stats();
+        let metrics = Metrics {
+            min_rtt: stats.min_rtt,
+            smoothed_rtt: stats.rtt,
+            state: desk.read(self.library.congestion_state()),
+        };
+        if let Some(trace) = &mut self.trace {
+            trace.on_metrics(now, metrics, stats.packets_lost);
         }
     }
 
@@ -659,7 +722,8 @@ impl Connection {
             ESTABLISHED_LEN
         };
         let content = self.written.min(self.send_window) + self.unread.bytes();
-        base + usize::try_from(content).unwrap_or(usize::MAX)
+        let trace = self.trace.as_ref().map_or(0, |trace| trace.retained());
+        base + trace + usize::try_from(content).unwrap_or(usize::MAX)
     }
 
     /// Units of the budget that the peer has cost: small frames and empty datagrams, windows that grow a byte at a time, new paths, key

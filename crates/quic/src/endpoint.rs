@@ -263,6 +263,7 @@ impl Endpoint {
                 connection.on_datagram(id, len);
                 connection.library.handle_event(event);
                 connection.on_received(&self.desk);
+                connection.trace_received(&self.desk, now, len);
                 if was_accepting && !connection.is_being_accepted() {
                     self.handshakes -= 1;
                 }
@@ -359,6 +360,7 @@ impl Endpoint {
             .then(|| self.known_paths.recall(incoming.remote_address().ip(), now))
             .flatten();
         self.set_start(&settings, sending, known);
+        let first_name = *incoming.orig_dst_cid();
         let accepted = self.library.accept(incoming, now, answer, None);
         self.desk.set_start(None);
         match accepted {
@@ -372,7 +374,12 @@ impl Endpoint {
                     received: len as u64,
                     first_id,
                 });
+                let traces = server.is_some_and(|server| server.traces);
                 self.insert(handle, connection, sending, limit);
+                let inserted = self.connections.get_mut(handle.0);
+                if let Some(connection) = inserted.and_then(Option::as_mut).filter(|_| traces) {
+                    connection.begin_trace(now, &first_name, len);
+                }
                 Received::Accepted(ConnectionIndex(handle.0))
             }
             Err(error) => error.response.map_or(Received::Ignored, |transmit| {
@@ -533,7 +540,9 @@ impl Endpoint {
     ) -> Option<Transmit> {
         self.exchange_events(ConnectionHandle(index.0));
         let connection = self.connections.get_mut(index.0)?.as_deref_mut()?;
-        connection.transmit(&self.desk, now, max_datagrams, buffer)
+        let transmit = connection.transmit(&self.desk, now, max_datagrams, buffer)?;
+        connection.trace_sent(&self.desk, now, &transmit);
+        Some(transmit)
     }
 
     /// When a connection wants to be woken.

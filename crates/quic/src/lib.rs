@@ -26,6 +26,7 @@ mod stream;
 mod tail;
 mod tls;
 mod token;
+mod trace;
 pub mod udp;
 
 pub use close::{CloseReason, ConnectError};
@@ -41,6 +42,7 @@ pub use output::Output;
 pub use stats::{Frames, Stats, Totals};
 pub use stream::{Read, StreamId, Write};
 pub use tls::{ClientTls, Handshake, TlsChooser};
+pub use trace::header as trace_header;
 
 /// Entry points for fuzzing.
 #[doc(hidden)]

@@ -167,7 +167,7 @@ impl Desk {
 }
 
 /// What a controller knows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) window: u64,
     /// Bytes a second; `None` for no limit but the window.

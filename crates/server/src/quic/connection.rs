@@ -9,6 +9,7 @@ use h2o_http3::ErrorCode;
 use h2o_log::{LineLimit, report};
 use h2o_quic::{CloseReason, ConnectionIndex, Endpoint, Event};
 
+use super::qlog::QlogFile;
 use super::transport::QuicTransport;
 use crate::connection_state::{ConnectionState, ConnectionStatus};
 use crate::context::Context;
@@ -39,6 +40,7 @@ pub(crate) struct QuicConnection {
     /// What CONNECTION_CLOSE is to say, once what was written before is sent.
     closing: Option<(u64, &'static str)>,
     status: ConnectionStatus,
+    trace: Option<QlogFile>,
     /// Bytes of memory it holds, as the worker was last told.
     charged: usize,
 }
@@ -75,7 +77,34 @@ impl QuicConnection {
             phase: Phase::Handshake,
             closing: None,
             status,
+            trace: None,
             charged: 0,
+        }
+    }
+
+    /// Begins the file of the trace, if the listener has traces.
+    pub(crate) fn begin_trace(&mut self) {
+        let Some(directory) = &self.settings.qlog else {
+            return;
+        };
+        let mut endpoint = self.endpoint.borrow_mut();
+        let Some(connection) = endpoint.connection(self.index) else {
+            return;
+        };
+        let name = connection.trace_name();
+        self.trace = name.and_then(|name| QlogFile::create(directory, name));
+        if self.trace.is_none() {
+            connection.stop_trace();
+        }
+    }
+
+    /// Writes what has happened in this turn to the trace.
+    pub(crate) fn write_trace(&mut self, now: Instant) {
+        let Some(trace) = &mut self.trace else {
+            return;
+        };
+        if let Some(connection) = self.endpoint.borrow_mut().connection(self.index) {
+            trace.write(connection.take_trace(now));
         }
     }
 
@@ -189,6 +218,12 @@ impl QuicConnection {
         if matches!(reason, CloseReason::PeerError { .. }) {
             context.worker.counters.count(Counter::Http3ErrorTransport);
         }
+        let now = context.worker.clock.now();
+        if let Some(connection) = self.endpoint.borrow_mut().connection(self.index) {
+            connection.trace_close(now, reason);
+        }
+        // The transport may forget the connection in this turn.
+        self.write_trace(now);
         // Who was answered from early data may leave before the handshake is complete.
         let is_wanted = match reason {
             CloseReason::Local => true,

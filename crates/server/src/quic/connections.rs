@@ -454,7 +454,7 @@ impl QuicConnections {
             budget: Budget::new(port.listener.setup.budget),
             info: None,
         };
-        entry.insert(Box::new(QuicConnection::new(
+        let connection = entry.insert(Box::new(QuicConnection::new(
             context,
             state,
             Rc::clone(&port.endpoint),
@@ -463,6 +463,7 @@ impl QuicConnections {
             Rc::clone(&port.settings),
             unmapped(local),
         )));
+        connection.begin_trace();
         self.open += 1;
         let shared = &context.worker.shared;
         shared.quic_connections.fetch_add(1, Relaxed);
@@ -531,6 +532,7 @@ impl QuicConnections {
         let Some(connection) = self.find(token) else {
             return;
         };
+        connection.write_trace(context.worker.clock.now());
         connection.settle_account(&context);
         let is_over = flow == Flow::Close || connection.is_over();
         if is_over && !was_over {

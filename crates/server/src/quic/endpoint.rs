@@ -85,6 +85,7 @@ pub(super) fn config(
     let server = ServerRole {
         retry: settings.retry,
         amplification_limit: settings.amplification_limit,
+        traces: settings.qlog.is_some(),
         handshake_rtts: settings.handshake_rtts,
         max_handshake_datagrams: settings.max_handshake_packets,
         ..ServerRole::new(Arc::new(Chooser(tls)), transport)

@@ -4,4 +4,5 @@ mod connection;
 pub(crate) mod connections;
 mod endpoint;
 pub(crate) mod mail;
+mod qlog;
 mod transport;

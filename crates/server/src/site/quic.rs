@@ -1,5 +1,7 @@
 //! The attributes of a QUIC `listen`: its `quic` mapping, `cc` and `initcwnd`.
 
+use std::path::Path;
+
 use h2o_config::{Attribute, Attributes, Command, Error, Kinds, Node, Unit};
 use h2o_exchange::Scope;
 use h2o_quic::Ratio;
@@ -132,6 +134,14 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "On how many of 255 connections of clients that return `jumpstart-max` is used.",
     ),
     attribute(
+        "qlog",
+        "DIRECTORY",
+        "none",
+        "Writes a trace of each connection into a file of the directory, as qlog 0.3, which qvis shows: datagrams, losses, round trip times and \
+         windows. `user` must be allowed to write there. At most 256 connections are traced at a time, with at most 16 MiB each; nobody \
+         deletes the files.",
+    ),
+    attribute(
         "rapid-start",
         "ON|OFF|0..255",
         "OFF",
@@ -221,6 +231,13 @@ pub(crate) fn parse(
         }
         Ok(())
     };
+    if let Some(node) = get("qlog") {
+        let directory = node.scalar()?;
+        if directory.is_empty() {
+            return Err(node.error("`qlog` is the name of a directory"));
+        }
+        settings.qlog = Some(Path::new(directory).into());
+    }
     set("ecn", &mut settings.ecn)?;
     set("pacing", &mut settings.pacing)?;
     set("respect-app-limited", &mut settings.respect_app_limited)?;

@@ -1,5 +1,7 @@
 //! Settings of HTTP/3 and QUIC: of the whole process, and of one listener.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_quic::Ratio;
@@ -77,6 +79,8 @@ pub struct QuicSettings {
     pub pacing: Ratio,
     /// `respect-app-limited`.
     pub respect_app_limited: Ratio,
+    /// `qlog`: the directory of traces.
+    pub qlog: Option<Arc<Path>>,
     /// `cc`.
     pub controller: Controller,
     /// `initcwnd`: packets of the first window.
@@ -104,6 +108,7 @@ impl Default for QuicSettings {
             rapid_start: Ratio::NEVER,
             pacing: Ratio::ALWAYS,
             respect_app_limited: Ratio::ALWAYS,
+            qlog: None,
             controller: Controller::Auto,
             initial_window: 32,
         }

@@ -1,0 +1,188 @@
+//! Files of traces (`qlog`), which a thread of their own writes: a disk that is slow or full stops no worker.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use h2o_log::{LineLimit, reason, report};
+
+/// Connections that are traced at a time.
+const MAX_TRACES: usize = 256;
+/// Bytes of one file.
+const MAX_FILE: usize = 16 << 20;
+/// Pieces that wait to be written, each of some 64 KiB at most. Further ones are left out.
+const MAX_WAITING: usize = 256;
+
+/// Lines in the error log about files that cannot be written.
+static FAILURES: LineLimit = LineLimit::per_minute(20);
+/// Files that are in use.
+static TRACES: AtomicUsize = AtomicUsize::new(0);
+
+/// The trace of one connection, as its worker sees it.
+pub(super) struct QlogFile {
+    file: Arc<TraceFile>,
+    writer: SyncSender<Piece>,
+    /// Bytes that may follow.
+    left: usize,
+    /// Whether pieces were left out since the last one.
+    has_gap: bool,
+}
+
+/// Records for a file.
+struct Piece(Arc<TraceFile>, String);
+
+/// A file, which only the thread touches.
+struct TraceFile {
+    path: PathBuf,
+    state: Mutex<FileState>,
+}
+
+enum FileState {
+    New,
+    Open(File),
+    /// It could not be opened or written; the rest of the trace is dropped.
+    Failed,
+}
+
+impl Drop for TraceFile {
+    fn drop(&mut self) {
+        TRACES.fetch_sub(1, Relaxed);
+    }
+}
+
+impl QlogFile {
+    /// The trace of a connection that has just begun; `None` if there are too many.
+    pub(super) fn create(directory: &Path, name: &str) -> Option<Self> {
+        static WRITER: OnceLock<Option<SyncSender<Piece>>> = OnceLock::new();
+        let writer = WRITER.get_or_init(|| {
+            let (sender, pieces) = sync_channel(MAX_WAITING);
+            let thread = std::thread::Builder::new().name("qlog".into());
+            let thread = thread.spawn(move || write_all(&pieces));
+            thread.ok().map(|_| sender)
+        });
+        Self::with_writer(writer.clone()?, directory, name)
+    }
+
+    fn with_writer(writer: SyncSender<Piece>, directory: &Path, name: &str) -> Option<Self> {
+        if TRACES.fetch_add(1, Relaxed) >= MAX_TRACES {
+            TRACES.fetch_sub(1, Relaxed);
+            return None;
+        }
+        let file = Arc::new(TraceFile {
+            path: directory.join(format!("{name}.sqlog")),
+            state: Mutex::new(FileState::New),
+        });
+        let mut trace = Self {
+            file,
+            writer,
+            left: MAX_FILE,
+            has_gap: false,
+        };
+        let since_epoch = now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        trace.write(h2o_quic::trace_header(name, since_epoch));
+        Some(trace)
+    }
+
+    /// Has records written.
+    pub(super) fn write(&mut self, records: String) {
+        if records.is_empty() || self.left == 0 {
+            return;
+        }
+        let Some(left) = self.left.checked_sub(records.len()) else {
+            // The file is full.
+            self.left = 0;
+            return;
+        };
+        let records = if self.has_gap {
+            format!("{GAP}{records}")
+        } else {
+            records
+        };
+        let piece = Piece(Arc::clone(&self.file), records);
+        self.has_gap = self.writer.try_send(piece).is_err();
+        if !self.has_gap {
+            self.left = left;
+        }
+    }
+}
+
+/// The record that says that others are missing.
+const GAP: &str = "\u{1e}{\"time\":0,\"name\":\"loglevel:warning\",\"data\":{\"message\":\"events were left out\"}}\n";
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a trace says when it began by the clock of the machine"
+)]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+fn write_all(pieces: &Receiver<Piece>) {
+    while let Ok(Piece(file, records)) = pieces.recv() {
+        let mut state = file.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = write(&file.path, &mut state, &records) {
+            *state = FileState::Failed;
+            if let Some(held_back) = FAILURES.admit() {
+                report!(
+                    warning,
+                    "cannot write the trace {}: {}; the rest of it is left out{held_back}",
+                    file.path.display(),
+                    reason(&error)
+                );
+            }
+        }
+    }
+}
+
+fn write(path: &Path, state: &mut FileState, records: &str) -> io::Result<()> {
+    if let FileState::New = state {
+        let mut options = OpenOptions::new();
+        *state = FileState::Open(
+            options
+                .write(true)
+                .create_new(true)
+                .mode(0o640)
+                .open(path)?,
+        );
+    }
+    match state {
+        FileState::Open(file) => file.write_all(records.as_bytes()),
+        FileState::New | FileState::Failed => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_is_slow_stops_nobody() {
+        let (sender, pieces) = sync_channel(3);
+        let mut trace = QlogFile::with_writer(sender, Path::new("/nowhere"), "0a").unwrap();
+        for number in 0..1000 {
+            trace.write(format!("{number}\n"));
+        }
+        let taken = || pieces.try_recv().ok().map(|Piece(_, records)| records);
+        assert!(taken().unwrap().contains("\"ODCID\":\"0a\""));
+        trace.write("behind the gap\n".into());
+        let rest: String = std::iter::from_fn(taken).collect();
+        assert_eq!(rest, format!("0\n1\n{GAP}behind the gap\n"));
+    }
+
+    #[test]
+    fn files_have_an_end() {
+        let (sender, pieces) = sync_channel(1000);
+        let mut trace = QlogFile::with_writer(sender, Path::new("/nowhere"), "0a").unwrap();
+        for _ in 0..1000 {
+            trace.write("x".repeat(64 * 1024));
+        }
+        drop(trace);
+        let sum: usize = pieces.iter().map(|Piece(_, records)| records.len()).sum();
+        assert!(sum <= MAX_FILE && sum > MAX_FILE - 128 * 1024, "{sum}");
+    }
+}
