@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::io::Cursor;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use bytes::BytesMut;
@@ -16,8 +16,8 @@ use quinn_proto::{ConnectError, ConnectionId, Side, TransportError, TransportErr
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::pki_types::ServerName;
 use rustls::quic::{
-    ClientConnection, DirectionalKeys, HeaderProtectionKey, KeyChange, PacketKey, Secrets,
-    ServerConnection, Suite, Version,
+    ClientConnection, DirectionalKeys, HeaderProtectionKey, KeyChange, PacketKey, PacketKeySet,
+    Secrets, ServerConnection, Suite, Version,
 };
 use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 
@@ -95,9 +95,25 @@ fn library_keys(keys: rustls::quic::Keys) -> Keys {
             remote: Box::new(Header(keys.remote.header)),
         },
         packet: KeyPair {
-            local: Box::new(Packet(keys.local.packet)),
-            remote: Box::new(Packet(keys.remote.packet)),
+            local: Box::new(Packet::Made(keys.local.packet)),
+            remote: Box::new(Packet::Made(keys.remote.packet)),
         },
+    }
+}
+
+/// Keys of the next key update (RFC 9001 §6). They are made when they are used first: few connections ever do, and made keys take two
+/// kilobytes.
+struct NextKeys {
+    secrets: Arc<Mutex<Secrets>>,
+    made: OnceLock<PacketKeySet>,
+}
+
+impl NextKeys {
+    fn get(&self) -> &PacketKeySet {
+        self.made.get_or_init(|| {
+            let mut secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
+            secrets.next_packet_keys()
+        })
     }
 }
 
@@ -140,13 +156,29 @@ impl Header {
 }
 
 /// Packet protection (RFC 9001 §5.3).
-struct Packet(Box<dyn PacketKey>);
+enum Packet {
+    Made(Box<dyn PacketKey>),
+    NextLocal(Arc<NextKeys>),
+    NextRemote(Arc<NextKeys>),
+}
+
+impl Packet {
+    #[inline]
+    fn key(&self) -> &dyn PacketKey {
+        match self {
+            Self::Made(key) => &**key,
+            Self::NextLocal(keys) => &*keys.get().local,
+            Self::NextRemote(keys) => &*keys.get().remote,
+        }
+    }
+}
 
 impl crypto::PacketKey for Packet {
     fn encrypt(&self, number: u64, packet: &mut [u8], header_len: usize) {
         let (header, rest) = packet.split_at_mut(header_len);
-        let (payload, tag) = rest.split_at_mut(rest.len() - self.0.tag_len());
-        match self.0.encrypt_in_place(number, header, payload) {
+        let key = self.key();
+        let (payload, tag) = rest.split_at_mut(rest.len() - key.tag_len());
+        match key.encrypt_in_place(number, header, payload) {
             Ok(sealed) => tag.copy_from_slice(sealed.as_ref()),
             // Nothing may leave in plain text.
             Err(_) => rest.fill(0),
@@ -159,22 +191,22 @@ impl crypto::PacketKey for Packet {
         header: &[u8],
         payload: &mut BytesMut,
     ) -> Result<(), CryptoError> {
-        let opened = self.0.decrypt_in_place(number, header, payload);
+        let opened = self.key().decrypt_in_place(number, header, payload);
         let len = opened.map_err(|_| CryptoError)?.len();
         payload.truncate(len);
         Ok(())
     }
 
     fn tag_len(&self) -> usize {
-        self.0.tag_len()
+        self.key().tag_len()
     }
 
     fn confidentiality_limit(&self) -> u64 {
-        self.0.confidentiality_limit()
+        self.key().confidentiality_limit()
     }
 
     fn integrity_limit(&self) -> u64 {
-        self.0.integrity_limit()
+        self.key().integrity_limit()
     }
 }
 
@@ -249,6 +281,7 @@ impl crypto::ServerConfig for ServerTls {
             choice: None,
             is_announced: false,
             updates_prepared: 0,
+            next_keys: None,
         })
     }
 }
@@ -278,6 +311,7 @@ impl crypto::ClientConfig for ClientSide {
             choice: None,
             is_announced: false,
             updates_prepared: 0,
+            next_keys: None,
         }))
     }
 }
@@ -293,6 +327,8 @@ struct TlsSession {
     is_announced: bool,
     /// How often keys for an update were made; once for the one that may come.
     updates_prepared: u64,
+    /// The keys prepared last.
+    next_keys: Option<Arc<NextKeys>>,
 }
 
 /// What is asked of a session.
@@ -312,13 +348,13 @@ enum State {
     },
     Handshake(Box<rustls::quic::Connection>),
     /// The secrets are for key updates (RFC 9001 §6).
-    Finishing(Box<rustls::quic::Connection>, Box<Secrets>),
+    Finishing(Box<rustls::quic::Connection>, Arc<Mutex<Secrets>>),
     Established(Box<Established>),
     Failed,
 }
 
 struct Established {
-    secrets: Secrets,
+    secrets: Arc<Mutex<Secrets>>,
     handshake: Arc<Handshake>,
 }
 
@@ -423,7 +459,7 @@ impl Session for TlsSession {
 
     fn early_crypto(&self) -> Option<(Box<dyn crypto::HeaderKey>, Box<dyn crypto::PacketKey>)> {
         let DirectionalKeys { header, packet } = self.rustls()?.zero_rtt_keys()?;
-        Some((Box::new(Header(header)), Box::new(Packet(packet))))
+        Some((Box::new(Header(header)), Box::new(Packet::Made(packet))))
     }
 
     fn early_data_accepted(&self) -> Option<bool> {
@@ -485,7 +521,7 @@ impl Session for TlsSession {
         match change {
             Some(KeyChange::Handshake { keys }) => return Some(library_keys(keys)),
             Some(KeyChange::OneRtt { keys, next }) => {
-                let next = Box::new(next);
+                let next = Arc::new(Mutex::new(next));
                 self.state = match std::mem::replace(&mut self.state, State::Failed) {
                     State::Handshake(rustls) => State::Finishing(rustls, next),
                     other => other,
@@ -499,10 +535,7 @@ impl Session for TlsSession {
             let handshake = self.handshake();
             self.state = match (std::mem::replace(&mut self.state, State::Failed), handshake) {
                 (State::Finishing(_, secrets), Some(handshake)) => {
-                    State::Established(Box::new(Established {
-                        secrets: *secrets,
-                        handshake,
-                    }))
+                    State::Established(Box::new(Established { secrets, handshake }))
                 }
                 (other, _) => other,
             };
@@ -512,16 +545,24 @@ impl Session for TlsSession {
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn crypto::PacketKey>>> {
-        let secrets = match &mut self.state {
-            State::Finishing(_, secrets) => &mut **secrets,
-            State::Established(established) => &mut established.secrets,
+        let secrets = match &self.state {
+            State::Finishing(_, secrets) => secrets,
+            State::Established(established) => &established.secrets,
             State::ClientHello { .. } | State::Handshake(_) | State::Failed => return None,
         };
-        let keys = secrets.next_packet_keys();
+        // Each update goes on from the one before.
+        if let Some(last) = &self.next_keys {
+            last.get();
+        }
+        let keys = Arc::new(NextKeys {
+            secrets: Arc::clone(secrets),
+            made: OnceLock::new(),
+        });
+        self.next_keys = Some(Arc::clone(&keys));
         self.updates_prepared += 1;
         Some(KeyPair {
-            local: Box::new(Packet(keys.local)),
-            remote: Box::new(Packet(keys.remote)),
+            local: Box::new(Packet::NextLocal(Arc::clone(&keys))),
+            remote: Box::new(Packet::NextRemote(keys)),
         })
     }
 

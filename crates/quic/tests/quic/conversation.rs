@@ -340,3 +340,29 @@ fn a_full_window_does_not_keep_the_end_of_a_connection_back() {
     let last = pair.endpoint.transmit(index, now, 10, &mut buffer);
     assert!(last.is_some(), "CONNECTION_CLOSE waits for the window");
 }
+
+#[test]
+fn keys_are_updated_as_often_as_the_client_likes() {
+    let mut pair = Pair::new();
+    pair.connect();
+    for round in 1..=4_u64 {
+        let id = pair.client_open();
+        pair.client_write(id, b"question", true);
+        pair.run(|_, _| {});
+        let stream = StreamId::new(4 * (round - 1));
+        assert_eq!(
+            pair.server().read(stream, 100),
+            Read::Data("question".into())
+        );
+        assert_eq!(
+            pair.server().write_copy(stream, b"answer"),
+            h2o_quic::Write::Taken(6)
+        );
+        pair.run(|_, _| {});
+        assert_eq!(pair.client_read(id).0, b"answer");
+        pair.client().force_key_update();
+        // A later update has to wait until this one is acknowledged.
+        pair.now += std::time::Duration::from_secs(1);
+    }
+    assert_eq!(pair.client_lost, "");
+}

@@ -79,12 +79,30 @@ pub(crate) struct Client {
     answers: HashMap<StreamId, Answer>,
     is_connected: bool,
     pub(crate) is_closed: bool,
+    /// Whether it reads what comes on streams.
+    reads: bool,
     buffer: Vec<u8>,
 }
 
 impl Client {
     /// Connects to a port of this machine, and sends its settings: no dynamic table.
     pub(crate) fn connect(port: u16) -> Self {
+        Self::connect_with(port, TransportSettings::default())
+    }
+
+    /// As [`Client::connect`], with windows of that size for each stream, and no wish to read what comes.
+    pub(crate) fn stalled(port: u16, window: u64) -> Self {
+        let transport = TransportSettings {
+            stream_receive_window: window,
+            receive_window: 1 << 30,
+            ..TransportSettings::default()
+        };
+        let mut client = Self::connect_with(port, transport);
+        client.reads = false;
+        client
+    }
+
+    fn connect_with(port: u16, transport: TransportSettings) -> Self {
         let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("the provider has TLS 1.3")
@@ -109,7 +127,7 @@ impl Client {
         let remote = ([127, 0, 0, 1], port).into();
         let transport = TransportSettings {
             idle_timeout: Duration::from_secs(600),
-            ..TransportSettings::default()
+            ..transport
         };
         let index = endpoint
             .connect(Instant::now(), remote, tls, &transport)
@@ -122,6 +140,7 @@ impl Client {
             answers: HashMap::new(),
             is_connected: false,
             is_closed: false,
+            reads: true,
             buffer: Vec::new(),
         };
         client.until(|client| client.is_connected);
@@ -252,7 +271,7 @@ impl Client {
         while let Some(event) = self.endpoint.poll_event(self.index) {
             match event {
                 Event::Connected => self.is_connected = true,
-                Event::Readable(stream) => self.read(stream),
+                Event::Readable(stream) if self.reads => self.read(stream),
                 Event::Closed(_) | Event::Drained => self.is_closed = true,
                 _ => {}
             }

@@ -1,0 +1,169 @@
+//! What connections of HTTP/3 hold on the heap of their worker, counted by the allocator.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+mod embedded;
+mod http3_client;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use embedded::Embedded;
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope};
+use h2o_http::{Headers, StatusCode};
+use h2o_quic::StreamId;
+use http3_client::Client;
+
+/// Counts what each thread has allocated and not freed.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+fn add(bytes: isize) {
+    // Threads that end free memory when their variables are gone.
+    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
+}
+
+#[expect(unsafe_code, reason = "an allocator is")]
+// SAFETY: all is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        add(layout.size().cast_signed());
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        add(-layout.size().cast_signed());
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Handler: answers with the bytes that its worker holds.
+struct Held;
+
+impl Handler for Held {
+    fn on_request(&self, _: &mut Exchange) -> Outcome {
+        let body = Body::Bytes(HELD.with(Cell::get).to_string().into());
+        Outcome::Done(Response::new(StatusCode::OK, Headers::new(), body))
+    }
+
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
+    }
+}
+
+const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "test.held",
+    levels: Levels::PATH,
+    kinds: Kinds::SCALAR,
+    pass: Pass::Content,
+    value: "ON",
+    default: "none",
+    help: "For tests.",
+    apply: |scope, _| {
+        scope.handlers.push(Box::new(Held));
+        Ok(())
+    },
+}];
+
+fn start() -> (tempfile::TempDir, Embedded) {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+    std::fs::write(folder.path().join("crt"), made.cert.pem()).unwrap();
+    std::fs::write(folder.path().join("key"), made.signing_key.serialize_pem()).unwrap();
+    std::fs::create_dir(folder.path().join("files")).unwrap();
+    std::fs::write(folder.path().join("files/large"), vec![b'x'; 4_000_000]).unwrap();
+    let path = folder.path().display();
+    let server = Embedded::start(DIRECTIVES, |port| {
+        format!(
+            "num-threads: 1
+listen:
+  host: 127.0.0.1
+  port: {port}
+  type: quic
+  ssl: {{ certificate-file: {path}/crt, key-file: {path}/key }}
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: {path}/files }}
+      /held: {{ test.held: ON }}
+"
+        )
+    });
+    (folder, server)
+}
+
+fn ask(client: &mut Client, path: &str) -> StreamId {
+    let head = [
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":authority", "a.test"),
+        (":path", path),
+        ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0)"),
+        ("accept", "text/html,application/xhtml+xml,*/*;q=0.8"),
+    ];
+    client.ask(&head, true)
+}
+
+/// The bytes that the server's worker holds.
+fn held(client: &mut Client) -> isize {
+    let stream = ask(client, "/held");
+    client.until(|client| client.answer(stream).has_ended);
+    let text = String::from_utf8(client.answer(stream).content.clone());
+    text.unwrap().parse().unwrap()
+}
+
+/// Connections with a request behind them.
+fn connect(server: &Embedded, count: usize) -> Vec<Client> {
+    let connect_one = |_| {
+        let mut client = Client::connect(server.port);
+        held(&mut client);
+        client
+    };
+    let mut clients: Vec<Client> = (0..count).map(connect_one).collect();
+    clients.iter_mut().for_each(Client::settle);
+    clients
+}
+
+/// What the heap of the C library has for them is not counted: that are keys of the ciphers, below two kilobytes.
+const IDLE: isize = 23_000;
+
+#[test]
+fn an_idle_connection_holds_no_buffers() {
+    let (_folder, server) = start();
+    // With many connections, idle ones give back what they can.
+    let others = connect(&server, 260);
+    let mut observer = Client::connect(server.port);
+    held(&mut observer);
+    let before = held(&mut observer);
+    let idle = connect(&server, 20);
+    let each = (held(&mut observer) - before) / 20;
+    assert!(each <= IDLE, "{each} bytes per idle connection");
+    drop((idle, others));
+}
+
+#[test]
+fn streams_whose_clients_do_not_read_hold_less_than_their_windows() {
+    const STREAMS: usize = 99;
+    const WINDOW: usize = 32 * 1024;
+    let (_folder, server) = start();
+    let mut observer = Client::connect(server.port);
+    let mut client = Client::stalled(server.port, WINDOW as u64);
+    held(&mut observer);
+    let before = held(&mut observer);
+    for _ in 0..STREAMS {
+        ask(&mut client, "/large");
+    }
+    client.settle();
+    let all = usize::try_from(held(&mut observer) - before).unwrap();
+    assert!(all > STREAMS * 1000, "responses have begun: {all} bytes");
+    assert!(all < STREAMS * WINDOW, "{all} bytes");
+}
