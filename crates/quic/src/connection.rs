@@ -363,7 +363,11 @@ impl Connection {
         if is_held_back && room >= mtu {
             self.paced_until = self.pacer.as_ref().and_then(|pacer| pacer.next(rate, mtu));
         }
-        self.note_stall(desk, now, is_held_back && room < mtu);
+        let has_room = self.note_stall(desk, now, is_held_back && room < mtu);
+        if has_room && transmit.is_none() {
+            // Otherwise what waits would do so until the next stall ends.
+            return self.transmit(desk, now, max_datagrams, buffer);
+        }
         self.may_probe &= transmit.is_some();
         if transmit.is_none() && allowed > 0 && state.in_flight == 0 {
             // There is nothing to send again either.
@@ -418,13 +422,14 @@ impl Connection {
         frames.ping.saturating_sub(others) + frames.immediate_ack.saturating_sub(others)
     }
 
-    fn note_stall(&mut self, desk: &Desk, now: Instant, is_stalled: bool) {
+    /// Returns whether a stall has ended, so that there is room now.
+    fn note_stall(&mut self, desk: &Desk, now: Instant, is_stalled: bool) -> bool {
         if !is_stalled {
             self.stall = None;
-            return;
+            return false;
         }
         let count = match self.stall {
-            Some(stall) if now < stall.ends => return,
+            Some(stall) if now < stall.ends => return false,
             Some(stall) => {
                 desk.forget_in_flight(self.library.congestion_state());
                 stall.count + 1
@@ -435,6 +440,7 @@ impl Connection {
             ends: now + STALL_TIME * (1 << count.min(8)),
             count,
         });
+        count > 0
     }
 
     /// Something was received: a stall begins anew.

@@ -366,3 +366,36 @@ fn keys_are_updated_as_often_as_the_client_likes() {
     }
     assert_eq!(pair.client_lost, "");
 }
+
+#[test]
+fn what_waits_for_a_full_window_goes_when_its_stall_ends() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let id = pair.client_open();
+    pair.client_write(id, b"question", true);
+    pair.run(|_, _| {});
+    let mut answer = Bytes::from(vec![7; 1_000_000]);
+    pair.server().write(StreamId::new(0), &mut answer);
+    let index = pair.index.expect("it was accepted");
+    let mut buffer = Vec::new();
+    let mut sent_after = |pair: &mut Pair| {
+        let mut sent = 0;
+        while let Some(transmit) = pair.endpoint.transmit(index, pair.now, 10, &mut buffer) {
+            sent += transmit.len;
+            buffer.clear();
+        }
+        sent
+    };
+    // The pacer lets the window go bit by bit, and nothing is acknowledged.
+    let mut waits = 0;
+    while waits < 10 {
+        pair.now += std::time::Duration::from_millis(100);
+        waits = if sent_after(&mut pair) > 0 {
+            0
+        } else {
+            waits + 1
+        };
+    }
+    pair.now += std::time::Duration::from_secs(4);
+    assert!(sent_after(&mut pair) > 0, "a stall has ended");
+}
