@@ -173,7 +173,8 @@ impl Http3 {
                 self.close(ErrorCode::NO_ERROR, "");
                 return Flow::Close;
             }
-            if !is_done {
+            // Bodies that were pulled may have made room for those of requests.
+            if !is_done || self.streams.has_readable() {
                 turn.context
                     .unfinished
                     .borrow_mut()

@@ -260,6 +260,11 @@ impl Http3Streams {
         }
     }
 
+    /// Whether [`Http3Streams::poll_readable`] names a stream.
+    pub(super) const fn has_readable(&self) -> bool {
+        !self.readable.is_empty()
+    }
+
     /// A stream of which more can be read.
     pub(super) fn poll_readable(&mut self) -> Option<StreamId> {
         self.readable.pop()

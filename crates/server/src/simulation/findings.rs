@@ -10,6 +10,7 @@ use super::world::{Knobs, Site, World};
 use super::{Ended, on_virtual_clock};
 
 const KNOBS: Knobs = Knobs {
+    is_http3: false,
     buffer: 4608,
     window: 65_535,
     concurrent: 100,

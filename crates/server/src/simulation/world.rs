@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::http1::Http1;
 use super::http2::Http2;
+use super::http3::Http3;
 use super::plan::{self, Plan};
 use super::wire::Wire;
 use super::{Client, Run};
@@ -32,6 +34,10 @@ pub(super) struct World {
     event_loop: Rc<RefCell<EventLoop>>,
     /// Number of turns of the event loop.
     turns: Rc<Cell<u64>>,
+    /// The port of HTTP/3, if its clients are what runs.
+    port: Option<u16>,
+    /// How much more time may pass in a run with HTTP/3.
+    time_left: Duration,
     _orders: UnboundedSender<Order>,
 }
 
@@ -68,7 +74,14 @@ impl Site {
         }
     }
 
-    fn config(&self, knobs: Knobs) -> String {
+    fn config(&self, knobs: Knobs, port: Option<u16>) -> String {
+        // A paced connection that is run before its time sends what it would have sent a moment later.
+        let quic = port.map_or_else(String::new, |port| {
+            format!(
+                "  - {{ type: quic, host: 127.0.0.1, port: {port}, quic: {{ pacing: OFF }}, ssl: {{ certificate-file: {folder}/certificate, key-file: {folder}/key }} }}",
+                folder = self.folder.path().display()
+            )
+        });
         let Knobs {
             buffer,
             window,
@@ -83,11 +96,13 @@ connection-budget: 1000000000
 http2-input-window-size: {window}
 http2-max-concurrent-requests-per-connection: {concurrent}
 http2-max-concurrent-streaming-requests-per-connection: {streaming}
+http3-max-concurrent-streaming-requests-per-connection: {streaming}
 temp-buffer-path: {folder}
 listen:
   - {{ type: unix, port: {clear}, sndbuf: {buffer}, rcvbuf: {buffer} }}
   - {{ type: unix, port: {tls}, sndbuf: {buffer}, rcvbuf: {buffer},
       ssl: {{ certificate-file: {folder}/certificate, key-file: {folder}/key }} }}
+{quic}
 hosts: {{ default: {{ paths: {{ /: {{ test.act: ON }} }} }} }}
 ",
             folder = self.folder.path().display(),
@@ -110,6 +125,8 @@ hosts: {{ default: {{ paths: {{ /: {{ test.act: ON }} }} }} }}
 /// Settings of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Knobs {
+    /// Whether clients are those of HTTP/3.
+    pub(super) is_http3: bool,
     /// Bytes that a socket holds.
     pub(super) buffer: usize,
     /// `http2-input-window-size`
@@ -131,6 +148,7 @@ impl Knobs {
             concurrent: random.pick(&[2, 100]),
             streaming: random.pick(&[1, 2, 10]),
             delays: random.once_in(2),
+            is_http3: false,
             times_out: random.once_in(3),
         }
     }
@@ -140,13 +158,21 @@ impl World {
     /// A server that nobody is connected to.
     pub(super) fn start(site: &Site, plans: Vec<Plan>, knobs: Knobs, random: Random) -> Self {
         plan::stage(plans.clone());
-        let source = Memory::new().file("sim.conf", site.config(knobs));
-        let features = crate::features_with(&[&plan::DIRECTIVES]);
-        let loaded = crate::load_with(features, "sim.conf", &source).unwrap();
-        for socket in [&site.clear, &site.tls] {
-            let _ = std::fs::remove_file(socket);
-        }
-        let bound = crate::bind(&loaded, 1).unwrap();
+        let (loaded, bound, port) = loop {
+            let port = knobs.is_http3.then(free_port);
+            let source = Memory::new().file("sim.conf", site.config(knobs, port));
+            let features = crate::features_with(&[&plan::DIRECTIVES]);
+            let loaded = crate::load_with(features, "sim.conf", &source).unwrap();
+            for socket in [&site.clear, &site.tls] {
+                let _ = std::fs::remove_file(socket);
+            }
+            match crate::bind(&loaded, 1) {
+                Ok(bound) => break (loaded, bound, port),
+                // Somebody else has taken the port meanwhile.
+                Err(_) if port.is_some() => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
         let (mut config, orders) = worker::only_config(&loaded, bound).unwrap();
         let settings = Arc::get_mut(&mut config.settings).unwrap();
         // Small enough for uploads to go to the disk.
@@ -174,6 +200,8 @@ impl World {
             site: site.clone(),
             event_loop,
             turns,
+            port,
+            time_left: Duration::from_secs(8),
             _orders: orders,
         }
     }
@@ -191,6 +219,15 @@ impl World {
     }
 
     fn connect(&mut self, todo: VecDeque<usize>) {
+        if let Some(port) = self.port {
+            let mut tls = ClientConfig::clone(&self.site.client);
+            tls.alpn_protocols = vec![b"h3".to_vec()];
+            let window = self.random.pick(&[100, 65_535, 1_000_000]);
+            let loses = self.random.pick(&[0, 0, 5, 20]);
+            let client = Http3::new(port, Arc::new(tls), todo, window, loses);
+            self.clients.push(Client::Http3(Box::new(client)));
+            return;
+        }
         let (is_http2, has_tls) = (self.random.once_in(2), self.random.once_in(2));
         let wire = self.site.wire(has_tls, is_http2);
         self.clients.push(if is_http2 {
@@ -249,7 +286,7 @@ impl World {
 
     /// What shows whether anything has moved.
     pub(super) fn progress(&self) -> (u64, Vec<(i32, i32)>) {
-        let kernel = self.clients.iter().map(|client| client.wire().in_kernel());
+        let kernel = self.clients.iter().map(|client| client.in_kernel());
         (plan::steps(), kernel.collect())
     }
 
@@ -271,6 +308,9 @@ impl World {
         let at = self.random.below(self.clients.len() + 1);
         if let Some(client) = self.clients.get_mut(at) {
             client.act(&mut self.run, &mut self.random);
+        } else if self.port.is_some() && self.random.once_in(2) {
+            let millis = self.random.pick(&[1, 1, 5, 30]);
+            self.let_pass(Duration::from_millis(millis)).await;
         } else if self.run.times_out && self.random.once_in(6) {
             let millis = self.random.pick(&[50, 1000, 7000]);
             tokio::time::advance(Duration::from_millis(millis)).await;
@@ -314,9 +354,26 @@ impl World {
         }
     }
 
-    /// Has every request end without time passing.
+    /// Lets a little time pass, if there is any left.
+    async fn let_pass(&mut self, time: Duration) {
+        if let Some(left) = self.time_left.checked_sub(time) {
+            self.time_left = left;
+            tokio::time::advance(time).await;
+        }
+    }
+
+    /// Has every request end without time passing, except what QUIC needs.
     pub(super) async fn finish(&mut self) {
         self.cooperate().await;
+        // From here on nothing gets lost: a few round trips, and some probes for what was lost before.
+        for _ in 0..2000 {
+            if self.port.is_none() || self.run.ends.iter().all(Option::is_some) {
+                break;
+            }
+            tokio::time::advance(Duration::from_millis(5)).await;
+            self.settle().await;
+            self.cooperate().await;
+        }
         if self.run.ends.iter().any(Option::is_none) {
             // Clients that reset requests are delayed for a while.
             tokio::time::advance(Duration::from_millis(400)).await;
@@ -381,7 +438,9 @@ impl World {
     pub(super) async fn end(mut self) {
         self.clients.clear();
         self.settle().await;
-        for _ in 0..20 {
+        // The idle timeout of QUIC is at least three of its probe timeouts, and clients have let seconds pass before they answered.
+        let rounds = if self.port.is_some() { 100 } else { 20 };
+        for _ in 0..rounds {
             tokio::time::advance(Duration::from_secs(4)).await;
             for id in plan::waiting() {
                 plan::happen(id);
@@ -393,4 +452,10 @@ impl World {
         assert_eq!(event_loop.live(), [0; 0], "requests without a connection");
         assert_eq!(event_loop.held(), (0, 0), "memory and temporary files");
     }
+}
+
+/// A port for UDP that nobody has at the moment.
+fn free_port() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().port()
 }
