@@ -57,7 +57,8 @@ impl UdpSocket {
         self.state.try_send(UdpSockRef::from(socket), &transmit)
     }
 
-    /// Receives a batch and calls `take` for each datagram. Returns how many there were.
+    /// Receives a batch and calls `take` for each datagram. Returns whether there may be more: the kernel fills a batch as long as
+    /// there are datagrams, so after a smaller one the socket is empty, and an edge-triggered event tells of the next.
     ///
     /// # Errors
     /// `WouldBlock` if there was none, and others.
@@ -66,17 +67,15 @@ impl UdpSocket {
         socket: &impl AsFd,
         buffers: &mut ReceiveBuffers,
         mut take: impl FnMut(Datagram),
-    ) -> io::Result<usize> {
+    ) -> io::Result<bool> {
         let mut slices = buffers.0.each_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
         let count = self
             .state
             .recv(UdpSockRef::from(socket), &mut slices, &mut metas)?;
-        let mut datagrams = 0;
         for (meta, buffer) in metas.iter().zip(&buffers.0).take(count) {
             let received = buffer.get(..meta.len).unwrap_or_default();
             for data in received.chunks(meta.stride.max(1)) {
-                datagrams += 1;
                 take(Datagram {
                     remote: meta.addr,
                     local: meta.dst_ip,
@@ -89,7 +88,7 @@ impl UdpSocket {
                 });
             }
         }
-        Ok(datagrams)
+        Ok(count == BATCH_SIZE)
     }
 }
 
@@ -101,5 +100,29 @@ impl Default for ReceiveBuffers {
         Self(std::array::from_fn(|_| {
             vec![0; BUFFER_LEN].into_boxed_slice()
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, UdpSocket as StdSocket};
+
+    #[test]
+    fn a_full_batch_says_that_there_may_be_more_and_a_smaller_one_that_there_is_not() {
+        let here = || StdSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (near, far) = (here(), here());
+        let socket = UdpSocket::new(&near).unwrap();
+        for number in 0..=BATCH_SIZE {
+            let datagram = [u8::try_from(number).unwrap()];
+            far.send_to(&datagram, near.local_addr().unwrap()).unwrap();
+        }
+        let (mut buffers, mut received) = (ReceiveBuffers::default(), Vec::new());
+        let mut receive = || socket.receive(&near, &mut buffers, |one| received.push(one.data[0]));
+        assert!(receive().unwrap());
+        assert!(!receive().unwrap());
+        assert_eq!(receive().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!((0..).zip(&received).all(|(number, byte)| number == *byte));
+        assert_eq!(received.len(), BATCH_SIZE + 1);
     }
 }

@@ -209,17 +209,21 @@ impl QuicConnections {
         for _ in 0..BATCHES {
             let udp = &self.sockets[index].udp;
             let result = udp.receive(&socket, &mut self.buffers, |datagram| batch.push(datagram));
-            match result {
-                Ok(_) => {}
-                // These are errors of earlier datagrams, reported by ICMP.
+            is_empty = match result {
+                Ok(may_have_more) => !may_have_more,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+                // These are errors of earlier datagrams, reported by ICMP. Behind them may be datagrams.
                 Err(_) => {
                     is_empty = true;
-                    break;
+                    continue;
                 }
-            }
+            };
             for datagram in batch.drain(..) {
                 received += datagram.data.len();
                 self.take_in(index, datagram, MAX_HOPS);
+            }
+            if is_empty {
+                break;
             }
         }
         self.batch = batch;
