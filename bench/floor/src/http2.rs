@@ -31,7 +31,7 @@ const SETTINGS_ACK: [u8; 9] = [0, 0, 0, SETTINGS, ACK, 0, 0, 0, 0];
 const PING_ACK: [u8; 9] = [0, 0, 8, PING, ACK, 0, 0, 0, 0];
 
 /// `/` and `/index.html` as strings of HPACK.
-const INDEX_4: &[u8] = b"\x01/";
+pub(crate) const INDEX_4: &[u8] = b"\x01/";
 const INDEX_5: &[u8] = b"\x0b/index.html";
 
 const TRUNCATED: Fault = Fault("a frame ends too early");
@@ -233,7 +233,7 @@ fn path(mut block: &[u8]) -> Result<&[u8], Fault> {
 
 /// Takes a string, with its length, off the front of `block`.
 #[inline]
-fn string<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], Fault> {
+pub(crate) fn string<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], Fault> {
     let all = *block;
     let len = integer(block, 0x7f)?;
     *block = block.get(len..).ok_or(TRUNCATED)?;
@@ -242,7 +242,7 @@ fn string<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], Fault> {
 
 /// Takes an integer off the front of `block`; `mask` is its part of the first byte (RFC 7541 §5.1).
 #[inline]
-fn integer(block: &mut &[u8], mask: u8) -> Result<usize, Fault> {
+pub(crate) fn integer(block: &mut &[u8], mask: u8) -> Result<usize, Fault> {
     let (&first, rest) = block.split_first().ok_or(TRUNCATED)?;
     *block = rest;
     let mut value = usize::from(first & mask);

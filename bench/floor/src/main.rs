@@ -7,6 +7,9 @@
 //! allocated for a request. With TLS rustls does the handshake, and records are protected in place with the keys it
 //! hands over.
 //!
+//! HTTP/3 is asked at the UDP port of the number that TLS has: `quinn-proto` does QUIC with its defaults, one socket serves all
+//! connections, all datagrams that have come are taken in before anything is sent, and as many as the kernel takes are sent at once.
+//!
 //! It is not a web server. Methods, the other fields of a request and most faults are not looked at, files are never
 //! read again, dates stand still, and nothing ever times out. What it cannot do right it does not do: it closes the
 //! connection with a message on standard error. That goes for request bodies, for CONTINUATION frames, for a path in
@@ -16,6 +19,7 @@
 mod connection;
 mod http1;
 mod http2;
+mod http3;
 mod options;
 mod server;
 mod sink;

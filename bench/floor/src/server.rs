@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -16,6 +17,7 @@ use slab::Slab;
 use crate::Fault;
 use crate::connection::{Connection, Next, Protocol, Shared};
 use crate::http2::Http2;
+use crate::http3::Quic;
 use crate::options::Options;
 use crate::site::Site;
 use crate::tls;
@@ -26,13 +28,15 @@ const BACKLOG: i32 = 4096;
 
 const HTTP: u64 = 0;
 const HTTPS: u64 = 1;
-const LISTENERS: u64 = 3;
+const QUIC: u64 = 3;
+const LISTENERS: u64 = 4;
 
 pub(crate) struct Server {
     epoll: OwnedFd,
     /// For HTTP/1, for TLS, for HTTP/2 in cleartext. The place is the token in the set; connections come behind.
     listeners: [TcpListener; 3],
     connections: Slab<Connection>,
+    quic: Quic,
     shared: Shared,
 }
 
@@ -63,9 +67,22 @@ impl Server {
             epoll::add(&epoll, listener, EventData::new_u64(token), EventFlags::IN)
                 .map_err(|error| format!("epoll: {error}"))?;
         }
+        let port = listeners[1]
+            .local_addr()
+            .map_err(|error| error.to_string())?;
+        let quic = Quic::bind(port, &shared.tls)
+            .map_err(|error| format!("no QUIC on port {}: {error}", port.port()))?;
+        epoll::add(
+            &epoll,
+            quic.socket(),
+            EventData::new_u64(QUIC),
+            EventFlags::IN,
+        )
+        .map_err(|error| format!("epoll: {error}"))?;
         Ok(Self {
             epoll,
             listeners,
+            quic,
             connections: Slab::new(),
             shared,
         })
@@ -84,17 +101,23 @@ impl Server {
         let mut events = Vec::with_capacity(BATCH);
         loop {
             events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+            let wait = self.quic.wait().map(|wait| Timespec {
+                tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(wait.subsec_nanos()),
+            });
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), wait.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(format!("epoll: {error}")),
             }
             for event in &events {
                 let (flags, data) = (event.flags, event.data);
                 match data.u64().checked_sub(LISTENERS) {
+                    None if data.u64() == QUIC => {}
                     None => self.accept(data.u64())?,
                     Some(key) => self.turn(usize::try_from(key).unwrap_or(usize::MAX), flags),
                 }
             }
+            self.quic.turn(&mut self.shared.site);
         }
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use h2o_http::{date, huffman, prefixed};
 use rustc_hash::FxHashMap;
 
@@ -46,6 +47,8 @@ pub(crate) struct Answer {
     pub(crate) other_status: Vec<u8>,
     pub(crate) other_fields: Vec<u8>,
     pub(crate) body: Vec<u8>,
+    /// HEADERS and DATA of HTTP/3.
+    pub(crate) http3: Bytes,
 }
 
 /// A field whose name is in HPACK's static table.
@@ -59,6 +62,24 @@ impl Field {
     fn new(name: &'static str, index: usize, value: impl Into<Vec<u8>>) -> Self {
         let value = value.into();
         Self { name, index, value }
+    }
+
+    /// Appends it as QPACK has it without a dynamic table (RFC 9204 §4.5).
+    fn encode_qpack(&self, out: &mut Vec<u8>) {
+        let index = match (self.name, self.value.as_slice()) {
+            ("accept-ranges", b"bytes") => return prefixed::encode(0xc0, 6, 32, out),
+            ("content-type", b"text/plain") => return prefixed::encode(0xc0, 6, 53, out),
+            ("content-length", _) => 4,
+            ("date", _) => 6,
+            ("etag", _) => 7,
+            ("last-modified", _) => 10,
+            ("location", _) => 12,
+            (":status", _) => 24,
+            ("content-type", _) => 44,
+            _ => 92,
+        };
+        prefixed::encode(0x50, 4, index, out);
+        string(&self.value, out);
     }
 
     /// Appends it so that it enters the table (RFC 7541 §6.2.1), or that it does not (§6.2.2).
@@ -107,6 +128,24 @@ impl Answer {
         http1.extend_from_slice(b"\r\n");
         http1.extend_from_slice(&body);
 
+        let mut section = vec![0, 0];
+        match code {
+            200 => prefixed::encode(0xc0, 6, 25, &mut section),
+            404 => prefixed::encode(0xc0, 6, 27, &mut section),
+            _ => Field::new(":status", 8, code.to_string()).encode_qpack(&mut section),
+        }
+        for field in common.iter().chain(&own) {
+            field.encode_qpack(&mut section);
+        }
+        let mut http3 = Vec::new();
+        for (kind, payload) in [(1, &section), (0, &body)] {
+            http3.push(kind);
+            // A length of four bytes (RFC 9000 §16).
+            let len = u32::try_from(payload.len()).unwrap_or(u32::MAX) & 0x3fff_ffff;
+            http3.extend_from_slice(&(len | 0x8000_0000).to_be_bytes());
+            http3.extend_from_slice(payload);
+        }
+
         let (mut first, mut repeat, mut other_status) = (Vec::new(), Vec::new(), Vec::new());
         // Two of the few that the static table has whole.
         let static_status = match code {
@@ -154,6 +193,7 @@ impl Answer {
             other_status,
             other_fields,
             body,
+            http3: http3.into(),
         }
     }
 
