@@ -43,6 +43,8 @@
 //! | PRIORITY_UPDATE | closed, budget | `priority_updates` |
 //! | PRIORITY_UPDATE for requests that do not come | closed, H3_EXCESSIVE_LOAD | `priority_updates_of_requests_to_come` |
 //! | MAX_PUSH_ID and CANCEL_PUSH | closed, budget or H3_ID_ERROR | `push_ids` |
+//! | a hundred responses that are not read | little more than their windows is kept | `a_hundred_responses_nobody_reads` |
+//! | the same, with windows that grow a little | the same | `a_hundred_responses_read_slowly` |
 //! | a hundred responses that are not acknowledged | a window of the path is kept | `responses_nobody_acknowledges` |
 //! | tunnels that are opened and reset | closed, budget | `tunnels_that_are_reset` |
 //! | tunnels that say nothing | as many as there are streams | `tunnels_that_are_silent` |
@@ -640,18 +642,19 @@ fn path_challenges() {
 
 #[test]
 fn migrations() {
-    is_overdrawn(|client| {
-        for n in 0..2000_u32 {
-            if client.closed.is_some() {
-                return;
-            }
-            // The address is known to the server only after it has sent something there.
-            let [.., high, low] = n.to_be_bytes();
-            client.move_to([127, 0, 1 + high, 1 + low % 250]);
+    let server = start("", "");
+    let (mut neighbour, _) = attack(&server, |port| {
+        let mut client = Quic::open(port);
+        for n in 0..300_u16 {
+            let last = u8::try_from(1 + n % 250).expect("less than 251");
+            client.move_to([127, 0, 1, last]);
             client.send_once(&[frame::ping(), frame::padding(40)].concat());
             client.read(Duration::from_millis(5));
         }
+        vec![client]
     });
+    // CONNECTION_CLOSE went to an address that the client has left.
+    assert_eq!(counter(&mut neighbour, "connections.overdrawn"), 1);
 }
 
 #[test]
@@ -980,6 +983,58 @@ fn push_ids() {
             client.stream_frame(2, &frames, false)
         });
     });
+}
+
+#[test]
+fn a_hundred_responses_nobody_reads() {
+    let server = start("", "");
+    let (_, clients) = attack(&server, |port| {
+        let mut client = Quic::open_with(
+            port,
+            Options {
+                max_stream_data: 1000,
+                ..Options::default()
+            },
+        );
+        let streams: Vec<u64> = (0..100)
+            .map(|_| client.send_request(&get("/large")))
+            .collect();
+        client.wait_for("the windows", |client| {
+            streams
+                .iter()
+                .all(|stream| client.received(*stream).len() == 1000)
+        });
+        vec![client]
+    });
+    assert_eq!(clients[0].closed, None);
+}
+
+#[test]
+fn a_hundred_responses_read_slowly() {
+    let server = start("", "");
+    let (_, clients) = attack(&server, |port| {
+        let options = Options {
+            max_stream_data: 1000,
+            ..Options::default()
+        };
+        let mut client = Quic::open_with(port, options);
+        let streams: Vec<u64> = (0..100)
+            .map(|_| client.send_request(&get("/large")))
+            .collect();
+        for window in [1000, 2500, 4000] {
+            for stream in &streams {
+                client.send(&frame::max_stream_data(*stream, window));
+            }
+            client.wait_for("the windows", |client| {
+                let window = usize::try_from(window).expect("small");
+                streams
+                    .iter()
+                    .all(|stream| client.received(*stream).len() == window)
+            });
+        }
+        vec![client]
+    });
+    assert_eq!(clients[0].closed, None);
 }
 
 #[test]

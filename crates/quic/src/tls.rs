@@ -65,6 +65,8 @@ pub struct Handshake {
     pub version: u32,
     /// What TLS has negotiated.
     pub tls: TlsInfo,
+    /// Bytes that the peer takes at first of each stream that the client opens (RFC 9000 §18.2); the library does not tell.
+    pub stream_window: u64,
 }
 
 /// The suite of Initial packets (RFC 9001 §5.2).
@@ -383,9 +385,16 @@ impl TlsSession {
         {
             tls.server_name = server.server_name().map(Into::into);
         }
+        // `initial_max_stream_data_bidi_local` of a client, `_bidi_remote` of a server.
+        let id = match self.side {
+            Side::Server => 0x05,
+            Side::Client => 0x06,
+        };
+        let parameters = rustls.quic_transport_parameters().unwrap_or_default();
         Some(Arc::new(Handshake {
             version: self.version,
             tls,
+            stream_window: parameter(parameters, id).unwrap_or(0),
         }))
     }
 
@@ -420,6 +429,28 @@ impl TlsSession {
         self.state = State::Handshake(rustls);
         read
     }
+}
+
+/// The number that is the value of a transport parameter (RFC 9000 §18).
+fn parameter(mut parameters: &[u8], wanted: u64) -> Option<u64> {
+    loop {
+        let id = integer(&mut parameters)?;
+        let len = usize::try_from(integer(&mut parameters)?).ok()?;
+        let (mut value, rest) = parameters.split_at_checked(len)?;
+        if id == wanted {
+            return integer(&mut value);
+        }
+        parameters = rest;
+    }
+}
+
+/// Takes a variable-length integer (RFC 9000 §16) off the front.
+fn integer(input: &mut &[u8]) -> Option<u64> {
+    let len = 1 << (input.first()? >> 6);
+    let (bytes, rest) = input.split_at_checked(len)?;
+    *input = rest;
+    let first = u64::from(bytes[0] & 0x3f);
+    Some((bytes[1..].iter()).fold(first, |value, byte| value << 8 | u64::from(*byte)))
 }
 
 fn protocol_error(code: TransportErrorCode, error: &rustls::Error) -> TransportError {

@@ -206,7 +206,8 @@ impl Http3 {
             if !self.streams.takes_more(key) {
                 continue;
             }
-            let _ = (self.requests).pull(&mut self.streams, turn, slot(key), PIECE);
+            let piece = self.streams.piece(key, PIECE);
+            let _ = (self.requests).pull(&mut self.streams, turn, slot(key), piece);
             sent += PIECE;
         }
         self.requests.earn_by_bodies(turn);

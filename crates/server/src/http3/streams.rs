@@ -29,6 +29,11 @@ use crate::setup::Setup;
 const AT_ONCE: usize = 8 * 1024;
 /// Shorter pieces are copied behind the header of their DATA frame; longer ones are handed over as they are.
 const COPIED: usize = 1024;
+/// A client that takes less of each stream at first is not given pieces that it does not take: a hundred of them would hold more
+/// memory than their windows.
+const SMALL_WINDOW: u64 = 64 * 1024;
+/// Bytes of a body that are asked for at least.
+const LEAST_PIECE: usize = 1024;
 /// Room for the header of a DATA frame (RFC 9114 §7.1).
 const HEADER_ROOM: usize = 9;
 /// Bytes of a body that a client may send before a handler wants it.
@@ -47,6 +52,8 @@ pub(super) struct Http3Streams {
     ready: usize,
     /// Ends of responses that the transport has not taken; their requests are over.
     tails: Vec<(StreamId, Output)>,
+    /// Bytes that the client takes of each stream before it opens the window further; the most, if they are not few.
+    first_window: u64,
     /// Whether the transport has agreed on datagrams.
     has_datagrams: bool,
     /// The datagrams of the tunnels.
@@ -73,6 +80,8 @@ struct Line {
     /// There may be more to read than the window allows.
     has_unread: bool,
     sent: u64,
+    /// Bytes of the body to be asked for when it is not known how much the client takes.
+    piece: usize,
 }
 
 impl Http3Streams {
@@ -82,10 +91,14 @@ impl Http3Streams {
         index: ConnectionIndex,
         has_datagrams: bool,
     ) -> Self {
+        let handshake = (endpoint.borrow_mut().connection(index)).and_then(|quic| quic.handshake());
         let mut streams = Self {
             engine,
             endpoint,
             index,
+            first_window: (handshake.map(|handshake| handshake.stream_window))
+                .filter(|window| *window < SMALL_WINDOW)
+                .unwrap_or(u64::MAX),
             local: Vec::new(),
             lines: Vec::new(),
             ready: 0,
@@ -228,6 +241,10 @@ impl Http3Streams {
         self.lines[index] = Line {
             id: Some(StreamId::new(id)),
             window: FIRST_WINDOW,
+            // Who takes little at first opens windows by little.
+            piece: usize::try_from(self.first_window)
+                .unwrap_or(usize::MAX)
+                .max(LEAST_PIECE),
             ..Line::default()
         };
         Protocol::Http3(Http3Stream {
@@ -322,6 +339,19 @@ impl Http3Streams {
         }
     }
 
+    /// How much of a body to ask for: what the transport does not take waits in memory, for as long as a client likes that does not
+    /// open its window.
+    pub(super) fn piece(&self, key: StreamKey, most: usize) -> usize {
+        let Some(line) = self.lines.get(key.index()) else {
+            return most;
+        };
+        let known = self.first_window.saturating_sub(line.sent);
+        match usize::try_from(known).unwrap_or(usize::MAX) {
+            0 => line.piece.min(most),
+            known => known.min(most),
+        }
+    }
+
     /// Whether the transport takes something of a stream now; if not, it is named again when it does.
     pub(super) fn takes_more(&mut self, key: StreamKey) -> bool {
         let Some(line) = self.line(key) else {
@@ -353,9 +383,23 @@ impl Http3Streams {
 
     /// As [`Http3Streams::write_copy`], without a copy.
     fn write(&mut self, key: StreamKey, bytes: Bytes) {
-        self.write_by(key, bytes.len(), |output, quic, id| {
+        let len = bytes.len();
+        self.write_by(key, len, |output, quic, id| {
             output.write(quic, id, bytes);
         });
+        self.fit_piece(key, len);
+    }
+
+    /// `len` bytes of a body were written. The next time, as much is asked for as the client took, or twice as much if that was all.
+    fn fit_piece(&mut self, key: StreamKey, len: usize) {
+        let Some(line) = self.lines.get_mut(key.index()) else {
+            return;
+        };
+        if !line.output.is_empty() {
+            line.piece = len.saturating_sub(line.output.retained()).max(LEAST_PIECE);
+        } else if line.piece <= len {
+            line.piece = len.saturating_mul(2);
+        }
     }
 
     /// Ends our direction of a stream.
