@@ -132,7 +132,12 @@ impl ClientConnection {
         has_ended: bool,
     ) -> Result<ClientStep, PeerError> {
         let len = input.len();
-        let (control, rest) = self.connection.on_unidirectional(id, input, has_ended)?;
+        let read = self.connection.on_unidirectional(id, input, has_ended);
+        let (control, rest) = read.map_err(|error| match error {
+            // Only clients send it, as those below.
+            PeerError::PushPriority => PeerError::UnexpectedFrame(FrameType::PRIORITY_UPDATE_PUSH),
+            error => error,
+        })?;
         input = rest;
         let received = match control {
             None if self.connection.is_charged() => ClientReceived::Charged,

@@ -9,6 +9,7 @@ mod control;
 mod errors;
 mod limits;
 mod model;
+mod places;
 mod priorities;
 mod qpack;
 mod requests;
