@@ -1,6 +1,6 @@
 //! Scripts in Ruby, asked over every version of HTTP.
 
-use h2o_tests::{Server, Setup, eventually, run};
+use h2o_tests::{Backend, ClosedPort, Server, Setup, eventually, run};
 
 const CONFIG: &str = r##"
 listen: @PORT@
@@ -216,10 +216,7 @@ fn what_a_script_returns_becomes_a_response_or_a_logged_failure() {
             "invalid value of header a (ArgumentError)",
         ),
         ("Fiber.yield(1)", "Fiber.yield must not be called"),
-        (
-            "http_request('http://a/')",
-            "http_request is not built yet (NotImplementedError)",
-        ),
+        ("http_request('ftp://a/')", "invaild URL (ArgumentError)"),
         ("x = (", "(SyntaxError)"),
     ] {
         result(text).must_be("500 Internal Server Error\ncontent-type: text/plain; charset=utf-8\n!date\n\nInternal Server Error");
@@ -374,4 +371,82 @@ fn syntax_errors_are_found_with_the_line_of_the_configuration() {
         "listen: @PORT@\nmruby.handler: 1\n",
         "the command cannot be used at this level",
     );
+}
+
+const CALLS: &str = r##"
+listen: @PORT@
+error-log: @DIR@/error.log
+proxy.timeout.io: 5000
+hosts:
+  default:
+    paths:
+      /whole:
+        mruby.handler: |
+          lambda do |env|
+            one = http_request("BACKEND/a?x=1", {:method => "POST", :headers => {"x-a" => "b"}, :body => "sent"})
+            two = http_request("BACKEND/two")
+            status, headers, body = one.join
+            [status, {"x-two" => two.join[2].join, "x-same" => one.join.equal?(one.join).to_s}, [headers["x-lines"].inspect, body.join]]
+          end
+      /handed-on:
+        mruby.handler: |
+          lambda { |env| http_request("BACKEND/large").join }
+      /pieces:
+        mruby.handler: |
+          lambda do |env|
+            status, headers, body = http_request("BACKEND/large").join
+            length = 0
+            body.each { |piece| length += piece.size }
+            again = begin; body.join; rescue => e; e.message; end
+            [200, {}, [length.to_s, again]]
+          end
+      /refused:
+        mruby.handler: |
+          lambda { |env| http_request("CLOSED").join }
+      /forgotten:
+        mruby.handler: |
+          lambda { |env| 100.times { http_request("BACKEND/large") }; [200, {}, ["sent"]] }
+"##;
+
+#[test]
+fn scripts_ask_other_servers() {
+    let backend = Backend::by_request(|request| match request.target() {
+        "/a?x=1" => {
+            assert_eq!(
+                (request.method(), request.field("x-a")),
+                ("POST", Some("b"))
+            );
+            assert_eq!(request.field("content-length"), Some("4"));
+            "HTTP/1.1 201 Made\r\nx-lines: 1\r\nx-lines: 2\r\ncontent-length: 3\r\n\r\none"
+                .to_owned()
+        }
+        "/large" => format!(
+            "HTTP/1.1 200 OK\r\nx-from: backend\r\ncontent-length: 500000\r\n\r\n{}",
+            "z".repeat(500_000)
+        ),
+        _ => {
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\ntwo\r\n0\r\n\r\n".to_owned()
+        }
+    });
+    let closed = ClosedPort::new();
+    let config = CALLS.replace("BACKEND", backend.url("").trim_end_matches('/'));
+    let server = Setup::new(&config.replace("CLOSED", &closed.url())).start();
+    server
+        .ask("GET /whole")
+        .must_be("201 OK\nx-two: two\nx-same: true\n\n\"1\\n2\"one");
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let got = run("curl", &["-s", version, &server.url("/handed-on")]);
+        assert_eq!(got.text(), "z".repeat(500_000));
+    }
+    server
+        .ask("GET /handed-on")
+        .must_be("200 OK\nx-from: backend\ncontent-length: 500000");
+    server
+        .ask("GET /pieces")
+        .must_be("200 OK\n\n500000http response body is already consumed");
+    server.ask("GET /refused").must_be(
+        "500 OK\nclient-warning: connection refused\ncontent-type: text/plain; charset=utf-8\n\nconnection refused",
+    );
+    server.ask("GET /forgotten").must_be("200 OK\n\nsent");
+    server.ask("GET /whole").must_be("201 OK\nx-two: two");
 }

@@ -10,6 +10,7 @@ use h2o_mruby::{Kind, Leave, Value, Vm};
 
 use super::body::{self, ScriptBody};
 use super::handler::failure;
+use super::http;
 use super::objects::RequestState;
 
 /// What a call of an app ended with.
@@ -66,6 +67,10 @@ pub(super) fn read(vm: &Vm, value: Value, request: &Rc<RequestState>) -> Result<
         _ if status.as_u16() == DELEGATES => Body::Empty,
         body if body.is_nil() => Body::Empty,
         body if body.kind() == Kind::Array => read_array(vm, body)?,
+        body if http::is_untouched(vm, body)? => {
+            is_array = false;
+            http::take_body(vm, body)?
+        }
         body => {
             is_array = false;
             Body::Stream(Box::new(body::start(vm, body, request)?))
@@ -282,7 +287,7 @@ fn respond(exchange: &Exchange, answer: ScriptResponse) -> Response {
             response.body = Body::Empty;
         }
     } else if let Some(length) = fields.length {
-        if is_array {
+        if is_array || !matches!(response.body, Body::Stream(_)) {
             body::limit(&mut response, length);
         } else {
             response.length = Some(length);

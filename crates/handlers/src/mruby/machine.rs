@@ -8,7 +8,7 @@ use h2o_exchange::{LocalSite, Worker, WorkerStart};
 use h2o_mruby::{Finish, Leave, Options, Part, Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
-use super::{objects, wait};
+use super::{http, objects, wait};
 
 /// A script of the configuration.
 pub(super) struct Script {
@@ -43,6 +43,7 @@ pub(super) struct Machine {
 #[derive(Default)]
 pub(super) struct Host {
     worker: RefCell<Weak<Worker>>,
+    site: RefCell<LocalSite>,
 }
 
 impl Host {
@@ -51,6 +52,11 @@ impl Host {
         let host = vm.local::<Self>();
         let worker = host.worker.borrow().upgrade();
         worker.ok_or_else(|| Leave::runtime("the worker has ended"))
+    }
+
+    /// The configuration that the VM was opened for.
+    pub(super) fn site(vm: &Vm) -> LocalSite {
+        vm.local::<Self>().site.borrow().clone()
     }
 }
 
@@ -80,7 +86,7 @@ pub(super) enum App {
 }
 
 const PRELUDE: &[(&str, &str)] = &[("h2o.rb", include_str!("prelude.rb"))];
-const PARTS: &[Part] = &[objects::define, wait::define];
+const PARTS: &[Part] = &[objects::define, wait::define, http::define];
 
 impl Machine {
     /// The machine of a worker. The first call opens its VM.
@@ -89,7 +95,7 @@ impl Machine {
         cell.0.get_or_init(|| Self::open(worker, site)).clone()
     }
 
-    fn open(worker: &Rc<Worker>, _: &LocalSite) -> Result<Rc<Self>, String> {
+    fn open(worker: &Rc<Worker>, site: &LocalSite) -> Result<Rc<Self>, String> {
         let options = Options {
             parts: PARTS,
             prelude: PRELUDE,
@@ -100,7 +106,9 @@ impl Machine {
             h2o_log::report!(error, "[h2o_mruby] {error}");
             error.to_string()
         })?;
-        *vm.local::<Host>().worker.borrow_mut() = Rc::downgrade(worker);
+        let host = vm.local::<Host>();
+        *host.worker.borrow_mut() = Rc::downgrade(worker);
+        *host.site.borrow_mut() = site.clone();
         vm.on_lost(|vm, exception| report(&vm.describe(exception)));
         Ok(Rc::new(Self {
             vm,

@@ -8,6 +8,7 @@ mod body;
 mod directives;
 mod env;
 mod handler;
+mod http;
 mod machine;
 mod objects;
 mod wait;

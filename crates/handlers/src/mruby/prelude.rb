@@ -52,6 +52,28 @@ module H2O
     raise NotImplementedError, "H2O.reprocess is not built yet"
   end
 
+  class HttpRequest
+    # Status, header fields and body, once the head of the response is there.
+    def join
+      @response ||= H2O.__value(__join)
+    end
+  end
+
+  class HttpInputStream
+    def each
+      __begin
+      while chunk = H2O.__value(__read)
+        yield chunk
+      end
+    end
+
+    def join
+      whole = ""
+      each { |chunk| whole << chunk }
+      whole
+    end
+  end
+
   # A queue between strands.
   class Channel
     def initialize
@@ -74,12 +96,6 @@ module H2O
       end
       @queue.shift
     end
-  end
-end
-
-module Kernel
-  def http_request(*)
-    raise NotImplementedError, "http_request is not built yet"
   end
 end
 

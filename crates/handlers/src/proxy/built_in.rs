@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{Exchange, Outcome, Site};
+use h2o_exchange::{Exchange, Outcome, Site, Worker};
 use h2o_http::Scheme;
 use h2o_tls::TlsClientError;
 use h2o_upstream::{BackendHost, BackendUrl, Balancing, Upstream};
@@ -44,7 +44,8 @@ impl OtherServer {
     #[must_use]
     pub fn fetch(self, exchange: &mut Exchange) -> Outcome {
         let servers = exchange.worker.local::<OtherServers>();
-        match servers.proxy(exchange, self.0) {
+        let (worker, site) = (&exchange.worker, &exchange.site.0);
+        match servers.proxy(worker, site, self.0) {
             Ok(proxy) => forward_request(proxy, exchange, PathMapping::Whole),
             Err(error) => {
                 exchange.note_error("core", &error.to_string());
@@ -52,6 +53,20 @@ impl OtherServer {
             }
         }
     }
+}
+
+/// The upstream for requests of scripts to the server of `url`, under the settings of the global level.
+///
+/// # Errors
+/// If the settings name certificates that cannot be used.
+#[cfg(feature = "mruby")]
+pub(crate) fn upstream_for(
+    worker: &Worker,
+    site: &Arc<Site>,
+    url: BackendUrl,
+) -> Result<Arc<Upstream>, TlsClientError> {
+    let proxy = worker.local::<OtherServers>().proxy(worker, site, url)?;
+    Ok(Arc::clone(proxy.upstream()))
 }
 
 /// The servers that a worker has sent requests to. `h2o_upstream` holds their idle connections, and closes them once a
@@ -76,12 +91,13 @@ struct RememberedServer {
 impl OtherServers {
     fn proxy(
         &self,
-        exchange: &Exchange,
+        worker: &Worker,
+        site: &Arc<Site>,
         url: BackendUrl,
     ) -> Result<Rc<LocalProxy>, TlsClientError> {
-        let now = exchange.worker.clock.now();
+        let now = worker.clock.now();
         let mut known = self.0.borrow_mut();
-        known.read_settings(&exchange.site.0);
+        known.read_settings(site);
         let key = format!("{}://{}", url.scheme.as_str(), url.authority);
         if let Some(server) = known.servers.get_mut(&key) {
             server.used = now;
@@ -175,7 +191,7 @@ mod tests {
         let ask = |number: usize| {
             let url = BackendUrl::parse(&format!("http://h{number}/")).unwrap();
             servers
-                .proxy(&exchange, url)
+                .proxy(&exchange.worker, &exchange.site.0, url)
                 .unwrap_or_else(|error| panic!("{error}"))
         };
         let first = ask(0);

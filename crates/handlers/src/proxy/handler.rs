@@ -46,6 +46,11 @@ impl Proxy {
             keeps_server: OnceLock::new(),
         }
     }
+
+    /// The servers that it asks.
+    pub(super) const fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
+    }
 }
 
 /// Answers requests with the responses of backends.

@@ -23,5 +23,7 @@ mod upstreams;
 mod websocket;
 
 pub use built_in::OtherServer;
+#[cfg(feature = "mruby")]
+pub(crate) use built_in::upstream_for;
 pub(crate) use directives::DIRECTIVES;
 pub(crate) use upstreams::Upstreams;
