@@ -450,3 +450,63 @@ fn scripts_ask_other_servers() {
     server.ask("GET /forgotten").must_be("200 OK\n\nsent");
     server.ask("GET /whole").must_be("201 OK\nx-two: two");
 }
+
+#[test]
+fn a_hostile_script_costs_one_request() {
+    let config = r##"
+listen: @PORT@
+num-threads: 1
+error-log: @DIR@/error.log
+mruby.time-limit: 50
+mruby.memory-limit: 67108864
+hosts:
+  default:
+    paths:
+      /status: {status: ON}
+      /fine:
+        mruby.handler: |
+          lambda { |env| [200, {}, ["fine"]] }
+      /run:
+        mruby.handler: |
+          lambda { |env| [200, {}, [eval("lambda { #{env["HTTP_X_RUN"]} }").call.to_s]] }
+      /loop:
+        mruby.handler: |
+          lambda do |env|
+            x = 0
+            while true
+              x += 1
+            end
+          end
+      /each:
+        mruby.handler: |
+          lambda { |env| [200, {}, Class.new { def each() yield "begun"; while true; end end }.new] }
+"##;
+    let server = Setup::new(config).start();
+    for _ in 0..3 {
+        server
+            .ask("GET /loop")
+            .must_be("500 Internal Server Error\n\nInternal Server Error");
+        server.ask("GET /fine").must_be("200 OK\n\nfine");
+    }
+    for script in [
+        "a = []; loop { a << 'x' * 1000 }",
+        "'x' * 2**40",
+        "h = {}; i = 0; loop { h[i] = i; i += 1 }",
+        "f = lambda { f.call }; f.call",
+        "raise NoMemoryError",
+    ] {
+        server
+            .ask(&format!("GET /run\nx-run: {script}"))
+            .must_be("500 Internal Server Error\n\nInternal Server Error");
+        server.ask("GET /fine").must_be("200 OK\n\nfine");
+    }
+    assert_ne!(run("curl", &["-s", &server.url("/each")]).code, 0);
+    server.ask("GET /fine").must_be("200 OK\n\nfine");
+    let log = server.folder.read("error.log");
+    let file = server.folder.name_of("h2o.conf");
+    let want =
+        format!("the script has run for 50 ms without waiting (H2O::TimeLimitError) at {file}:");
+    assert!(log.contains(&want), "{log}");
+    let status = server.ask("GET /status/json").text();
+    assert!(status.contains("\"scripts.time-limit\": 4"), "{status}");
+}

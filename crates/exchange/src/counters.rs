@@ -121,6 +121,12 @@ counters! {
     UdpReceived = "proxy.connect-udp.received",
     /// Datagrams that were dropped: a queue was full, they were too long, or the system did not send them.
     UdpDropped = "proxy.connect-udp.dropped",
+    /// Exceptions that scripts have not rescued.
+    ScriptExceptions = "scripts.exceptions",
+    /// Those of them by `mruby.memory-limit`.
+    ScriptMemoryLimit = "scripts.memory-limit",
+    /// Those of them by `mruby.time-limit`.
+    ScriptTimeLimit = "scripts.time-limit",
     /// QUIC datagrams received, of all listeners, and those of them that belong to a connection.
     QuicDatagrams = "quic.packet-received",
     /// As above.

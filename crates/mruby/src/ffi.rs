@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "declarations of C")]
 
-use std::ffi::{c_char, c_double, c_int, c_void};
+use std::ffi::{c_char, c_double, c_int, c_ulong, c_void};
 
 /// A VM.
 #[repr(C)]
@@ -28,12 +28,10 @@ pub(crate) struct Fault {
     pub(crate) message: [u8; 512],
 }
 
-/// Pages of its own that hold the bytecode of one script.
+/// What interrupts a VM.
 #[repr(C)]
-pub(crate) struct Code {
-    pub(crate) pages: *mut u8,
-    pub(crate) size: usize,
-    pub(crate) used: usize,
+pub(crate) struct Watch {
+    _opaque: [u8; 0],
 }
 
 /// A call of a function of Rust by Ruby.
@@ -100,7 +98,7 @@ pub(crate) struct Work {
     pub(crate) file: *const c_char,
     pub(crate) line: c_int,
     pub(crate) fault: *mut Fault,
-    pub(crate) code: *mut Code,
+    pub(crate) watch: *mut Watch,
 }
 
 unsafe extern "C" {
@@ -124,6 +122,14 @@ unsafe extern "C" {
     pub(crate) fn shim_object(value: u64) -> *mut c_void;
     pub(crate) fn shim_set_object(value: u64, object: *mut c_void);
     pub(crate) fn shim_current_strand(mrb: *mut State, class: u64, can_wait: *mut c_int) -> u64;
+    pub(crate) fn shim_watch_new(mrb: *mut State) -> *mut Watch;
+    pub(crate) fn shim_watch_free(watch: *mut Watch);
+    pub(crate) fn shim_watch_set_exception(watch: *mut Watch, exception: u64);
+    pub(crate) fn shim_watch_enter(watch: *mut Watch) -> *mut Watch;
+    pub(crate) fn shim_watch_leave(watch: *mut Watch, before: *mut Watch);
+    pub(crate) fn shim_watch_entries(watch: *mut Watch) -> c_ulong;
+    pub(crate) fn shim_watch_time(watch: *mut Watch) -> u64;
+    pub(crate) fn shim_watch_interrupt(watch: *mut Watch, entry: c_ulong) -> c_int;
     pub(crate) fn shim_prepare(mrb: *mut State);
     pub(crate) fn shim_run(work: *mut Work) -> u64;
 }

@@ -14,6 +14,7 @@ mod function;
 mod strand;
 mod value;
 mod vm;
+mod watchdog;
 
 #[cfg(test)]
 mod tests;
@@ -21,4 +22,5 @@ mod tests;
 pub use function::{Arguments, Call, Function, Leave};
 pub use strand::{Finish, Ticket};
 pub use value::{Kind, Value};
-pub use vm::{CompileFault, Error, Options, Part, Rooted, Vm, check, version};
+pub use vm::{CompileFault, Error, Limit, Options, Part, Rooted, Vm, check, version};
+pub use watchdog::{Report, report_to};

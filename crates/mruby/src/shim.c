@@ -6,12 +6,15 @@
  */
 #define MRB_NO_PRESYM
 #include <malloc.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <ucontext.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <mruby.h>
 #include <mruby/array.h>
@@ -93,6 +96,175 @@ void shim_close(mrb_state *mrb)
 const char *shim_version(void)
 {
   return MRUBY_RUBY_VERSION " " MRUBY_VERSION;
+}
+
+/* ---- scripts that do not end ---- */
+
+/*
+ * Debian 12's library has no hook that runs between instructions. So the bytecode of scripts is on pages of its own, and the watchdog's
+ * thread takes them away: the next fetch of an instruction, when nothing is half done, faults in the thread of the VM. The handler of that
+ * signal gives the pages back and raises the exception.
+ */
+struct shim_watch {
+  mrb_state *mrb;
+  pthread_mutex_t lock;  /* of `pages` and their protection */
+  atomic_ulong entries;  /* odd while the VM runs */
+  clockid_t clock;       /* processor time of the VM's thread */
+  int has_clock;
+  atomic_int is_due;     /* the pages are taken away, or about to be */
+  uint64_t exception;    /* raised then */
+  struct pages {
+    uint8_t *start;
+    size_t size;
+  } *pages;
+  size_t count;
+};
+
+static __thread struct shim_watch *watch;
+static struct sigaction former;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void set_protection(struct shim_watch *of, int protection)
+{
+  size_t i;
+  for (i = 0; i < of->count; i++)
+    mprotect(of->pages[i].start, of->pages[i].size, protection);
+}
+
+/* Gives the pages back. Returns whether they had been taken. */
+static int give_back(struct shim_watch *of)
+{
+  int was_due;
+  pthread_mutex_lock(&of->lock);
+  was_due = atomic_exchange(&of->is_due, 0);
+  if (was_due)
+    set_protection(of, PROT_READ);
+  pthread_mutex_unlock(&of->lock);
+  return was_due;
+}
+
+static int is_code(const struct shim_watch *of, const uint8_t *address)
+{
+  size_t i;
+  for (i = 0; i < of->count; i++)
+    if (address >= of->pages[i].start && address < of->pages[i].start + of->pages[i].size)
+      return 1;
+  return 0;
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+  struct shim_watch *of = watch;
+  if (of && (atomic_load(&of->entries) & 1) && is_code(of, info->si_addr)) {
+    if (give_back(of) && of->mrb->jmp)
+      mrb_exc_raise(of->mrb, cooked(of->exception));
+    return; /* the pages came back meanwhile */
+  }
+  if (former.sa_flags & SA_SIGINFO)
+    former.sa_sigaction(number, info, context);
+  else if (former.sa_handler == SIG_DFL || former.sa_handler == SIG_IGN)
+    sigaction(number, &former, NULL);
+  else
+    former.sa_handler(number);
+}
+
+static void install(void)
+{
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_sigaction = on_fault;
+  /* Not deferred: the handler is left by a jump. */
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGSEGV, &action, &former);
+}
+
+struct shim_watch *shim_watch_new(mrb_state *mrb)
+{
+  struct shim_watch *of = calloc(1, sizeof *of);
+  if (of) {
+    of->mrb = mrb;
+    of->exception = raw(mrb_nil_value());
+    of->has_clock = pthread_getcpuclockid(pthread_self(), &of->clock) == 0;
+    pthread_mutex_init(&of->lock, NULL);
+    pthread_once(&once, install);
+  }
+  return of;
+}
+
+/* After the VM is closed, and the watchdog does not know it any more. */
+void shim_watch_free(struct shim_watch *of)
+{
+  size_t i;
+  for (i = 0; i < of->count; i++)
+    munmap(of->pages[i].start, of->pages[i].size);
+  free(of->pages);
+  pthread_mutex_destroy(&of->lock);
+  free(of);
+}
+
+void shim_watch_set_exception(struct shim_watch *of, uint64_t exception) { of->exception = exception; }
+
+/* The thread enters the VM that nothing runs in. Returns what `shim_watch_leave` restores. */
+struct shim_watch *shim_watch_enter(struct shim_watch *of)
+{
+  struct shim_watch *before = watch;
+  watch = of;
+  atomic_fetch_add(&of->entries, 1);
+  return before;
+}
+
+void shim_watch_leave(struct shim_watch *of, struct shim_watch *before)
+{
+  atomic_fetch_add(&of->entries, 1);
+  if (atomic_load(&of->is_due))
+    give_back(of);
+  watch = before;
+}
+
+/* Called by other threads: a number that is odd while the VM runs, and another one for each time. */
+unsigned long shim_watch_entries(struct shim_watch *of) { return atomic_load(&of->entries); }
+
+/* Called by other threads: the processor time that the VM's thread has used, in nanoseconds; 0 if it is not known. */
+uint64_t shim_watch_time(struct shim_watch *of)
+{
+  struct timespec time;
+  if (!of->has_clock || clock_gettime(of->clock, &time) != 0)
+    return 0;
+  return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+/* Called by the watchdog: interrupts the VM if it still runs what it ran at `entry`. */
+int shim_watch_interrupt(struct shim_watch *of, unsigned long entry)
+{
+  int interrupts;
+  pthread_mutex_lock(&of->lock);
+  atomic_store(&of->is_due, 1);
+  /* Who leaves now sees `is_due` and waits for the lock. */
+  interrupts = atomic_load(&of->entries) == entry;
+  if (interrupts)
+    set_protection(of, PROT_NONE);
+  else
+    atomic_store(&of->is_due, 0);
+  pthread_mutex_unlock(&of->lock);
+  return interrupts;
+}
+
+/* Adds the pages of a script. Returns whether there was memory for that. */
+static int add_pages(struct shim_watch *of, uint8_t *start, size_t size)
+{
+  struct pages *pages;
+  pthread_mutex_lock(&of->lock);
+  pages = realloc(of->pages, (of->count + 1) * sizeof *pages);
+  if (pages) {
+    of->pages = pages;
+    pages[of->count].start = start;
+    pages[of->count].size = size;
+    of->count++;
+    mprotect(start, size, PROT_READ);
+  }
+  pthread_mutex_unlock(&of->lock);
+  return pages != NULL;
 }
 
 /* ---- values, without exceptions ---- */
@@ -290,7 +462,7 @@ struct shim_fault {
 
 /* ---- code on pages of its own ---- */
 
-struct shim_code {
+struct code {
   uint8_t *pages;
   size_t size;
   size_t used;
@@ -305,7 +477,7 @@ static size_t code_size(const mrb_irep *irep)
   return size;
 }
 
-static void move_code(mrb_state *mrb, mrb_irep *irep, struct shim_code *code)
+static void move_code(mrb_state *mrb, mrb_irep *irep, struct code *code)
 {
   size_t size = irep->ilen * sizeof(mrb_code) + irep->clen * sizeof(struct mrb_irep_catch_handler);
   int i;
@@ -372,7 +544,7 @@ struct shim_work {
   const char *file;
   int line;
   struct shim_fault *fault;
-  struct shim_code *code;
+  struct shim_watch *watch;
 };
 
 static struct RClass *class_or(mrb_state *mrb, uint64_t bits, struct RClass *other)
@@ -418,16 +590,15 @@ static mrb_value compile(mrb_state *mrb, struct shim_work *work)
     work->fault->len = strlen(work->fault->message);
   } else if ((proc = mrb_generate_code(mrb, parser)) != NULL) {
     MRB_PROC_SET_TARGET_CLASS(proc, mrb->object_class);
-    if (work->code) {
-      size_t size = code_size(proc->body.irep);
-      size_t page = 4096;
-      work->code->size = (size + page - 1) / page * page;
-      work->code->pages =
-          mmap(NULL, work->code->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (work->code->pages == MAP_FAILED)
-        work->code->pages = NULL;
-      else
-        move_code(mrb, (mrb_irep *)proc->body.irep, work->code);
+    if (work->watch) {
+      size_t page = (size_t)sysconf(_SC_PAGESIZE);
+      struct code code = { NULL, (code_size(proc->body.irep) + page - 1) / page * page, 0 };
+      code.pages = mmap(NULL, code.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (code.pages != MAP_FAILED) {
+        move_code(mrb, (mrb_irep *)proc->body.irep, &code);
+        /* Without memory for the list they stay mapped and cannot be taken away. */
+        add_pages(work->watch, code.pages, code.size);
+      }
     }
     result = mrb_obj_value(proc);
   } else {

@@ -321,3 +321,65 @@ fn values_keep_their_kind_across_the_border() {
         );
     });
 }
+
+#[test]
+fn a_script_that_does_not_end_is_interrupted_and_the_vm_goes_on() {
+    let vm = vm_with(Options {
+        time_limit: std::time::Duration::from_millis(20),
+        ..Options::default()
+    });
+    for text in [
+        "while true; end",
+        "loop {}",
+        "i = 0; while true; i += 1; end",
+        "begin; while true; end; ensure; $ensured = 1; end",
+        "[1].each { |x| while true; end }",
+        "def endless; while true; end; end; endless",
+        "[3, 1, 2].sort { |a, b| while true; end }",
+        "begin; while true; end; rescue; 1; end",
+        "h = Hash.new { while true; end }; h[1]",
+        "task { while true; end }; while true; end",
+        "i = 0; i += 1 until i < 0",
+        "class Foo; while true; end; end",
+    ] {
+        for _ in 0..3 {
+            let got = evaluate(&vm, text);
+            let want = "raised the script has run for 20 ms without waiting (H2O::TimeLimitError)";
+            assert!(got.starts_with(want), "{text}: {got}");
+            assert_eq!(
+                evaluate(&vm, "def fine(x); [x].map { |y| y + 1 }; end; fine(1)"),
+                "[2]"
+            );
+        }
+    }
+    let got = evaluate(&vm, "x = 1\nwhile true\n  x += 1\nend");
+    assert!(got.contains(" at test.rb:"), "{got}");
+    assert_eq!(evaluate(&vm, "$ensured"), "1");
+    // Rescued and endless again: interrupted again, until it gives up.
+    let got = evaluate(
+        &vm,
+        "n = 0; begin; while true; end; rescue Exception; n += 1; retry if n < 4; n; end",
+    );
+    assert_eq!(got, "4");
+}
+
+#[test]
+fn vms_on_several_threads_are_interrupted_each_for_itself() {
+    let threads: Vec<_> = (0..4_u32)
+        .map(|number| {
+            std::thread::spawn(move || {
+                let vm = vm_with(Options {
+                    time_limit: std::time::Duration::from_millis(10 + u64::from(number)),
+                    ..Options::default()
+                });
+                for _ in 0..20 {
+                    assert!(evaluate(&vm, "while true; end").contains("TimeLimitError"));
+                    assert_eq!(evaluate(&vm, "(1..100).inject { |a, b| a + b }"), "5050");
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}

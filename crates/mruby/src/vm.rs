@@ -8,14 +8,17 @@ use std::ffi::{CStr, CString, c_int};
 use std::fmt;
 use std::ptr;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
 use crate::border::{self, Object};
 use crate::environment;
-use crate::ffi::{self, Code, Fault, Memory, Op, State, Work};
+use crate::ffi::{self, Fault, Memory, Op, State, Work};
 use crate::function::{Function, Leave};
 use crate::strand::Info;
+use crate::watchdog::Watched;
 use crate::{Kind, Value};
 
 /// Memory that a VM needs to start and to report that there is no more.
@@ -38,6 +41,8 @@ pub type Part = fn(&Vm) -> Result<(), Value>;
 pub struct Options {
     /// Most memory of Ruby's objects and code, in bytes. Beyond it scripts get `NoMemoryError`.
     pub memory_limit: usize,
+    /// How long scripts may run without waiting; zero: without limit. Beyond it `H2O::TimeLimitError` is raised where they are.
+    pub time_limit: Duration,
     /// Further classes and methods.
     pub parts: &'static [Part],
     /// Further Ruby that is loaded before any script: file names and texts.
@@ -48,6 +53,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             memory_limit: 256 * 1024 * 1024,
+            time_limit: Duration::from_secs(10),
             parts: &[],
             prelude: &[],
         }
@@ -65,6 +71,17 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// A limit of scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Memory.
+    Memory,
+    /// Depth of calls.
+    Stack,
+    /// Time without waiting.
+    Time,
+}
 
 /// A syntax error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,8 +124,13 @@ pub struct Vm {
     roots: Cell<u64>,
     free_roots: RefCell<Vec<usize>>,
     root_count: Cell<usize>,
-    /// Code of scripts, on pages of its own.
-    code: RefCell<Vec<Code>>,
+    /// Interrupts scripts that do not end; dropped after the VM is closed.
+    watched: Arc<Watched>,
+    /// Number of [`Entered`] in force.
+    entries: Cell<u32>,
+    /// Raised by the watchdog.
+    interrupt: RefCell<Option<Rooted>>,
+    time_limit: Duration,
     lost: RefCell<Option<LostHook>>,
     /// Whether memory ran out, so that a full collection is due.
     pub(crate) is_exhausted: Cell<bool>,
@@ -132,12 +154,19 @@ pub(crate) struct Entered<'a> {
     vm: &'a Vm,
     arena: c_int,
     before: *const Vm,
+    /// What ran on this thread before; `None` if the VM was entered already.
+    watch: Option<*mut ffi::Watch>,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         // SAFETY: the index comes from the same VM.
         unsafe { ffi::shim_arena_restore(self.vm.raw, self.arena) };
+        self.vm.entries.set(self.vm.entries.get() - 1);
+        if let Some(before) = self.watch {
+            // SAFETY: the counterpart of `enter`.
+            unsafe { ffi::shim_watch_leave(self.vm.watched.watch, before) };
+        }
         CURRENT.set(self.before);
     }
 }
@@ -170,6 +199,9 @@ impl Vm {
         if raw.is_null() {
             return Err(Error("a Ruby VM cannot be opened: no memory".into()));
         }
+        let Some(watched) = Watched::new(raw, options.time_limit) else {
+            return Err(Error("a Ruby VM cannot be opened: no memory".into()));
+        };
         let vm = Rc::new_cyclic(|this| Self {
             raw,
             memory,
@@ -180,7 +212,10 @@ impl Vm {
             roots: Cell::new(Value::nil().0),
             free_roots: RefCell::default(),
             root_count: Cell::new(0),
-            code: RefCell::default(),
+            watched,
+            entries: Cell::new(0),
+            interrupt: RefCell::default(),
+            time_limit: options.time_limit,
             lost: RefCell::default(),
             is_exhausted: Cell::new(false),
             released: RefCell::default(),
@@ -212,10 +247,29 @@ impl Vm {
             }
             self.strand_class
                 .set(self.constant(Some(module), "Strand")?.0);
+            let base = self.constant(None, "Exception")?;
+            self.class(Some(module), "TimeLimitError", Some(base))?;
+            self.prepare_interrupt()?;
             Ok(())
         };
         prepared().map_err(|exception: Value| self.describe(exception))?;
-        self.test_itself()
+        self.test_itself()?;
+        self.watched.begin();
+        Ok(())
+    }
+
+    /// Makes the exception that interrupts the next script. It keeps its backtrace, so each is used once.
+    fn prepare_interrupt(&self) -> Result<(), Value> {
+        let text = format!(
+            "the script has run for {} ms without waiting",
+            self.time_limit.as_millis()
+        );
+        let exception = self.exception("H2O::TimeLimitError", &text);
+        let rooted = self.root(exception)?;
+        // SAFETY: it stays as long as the shim knows it.
+        unsafe { ffi::shim_watch_set_exception(self.watched.watch, exception.0) };
+        self.interrupt.replace(Some(rooted));
+        Ok(())
     }
 
     /// One job that waits and ends, and one that raises.
@@ -255,6 +309,10 @@ impl Vm {
     /// Enters the VM: values that Rust makes are valid until the result is dropped.
     pub(crate) fn enter(&self) -> Entered<'_> {
         let before = CURRENT.replace(self);
+        let is_first = self.entries.get() == 0;
+        self.entries.set(self.entries.get() + 1);
+        // SAFETY: the VM is open, and left when the result is dropped.
+        let watch = is_first.then(|| unsafe { ffi::shim_watch_enter(self.watched.watch) });
         // SAFETY: the VM is open.
         let arena = unsafe { ffi::shim_arena_save(self.raw) };
         while let Some(slot) = self.take_released() {
@@ -267,6 +325,7 @@ impl Vm {
             vm: self,
             arena,
             before,
+            watch,
         }
     }
 
@@ -323,7 +382,7 @@ impl Vm {
             file: ptr::null(),
             line: 0,
             fault: ptr::null_mut(),
-            code: ptr::null_mut(),
+            watch: ptr::null_mut(),
         };
         fill(&mut work);
         let before = CURRENT.replace(self);
@@ -604,22 +663,14 @@ impl Vm {
             len: 0,
             message: [0; 512],
         };
-        let mut code = Code {
-            pages: ptr::null_mut(),
-            size: 0,
-            used: 0,
-        };
         let file = to_c(file);
         let start = c_int::try_from(line).unwrap_or(c_int::MAX);
         let compiled = self.run_named(Op::Compile, text, |work| {
             work.file = file.as_ptr();
             work.line = start;
             work.fault = &raw mut fault;
-            work.code = &raw mut code;
+            work.watch = self.watched.watch;
         });
-        if !code.pages.is_null() {
-            self.code.borrow_mut().push(code);
-        }
         let placed = |message: String| CompileFault {
             line: u32::try_from(fault.line).unwrap_or(line),
             column: u32::try_from(fault.column).unwrap_or(0),
@@ -850,22 +901,51 @@ impl Vm {
         made.unwrap_or_else(|exception| exception)
     }
 
-    /// `MESSAGE (CLASS)`, or the class if there is no message.
+    /// `MESSAGE (CLASS)`, or the class if there is no message. Exceptions of limits have their place besides.
     #[must_use]
     pub fn describe(&self, exception: Value) -> String {
         let class = self.class_name(exception);
-        if class == "NoMemoryError" {
-            self.is_exhausted.set(true);
-        }
         let message = self
             .call(exception, "message", &[])
             .and_then(|text| self.text_of(text));
-        match message {
+        let mut shown = match message {
             Ok(message) if !message.is_empty() && message != class.as_bytes() => {
                 format!("{} ({class})", String::from_utf8_lossy(&message))
             }
             _ => class,
+        };
+        if let Some(limit) = self.limit_of(exception) {
+            if let Some(place) = self.place_of(exception) {
+                shown.push_str(" at ");
+                shown.push_str(&place);
+            }
+            match limit {
+                Limit::Memory => self.is_exhausted.set(true),
+                Limit::Time => drop(self.prepare_interrupt()),
+                Limit::Stack => {}
+            }
         }
+        shown
+    }
+
+    /// The limit that a script has reached, if that raised the exception.
+    #[must_use]
+    pub fn limit_of(&self, exception: Value) -> Option<Limit> {
+        match &*self.class_name(exception) {
+            "NoMemoryError" => Some(Limit::Memory),
+            "SystemStackError" => Some(Limit::Stack),
+            "H2O::TimeLimitError" => Some(Limit::Time),
+            _ => None,
+        }
+    }
+
+    /// `FILE:LINE` of the script where the exception was raised.
+    fn place_of(&self, exception: Value) -> Option<String> {
+        let lines = self.call(exception, "backtrace", &[]).ok()?;
+        let first = self.elements(lines)?.first().copied()?;
+        let line = self.bytes(first)?;
+        let line = String::from_utf8_lossy(&line);
+        Some(line.split(":in ").next().unwrap_or_default().to_owned())
     }
 
     /// Sets what is called with exceptions of tasks, which nobody gets.
@@ -959,10 +1039,6 @@ impl Drop for Vm {
         // SAFETY: no strand runs, since nobody else refers to the VM.
         unsafe { ffi::shim_close(self.raw) };
         CURRENT.set(before);
-        for code in self.code.get_mut() {
-            // SAFETY: the shim made the mapping, and no VM uses it any more.
-            unsafe { libc::munmap(code.pages.cast(), code.size) };
-        }
     }
 }
 

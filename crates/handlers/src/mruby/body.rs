@@ -58,7 +58,9 @@ pub(super) fn start(vm: &Vm, body: Value, request: &Rc<RequestState>) -> Result<
 
 impl Finish for Sink {
     fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
-        let failure = result.err().map(|exception| vm.describe(exception));
+        let failure = result
+            .err()
+            .map(|exception| machine::describe(vm, exception));
         if let Some(exception) = &failure {
             machine::report(exception);
         }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::{Scope, WorkerStarts};
 use h2o_mruby::CompileFault;
 
 use super::handler::ScriptHandler;
-use super::machine::Script;
+use super::machine::{Script, ScriptLimits};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     Directive {
@@ -54,6 +55,30 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             })
         },
     },
+    Directive::global(
+        "mruby.memory-limit",
+        "BYTES",
+        "268435456",
+        "Most memory of scripts on each worker, from 32 MiB on. A script that needs more gets NoMemoryError; the request is answered with \
+         500.",
+        |scope, command| {
+            let bytes: u64 = command.node.integer("%d", 32 << 20..=1 << 40)?;
+            scope.edit::<ScriptLimits>().memory = usize::try_from(bytes).unwrap_or(usize::MAX);
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "mruby.time-limit",
+        "MILLISECONDS",
+        "10000",
+        "Longest time that a script may use the processor without waiting. It is interrupted, and the request answered with 500. `0`: no \
+         limit.",
+        |scope, command| {
+            let millis: u64 = command.node.integer("%d", 0..=86_400_000)?;
+            scope.edit::<ScriptLimits>().time = Duration::from_millis(millis);
+            Ok(())
+        },
+    ),
     Directive {
         name: "mruby.handler_path",
         levels: Levels::PATH,

@@ -183,7 +183,7 @@ impl Call {
                 let finish = Rc::clone(&call) as Rc<dyn Finish>;
                 vm.spawn(app, env, script.context(), finish);
             }
-            Err(exception) => call.settle(Answer::Raised(vm.describe(exception))),
+            Err(exception) => call.settle(Answer::Raised(machine::describe(vm, exception))),
         });
         call
     }
@@ -214,7 +214,7 @@ impl Finish for Call {
     fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
         let answer = match result {
             Ok(value) => answer::read(vm, value, &self.request)?,
-            Err(exception) => Answer::Raised(vm.describe(exception)),
+            Err(exception) => Answer::Raised(machine::describe(vm, exception)),
         };
         self.settle(answer);
         Ok(())

@@ -3,9 +3,10 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::task::Waker;
+use std::time::Duration;
 
-use h2o_exchange::{LocalSite, Worker, WorkerStart};
-use h2o_mruby::{Finish, Leave, Options, Part, Rooted, Value, Vm};
+use h2o_exchange::{Counter, LocalSite, Worker, WorkerStart};
+use h2o_mruby::{Finish, Leave, Limit, Options, Part, Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
 use super::{http, objects, wait};
@@ -96,10 +97,13 @@ impl Machine {
     }
 
     fn open(worker: &Rc<Worker>, site: &LocalSite) -> Result<Rc<Self>, String> {
+        h2o_mruby::report_to(|text| h2o_log::report!(error, "[h2o_mruby] {text}"));
+        let limits = site.settings.get::<ScriptLimits>();
         let options = Options {
+            memory_limit: limits.memory,
+            time_limit: limits.time,
             parts: PARTS,
             prelude: PRELUDE,
-            ..Options::default()
         };
         let opened = Vm::open(options);
         let vm = opened.map_err(|error| {
@@ -109,7 +113,7 @@ impl Machine {
         let host = vm.local::<Host>();
         *host.worker.borrow_mut() = Rc::downgrade(worker);
         *host.site.borrow_mut() = site.clone();
-        vm.on_lost(|vm, exception| report(&vm.describe(exception)));
+        vm.on_lost(|vm, exception| report(&describe(vm, exception)));
         Ok(Rc::new(Self {
             vm,
             scripts: RefCell::default(),
@@ -193,12 +197,44 @@ impl Finish for Evaluation {
                 self.script.settle(State::Ready(Rc::new(rooted)));
             }
             Err(exception) => {
-                report(&vm.describe(exception));
+                report(&describe(vm, exception));
                 self.script.settle(State::Failed);
             }
         }
         Ok(())
     }
+}
+
+/// The limits of scripts on each worker.
+#[derive(Clone, Debug)]
+pub(super) struct ScriptLimits {
+    /// `mruby.memory-limit`, in bytes.
+    pub(super) memory: usize,
+    /// `mruby.time-limit`; zero: none.
+    pub(super) time: Duration,
+}
+
+impl Default for ScriptLimits {
+    fn default() -> Self {
+        let options = Options::default();
+        Self {
+            memory: options.memory_limit,
+            time: options.time_limit,
+        }
+    }
+}
+
+/// `MESSAGE (CLASS)`. Counts the exception.
+pub(super) fn describe(vm: &Vm, exception: Value) -> String {
+    if let Ok(worker) = Host::worker(vm) {
+        worker.counters.count(Counter::ScriptExceptions);
+        match vm.limit_of(exception) {
+            Some(Limit::Memory) => worker.counters.count(Counter::ScriptMemoryLimit),
+            Some(Limit::Time) => worker.counters.count(Counter::ScriptTimeLimit),
+            Some(Limit::Stack) | None => {}
+        }
+    }
+    vm.describe(exception)
 }
 
 /// A line about an exception that belongs to no request.

@@ -61,6 +61,7 @@ pub(super) const EVENTS: &[(&str, &str)] = &[
         "made octets-written write-failures limit-reached",
     ),
     ("", "panics"),
+    ("scripts.", "exceptions memory-limit time-limit"),
 ];
 
 const FRAMES: &str = "padding ping ack reset_stream stop_sending crypto new_token stream max_data max_stream_data \
