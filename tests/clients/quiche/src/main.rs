@@ -311,17 +311,25 @@ impl Client {
             .collect()
     }
 
-    /// Sends the head of a request, and gives its stream.
+    /// Sends the head of a request when the server and the path let it, and gives its stream.
     fn send_head(
         &mut self,
         head: &[Header],
         is_all: bool,
     ) -> Result<u64, Box<dyn std::error::Error>> {
-        self.until(|client| client.connection.peer_streams_left_bidi() > 0)?;
-        let h3 = self.h3.as_mut().ok_or("there is no HTTP/3 yet")?;
-        let stream = h3.send_request(&mut self.connection, head, is_all)?;
-        self.answers.insert(stream, Answer::default());
-        Ok(stream)
+        let begin = Instant::now();
+        loop {
+            self.until(|client| client.connection.peer_streams_left_bidi() > 0)?;
+            let (h3, connection) = self.h3()?;
+            match h3.send_request(connection, head, is_all) {
+                Err(h3::Error::StreamBlocked) if begin.elapsed() < PATIENCE => self.turn()?,
+                found => {
+                    let stream = found?;
+                    self.answers.insert(stream, Answer::default());
+                    return Ok(stream);
+                }
+            }
+        }
     }
 
     fn ask(
