@@ -164,7 +164,7 @@ def check_idle(seen):
 BRIEF = "http3-idle-timeout: 1"
 
 # A link on which the order of responses shows.
-SLOW = "--rate 500000 --queue 50000 --delay 20"
+SLOW = "--rate 300000 --queue 50000 --delay 20"
 
 # A path that is neither good nor bad.
 ROUGH = "--loss 0.01 --late 0.02 --duplicate 0.02 --delay 2 --seed 56"
@@ -177,7 +177,7 @@ CASES = [
     Case("ClientHello in two packets", "long_hello", "--delay 10", check=check_long_hello),
     Case("amplification limit", "get", "--mute-seconds 1 --delay 20", chain="long", check=check_amplification),
     Case("resumption", "late_resumption", settings=BRIEF, check=check_resumption),
-    Case("0-RTT", "early_data", settings=BRIEF, check=check_early_data),
+    Case("0-RTT", "early_data", "--delay 50", settings=BRIEF, check=check_early_data),
     Case("key update", "key_update"),
     Case("migration to a new port", "migration", "--delay 5 --cut-after 100", check=check_migration),
     Case("NAT rebinding", "download", "--rebind-after 200 --rebindings 3", check=check_rebinding),
