@@ -641,6 +641,14 @@ async def priorities():
             assert not client.answers[stream].has_ended, f"{stream} came before {high}"
         for stream in low:
             await client.expect(stream, 200)
+        # Also what is so small that the transport takes all of it at once.
+        low = [client.ask(f"/part/{n}") for n in range(3)]
+        await client.until(lambda: client.answers[low[0]].content)
+        await client.expect(client.ask("/part/style.css", fields=[("priority", "u=0")]), 200)
+        for stream in low:
+            assert not client.answers[stream].has_ended, f"{stream} came before the style sheet"
+        for stream in low:
+            await client.expect(stream, 200)
 
 
 async def websocket():

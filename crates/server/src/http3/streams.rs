@@ -545,6 +545,7 @@ impl Streams for Http3Streams {
         turn.out.clear();
         let key = stream(id);
         let len = self.engine.inform(key, status, headers, &mut turn.out);
+        self.set_transport_priority(key);
         self.write_copy(key, &turn.out);
         turn.out.clear();
         len
@@ -581,9 +582,10 @@ impl Streams for Http3Streams {
             }
             Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => None,
         };
+        // Before the head is written: what is queued keeps its place, and the head would wait for less urgent responses.
+        self.set_transport_priority(key);
         self.write_copy(key, &turn.out);
         turn.out.clear();
-        self.set_transport_priority(key);
         if body_len.is_some() {
             self.end(key);
         }
