@@ -13,6 +13,8 @@ use quinn_proto::{
 };
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
+use rustc_hash::FxHashMap;
+
 use crate::Fault;
 use crate::http2::{INDEX_4, integer, string};
 use crate::site::Site;
@@ -24,7 +26,9 @@ const CONTROL: &[u8] = &[0, 4, 0];
 const HEADERS: u8 = 1;
 /// H3_INTERNAL_ERROR (RFC 9114 §8.1).
 const INTERNAL_ERROR: u32 = 0x102;
-const TRUNCATED: Fault = Fault("a request in several pieces");
+const TRUNCATED: Fault = Fault("a request ends too early");
+/// What is kept of a request.
+const MAX_HEAD_LEN: usize = 16 * 1024;
 
 /// All connections over QUIC.
 pub(crate) struct Quic {
@@ -40,6 +44,8 @@ pub(crate) struct Quic {
 
 struct Connection {
     quic: quinn_proto::Connection,
+    /// Requests whose fields are not there in full.
+    pieces: FxHashMap<StreamId, Bytes>,
     is_listed: bool,
 }
 
@@ -140,6 +146,7 @@ impl Quic {
                     }
                     self.connections[handle.0] = Some(Connection {
                         quic,
+                        pieces: FxHashMap::default(),
                         is_listed: false,
                     });
                     self.list(handle);
@@ -214,7 +221,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers a request with its first piece, which must be all of it; what else comes does not matter.
+    /// Answers a request as soon as its fields are there; what else comes does not matter.
     fn read(&mut self, stream: StreamId, site: &mut Site) -> Result<(), Fault> {
         let mut number = None;
         let mut reader = self.quic.recv_stream(stream);
@@ -222,8 +229,24 @@ impl Connection {
             return Ok(());
         };
         while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
-            if stream.dir() == Dir::Bi && chunk.offset == 0 {
-                number = Some(site.by_string(path(&chunk.bytes)?));
+            if stream.dir() == Dir::Uni {
+                continue;
+            }
+            let rest = self.pieces.remove(&stream);
+            if chunk.offset > 0 && rest.is_none() {
+                continue;
+            }
+            let head = rest.map_or_else(
+                || chunk.bytes.clone(),
+                |rest| [rest, chunk.bytes.clone()].concat().into(),
+            );
+            match path(&head) {
+                Ok(path) => number = Some(site.by_string(path)),
+                // Its packet was full.
+                Err(TRUNCATED) if head.len() < MAX_HEAD_LEN => {
+                    self.pieces.insert(stream, head);
+                }
+                Err(fault) => return Err(fault),
             }
         }
         // What the client may send more is announced with the next packet.
