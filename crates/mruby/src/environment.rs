@@ -4,7 +4,10 @@
 use crate::Part;
 
 /// In Rust.
-pub(crate) const PARTS: &[Part] = &[];
+pub(crate) const PARTS: &[Part] = &[crate::regexp::define];
 
 /// In Ruby: file name, as backtraces show it, and text.
-pub(crate) const PRELUDE: &[(&str, &str)] = &[("core.rb", include_str!("prelude/core.rb"))];
+pub(crate) const PRELUDE: &[(&str, &str)] = &[
+    ("core.rb", include_str!("prelude/core.rb")),
+    ("regexp.rb", include_str!("prelude/regexp.rb")),
+];

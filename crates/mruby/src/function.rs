@@ -88,3 +88,10 @@ impl<'a> Arguments<'a> {
         )))
     }
 }
+
+/// An exception that a step raised is passed on.
+impl From<Value> for Leave {
+    fn from(exception: Value) -> Self {
+        Self::Raise(exception)
+    }
+}

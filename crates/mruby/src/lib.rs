@@ -11,6 +11,7 @@ mod border;
 mod environment;
 mod ffi;
 mod function;
+mod regexp;
 mod strand;
 mod value;
 mod vm;

@@ -61,6 +61,19 @@ pub(crate) fn evaluate(vm: &Vm, text: &str) -> String {
     results.0.borrow_mut().pop().unwrap_or_default()
 }
 
+/// Resumes what waits until nothing does, with nil. How many waits there were.
+pub(crate) fn resume_all(vm: &Vm) -> usize {
+    let mut count = 0;
+    loop {
+        let ticket = vm.local::<Waiting>().0.borrow_mut().pop();
+        let Some(ticket) = ticket else {
+            return count;
+        };
+        vm.resume(ticket, |_| Value::nil());
+        count += 1;
+    }
+}
+
 #[test]
 fn scripts_see_their_values_exceptions_and_lines() {
     let vm = vm();

@@ -1,0 +1,470 @@
+//! Patterns of Ruby in the syntax of the engine.
+//!
+//! What the two read differently is written out: `\w \d \s \h` are ASCII, `[[:alpha:]]` and `\p{Alpha}` are Unicode, `m` lets the dot
+//! match newlines, `-` and `~` in brackets are no operators, and an escaped letter without meaning is the letter.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// Nesting of brackets in brackets, and of groups, at most.
+const MOST_NESTED: usize = 250;
+
+/// How subjects are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// As characters in UTF-8.
+    Characters,
+    /// As octets.
+    Octets,
+}
+
+/// Writes a pattern in the syntax of the engine.
+///
+/// # Errors
+/// Why that is not possible.
+pub(super) fn translate(
+    source: &str,
+    is_extended: bool,
+    reading: Reading,
+) -> Result<String, &'static str> {
+    let mut translator = Translator {
+        rest: source.chars().peekable(),
+        out: String::with_capacity(source.len() + 16),
+        is_extended,
+        outer: Vec::new(),
+        reading,
+    };
+    translator.run()?;
+    Ok(translator.out)
+}
+
+struct Translator<'a> {
+    rest: Peekable<Chars<'a>>,
+    out: String,
+    /// Whether white space and comments are ignored here.
+    is_extended: bool,
+    /// The same for the groups around.
+    outer: Vec<bool>,
+    reading: Reading,
+}
+
+impl Translator<'_> {
+    fn run(&mut self) -> Result<(), &'static str> {
+        while let Some(next) = self.rest.next() {
+            match next {
+                '\\' => self.escape()?,
+                '[' => self.class(0)?,
+                '(' => self.group()?,
+                ')' => {
+                    self.is_extended = self.outer.pop().ok_or("unmatched close parenthesis")?;
+                    self.out.push(')');
+                }
+                '#' if self.is_extended => while self.rest.next().is_some_and(|c| c != '\n') {},
+                _ => self.out.push(next),
+            }
+        }
+        if self.outer.is_empty() {
+            Ok(())
+        } else {
+            Err("end pattern with unmatched parenthesis")
+        }
+    }
+
+    /// After `(`.
+    fn group(&mut self) -> Result<(), &'static str> {
+        if self.outer.len() >= MOST_NESTED {
+            return Err("too deep nest level");
+        }
+        if self.rest.peek() != Some(&'?') {
+            self.outer.push(self.is_extended);
+            self.out.push('(');
+            return Ok(());
+        }
+        self.rest.next();
+        match self.rest.peek().copied() {
+            Some('#') => {
+                while let Some(next) = self.rest.next() {
+                    match next {
+                        '\\' => drop(self.rest.next()),
+                        ')' => return Ok(()),
+                        _ => {}
+                    }
+                }
+                Err("end pattern in group")
+            }
+            Some('-' | 'i' | 'm' | 'x' | 'a' | 'u' | 'd') => self.options(),
+            Some('\'') => {
+                // (?'name'...) is (?<name>...).
+                self.rest.next();
+                self.outer.push(self.is_extended);
+                self.out.push_str("(?<");
+                loop {
+                    match self.rest.next() {
+                        Some('\'') => break,
+                        Some(name) => self.out.push(name),
+                        None => return Err("end pattern in group"),
+                    }
+                }
+                self.out.push('>');
+                Ok(())
+            }
+            _ => {
+                self.outer.push(self.is_extended);
+                self.out.push_str("(?");
+                Ok(())
+            }
+        }
+    }
+
+    /// After `(?`, with `mix-mix)` or `mix-mix:` ahead.
+    fn options(&mut self) -> Result<(), &'static str> {
+        let before = self.is_extended;
+        let (mut on, mut off) = (String::new(), String::new());
+        let mut is_off = false;
+        loop {
+            let letter = match self.rest.next() {
+                Some('-') if !is_off => {
+                    is_off = true;
+                    continue;
+                }
+                Some('i') => 'i',
+                Some('m') => 's',
+                Some('x') => {
+                    self.is_extended = !is_off;
+                    'x'
+                }
+                // Which characters \w and its like mean: ASCII.
+                Some('a' | 'd') if !is_off => continue,
+                Some('u') => return Err("option u is not supported"),
+                Some(end @ (':' | ')')) => {
+                    let dash = if off.is_empty() { "" } else { "-" };
+                    let written = format!("{on}{dash}{off}");
+                    match end {
+                        ':' => {
+                            self.outer.push(before);
+                            self.out.push_str(&format!("(?{written}:"));
+                        }
+                        _ if written.is_empty() => {}
+                        _ => self.out.push_str(&format!("(?{written})")),
+                    }
+                    return Ok(());
+                }
+                _ => return Err("undefined group option"),
+            };
+            if is_off { &mut off } else { &mut on }.push(letter);
+        }
+    }
+
+    /// After `\` outside brackets.
+    fn escape(&mut self) -> Result<(), &'static str> {
+        let next = self.rest.next().ok_or("end pattern at escape")?;
+        if let Some(set) = set_of(next) {
+            self.out.push_str(set);
+            return Ok(());
+        }
+        match next {
+            'p' | 'P' => self.property(next == 'P')?,
+            'A' | 'b' | 'B' | 'G' | 'K' | 'R' | 'X' | 'Z' | 'z' | 'k' | 'g' | '1'..='9' => {
+                self.out.push('\\');
+                self.out.push(next);
+            }
+            _ => {
+                let character = self.character(next)?;
+                self.literal(character);
+            }
+        }
+        Ok(())
+    }
+
+    /// The character that an escape means, whose letter has been read.
+    fn character(&mut self, letter: char) -> Result<char, &'static str> {
+        Ok(match letter {
+            'n' => '\n',
+            't' => '\t',
+            'r' => '\r',
+            'f' => '\x0c',
+            'v' => '\x0b',
+            'a' => '\x07',
+            'e' => '\x1b',
+            '0'..='7' => {
+                let first = letter.to_digit(8).unwrap_or(0);
+                let number = self.digits(8, 2, first)?;
+                char::from_u32(number & 0x7f).ok_or("invalid code point value")?
+            }
+            'x' => {
+                if self.rest.peek() == Some(&'{') {
+                    return self.braced();
+                }
+                let first = self.digits(16, 2, 0)?;
+                self.octets(first)?
+            }
+            'u' => {
+                if self.rest.peek() == Some(&'{') {
+                    return self.braced();
+                }
+                let number = self.digits(16, 4, 0)?;
+                char::from_u32(number).ok_or("invalid code point value")?
+            }
+            'c' => {
+                let letter = self.rest.next().ok_or("end pattern at control")?;
+                let code = if letter == '?' {
+                    0x7f
+                } else {
+                    u32::from(letter) & 0x1f
+                };
+                char::from_u32(code).ok_or("invalid code point value")?
+            }
+            'M' | 'C' => return Err("\\C-x and \\M-x are not supported"),
+            other => other,
+        })
+    }
+
+    fn digits(&mut self, radix: u32, most: usize, start: u32) -> Result<u32, &'static str> {
+        let mut number = start;
+        for _ in 0..most {
+            let Some(digit) = self.rest.peek().and_then(|c| c.to_digit(radix)) else {
+                break;
+            };
+            self.rest.next();
+            number = number
+                .checked_mul(radix)
+                .and_then(|number| number.checked_add(digit))
+                .ok_or("too big number")?;
+        }
+        Ok(number)
+    }
+
+    fn braced(&mut self) -> Result<char, &'static str> {
+        self.rest.next();
+        let number = self.digits(16, 8, 0)?;
+        if self.rest.next() != Some('}') {
+            return Err("invalid code point value");
+        }
+        char::from_u32(number).ok_or("invalid code point value")
+    }
+
+    /// An octet in hexadecimal; with those that follow, a character of UTF-8.
+    fn octets(&mut self, first: u32) -> Result<char, &'static str> {
+        const NO_CHARACTER: &str = "octets that are no character are not supported";
+        let first = u8::try_from(first).map_err(|_| "too big number")?;
+        if first < 0x80 {
+            return Ok(first.into());
+        }
+        let mut octets = vec![first];
+        while octets.len() < 4 {
+            if let Ok(text) = std::str::from_utf8(&octets) {
+                return text.chars().next().ok_or(NO_CHARACTER);
+            }
+            if self.rest.next() != Some('\\') || self.rest.next() != Some('x') {
+                return Err(NO_CHARACTER);
+            }
+            let next = self.digits(16, 2, 0)?;
+            octets.push(u8::try_from(next).map_err(|_| NO_CHARACTER)?);
+        }
+        let text = std::str::from_utf8(&octets).map_err(|_| NO_CHARACTER)?;
+        text.chars().next().ok_or(NO_CHARACTER)
+    }
+
+    /// After `\p`.
+    fn property(&mut self, is_not: bool) -> Result<(), &'static str> {
+        const INVALID: &str = "invalid character property name";
+        if self.rest.next() != Some('{') {
+            return Err(INVALID);
+        }
+        let mut is_not = is_not;
+        if self.rest.peek() == Some(&'^') {
+            self.rest.next();
+            is_not = !is_not;
+        }
+        let mut name = String::new();
+        loop {
+            match self.rest.next().ok_or(INVALID)? {
+                '}' => break,
+                other if name.len() < 64 => name.push(other),
+                _ => return Err(INVALID),
+            }
+        }
+        if self.reading == Reading::Octets {
+            return Err("character properties need a subject in UTF-8");
+        }
+        let folded = name.to_ascii_lowercase();
+        if let Some(set) = bracket(&folded, Reading::Characters) {
+            self.bracket(set, is_not);
+        } else {
+            let letter = if is_not { 'P' } else { 'p' };
+            self.out.push_str(&format!("\\{letter}{{{name}}}"));
+        }
+        Ok(())
+    }
+
+    fn bracket(&mut self, set: &str, is_not: bool) {
+        self.out.push_str(if is_not { "[^" } else { "[" });
+        self.out.push_str(set);
+        self.out.push(']');
+    }
+
+    /// A character that means itself.
+    fn literal(&mut self, character: char) {
+        // White space, '#' and all other punctuation may have a meaning; letters and digits have none.
+        if character.is_ascii_punctuation() {
+            self.out.push('\\');
+            self.out.push(character);
+        } else if character.is_ascii_whitespace() || character.is_ascii_control() {
+            self.out
+                .push_str(&format!("\\x{:02X}", u32::from(character)));
+        } else {
+            self.out.push(character);
+        }
+    }
+
+    /// After `[`.
+    fn class(&mut self, depth: usize) -> Result<(), &'static str> {
+        if depth > MOST_NESTED {
+            return Err("too deep nest level");
+        }
+        self.out.push('[');
+        if self.rest.peek() == Some(&'^') {
+            self.rest.next();
+            self.out.push('^');
+        }
+        let mut is_first = true;
+        // Whether the last item can begin a range, and whether one has begun.
+        let (mut may_range, mut in_range) = (false, false);
+        loop {
+            let next = self.rest.next().ok_or("premature end of char-class")?;
+            let mut is_character = false;
+            match next {
+                ']' if !is_first => {
+                    self.out.push(']');
+                    return Ok(());
+                }
+                '[' if self.rest.peek() == Some(&':') && self.is_posix() => self.posix()?,
+                '[' => self.class(depth + 1)?,
+                '&' if self.rest.peek() == Some(&'&') => {
+                    self.rest.next();
+                    self.out.push_str("&&");
+                }
+                '-' if may_range && !matches!(self.rest.peek(), Some(&']') | None) => {
+                    self.out.push('-');
+                    (may_range, in_range, is_first) = (false, true, false);
+                    continue;
+                }
+                '\\' => is_character = self.escape_in_class()?,
+                _ => {
+                    self.literal(next);
+                    is_character = true;
+                }
+            }
+            if in_range && !is_character {
+                return Err("char-class value at end of range");
+            }
+            (may_range, in_range, is_first) = (is_character && !in_range, false, false);
+        }
+    }
+
+    /// Whether `[:name:]` is ahead, after its `[`.
+    fn is_posix(&self) -> bool {
+        let mut ahead = self.rest.clone();
+        ahead.next();
+        let mut last = ' ';
+        for next in ahead.take(16) {
+            match next {
+                ']' => return last == ':',
+                'a'..='z' | '^' | ':' => last = next,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    fn posix(&mut self) -> Result<(), &'static str> {
+        self.rest.next();
+        let is_not = self.rest.peek() == Some(&'^');
+        if is_not {
+            self.rest.next();
+        }
+        let mut name = String::new();
+        while let Some(next) = self.rest.next()
+            && next != ':'
+        {
+            name.push(next);
+        }
+        self.rest.next();
+        let set = bracket(&name, self.reading).ok_or("invalid POSIX bracket type")?;
+        self.bracket(set, is_not);
+        Ok(())
+    }
+
+    /// After `\` in brackets. Whether it was one character.
+    fn escape_in_class(&mut self) -> Result<bool, &'static str> {
+        let next = self.rest.next().ok_or("end pattern at escape")?;
+        if let Some(set) = set_of(next) {
+            self.out.push_str(set);
+            return Ok(false);
+        }
+        match next {
+            'p' | 'P' => {
+                self.property(next == 'P')?;
+                Ok(false)
+            }
+            'b' => {
+                self.literal('\x08');
+                Ok(true)
+            }
+            'R' | 'X' => Err("\\R and \\X are no characters"),
+            _ => {
+                let character = self.character(next)?;
+                self.literal(character);
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// What `\w` and its like mean.
+const fn set_of(letter: char) -> Option<&'static str> {
+    Some(match letter {
+        'w' => "[a-zA-Z0-9_]",
+        'W' => "[^a-zA-Z0-9_]",
+        'd' => "[0-9]",
+        'D' => "[^0-9]",
+        's' => "[\\t\\n\\x0B\\x0C\\r\\x20]",
+        'S' => "[^\\t\\n\\x0B\\x0C\\r\\x20]",
+        'h' => "[0-9a-fA-F]",
+        'H' => "[^0-9a-fA-F]",
+        _ => return None,
+    })
+}
+
+/// The content of brackets that means the same as a POSIX bracket.
+fn bracket(name: &str, reading: Reading) -> Option<&'static str> {
+    Some(match (name, reading) {
+        ("ascii", _) => "\\x00-\\x7F",
+        ("xdigit", _) => "0-9a-fA-F",
+        ("blank", Reading::Octets) => "\\t\\x20",
+        ("blank", _) => "\\t\\p{Zs}",
+        ("alnum", Reading::Octets) => "[:alnum:]",
+        ("alnum", _) => "\\p{Alphabetic}\\p{M}\\p{Nd}",
+        ("alpha", Reading::Octets) => "[:alpha:]",
+        ("alpha", _) => "\\p{Alphabetic}\\p{M}",
+        ("cntrl", Reading::Octets) => "[:cntrl:]",
+        ("cntrl", _) => "\\p{Cc}",
+        ("digit", Reading::Octets) => "0-9",
+        ("digit", _) => "\\p{Nd}",
+        ("graph", Reading::Octets) => "[:graph:]",
+        ("graph", _) => "[^\\p{White_Space}\\p{Cc}\\p{Cn}\\p{Cs}]",
+        ("lower", Reading::Octets) => "a-z",
+        ("lower", _) => "\\p{Lowercase}",
+        ("print", Reading::Octets) => "[:print:]",
+        ("print", _) => "[^\\p{Cc}\\p{Cn}\\p{Cs}\\p{Zl}\\p{Zp}]",
+        ("punct", Reading::Octets) => "[:punct:]",
+        ("punct", _) => "\\p{P}$+<=>^`|~",
+        ("space", Reading::Octets) => "\\t\\n\\x0B\\x0C\\r\\x20",
+        ("space", _) => "\\p{White_Space}",
+        ("upper", Reading::Octets) => "A-Z",
+        ("upper", _) => "\\p{Uppercase}",
+        ("word", Reading::Octets) => "[:word:]",
+        ("word", _) => "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}",
+        _ => return None,
+    })
+}

@@ -1,0 +1,263 @@
+//! Patterns as scripts use them.
+
+use crate::tests::{evaluate, vm};
+
+/// Each text in a VM of its own, since the global variables last.
+fn expect(cases: &[(&str, &str)]) {
+    let vm = vm();
+    let mut wrong = Vec::new();
+    for (text, want) in cases {
+        let got = evaluate(&vm, text);
+        if got != *want {
+            wrong.push(format!("{text}\n    gave {got}\n  wanted {want}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn patterns_match_as_in_ruby() {
+    expect(&[
+        (r"'abc' =~ /b/", "1"),
+        (r"/x/ =~ 'abc'", "nil"),
+        (r"nil =~ /x/", "nil"),
+        (r"'abc' !~ /b/", "false"),
+        (r"/b/.match?('abc')", "true"),
+        (r"'abc'.match?(/B/i)", "true"),
+        (r"'abc'.match?('c$')", "true"),
+        (
+            r"'HTTP/2'.match?(/\A(HTTP\/3|HTTP\/2|HTTP\/1\.1)\z/)",
+            "true",
+        ),
+        (
+            r"/\A(\d+)-(?:x)-(\d+)\z/.match('12-x-34').captures",
+            r#"["12", "34"]"#,
+        ),
+        (r"'a\nb'.match?(/a.b/)", "false"),
+        (r#""a\nb".match?(/a.b/)"#, "false"),
+        (r#""a\nb".match?(/a.b/m)"#, "true"),
+        (r#""a\nb".match?(/(?m:a.b)/)"#, "true"),
+        (r#""a\nb" =~ /^b/"#, "2"),
+        (r#""a\nb" =~ /a$/"#, "0"),
+        (r#""a\n" =~ /a\Z/"#, "0"),
+        (r#""a\n" =~ /a\z/"#, "nil"),
+        (r"'foobar'[/foo(?=bar)/]", r#""foo""#),
+        (r"'xfoo'[/(?<!x)foo/]", "nil"),
+        (r"'aaa'[/a++a/]", "nil"),
+        (r"'foobar'[/foo\Kbar/]", r#""bar""#),
+        (r"'abab'[/(ab)\1/]", r#""abab""#),
+        (r"'(a(b)c)'[/\((?:[^()]|\g<0>)*\)/]", r#""(a(b)c)""#),
+        (r"'x-y.z' =~ /[\w-.]{5}/", "0"),
+        (r"'a~b'[/[~\-]/]", r#""~""#),
+        (r"'a]b'[/[]x]/]", r#""]""#),
+        (r"'q'.match?(/\q\_\//)", "false"),
+        (r"'q_/'.match?(/\q\_\//)", "true"),
+        (r"'a b'.match?(/a b # comment ) [/x)", "false"),
+        (r"'ab'.match?(/a b # comment ) [/x)", "true"),
+        (r#"/a#{/b/i}c/.match?("aBc")"#, "true"),
+        (r"/a/.match(nil)", "nil"),
+        (r"/a/ === 5", "false"),
+        (r"/a/ === 'cat'", "true"),
+        (
+            r"case '/x.html' when /\.html\z/ then :html else :other end",
+            ":html",
+        ),
+    ]);
+}
+
+#[test]
+fn classes_of_letters_are_ascii_and_posix_brackets_are_not() {
+    expect(&[
+        (r"'é'.match?(/\w/)", "false"),
+        (r"'é'.match?(/[\w]/)", "false"),
+        (r"'é'.match?(/\W/)", "true"),
+        (r"'é'.match?(/[[:alpha:]]/)", "true"),
+        (r"'é'.match?(/[^[:alpha:]]/)", "false"),
+        (r"'é'.match?(/\p{Alpha}/)", "true"),
+        (r"'é'.match?(/\p{^Alpha}/)", "false"),
+        (r"'é'.match?(/\A.\z/)", "true"),
+        (r"'é'.match?(/\A\xC3\xA9\z/)", "true"),
+        (r"'é'.match?(/\u00e9/)", "true"),
+        (r"'٣'.match?(/\d/)", "false"),
+        (r"'fF09'.match?(/\A\h+\z/)", "true"),
+    ]);
+}
+
+#[test]
+fn subjects_that_are_not_utf8_are_octets() {
+    expect(&[
+        (r#""\xff/a.mp3".match?(/\.mp3\z/)"#, "true"),
+        (r#""a\xfe\xffb" =~ /\A.(..)b/"#, "0"),
+        (r#""a\xfe\xffb"[/[^a-z]+/].bytes"#, "[254, 255]"),
+        (r#""\xe9".match?(/[[:alpha:]]/)"#, "false"),
+        (r#""é".gsub(/./n, "x")"#, r#""xx""#),
+    ]);
+}
+
+#[test]
+fn global_variables_have_the_last_match() {
+    expect(&[
+        (
+            r"'2026-11-23' =~ /(\d+)-(\d+)-(\d+)/; [$1, $2, $3, $4]",
+            r#"["2026", "11", "23", nil]"#,
+        ),
+        (
+            r"'xaby' =~ /(a)(b)?/; [$~[0], $&, $`, $', $+]",
+            r#"["ab", "ab", "x", "y", "b"]"#,
+        ),
+        (r"'a' =~ /(a)/; 'b' =~ /a/; [$~, $1, $&]", "[nil, nil, nil]"),
+        (
+            r"'abc' =~ /(a)(b)/; 'abc' =~ /(c)/; [$1, $2]",
+            r#"["c", nil]"#,
+        ),
+        (r"'a' =~ /a/; 'b'.match?(/b/); $&", r#""a""#),
+        (r"'ab'.gsub(/(.)/) { $1.upcase }", r#""AB""#),
+        (r"'ab' =~ /b/; Regexp.last_match.begin(0)", "1"),
+    ]);
+}
+
+#[test]
+fn strings_are_changed_by_patterns() {
+    expect(&[
+        (r"'hello'.sub(/l/, 'L')", r#""heLlo""#),
+        (r"'hello'.gsub(/l/, 'L')", r#""heLLo""#),
+        (r"'hello'.gsub('l', 'L')", r#""heLLo""#),
+        (r"'hello'.gsub(/x/, 'L')", r#""hello""#),
+        (r"'hello'.gsub!(/x/, 'L')", "nil"),
+        (r"s = 'hello'; s.sub!(/l/) { |m| m * 3 }; s", r#""hellllo""#),
+        (
+            r"'hello'.gsub(/[el]/, 'e' => '3', 'l' => '1')",
+            r#""h311o""#,
+        ),
+        (
+            r"'John Smith'.sub(/(\w+) (\w+)/, '\2, \1 \0 \\\\ x')",
+            r#""Smith, John John Smith \\ x""#,
+        ),
+        (r"'ab'.sub(/(?<first>a)/, '<\k<first>>')", r#""<a>b""#),
+        (r"'abc'.gsub(/x*/, '-')", r#""-a-b-c-""#),
+        (r"'éa'.gsub(//, '-') == '-é-a-'", "true"),
+        (r"'hello'.gsub(/l/).to_a", r#"["l", "l"]"#),
+        (r"'a1b22'.scan(/\d+/)", r#"["1", "22"]"#),
+        (
+            r"'a1b22'.scan(/([a-z])(\d+)/)",
+            r#"[["a", "1"], ["b", "22"]]"#,
+        ),
+        (r"'a.b.'.scan('.')", r#"[".", "."]"#),
+        (
+            r"x = []; 'a1b22'.scan(/\d+/) { |m| x << m << $~.begin(0) }; x",
+            r#"["1", 1, "22", 3]"#,
+        ),
+        (r"'a, b,c'.split(/,\s*/)", r#"["a", "b", "c"]"#),
+        (r"'a, b,c'.split(/,\s*/, 2)", r#"["a", "b,c"]"#),
+        (r"'a1b2'.split(/(\d)/)", r#"["a", "1", "b", "2"]"#),
+        (r"'abc'.split(//)", r#"["a", "b", "c"]"#),
+        (r"'a,b,,'.split(/,/)", r#"["a", "b"]"#),
+        (r"'a,b,,'.split(/,/, -1)", r#"["a", "b", "", ""]"#),
+        (r"''.split(/,/)", "[]"),
+        (r"'a b'.split", r#"["a", "b"]"#),
+        (r"'key=value'[/(\w+)=(\w+)/, 2]", r#""value""#),
+        (r"'key=value'[/(?<k>\w+)=/, 'k']", r#""key""#),
+        (r"'abc'[1, 2]", r#""bc""#),
+        (r"s = 'abc'; s[/b/] = 'X'; s", r#""aXc""#),
+        (r"s = 'abc'; s[1] = 'X'; s", r#""aXc""#),
+        (r"s = 'abc'; [s.slice!(/b/), s]", r#"["b", "ac"]"#),
+        (r"'abcabc'.index(/c/, 3)", "5"),
+        (r"'abc'.index('c')", "2"),
+    ]);
+}
+
+#[test]
+fn matches_and_patterns_tell_what_they_are() {
+    expect(&[
+        (
+            r"m = /(?<a>x)(?<b>y)?/.match('_x_'); [m[:a], m['b'], m.pre_match, m.post_match, m.size]",
+            r#"["x", nil, "_", "_", 3]"#,
+        ),
+        (
+            r"m = /(b)(c)/.match('abcd'); [m[-1], m[0..1], m.offset(2), m.to_a, m.to_s, m.string, m.regexp]",
+            r#"["c", ["bc", "b"], [2, 3], ["bc", "b", "c"], "bc", "abcd", /(b)(c)/]"#,
+        ),
+        (r"/(a)(?<n>b)/.match('ab').captures", r#"["b"]"#),
+        (
+            r"/x/.match('x')[:none]",
+            "raised undefined group name reference: none (IndexError)",
+        ),
+        (
+            r"[/a\/b/i.inspect, Regexp.new('a/b').inspect]",
+            r#"["/a\\/b/i", "/a\\/b/"]"#,
+        ),
+        (
+            r"[/a/mi.to_s, /a/.source, /a/ix.options, /a/i.casefold?]",
+            r#"["(?mi-x:a)", "a", 3, true]"#,
+        ),
+        (r"Regexp.escape('a.b*c [1]')", r#""a\\.b\\*c\\ \\[1\\]""#),
+        (
+            r"Regexp.compile('a', 'i').equal?(Regexp.compile('a', true))",
+            "true",
+        ),
+        (r"Regexp.new('a') == /a/", "true"),
+        (r"re = Regexp.new('b+').freeze; re.match?('abb')", "true"),
+        (r"Regexp === /a/ && OnigRegexp.equal?(Regexp)", "true"),
+        (
+            r"/a/.match(5)",
+            "raised no implicit conversion of Integer into String (TypeError)",
+        ),
+        (r"/b/.match('abc') { |m| m.begin(0) }", "1"),
+        (r"/b/.match('bab', 1).begin(0)", "2"),
+    ]);
+}
+
+#[test]
+fn a_pattern_that_cannot_be_compiled_raises() {
+    let vm = vm();
+    for text in [
+        "Regexp.new('(')",
+        "Regexp.new('[a')",
+        "Regexp.new('a)')",
+        "Regexp.new('*')",
+        "Regexp.new('[b-a]')",
+        r"Regexp.new('\p{Nothing}')",
+    ] {
+        let got = evaluate(&vm, text);
+        assert!(
+            got.contains("is an invalid regular expression because")
+                && got.ends_with("(RegexpError)"),
+            "{text} gave {got}"
+        );
+    }
+}
+
+#[test]
+fn a_catastrophic_pattern_ends() {
+    let vm = vm();
+    assert_eq!(evaluate(&vm, r"('a' * 50000).match?(/\A(a+)+\z/)"), "true");
+    assert_eq!(
+        evaluate(&vm, r"('a' * 60 + 'b').match?(/\A(a|a)+(?<!b)\z/)"),
+        "raised the search needs too many steps (RegexpError)"
+    );
+    assert_eq!(evaluate(&vm, "1 + 1"), "2");
+}
+
+#[test]
+fn a_block_of_gsub_can_wait() {
+    let vm = vm();
+    assert_eq!(
+        evaluate(&vm, "$done = 'ab'.gsub(/./) { |m| pause; m.upcase }"),
+        ""
+    );
+    let waiting = crate::tests::resume_all(&vm);
+    assert_eq!(waiting, 2, "one wait per match");
+    assert_eq!(evaluate(&vm, "$done"), r#""AB""#);
+}
+
+#[test]
+fn patterns_made_at_run_time_do_not_pile_up() {
+    let vm = vm();
+    let kept = || {
+        evaluate(&vm, "2000.times { |i| /a#{i}/.match?('a5') }");
+        vm.kept_values()
+    };
+    let first = kept();
+    assert!(first < 2000, "{first} patterns are kept");
+    assert!(kept() < 2000);
+}
