@@ -10,4 +10,5 @@ pub(crate) const PARTS: &[Part] = &[crate::regexp::define];
 pub(crate) const PRELUDE: &[(&str, &str)] = &[
     ("core.rb", include_str!("prelude/core.rb")),
     ("regexp.rb", include_str!("prelude/regexp.rb")),
+    ("acl.rb", include_str!("prelude/acl.rb")),
 ];

@@ -18,6 +18,8 @@ mod vm;
 mod watchdog;
 
 #[cfg(test)]
+mod environment_tests;
+#[cfg(test)]
 mod tests;
 
 pub use function::{Arguments, Call, Function, Leave};

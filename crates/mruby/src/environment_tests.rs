@@ -1,0 +1,83 @@
+//! The Ruby environment, as scripts use it.
+
+use crate::tests::{evaluate, vm};
+
+#[test]
+fn the_first_rule_of_an_acl_that_holds_decides() {
+    let vm = vm();
+    let script = r#"
+        prefix = "10."
+        $app = acl {
+          allow { addr.start_with?(prefix) }
+          redirect("/soon", 307) { path.start_with?("/old") }
+          respond(429, {"retry-after" => "60"}, ["slow\n"]) { user_agent =~ /scraper/i }
+          use(proc { |env| [200, {}, [env["PATH_INFO"]]] }) { header("x-Pass") == "yes" && method == "GET" }
+          deny { addr(false) == "9.9.9.9" }
+        }
+        H2O::ConfigurationContext.instance.call_post_handler_generation_hooks($app)
+        def ask(env)
+          $app.call(env)
+        end
+        0"#;
+    assert_eq!(evaluate(&vm, script), "0");
+    for (env, want) in [
+        (r#""REMOTE_ADDR" => "10.1.2.3""#, "[399, {}, []]"),
+        (
+            r#""REMOTE_ADDR" => "1.1.1.1", "HTTP_X_FORWARDED_FOR" => "10.0.0.1, 2.2.2.2""#,
+            "[399, {}, []]",
+        ),
+        (
+            r#""PATH_INFO" => "/old/x""#,
+            r#"[307, {"Location"=>"/soon"}, []]"#,
+        ),
+        (
+            r#""HTTP_USER_AGENT" => "Scraper/1""#,
+            r#"[429, {"retry-after"=>"60"}, ["slow\n"]]"#,
+        ),
+        (
+            r#""HTTP_X_PASS" => "yes", "REQUEST_METHOD" => "GET", "PATH_INFO" => "/p""#,
+            r#"[200, {}, ["/p"]]"#,
+        ),
+        (
+            r#""REMOTE_ADDR" => "9.9.9.9""#,
+            r#"[403, {}, ["Forbidden"]]"#,
+        ),
+        (r#""REMOTE_ADDR" => "8.8.8.8""#, "[399, {}, []]"),
+        (
+            r#""REMOTE_ADDR" => "10.1.2.3", "HTTP_EARLY_DATA" => "1""#,
+            "[425, {}, []]",
+        ),
+    ] {
+        assert_eq!(evaluate(&vm, &format!("ask({{{env}}})")), want, "{env}");
+    }
+}
+
+#[test]
+fn an_acl_that_is_not_the_app_is_refused() {
+    let vm = vm();
+    let context = "H2O::ConfigurationContext.reset; context = H2O::ConfigurationContext.instance;";
+    for (script, want) in [
+        (
+            "acl { deny }; acl { deny }",
+            "raised acl can be called only once for each handler configuration (RuntimeError)",
+        ),
+        (
+            "acl { deny }; context.call_post_handler_generation_hooks(proc { })",
+            "raised acl configuration is ignored (RuntimeError)",
+        ),
+        (
+            "context.call_post_handler_generation_hooks(5)",
+            "raised app is not callable (RuntimeError)",
+        ),
+        (
+            "context.call_post_handler_generation_hooks(acl { deny }); 1",
+            "1",
+        ),
+    ] {
+        assert_eq!(
+            evaluate(&vm, &format!("{context} {script}")),
+            want,
+            "{script}"
+        );
+    }
+}
