@@ -510,3 +510,34 @@ hosts:
     let status = server.ask("GET /status/json").text();
     assert!(status.contains("\"scripts.time-limit\": 4"), "{status}");
 }
+
+#[test]
+fn access_rules_see_patterns_and_let_the_next_handler_answer() {
+    let config = r##"
+listen: @PORT@
+hosts:
+  default:
+    paths:
+      /:
+        - mruby.handler: |
+            acl {
+              respond(429, {"retry-after" => "60"}, ["slow\n"]) { user_agent =~ /scraper/i }
+              redirect("/new/", 301) { path.match?(/\A\/old(\/|\z)/) }
+              allow { header("x-pass") == "yes" }
+              deny
+            }
+        - mruby.handler: |
+            lambda { |env| [200, {}, [env["PATH_INFO"].gsub(/(\d+)/) { "<#{$1}>" }]] }
+"##;
+    let server = Setup::new(config).start();
+    server
+        .ask("GET /a12b3\nX-Pass: yes")
+        .must_be("200 OK\n\n/a<12>b<3>");
+    server
+        .ask("GET /\nUser-Agent: a Scraper")
+        .must_be("429 OK\nretry-after: 60\n\nslow\n");
+    server
+        .ask("GET /old/x\nX-Pass: yes")
+        .must_be("301 OK\nlocation: /new/\n\n");
+    server.ask("GET /").must_be("403 OK\n\nForbidden");
+}

@@ -55,7 +55,7 @@ fn the_first_rule_of_an_acl_that_holds_decides() {
 #[test]
 fn an_acl_that_is_not_the_app_is_refused() {
     let vm = vm();
-    let context = "H2O::ConfigurationContext.reset; context = H2O::ConfigurationContext.instance;";
+    let context = "context = H2O::ConfigurationContext.instance;";
     for (script, want) in [
         (
             "acl { deny }; acl { deny }",
@@ -80,4 +80,16 @@ fn an_acl_that_is_not_the_app_is_refused() {
             "{script}"
         );
     }
+}
+
+#[test]
+fn each_script_has_its_own_acl_also_when_one_waits() {
+    let vm = vm();
+    let check = "H2O::ConfigurationContext.instance.call_post_handler_generation_hooks($app); 1";
+    let check = |vm: &crate::Vm| vm.scope(|| vm.load(check, "check.rb", 1).is_ok());
+    assert_eq!(evaluate(&vm, "$app = acl { allow }; pause; $app"), "");
+    assert_eq!(evaluate(&vm, "$other = acl { deny }; 2"), "2");
+    assert!(!check(&vm), "the context is that of the second script");
+    assert_eq!(crate::tests::resume_all(&vm), 1);
+    assert!(check(&vm), "the context is that of the first script again");
 }

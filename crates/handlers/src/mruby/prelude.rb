@@ -27,10 +27,7 @@ module H2O
   end
 
   def self.__check_app(app)
-    if const_defined?(:ConfigurationContext)
-      ConfigurationContext.instance.call_post_handler_generation_hooks(app)
-    end
-    raise "app is not callable" unless app.respond_to?(:call)
+    ConfigurationContext.instance.call_post_handler_generation_hooks(app)
   end
 
   class ErrorStream

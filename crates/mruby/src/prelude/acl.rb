@@ -5,6 +5,10 @@ module H2O
       @instance ||= new
     end
 
+    def self.instance=(context)
+      @instance = context
+    end
+
     def self.reset
       @instance = new
     end

@@ -28,7 +28,11 @@ module H2O
   # Runs compiled text as the main program.
   module Evaluator
     def self.call(code)
-      MAIN.__h2o_execute(code)
+      context = ConfigurationContext.reset
+      value = MAIN.__h2o_execute(code)
+      # Another script may have been evaluated while this one waited.
+      ConfigurationContext.instance = context
+      value
     end
   end
 
