@@ -48,6 +48,7 @@ impl Proxy {
     }
 
     /// The servers that it asks.
+    #[cfg(feature = "mruby")]
     pub(super) const fn upstream(&self) -> &Arc<Upstream> {
         &self.upstream
     }
