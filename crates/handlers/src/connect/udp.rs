@@ -45,6 +45,7 @@ pub(super) fn open(
         capsules: CapsuleReader::new(format),
         datagrams,
         payload: None,
+        unsent: None,
     };
     let tunnel = Tunnel::open(worker, upload, descriptor, pipe, io_timeout);
     Body::Stream(if has_datagrams {
@@ -204,8 +205,10 @@ struct DatagramSink {
     format: Format,
     capsules: CapsuleReader,
     datagrams: Option<Rc<DatagramPipe>>,
-    /// The datagram that is not sent yet.
+    /// The payload of a capsule that is not sent yet.
     payload: Option<Bytes>,
+    /// The payload of one of `datagrams` that is not sent yet.
+    unsent: Option<Bytes>,
 }
 
 impl Sink for DatagramSink {
@@ -236,15 +239,29 @@ impl Sink for DatagramSink {
             return Ok(false);
         };
         let (mut sent, mut received) = (0, 0);
-        while sent < TURN
-            && let Poll::Ready(datagram) = datagrams.poll_next(context)
-        {
-            sent += 1;
-            // A datagram waits for no socket: it is dropped.
-            let is_sent = capsule::datagram_payload(self.format, datagram)
-                .is_some_and(|payload| self.far.send(&payload));
-            if !is_sent {
-                self.far.counters().count(Counter::UdpDropped);
+        while sent < TURN {
+            let payload = match self.unsent.take() {
+                Some(payload) => payload,
+                None => {
+                    let Poll::Ready(datagram) = datagrams.poll_next(context) else {
+                        break;
+                    };
+                    sent += 1;
+                    let Some(payload) = capsule::datagram_payload(self.format, datagram) else {
+                        self.far.counters().count(Counter::UdpDropped);
+                        continue;
+                    };
+                    payload
+                }
+            };
+            // The first datagrams wait for tokio to learn that a new socket can be written. Meanwhile the pipe drops what it
+            // has no room for.
+            if !self.far.send(&payload) {
+                self.unsent = Some(payload);
+                match self.far.socket.poll_send_ready(context) {
+                    Poll::Pending => break,
+                    Poll::Ready(ready) => ready?,
+                }
             }
         }
         let mut buffer = [0; MAX_PAYLOAD + 1];
