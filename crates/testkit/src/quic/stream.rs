@@ -16,7 +16,10 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn receive(&mut self, offset: u64, data: &[u8]) {
-        self.pieces.insert(offset, data.to_vec());
+        let piece = self.pieces.entry(offset).or_default();
+        if piece.len() < data.len() {
+            *piece = data.to_vec();
+        }
         while let Some(entry) = self.pieces.first_entry() {
             let have = self.data.len() as u64;
             if have < *entry.key() {
