@@ -4,6 +4,7 @@
 
 mod embedded;
 mod http2_client;
+mod trick;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,13 +13,14 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use embedded::Embedded;
-use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_config::Directive;
 use h2o_exchange::{
     Body, BodyUse, Exchange, FileReader, Handler, Outcome, RequestBody, Response, Scope,
 };
 use h2o_http::{Headers, StatusCode};
 use h2o_testkit::{Deadline, eventually};
 use http2_client::Client;
+use trick::{Tricks, paths_of_tricks, tricks};
 
 /// Behaviour of the test handler.
 #[derive(Clone, Copy)]
@@ -126,40 +128,24 @@ impl Handler for Trick {
     }
 }
 
-const TRICKS: &[(&str, Trick)] = &[
-    ("sum", Trick::Sum),
-    ("plain", Trick::Plain),
-    ("pass", Trick::Pass),
-    ("pull", Trick::Pull),
-    ("block", Trick::Block),
-    ("free", Trick::Free),
-    ("keep", Trick::Keep),
-];
+impl Tricks for Trick {
+    const ALL: &[(&str, Self)] = &[
+        ("sum", Self::Sum),
+        ("plain", Self::Plain),
+        ("pass", Self::Pass),
+        ("pull", Self::Pull),
+        ("block", Self::Block),
+        ("free", Self::Free),
+        ("keep", Self::Keep),
+    ];
+}
 
-static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
-    name: "test.trick",
-    levels: Levels::PATH,
-    pass: Pass::Content,
-    kinds: Kinds::SCALAR,
-    value: "NAME",
-    default: "none",
-    help: "For tests.",
-    apply: |scope, command| {
-        let name = command.node.scalar()?;
-        let found = TRICKS.iter().find(|(known, _)| *known == name);
-        let (_, trick) = found.ok_or_else(|| command.error("no such trick"))?;
-        scope.handlers.push(Box::new(*trick));
-        Ok(())
-    },
-}];
+static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
 /// A server with one worker. The path of a trick is its name. A field of the responses shows whether filters were
 /// applied.
 fn start(settings: &str) -> Embedded {
-    let paths: String = TRICKS
-        .iter()
-        .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
-        .collect();
+    let paths = paths_of_tricks::<Trick>();
     Embedded::start(&DIRECTIVES, |port| {
         format!(
             "num-threads: 1\n{settings}\nlisten: {{ host: 127.0.0.1, port: {port} }}\nheader.add: 'link: <passed>'\nhosts:\n  default:\n    paths:\n      /two: [ test.trick: pass, test.trick: pull ]\n      /three: [ test.trick: pass, test.trick: sum, test.trick: pull ]\n{paths}"

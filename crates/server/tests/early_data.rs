@@ -3,19 +3,22 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod embedded;
+mod identity;
 mod tls_client;
+mod trick;
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_config::Directive;
 use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
 use h2o_http::{Headers, StatusCode};
 use h2o_testkit::http2::{Frame, code, encode, flag};
 use h2o_testkit::tls::{Client, client_config};
 use tls_client::{Running, content, get, preface, with_ticket};
+use trick::{Tricks, paths_of_tricks, tricks};
 
 /// Behaviour of the test handler.
 #[derive(Clone, Copy)]
@@ -100,34 +103,24 @@ impl Handler for Trick {
     }
 }
 
-static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
-    name: "test.early",
-    levels: Levels::PATH,
-    pass: Pass::Content,
-    kinds: Kinds::SCALAR,
-    value: "NAME",
-    default: "",
-    help: "for these tests",
-    apply: |scope, command| {
-        let tricks = [
-            ("careful", Trick::Careful),
-            ("careful-later", Trick::CarefulLater),
-            ("counted", Trick::Counted),
-            ("pulling", Trick::Pulling),
-            ("slow", Trick::Slow),
-            ("tell", Trick::Tell),
-            ("never", Trick::Never),
-        ];
-        let name = command.node.scalar()?;
-        let found = tricks.iter().find(|(known, _)| *known == name);
-        scope.handlers.push(Box::new(found.unwrap().1));
-        Ok(())
-    },
-}];
+impl Tricks for Trick {
+    const ALL: &[(&str, Self)] = &[
+        ("careful", Self::Careful),
+        ("careful-later", Self::CarefulLater),
+        ("counted", Self::Counted),
+        ("pulling", Self::Pulling),
+        ("slow", Self::Slow),
+        ("tell", Self::Tell),
+        ("never", Self::Never),
+    ];
+}
+
+static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
 fn start(settings: &str) -> Running {
-    let paths = "      /careful: { test.early: careful }\n      /careful-later: { test.early: careful-later }\n      /counted: { test.early: counted }\n      /pulling: { test.early: pulling }\n      /slow: { test.early: slow }\n      /tell: { test.early: tell }\n      /never: { test.early: never }\n      /status: { status: ON }\n      /: { file.dir: FOLDER }\n";
-    let server = Running::start(&DIRECTIVES, settings, paths);
+    let mut paths = paths_of_tricks::<Trick>();
+    paths.push_str("      /status: { status: ON }\n      /: { file.dir: FOLDER }\n");
+    let server = Running::start(&DIRECTIVES, settings, &paths);
     std::fs::write(server.folder.path().join("file.txt"), "from a file").unwrap();
     server
 }

@@ -5,17 +5,20 @@
 mod embedded;
 mod http2_client;
 mod http3_client;
+mod identity;
+mod trick;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use embedded::Embedded;
-use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_config::Directive;
 use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
 use h2o_http::{Headers, StatusCode};
 use h2o_testkit::{eventually, patient};
+use identity::quic_listener;
+use trick::handlers;
 
 /// Handler: answers with the length of the body, which it needs as a whole.
 struct Measure;
@@ -91,53 +94,27 @@ impl Handler for NoText {
     }
 }
 
-const DIRECTIVES: &[Directive<Scope>] = &[Directive {
-    name: "test.handlers",
-    levels: Levels::PATH,
-    kinds: Kinds::SCALAR,
-    pass: Pass::Content,
-    value: "NAMES",
-    default: "none",
-    help: "For tests.",
-    apply: |scope, command| {
-        for name in command.node.scalar()?.split(' ') {
-            scope.handlers.push(match name {
-                "wrap" => Box::new(Wrap),
-                "later" => Box::new(Later),
-                "no-text" => Box::new(NoText),
-                _ => Box::new(Measure),
-            });
-        }
-        Ok(())
-    },
-}];
-
-/// Where the certificate `crt` and the key `key` of `a.test` are.
-fn identity() -> &'static PathBuf {
-    static FOLDER: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let make = || {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().to_owned();
-        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
-        std::fs::write(path.join("crt"), made.cert.pem()).unwrap();
-        std::fs::write(path.join("key"), made.signing_key.serialize_pem()).unwrap();
-        (folder, path)
-    };
-    &FOLDER.get_or_init(make).1
-}
+const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.handlers", |scope, command| {
+    for name in command.node.scalar()?.split(' ') {
+        scope.handlers.push(match name {
+            "wrap" => Box::new(Wrap),
+            "later" => Box::new(Later),
+            "no-text" => Box::new(NoText),
+            _ => Box::new(Measure),
+        });
+    }
+    Ok(())
+})];
 
 fn start(settings: &str) -> Embedded {
-    let identity = identity().display();
+    static IDENTITY: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let identity = IDENTITY.get_or_init(identity::folder).path();
     Embedded::start(DIRECTIVES, |port| {
+        let quic = quic_listener(identity, port);
         format!(
             "num-threads: 1
 listen: {{ host: 127.0.0.1, port: {port} }}
-listen:
-  host: 127.0.0.1
-  port: {port}
-  type: quic
-  ssl: {{ certificate-file: {identity}/crt, key-file: {identity}/key }}
-header.add: 'x-rule: seen by filters'
+{quic}header.add: 'x-rule: seen by filters'
 {settings}
 hosts:
   default:

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod embedded;
+mod trick;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,12 +14,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use embedded::Embedded;
-use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_config::Directive;
 use h2o_exchange::{
     Body, BodyError, BodySource, BodyUse, Exchange, Handler, LinkHeaderUse, Outcome, RequestBody,
     Response, Scope,
 };
 use h2o_http::{Headers, Known, StatusCode};
+use trick::{Tricks, paths_of_tricks, tricks};
 
 /// Behaviour of the test handler.
 #[derive(Clone, Copy)]
@@ -218,39 +220,26 @@ impl BodySource for EchoSource {
     }
 }
 
-const TRICKS: &[(&str, Trick)] = &[
-    ("decline", Trick::Decline),
-    ("later", Trick::Later),
-    ("later-decline", Trick::LaterDecline),
-    ("panic", Trick::Panic),
-    ("later-panic", Trick::LaterPanic),
-    ("stream", Trick::Stream),
-    ("stream-fails", Trick::StreamFails),
-    ("stream-panics", Trick::StreamPanics),
-    ("collected", Trick::Collected),
-    ("echo", Trick::Echo),
-    ("slow", Trick::Slow),
-    ("links", Trick::LinkHeaderUse),
-    ("interim", Trick::Interim),
-    ("last", Trick::Last),
-];
+impl Tricks for Trick {
+    const ALL: &[(&str, Self)] = &[
+        ("decline", Self::Decline),
+        ("later", Self::Later),
+        ("later-decline", Self::LaterDecline),
+        ("panic", Self::Panic),
+        ("later-panic", Self::LaterPanic),
+        ("stream", Self::Stream),
+        ("stream-fails", Self::StreamFails),
+        ("stream-panics", Self::StreamPanics),
+        ("collected", Self::Collected),
+        ("echo", Self::Echo),
+        ("slow", Self::Slow),
+        ("links", Self::LinkHeaderUse),
+        ("interim", Self::Interim),
+        ("last", Self::Last),
+    ];
+}
 
-static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
-    name: "test.trick",
-    levels: Levels::PATH,
-    pass: Pass::Content,
-    kinds: Kinds::SCALAR,
-    value: "NAME",
-    default: "none",
-    help: "For tests.",
-    apply: |scope, command| {
-        let name = command.node.scalar()?;
-        let found = TRICKS.iter().find(|(known, _)| *known == name);
-        let (_, trick) = found.ok_or_else(|| command.error("no such trick"))?;
-        scope.handlers.push(Box::new(*trick));
-        Ok(())
-    },
-}];
+static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
 /// A running server. The path of a trick is its name.
 struct Running(Embedded);
@@ -262,10 +251,7 @@ impl Running {
 
     /// A server with additional global settings.
     fn start_with(settings: &str) -> Self {
-        let paths: String = TRICKS
-            .iter()
-            .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
-            .collect();
+        let paths = paths_of_tricks::<Trick>();
         Self(Embedded::start(&DIRECTIVES, |port| {
             format!(
                 "num-threads: 1\n{settings}\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n{paths}      /chain: [ test.trick: decline, test.trick: later-decline, test.trick: later-decline, test.trick: later ]\n      /status: {{ status: ON }}\n"

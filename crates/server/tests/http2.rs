@@ -6,6 +6,7 @@ mod echo;
 mod embedded;
 mod http2_client;
 mod stage;
+mod trick;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

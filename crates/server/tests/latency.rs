@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod embedded;
+mod identity;
 mod tls_client;
 
 use h2o_testkit::patient;

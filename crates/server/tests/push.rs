@@ -4,16 +4,18 @@
 
 mod embedded;
 mod http2_client;
+mod trick;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use embedded::Embedded;
-use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_config::Directive;
 use h2o_exchange::{Body, Exchange, Handler, LinkHeaderUse, Outcome, Response, Scope};
 use h2o_http::{Headers, Known, StatusCode};
 use h2o_testkit::eventually;
 use http2_client::Client;
+use trick::handlers;
 
 /// A pushed resource, or a page with this `link` field.
 enum Resource {
@@ -77,27 +79,18 @@ impl Handler for Resource {
     }
 }
 
-static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
-    name: "test.resource",
-    levels: Levels::PATH,
-    pass: Pass::Content,
-    kinds: Kinds::SCALAR,
-    value: "now|later|...|LINK",
-    default: "none",
-    help: "For tests.",
-    apply: |scope, command| {
-        let resource = match command.node.scalar()? {
-            "now" => Resource::Now,
-            "later" => Resource::Later,
-            "later-missing" => Resource::LaterMissing,
-            "ready-missing" => Resource::ReadyMissing,
-            "stuck" => Resource::Stuck,
-            link => Resource::Page(link.to_owned()),
-        };
-        scope.handlers.push(Box::new(resource));
-        Ok(())
-    },
-}];
+const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.resource", |scope, command| {
+    let resource = match command.node.scalar()? {
+        "now" => Resource::Now,
+        "later" => Resource::Later,
+        "later-missing" => Resource::LaterMissing,
+        "ready-missing" => Resource::ReadyMissing,
+        "stuck" => Resource::Stuck,
+        link => Resource::Page(link.to_owned()),
+    };
+    scope.handlers.push(Box::new(resource));
+    Ok(())
+})];
 
 struct Running {
     server: Embedded,
@@ -116,7 +109,7 @@ impl Running {
             .chain(&resources)
             .map(|(name, resource)| format!("      /{name}: {{ test.resource: '{resource}' }}\n"))
             .collect();
-        let server = Embedded::start(&DIRECTIVES, |port| {
+        let server = Embedded::start(DIRECTIVES, |port| {
             format!(
                 "num-threads: 1\nlisten: {{ host: 127.0.0.1, port: {port} }}\naccess-log:\n  path: {}\n  format: '%U %s %{{http2.stream-id}}x %{{x-http2-push}}o'\nhosts:\n  default:\n    {host}\n    paths:\n{paths}",
                 log.display()

@@ -4,18 +4,22 @@
 
 mod embedded;
 mod http3_client;
+mod identity;
+mod trick;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use embedded::Embedded;
-use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_config::Directive;
 use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, RequestBody, Scope};
 use h2o_quic::StreamId;
 use h2o_testkit::{eventually, patient};
 use http3_client::Client;
+use identity::quic_listener;
+use trick::handlers;
 
 /// Handler: never answers, and pulls nothing of the body.
 struct Hang;
@@ -35,53 +39,38 @@ impl Handler for Hang {
     }
 }
 
-const DIRECTIVES: &[Directive<Scope>] = &[Directive {
-    name: "test.hang",
-    levels: Levels::PATH,
-    kinds: Kinds::SCALAR,
-    pass: Pass::Content,
-    value: "ON",
-    default: "none",
-    help: "For tests.",
-    apply: |scope, _| {
-        scope.handlers.push(Box::new(Hang));
-        Ok(())
-    },
-}];
+const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.hang", |scope, _| {
+    scope.handlers.push(Box::new(Hang));
+    Ok(())
+})];
 
 /// A folder with the certificate `crt` and the key `key` of `a.test`, and a large file below `files`.
-fn folder() -> &'static PathBuf {
-    static FOLDER: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().to_owned();
-        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
-        std::fs::write(path.join("crt"), made.cert.pem()).unwrap();
-        std::fs::write(path.join("key"), made.signing_key.serialize_pem()).unwrap();
-        std::fs::create_dir(path.join("files")).unwrap();
-        std::fs::write(path.join("files/large"), vec![b'x'; 4_000_000]).unwrap();
-        std::fs::write(path.join("files/small"), "x").unwrap();
-        (folder, path)
+        let folder = identity::folder();
+        let files = folder.path().join("files");
+        std::fs::create_dir(&files).unwrap();
+        std::fs::write(files.join("large"), vec![b'x'; 4_000_000]).unwrap();
+        std::fs::write(files.join("small"), "x").unwrap();
+        folder
     };
-    &FOLDER.get_or_init(make).1
+    FOLDER.get_or_init(make).path()
 }
 
 fn start(settings: &str) -> Embedded {
-    let folder = folder().display();
+    let folder = folder();
     Embedded::start(DIRECTIVES, |port| {
+        let (quic, files) = (quic_listener(folder, port), folder.join("files"));
+        let files = files.display();
         format!(
             "num-threads: 1
 listen: {{ host: 127.0.0.1, port: {port} }}
-listen:
-  host: 127.0.0.1
-  port: {port}
-  type: quic
-  ssl: {{ certificate-file: {folder}/crt, key-file: {folder}/key }}
-{settings}
+{quic}{settings}
 hosts:
   default:
     paths:
-      /: {{ file.dir: {folder}/files }}
+      /: {{ file.dir: {files} }}
       /hang: {{ test.hang: ON }}
       /status: {{ status: ON }}
 "

@@ -4,16 +4,20 @@
 
 mod embedded;
 mod http3_client;
+mod identity;
+mod trick;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use embedded::Embedded;
-use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_config::Directive;
 use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope};
 use h2o_http::{Headers, StatusCode};
 use h2o_quic::StreamId;
 use http3_client::Client;
+use identity::quic_listener;
+use trick::handlers;
 
 /// Counts what each thread has allocated and not freed.
 struct Counting;
@@ -60,40 +64,25 @@ impl Handler for Held {
     }
 }
 
-const DIRECTIVES: &[Directive<Scope>] = &[Directive {
-    name: "test.held",
-    levels: Levels::PATH,
-    kinds: Kinds::SCALAR,
-    pass: Pass::Content,
-    value: "ON",
-    default: "none",
-    help: "For tests.",
-    apply: |scope, _| {
-        scope.handlers.push(Box::new(Held));
-        Ok(())
-    },
-}];
+const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.held", |scope, _| {
+    scope.handlers.push(Box::new(Held));
+    Ok(())
+})];
 
 fn start() -> (tempfile::TempDir, Embedded) {
-    let folder = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
-    std::fs::write(folder.path().join("crt"), made.cert.pem()).unwrap();
-    std::fs::write(folder.path().join("key"), made.signing_key.serialize_pem()).unwrap();
-    std::fs::create_dir(folder.path().join("files")).unwrap();
-    std::fs::write(folder.path().join("files/large"), vec![b'x'; 4_000_000]).unwrap();
-    let path = folder.path().display();
+    let folder = identity::folder();
+    let files = folder.path().join("files");
+    std::fs::create_dir(&files).unwrap();
+    std::fs::write(files.join("large"), vec![b'x'; 4_000_000]).unwrap();
+    let files = files.display();
     let server = Embedded::start(DIRECTIVES, |port| {
+        let quic = quic_listener(folder.path(), port);
         format!(
             "num-threads: 1
-listen:
-  host: 127.0.0.1
-  port: {port}
-  type: quic
-  ssl: {{ certificate-file: {path}/crt, key-file: {path}/key }}
-hosts:
+{quic}hosts:
   default:
     paths:
-      /: {{ file.dir: {path}/files }}
+      /: {{ file.dir: {files} }}
       /held: {{ test.held: ON }}
 "
         )

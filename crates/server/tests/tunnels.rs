@@ -7,6 +7,7 @@
 mod echo;
 mod embedded;
 mod http2_client;
+mod trick;
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
@@ -20,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use echo::Echo;
 use embedded::Embedded;
-use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_config::Directive;
 use h2o_exchange::{
     Body, BodyError, BodyPipe, BodySource, BodyUse, Exchange, Handler, Outcome, RequestBody,
     Response, Scope,
@@ -28,6 +29,7 @@ use h2o_exchange::{
 use h2o_http::{Headers, Method, StatusCode};
 use h2o_testkit::{eventually, patient};
 use http2_client::{Client, WINDOW};
+use trick::handlers;
 
 struct Tunnels;
 
@@ -158,23 +160,14 @@ impl BodySource for Flood {
     }
 }
 
-static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
-    name: "test.tunnels",
-    levels: Levels::PATH,
-    pass: Pass::Content,
-    kinds: Kinds::SCALAR,
-    value: "",
-    default: "none",
-    help: "For tests.",
-    apply: |scope, _| {
-        scope.handlers.push(Box::new(Tunnels));
-        Ok(())
-    },
-}];
+const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.tunnels", |scope, _| {
+    scope.handlers.push(Box::new(Tunnels));
+    Ok(())
+})];
 
 /// `header.add` marks responses that have passed the filters.
 fn start(settings: &str) -> Embedded {
-    Embedded::start(&DIRECTIVES, |port| {
+    Embedded::start(DIRECTIVES, |port| {
         format!(
             "num-threads: 1\n{settings}\nheader.add: 'x-filtered: yes'\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n      /: {{ test.tunnels: ON }}\n"
         )

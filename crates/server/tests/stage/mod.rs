@@ -15,8 +15,9 @@ use std::time::Duration;
 use crate::echo::Echo;
 use crate::embedded::Embedded;
 use crate::http2_client::Client;
+use crate::trick::{Tricks, paths_of_tricks, tricks};
 use bytes::Bytes;
-use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_config::Directive;
 use h2o_exchange::{
     Body, BodyError, BodyPipe, BodySource, BodyUse, Exchange, Handler, Outcome, RequestBody,
     Response, Scope, Trailers,
@@ -387,50 +388,37 @@ impl BodySource for Trailed {
     }
 }
 
-const TRICKS: &[(&str, Trick)] = &[
-    ("go", Trick::Go),
-    ("await", Trick::Await),
-    ("events", Trick::Events),
-    ("now", Trick::Now),
-    ("big", Trick::Big),
-    ("wait", Trick::Wait),
-    ("pull", Trick::Pull),
-    ("paced", Trick::Paced),
-    ("echo", Trick::Echo),
-    ("swallow", Trick::Swallow),
-    ("tunnel", Trick::Tunnel),
-    ("panic", Trick::Panic),
-    ("later-panic", Trick::LaterPanic),
-    ("local", Trick::Local),
-    ("failed", Trick::Failed),
-    ("short", Trick::Short),
-    ("long", Trick::Long),
-    ("panics", Trick::Panics),
-    ("lump", Trick::Lump),
-    ("refuse", Trick::Refuse),
-    ("trailers", Trick::Trailed(None, Says::AtTheEnd)),
-    ("trailers-known", Trick::Trailed(Some(20), Says::AtOnce)),
-    ("trailers-later", Trick::Trailed(Some(20), Says::AtTheEnd)),
-    ("trailers-none", Trick::Trailed(Some(20), Says::Nothing)),
-    ("trailers-long", Trick::Trailed(Some(15), Says::AtTheEnd)),
-];
+impl Tricks for Trick {
+    const ALL: &[(&str, Self)] = &[
+        ("go", Self::Go),
+        ("await", Self::Await),
+        ("events", Self::Events),
+        ("now", Self::Now),
+        ("big", Self::Big),
+        ("wait", Self::Wait),
+        ("pull", Self::Pull),
+        ("paced", Self::Paced),
+        ("echo", Self::Echo),
+        ("swallow", Self::Swallow),
+        ("tunnel", Self::Tunnel),
+        ("panic", Self::Panic),
+        ("later-panic", Self::LaterPanic),
+        ("local", Self::Local),
+        ("failed", Self::Failed),
+        ("short", Self::Short),
+        ("long", Self::Long),
+        ("panics", Self::Panics),
+        ("lump", Self::Lump),
+        ("refuse", Self::Refuse),
+        ("trailers", Self::Trailed(None, Says::AtTheEnd)),
+        ("trailers-known", Self::Trailed(Some(20), Says::AtOnce)),
+        ("trailers-later", Self::Trailed(Some(20), Says::AtTheEnd)),
+        ("trailers-none", Self::Trailed(Some(20), Says::Nothing)),
+        ("trailers-long", Self::Trailed(Some(15), Says::AtTheEnd)),
+    ];
+}
 
-static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
-    name: "test.trick",
-    levels: Levels::PATH,
-    pass: Pass::Content,
-    kinds: Kinds::SCALAR,
-    value: "NAME",
-    default: "none",
-    help: "For tests.",
-    apply: |scope, command| {
-        let name = command.node.scalar()?;
-        let found = TRICKS.iter().find(|(known, _)| *known == name);
-        let (_, trick) = found.ok_or_else(|| command.error("no such trick"))?;
-        scope.handlers.push(Box::new(*trick));
-        Ok(())
-    },
-}];
+static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
 /// A running server. The path of a trick is its name.
 pub(crate) struct Running {
@@ -443,10 +431,7 @@ impl Running {
     pub(crate) fn start(setting: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        let paths: String = TRICKS
-            .iter()
-            .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
-            .collect();
+        let paths = paths_of_tricks::<Trick>();
         let server = Embedded::start(&DIRECTIVES, |port| {
             format!(
                 "num-threads: 1\n{setting}\nlisten: {{ host: 127.0.0.1, port: {port} }}\naccess-log:\n  path: {}\n  format: '%U %s %{{http2.stream-id}}x'\nhosts:\n  default:\n    paths:\n{paths}",

@@ -11,6 +11,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use super::embedded::Embedded;
+use super::identity;
 use h2o_config::Directive;
 use h2o_exchange::Scope;
 use h2o_testkit::http2::{Frame, PREFACE, encode, flag, kind, setting};
@@ -28,19 +29,13 @@ pub struct Running {
 impl Running {
     /// `settings` are global directives, `paths` those of the default host; each line ends with a newline.
     pub fn start(directives: &'static [Directive<Scope>], settings: &str, paths: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let key = rcgen::KeyPair::generate().unwrap();
-        let params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
-        let certificate = params.self_signed(&key).unwrap();
-        std::fs::write(folder.path().join("a.crt"), certificate.pem()).unwrap();
-        std::fs::write(folder.path().join("a.key"), key.serialize_pem()).unwrap();
+        let folder = identity::folder();
         let at = folder.path().to_str().unwrap().to_owned();
         let settings = settings.replace("FOLDER", &at);
         let paths = paths.replace("FOLDER", &at);
         let server = Embedded::start(directives, |port| {
-            format!(
-                "num-threads: 1\n{settings}listen:\n  host: 127.0.0.1\n  port: {port}\n  ssl: {{ certificate-file: {at}/a.crt, key-file: {at}/a.key }}\nhosts:\n  default:\n    paths:\n{paths}"
-            )
+            let listener = identity::tls_listener(folder.path(), port);
+            format!("num-threads: 1\n{settings}{listener}hosts:\n  default:\n    paths:\n{paths}")
         });
         Self { server, folder }
     }

@@ -1,0 +1,48 @@
+//! Directives of tests, which add handlers to a path.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
+use h2o_exchange::{Handler, Scope};
+
+/// A handler with several behaviours.
+pub(crate) trait Tricks: Handler + Copy + 'static {
+    /// The behaviours, with their names.
+    const ALL: &'static [(&'static str, Self)];
+}
+
+/// The directive `test.trick`: adds the behaviour whose name is its value.
+pub(crate) const fn tricks<T: Tricks>() -> Directive<Scope> {
+    handlers("test.trick", |scope, command| {
+        let name = command.node.scalar()?;
+        let found = T::ALL.iter().find(|(known, _)| *known == name);
+        let (_, trick) = found.ok_or_else(|| command.error("no such trick"))?;
+        scope.handlers.push(Box::new(*trick));
+        Ok(())
+    })
+}
+
+/// Lines of the configuration: a path for each behaviour, which is its name.
+pub(crate) fn paths_of_tricks<T: Tricks>() -> String {
+    T::ALL
+        .iter()
+        .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
+        .collect()
+}
+
+/// A directive of a path; `apply` adds its handlers.
+pub(crate) const fn handlers(
+    name: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        name,
+        levels: Levels::PATH,
+        pass: Pass::Content,
+        kinds: Kinds::SCALAR,
+        value: "NAME",
+        default: "none",
+        help: "For tests.",
+        apply,
+    }
+}
