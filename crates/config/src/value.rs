@@ -41,7 +41,7 @@ impl Unit {
         number.is_multiple_of(divisor).then_some(number / divisor)
     }
 
-    /// How to write `text`, which is not a number.
+    /// What the user should write in place of `text`, which was to be a number.
     fn hint(self, text: &str) -> String {
         if text.is_empty() {
             return format!("the value is missing, expected a {self}");

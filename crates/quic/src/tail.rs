@@ -45,7 +45,7 @@ impl Tail {
         self.is_due = is_there && self.repeats < MAX_REPEATS;
     }
 
-    /// Puts the datagram into `buffer` if it is to be repeated.
+    /// Puts the datagram that is kept, the last ack-eliciting one, into `buffer` once more if a probe was just sent to its peer.
     pub(crate) fn repeat(&mut self, buffer: &mut Vec<u8>) -> Option<Transmit> {
         if !std::mem::take(&mut self.is_due) {
             return None;

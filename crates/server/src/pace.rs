@@ -14,9 +14,9 @@ use crate::flow::Turn;
 use crate::request::{CloseReason, Requests, SlotId, Streams};
 use crate::site::settings::seconds;
 
-/// A client that neither takes nor sends a byte for this long, or for `client-min-rate.grace` if that is longer, is cut off, where
-/// the protocol has no shorter limit; not with `client-min-rate: 0`. H2O
-/// compatibility: H2O applies this limit to HTTP/2 connections.
+/// A transfer that waits for its client and moves no byte for this long, or for `client-min-rate.grace` if that is longer, is
+/// ended, unless a timeout of the protocol is shorter. Off with `client-min-rate: 0`. H2O compatibility: H2O applies this
+/// limit to HTTP/2 connections.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Longest interval between two checks of a transfer.
 const TICK: Duration = Duration::from_secs(5);

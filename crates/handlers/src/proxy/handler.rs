@@ -163,7 +163,7 @@ async fn forward(
 ) -> Outcome {
     let (worker, client, body, headers, expects_continue, needs_http1, is_multiplexed) = {
         let exchange = &mut *reference.borrow_mut();
-        // Without a tunnel the pipe has no bytes for one.
+        // If the request opens no tunnel and has no body, its body pipe carries nothing; it is not forwarded.
         let has_body = wanted != TunnelKind::Nothing || exchange.request.body != BodyLength::None;
         let body = if has_body {
             exchange.body.clone()

@@ -196,7 +196,7 @@ impl Http3Streams {
         self.tails.is_empty() && open.is_none_or(|open| open <= self.local.len())
     }
 
-    /// Sends what the engine has to say on its own streams, and does what it wants of others.
+    /// Writes the engine's frames to our unidirectional streams, then executes its commands.
     pub(super) fn flush_engine(&mut self) {
         for (stream, &id) in LocalStream::ALL.into_iter().zip(&self.local) {
             loop {
@@ -217,7 +217,7 @@ impl Http3Streams {
         self.obey_engine();
     }
 
-    /// Does what the engine wants of streams.
+    /// Resets the streams, and asks the client to stop those, that the engine names.
     fn obey_engine(&mut self) {
         while let Some(command) = self.engine.poll_command() {
             self.quic(|quic| match command {

@@ -216,7 +216,7 @@ impl SlotId {
 /// Why a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseReason {
-    /// The response was sent to its end, and the client has sent what it had to.
+    /// The response was sent to its end, and the client has ended its side.
     Complete,
     /// The response was sent to its end, and the handler or the time does not allow to wait for the client's end.
     EnoughRead,

@@ -159,7 +159,8 @@ impl Http3 {
         }
     }
 
-    /// Sends what the engine has to say on its own streams, and does what it wants of others.
+    /// Writes the engine's frames to our unidirectional streams, then resets the streams, and asks the backend to stop those,
+    /// that the engine names.
     pub(super) fn flush(&mut self) {
         for (stream, &id) in LocalStream::ALL.into_iter().zip(&self.local) {
             loop {
