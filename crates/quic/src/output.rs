@@ -89,3 +89,48 @@ impl Output {
         }
     }
 }
+
+/// What the transport has not taken of streams whose users have written everything.
+#[derive(Debug, Default)]
+pub struct Tails(Vec<(StreamId, Output)>);
+
+impl Tails {
+    /// Keeps the output of a stream.
+    pub fn push(&mut self, stream: StreamId, output: Output) {
+        self.0.push((stream, output));
+    }
+
+    /// Writes as much of a stream as the transport takes, and drops its tail if that was all. Returns whether the stream has a
+    /// tail here.
+    pub fn flush(&mut self, connection: &mut Connection, stream: StreamId) -> bool {
+        let Some(at) = self.0.iter().position(|(other, _)| *other == stream) else {
+            return false;
+        };
+        let output = &mut self.0[at].1;
+        output.flush(connection, stream);
+        if output.is_empty() {
+            self.0.swap_remove(at);
+        }
+        true
+    }
+
+    /// Drops what waits of a stream.
+    pub fn forget(&mut self, stream: StreamId) {
+        self.0.retain(|(other, _)| *other != stream);
+    }
+
+    /// Whether nothing waits.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Bytes that wait.
+    pub fn retained(&self) -> usize {
+        self.0.iter().map(|(_, output)| output.retained()).sum()
+    }
+
+    /// Gives memory back.
+    pub fn shrink(&mut self) {
+        self.0.shrink_to_fit();
+    }
+}

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use h2o_exchange::Counter;
 use h2o_http3::{ErrorCode, PeerError, Received, ServerConnection, Settings, StreamKey};
-use h2o_quic::{ConnectionIndex, Endpoint, Event, Read, StreamId};
+use h2o_quic::{ConnectionIndex, Endpoint, Event, Read, SharedConnection, StreamId};
 
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, READ_SIZE, per_turn};
@@ -81,14 +81,12 @@ impl Http3 {
             limit_request_body: setup.http1.limit_request_body,
             graceful_shutdown_timeout: setup.http3.graceful_shutdown_timeout,
         };
-        let takes_datagrams = endpoint
-            .borrow_mut()
-            .connection(index)
-            .is_some_and(|quic| quic.max_datagram_len().is_some());
+        let quic = SharedConnection::new(endpoint, index);
+        let takes_datagrams = quic.with(|quic| quic.max_datagram_len().is_some()) == Some(true);
         let engine = ServerConnection::new(Arc::new(settings), takes_datagrams);
         Self {
             requests: Requests::new(context, connection.is_early()),
-            streams: Http3Streams::new(engine, endpoint, index, takes_datagrams),
+            streams: Http3Streams::new(engine, quic, takes_datagrams),
             pace: ConnectionPace::new(context.worker.clock.now()),
             blocked: Vec::new(),
             closing: None,
@@ -194,7 +192,7 @@ impl Http3 {
         if !self.streams.has_ready() {
             return true;
         }
-        self.streams.quic(|quic| {
+        self.streams.quic.with(|quic| {
             let room = quic.send_room();
             quic.set_send_window(room);
         });
@@ -291,7 +289,7 @@ impl Http3 {
                 return None;
             }
         }
-        self.streams.quic(|quic| quic.read(id, max))
+        self.streams.quic.with(|quic| quic.read(id, max))
     }
 
     /// Hands the engine what has come on a stream. Returns whether more of it can be read.
@@ -418,7 +416,12 @@ impl Http3 {
 
     /// Passes HTTP datagrams (RFC 9297) to the handlers of their tunnels.
     fn receive_datagrams(&mut self, turn: &mut Turn<'_>) {
-        while let Some(datagram) = self.streams.quic(|quic| quic.receive_datagram()).flatten() {
+        while let Some(datagram) = self
+            .streams
+            .quic
+            .with(|quic| quic.receive_datagram())
+            .flatten()
+        {
             match self.streams.engine.on_datagram(&datagram) {
                 Ok(Some((key, at))) => self.streams.on_datagram(key, datagram.slice(at..)),
                 Ok(None) => {}
@@ -444,7 +447,11 @@ impl Http3 {
 
     /// Charges the connection's budget for what the transport had to do.
     fn pay_for_transport(&mut self, turn: &mut Turn<'_>) {
-        let costs = self.streams.quic(|quic| quic.take_costs()).unwrap_or(0);
+        let costs = self
+            .streams
+            .quic
+            .with(|quic| quic.take_costs())
+            .unwrap_or(0);
         if costs > 0 && !self.is_closing() && turn.pay(costs).is_err() {
             self.fail(PeerError::Overdrawn);
         }

@@ -1,6 +1,5 @@
 //! The streams of HTTP/3, as the request table uses them.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
@@ -13,9 +12,9 @@ use h2o_exchange::{
 use h2o_http::priority::{PriorityField, PriorityParameters};
 use h2o_http::{Headers, Known, ResponseHead, StatusCode};
 use h2o_http3::{Command, ErrorCode, LocalStream, ServerConnection, StreamKey, StreamState};
-use h2o_quic::{Connection, ConnectionIndex, Endpoint, Output, SendDatagramError, StreamId, Write};
+use h2o_quic::{Connection, Output, SendDatagramError, SharedConnection, StreamId, Tails};
 
-use super::{slot, stream};
+use super::{engine_id, slot, stream};
 use crate::flow::Turn;
 use crate::pace::StreamTransfers;
 use crate::request::{
@@ -42,8 +41,7 @@ const FIRST_WINDOW: usize = 64 * 1024;
 /// The engine of a connection with its transport.
 pub(super) struct Http3Streams {
     pub(super) engine: ServerConnection,
-    endpoint: Rc<RefCell<Endpoint>>,
-    index: ConnectionIndex,
+    pub(super) quic: SharedConnection,
     /// Our unidirectional streams, in the order of [`LocalStream::ALL`]; those that the client allows.
     local: Vec<StreamId>,
     /// What is known of each stream besides, by slot.
@@ -51,7 +49,7 @@ pub(super) struct Http3Streams {
     /// How many of them the engine's scheduler has.
     ready: usize,
     /// Ends of responses that the transport has not taken; their requests are over.
-    tails: Vec<(StreamId, Output)>,
+    tails: Tails,
     /// Bytes that the client takes of each stream before it opens the window further; the most, if they are not few.
     first_window: u64,
     /// Whether the transport has agreed on datagrams.
@@ -87,22 +85,20 @@ struct Line {
 impl Http3Streams {
     pub(super) fn new(
         engine: ServerConnection,
-        endpoint: Rc<RefCell<Endpoint>>,
-        index: ConnectionIndex,
+        quic: SharedConnection,
         has_datagrams: bool,
     ) -> Self {
-        let handshake = (endpoint.borrow_mut().connection(index)).and_then(|quic| quic.handshake());
+        let handshake = quic.with(|quic| quic.handshake()).flatten();
         let mut streams = Self {
             engine,
-            endpoint,
-            index,
+            quic,
             first_window: (handshake.map(|handshake| handshake.stream_window))
                 .filter(|window| *window < SMALL_WINDOW)
                 .unwrap_or(u64::MAX),
             local: Vec::new(),
             lines: Vec::new(),
             ready: 0,
-            tails: Vec::new(),
+            tails: Tails::default(),
             has_datagrams,
             tunnels: VecDeque::new(),
             unsent: None,
@@ -112,25 +108,10 @@ impl Http3Streams {
         streams
     }
 
-    /// What `use_it` gives for the connection; `None` if it is gone.
-    pub(super) fn quic<R>(&self, use_it: impl FnOnce(&mut Connection) -> R) -> Option<R> {
-        self.endpoint
-            .borrow_mut()
-            .connection(self.index)
-            .map(use_it)
-    }
-
     /// Opens our unidirectional streams as far as the client allows.
     pub(super) fn open_local(&mut self) {
-        while self.local.len() < LocalStream::ALL.len() {
-            let opened = self.quic(|quic| {
-                let id = quic.open_unidirectional()?;
-                quic.set_priority(id, i32::MAX);
-                Some(id)
-            });
-            let Some(Some(id)) = opened else { return };
-            self.local.push(id);
-        }
+        self.quic
+            .open_urgent(&mut self.local, LocalStream::ALL.len());
     }
 
     /// A datagram has come for a tunnel.
@@ -176,7 +157,7 @@ impl Http3Streams {
                 }
             };
             idle = 0;
-            match self.quic(|quic| quic.send_datagram(datagram.clone())) {
+            match self.quic.with(|quic| quic.send_datagram(datagram.clone())) {
                 Some(Err(SendDatagramError::Blocked)) => {
                     self.unsent = Some(datagram);
                     return;
@@ -192,27 +173,15 @@ impl Http3Streams {
 
     /// Whether clients have all of the responses that were sent.
     pub(super) fn is_delivered(&self) -> bool {
-        let open = self.quic(|quic| quic.unacknowledged_streams());
+        let open = self.quic.with(|quic| quic.unacknowledged_streams());
         self.tails.is_empty() && open.is_none_or(|open| open <= self.local.len())
     }
 
     /// Writes the engine's frames to our unidirectional streams, then executes its commands.
     pub(super) fn flush_engine(&mut self) {
         for (stream, &id) in LocalStream::ALL.into_iter().zip(&self.local) {
-            loop {
-                let pending = self.engine.pending(stream);
-                if pending.is_empty() {
-                    break;
-                }
-                let mut endpoint = self.endpoint.borrow_mut();
-                let Some(quic) = endpoint.connection(self.index) else {
-                    return;
-                };
-                match quic.write_copy(id, pending) {
-                    Write::Taken(len) => self.engine.advance(stream, len),
-                    Write::Blocked | Write::Stopped(_) | Write::Unknown => break,
-                }
-            }
+            let taken = self.quic.write_some(id, self.engine.pending(stream));
+            self.engine.advance(stream, taken);
         }
         self.obey_engine();
     }
@@ -220,7 +189,7 @@ impl Http3Streams {
     /// Resets the streams, and asks the client to stop those, that the engine names.
     fn obey_engine(&mut self) {
         while let Some(command) = self.engine.poll_command() {
-            self.quic(|quic| match command {
+            self.quic.with(|quic| match command {
                 Command::Reset { stream, code } => {
                     quic.reset(StreamId::new(stream.get()), code.0);
                 }
@@ -292,31 +261,25 @@ impl Http3Streams {
         if self.local.contains(&id) {
             return;
         }
-        if let Some(at) = self.tails.iter().position(|(other, _)| *other == id) {
-            let mut output = std::mem::take(&mut self.tails[at].1);
-            self.quic(|quic| output.flush(quic, id));
-            if output.is_empty() {
-                self.tails.swap_remove(at);
-            } else {
-                self.tails[at].1 = output;
-            }
+        let Self { quic, tails, .. } = self;
+        if quic.with(|quic| tails.flush(quic, id)) == Some(true) {
             return;
         }
-        let Some(key) = self.engine.find(h2o_http3::StreamId::new(id.number())) else {
+        let Some(key) = self.engine.find(engine_id(id)) else {
             return;
         };
-        let Some(line) = self.line(key) else { return };
-        let mut output = std::mem::take(&mut line.output);
-        self.quic(|quic| output.flush(quic, id));
-        let Some(line) = self.line(key) else { return };
-        line.is_blocked = !output.is_empty();
-        line.output = output;
+        let Self { quic, lines, .. } = self;
+        let Some(line) = lines.get_mut(key.index()) else {
+            return;
+        };
+        quic.with(|quic| line.output.flush(quic, id));
+        line.is_blocked = !line.output.is_empty();
         self.update_ready(key);
     }
 
     /// The transport has dropped a stream: nothing of it is to be sent any more.
     pub(super) fn forget_tail(&mut self, id: StreamId) {
-        self.tails.retain(|(other, _)| *other != id);
+        self.tails.forget(id);
     }
 
     /// Whether a stream has something to send that the transport takes.
@@ -358,13 +321,7 @@ impl Http3Streams {
             return false;
         };
         let Some(id) = line.id else { return false };
-        let is_free = line.output.is_empty();
-        // Writing nothing tells of both windows, that of the stream and that of the connection.
-        let takes = is_free
-            && !matches!(
-                self.quic(|quic| quic.write_copy(id, &[])),
-                Some(Write::Blocked)
-            );
+        let takes = line.output.is_empty() && self.quic.has_room(id);
         if !takes {
             if let Some(line) = self.line(key) {
                 line.is_blocked = true;
@@ -420,11 +377,8 @@ impl Http3Streams {
         };
         let Some(id) = line.id else { return };
         line.sent += len as u64;
-        let mut endpoint = self.endpoint.borrow_mut();
-        if let Some(quic) = endpoint.connection(self.index) {
-            write(&mut line.output, quic, id);
-            line.is_blocked |= !line.output.is_empty();
-        }
+        self.quic.with(|quic| write(&mut line.output, quic, id));
+        line.is_blocked |= !line.output.is_empty();
     }
 
     /// Sends a DATA frame.
@@ -468,7 +422,8 @@ impl Http3Streams {
         };
         let rank = u64::from(7 - urgency.min(7)) * STREAMS + place;
         let rank = i32::try_from(rank).unwrap_or(0);
-        self.quic(|quic| quic.set_priority(StreamId::new(id.get()), rank));
+        self.quic
+            .with(|quic| quic.set_priority(StreamId::new(id.get()), rank));
     }
 
     /// How far the client is with each stream. Which responses wait for the network and which for their window the transport
@@ -496,11 +451,10 @@ impl Http3Streams {
     /// Bytes of memory held.
     pub(super) fn retained(&self) -> usize {
         let lines = self.lines.iter().map(|line| line.output.retained());
-        let tails = self.tails.iter().map(|(_, output)| output.retained());
         self.engine.retained()
             + self.lines.capacity() * size_of::<Line>()
             + lines.sum::<usize>()
-            + tails.sum::<usize>()
+            + self.tails.retained()
     }
 
     /// Gives memory back that can be allocated again. There are no streams.
@@ -509,7 +463,7 @@ impl Http3Streams {
         self.lines = Vec::new();
         self.readable = Vec::new();
         self.tunnels = VecDeque::new();
-        self.tails.shrink_to_fit();
+        self.tails.shrink();
     }
 }
 
@@ -727,7 +681,7 @@ impl Streams for Http3Streams {
             && !line.output.is_empty()
             && let Some(id) = line.id
         {
-            self.tails.push((id, std::mem::take(&mut line.output)));
+            self.tails.push(id, std::mem::take(&mut line.output));
         }
         self.tunnels.retain(|(other, _)| *other != key);
         self.engine.release(key);
@@ -737,6 +691,5 @@ impl Streams for Http3Streams {
 
 /// The slot of a stream, if its request is known.
 pub(super) fn find(streams: &Http3Streams, id: StreamId) -> Option<SlotId> {
-    let id = h2o_http3::StreamId::new(id.number());
-    streams.engine.find(id).map(slot)
+    streams.engine.find(engine_id(id)).map(slot)
 }

@@ -10,7 +10,7 @@ use h2o_http::RequestHead;
 use h2o_http3::{
     ClientConnection, ClientSettings, Command, ErrorCode, LocalStream, StreamKey, StreamState,
 };
-use h2o_quic::{ConnectionIndex, Endpoint, Output, StreamId, Write};
+use h2o_quic::{ConnectionIndex, Output, SharedConnection, StreamId, Tails};
 
 use super::liveness::Liveness;
 use crate::Protocol;
@@ -36,8 +36,7 @@ pub(super) enum Handshake {
 /// The engine, and its connection of the transport.
 pub(crate) struct Http3 {
     pub(super) engine: ClientConnection,
-    endpoint: Rc<RefCell<Endpoint>>,
-    index: ConnectionIndex,
+    pub(super) quic: SharedConnection,
     pub(super) handshake: Handshake,
     clock: Rc<Clock>,
     pub(super) liveness: Liveness,
@@ -50,7 +49,7 @@ pub(crate) struct Http3 {
     /// By [`StreamIndex`].
     lines: Vec<Line>,
     /// What the transport has not taken of streams that were released.
-    tails: Vec<(StreamId, Output)>,
+    tails: Tails,
     /// Streams of which more can be read, since the client has taken content.
     pub(super) readable: Vec<StreamId>,
     max_streams: usize,
@@ -100,8 +99,7 @@ impl Http3 {
     /// The engine of a connection that is being opened.
     pub(super) fn new(
         settings: &StreamSettings,
-        endpoint: Rc<RefCell<Endpoint>>,
-        index: ConnectionIndex,
+        quic: SharedConnection,
         changed: Rc<RefCell<Vec<ConnectionIndex>>>,
         clock: &Rc<Clock>,
     ) -> Self {
@@ -114,8 +112,7 @@ impl Http3 {
         };
         Self {
             engine: ClientConnection::new(Arc::new(client), true),
-            endpoint,
-            index,
+            quic,
             handshake: Handshake::Running,
             clock: Rc::clone(clock),
             liveness: Liveness::new(clock.now()),
@@ -123,7 +120,7 @@ impl Http3 {
             local: Vec::new(),
             next: None,
             lines: Vec::new(),
-            tails: Vec::new(),
+            tails: Tails::default(),
             readable: Vec::new(),
             max_streams: settings.max_streams as usize,
             window: settings.window,
@@ -133,28 +130,14 @@ impl Http3 {
         }
     }
 
-    /// What `use_it` gives for the connection of the transport; `None` if that is gone.
-    pub(super) fn quic<R>(&self, use_it: impl FnOnce(&mut h2o_quic::Connection) -> R) -> Option<R> {
-        self.endpoint
-            .borrow_mut()
-            .connection(self.index)
-            .map(use_it)
-    }
-
     /// Opens our unidirectional streams, and that of the next request, as far as the backend allows.
     pub(super) fn open_streams_ahead(&mut self) {
-        while self.local.len() < LocalStream::ALL.len() {
-            let opened = self.quic(|quic| {
-                let id = quic.open_unidirectional()?;
-                quic.set_priority(id, i32::MAX);
-                Some(id)
-            });
-            let Some(Some(id)) = opened else { break };
-            self.local.push(id);
-        }
+        self.quic
+            .open_urgent(&mut self.local, LocalStream::ALL.len());
         if self.next.is_none() {
             self.next = self
-                .quic(h2o_quic::Connection::open_bidirectional)
+                .quic
+                .with(h2o_quic::Connection::open_bidirectional)
                 .flatten();
         }
     }
@@ -163,23 +146,11 @@ impl Http3 {
     /// that the engine names.
     pub(super) fn flush(&mut self) {
         for (stream, &id) in LocalStream::ALL.into_iter().zip(&self.local) {
-            loop {
-                let pending = self.engine.pending(stream);
-                if pending.is_empty() {
-                    break;
-                }
-                let mut endpoint = self.endpoint.borrow_mut();
-                let Some(quic) = endpoint.connection(self.index) else {
-                    return;
-                };
-                match quic.write_copy(id, pending) {
-                    Write::Taken(len) => self.engine.advance(stream, len),
-                    Write::Blocked | Write::Stopped(_) | Write::Unknown => break,
-                }
-            }
+            let taken = self.quic.write_some(id, self.engine.pending(stream));
+            self.engine.advance(stream, taken);
         }
         while let Some(command) = self.engine.poll_command() {
-            self.quic(|quic| match command {
+            self.quic.with(|quic| match command {
                 Command::Reset { stream, code } => {
                     quic.reset(StreamId::new(stream.get()), code.0);
                 }
@@ -216,23 +187,13 @@ impl Http3 {
     /// The transport takes more of a stream.
     pub(super) fn on_writable(&mut self, id: StreamId) {
         let Self {
-            endpoint,
-            index: connection,
+            quic,
             tails,
             lines,
             engine,
             ..
         } = self;
-        let mut endpoint = endpoint.borrow_mut();
-        let Some(quic) = endpoint.connection(*connection) else {
-            return;
-        };
-        if let Some(at) = tails.iter().position(|(other, _)| *other == id) {
-            let output = &mut tails[at].1;
-            output.flush(quic, id);
-            if output.is_empty() {
-                tails.swap_remove(at);
-            }
+        if quic.with(|quic| tails.flush(quic, id)) == Some(true) {
             return;
         }
         let Some(key) = engine.find(engine_id(id)) else {
@@ -241,15 +202,14 @@ impl Http3 {
         let Some(line) = lines.get_mut(key.index()) else {
             return;
         };
-        line.output.flush(quic, id);
+        quic.with(|quic| line.output.flush(quic, id));
         line.is_blocked = !line.output.is_empty();
-        drop(endpoint);
         self.update_ready(index(key));
     }
 
     /// The backend wants nothing more of a stream.
     pub(super) fn drop_output(&mut self, id: StreamId) {
-        self.tails.retain(|(other, _)| *other != id);
+        self.tails.forget(id);
         if let Some(stream) = self.find(id)
             && let Some(line) = self.line(stream)
         {
@@ -271,12 +231,7 @@ impl Http3 {
             return false;
         };
         let (id, is_free) = (line.id, line.output.is_empty());
-        // Writing nothing tells of both windows, that of the stream and that of the connection.
-        let takes = is_free
-            && id.is_some_and(|id| {
-                let written = self.quic(|quic| quic.write_copy(id, &[]));
-                !matches!(written, Some(Write::Blocked))
-            });
+        let takes = is_free && id.is_some_and(|id| self.quic.has_room(id));
         if !takes {
             if let Some(line) = self.line(stream) {
                 line.is_blocked = true;
@@ -293,24 +248,22 @@ impl Http3 {
         };
         let Some(id) = line.id else { return };
         self.bytes_made += (self.buffer.len() + piece.len()) as u64;
-        let mut endpoint = self.endpoint.borrow_mut();
-        if let Some(quic) = endpoint.connection(self.index) {
+        self.quic.with(|quic| {
             line.output.write_copy(quic, id, &self.buffer);
             line.output.write(quic, id, piece);
             if is_end {
                 line.output.finish(quic, id);
             }
-        }
+        });
         self.buffer.clear();
         line.is_blocked = !line.output.is_empty();
-        drop(endpoint);
         self.update_ready(stream);
     }
 
     /// Whether the backend has all of the requests that were released.
     pub(super) fn is_delivered(&self) -> bool {
         let ours = self.local.len() + usize::from(self.next.is_some());
-        let open = self.quic(h2o_quic::Connection::unacknowledged_streams);
+        let open = self.quic.with(h2o_quic::Connection::unacknowledged_streams);
         self.tails.is_empty() && open.is_none_or(|open| open <= ours)
     }
 
@@ -442,7 +395,7 @@ impl Engine for Http3 {
             let line = std::mem::take(line);
             // The request is complete, and the transport has not taken its end.
             if let Some(id) = line.id.filter(|_| line.output.ends()) {
-                self.tails.push((id, line.output));
+                self.tails.push(id, line.output);
             }
         }
         !was_over
@@ -495,6 +448,6 @@ impl Engine for Http3 {
     }
 
     fn on_change(&mut self) {
-        self.changed.borrow_mut().push(self.index);
+        self.changed.borrow_mut().push(self.quic.index());
     }
 }

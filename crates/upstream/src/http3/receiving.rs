@@ -44,7 +44,8 @@ impl State<Http3> {
             Event::DatagramReceived => {
                 // No request has asked for any, and they may be dropped (RFC 9297 §2).
                 self.engine
-                    .quic(|quic| while quic.receive_datagram().is_some() {});
+                    .quic
+                    .with(|quic| while quic.receive_datagram().is_some() {});
             }
             Event::HandshakeAgreed
             | Event::Finished(_)
@@ -106,7 +107,7 @@ impl State<Http3> {
                 return None;
             }
         }
-        self.engine.quic(|quic| quic.read(id, max))
+        self.engine.quic.with(|quic| quic.read(id, max))
     }
 
     /// Hands the engine what has come on a stream.

@@ -14,7 +14,7 @@ use h2o_http3::{ErrorCode, PeerError};
 use h2o_quic::udp::{self, ReceiveBuffers};
 use h2o_quic::{
     ClientTls, ConnectError, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Received,
-    Transmit, TransportSettings,
+    SharedConnection, Transmit, TransportSettings,
 };
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -166,8 +166,8 @@ impl Socket {
             ..TransportSettings::default()
         };
         let index = (self.endpoint.borrow_mut()).connect(now, remote, tls, &transport)?;
-        let (endpoint, changed) = (Rc::clone(&self.endpoint), Rc::clone(&self.changed));
-        let engine = Http3::new(&settings, endpoint, index, changed, &worker.clock);
+        let quic = SharedConnection::new(Rc::clone(&self.endpoint), index);
+        let engine = Http3::new(&settings, quic, Rc::clone(&self.changed), &worker.clock);
         let connection = Connection::new(settings, backend, Rc::clone(&worker.clock), engine);
         let connection = Rc::new(connection);
         let mut entries = self.entries.borrow_mut();
@@ -342,7 +342,7 @@ impl Driver {
                 None => return false,
                 Some(Event::Drained) => return true,
                 Some(Event::Connected) => {
-                    let handshake = state.engine.quic(|quic| quic.handshake()).flatten();
+                    let handshake = state.engine.quic.with(|quic| quic.handshake()).flatten();
                     if let Some(handshake) = handshake {
                         entry.connection.set_tls(handshake.tls.clone());
                     }
@@ -373,7 +373,7 @@ impl Driver {
             state.read(id, now)?;
         }
         state.check_starved();
-        state.engine.quic(|quic| {
+        state.engine.quic.with(|quic| {
             let room = quic.send_room();
             quic.set_send_window(room);
         });

@@ -1,0 +1,75 @@
+//! What the driver of a protocol over QUIC holds of its connection, in both roles.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::connection::Connection;
+use crate::endpoint::{ConnectionIndex, Endpoint};
+use crate::stream::{StreamId, Write};
+
+/// A connection of an endpoint that several parts of a worker share.
+pub struct SharedConnection {
+    endpoint: Rc<RefCell<Endpoint>>,
+    index: ConnectionIndex,
+}
+
+impl SharedConnection {
+    /// The connection of that index. It may be gone at any time.
+    pub const fn new(endpoint: Rc<RefCell<Endpoint>>, index: ConnectionIndex) -> Self {
+        Self { endpoint, index }
+    }
+
+    /// Its index in the endpoint.
+    pub const fn index(&self) -> ConnectionIndex {
+        self.index
+    }
+
+    /// What `use_it` gives for the connection; `None` if it is gone. `use_it` must not use the endpoint.
+    #[inline]
+    pub fn with<R>(&self, use_it: impl FnOnce(&mut Connection) -> R) -> Option<R> {
+        self.endpoint
+            .borrow_mut()
+            .connection(self.index)
+            .map(use_it)
+    }
+
+    /// Opens unidirectional streams that are sent before all others, until `streams` has `count` of them or the peer allows no
+    /// more.
+    pub fn open_urgent(&self, streams: &mut Vec<StreamId>, count: usize) {
+        while streams.len() < count {
+            let opened = self.with(|connection| {
+                let id = connection.open_unidirectional()?;
+                connection.set_priority(id, i32::MAX);
+                Some(id)
+            });
+            let Some(id) = opened.flatten() else { return };
+            streams.push(id);
+        }
+    }
+
+    /// Writes as much of `bytes` as the transport takes. Returns how many bytes it took.
+    pub fn write_some(&self, stream: StreamId, bytes: &[u8]) -> usize {
+        if bytes.is_empty() {
+            return 0;
+        }
+        let taken = self.with(|connection| {
+            let mut taken = 0;
+            while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
+                match connection.write_copy(stream, rest) {
+                    Write::Taken(len) => taken += len,
+                    Write::Blocked | Write::Stopped(_) | Write::Unknown => break,
+                }
+            }
+            taken
+        });
+        taken.unwrap_or(0)
+    }
+
+    /// Whether the windows of the stream and of the connection have room; if not, [`crate::Event::Writable`] tells when they do.
+    /// True as well if the peer wants no more: what is written is dropped then.
+    pub fn has_room(&self, stream: StreamId) -> bool {
+        // Writing nothing tells of both windows.
+        let written = self.with(|connection| connection.write_copy(stream, &[]));
+        !matches!(written, Some(Write::Blocked))
+    }
+}
