@@ -319,8 +319,8 @@ fn packets_are_not_marked_without_ecn() {
     assert_eq!(transmit.expect("it answers").ecn, None);
 }
 
-#[test]
-fn a_full_window_does_not_keep_the_end_of_a_connection_back() {
+/// A connection whose server has more to send than the window of the path.
+fn with_a_large_answer() -> Pair {
     let mut pair = Pair::new();
     pair.connect();
     let id = pair.client_open();
@@ -328,6 +328,12 @@ fn a_full_window_does_not_keep_the_end_of_a_connection_back() {
     pair.run(|_, _| {});
     let mut answer = Bytes::from(vec![7; 1_000_000]);
     pair.server().write(StreamId::new(0), &mut answer);
+    pair
+}
+
+#[test]
+fn a_full_window_does_not_keep_the_end_of_a_connection_back() {
+    let mut pair = with_a_large_answer();
     let (now, index) = (pair.now, pair.index.expect("it was accepted"));
     let mut buffer = Vec::new();
     let mut sent = 0;
@@ -369,13 +375,7 @@ fn keys_are_updated_as_often_as_the_client_likes() {
 
 #[test]
 fn what_waits_for_a_full_window_goes_when_its_stall_ends() {
-    let mut pair = Pair::new();
-    pair.connect();
-    let id = pair.client_open();
-    pair.client_write(id, b"question", true);
-    pair.run(|_, _| {});
-    let mut answer = Bytes::from(vec![7; 1_000_000]);
-    pair.server().write(StreamId::new(0), &mut answer);
+    let mut pair = with_a_large_answer();
     let index = pair.index.expect("it was accepted");
     let mut buffer = Vec::new();
     let mut sent_after = |pair: &mut Pair| {
