@@ -283,13 +283,7 @@ impl Server {
         end: bool,
     ) {
         let headers = fields_of(fields);
-        let head = ResponseHead {
-            status: StatusCode::new(status).expect("a status"),
-            reason: None,
-            headers: &headers,
-            length,
-            server: None,
-        };
+        let head = head_of(status, &headers, length);
         self.engine.respond(stream, &head, end, &mut self.out);
         if end {
             self.engine.release(stream, &mut self.out);
@@ -308,6 +302,17 @@ impl Server {
         self.respond(stream, 200, &[], false);
         self.send(stream, text.as_bytes(), true);
         self.flush().await;
+    }
+}
+
+/// The head of a response, with the length of its content if that is announced.
+pub(crate) fn head_of(status: u16, headers: &Headers, length: Option<u64>) -> ResponseHead<'_> {
+    ResponseHead {
+        status: StatusCode::new(status).expect("a status"),
+        reason: None,
+        headers,
+        length,
+        server: None,
     }
 }
 

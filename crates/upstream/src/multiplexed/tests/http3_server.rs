@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_http::{RequestHead, ResponseHead, StatusCode};
+use h2o_http::{RequestHead, StatusCode};
 use h2o_http3::{Command, ErrorCode, LocalStream, Received, ServerConnection, Settings, StreamKey};
 use h2o_quic::udp::{self, ReceiveBuffers};
 use h2o_quic::{
@@ -25,7 +25,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, Sleep};
 
-use super::kit::{Reset, Server, ServerEvent, fields_of, settle, worker};
+use super::kit::{Reset, Server, ServerEvent, fields_of, head_of, settle, worker};
 use crate::http3::{self, Http3};
 use crate::multiplexed::{Connection, StreamIndex, StreamSettings};
 use crate::upstream::tests::settings as upstream_settings;
@@ -424,13 +424,7 @@ impl Server for Http3Server {
         end: bool,
     ) {
         let headers = fields_of(fields);
-        let head = ResponseHead {
-            status: StatusCode::new(status).expect("a status"),
-            reason: None,
-            headers: &headers,
-            length,
-            server: None,
-        };
+        let head = head_of(status, &headers, length);
         let (state, mut out) = (&mut *self.0.borrow_mut(), Vec::new());
         state.engine.respond(key(stream), &head, end, &mut out);
         state.write(stream, out, end);

@@ -9,7 +9,8 @@ use h2o_http::{Headers, Method, RequestHead, StatusCode};
 use tokio::task::JoinHandle;
 
 pub(super) use crate::http2::tests::kit::{
-    content, failure, fields_of, get, piece, pipe, post, reply, run, settle, source, worker,
+    content, failure, fields_of, get, head_of, piece, pipe, post, reply, run, settle, source,
+    worker,
 };
 use crate::multiplexed::{Connection, Engine, StreamIndex, StreamSettings};
 use crate::{Failure, OnInformational, Reply};
