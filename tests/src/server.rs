@@ -98,6 +98,33 @@ impl Setup {
         }
     }
 
+    /// A server of one port over TLS and over QUIC, whose files are in `www`: `settings` are lines of the global level, `attributes`
+    /// those of the QUIC listener, and `rest` the paths besides `/`, then what else is global.
+    #[must_use]
+    pub fn http3(settings: &str, attributes: &str, rest: &str) -> Self {
+        let folder = Folder::new();
+        crate::certs::self_signed(&folder, "site", crate::certs::Key::EcPkcs8, "localhost");
+        let config = format!(
+            "
+{settings}
+listen: &tls
+  host: 127.0.0.1
+  port: @PORT@
+  ssl: {{ certificate-file: @DIR@/site.crt, key-file: @DIR@/site.key }}
+listen:
+  <<: *tls
+  type: quic
+  {attributes}
+hosts:
+  default:
+    paths:
+      /: {{ proxy.connect: [ '+127.0.0.1' ], file.dir: @DIR@/www }}
+{rest}
+"
+        );
+        Self::in_folder(folder, &config)
+    }
+
     /// A server without a configuration, run in a subdirectory of its folder.
     #[must_use]
     pub fn bare(folder: Folder, directory: &str) -> Self {

@@ -20,29 +20,11 @@ fn start_with(settings: &str, attributes: &str) -> Server {
 /// As [`start_with`], with paths besides.
 fn start_with_paths(settings: &str, attributes: &str, paths: &str) -> Server {
     let large: String = (0..50_000).map(|n| format!("{n:07x} ")).collect();
-    let folder = Folder::new();
-    certs::self_signed(&folder, "site", certs::Key::EcPkcs8, "localhost");
-    let config = format!(
-        "
-{settings}
-num-threads: 2
-listen: &tls
-  host: 127.0.0.1
-  port: @PORT@
-  ssl: {{ certificate-file: @DIR@/site.crt, key-file: @DIR@/site.key }}
-listen:
-  <<: *tls
-  type: quic
-  {attributes}
-hosts:
-  default:
-    paths:
-      /: {{ proxy.connect: [ '+127.0.0.1' ], file.dir: @DIR@/www }}
-{paths}
-access-log: {{ path: @DIR@/access_log, format: '%m %U %H %s %b id=%{{http3.stream-id}}x v=%{{http3.quic-version}}x in=%{{http3.request-stream-bytes}}x waited=%{{http3.qpack-blocked}}x %{{ssl.protocol-version}}x %{{ssl.negotiated-protocol}}x' }}
-"
+    let settings = format!("num-threads: 2\n{settings}");
+    let rest = format!(
+        "{paths}\naccess-log: {{ path: @DIR@/access_log, format: '%m %U %H %s %b id=%{{http3.stream-id}}x v=%{{http3.quic-version}}x in=%{{http3.request-stream-bytes}}x waited=%{{http3.qpack-blocked}}x %{{ssl.protocol-version}}x %{{ssl.negotiated-protocol}}x' }}"
     );
-    Setup::in_folder(folder, &config)
+    Setup::http3(&settings, attributes, &rest)
         .file("www/hello.txt", "hello, world")
         .file("www/large", large)
         .start()
