@@ -6,6 +6,8 @@ mod pid_file;
 mod privileges;
 mod quick;
 mod run;
+#[cfg(feature = "mruby")]
+mod script;
 mod supervise;
 
 use std::process::ExitCode;
@@ -42,6 +44,15 @@ impl Failure {
         Self {
             text: text.into(),
             code: 71,
+        }
+    }
+
+    /// Something that was checked is not as it should be.
+    #[cfg(feature = "mruby")]
+    fn check(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            code: 1,
         }
     }
 
@@ -104,6 +115,10 @@ fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
 }
 
 fn start() -> Result<(), Failure> {
+    #[cfg(feature = "mruby")]
+    if std::env::args().nth(1).is_some_and(|word| word == "mruby") {
+        return script::run(std::env::args().skip(2));
+    }
     let options = match options::parse(std::env::args().skip(1)).map_err(Failure::config)? {
         Command::Run(options) => options,
         Command::Print(text) => {

@@ -201,6 +201,8 @@ fn help() -> String {
 
 Usage:
   h2o [options]
+  h2o mruby FILE [REQUEST...]  runs a handler file without a server
+                               (see h2o mruby --help)
 
 Options:
   -c, --conf FILE        configuration file (default: {DEFAULT_CONFIG};

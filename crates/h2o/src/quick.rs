@@ -20,13 +20,16 @@ const NAME: &str = "(no configuration)";
 /// How many ports from the first one on are tried.
 const PORTS: u16 = 100;
 
-/// The configuration made here; everything it refers to is read from the file system.
-struct BuiltIn(String);
+/// A configuration in memory, with its name; everything it refers to is read from the file system.
+pub(crate) struct BuiltIn {
+    pub(crate) name: &'static str,
+    pub(crate) text: String,
+}
 
 impl Source for BuiltIn {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        if path == NAME {
-            Ok(self.0.clone().into_bytes())
+        if path == self.name {
+            Ok(self.text.clone().into_bytes())
         } else {
             OsSource.read(path)
         }
@@ -58,28 +61,23 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
     })?;
     let (http, https) = (free_port(8080)?, free_port(8443)?);
     let identity = certificate();
-    let quoted = |path: &Path| {
-        format!(
-            "\"{}\"",
-            path.display()
-                .to_string()
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-        )
-    };
     let listen_tls = identity.as_ref().map_or_else(
         |_| String::new(),
         |(certificate, key)| {
-            let (certificate, key) = (quoted(certificate), quoted(key));
+            let (certificate, key) = (quoted(certificate.display()), quoted(key.display()));
             format!("listen: &tls\n  port: {https}\n  ssl: {{ certificate-file: {certificate}, key-file: {key} }}\nlisten:\n  <<: *tls\n  type: quic\n")
         },
     );
     let config = format!(
         "listen: {http}\n{listen_tls}hosts:\n  default:\n    paths:\n      /:\n        file.dir: {}\n        file.dirlisting: ON\n        file.send-compressed: ON\n",
-        quoted(&directory)
+        quoted(directory.display())
     );
-    let loaded = h2o_server::load(NAME, &BuiltIn(config))
-        .map_err(|error| Failure::config(error.to_string()))?;
+    let built_in = BuiltIn {
+        name: NAME,
+        text: config,
+    };
+    let loaded =
+        h2o_server::load(NAME, &built_in).map_err(|error| Failure::config(error.to_string()))?;
     let moved = |port: u16, wanted: u16| {
         if port == wanted {
             String::new()
@@ -106,6 +104,12 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
         greeting: Some(&greeting),
     };
     run::serve(&plan, signals)
+}
+
+/// The text as a scalar of YAML in double quotes.
+pub(crate) fn quoted(text: impl std::fmt::Display) -> String {
+    let escaped = text.to_string().replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{escaped}\"")
 }
 
 /// The first port from `first` on that is free.

@@ -27,6 +27,8 @@ use h2o_exchange::{Exchange, FilterFactory, Response, Scope};
 use h2o_http::StatusCode;
 
 pub use http2_debug_state::{HpackReport, Http2Report, SettingsReport, StreamReport};
+#[cfg(feature = "mruby")]
+pub use mruby::are_scripts_evaluated;
 pub use proxy::OtherServer;
 pub use version::{SERVER_VERSION, TLS_LIBRARY};
 

@@ -25,6 +25,8 @@ mod simulation;
 mod site;
 mod sys;
 mod tcp;
+#[cfg(feature = "mruby")]
+mod trial;
 mod worker;
 
 pub use budget::BudgetSettings;
@@ -36,6 +38,8 @@ pub use site::load::{LoadedConfig, load_with};
 pub use site::quic_nodes::{NodeAddress, QuicNodes};
 pub use site::quic_settings::{Controller, Http3Settings, QuicSettings};
 pub use site::settings::{SendInformational, ServerSettings};
+#[cfg(feature = "mruby")]
+pub use trial::{TrialError, TrialRequest, TrialResponse, try_requests};
 pub use worker::{Server, WorkerEnd, worker_plan};
 
 /// The TLS key-exchange groups that a configuration may name; `h2o -v` lists them.

@@ -14,7 +14,7 @@ use h2o_exchange::{
     BackgroundServices, BufferLimits, ConnectionLimits, Counters, Descriptors, Endpoint, HostTable,
     LocalSite, Order, Shared, Site, TempFiles, Worker, WorkerHandle, WorkerStarts,
 };
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use h2o_log::reason;
@@ -269,8 +269,8 @@ fn set_limits(shared: &Shared, settings: &ServerSettings) {
     (shared.temp_files).set(&settings.temp_buffer_path, settings.temp_buffer_limit());
 }
 
-/// The configuration of a single worker, for tests that run it themselves.
-#[cfg(test)]
+/// The configuration of a single worker, for callers that run it themselves.
+#[cfg(any(test, feature = "mruby"))]
 pub(crate) fn only_config(
     loaded: &LoadedConfig,
     bound: ListeningSockets,
@@ -348,25 +348,27 @@ fn share_out(
     Ok(out)
 }
 
+/// The runtime of a worker.
+pub(crate) fn runtime() -> Result<LocalRuntime, String> {
+    Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(DISK_THREADS)
+        .thread_keep_alive(std::time::Duration::from_secs(10))
+        .build_local(LocalOptions::default())
+        .map_err(|error| format!("failed to start an event loop: {}", reason(&error)))
+}
+
 type ReadySender = mpsc::Sender<Result<(), String>>;
 
 fn run(config: WorkerConfig, ready: &ReadySender) {
     if let Some(cpu) = config.cpu {
         pin(cpu);
     }
-    let runtime = Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .max_blocking_threads(DISK_THREADS)
-        .thread_keep_alive(std::time::Duration::from_secs(10))
-        .build_local(LocalOptions::default());
-    let runtime = match runtime {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
-            let _ = ready.send(Err(format!(
-                "failed to start an event loop: {}",
-                reason(&error)
-            )));
+            let _ = ready.send(Err(error));
             return;
         }
     };

@@ -95,11 +95,7 @@ fn later(
                 RequestBody::None | RequestBody::File(_) | RequestBody::Stream(_) => None,
             },
         };
-        let app = poll_fn(|task| match script.app(Some(task.waker())) {
-            App::Evaluating => Poll::Pending,
-            settled => Poll::Ready(settled),
-        });
-        let App::Ready(app) = app.await else {
+        let App::Ready(app) = script.evaluated().await else {
             return Outcome::Done(never());
         };
         let call = Call::begin(&machine, &script, &exchange.borrow(), body, app.value());

@@ -1,8 +1,9 @@
 //! The VM of a worker, and the scripts evaluated in it.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::future::poll_fn;
 use std::rc::{Rc, Weak};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use h2o_exchange::{Counter, LocalSite, Worker, WorkerStart};
@@ -164,6 +165,15 @@ impl LocalScript {
         }
     }
 
+    /// Waits until it is evaluated.
+    pub(super) async fn evaluated(&self) -> App {
+        let settled = poll_fn(|task| match self.app(Some(task.waker())) {
+            App::Evaluating => Poll::Pending,
+            settled => Poll::Ready(settled),
+        });
+        settled.await
+    }
+
     /// Identifies the handler to the functions that a strand calls.
     pub(super) const fn context(&self) -> u64 {
         self.id
@@ -175,6 +185,22 @@ impl LocalScript {
             waiting.into_iter().for_each(Waker::wake);
         }
     }
+}
+
+/// Waits until the scripts that a worker has begun to evaluate are evaluated. Returns whether all of them have a value.
+pub async fn are_scripts_evaluated(worker: &Worker) -> bool {
+    let cell = worker.local::<MachineCell>();
+    let machine = match cell.0.get() {
+        None => return true,
+        Some(Err(_)) => return false,
+        Some(Ok(machine)) => Rc::clone(machine),
+    };
+    let scripts: Vec<_> = machine.scripts.borrow().values().cloned().collect();
+    let mut have_values = true;
+    for script in scripts {
+        have_values &= matches!(script.evaluated().await, App::Ready(_));
+    }
+    have_values
 }
 
 /// Gets the value of a script.

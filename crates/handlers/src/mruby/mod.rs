@@ -14,3 +14,4 @@ mod objects;
 mod wait;
 
 pub(crate) use directives::DIRECTIVES;
+pub use machine::are_scripts_evaluated;

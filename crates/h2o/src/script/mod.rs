@@ -1,0 +1,215 @@
+//! `h2o mruby`: runs a handler file against described requests without a server, so that it can be tested before it goes live.
+
+mod case;
+mod report;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use h2o_config::{Directive, Kinds, Levels, OsSource, Pass, Source};
+use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope};
+use h2o_http::{Headers, StatusCode};
+use h2o_server::TrialError;
+
+use crate::quick::{BuiltIn, quoted};
+use crate::{Failure, print_out};
+use case::Case;
+use report::{DELEGATES, Report};
+
+/// How long a response may take, unless `--timeout` says.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+const HELP: &str =
+    "Runs a handler file without a server: prints the responses to requests, or checks
+those of a test file.
+
+Usage:
+  h2o mruby [options] FILE [REQUEST...]
+
+Options:
+  -p, --path PATH        the path that the script answers (default: /)
+  -t, --test TESTS       file of requests and assertions
+      --timeout SECONDS  longest time of a response (default: 30)
+  -h, --help             prints this help
+
+A REQUEST is a line such as 'GET /a?b', or several: see docs/scripts.md. The
+default is one for PATH. Exit status: 0, or 1 if an assertion does not hold or
+the script raises, or 78 if the script does not load.
+";
+
+/// What the command line asks for.
+struct Options {
+    file: String,
+    path: String,
+    tests: Option<String>,
+    requests: Vec<String>,
+    timeout: Duration,
+}
+
+/// Runs the command with these arguments, `mruby` left out.
+pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let Some(options) = parse(arguments).map_err(Failure::config)? else {
+        print_out(HELP);
+        return Ok(());
+    };
+    let cases = read_cases(&options).map_err(Failure::config)?;
+    let config = BuiltIn {
+        name: "h2o mruby",
+        text: format!(
+            "listen: 80\nhosts:\n  default:\n    paths:\n      {}:\n        mruby.handler-file: {}\n        {DELEGATED}: ON\n",
+            quoted(&options.path),
+            quoted(&options.file)
+        ),
+    };
+    let features = h2o_server::features_with(&[DIRECTIVES]);
+    let loaded = h2o_server::load_with(features, config.name, &config)
+        .map_err(|error| Failure::config(error.message))?;
+    let requests: Vec<_> = cases.iter().map(|case| case.request.clone()).collect();
+    let count = requests.len();
+    let failed = Rc::new(Cell::new(0));
+    let mut rest = cases.into_iter();
+    let has_file = options.tests.is_some();
+    let show = {
+        let (failed, tests) = (Rc::clone(&failed), options.tests.clone());
+        move |response| {
+            let Some(case) = rest.next() else { return };
+            let report = Report::new(&case, &response, tests.as_deref());
+            failed.set(failed.get() + usize::from(!report.is_good()));
+            print_out(&if has_file {
+                report.brief()
+            } else {
+                report.whole()
+            });
+        }
+    };
+    h2o_server::try_requests(&loaded, requests, options.timeout, show)
+        .map_err(|error| explain(error, &options))?;
+    if has_file {
+        print_out(&format!("{count} requests, {} failed\n", failed.get()));
+    }
+    match failed.get() {
+        0 => Ok(()),
+        failed => Err(Failure::check(format!(
+            "{failed} of {count} requests failed"
+        ))),
+    }
+}
+
+fn explain(error: TrialError, options: &Options) -> Failure {
+    let seconds = options.timeout.as_secs_f64();
+    match error {
+        TrialError::Evaluation => Failure::config(format!("{}: the script raised", options.file)),
+        TrialError::TimedOut => {
+            Failure::check(format!("there is no response after {seconds} seconds"))
+        }
+        TrialError::System(text) => Failure::system(text),
+    }
+}
+
+/// The cases of the test file or of the command line.
+fn read_cases(options: &Options) -> Result<Vec<Case>, String> {
+    if let Some(tests) = &options.tests {
+        let text = OsSource
+            .read(tests)
+            .map_err(|error| format!("{tests}: {}", h2o_log::reason(&error)))?;
+        let text = String::from_utf8(text).map_err(|_| format!("{tests}: not in UTF-8"))?;
+        let cases = case::parse(&text).map_err(|(line, why)| format!("{tests}:{line}: {why}"))?;
+        if cases.is_empty() {
+            return Err(format!("{tests}: there are no requests"));
+        }
+        return Ok(cases);
+    }
+    let default = [options.path.clone()];
+    let requests = if options.requests.is_empty() {
+        &default[..]
+    } else {
+        &options.requests
+    };
+    let mut cases = Vec::new();
+    for request in requests {
+        cases.extend(case::parse(request).map_err(|(_, why)| why)?);
+    }
+    Ok(cases)
+}
+
+/// `None`: help is wanted.
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+    let mut words = Vec::new();
+    let mut options = Options {
+        file: String::new(),
+        path: "/".into(),
+        tests: None,
+        requests: Vec::new(),
+        timeout: TIMEOUT,
+    };
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            let value = arguments.next();
+            value.ok_or_else(|| {
+                format!(
+                    "h2o mruby: option '{argument}' requires an argument (see h2o mruby --help)"
+                )
+            })
+        };
+        match &*argument {
+            "-h" | "--help" => return Ok(None),
+            "-p" | "--path" => options.path = value()?,
+            "-t" | "--test" => options.tests = Some(value()?),
+            "--timeout" => {
+                let text = value()?;
+                let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
+                let seconds = seconds.ok_or_else(|| {
+                    format!("h2o mruby: `{text}` is not a whole number of seconds; write `10`")
+                })?;
+                options.timeout = Duration::from_secs(seconds);
+            }
+            option if option.starts_with('-') => {
+                return Err(format!(
+                    "h2o mruby: unrecognized option '{option}' (see h2o mruby --help)"
+                ));
+            }
+            _ => words.push(argument),
+        }
+    }
+    if words.is_empty() {
+        return Err("h2o mruby: name a handler file (see h2o mruby --help)".into());
+    }
+    options.file = words.remove(0);
+    if options.tests.is_some() && !words.is_empty() {
+        return Err("h2o mruby: give either `--test` or requests".into());
+    }
+    options.requests = words;
+    Ok(Some(options))
+}
+
+/// The directive of the handler behind the script.
+const DELEGATED: &str = "mruby.delegated";
+
+const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: DELEGATED,
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "ON",
+    default: "",
+    help: "Answers with status 399: shows that the script lets the next handler answer.",
+    apply: |scope, _| {
+        scope.handlers.push(Box::new(Delegated));
+        Ok(())
+    },
+}];
+
+/// Stands for the handlers behind the script.
+struct Delegated;
+
+impl Handler for Delegated {
+    fn on_request(&self, _: &mut Exchange) -> Outcome {
+        let status = StatusCode::new(DELEGATES).unwrap_or(StatusCode::NOT_FOUND);
+        Outcome::Done(Response::new(status, Headers::new(), Body::Empty))
+    }
+
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
+    }
+}

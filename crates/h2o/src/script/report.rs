@@ -1,0 +1,186 @@
+//! What is printed about a response, and whether its assertions hold.
+
+use h2o_http::{Headers, StatusCode};
+use h2o_server::TrialResponse;
+
+use super::case::{Assertion, Case, Expected, Subject};
+
+/// The status by which a script lets the next handler answer.
+pub(crate) const DELEGATES: u16 = 399;
+
+/// A response with what is known of its assertions.
+pub(crate) struct Report<'a> {
+    case: &'a Case,
+    response: &'a TrialResponse,
+    /// The test file.
+    file: Option<&'a str>,
+    /// Its fields, with the variables that the script has set as the fields that set them.
+    fields: Vec<(String, Vec<u8>)>,
+    /// Lines about what is not as it should be.
+    failures: Vec<String>,
+}
+
+impl<'a> Report<'a> {
+    /// `file`: the test file that has the case.
+    pub(crate) fn new(case: &'a Case, response: &'a TrialResponse, file: Option<&'a str>) -> Self {
+        let mut report = Self {
+            case,
+            response,
+            file,
+            fields: fields(response),
+            failures: Vec::new(),
+        };
+        for assertion in &case.assertions {
+            if let Err(found) = report.check(assertion) {
+                let place = report.place(assertion.line);
+                report
+                    .failures
+                    .push(format!("{place}{}: {found}", assertion.text));
+            }
+        }
+        if case.assertions.is_empty() && response.exceptions > 0 {
+            report.failures.push("the script raised".into());
+        }
+        if let Some(failure) = &response.failure {
+            report.failures.push(format!("the body ended: {failure}"));
+        }
+        report
+    }
+
+    /// Whether all is as it should be.
+    pub(crate) fn is_good(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    /// One line if all is well, else the whole response besides.
+    pub(crate) fn brief(&self) -> String {
+        let verdict = if self.is_good() { "ok  " } else { "FAIL" };
+        let (place, title) = (self.place(self.case.line), &self.case.title);
+        let mut text = format!("{verdict} {place}{title}: {}\n", self.summary());
+        if !self.is_good() {
+            text.push_str(&indented(&self.content()));
+        }
+        text + &self.complaints()
+    }
+
+    /// The whole response.
+    pub(crate) fn whole(&self) -> String {
+        let (title, summary) = (&self.case.title, self.summary());
+        let content = indented(&self.content());
+        format!("{title}: {summary}\n{content}{}", self.complaints())
+    }
+
+    fn place(&self, line: usize) -> String {
+        self.file
+            .map_or_else(String::new, |file| format!("{file}:{line}: "))
+    }
+
+    fn summary(&self) -> String {
+        let status = self.response.status.as_u16();
+        let next = if status == DELEGATES {
+            " (the next handler answers)"
+        } else {
+            ""
+        };
+        let time = self.response.time.as_secs_f64() * 1e3;
+        format!("{status}{next} in {time:.3} ms")
+    }
+
+    fn complaints(&self) -> String {
+        let lines = self.failures.iter();
+        lines.map(|line| format!("  * {line}\n")).collect()
+    }
+
+    /// Fields and body.
+    fn content(&self) -> String {
+        let mut text = String::new();
+        for (status, headers) in &self.response.informational {
+            text.push_str(&interim(*status, headers));
+        }
+        for (name, value) in &self.fields {
+            let value = String::from_utf8_lossy(value);
+            text.push_str(&format!("{name}: {value}\n"));
+        }
+        if !self.response.body.is_empty() {
+            let body = String::from_utf8_lossy(&self.response.body);
+            let end = if body.ends_with('\n') { "" } else { "\n" };
+            text.push_str(&format!("\n{body}{end}"));
+        }
+        text
+    }
+
+    /// The error says what was found.
+    fn check(&self, assertion: &Assertion) -> Result<(), String> {
+        match &assertion.subject {
+            Subject::Status => {
+                let status = self.response.status.as_u16().to_string();
+                compare(&[status.as_bytes()], &assertion.expected)
+            }
+            Subject::Body => compare(&[&self.response.body], &assertion.expected),
+            Subject::Log => compare(&[self.response.errors.as_bytes()], &assertion.expected),
+            Subject::Field(name) => {
+                let of_name = self.fields.iter().filter(|(other, _)| other == name);
+                let values: Vec<&[u8]> = of_name.map(|(_, value)| &**value).collect();
+                compare(&values, &assertion.expected)
+            }
+        }
+    }
+}
+
+/// Whether one of the values is as expected.
+fn compare(values: &[&[u8]], expected: &Expected) -> Result<(), String> {
+    let holds = match expected {
+        Expected::Is(wanted) => values.contains(&&**wanted),
+        Expected::Contains(part) => values.iter().any(|value| contains(value, part)),
+        Expected::Absent => values.is_empty(),
+    };
+    if holds {
+        return Ok(());
+    }
+    let shown = values
+        .iter()
+        .map(|value| format!("`{}`", String::from_utf8_lossy(value)));
+    let shown: Vec<_> = shown.collect();
+    Err(match &shown[..] {
+        [] => "there is none".into(),
+        shown => format!("it is {}", shown.join(" and ")),
+    })
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    part.is_empty() || text.windows(part.len()).any(|window| window == part)
+}
+
+fn fields(response: &TrialResponse) -> Vec<(String, Vec<u8>)> {
+    let fields = response.headers.iter();
+    let mut all: Vec<_> = fields
+        .map(|field| (field.name.as_str().to_owned(), field.value.to_vec()))
+        .collect();
+    for (name, value) in &response.variables {
+        let name = name.to_ascii_lowercase().replace('_', "-");
+        all.push((format!("x-fallthru-set-{name}"), value.as_bytes().to_vec()));
+    }
+    all
+}
+
+fn interim(status: StatusCode, headers: &Headers) -> String {
+    let fields = headers.iter();
+    let lines = fields.map(|field| {
+        let value = String::from_utf8_lossy(field.value);
+        format!("{} {}: {value}\n", status.as_u16(), field.name.as_str())
+    });
+    lines.collect()
+}
+
+fn indented(text: &str) -> String {
+    let lines = text.lines();
+    lines
+        .map(|line| {
+            if line.is_empty() {
+                "\n".to_owned()
+            } else {
+                format!("    {line}\n")
+            }
+        })
+        .collect()
+}

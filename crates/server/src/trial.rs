@@ -1,0 +1,319 @@
+//! Requests without a connection, one after the other, on a worker of the calling thread: the handlers and filters of a
+//! configuration run as they do in the server, so that scripts can be tested before they go live.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2o_exchange::{
+    Address, Body, ConnectionInfo, Counter, Endpoint, Exchange, ExchangeRef, FileReader, LocalSite,
+    RequestBody, Response, Transport, WorkerStarts,
+};
+use h2o_http::{BodyLength, Headers, Method, Name, Scheme, StatusCode, Version};
+
+use crate::LoadedConfig;
+use crate::context::Context;
+use crate::request::routing::set_route;
+use crate::request::serve::{self, Progress};
+use crate::site::bind::ListeningSockets;
+use crate::worker;
+
+/// Most bytes of a response body that are kept.
+const MAX_BODY: usize = 16 * 1024 * 1024;
+/// Bytes that a body is asked for at a time.
+const PIECE: usize = 64 * 1024;
+
+/// A request to the first host of the configuration.
+#[derive(Clone, Debug)]
+pub struct TrialRequest {
+    /// The method.
+    pub method: Method,
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The version of the protocol.
+    pub version: Version,
+    /// `host[:port]`
+    pub authority: String,
+    /// Path and query.
+    pub target: String,
+    /// Names in lower case, and values.
+    pub headers: Vec<(String, String)>,
+    /// The content, if the request has any.
+    pub body: Option<Vec<u8>>,
+    /// The client.
+    pub peer: SocketAddr,
+    /// Request variables, as `setenv` sets them.
+    pub variables: Vec<(String, String)>,
+}
+
+/// What a client gets, before the framing of the protocol, and what else the request has left behind.
+pub struct TrialResponse {
+    /// The status.
+    pub status: StatusCode,
+    /// The fields, without those that the connection adds: `content-length`, `date`, `server`.
+    pub headers: Headers,
+    /// Interim responses.
+    pub informational: Vec<(StatusCode, Headers)>,
+    /// The body.
+    pub body: Vec<u8>,
+    /// Why the body is not complete.
+    pub failure: Option<String>,
+    /// Request variables that handlers have set.
+    pub variables: Vec<(Arc<str>, Arc<str>)>,
+    /// Error messages of the request.
+    pub errors: String,
+    /// Number of exceptions that scripts raised meanwhile.
+    pub exceptions: u64,
+    /// From the start of the first handler to the end of the body.
+    pub time: Duration,
+}
+
+/// Why requests were not answered.
+#[derive(Debug)]
+pub enum TrialError {
+    /// A script of the configuration could not be evaluated; the error log says why.
+    Evaluation,
+    /// A response, or the end of a script's evaluation, did not come within the limit.
+    TimedOut,
+    /// The system refused to start an event loop.
+    System(String),
+}
+
+/// Runs the requests in their order and passes on each response. Each, like the evaluation of scripts before them, may take `limit`.
+///
+/// # Errors
+/// [`TrialError`]; the requests behind it are not run.
+pub fn try_requests(
+    loaded: &LoadedConfig,
+    requests: Vec<TrialRequest>,
+    limit: Duration,
+    on_response: impl FnMut(TrialResponse) + 'static,
+) -> Result<(), TrialError> {
+    let nothing = ListeningSockets {
+        sockets: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let (config, orders) = worker::only_config(loaded, nothing).map_err(TrialError::System)?;
+    let runtime = worker::runtime().map_err(TrialError::System)?;
+    let site = Rc::new(LocalSite(Arc::clone(&loaded.site)));
+    let ended = runtime.block_on(async {
+        let mut event_loop = worker::event_loop(config)
+            .map_err(|error| TrialError::System(h2o_log::reason(&error).to_string()))?;
+        let trial = Trial {
+            context: Context::new(&event_loop),
+            site,
+            limit,
+        };
+        let worker = Rc::clone(event_loop.worker());
+        let mut all = pin!(worker.spawn(trial.run(requests, on_response)));
+        let turns = poll_fn(|task| {
+            // The timers of the handlers are those of the event loop.
+            let _ = event_loop.poll_turn(task);
+            all.as_mut().poll(task)
+        });
+        let ended = tokio::task::coop::unconstrained(turns).await;
+        ended.unwrap_or_else(|error| Err(TrialError::System(error.to_string())))
+    });
+    drop(orders);
+    ended
+}
+
+/// A worker that runs requests.
+struct Trial {
+    context: Context,
+    site: Rc<LocalSite>,
+    limit: Duration,
+}
+
+impl Trial {
+    async fn run(
+        self,
+        requests: Vec<TrialRequest>,
+        mut on_response: impl FnMut(TrialResponse),
+    ) -> Result<(), TrialError> {
+        let worker = Rc::clone(&self.context.worker);
+        for feature in &self.site.shared.get::<WorkerStarts>().0 {
+            feature.start(&worker, &self.site);
+        }
+        let evaluated = h2o_handlers::are_scripts_evaluated(&worker);
+        match worker.timeout(self.limit, evaluated).await {
+            Ok(true) => {}
+            Ok(false) => return Err(TrialError::Evaluation),
+            Err(_) => return Err(TrialError::TimedOut),
+        }
+        for request in requests {
+            let answered = worker.timeout(self.limit, self.answer(request)).await;
+            on_response(answered.map_err(|_| TrialError::TimedOut)?);
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the time of one response")]
+    async fn answer(&self, request: TrialRequest) -> TrialResponse {
+        let worker = &self.context.worker;
+        let raised = || worker.counters.get(Counter::ScriptExceptions);
+        let (exchange, before) = (self.begin(&request), raised());
+        let given = exchange.borrow().env.clone();
+        let begun = Instant::now();
+        let response = self.respond(&exchange).await;
+        let Response {
+            status,
+            headers,
+            body,
+            ..
+        } = response;
+        let is_sent = request.method != Method::Head && !status.is_bodyless();
+        let mut content = Vec::new();
+        let read = if is_sent {
+            read_body(body, &mut content).await
+        } else {
+            Ok(())
+        };
+        let time = begun.elapsed();
+        let response = {
+            let exchange = &mut *exchange.borrow_mut();
+            exchange.sent.status = Some(status);
+            let mut variables = std::mem::take(&mut exchange.env);
+            variables.retain(|variable| !given.contains(variable));
+            TrialResponse {
+                status,
+                headers,
+                informational: std::mem::take(&mut exchange.informational),
+                body: content,
+                failure: read.err(),
+                variables,
+                errors: std::mem::take(&mut exchange.errors),
+                exceptions: raised() - before,
+                time,
+            }
+        };
+        worker.release(exchange);
+        response
+    }
+
+    /// The request, routed.
+    fn begin(&self, request: &TrialRequest) -> ExchangeRef {
+        let worker = &self.context.worker;
+        let is_tls = request.scheme == Scheme::Https;
+        let server = SocketAddr::new(
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            if is_tls { 443 } else { 80 },
+        );
+        let connection = ConnectionInfo {
+            id: 1,
+            peer: Address::Ip(request.peer),
+            accepted: worker.clock.now(),
+            tls: None,
+            transport: Rc::new(ServerAddress(server)),
+            listener: Rc::new(Endpoint::Tcp(server)),
+        };
+        let reference = worker.exchange(&self.site, &Rc::new(connection));
+        fill(&mut reference.borrow_mut(), request);
+        reference
+    }
+
+    async fn respond(&self, exchange: &ExchangeRef) -> Response {
+        let mut progress = serve::start(&self.context, exchange);
+        loop {
+            match progress {
+                Progress::Response(response) | Progress::TooEarly(response) => return response,
+                Progress::Waiting(waiting) => {
+                    let waiting = RefCell::new(Some(waiting));
+                    progress = poll_fn(|task| {
+                        let Some(handler) = waiting.take() else {
+                            return Poll::Pending;
+                        };
+                        match serve::resume(&self.context, exchange, handler, task) {
+                            Progress::Waiting(handler) => {
+                                waiting.replace(Some(handler));
+                                Poll::Pending
+                            }
+                            done => Poll::Ready(done),
+                        }
+                    })
+                    .await;
+                }
+            }
+        }
+    }
+}
+
+/// Sets what the head of a request and its route decide.
+fn fill(exchange: &mut Exchange, request: &TrialRequest) {
+    let head = &mut exchange.request;
+    head.method = request.method.clone();
+    head.scheme = request.scheme;
+    head.version = request.version;
+    for (name, value) in &request.headers {
+        head.headers.push(Name::from_lower(name), value.as_bytes());
+    }
+    let authority = head.headers.store(request.authority.as_bytes());
+    head.set_authority(authority);
+    let target = head.headers.store(request.target.as_bytes());
+    head.set_target(target);
+    if let Some(body) = &request.body {
+        head.body = BodyLength::Known(body.len() as u64);
+        exchange.body = RequestBody::Bytes(Bytes::copy_from_slice(body));
+    }
+    let route = exchange.site.select_path(0, exchange.request.path());
+    set_route(exchange, route);
+    for (name, value) in &request.variables {
+        exchange.set_env(&name.as_str().into(), &value.as_str().into());
+    }
+}
+
+/// Appends the body to `content`. The error says why it is not complete.
+async fn read_body(body: Body, content: &mut Vec<u8>) -> Result<(), String> {
+    match body {
+        Body::Empty => Ok(()),
+        Body::Bytes(bytes) => {
+            content.extend_from_slice(&bytes);
+            Ok(())
+        }
+        Body::File(range) => {
+            let mut reader = FileReader::new(range);
+            loop {
+                let read = poll_fn(|task| reader.poll_append(task, PIECE, content)).await;
+                if read.map_err(|error| error.to_string())? == 0 {
+                    return Ok(());
+                }
+                check_length(content)?;
+            }
+        }
+        Body::Stream(mut source) => {
+            while let Some(piece) = poll_fn(|task| source.poll_next(task, PIECE)).await {
+                content.extend_from_slice(&piece.map_err(|error| error.to_string())?);
+                check_length(content)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn check_length(content: &[u8]) -> Result<(), String> {
+    if content.len() <= MAX_BODY {
+        return Ok(());
+    }
+    Err(format!("only {MAX_BODY} bytes are read"))
+}
+
+/// The server's end of a connection that does not exist.
+struct ServerAddress(SocketAddr);
+
+impl Transport for ServerAddress {
+    fn local_address(&self) -> Option<Address> {
+        Some(Address::Ip(self.0))
+    }
+    fn congestion_controller(&self) -> Option<String> {
+        None
+    }
+    fn delivery_rate(&self) -> Option<u64> {
+        None
+    }
+}
