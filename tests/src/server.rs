@@ -68,6 +68,8 @@ pub struct Setup {
     directory: Option<PathBuf>,
     variables: Vec<(String, String)>,
     descriptors: Option<u32>,
+    launcher: Vec<String>,
+    arguments: Vec<String>,
 }
 
 /// A server that ended before it accepted connections.
@@ -95,6 +97,8 @@ impl Setup {
             directory: None,
             variables: Vec::new(),
             descriptors: None,
+            launcher: Vec::new(),
+            arguments: Vec::new(),
         }
     }
 
@@ -135,6 +139,8 @@ hosts:
             directory: Some(directory),
             variables: Vec::new(),
             descriptors: None,
+            launcher: Vec::new(),
+            arguments: Vec::new(),
         }
     }
 
@@ -194,8 +200,8 @@ hosts:
     pub fn try_start(self) -> Result<Server, Refused> {
         let mut tries = TRIES;
         loop {
-            let ports = self.write_config();
-            let mut process = self.spawn();
+            let (ports, launcher) = self.write_config();
+            let mut process = self.spawn(&launcher);
             let Some(status) = process.wait_until_ready(&self.folder, self.error_log()) else {
                 return Ok(Server {
                     process,
@@ -215,6 +221,20 @@ hosts:
         }
     }
 
+    /// Started by this command, whose last arguments are the server and its own. It has the place-holders of the configuration.
+    #[must_use]
+    pub fn launched_by(mut self, command: &[&str]) -> Self {
+        self.launcher = command.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// With further arguments.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
     /// The file in the folder to which the server writes its startup line, if not to standard error.
     fn error_log(&self) -> &str {
         let config = self.config.as_deref().unwrap_or_default();
@@ -224,18 +244,30 @@ hosts:
         named.unwrap_or("error-log")
     }
 
-    fn write_config(&self) -> BTreeMap<String, u16> {
+    /// Writes the configuration. Returns its ports, and the launcher with these filled in.
+    fn write_config(&self) -> (BTreeMap<String, u16>, Vec<String>) {
         let Some(config) = &self.config else {
-            return BTreeMap::new();
+            return (BTreeMap::new(), self.launcher.clone());
         };
-        let (text, ports) = fill_in(config, self.folder.path());
-        self.folder.write("h2o.conf", text);
-        ports
+        let words = std::iter::once(config).chain(&self.launcher);
+        let words: Vec<&str> = words.map(String::as_str).collect();
+        let (text, ports) = fill_in(&words.join("\0"), self.folder.path());
+        let mut words = text.split('\0').map(str::to_owned);
+        self.folder
+            .write("h2o.conf", words.next().unwrap_or_default());
+        (ports, words.collect())
     }
 
-    fn spawn(&self) -> Process {
+    fn spawn(&self, launcher: &[String]) -> Process {
         let mut command = match self.descriptors {
-            None => Command::new(binary()),
+            None => match launcher.split_first() {
+                None => Command::new(binary()),
+                Some((program, arguments)) => {
+                    let mut command = Command::new(program);
+                    command.args(arguments).arg(binary());
+                    command
+                }
+            },
             Some(limit) => {
                 let mut shell = Command::new("sh");
                 let line = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
@@ -246,6 +278,7 @@ hosts:
         if self.config.is_some() {
             command.arg("-c").arg(self.folder.at("h2o.conf"));
         }
+        command.args(&self.arguments);
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }

@@ -137,17 +137,6 @@ fn wrong_usage_ends_with_78() {
 }
 
 #[test]
-fn modes_that_are_not_there_say_so() {
-    let (_folder, path) = with_good_config();
-    for mode in ["master", "daemon"] {
-        let output = h2o(&["-c", &path, "-m", mode]);
-        assert_eq!(output.code, 78, "{output}");
-        let repair = format!("delete `-m {mode}` from the command line");
-        assert!(output.stderr.contains(&repair), "{output}");
-    }
-}
-
-#[test]
 fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();

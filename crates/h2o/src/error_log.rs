@@ -8,15 +8,16 @@ use h2o_server::ServerSettings;
 
 use crate::Failure;
 
-/// Opens the log with the rights of the starting user. Without `error-log` it is standard error.
-pub(crate) fn open(settings: &ServerSettings) -> Result<Arc<Target>, Failure> {
+/// Opens the log with the rights of the starting user. Without `error-log` it is standard error, as it is if a supervisor
+/// has opened it before (`is_open`).
+pub(crate) fn open(settings: &ServerSettings, is_open: bool) -> Result<Arc<Target>, Failure> {
     let target = match &settings.error_log {
-        Some(path) => {
+        Some(path) if !is_open => {
             let target = Target::new(path);
             target.open().map_err(Failure::config)?;
             target
         }
-        None => Target::standard_error().map_err(|error| {
+        path => Target::standard_error(path.as_deref()).map_err(|error| {
             Failure::system(format!(
                 "failed to write to standard error: {}",
                 reason(&error)
@@ -24,6 +25,18 @@ pub(crate) fn open(settings: &ServerSettings) -> Result<Arc<Target>, Failure> {
         })?,
     };
     Ok(Arc::new(target))
+}
+
+/// Opens the log anew, after it was moved away.
+///
+/// # Errors
+/// The text to show.
+pub(crate) fn reopen(log: &Target) -> Result<(), String> {
+    if !log.is_reopenable() {
+        return Ok(());
+    }
+    log.reopen()?;
+    redirect_output(log).map_err(|failure| failure.text().to_owned())
 }
 
 /// Sends all later messages to the log. Standard input becomes empty; with `error-log`, standard output and standard error
@@ -47,7 +60,7 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
 }
 
 /// Points standard output and standard error at the log.
-pub(crate) fn redirect_output(log: &Target) -> Result<(), Failure> {
+fn redirect_output(log: &Target) -> Result<(), Failure> {
     if let Some(log) = log.descriptor().map_err(|error| not_redirected(&error))? {
         nix::unistd::dup2_stdout(&log).map_err(|error| not_redirected(&error.into()))?;
         nix::unistd::dup2_stderr(&log).map_err(|error| not_redirected(&error.into()))?;

@@ -1,7 +1,11 @@
 //! `h2o`: the program. Command line, run modes, signals, privileges.
 
 mod error_log;
+mod getopt;
+mod helpers;
+mod master;
 mod options;
+mod parent;
 mod pid_file;
 mod privileges;
 mod quick;
@@ -9,6 +13,7 @@ mod run;
 #[cfg(feature = "mruby")]
 mod script;
 mod supervise;
+mod supervisor;
 
 use std::process::ExitCode;
 
@@ -17,6 +22,7 @@ use h2o_log::{report, report_plainly};
 
 use h2o_server::LoadedConfig;
 use options::{Command, Mode};
+use parent::Parent;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -89,7 +95,8 @@ fn main() -> ExitCode {
     let ended = if is_keeper {
         privileges::keep()
     } else {
-        start()
+        let helper = helpers::run(&helpers::own_name(), std::env::args().skip(1));
+        helper.unwrap_or_else(start)
     };
     let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -131,37 +138,36 @@ fn start() -> Result<(), Failure> {
             "option '--strict' needs '--test': it makes warnings a failure of the test",
         ));
     }
-    if let mode @ (Mode::Master | Mode::Daemon) = options.mode {
-        if std::env::var_os("SERVER_STARTER_PORT").is_some() {
-            return Err(Failure::supervised(format!(
-                "refusing to start in `{}` mode, environment variable SERVER_STARTER_PORT is already set",
-                mode.name()
-            )));
-        }
-        return Err(Failure::config(format!(
-            "`{mode}` mode is not supported yet: delete `-m {mode}` from the command line. The server then serves in the foreground, so \
-             start it by a supervisor such as systemd (`Type=exec`); docs/running.md has a unit",
-            mode = mode.name()
+    if let mode @ (Mode::Master | Mode::Daemon) = options.mode
+        && std::env::var_os("SERVER_STARTER_PORT").is_some()
+    {
+        return Err(Failure::supervised(format!(
+            "refusing to start in `{}` mode, environment variable SERVER_STARTER_PORT is already set",
+            mode.name()
         )));
-    }
-    if std::env::var_os("SERVER_STARTER_PORT").is_some() && options.mode == Mode::Worker {
-        return Err(Failure::config(
-            "taking over the listeners of a supervisor is not supported yet: the environment variable SERVER_STARTER_PORT is set; start h2o without start_server",
-        ));
     }
     let config = match options.config {
         Some(path) => Some(path),
         None if std::path::Path::new(DEFAULT_CONFIG).exists() => Some(DEFAULT_CONFIG.to_string()),
         None => None,
     };
-    if options.mode == Mode::Test {
-        let config = config.ok_or_else(|| {
-            Failure::config(format!(
-                "there is no configuration at {DEFAULT_CONFIG}; name one with -c"
-            ))
-        })?;
-        return run::test(&load(&config)?, options.is_strict);
+    let missing = || {
+        let text = format!("there is no configuration at {DEFAULT_CONFIG}; name one with -c");
+        Failure::config(text)
+    };
+    match options.mode {
+        Mode::Test => {
+            let config = config.ok_or_else(missing)?;
+            return run::test(&load(&config)?, options.is_strict);
+        }
+        mode @ (Mode::Master | Mode::Daemon) => {
+            let config = config.ok_or_else(missing)?;
+            let refused = master::supervise(&load(&config)?, &config, mode);
+            return refused.map(|never| match never {});
+        }
+        Mode::Worker => {}
     }
+    let parent = Parent::find();
     let signals = supervise::catch_signals()?;
     match config {
         Some(config) => {
@@ -169,8 +175,9 @@ fn start() -> Result<(), Failure> {
                 loaded: &load(&config)?,
                 config: &config,
                 greeting: None,
+                parent,
             };
-            run::serve(&plan, signals)
+            run::serve(plan, signals)
         }
         None => quick::serve(options.stray.as_deref(), signals),
     }

@@ -13,6 +13,7 @@ use h2o_log::reason;
 
 use signal_hook::iterator::Signals;
 
+use crate::parent::Parent;
 use crate::run;
 use crate::{DEFAULT_CONFIG, Failure};
 
@@ -102,8 +103,9 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
         loaded: &loaded,
         config: NAME,
         greeting: Some(&greeting),
+        parent: Parent::none(),
     };
-    run::serve(&plan, signals)
+    run::serve(plan, signals)
 }
 
 /// The text as a scalar of YAML in double quotes.

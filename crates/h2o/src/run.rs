@@ -5,12 +5,15 @@ use std::sync::Arc;
 use h2o_exchange::RunningUser;
 
 use h2o_log::{Target, reason, report, report_plainly};
-use h2o_server::{ListeningSockets, LoadedConfig, Server, ServerSettings, bind, worker_plan};
+use h2o_server::{
+    ListeningSockets, LoadedConfig, Server, ServerSettings, bind_or_take, worker_plan,
+};
 use nix::unistd::User;
 use signal_hook::iterator::Signals;
 
+use crate::parent::Parent;
 use crate::pid_file::PidFile;
-use crate::supervise::{End, Event, Events, RunningServer, handle_events};
+use crate::supervise::{End, Event, Events, RunningServer, ShutdownRules, handle_events};
 use crate::{Failure, error_log, print_out, privileges};
 
 /// `-m test`: checks everything except opening listeners and logs. `is_strict`: warnings are failures.
@@ -49,6 +52,16 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
     Ok(())
 }
 
+/// `-m master`: checks what the supervisor and its workers will need. Workers repeat the warnings into their log.
+pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
+    let settings = loaded.settings();
+    privileges::running_user(&settings)?;
+    for warning in &loaded.warnings {
+        report_plainly(warning);
+    }
+    check_temp_buffer_path(&settings)
+}
+
 /// Problems with the files to serve, as seen by the running user.
 fn inspect_as_running_user(
     loaded: &LoadedConfig,
@@ -71,10 +84,12 @@ pub(crate) struct Plan<'a> {
     pub(crate) config: &'a str,
     /// Text to print when the server is ready.
     pub(crate) greeting: Option<&'a str>,
+    /// What the process that has started this one takes care of.
+    pub(crate) parent: Parent,
 }
 
 /// `-m worker`: serves in the foreground until TERM.
-pub(crate) fn serve(plan: &Plan<'_>, signals: Signals) -> Result<(), Failure> {
+pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure> {
     let loaded = plan.loaded;
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
@@ -87,14 +102,19 @@ pub(crate) fn serve(plan: &Plan<'_>, signals: Signals) -> Result<(), Failure> {
         report_plainly(&warning);
     }
     // Together with everything else that is opened with the rights of the starting user.
-    let bound = bind(loaded, worker_plan(&settings).len()).map_err(Failure::config)?;
+    let inherited = plan.parent.take_sockets()?;
+    let bound = bind_or_take(loaded, worker_plan(&settings).len(), inherited);
+    let bound = bound.map_err(Failure::config)?;
     for warning in &bound.warnings {
         report!(warning, "{warning}");
     }
     loaded.open_resources().map_err(Failure::config)?;
     privileges::raise_descriptor_limit(&settings)?;
-    let log = error_log::open(&settings)?;
-    let mut pid_file = match &settings.pid_file {
+    // Pid file and error log of a supervisor of ours are those of the configuration.
+    let is_configured = settings.error_log.is_some() && !plan.parent.is_master;
+    let log = error_log::open(&settings, plan.parent.is_master)?;
+    let own_pid_file = settings.pid_file.as_ref();
+    let mut pid_file = match own_pid_file.filter(|_| !plan.parent.is_master) {
         Some(path) => Some(PidFile::open(path)?),
         None => None,
     };
@@ -103,7 +123,7 @@ pub(crate) fn serve(plan: &Plan<'_>, signals: Signals) -> Result<(), Failure> {
     {
         if !user.uid.is_root() {
             let output = log.descriptor().ok().flatten();
-            privileges::start_keeper(output.filter(|_| settings.error_log.is_some()));
+            privileges::start_keeper(output.filter(|_| is_configured));
         }
         privileges::switch_user(user)?;
     }
@@ -115,13 +135,11 @@ pub(crate) fn serve(plan: &Plan<'_>, signals: Signals) -> Result<(), Failure> {
         file.write()?;
     }
     let events = Events::begin(signals)?;
-    let is_configured = settings.error_log.is_some();
-    if let Some(path) = &settings.error_log {
+    if let Some(path) = settings.error_log.as_ref().filter(|_| is_configured) {
         report!(notice, "further messages go to the error log: {path}");
     }
     error_log::begin(Arc::clone(&log), is_configured)?;
-    let error_log = is_configured.then_some(&*log);
-    serve_until_ended(plan, bound, &events, error_log)
+    serve_until_ended(&plan, bound, &events, &log)
 }
 
 /// Runs the workers until a signal or a dead worker ends the server.
@@ -129,7 +147,7 @@ fn serve_until_ended(
     plan: &Plan<'_>,
     bound: ListeningSockets,
     events: &Events,
-    error_log: Option<&Target>,
+    error_log: &Target,
 ) -> Result<(), Failure> {
     let loaded = plan.loaded;
     let addresses = bound.addresses(loaded).join(", ");
@@ -158,8 +176,11 @@ fn serve_until_ended(
         loaded,
         error_log,
     };
-    let limit = loaded.settings().shutdown_timeout;
-    match handle_events(events, &control, server.workers(), limit) {
+    let rules = ShutdownRules {
+        limit: loaded.settings().shutdown_timeout,
+        is_term_counted: !plan.parent.is_supervisor(),
+    };
+    match handle_events(events, &control, server.workers(), rules) {
         End::Drained => server.join(),
         End::Abandoned => server.abandon(),
         End::WorkerDied => {

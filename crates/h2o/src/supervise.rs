@@ -86,12 +86,21 @@ pub(crate) enum End {
     WorkerDied,
 }
 
-/// Handles events until the `workers` have ended. `limit` is `shutdown-timeout`.
+/// How the server ends.
+#[derive(Clone, Copy)]
+pub(crate) struct ShutdownRules {
+    /// `shutdown-timeout`.
+    pub(crate) limit: Option<Duration>,
+    /// Whether a further TERM closes all connections. Supervisors repeat it without that meaning.
+    pub(crate) is_term_counted: bool,
+}
+
+/// Handles events until the `workers` have ended.
 pub(crate) fn handle_events(
     events: &Events,
     control: &impl Control,
     workers: usize,
-    limit: Option<Duration>,
+    rules: ShutdownRules,
 ) -> End {
     let mut phase = Phase::Serving;
     let mut left = workers;
@@ -118,8 +127,8 @@ pub(crate) fn handle_events(
                 if let Phase::Serving = phase {
                     report!(notice, "received SIGTERM, gracefully shutting down");
                     control.shut_down();
-                    phase = Phase::Draining(limit.map(|limit| now() + limit));
-                } else {
+                    phase = Phase::Draining(rules.limit.map(|limit| now() + limit));
+                } else if rules.is_term_counted {
                     report!(notice, "received SIGTERM again, closing all connections");
                     phase = phase.close(control);
                 }
@@ -183,8 +192,8 @@ impl Phase {
 pub(crate) struct RunningServer<'a> {
     pub(crate) server: &'a Server,
     pub(crate) loaded: &'a LoadedConfig,
-    /// `error-log`, unless messages go to standard error.
-    pub(crate) error_log: Option<&'a Target>,
+    /// Where messages go.
+    pub(crate) error_log: &'a Target,
 }
 
 impl Control for RunningServer<'_> {
@@ -203,12 +212,7 @@ impl Control for RunningServer<'_> {
             "received {signal}, reopening logs and reloading changed certificates; the configuration is not reloaded, restart the server for that"
         );
         let mut failures = self.loaded.reopen_resources();
-        if let Some(log) = self.error_log {
-            let reopened = log.reopen().and_then(|()| {
-                error_log::redirect_output(log).map_err(|failure| failure.text().to_owned())
-            });
-            failures.extend(reopened.err());
-        }
+        failures.extend(error_log::reopen(self.error_log).err());
         for failure in &failures {
             report!(
                 error,
@@ -272,7 +276,11 @@ mod tests {
             sender.send(event).unwrap();
         }
         let control = Recorder::default();
-        let end = handle_events(&Events { sender, receiver }, &control, 2, limit);
+        let rules = ShutdownRules {
+            limit,
+            is_term_counted: true,
+        };
+        let end = handle_events(&Events { sender, receiver }, &control, 2, rules);
         (control.0.into_inner(), end)
     }
 

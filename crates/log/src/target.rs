@@ -52,15 +52,19 @@ impl Target {
         }
     }
 
-    /// Standard error as it is now.
+    /// Standard error as it is now. If it is a regular file, and `path` says which one, it can be reopened.
     ///
     /// # Errors
     /// Those of `fstat`.
-    pub fn standard_error() -> io::Result<Self> {
-        let mut target = Self::new("standard error");
-        target.is_inherited = true;
+    pub fn standard_error(path: Option<&str>) -> io::Result<Self> {
         let stderr = io::stderr();
         let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&stderr)?.st_mode);
+        let path = path.filter(|path| kind.is_file() && !path.starts_with('|'));
+        let mut target = Self::new(path.unwrap_or("standard error"));
+        target.is_inherited = path.is_none();
+        if let Some(path) = path {
+            h2o_opener::allow_log_file(path);
+        }
         let fd = rustix::io::fcntl_dupfd_cloexec(&stderr, 3)?;
         let sink = if kind.is_file() {
             Sink::File(fd)
@@ -69,6 +73,12 @@ impl Target {
         };
         let _ = target.sink.set(sink);
         Ok(target)
+    }
+
+    /// Whether [`Target::reopen`] has an effect.
+    #[must_use]
+    pub const fn is_reopenable(&self) -> bool {
+        !self.is_inherited
     }
 
     /// Opens the target: creates a file and appends to it, starts a command, or connects to a socket. A second call has no

@@ -30,6 +30,11 @@ pub fn log_file(path: &str) -> io::Result<OwnedFd> {
     request_descriptor(Task::LogFile, path.as_ref(), None).unwrap_or_else(|| direct::log_file(path))
 }
 
+/// Lets the keeper open a log that another process has opened for this one.
+pub fn allow_log_file(path: &str) {
+    remember(Task::LogFile, path.as_ref());
+}
+
 /// Connects to a Unix socket, or opens a named pipe or a character device for appending. Reads and writes of the descriptor
 /// do not wait, but opening a device may.
 ///

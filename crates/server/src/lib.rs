@@ -31,9 +31,10 @@ mod worker;
 
 pub use budget::BudgetSettings;
 pub use features::{features, features_with, load};
-pub use site::bind::{ListeningSockets, bind};
+pub use site::bind::{ListeningSockets, bind, bind_or_take};
 pub use site::certificates::CertificateReload;
 pub use site::http2_settings::{Http2Settings, LatencySettings};
+pub use site::inherited::InheritedSockets;
 pub use site::load::{LoadedConfig, load_with};
 pub use site::quic_nodes::{NodeAddress, QuicNodes};
 pub use site::quic_settings::{Controller, Http3Settings, QuicSettings};

@@ -3,9 +3,18 @@
 #![expect(unsafe_code, reason = "no safe wrapper knows these calls")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{c_int, c_void, socklen_t};
+
+/// Takes a descriptor that this process was started with. Programs that this process starts do not inherit it.
+pub(crate) fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the call changes a flag of a descriptor, if there is one of that number.
+    checked(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: the descriptor is open, as the call above has shown. It was passed to this process by the one that started it,
+    // for this use; the callers take each number once.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
 
 /// Makes `accept` return a connection only when its first bytes have arrived, or after about a second.
 pub(crate) fn set_defer_accept(listener: impl AsFd) -> io::Result<()> {

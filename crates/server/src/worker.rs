@@ -245,7 +245,7 @@ fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
     let descriptors = Arc::new(Descriptors::of_process());
     let shared = Shared {
         started: h2o_exchange::Clock::default().unix(),
-        generation: None,
+        generation: generation(),
         temp_files: Arc::new(TempFiles::default().counted(&descriptors)),
         descriptors,
         quic_connections: AtomicUsize::new(0),
@@ -256,6 +256,14 @@ fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
     };
     set_limits(&shared, settings);
     shared
+}
+
+/// How often the supervisor has started this server.
+fn generation() -> Option<u64> {
+    std::env::var("SERVER_STARTER_GENERATION")
+        .ok()?
+        .parse()
+        .ok()
 }
 
 /// Sets the limits that can be changed while the process runs.

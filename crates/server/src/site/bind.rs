@@ -12,6 +12,7 @@ use h2o_log::reason;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::LoadedConfig;
+use crate::site::inherited::{Claim, InheritedSockets};
 use crate::site::listen::{Listener, Listeners};
 use crate::site::port_holder::{PortHolder, port_holder};
 use crate::site::settings::ServerSettings;
@@ -64,6 +65,18 @@ impl ListeningSockets {
 /// # Errors
 /// The message to show.
 pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, String> {
+    bind_or_take(loaded, workers, None)
+}
+
+/// [`bind`], where listeners that a supervisor has opened are taken from `inherited`.
+///
+/// # Errors
+/// The message to show.
+pub fn bind_or_take(
+    loaded: &LoadedConfig,
+    workers: usize,
+    mut inherited: Option<InheritedSockets>,
+) -> Result<ListeningSockets, String> {
     let settings = loaded.settings();
     let listeners = loaded.site.shared.get::<Listeners>();
     let mut bound = ListeningSockets {
@@ -76,52 +89,115 @@ pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, S
         ));
     }
     for (index, listener) in listeners.0.iter().enumerate() {
-        let sockets = match &listener.endpoint {
-            Endpoint::Unix(path) => {
-                let socket = bind_unix(path, listener);
-                vec![socket.map_err(|error| listener.error(error).to_string())?]
+        let claim = inherited
+            .as_mut()
+            .map_or(Claim::Open, |sockets| sockets.claim(&listener.endpoint));
+        let sockets = match claim {
+            Claim::Socket(socket) => {
+                tune(&socket, listener, &mut bound.warnings)
+                    .map_err(|error| listener.error(reason(&error)).to_string())?;
+                vec![socket]
             }
-            Endpoint::Udp(address) => {
-                let count = settings
-                    .quic_workers
-                    .map_or(workers, |count| count.min(workers));
-                // Sockets that share a port do so with those of another server as well, which would get some of the packets.
-                let opened: io::Result<Vec<OwnedFd>> =
-                    open_udp(*address, false).and_then(|alone| {
-                        drop(alone);
-                        (0..count.max(1))
-                            .map(|_| bind_udp(*address, listener))
-                            .collect()
-                    });
-                match opened {
-                    Ok(sockets) => sockets,
-                    Err(error) => match bind_failure(*address, listener, &error) {
-                        None => continue,
-                        Some(failure) => return Err(failure.to_string()),
-                    },
-                }
-            }
-            Endpoint::Tcp(address) => {
-                let count = if settings.tcp_reuseport {
-                    workers.max(1)
-                } else {
-                    1
-                };
-                let opened: io::Result<Vec<OwnedFd>> = (0..count)
-                    .map(|_| bind_tcp(*address, listener, &settings, &mut bound.warnings))
-                    .collect();
-                match opened {
-                    Ok(sockets) => sockets,
-                    Err(error) => match bind_failure(*address, listener, &error) {
-                        None => continue,
-                        Some(failure) => return Err(failure.to_string()),
-                    },
-                }
-            }
+            Claim::Covered => continue,
+            Claim::Missing if is_family_absent(listener) => continue,
+            Claim::Missing => return Err(listener.error(not_bound(listener)).to_string()),
+            Claim::Open => match open(listener, &settings, workers, &mut bound.warnings)? {
+                Some(sockets) => sockets,
+                None => continue,
+            },
         };
         bound.sockets.push((index, sockets));
     }
+    if let Some(inherited) = inherited {
+        inherited.finish()?;
+    }
     Ok(bound)
+}
+
+/// Opens the sockets of a listener: one, or one per worker. `None` if `listen` has no `host`, and the machine lacks the address
+/// family.
+fn open(
+    listener: &Listener,
+    settings: &ServerSettings,
+    workers: usize,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Vec<OwnedFd>>, String> {
+    let (address, opened) = match &listener.endpoint {
+        Endpoint::Unix(path) => {
+            let socket = bind_unix(path, listener);
+            let socket = socket.map_err(|error| listener.error(error).to_string())?;
+            return Ok(Some(vec![socket]));
+        }
+        Endpoint::Udp(address) => {
+            let count = settings
+                .quic_workers
+                .map_or(workers, |count| count.min(workers));
+            // Sockets that share a port do so with those of another server as well, which would get some of the packets.
+            let alone = open_udp(*address, false);
+            let opened: io::Result<Vec<OwnedFd>> = alone.and_then(|alone| {
+                drop(alone);
+                (0..count.max(1))
+                    .map(|_| bind_udp(*address, listener))
+                    .collect()
+            });
+            (*address, opened)
+        }
+        Endpoint::Tcp(address) => {
+            let count = if settings.tcp_reuseport {
+                workers.max(1)
+            } else {
+                1
+            };
+            let opened: io::Result<Vec<OwnedFd>> = (0..count)
+                .map(|_| bind_tcp(*address, listener, settings, warnings))
+                .collect();
+            (*address, opened)
+        }
+    };
+    match opened {
+        Ok(sockets) => Ok(Some(sockets)),
+        Err(error) => match bind_failure(address, listener, &error) {
+            None => Ok(None),
+            Some(failure) => Err(failure.to_string()),
+        },
+    }
+}
+
+/// Applies what the configuration says of sockets that another process has opened.
+fn tune(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -> io::Result<()> {
+    match listener.endpoint {
+        Endpoint::Unix(_) => set_buffer_sizes(socket, listener),
+        Endpoint::Udp(_) => tune_udp(socket, listener),
+        Endpoint::Tcp(_) => tune_tcp(socket, listener, warnings),
+    }
+}
+
+fn not_bound(listener: &Listener) -> String {
+    let socket = match &listener.endpoint {
+        Endpoint::Tcp(_) => format!("tcp socket:{}", listener.label),
+        Endpoint::Udp(_) => format!("udp socket:{}", listener.label),
+        Endpoint::Unix(path) => format!("unix socket:{}", path.display()),
+    };
+    format!("{socket} is not being bound to the server")
+}
+
+/// Whether `listen` has no `host`, and the machine lacks the address family.
+fn is_family_absent(listener: &Listener) -> bool {
+    let (Endpoint::Tcp(address) | Endpoint::Udp(address)) = listener.endpoint else {
+        return false;
+    };
+    let any = SocketAddr::new(address.ip(), 0);
+    let missing = |error: io::Error| is_family_missing(&error);
+    listener.any_address && address.is_ipv6() && open_udp(any, false).is_err_and(missing)
+}
+
+/// The endpoints that a supervisor has to open for this configuration.
+pub(crate) fn supervised_endpoints(listeners: &Listeners) -> Vec<Endpoint> {
+    let present = listeners
+        .0
+        .iter()
+        .filter(|listener| !is_family_absent(listener));
+    present.map(|listener| listener.endpoint.clone()).collect()
 }
 
 /// Checks whether the ports of a configuration can be bound, without listening.
@@ -214,16 +290,21 @@ fn open_udp(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
 /// Binds a UDP socket. The worker sets the options for packet information and against fragmentation.
 fn bind_udp(address: SocketAddr, listener: &Listener) -> io::Result<OwnedFd> {
     let socket = open_udp(address, true)?;
+    tune_udp(&socket, listener)?;
+    Ok(socket)
+}
+
+fn tune_udp(socket: &OwnedFd, listener: &Listener) -> io::Result<()> {
     let Some(quic) = &listener.quic else {
-        return Ok(socket);
+        return Ok(());
     };
     if let Some(size) = quic.send_buffer {
-        sockopt::set_socket_send_buffer_size(&socket, size)?;
+        sockopt::set_socket_send_buffer_size(socket, size)?;
     }
     if let Some(size) = quic.receive_buffer {
-        sockopt::set_socket_recv_buffer_size(&socket, size)?;
+        sockopt::set_socket_recv_buffer_size(socket, size)?;
     }
-    Ok(socket)
+    Ok(())
 }
 
 const fn family_of(address: SocketAddr) -> AddressFamily {
@@ -257,21 +338,7 @@ fn bind_tcp(
     warnings: &mut Vec<String>,
 ) -> io::Result<OwnedFd> {
     let socket = open_tcp(address, settings)?;
-    // Accepted sockets inherit TCP_NODELAY.
-    sockopt::set_tcp_nodelay(&socket, true)?;
-    set_buffer_sizes(&socket, listener)?;
-    match &listener.congestion {
-        None => prefer_bbr(&socket),
-        Some(name) => {
-            if let Err(error) = sockopt::set_tcp_congestion(&socket, name) {
-                warnings.push(format!(
-                    "failed to set congestion controller {name} on {}: {}",
-                    listener.label,
-                    reason(&error.into())
-                ));
-            }
-        }
-    }
+    tune_tcp(&socket, listener, warnings)?;
     // Only an optimisation: if the kernel refuses, connections are accepted before their first bytes arrive.
     let _ = sys::set_defer_accept(&socket);
     rustix::net::listen(&socket, BACKLOG)?;
@@ -281,6 +348,26 @@ fn bind_tcp(
         warnings.push(format!("failed to set TCP_FASTOPEN: {}", reason(&error)));
     }
     Ok(socket)
+}
+
+/// Sets the options of a TCP listener that accepted sockets inherit.
+fn tune_tcp(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -> io::Result<()> {
+    // Accepted sockets inherit TCP_NODELAY.
+    sockopt::set_tcp_nodelay(socket, true)?;
+    set_buffer_sizes(socket, listener)?;
+    match &listener.congestion {
+        None => prefer_bbr(socket),
+        Some(name) => {
+            if let Err(error) = sockopt::set_tcp_congestion(socket, name) {
+                warnings.push(format!(
+                    "failed to set congestion controller {name} on {}: {}",
+                    listener.label,
+                    reason(&error.into())
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// `cc: auto`: replaces `cubic`, which treats every lost packet as congestion, by `bbr`, if the kernel has it and

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use h2o_config::{Error, Source, UnmatchedPatterns};
-use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site};
+use h2o_exchange::{CertificateInfo, Certificates, Endpoint, Features, Resources, Scope, Site};
 
 use h2o_tls::ResumptionSettings;
 
+use crate::site::bind::supervised_endpoints;
 use crate::site::certificates::list_certificates;
 use crate::site::hosts::HostKeys;
 use crate::site::listen::{Listeners, set_alternative_services, set_client_authorities};
@@ -32,6 +33,12 @@ impl LoadedConfig {
     #[must_use]
     pub fn certificates(&self) -> Arc<[CertificateInfo]> {
         self.site.shared.get::<Certificates>().list()
+    }
+
+    /// The endpoints that a supervisor has to open, without those of an address family that the machine lacks.
+    #[must_use]
+    pub fn supervised_endpoints(&self) -> Vec<Endpoint> {
+        supervised_endpoints(&self.site.shared.get::<Listeners>())
     }
 
     /// Opens log files and log pipes, with the rights of the starting user.

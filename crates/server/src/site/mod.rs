@@ -6,6 +6,7 @@ pub(crate) mod hosts;
 pub(crate) mod http2_directives;
 pub(crate) mod http2_settings;
 pub(crate) mod http3_directives;
+pub(crate) mod inherited;
 pub(crate) mod inspect;
 pub(crate) mod listen;
 pub(crate) mod load;

@@ -1,0 +1,131 @@
+//! Command lines, read as GNU `getopt_long` reads them: abbreviations of long options, `--name=value`, bundles of letters.
+//! No argument parser we know does all of this and leaves stray words to the program.
+
+/// An option of a program.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<F> {
+    pub(crate) long: &'static str,
+    pub(crate) short: Option<char>,
+    pub(crate) takes_value: bool,
+    pub(crate) flag: F,
+}
+
+/// An element of a command line.
+pub(crate) enum Argument<F> {
+    /// An option, with its value if it takes one.
+    Option(F, Option<String>),
+    /// A word that is no option.
+    Word(String),
+    /// `--`: what follows are no options.
+    End,
+}
+
+/// A command line that is being read.
+pub(crate) struct CommandLine<F: 'static, I> {
+    /// The program's name, for messages.
+    program: &'static str,
+    known: &'static [Known<F>],
+    words: I,
+    /// Letters of a bundle that are still to be read.
+    letters: String,
+}
+
+impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
+    /// Reads `words`, program name left out.
+    pub(crate) fn new(program: &'static str, known: &'static [Known<F>], words: I) -> Self {
+        Self {
+            program,
+            known,
+            words,
+            letters: String::new(),
+        }
+    }
+
+    /// The next element.
+    ///
+    /// # Errors
+    /// The message of `getopt_long`.
+    pub(crate) fn next(&mut self) -> Result<Option<Argument<F>>, String> {
+        if !self.letters.is_empty() {
+            return self.next_letter().map(Some);
+        }
+        let Some(word) = self.words.next() else {
+            return Ok(None);
+        };
+        if word == "--" {
+            return Ok(Some(Argument::End));
+        }
+        if let Some(long) = word.strip_prefix("--") {
+            return self.long(long).map(Some);
+        }
+        match word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+            Some(letters) => {
+                self.letters = letters.to_owned();
+                self.next_letter().map(Some)
+            }
+            None => Ok(Some(Argument::Word(word))),
+        }
+    }
+
+    /// The words that were not read.
+    pub(crate) fn rest(self) -> I {
+        self.words
+    }
+
+    fn long(&mut self, text: &str) -> Result<Argument<F>, String> {
+        let (name, value) = text
+            .split_once('=')
+            .map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
+        let option = self.find(name)?;
+        let value = match (option.takes_value, value) {
+            (true, None) => {
+                Some(self.words.next().ok_or_else(|| {
+                    self.message(&format!("option '--{name}' requires an argument"))
+                })?)
+            }
+            (false, Some(_)) => {
+                return Err(self.message(&format!("option '--{name}' doesn't allow an argument")));
+            }
+            (_, value) => value,
+        };
+        Ok(Argument::Option(option.flag, value))
+    }
+
+    fn next_letter(&mut self) -> Result<Argument<F>, String> {
+        let letter = self.letters.remove(0);
+        let mut known = self.known.iter();
+        let option = known
+            .find(|option| option.short == Some(letter))
+            .ok_or_else(|| self.message(&format!("invalid option -- '{letter}'")))?;
+        let value = if !option.takes_value {
+            None
+        } else if self.letters.is_empty() {
+            Some(self.words.next().ok_or_else(|| {
+                self.message(&format!("option requires an argument -- '{letter}'"))
+            })?)
+        } else {
+            Some(std::mem::take(&mut self.letters))
+        };
+        Ok(Argument::Option(option.flag, value))
+    }
+
+    /// The option of that name, or the only one whose name begins so.
+    fn find(&self, name: &str) -> Result<Known<F>, String> {
+        if let Some(option) = self.known.iter().find(|option| option.long == name) {
+            return Ok(*option);
+        }
+        let mut found = self
+            .known
+            .iter()
+            .filter(|option| !name.is_empty() && option.long.starts_with(name));
+        match (found.next(), found.next()) {
+            (Some(option), None) => Ok(*option),
+            (None, _) => Err(self.message(&format!("unrecognized option '--{name}'"))),
+            (Some(_), Some(_)) => Err(self.message(&format!("option '--{name}' is ambiguous"))),
+        }
+    }
+
+    fn message(&self, text: &str) -> String {
+        format!("{0}: {text} (see {0} --help)", self.program)
+    }
+}

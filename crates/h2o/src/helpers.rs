@@ -1,0 +1,41 @@
+//! The helper programs under `share/h2o`: this program under other names.
+
+use std::path::{Path, PathBuf};
+
+use crate::{Failure, supervisor};
+
+/// Where the installation of an H2O is, unless `H2O_ROOT` or the place of this program says so.
+const DEFAULT_ROOT: &str = "/usr/local";
+
+/// Runs the helper of that name, if there is one.
+pub(crate) fn run(
+    name: &str,
+    arguments: impl Iterator<Item = String>,
+) -> Option<Result<(), Failure>> {
+    match name {
+        supervisor::NAME => Some(supervisor::run(arguments)),
+        _ => None,
+    }
+}
+
+/// The name under which this program was started, without directories.
+pub(crate) fn own_name() -> String {
+    let first = std::env::args().next().unwrap_or_default();
+    let name = Path::new(&first).file_name();
+    name.and_then(|name| name.to_str())
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// The directory that contains `share/h2o`, for commands that expect `H2O_ROOT`.
+pub(crate) fn root() -> PathBuf {
+    if let Some(root) = std::env::var_os("H2O_ROOT") {
+        return root.into();
+    }
+    let program = std::env::current_exe().ok();
+    let directory = program.as_deref().and_then(Path::parent);
+    let prefix = directory
+        .filter(|directory| directory.ends_with("bin"))
+        .and_then(Path::parent);
+    prefix.map_or_else(|| DEFAULT_ROOT.into(), Path::to_owned)
+}

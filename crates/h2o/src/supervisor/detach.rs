@@ -1,0 +1,48 @@
+//! Leaving the terminal: `--daemonize`.
+
+#![expect(unsafe_code, reason = "no safe wrapper forks twice")]
+
+use std::os::fd::AsFd;
+
+use nix::unistd::{ForkResult, fork, setsid};
+
+use crate::Failure;
+
+/// Which process returns from [`detach`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The one that was started; it is to end.
+    Parent,
+    /// The one that stays: in a session of its own that it does not lead, so that no terminal can become its own.
+    Daemon,
+}
+
+/// Splits the process. Must be called while it has a single thread.
+///
+/// # Errors
+/// If the system refuses.
+pub(crate) fn detach() -> Result<Side, Failure> {
+    let failed = |error: nix::errno::Errno| {
+        Failure::system(format!("failed to daemonize: {}", error.desc()))
+    };
+    // SAFETY: the process has one thread, so that no lock is held by a thread that the child does not have.
+    if let ForkResult::Parent { .. } = unsafe { fork() }.map_err(failed)? {
+        return Ok(Side::Parent);
+    }
+    setsid().map_err(failed)?;
+    // SAFETY: as above.
+    if let ForkResult::Parent { .. } = unsafe { fork() }.map_err(failed)? {
+        // The process in the middle owns nothing.
+        std::process::exit(0);
+    }
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null");
+    let null =
+        null.map_err(|error| Failure::system(format!("failed to open /dev/null: {error}")))?;
+    nix::unistd::dup2_stdin(null.as_fd()).map_err(failed)?;
+    nix::unistd::dup2_stdout(null.as_fd()).map_err(failed)?;
+    nix::unistd::dup2_stderr(null.as_fd()).map_err(failed)?;
+    Ok(Side::Daemon)
+}

@@ -1,0 +1,400 @@
+//! `start_server`: opens sockets, hands them to a worker by the protocol of Server::Starter, replaces it on HUP, and starts it
+//! again when it dies. `-m master` and `-m daemon` become this program, which runs any command as worker.
+
+mod control;
+mod detach;
+mod files;
+mod options;
+mod sockets;
+mod workers;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Instant;
+
+use h2o_log::{Target, reason, report_plainly};
+use nix::sys::signal::Signal;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
+use signal_hook::iterator::Signals;
+
+use crate::{Failure, error_log, print_out};
+use files::{LockedPidFile, StatusFile};
+use options::{Options, Task};
+use sockets::Sockets;
+use workers::Worker;
+
+/// The name under which this program is a supervisor.
+pub(crate) const NAME: &str = "start_server";
+
+/// Runs `start_server` with these arguments.
+///
+/// # Errors
+/// If the command line cannot be obeyed, or a step is refused.
+pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let task = options::parse(arguments, |name| std::env::var(name).ok());
+    match task.map_err(Failure::config)? {
+        Task::Print(text) => {
+            print_out(&text);
+            Ok(())
+        }
+        Task::Stop { pid_file } => control::stop(&pid_file),
+        Task::Restart {
+            pid_file,
+            status_file,
+        } => control::restart(&pid_file, &status_file),
+        Task::Exec(command) => Err(workers::become_worker(&command)),
+        Task::Supervise(options, command) => supervise(&options, &command),
+    }
+}
+
+fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
+    let sockets = Sockets::open(&options.listen, options.backlog)?;
+    let pid_file = options.pid_file.as_deref().map(LockedPidFile::lock);
+    let mut pid_file = pid_file.transpose()?;
+    let log = options.log_file.as_deref().map(Target::new);
+    // A log that cannot be opened is reported before the process leaves its terminal; a command must be a child of the
+    // process that stays.
+    let is_command = |path: &String| path.starts_with('|');
+    if let Some(log) = &log
+        && !options.log_file.as_ref().is_some_and(is_command)
+    {
+        log.open().map_err(Failure::config)?;
+    }
+    if options.is_daemon && detach::detach()? == detach::Side::Parent {
+        // The files are those of the child.
+        std::mem::forget((sockets, pid_file));
+        return Ok(());
+    }
+    if let Some(file) = &mut pid_file {
+        file.write()?;
+    }
+    // A file at its size limit fails one write, as a full disk does.
+    let signals = signal_hook::flag::register(SIGXFSZ, Arc::default())
+        .and_then(|_| Signals::new([SIGHUP, SIGTERM, SIGINT, SIGUSR1, SIGCHLD]));
+    let signals = signals.map_err(|error| {
+        Failure::system(format!(
+            "failed to register signal handlers: {}",
+            reason(&error)
+        ))
+    })?;
+    let log = log.map(Arc::new);
+    if let Some(log) = &log {
+        log.open().map_err(Failure::config)?;
+        error_log::begin(Arc::clone(log), true)?;
+    }
+    let received = forward(signals)?;
+    let status_file = options.status_file.clone().map(StatusFile::new);
+    let mut supervisor = Supervisor {
+        options,
+        command,
+        sockets: &sockets,
+        log: log.as_deref(),
+        status_file,
+        generation: 0,
+        workers: Vec::new(),
+        phase: Phase::Running { restart: None },
+        wants_restart: false,
+    };
+    supervisor.run(&received);
+    Ok(())
+}
+
+/// Starts the thread that turns signals into messages.
+fn forward(mut signals: Signals) -> Result<Receiver<i32>, Failure> {
+    let (sender, received) = channel();
+    let forward = move || {
+        for signal in signals.forever() {
+            if sender.send(signal).is_err() {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    match thread.spawn(forward) {
+        Ok(_) => Ok(received),
+        Err(error) => Err(Failure::system(format!(
+            "failed to start the thread that receives signals: {}",
+            reason(&error)
+        ))),
+    }
+}
+
+/// What a worker is to the supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It has been started, and may still turn out not to work.
+    New,
+    /// It serves.
+    Current,
+    /// A new one serves; it has yet to be told.
+    Replaced,
+    /// It has been told to end.
+    Leaving,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// A worker has been started, and is given until then to fail. If it has failed, another one is started then.
+    Starting { until: Instant },
+    /// The old workers are told to end at that time.
+    Replacing { at: Instant },
+    /// A worker serves; it is replaced at that time, if there is one.
+    Running { restart: Option<Instant> },
+    /// The workers have been told to end.
+    Stopping,
+}
+
+struct Supervisor<'a> {
+    options: &'a Options,
+    command: &'a [String],
+    sockets: &'a Sockets,
+    log: Option<&'a Target>,
+    status_file: Option<StatusFile>,
+    /// Of the youngest worker.
+    generation: u64,
+    workers: Vec<(Role, Worker)>,
+    phase: Phase,
+    /// HUP came while a worker was being replaced.
+    wants_restart: bool,
+}
+
+impl Supervisor<'_> {
+    /// Supervises until TERM or INT has ended all workers.
+    fn run(&mut self, received: &Receiver<i32>) {
+        say(&format!(
+            "start_server (pid:{}) starting now...",
+            std::process::id()
+        ));
+        self.start();
+        loop {
+            let event = match self.deadline() {
+                Some(at) => received.recv_timeout(at.saturating_duration_since(now())),
+                None => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(SIGTERM) => self.stop("TERM"),
+                Ok(SIGINT) => self.stop("INT"),
+                Ok(SIGHUP) => self.on_hup(),
+                Ok(SIGUSR1) => self.reopen_logs(),
+                Ok(SIGCHLD) => self.reap(),
+                // No other signals are caught.
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => self.on_deadline(),
+                // The thread that sends signals ends with the process.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if matches!(self.phase, Phase::Stopping) && self.workers.is_empty() {
+                say("exiting");
+                return;
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Starting { until } => Some(until),
+            Phase::Replacing { at } => Some(at),
+            Phase::Running { restart } => restart,
+            Phase::Stopping => None,
+        }
+    }
+
+    /// Starts a worker of the next generation.
+    fn start(&mut self) {
+        self.generation += 1;
+        // It reads the newest configuration.
+        self.wants_restart = false;
+        let started = Worker::start(self.generation, self.command, self.options, self.sockets);
+        match started {
+            Ok(worker) => {
+                say(&format!("starting new worker {}", worker.pid()));
+                self.workers.push((Role::New, worker));
+            }
+            Err(error) => say(&format!("failed to start a process: {}", reason(&error))),
+        }
+        self.phase = Phase::Starting {
+            until: now() + self.options.interval,
+        };
+        self.write_status();
+    }
+
+    fn on_hup(&mut self) {
+        match self.phase {
+            Phase::Stopping => {}
+            Phase::Starting { .. } | Phase::Replacing { .. } => self.wants_restart = true,
+            Phase::Running { .. } => {
+                say("received HUP, spawning a new worker");
+                self.start();
+            }
+        }
+    }
+
+    fn on_deadline(&mut self) {
+        match self.phase {
+            Phase::Stopping => {}
+            Phase::Starting { .. } => {
+                // Its end may not have been reported yet.
+                self.reap();
+                if self.workers.iter().any(|(role, _)| *role == Role::New) {
+                    self.promote();
+                } else {
+                    self.start();
+                }
+            }
+            Phase::Replacing { .. } => self.end_replaced(),
+            Phase::Running { .. } => {
+                say("spawning a new worker, as the interval of --auto-restart-interval has passed");
+                self.start();
+            }
+        }
+    }
+
+    /// The new worker has lived long enough to count as started.
+    fn promote(&mut self) {
+        for (role, _) in &mut self.workers {
+            *role = match role {
+                Role::New => Role::Current,
+                Role::Current => Role::Replaced,
+                Role::Replaced | Role::Leaving => *role,
+            };
+        }
+        let signal = name(self.options.signal_on_hup);
+        let replaced = self.pids(|role| role == Role::Replaced);
+        if replaced.is_empty() {
+            self.be_running();
+            return;
+        }
+        say(&format!(
+            "new worker is now running, sending {signal} to old workers:{replaced}"
+        ));
+        let delay = self.options.kill_old_delay;
+        if delay.is_zero() {
+            self.end_replaced();
+        } else {
+            self.phase = Phase::Replacing { at: now() + delay };
+        }
+    }
+
+    fn end_replaced(&mut self) {
+        say("killing old workers");
+        for (role, worker) in &mut self.workers {
+            if *role == Role::Replaced {
+                worker.signal(self.options.signal_on_hup);
+                *role = Role::Leaving;
+            }
+        }
+        self.be_running();
+    }
+
+    fn be_running(&mut self) {
+        self.phase = Phase::Running {
+            restart: self.options.auto_restart.map(|interval| now() + interval),
+        };
+        // While its successor was being started.
+        if !self.workers.iter().any(|(role, _)| *role == Role::Current) {
+            self.start();
+        } else if self.wants_restart {
+            self.on_hup();
+        }
+    }
+
+    /// Looks which workers have ended.
+    fn reap(&mut self) {
+        let mut ended = Vec::new();
+        self.workers
+            .retain_mut(|(role, worker)| match worker.ended() {
+                None => true,
+                Some(status) => {
+                    ended.push((*role, worker.pid(), status));
+                    false
+                }
+            });
+        for (role, pid, status) in &ended {
+            self.on_end(*role, *pid, *status);
+        }
+        if !ended.is_empty() {
+            self.write_status();
+        }
+    }
+
+    fn on_end(&mut self, role: Role, pid: u32, status: i32) {
+        match (self.phase, role) {
+            (Phase::Stopping, _) => say(&format!("worker {pid} died, status:{status}")),
+            (_, Role::New) => say(&format!(
+                "new worker {pid} seems to have failed to start, exit status:{status}"
+            )),
+            (Phase::Running { .. } | Phase::Replacing { .. }, Role::Current) => {
+                say(&format!(
+                    "worker {pid} died unexpectedly with status:{status}, restarting"
+                ));
+                self.start();
+            }
+            (_, _) => say(&format!("old worker {pid} died, status:{status}")),
+        }
+    }
+
+    fn stop(&mut self, received: &str) {
+        if matches!(self.phase, Phase::Stopping) {
+            return;
+        }
+        self.phase = Phase::Stopping;
+        let (signal, all) = (self.options.signal_on_term, self.pids(|_| true));
+        say(&format!(
+            "received {received}, sending {} to all workers:{all}",
+            name(signal)
+        ));
+        for (role, worker) in &mut self.workers {
+            // A second signal would mean more to some programs.
+            if *role != Role::Leaving {
+                worker.signal(signal);
+                *role = Role::Leaving;
+            }
+        }
+    }
+
+    /// USR1: opens the log anew, after it was moved away, and has the workers do the same with theirs.
+    fn reopen_logs(&self) {
+        if let Some(Err(text)) = self.log.map(error_log::reopen) {
+            say(&text);
+        }
+        for (_, worker) in &self.workers {
+            worker.signal(Signal::SIGUSR1);
+        }
+    }
+
+    fn pids(&self, filter: impl Fn(Role) -> bool) -> String {
+        let workers = self.workers.iter().filter(|(role, _)| filter(*role));
+        let pids: Vec<String> = workers
+            .map(|(_, worker)| worker.pid().to_string())
+            .collect();
+        pids.join(",")
+    }
+
+    fn write_status(&mut self) {
+        if let Some(file) = &mut self.status_file {
+            let workers = self.workers.iter();
+            let mut lines: Vec<(u64, u32)> = workers
+                .map(|(_, worker)| (worker.generation, worker.pid()))
+                .collect();
+            file.write(&mut lines);
+        }
+    }
+}
+
+fn say(text: &str) {
+    report_plainly(text);
+}
+
+/// The name of a signal in messages.
+fn name(signal: Signal) -> &'static str {
+    let long = signal.as_str();
+    long.strip_prefix("SIG").unwrap_or(long)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the supervisor waits here, and has no worker's clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,142 @@
+//! The sockets that a supervisor opens for its workers.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use h2o_log::reason;
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use super::options::Listen;
+use crate::Failure;
+
+/// The sockets. Those of Unix are removed from the file system on drop.
+#[derive(Default)]
+pub(crate) struct Sockets {
+    /// With the name that workers get.
+    open: Vec<(String, OwnedFd)>,
+    paths: Vec<PathBuf>,
+}
+
+impl Sockets {
+    /// Opens and names them.
+    ///
+    /// # Errors
+    /// If one cannot be opened.
+    pub(crate) fn open(wanted: &[Listen], backlog: i32) -> Result<Self, Failure> {
+        let mut sockets = Self::default();
+        for listen in wanted {
+            let (name, opened) = match listen {
+                Listen::Tcp(name) => (name.clone(), open_tcp(name, backlog)),
+                Listen::Udp(name) => (name.clone(), open_udp(name)),
+                Listen::Unix(path) => {
+                    let opened = open_unix(path, backlog);
+                    if opened.is_ok() {
+                        sockets.paths.push(path.clone());
+                    }
+                    (path.display().to_string(), opened)
+                }
+            };
+            let opened = opened.map_err(|error| {
+                Failure::config(format!("failed to listen to {name}: {}", reason(&error)))
+            })?;
+            sockets.open.push((name, opened));
+        }
+        Ok(sockets)
+    }
+
+    /// The value of `SERVER_STARTER_PORT`.
+    pub(crate) fn variable(&self) -> String {
+        let entries = self.open.iter();
+        let entries: Vec<String> = entries
+            .map(|(name, socket)| format!("{name}={}", socket.as_raw_fd()))
+            .collect();
+        entries.join(";")
+    }
+
+    /// Lets the programs that `start` starts inherit the sockets; others do not.
+    pub(crate) fn inherited<T>(&self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.set_flag(FdFlags::empty())?;
+        let started = start();
+        self.set_flag(FdFlags::CLOEXEC)?;
+        started
+    }
+
+    fn set_flag(&self, flags: FdFlags) -> io::Result<()> {
+        for (_, socket) in &self.open {
+            fcntl_setfd(socket, flags)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            // Somebody else may have removed it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// The address of `HOST:PORT`; a `PORT` alone is on all IPv4 addresses.
+fn resolve(name: &str) -> io::Result<SocketAddr> {
+    if let Ok(port) = name.parse::<u16>() {
+        return Ok(SocketAddr::from(([0, 0, 0, 0], port)));
+    }
+    let mut found = name.to_socket_addrs()?;
+    found.next().ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn new_socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
+        family,
+        kind,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+fn new_ip_socket(address: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
+    if address.is_ipv4() {
+        return new_socket(AddressFamily::INET, kind);
+    }
+    let socket = new_socket(AddressFamily::INET6, kind)?;
+    sockopt::set_ipv6_v6only(&socket, true)?;
+    Ok(socket)
+}
+
+fn open_tcp(name: &str, backlog: i32) -> io::Result<OwnedFd> {
+    let address = resolve(name)?;
+    let socket = new_ip_socket(address, SocketType::STREAM)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// Without `SO_REUSEADDR`, by which UDP sockets share a port: each would get some of the packets.
+fn open_udp(name: &str) -> io::Result<OwnedFd> {
+    let address = resolve(name)?;
+    let socket = new_ip_socket(address, SocketType::DGRAM)?;
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket)
+}
+
+fn open_unix(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        std::fs::remove_file(path)?;
+    }
+    let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
+    let address = SocketAddrUnix::new(path)?;
+    // H2O compatibility: everybody may connect, as the supervisor does not know the running user.
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    let bound = rustix::net::bind(&socket, &address);
+    rustix::process::umask(mask);
+    bound?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket)
+}

@@ -1,0 +1,181 @@
+//! Listening sockets that a supervisor has opened: by the protocol of Server::Starter, or by systemd's socket activation.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use h2o_exchange::Endpoint;
+use h2o_log::reason;
+use rustix::net::{SocketAddrAny, SocketAddrUnix, SocketType, sockopt};
+
+use crate::sys;
+
+/// The first descriptor of socket activation (sd_listen_fds(3)).
+const FIRST_ACTIVATED: RawFd = 3;
+
+/// The sockets that this process was started with.
+pub struct InheritedSockets {
+    sockets: Vec<Inherited>,
+    /// Addresses whose connections arrive at a socket of another one.
+    covered: Vec<Endpoint>,
+    from: Supervisor,
+}
+
+/// Who has opened the sockets.
+enum Supervisor {
+    /// One of the protocol of Server::Starter, which opens all. The value of `SERVER_STARTER_PORT`.
+    ServerStarter(String),
+    /// systemd, which may leave some to the server.
+    Systemd,
+}
+
+struct Inherited {
+    number: RawFd,
+    socket: OwnedFd,
+    endpoint: Endpoint,
+}
+
+/// What becomes of a listener.
+pub(crate) enum Claim {
+    /// It has this socket.
+    Socket(OwnedFd),
+    /// A socket of another address has its connections, too.
+    Covered,
+    /// The server opens it itself.
+    Open,
+    /// It must have a socket, and has none.
+    Missing,
+}
+
+impl InheritedSockets {
+    /// Takes the sockets that `SERVER_STARTER_PORT` lists. Must be called once, before other files are opened.
+    ///
+    /// # Errors
+    /// The text to show.
+    pub fn from_server_starter(variable: &str) -> Result<Self, String> {
+        if variable.is_empty() {
+            return Err("$SERVER_STARTER_PORT is empty".to_owned());
+        }
+        let mut sockets = Vec::new();
+        for element in variable.split(';') {
+            let (_, number) = element.split_once('=').ok_or_else(|| {
+                format!("invalid $SERVER_STARTER_PORT, an element without `=` in: {variable}")
+            })?;
+            let number = number.parse().map_err(|_| {
+                format!("invalid $SERVER_STARTER_PORT, `{number}` is no descriptor in: {variable}")
+            })?;
+            sockets.push(take(number)?);
+        }
+        Ok(Self {
+            sockets,
+            covered: Vec::new(),
+            from: Supervisor::ServerStarter(variable.to_owned()),
+        })
+    }
+
+    /// Takes the `count` sockets of systemd's socket activation. Must be called once, before other files are opened.
+    ///
+    /// # Errors
+    /// The text to show.
+    pub fn from_systemd(count: u16) -> Result<Self, String> {
+        let numbers = FIRST_ACTIVATED..FIRST_ACTIVATED + RawFd::from(count);
+        let sockets: Vec<Inherited> = numbers.map(take).collect::<Result<_, _>>()?;
+        Ok(Self {
+            covered: sockets.iter().filter_map(covered_by).collect(),
+            sockets,
+            from: Supervisor::Systemd,
+        })
+    }
+
+    /// The socket of a listener.
+    pub(crate) fn claim(&mut self, endpoint: &Endpoint) -> Claim {
+        let mut sockets = self.sockets.iter();
+        if let Some(at) = sockets.position(|inherited| inherited.endpoint == *endpoint) {
+            return Claim::Socket(self.sockets.remove(at).socket);
+        }
+        match self.from {
+            Supervisor::ServerStarter(_) => Claim::Missing,
+            Supervisor::Systemd if self.covered.contains(endpoint) => Claim::Covered,
+            Supervisor::Systemd => Claim::Open,
+        }
+    }
+
+    /// Checks that every socket was claimed.
+    ///
+    /// # Errors
+    /// The text to show.
+    pub(crate) fn finish(self) -> Result<(), String> {
+        let Some(Inherited { number, .. }) = self.sockets.first() else {
+            return Ok(());
+        };
+        Err(match self.from {
+            Supervisor::ServerStarter(variable) => format!(
+                "no configuration found for fd:{number} passed in by $SERVER_STARTER_PORT\nnote: $SERVER_STARTER_PORT was \"{variable}\""
+            ),
+            Supervisor::Systemd => format!(
+                "no configuration found for fd:{number} passed in by $LISTEN_FDS: the address of every `ListenStream` and \
+                 `ListenDatagram` of the socket unit needs a `listen`"
+            ),
+        })
+    }
+}
+
+/// The IPv4 address whose connections a socket of all IPv6 addresses gets as well, as those of `ListenStream=PORT` do.
+fn covered_by(inherited: &Inherited) -> Option<Endpoint> {
+    let (Endpoint::Tcp(address) | Endpoint::Udp(address)) = &inherited.endpoint else {
+        return None;
+    };
+    let is_dual = address.ip() == Ipv6Addr::UNSPECIFIED
+        && sockopt::ipv6_v6only(&inherited.socket) == Ok(false);
+    let ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+    is_dual.then_some(match inherited.endpoint {
+        Endpoint::Udp(_) => Endpoint::Udp(ipv4),
+        Endpoint::Tcp(_) | Endpoint::Unix(_) => Endpoint::Tcp(ipv4),
+    })
+}
+
+/// Takes a descriptor that this process was started with.
+fn take(number: RawFd) -> Result<Inherited, String> {
+    let failed = |error: std::io::Error| {
+        format!(
+            "the supervisor passed fd:{number}, which cannot be used: {}",
+            reason(&error)
+        )
+    };
+    let socket = sys::take_descriptor(number).map_err(failed)?;
+    let endpoint = endpoint_of(&socket).map_err(|error| failed(error.into()))?;
+    let endpoint = endpoint.ok_or_else(|| {
+        format!("the supervisor passed fd:{number}, which is no socket that a `listen` can use")
+    })?;
+    rustix::io::ioctl_fionbio(&socket, true).map_err(|error| failed(error.into()))?;
+    Ok(Inherited {
+        number,
+        socket,
+        endpoint,
+    })
+}
+
+/// The address that a socket is bound to; `None` if it is of no kind that we serve.
+fn endpoint_of(socket: &OwnedFd) -> rustix::io::Result<Option<Endpoint>> {
+    let is_stream = match sockopt::socket_type(socket)? {
+        SocketType::STREAM => true,
+        SocketType::DGRAM => false,
+        _ => return Ok(None),
+    };
+    let name: SocketAddrAny = rustix::net::getsockname(socket)?;
+    if let Ok(unix) = SocketAddrUnix::try_from(name.clone()) {
+        let path = unix.path_bytes().map(std::ffi::OsStr::from_bytes);
+        return Ok(path
+            .filter(|_| is_stream)
+            .map(|path| Endpoint::Unix(PathBuf::from(path))));
+    }
+    let address = SocketAddr::try_from(name).ok();
+    Ok(address.map(|address| {
+        if is_stream {
+            Endpoint::Tcp(address)
+        } else {
+            Endpoint::Udp(address)
+        }
+    }))
+}

@@ -1,0 +1,500 @@
+//! The supervisor (`-m master`, `-m daemon`, `start_server`) and workers under supervisors, with programs of others on either
+//! side.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use h2o_tests::{Folder, Server, Setup, binary, eventually, free_port, run};
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATHS: &str = "hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }";
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// A site with the lines `settings`, under our supervisor.
+fn master(settings: &str) -> Setup {
+    let config =
+        format!("num-threads: 1\nlisten: {{ host: 127.0.0.1, port: @PORT@ }}\n{settings}\n{PATHS}");
+    Setup::new(&config)
+        .file("www/small", "hello")
+        .arguments(&["-m", "master"])
+}
+
+fn send(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("process ids are small"), signal).expect("the process is ours");
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let words = text.split_whitespace();
+    words
+        .map(|word| word.parse().expect("it is a number"))
+        .collect()
+}
+
+/// The only worker of a supervisor.
+fn worker(pid: u32) -> u32 {
+    eventually("a single worker", || match children(pid)[..] {
+        [worker] => Some(worker),
+        _ => None,
+    })
+}
+
+/// The worker that took the place of `old`, once `old` has ended.
+fn successor(server: &Server, old: u32) -> u32 {
+    server.wait_for_message(&format!("old worker {old} died, status:0"));
+    worker(server.pid())
+}
+
+#[test]
+fn a_master_keeps_workers_and_files_as_its_manual_says() {
+    let mut server =
+        master("pid-file: @DIR@/pid\nlisten: { type: unix, port: @DIR@/socket }").start();
+    let pid = server.pid();
+    assert_eq!(server.folder.read("pid"), format!("{pid}\n"));
+    let first = worker(pid);
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+
+    send(pid, Signal::HUP);
+    let second = successor(&server, first);
+    for message in [
+        format!("start_server (pid:{pid}) starting now...\nstarting new worker {first}\n"),
+        format!("received HUP, spawning a new worker\nstarting new worker {second}\n"),
+        format!(
+            "new worker is now running, sending TERM to old workers:{first}\nkilling old workers\n"
+        ),
+    ] {
+        server.wait_for_message(&message);
+    }
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+
+    send(second, Signal::KILL);
+    let message = format!("worker {second} died unexpectedly with status:9, restarting");
+    server.wait_for_message(&message);
+    // A connection that is made meanwhile waits in the supervisor's socket.
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+    let third = worker(pid);
+    let socket = server.folder.at("socket");
+    UnixStream::connect(&socket).expect("the worker listens");
+
+    server.terminate();
+    assert_eq!(server.wait(LIMIT).code(), Some(0));
+    server.wait_for_message(&format!(
+        "received TERM, sending TERM to all workers:{third}"
+    ));
+    server.wait_for_message(&format!("worker {third} died, status:0\nexiting\n"));
+    assert!(!socket.exists() && !server.folder.at("pid").exists());
+}
+
+#[test]
+fn no_upgrade_that_fails_ends_the_worker_that_serves() {
+    let folder = Folder::new();
+    let program = folder.at("h2o");
+    fs::copy(binary(), &program).expect("there is room");
+    let program = program.to_str().expect("it is UTF-8");
+    let config = format!("listen: {{ host: 127.0.0.1, port: @PORT@ }}\n{PATHS}");
+    // The shell starts the copy in place of the binary that it is told to start.
+    let line = format!("shift; exec {program} $*");
+    let server = Setup::in_folder(folder, &config)
+        .file("www/small", "hello")
+        .launched_by(&["sh", "-c", &line, "sh"])
+        .arguments(&["-m", "master"])
+        .start();
+    let (pid, first) = (server.pid(), worker(server.pid()));
+    let good = server.folder.read("h2o.conf");
+
+    // A configuration with a mistake, then none at all.
+    server.folder.write("h2o.conf", "listen: 80\nnonsense: 1\n");
+    send(pid, Signal::HUP);
+    server.wait_for_message("seems to have failed to start, exit status:19968");
+    assert!(
+        server.messages().contains("nonsense"),
+        "{}",
+        server.messages()
+    );
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+    // It is tried again until it works.
+    server.folder.write("h2o.conf", good);
+    let second = successor(&server, first);
+
+    let away = server.folder.at("away");
+    fs::rename(program, &away).expect("it is ours");
+    send(pid, Signal::HUP);
+    server.wait_for_message(&format!(
+        "failed to exec {program}: No such file or directory"
+    ));
+    server.wait_for_message("seems to have failed to start, exit status:65280");
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+    fs::rename(&away, program).expect("it is ours");
+    successor(&server, second);
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+}
+
+#[test]
+fn no_worker_ends_with_a_supervisor_that_was_killed() {
+    let mut server = master("pid-file: @DIR@/pid").start();
+    let orphan = worker(server.pid());
+    send(server.pid(), Signal::KILL);
+    server.wait(LIMIT);
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+
+    // The next supervisor gets the pid file, but not the port before the worker has ended.
+    let path = server.folder.name_of("h2o.conf");
+    let again = |mode: &str| {
+        let mut command = Command::new(binary());
+        command.args(["-m", mode, "-c", &path]);
+        command.stderr(Stdio::piped()).spawn().expect("it runs")
+    };
+    let refused = again("master").wait_with_output().expect("it is ours");
+    assert_eq!(refused.status.code(), Some(78));
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("Address already in use"), "{text}");
+    send(orphan, Signal::TERM);
+    eventually("the end of the worker", || {
+        TcpStream::connect(("127.0.0.1", server.port())).err()
+    });
+    let supervisor = Guard(again("master"));
+    let written = format!("{}\n", supervisor.0.id());
+    eventually("the pid file", || {
+        (server.folder.read("pid") == written).then_some(())
+    });
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+}
+
+/// A supervisor, which is ended with its workers.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        send(self.0.id(), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_full_disk_costs_lines_and_nothing_else() {
+    let mut server = master("error-log: @DIR@/error-log")
+        .file("error-log", "x".repeat(1100))
+        .launched_by(&["sh", "-c", "ulimit -f 3; exec $0 $*"])
+        .start();
+    let (pid, first) = (server.pid(), worker(server.pid()));
+    // 3 blocks of 512 bytes are soon full.
+    let fill = || server.folder.read("error-log").len();
+    let mut last = first;
+    for _ in 0..3 {
+        send(pid, Signal::HUP);
+        last = eventually("the successor", || match children(pid)[..] {
+            [next] if next != last => Some(next),
+            _ => None,
+        });
+        server.ask("GET /small").must_be("200 OK\n\nhello");
+    }
+    assert_eq!(fill(), 1536);
+    send(pid, Signal::TERM);
+    assert_eq!(server.wait(LIMIT).code(), Some(0));
+}
+
+#[test]
+fn a_daemon_leaves_its_terminal_and_writes_to_its_log() {
+    let folder = Folder::new();
+    folder.write("www/small", "hello");
+    let config = format!(
+        "num-threads: 1\nlisten: {{ host: 127.0.0.1, port: {} }}\npid-file: @DIR@/pid\n{PATHS}\n",
+        free_port()
+    );
+    let config = config.replace("@DIR@", folder.path().to_str().expect("it is UTF-8"));
+    folder.write("h2o.conf", &config);
+    let path = folder.name_of("h2o.conf");
+    let program = binary().to_str().expect("it is UTF-8");
+    let output = run(program, &["-m", "daemon", "-c", &path]);
+    assert_eq!(output.code, 78, "{output}");
+    let want = "to run in `daemon` mode, `error-log` must be specified in the configuration file";
+    assert!(output.stderr.contains(want), "{output}");
+
+    let log = folder.name_of("error-log");
+    folder.write("h2o.conf", format!("error-log: {log}\n{config}"));
+    let output = run(program, &["-m", "daemon", "-c", &path]);
+    assert_eq!((output.code, &*output.stderr), (0, ""), "{output}");
+    let pid = eventually("the pid file", || {
+        folder.read("pid").trim().parse::<u32>().ok()
+    });
+    eventually("the worker", || {
+        folder
+            .read("error-log")
+            .contains("is ready to serve")
+            .then_some(())
+    });
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split(' ')
+        .collect();
+    assert_ne!(fields[4], pid.to_string(), "it leads its session: {stat}");
+    assert_eq!(fields[5], "0", "it has a terminal: {stat}");
+
+    // USR1 has all processes write to a new file.
+    fs::rename(&log, folder.at("old-log")).expect("it is ours");
+    send(pid, Signal::USR1);
+    eventually("the worker's line in the new log", || {
+        folder
+            .read("error-log")
+            .contains("reopened logs")
+            .then_some(())
+    });
+    send(pid, Signal::TERM);
+    eventually("the end", || (!folder.at("pid").exists()).then_some(()));
+    let log = folder.read("error-log");
+    assert!(
+        log.contains("received TERM") && log.contains("exiting"),
+        "{log}"
+    );
+}
+
+#[test]
+fn no_supervisor_runs_under_another() {
+    let folder = Folder::new();
+    let config = format!("listen: 80\n{PATHS}").replace("@DIR@", "/srv");
+    let path = folder.write("h2o.conf", config);
+    for mode in ["master", "daemon"] {
+        let output = Command::new(binary())
+            .args(["-m", mode, "-c"])
+            .arg(&path)
+            .env("SERVER_STARTER_PORT", "80=3")
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(70), "{text}");
+        let want = format!(
+            "refusing to start in `{mode}` mode, environment variable SERVER_STARTER_PORT is already set"
+        );
+        assert!(text.contains(&want), "{text}");
+    }
+}
+
+/// The supervisor of Debian's package libserver-starter-perl, with these options and our worker.
+fn foreign(options: &[&str], config: &str) -> Setup {
+    let command = [&["/usr/bin/start_server"], options, &["--"]].concat();
+    Setup::new(config)
+        .file("www/small", "hello")
+        .launched_by(&command)
+}
+
+#[test]
+fn our_worker_serves_under_a_foreign_supervisor() {
+    let options = [
+        "--port=127.0.0.1:@PORT@",
+        "--path=@DIR@/socket",
+        "--status-file=@DIR@/status",
+    ];
+    let config = format!(
+        "num-threads: 1\nlisten: {{ host: 127.0.0.1, port: @PORT@ }}\nlisten: {{ type: unix, port: @DIR@/socket }}\n{PATHS}"
+    );
+    let server = foreign(&options, &config).start();
+    let (pid, first) = (server.pid(), worker(server.pid()));
+    // A download outlives the worker's replacement, and the supervisor repeats TERM at the next one.
+    let mut busy = server.connect();
+    busy.send("GET /small HTTP/1.1\r\nHost: a\r\n");
+    send(pid, Signal::HUP);
+    server.wait_for_message(&format!("sending TERM to old workers:{first}"));
+    let second = eventually("the second generation", || {
+        let status = server.folder.read("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("2:"))?;
+        line.parse::<u32>().ok()
+    });
+    send(pid, Signal::HUP);
+    server.wait_for_message(&format!("old worker {second} died, status:0"));
+    busy.send("\r\n");
+    busy.read_response("GET").must_be("200 OK\n\nhello");
+    server.wait_for_message(&format!("old worker {first} died, status:0"));
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+    UnixStream::connect(server.folder.at("socket")).expect("the worker listens");
+    let folder = server.stop();
+    assert!(!folder.at("socket").exists());
+}
+
+#[test]
+fn addresses_of_supervisor_and_configuration_must_agree() {
+    let one = format!("listen: {{ host: 127.0.0.1, port: @PORT@ }}\n{PATHS}");
+    let more = |line: &str| format!("{line}\n{one}");
+    let quic = "listen: { type: quic, host: 127.0.0.1, port: @PORT@, ssl: { certificate-file: @DIR@/a.crt, key-file: @DIR@/a.key } }";
+    let tcp = "--port=127.0.0.1:@PORT@";
+    let cases = [
+        (
+            vec![tcp],
+            more("listen: { host: 127.0.0.1, port: @BPORT@ }"),
+            "tcp socket:127.0.0.1:",
+        ),
+        (vec![tcp], more(quic), "udp socket:127.0.0.1:"),
+        (
+            vec![tcp],
+            more("listen: { type: unix, port: @DIR@/s }"),
+            "unix socket:",
+        ),
+        (
+            vec![tcp, "--port=127.0.0.1:@BPORT@"],
+            one.clone(),
+            "no configuration found for fd:5 passed in by $SERVER_STARTER_PORT\nnote: $SERVER_STARTER_PORT was \"127.0.0.1:",
+        ),
+    ];
+    for (options, config, want) in cases {
+        let folder = Folder::new();
+        h2o_tests::certs::self_signed(&folder, "a", h2o_tests::certs::Key::EcPkcs8, "localhost");
+        let text = eventually_failed(folder, &options, &config);
+        assert!(text.contains(want), "{text}");
+        assert!(
+            want.starts_with("no ") || text.contains(" is not being bound to the server"),
+            "{text}"
+        );
+        assert!(text.contains("exit status:19968"), "{text}");
+    }
+}
+
+/// What a foreign supervisor says whose first worker fails.
+fn eventually_failed(folder: Folder, options: &[&str], config: &str) -> String {
+    let command = [
+        &[
+            "/usr/bin/timeout",
+            "--signal=TERM",
+            "1.5",
+            "/usr/bin/start_server",
+            "--interval=1",
+        ],
+        options,
+        &["--"],
+    ];
+    let refused = Setup::in_folder(folder, config)
+        .launched_by(&command.concat())
+        .try_start();
+    refused.expect_err("the worker cannot serve").stderr
+}
+
+/// Our `start_server`, by that name.
+fn start_server(folder: &Folder) -> Command {
+    let program = folder.at("start_server");
+    if !program.exists() {
+        symlink(binary(), &program).expect("the folder is writable");
+    }
+    Command::new(program)
+}
+
+fn answer(stream: std::io::Result<impl Read>) -> Option<String> {
+    let mut text = String::new();
+    stream.ok()?.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[test]
+fn a_foreign_worker_serves_under_our_supervisor() {
+    let folder = Folder::new();
+    folder.write("env/WORD", "one\nmore");
+    let port = free_port();
+    let log = fs::File::create(folder.at("log")).expect("the folder is writable");
+    let mut command = start_server(&folder);
+    let socket = folder.name_of("socket");
+    command.args([
+        &format!("--port=127.0.0.1:{port}"),
+        &format!("--port=127.0.0.1:u{port}"),
+        &format!("--path={socket}"),
+        &format!("--pid-file={}", folder.name_of("pid")),
+        &format!("--status-file={}", folder.name_of("status")),
+        &format!("--dir={}", folder.name_of("env")),
+        &format!("--envdir={}", folder.name_of("env")),
+        "--interval=0.3",
+        "--signal-on-hup=QUIT",
+        "--",
+        "python3",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/clients/starter_worker.py"),
+        &socket,
+    ]);
+    let log = Stdio::from(log);
+    let supervisor = Guard(
+        command
+            .stdout(log)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it runs"),
+    );
+    let ask = || eventually("an answer", || answer(UnixStream::connect(&socket)));
+    let directory = folder.name_of("env");
+    assert_eq!(ask(), format!("generation 1 word one in {directory}\n"));
+    let sockets = format!(
+        "worker has 127.0.0.1:{port}:SOCK_STREAM;127.0.0.1:{port}:SOCK_DGRAM;{socket}:SOCK_STREAM"
+    );
+    eventually("the worker's line", || {
+        folder.read("log").contains(&sockets).then_some(())
+    });
+
+    folder.write("env/WORD", "two");
+    send(supervisor.0.id(), Signal::USR1);
+    let ask_to = |option: &str| {
+        let mut command = start_server(&folder);
+        command.arg(option);
+        command.arg(format!("--pid-file={}", folder.name_of("pid")));
+        command.arg(format!("--status-file={}", folder.name_of("status")));
+        let status = command.stderr(Stdio::null()).status().expect("it runs");
+        assert!(status.success(), "{option}: {status}");
+    };
+    ask_to("--restart");
+    assert_eq!(ask(), format!("generation 2 word two in {directory}\n"));
+    let status = folder.read("status");
+    assert_eq!(status, format!("2:{}\n", worker(supervisor.0.id())));
+    let mut supervisor = supervisor;
+    // The process is ours, so that it stays until we wait for it; its pid file tells that it has ended.
+    ask_to("--stop");
+    assert!(supervisor.0.wait().expect("it is ours").success());
+    let log = folder.read("log");
+    for signal in ["SIGUSR1", "SIGQUIT", "SIGTERM"] {
+        assert!(log.contains(&format!("worker got {signal}")), "{log}");
+    }
+    for name in ["socket", "pid", "status"] {
+        assert!(!Path::new(&folder.name_of(name)).exists(), "{name}");
+    }
+    std::mem::forget(supervisor);
+}
+
+/// h2load may leave requests of a connection unsent whose end was announced; those that it has sent must be answered.
+fn assert_all_are_answered(output: &str) {
+    let count = |what: &str| -> u64 {
+        let before = output.split(&format!(" {what}")).next().unwrap_or_default();
+        let number = before.rsplit([' ', '\n']).next().unwrap_or_default();
+        number.parse().unwrap_or_else(|_| panic!("{output}"))
+    };
+    let started = count("started,");
+    assert!(started > 0, "{output}");
+    assert_eq!(count("succeeded,"), started, "{output}");
+    assert_eq!(count("timeout\n"), 0, "{output}");
+    assert_eq!(count("2xx"), started, "{output}");
+}
+
+#[test]
+fn no_request_is_lost_in_ten_upgrades() {
+    let server = master("").start();
+    let url = server.url("/small");
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for options in [["--h1", "-c4"], ["-m10", "-c4"]] {
+            let (url, is_over) = (&url, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let output = run("h2load", &[&options[..], &["-n", "400", url]].concat());
+                    assert_all_are_answered(&output.text());
+                }
+            });
+        }
+        let mut old = worker(server.pid());
+        for _ in 0..10 {
+            send(server.pid(), Signal::HUP);
+            old = successor(&server, old);
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
