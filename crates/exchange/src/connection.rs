@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The address of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,10 @@ pub trait Transport {
     fn congestion_controller(&self) -> Option<String>;
     /// The kernel's estimate of the delivery rate, in bytes per second.
     fn delivery_rate(&self) -> Option<u64>;
+    /// Time between the SETTINGS frame of an HTTP/2 connection and its acknowledgement, once that is there.
+    fn settings_rtt(&self) -> Option<Duration> {
+        None
+    }
     /// The version of QUIC; `None` on other transports.
     fn quic_version(&self) -> Option<u32> {
         None

@@ -11,7 +11,7 @@ use h2o_log::LineLimit;
 
 use crate::{
     BodyError, ConnectionInfo, ExchangeRef, ForwardedRequest, LocalSite, Protocol, PushOrder,
-    RequestBody, RerouteKind, Reroutes, Response, Restore, Route, Worker,
+    RequestBody, RerouteKind, Reroutes, Response, Restore, Route, SubRequest, Worker,
 };
 
 /// One request with its response, from the first byte of the head to the log line.
@@ -73,6 +73,10 @@ pub struct Exchange {
     pub mime: Option<MimeHint>,
     /// Set while a handler of `file.custom-handler` runs.
     pub script: Option<ScriptPath>,
+    /// Number of the handler that runs or ran last, within its path.
+    pub handler: usize,
+    /// Set if a handler has made this request, not a client.
+    pub sub_request: Option<Box<SubRequest>>,
     /// Field block for the next response, whose memory is reused.
     spare: Headers,
     /// Reference to this exchange, if a worker created it.
@@ -180,6 +184,8 @@ impl Exchange {
             restore: None,
             mime: None,
             script: None,
+            handler: 0,
+            sub_request: None,
             spare: Headers::new(),
             this: Weak::new(),
         }
@@ -251,6 +257,7 @@ impl Exchange {
         self.restore = None;
         self.mime = None;
         self.script = None;
+        self.sub_request = None;
     }
 
     /// An empty field block for the response, with reused memory.
@@ -355,17 +362,22 @@ impl Exchange {
     /// component. The line has authority and target as sent to the backend, if the request was forwarded.
     pub fn note_error(&mut self, label: &str, message: &str) {
         let start = self.describe_error(label, message);
-        if self.site.path(self.route).emit_request_errors {
-            h2o_log::report!(error, "{}", &self.errors[start..]);
+        self.report_error(&self.errors[start..]);
+    }
+
+    fn report_error(&self, line: &str) {
+        let sink = self.sub_request.as_ref();
+        if let Some(sink) = sink.and_then(|request| request.on_error.as_ref()) {
+            sink(line);
+        } else if self.site.path(self.route).emit_request_errors {
+            h2o_log::report!(error, "{line}");
         }
     }
 
     /// Records a line that a script has written for the error log: like [`Exchange::note_error`], without a label.
     pub fn note_line(&mut self, line: &str) {
         self.errors.push_str(line);
-        if self.site.path(self.route).emit_request_errors {
-            h2o_log::report!(error, "{line}");
-        }
+        self.report_error(line);
     }
 
     /// Like [`Exchange::note_error`], for errors that clients can cause at will: the error log gets no more lines than

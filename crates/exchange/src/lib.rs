@@ -28,6 +28,7 @@ mod scope;
 mod settings_map;
 mod site;
 mod spool;
+mod sub_request;
 pub mod temp_file;
 mod temp_files;
 mod timers;
@@ -64,6 +65,7 @@ pub use scope::{
 pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
 pub use spool::Spool;
+pub use sub_request::{ErrorSink, SubRequest, SubRequestService, SubRequestStart, SubRequests};
 pub use temp_file::{TempFile, WriteError};
 pub use temp_files::TempFiles;
 pub use timers::{TimedOut, Timer, TimerKey, Timers};

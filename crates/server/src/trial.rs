@@ -1,26 +1,23 @@
 //! Requests without a connection, one after the other, on a worker of the calling thread: the handlers and filters of a
 //! configuration run as they do in the server, so that scripts can be tested before they go live.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2o_exchange::{
     Address, Body, ConnectionInfo, Counter, Endpoint, Exchange, ExchangeRef, FileReader, LocalSite,
-    RequestBody, Response, Transport, WorkerStarts,
+    RequestBody, Response, Transport, Worker, WorkerStarts,
 };
 use h2o_http::{BodyLength, Headers, Method, Name, Scheme, StatusCode, Version};
 
 use crate::LoadedConfig;
-use crate::context::Context;
 use crate::request::routing::set_route;
-use crate::request::serve::{self, Progress};
+use crate::request::serve;
 use crate::site::bind::ListeningSockets;
 use crate::worker;
 
@@ -106,7 +103,7 @@ pub fn try_requests(
         let mut event_loop = worker::event_loop(config)
             .map_err(|error| TrialError::System(h2o_log::reason(&error).to_string()))?;
         let trial = Trial {
-            context: Context::new(&event_loop),
+            worker: Rc::clone(event_loop.worker()),
             site,
             limit,
         };
@@ -126,7 +123,7 @@ pub fn try_requests(
 
 /// A worker that runs requests.
 struct Trial {
-    context: Context,
+    worker: Rc<Worker>,
     site: Rc<LocalSite>,
     limit: Duration,
 }
@@ -137,7 +134,7 @@ impl Trial {
         requests: Vec<TrialRequest>,
         mut on_response: impl FnMut(TrialResponse),
     ) -> Result<(), TrialError> {
-        let worker = Rc::clone(&self.context.worker);
+        let worker = Rc::clone(&self.worker);
         for feature in &self.site.shared.get::<WorkerStarts>().0 {
             feature.start(&worker, &self.site);
         }
@@ -156,7 +153,7 @@ impl Trial {
 
     #[expect(clippy::disallowed_methods, reason = "the time of one response")]
     async fn answer(&self, request: TrialRequest) -> TrialResponse {
-        let worker = &self.context.worker;
+        let worker = &self.worker;
         let raised = || worker.counters.get(Counter::ScriptExceptions);
         let (exchange, before) = (self.begin(&request), raised());
         let given = exchange.borrow().env.clone();
@@ -199,7 +196,7 @@ impl Trial {
 
     /// The request, routed.
     fn begin(&self, request: &TrialRequest) -> ExchangeRef {
-        let worker = &self.context.worker;
+        let worker = &self.worker;
         let is_tls = request.scheme == Scheme::Https;
         let server = SocketAddr::new(
             IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -219,28 +216,8 @@ impl Trial {
     }
 
     async fn respond(&self, exchange: &ExchangeRef) -> Response {
-        let mut progress = serve::start(&self.context, exchange);
-        loop {
-            match progress {
-                Progress::Response(response) | Progress::TooEarly(response) => return response,
-                Progress::Waiting(waiting) => {
-                    let waiting = RefCell::new(Some(waiting));
-                    progress = poll_fn(|task| {
-                        let Some(handler) = waiting.take() else {
-                            return Poll::Pending;
-                        };
-                        match serve::resume(&self.context, exchange, handler, task) {
-                            Progress::Waiting(handler) => {
-                                waiting.replace(Some(handler));
-                                Poll::Pending
-                            }
-                            done => Poll::Ready(done),
-                        }
-                    })
-                    .await;
-                }
-            }
-        }
+        let progress = serve::start(&self.worker, exchange);
+        serve::finished(&self.worker, exchange, progress).await
     }
 }
 

@@ -12,7 +12,8 @@ use std::thread::JoinHandle;
 
 use h2o_exchange::{
     BackgroundServices, BufferLimits, ConnectionLimits, Counters, Descriptors, Endpoint, HostTable,
-    LocalSite, Order, Shared, Site, TempFiles, Worker, WorkerHandle, WorkerStarts,
+    LocalSite, Order, Shared, Site, SubRequestService, TempFiles, Worker, WorkerHandle,
+    WorkerStarts,
 };
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -25,6 +26,7 @@ use crate::event::socket::Socket;
 use crate::listener::LocalListener;
 use crate::quic::connections::{QuicConnections, QuicListener, QuicShared};
 use crate::quic::mail::Mailbox;
+use crate::request::sub_request::SubRequestHandlers;
 use crate::setup::Setup;
 use crate::site::bind::ListeningSockets;
 use crate::site::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
@@ -449,6 +451,9 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
         }
     }
     let context = Rc::new(Context::new(&event_loop));
+    let service = context.worker.local::<SubRequestService>();
+    // Set once: a worker has one event loop.
+    let _ = service.0.set(Rc::new(SubRequestHandlers));
     let quic_context = Rc::clone(&context);
     event_loop
         .add(|registry, first_token| Connections::new(context, registry, first_token, streams))?;

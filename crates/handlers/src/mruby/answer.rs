@@ -1,5 +1,6 @@
 //! What a script returns, as a response.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use h2o_http::{Headers, Known, Method, Name, StatusCode};
 use h2o_mruby::{Kind, Leave, Value, Vm};
 
 use super::body::{self, ScriptBody};
+use super::content;
 use super::handler::failure;
-use super::http;
 use super::objects::RequestState;
 
 /// What a call of an app ended with.
@@ -33,8 +34,20 @@ pub(super) struct ScriptResponse {
     status: StatusCode,
     fields: Fields,
     body: Body,
-    is_array: bool,
-    request: Rc<RequestState>,
+    kind: BodyKind,
+    /// `None`: `OK` (H2O compatibility).
+    reason: Option<Cow<'static, str>>,
+}
+
+/// Where a body comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BodyKind {
+    /// An Array, or nil.
+    Array,
+    /// `each` of an object. The request lasts as long as it.
+    Script,
+    /// The response of another server, or of a sub-request.
+    HandedOn,
 }
 
 /// The fields of a script, with those taken out that mean something to the server.
@@ -62,27 +75,42 @@ pub(super) fn read(vm: &Vm, value: Value, request: &Rc<RequestState>) -> Result<
     let status = read_status(vm, part(0))?;
     let mut fields = Fields::default();
     read_fields(vm, part(1), |name, value| fields.add(name, value))?;
-    let mut is_array = true;
-    let body = match part(2) {
-        _ if status.as_u16() == DELEGATES => Body::Empty,
-        body if body.is_nil() => Body::Empty,
-        body if body.kind() == Kind::Array => read_array(vm, body)?,
-        body if http::is_untouched(vm, body)? => {
-            is_array = false;
-            http::take_body(vm, body)?
-        }
-        body => {
-            is_array = false;
-            Body::Stream(Box::new(body::start(vm, body, request)?))
-        }
+    let (kind, body) = match part(2) {
+        _ if status.as_u16() == DELEGATES => (BodyKind::Array, Body::Empty),
+        body if body.is_nil() => (BodyKind::Array, Body::Empty),
+        body if body.kind() == Kind::Array => (BodyKind::Array, read_array(vm, body)?),
+        body => match content::take_body(vm, body)? {
+            Some(body) => (BodyKind::HandedOn, body),
+            None => {
+                let source = body::start(vm, body, request)?;
+                (BodyKind::Script, Body::Stream(Box::new(source)))
+            }
+        },
     };
     Ok(Answer::Response(Box::new(ScriptResponse {
         status,
         fields,
         body,
-        is_array,
-        request: Rc::clone(request),
+        kind,
+        reason: None,
     })))
+}
+
+/// The response of a sub-request, as if a script had returned its parts.
+pub(super) fn of_response(response: Response) -> Answer {
+    let reason = response.reason().to_owned();
+    let mut fields = Fields::default();
+    for field in response.headers.iter() {
+        fields.add(field.name.as_str(), field.value);
+    }
+    fields.length = response.length;
+    Answer::Response(Box::new(ScriptResponse {
+        status: response.status,
+        fields,
+        body: response.body,
+        kind: BodyKind::HandedOn,
+        reason: Some(reason.into()),
+    }))
 }
 
 fn read_status(vm: &Vm, value: Value) -> Result<StatusCode, Leave> {
@@ -171,23 +199,37 @@ pub(super) fn read_fields(
         }
     };
     for (name, value) in pairs {
-        let name = vm.text_of(name).map_err(raised)?.to_ascii_lowercase();
-        // A name that is none would end the head early, or be another field.
-        if !h2o_http::is_token(&name) {
-            let shown = name.escape_ascii();
-            return Err(Leave::argument(format!("invalid header name: {shown}")));
-        }
-        let name =
-            std::str::from_utf8(&name).map_err(|_| Leave::argument("invalid header name"))?;
-        let values = vm.elements(value).unwrap_or_else(|| vec![value]);
-        for value in values {
-            let value = vm.text_of(value).map_err(raised)?;
-            for line in value.split(|byte| *byte == b'\n') {
-                if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
-                    return Err(Leave::argument(format!("invalid value of header {name}")));
-                }
-                add(name, line);
+        let name = vm.text_of(name).map_err(raised)?;
+        read_field(vm, &name, value, &mut add)?;
+    }
+    Ok(())
+}
+
+/// Passes on each value of one field.
+///
+/// # Errors
+/// `ArgumentError` if the name or a value must not be sent.
+pub(super) fn read_field(
+    vm: &Vm,
+    name: &[u8],
+    value: Value,
+    add: &mut dyn FnMut(&str, &[u8]),
+) -> Result<(), Leave> {
+    let name = name.to_ascii_lowercase();
+    // A name that is none would end the head early, or be another field.
+    if !h2o_http::is_token(&name) {
+        let shown = name.escape_ascii();
+        return Err(Leave::argument(format!("invalid header name: {shown}")));
+    }
+    let name = std::str::from_utf8(&name).map_err(|_| Leave::argument("invalid header name"))?;
+    let values = vm.elements(value).unwrap_or_else(|| vec![value]);
+    for value in values {
+        let value = vm.text_of(value)?;
+        for line in value.split(|byte| *byte == b'\n') {
+            if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
+                return Err(Leave::argument(format!("invalid value of header {name}")));
             }
+            add(name, line);
         }
     }
     Ok(())
@@ -231,8 +273,8 @@ pub(super) fn deliver(exchange: &mut Exchange, request: &RequestState, answer: A
     for (name, value) in &answer.fields.variables {
         exchange.set_env(name, value);
     }
-    if answer.is_array {
-        answer.request.end();
+    if answer.kind != BodyKind::Script {
+        request.end();
     }
     if answer.status.as_u16() == DELEGATES {
         return delegate(answer.fields);
@@ -271,23 +313,23 @@ fn respond(exchange: &Exchange, answer: ScriptResponse) -> Response {
         status,
         fields,
         body,
-        is_array,
-        ..
+        kind,
+        reason,
     } = answer;
     let is_head = exchange.request.method == Method::Head;
     let has_link = fields.headers.get(Known::Link).is_some();
     let mut response = Response::new(status, fields.headers, body);
-    response.reason = Some("OK".into());
+    response.reason = reason.or(Some("OK".into()));
     if has_link {
         response.links = LinkHeaderUse::PushAndFilter;
     }
     if is_head || status.is_bodyless() || status == StatusCode::SWITCHING_PROTOCOLS {
         response.length = fields.length;
-        if is_array {
+        if kind == BodyKind::Array {
             response.body = Body::Empty;
         }
     } else if let Some(length) = fields.length {
-        if is_array || !matches!(response.body, Body::Stream(_)) {
+        if !matches!(response.body, Body::Stream(_)) {
             body::limit(&mut response, length);
         } else {
             response.length = Some(length);

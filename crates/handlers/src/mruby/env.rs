@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use h2o_exchange::{Address, Exchange, ServerSoftware};
-use h2o_http::{Headers, Known};
+use h2o_http::{Headers, Known, Version};
 use h2o_mruby::{Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
@@ -96,6 +96,12 @@ pub(super) fn build(
     if let Address::Ip(address) = exchange.connection.peer {
         env.set_address("REMOTE_ADDR", "REMOTE_PORT", address)?;
     }
+    if request.version == Version::Http2 && exchange.sub_request.is_none() {
+        let object = vm.object(classes.get_rtt.value(), Rc::clone(state))?;
+        env.set_value(b"h2o.get_rtt", object)?;
+    }
+    let object = vm.object(classes.is_ech.value(), Rc::clone(state))?;
+    env.set_value(b"h2o.is_ech", object)?;
     for (name, value) in &exchange.env {
         let value = vm.string(&**value)?;
         env.set_value(name.as_bytes(), value)?;

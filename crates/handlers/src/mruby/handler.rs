@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -17,6 +17,7 @@ use h2o_mruby::{Finish, Leave, Value, Vm};
 use super::answer::{self, Answer};
 use super::machine::{App, LocalScript, Machine, Script};
 use super::objects::RequestState;
+use super::sub_request::InnerCall;
 use super::{env, machine};
 
 /// The handler of one script.
@@ -40,6 +41,7 @@ impl Handler for ScriptHandler {
             }
         };
         let script = machine.script(&self.script);
+        script.note_place(exchange);
         let body = match std::mem::take(&mut exchange.body) {
             RequestBody::Bytes(bytes) => {
                 // A later handler may need it, too.
@@ -147,6 +149,9 @@ impl Drop for Waiting {
         // After an answer, its body decides.
         if !self.call.is_answered.get() {
             self.call.request.end();
+            if let Some(inner) = self.call.inner.take() {
+                inner.cancel();
+            }
         }
     }
 }
@@ -157,6 +162,9 @@ struct Call {
     answer: RefCell<Option<Answer>>,
     is_answered: Cell<bool>,
     waker: Cell<Option<Waker>>,
+    /// The sub-request whose response becomes the answer.
+    inner: Cell<Option<Rc<InnerCall>>>,
+    this: Weak<Self>,
 }
 
 impl Call {
@@ -167,11 +175,13 @@ impl Call {
         body: Option<Bytes>,
         app: Value,
     ) -> Rc<Self> {
-        let call = Rc::new(Self {
+        let call = Rc::new_cyclic(|this| Self {
             request: RequestState::new(exchange, body),
             answer: RefCell::default(),
             is_answered: Cell::new(false),
             waker: Cell::default(),
+            inner: Cell::default(),
+            this: Weak::clone(this),
         });
         let vm = &machine.vm;
         vm.scope(|| match env::build(vm, exchange, &call.request) {
@@ -206,10 +216,32 @@ impl Call {
     }
 }
 
+impl Call {
+    /// The response of the sub-request is the answer.
+    fn settle_by(&self, inner: Rc<InnerCall>) {
+        let call = Weak::clone(&self.this);
+        // First, since the response may be there.
+        let kept = Rc::clone(&inner);
+        self.inner.set(Some(inner));
+        kept.pass_to(move |response| {
+            if let Some(call) = call.upgrade() {
+                call.inner.take();
+                call.settle(answer::of_response(response));
+            }
+        });
+    }
+}
+
 impl Finish for Call {
     fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
         let answer = match result {
-            Ok(value) => answer::read(vm, value, &self.request)?,
+            Ok(value) => match InnerCall::of(vm, value) {
+                Some(inner) => {
+                    self.settle_by(inner);
+                    return Ok(());
+                }
+                None => answer::read(vm, value, &self.request)?,
+            },
             Err(exception) => Answer::Raised(machine::describe(vm, exception)),
         };
         self.settle(answer);

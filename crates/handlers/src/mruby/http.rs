@@ -1,28 +1,23 @@
 //! `http_request`: requests of scripts to other servers.
 
-use std::cell::RefCell;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use h2o_exchange::{Address, Body, ConnectionInfo, FileReader, NoTransport, RequestBody, Worker};
-use h2o_http::{BodyLength, Headers, Method, Name, RequestHead, Version};
-use h2o_mruby::{Kind, Leave, Ticket, Value, Vm};
+use h2o_exchange::{Address, Body, ConnectionInfo, NoTransport, RequestBody, Worker};
+use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead, Version};
+use h2o_mruby::{Kind, Leave, Value, Vm};
 use h2o_upstream::{BackendUrl, Call, Failure, Reply, Upstream};
 use tokio::task::AbortHandle;
 
-use super::answer;
+use super::arrival::Arrival;
 use super::machine::Host;
+use super::{answer, content};
 use crate::proxy::upstream_for;
-
-/// Most bytes of a body that one step reads.
-const PIECE: usize = 64 * 1024;
 
 /// A request to another server. Dropping it ends the request, unless its response has begun.
 struct HttpRequest {
-    cell: Rc<RefCell<Cell>>,
+    arrival: Arrival<Result<Reply, Failure>>,
     task: AbortHandle,
 }
 
@@ -32,57 +27,17 @@ impl Drop for HttpRequest {
     }
 }
 
-/// Where the response arrives.
-#[derive(Default)]
-struct Cell {
-    result: Option<Result<Reply, Failure>>,
-    /// The strand that waits for it.
-    waiting: Option<Ticket>,
-}
-
-/// The body of a response.
-struct Content {
-    /// `None` while it is read, and when it has been handed on.
-    body: RefCell<Option<Body>>,
-    is_consumed: std::cell::Cell<bool>,
-}
-
 /// Defines `http_request` and its classes.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let kernel = vm.constant(None, "Kernel")?;
     vm.define(kernel, "http_request", request)?;
     let module = vm.module(None, "H2O")?;
     let class = vm.object_class(Some(module), "HttpRequest")?;
-    vm.define(class, "__join", join)?;
-    let stream = vm.object_class(Some(module), "HttpInputStream")?;
-    vm.define(stream, "__begin", |vm, call| {
-        vm.with_object(call.receiver, |content: &Content| {
-            if content.is_consumed.replace(true) {
-                return Err(Leave::runtime("http response body is already consumed"));
-            }
-            Ok(Value::nil())
-        })?
-    })?;
-    vm.define(stream, "__read", read)
-}
-
-/// Whether the object is a body that nobody has read.
-///
-/// # Errors
-/// `RuntimeError` if it is one that somebody has read.
-pub(super) fn is_untouched(vm: &Vm, value: Value) -> Result<bool, Leave> {
-    match vm.with_object(value, |content: &Content| content.is_consumed.get()) {
-        Ok(false) => Ok(true),
-        Ok(true) => Err(Leave::runtime("http response body is already consumed")),
-        Err(_) => Ok(false),
-    }
-}
-
-/// Takes a body to hand it on without Ruby.
-pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Body, Leave> {
-    vm.with_object(value, |content: &Content| {
-        content.is_consumed.set(true);
-        content.body.take().unwrap_or_default()
+    vm.define(class, "__join", |vm, call| {
+        let arrival = vm.with_object(call.receiver, |request: &HttpRequest| {
+            request.arrival.clone()
+        })?;
+        arrival.join(vm, triple)
     })
 }
 
@@ -139,7 +94,7 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     let origin = BackendUrl::parse(&origin).ok_or_else(invalid)?;
     let upstream = upstream_for(&worker, &Host::site(vm).0, origin)
         .map_err(|error| Leave::runtime(error.to_string()))?;
-    let cell = Rc::new(RefCell::new(Cell::default()));
+    let arrival = Arrival::default();
     let outgoing = Outgoing {
         upstream,
         method,
@@ -147,22 +102,13 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
         headers,
         body: body.map(Bytes::from),
     };
-    let arrived = Rc::clone(&cell);
+    let arrived = arrival.clone();
     let reference = vm.reference();
     let task = worker.spawn({
         let worker = Rc::clone(&worker);
         async move {
             let result = outgoing.send(&worker).await;
-            let waiting = {
-                let cell = &mut *arrived.borrow_mut();
-                cell.result = Some(result);
-                cell.waiting.take()
-            };
-            if let (Some(ticket), Some(vm)) = (waiting, reference.upgrade()) {
-                vm.resume(ticket, |vm| {
-                    take_triple(vm, &arrived).unwrap_or_else(|exception| exception)
-                });
-            }
+            arrived.settle(&reference, result);
         }
     });
     let module = vm.constant(None, "H2O").map_err(Leave::Raise)?;
@@ -170,7 +116,7 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
         .constant(Some(module), "HttpRequest")
         .map_err(Leave::Raise)?;
     let request = HttpRequest {
-        cell,
+        arrival,
         task: task.abort_handle(),
     };
     vm.object(class, request).map_err(Leave::Raise)
@@ -232,134 +178,28 @@ impl Outgoing {
     }
 }
 
-/// Waits for the head of the response.
-fn join(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
-    let cell = vm.with_object(call.receiver, |request: &HttpRequest| {
-        Rc::clone(&request.cell)
-    })?;
-    if cell.borrow().result.is_some() {
-        return take_triple(vm, &cell).map_err(Leave::Raise);
-    }
-    if cell.borrow().waiting.is_some() {
-        return Err(Leave::runtime("another fiber waits for this response"));
-    }
-    let ticket = vm.suspend()?;
-    cell.borrow_mut().waiting = Some(ticket);
-    Err(Leave::Wait)
-}
-
 /// Status, fields and body as Ruby gets them.
-fn take_triple(vm: &Vm, cell: &RefCell<Cell>) -> Result<Value, Value> {
-    let result = cell.borrow_mut().result.take();
+fn triple(vm: &Vm, result: Result<Reply, Failure>) -> Result<Value, Value> {
     let (status, headers, length, body) = match result {
-        Some(Ok(reply)) => (
-            reply.status.as_u16(),
-            reply.headers,
-            reply.length,
-            reply.body,
-        ),
-        Some(Err(failure)) => {
+        Ok(reply) => {
+            let status = reply.status.as_u16();
+            (status, reply.headers, reply.length, reply.body)
+        }
+        Err(failure) => {
             let mut headers = Headers::new();
             let text = failure.text.as_bytes();
             headers.push(Name::from_lower("client-warning"), text);
-            headers.push(
-                Name::from_lower("content-type"),
-                b"text/plain; charset=utf-8",
-            );
+            headers.push(Known::ContentType, b"text/plain; charset=utf-8");
             let body = Body::Bytes(Bytes::copy_from_slice(text));
             (500, headers, None, body)
         }
-        None => return Err(vm.exception("RuntimeError", "the response was taken")),
     };
-    let hash = vm.hash(headers.len() + 1)?;
-    for field in headers.iter() {
-        let name = vm.string(field.name.as_str())?;
-        let known = vm.hash_get(hash, name)?;
-        let value = match vm.bytes(known) {
-            Some(mut joined) => {
-                joined.push(b'\n');
-                joined.extend_from_slice(field.value);
-                vm.string(joined)?
-            }
-            None => vm.string(field.value)?,
-        };
-        vm.hash_set(hash, name, value)?;
-    }
-    if let Some(length) = length {
-        let (name, value) = (vm.string("content-length")?, vm.string(length.to_string())?);
-        vm.hash_set(hash, name, value)?;
-    }
+    let fields = content::joined_fields(vm, &headers, |_| b"\n")?;
+    content::add_length(vm, fields, length)?;
     let module = vm.constant(None, "H2O")?;
-    let class = vm.constant(Some(module), "HttpInputStream")?;
-    let content = Content {
-        body: RefCell::new(Some(body)),
-        is_consumed: std::cell::Cell::new(false),
-    };
-    let stream = vm.object(class, content)?;
-    vm.array(&[vm.integer(status.into())?, hash, stream])
-}
-
-/// The next piece of a body; `nil` at the end, also where the connection broke off (H2O compatibility).
-fn read(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
-    let body = vm.with_object(call.receiver, |content: &Content| content.body.take())?;
-    let Some(mut body) = body else {
-        return Ok(Value::nil());
-    };
-    let mut context = Context::from_waker(Waker::noop());
-    match poll_piece(&mut body, &mut context) {
-        Poll::Ready(Some(piece)) => {
-            put_back(vm, call.receiver, body)?;
-            vm.string(piece).map_err(Leave::Raise)
-        }
-        Poll::Ready(None) => Ok(Value::nil()),
-        Poll::Pending => {
-            let worker = Host::worker(vm)?;
-            let ticket = vm.suspend()?;
-            let stream = vm.root(call.receiver).map_err(Leave::Raise)?;
-            let reference = vm.reference();
-            worker.spawn(async move {
-                let piece = poll_fn(|task| poll_piece(&mut body, task)).await;
-                let Some(vm) = reference.upgrade() else {
-                    return;
-                };
-                vm.resume(ticket, |vm| {
-                    let Some(piece) = piece else {
-                        return Value::nil();
-                    };
-                    let _ = put_back(vm, stream.value(), body);
-                    vm.string(piece).unwrap_or_else(|exception| exception)
-                });
-            });
-            Err(Leave::Wait)
-        }
+    let mut class = vm.constant(Some(module), "HttpInputStream")?;
+    if let Body::Empty = body {
+        class = vm.constant(Some(class), "Empty")?;
     }
-}
-
-fn put_back(vm: &Vm, stream: Value, body: Body) -> Result<(), Leave> {
-    vm.with_object(stream, |content: &Content| content.body.replace(Some(body)))
-        .map(drop)
-}
-
-/// The next piece; `None` at the end.
-fn poll_piece(body: &mut Body, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-    match body {
-        Body::Empty => Poll::Ready(None),
-        Body::Bytes(bytes) => {
-            let bytes = std::mem::take(bytes);
-            *body = Body::Empty;
-            Poll::Ready(Some(bytes).filter(|bytes| !bytes.is_empty()))
-        }
-        Body::File(range) => {
-            let mut reader = FileReader::new(range.clone());
-            let mut piece = Vec::new();
-            let read = std::task::ready!(reader.poll_append(context, PIECE, &mut piece));
-            let read = read.unwrap_or(0) as u64;
-            range.offset += read;
-            range.len -= read.min(range.len);
-            Poll::Ready(Some(Bytes::from(piece)).filter(|piece| !piece.is_empty()))
-        }
-        Body::Stream(source) => source
-            .poll_next(context, PIECE)
-            .map(|piece| piece.and_then(Result::ok)),
-    }
+    content::triple(vm, status, fields, class, body)
 }

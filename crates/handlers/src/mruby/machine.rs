@@ -6,11 +6,12 @@ use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use h2o_exchange::{Counter, LocalSite, Worker, WorkerStart};
+use h2o_exchange::{Counter, Exchange, LocalSite, Worker, WorkerStart};
 use h2o_mruby::{Finish, Leave, Limit, Options, Part, Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
-use super::{http, objects, wait};
+use super::sub_request::{self, Place};
+use super::{content, http, objects, wait};
 
 /// A script of the configuration.
 pub(super) struct Script {
@@ -66,6 +67,8 @@ impl Host {
 pub(super) struct LocalScript {
     id: u64,
     state: RefCell<State>,
+    /// Its place in the configuration, once it was asked.
+    place: RefCell<Option<Place>>,
 }
 
 enum State {
@@ -88,7 +91,13 @@ pub(super) enum App {
 }
 
 const PRELUDE: &[(&str, &str)] = &[("h2o.rb", include_str!("prelude.rb"))];
-const PARTS: &[Part] = &[objects::define, wait::define, http::define];
+const PARTS: &[Part] = &[
+    objects::define,
+    wait::define,
+    content::define,
+    http::define,
+    sub_request::define,
+];
 
 impl Machine {
     /// The machine of a worker. The first call opens its VM.
@@ -121,6 +130,15 @@ impl Machine {
         }))
     }
 
+    /// The place in the configuration of the script whose strand runs; `None` if it was not asked yet.
+    pub(super) fn current_place(vm: &Vm) -> Result<Option<Place>, Leave> {
+        let worker = Host::worker(vm)?;
+        let machine = Self::of(&worker, &Host::site(vm)).map_err(Leave::runtime)?;
+        let scripts = machine.scripts.borrow();
+        let script = vm.context().and_then(|id| scripts.get(&id));
+        Ok(script.and_then(|script| script.place.borrow().clone()))
+    }
+
     /// The script in this VM. The first call evaluates it.
     pub(super) fn script(&self, script: &Script) -> Rc<LocalScript> {
         if let Some(known) = self.scripts.borrow().get(&script.id) {
@@ -129,6 +147,7 @@ impl Machine {
         let local = Rc::new(LocalScript {
             id: script.id,
             state: RefCell::new(State::Evaluating(Vec::new())),
+            place: RefCell::default(),
         });
         self.scripts
             .borrow_mut()
@@ -172,6 +191,14 @@ impl LocalScript {
             settled => Poll::Ready(settled),
         });
         settled.await
+    }
+
+    /// Notes where it is: its handler runs.
+    pub(super) fn note_place(&self, exchange: &Exchange) {
+        let place = &mut *self.place.borrow_mut();
+        if !place.as_ref().is_some_and(|place| place.is_of(exchange)) {
+            *place = Some(Place::of(exchange));
+        }
     }
 
     /// Identifies the handler to the functions that a strand calls.

@@ -4,13 +4,17 @@
 //! the strand waits, the response comes later. What the script returns becomes a response in [`answer`].
 
 mod answer;
+mod arrival;
 mod body;
+mod content;
 mod directives;
 mod env;
 mod handler;
 mod http;
 mod machine;
 mod objects;
+mod sub_env;
+mod sub_request;
 mod wait;
 
 pub(crate) use directives::DIRECTIVES;

@@ -1,11 +1,11 @@
 //! What `env` gives a script of the request: its body, its errors, early hints.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Waker;
 
 use bytes::Bytes;
-use h2o_exchange::Exchange;
+use h2o_exchange::{Exchange, Transport};
 use h2o_http::{Headers, Known, StatusCode};
 use h2o_mruby::{Kind, Leave, Value, Vm};
 
@@ -16,6 +16,7 @@ use super::body;
 pub(super) struct RequestState {
     has_ended: Cell<bool>,
     body: Option<Bytes>,
+    transport: Weak<dyn Transport>,
     /// Interim responses and error lines that the exchange has not got yet: it is borrowed while Ruby runs.
     hints: RefCell<Vec<Headers>>,
     lines: RefCell<Vec<String>>,
@@ -31,6 +32,7 @@ impl RequestState {
         Rc::new(Self {
             has_ended: Cell::new(false),
             body,
+            transport: Rc::downgrade(&exchange.connection.transport),
             hints: RefCell::default(),
             lines: RefCell::default(),
             waker: RefCell::default(),
@@ -74,6 +76,16 @@ impl RequestState {
         }
     }
 
+    /// A line for the error log.
+    pub(super) fn write_line(&self, line: String) {
+        if self.has_ended() {
+            self.report(&line);
+        } else {
+            self.lines.borrow_mut().push(line);
+            self.wake();
+        }
+    }
+
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -92,6 +104,8 @@ pub(super) struct Classes {
     pub(super) errors: h2o_mruby::Rooted,
     pub(super) hints: h2o_mruby::Rooted,
     pub(super) request: h2o_mruby::Rooted,
+    pub(super) get_rtt: h2o_mruby::Rooted,
+    pub(super) is_ech: h2o_mruby::Rooted,
 }
 
 /// The classes of a VM.
@@ -109,12 +123,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
         let text = vm.text_of(object).map_err(Leave::Raise)?;
         let line = String::from_utf8_lossy(&text).into_owned();
         vm.with_object(call.receiver, |request: &Rc<RequestState>| {
-            if request.has_ended() {
-                request.report(&line);
-            } else {
-                request.lines.borrow_mut().push(line);
-                request.wake();
-            }
+            request.write_line(line);
         })?;
         let len = i64::try_from(text.len()).unwrap_or(i64::MAX);
         vm.integer(len).map_err(Leave::Raise)
@@ -155,10 +164,36 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
         vm.string(body).map_err(Leave::Raise)
     })?;
 
+    let get_rtt = vm.object_class(Some(module), "RoundTrip")?;
+    vm.define(get_rtt, "call", |vm, call| {
+        call.arguments.exactly::<0>()?;
+        let rtt = vm.with_object(call.receiver, |request: &Rc<RequestState>| {
+            let transport = request.transport.upgrade();
+            let rtt = transport.and_then(|transport| transport.settings_rtt());
+            rtt.filter(|_| !request.has_ended())
+        })?;
+        let micros = rtt.and_then(|rtt| i64::try_from(rtt.as_micros()).ok());
+        Ok(micros.map_or(Ok(Value::nil()), |micros| vm.integer(micros))?)
+    })?;
+    // No listener offers Encrypted Client Hello.
+    let is_ech = vm.object_class(Some(module), "EncryptedHello")?;
+    vm.define(is_ech, "call", |vm, call| {
+        call.arguments.exactly::<0>()?;
+        vm.with_object(call.receiver, |request: &Rc<RequestState>| {
+            if request.has_ended() {
+                Value::nil()
+            } else {
+                Value::boolean(false)
+            }
+        })
+    })?;
+
     let classes = Classes {
         errors: vm.root(errors)?,
         hints: vm.root(hints)?,
         request: vm.root(request)?,
+        get_rtt: vm.root(get_rtt)?,
+        is_ech: vm.root(is_ech)?,
     };
     let _ = vm.local::<ClassCell>().0.set(classes);
     Ok(())

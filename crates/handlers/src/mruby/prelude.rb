@@ -41,12 +41,13 @@ module H2O
     end
   end
 
-  def self.next
-    raise NotImplementedError, "H2O.next is not built yet"
-  end
-
-  def self.reprocess
-    raise NotImplementedError, "H2O.reprocess is not built yet"
+  module WholeBody
+    # All of the body as one String.
+    def join
+      whole = ""
+      each { |chunk| whole << chunk }
+      whole
+    end
   end
 
   class HttpRequest
@@ -57,6 +58,8 @@ module H2O
   end
 
   class HttpInputStream
+    include WholeBody
+
     def each
       __begin
       while chunk = H2O.__value(__read)
@@ -64,10 +67,40 @@ module H2O
       end
     end
 
+    # The body of a response that has none.
+    class Empty < self
+    end
+  end
+
+  # The handlers behind the one that runs, as an app.
+  def self.next
+    @next ||= App.__new(true)
+  end
+
+  # The request table, as an app.
+  def self.reprocess
+    @reprocess ||= App.__new(false)
+  end
+
+  class App
+    def call(env)
+      request(env).join
+    end
+  end
+
+  class AppRequest
     def join
-      whole = ""
-      each { |chunk| whole << chunk }
-      whole
+      @response ||= H2O.__value(__join)
+    end
+  end
+
+  class AppInputStream
+    include WholeBody
+
+    def each
+      while chunk = H2O.__value(__read)
+        yield chunk
+      end
     end
   end
 

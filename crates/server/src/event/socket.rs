@@ -1,5 +1,6 @@
 //! An accepted socket: the system calls that drivers make.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -50,11 +51,23 @@ impl TcpInfo {
 pub(crate) struct Socket {
     fd: OwnedFd,
     is_unix: bool,
+    /// See [`Transport::settings_rtt`]: microseconds and 1; 0 until it is known.
+    settings_rtt: Cell<u32>,
 }
 
 impl Socket {
     pub(crate) const fn new(fd: OwnedFd, is_unix: bool) -> Self {
-        Self { fd, is_unix }
+        Self {
+            fd,
+            is_unix,
+            settings_rtt: Cell::new(0),
+        }
+    }
+
+    /// Notes the time that [`Transport::settings_rtt`] returns from now on.
+    pub(crate) fn note_settings_rtt(&self, rtt: Duration) {
+        let micros = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+        self.settings_rtt.set(micros.saturating_add(1));
     }
 
     /// Receives into the spare capacity of `buffer`. Returns the number of bytes, and whether more may be available at
@@ -181,6 +194,11 @@ impl Transport for Socket {
             return Some(Address::Unix);
         }
         address(rustix::net::getsockname(&self.fd).ok())
+    }
+
+    fn settings_rtt(&self) -> Option<Duration> {
+        let micros = self.settings_rtt.get().checked_sub(1)?;
+        Some(Duration::from_micros(micros.into()))
     }
 
     fn congestion_controller(&self) -> Option<String> {

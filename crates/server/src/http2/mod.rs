@@ -45,6 +45,8 @@ pub(crate) struct Http2 {
     wants_shutdown: bool,
     /// Whether a request has been received.
     is_used: bool,
+    /// Whether the time until our SETTINGS were acknowledged was handed to the transport.
+    is_rtt_noted: bool,
 }
 
 /// The engine's name for the stream of a request.
@@ -95,6 +97,7 @@ impl Http2 {
             is_closing: false,
             wants_shutdown: context.worker.shutting_down.get(),
             is_used: false,
+            is_rtt_noted: false,
         }
     }
 
@@ -225,6 +228,12 @@ impl Http2 {
             if *at == before && turn.pay_for_fragment(came).is_err() {
                 self.fail(turn, PeerError::Overdrawn);
             }
+        }
+        if !self.is_rtt_noted
+            && let Some(rtt) = self.engine.settings_rtt()
+        {
+            self.is_rtt_noted = true;
+            turn.connection.io.socket.note_settings_rtt(rtt);
         }
         Ok(())
     }

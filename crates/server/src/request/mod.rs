@@ -22,6 +22,7 @@ mod run;
 pub(crate) mod serve;
 mod slots;
 mod streams;
+pub(crate) mod sub_request;
 mod tunnel;
 mod upload;
 

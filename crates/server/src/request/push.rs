@@ -273,11 +273,11 @@ impl Requests {
             .worker
             .exchange(&page.site, &turn.connection.info());
         prepare_push(turn, &exchange, page, &head);
-        let mut progress = serve::start(turn.context, &exchange);
+        let mut progress = serve::start(&turn.context.worker, &exchange);
         if let Progress::Waiting(waiting) = progress {
             // The handler may be ready at once. If not, it is polled again, with a waker, once there is a stream.
             let mut task = TaskContext::from_waker(Waker::noop());
-            progress = serve::resume(turn.context, &exchange, waiting, &mut task);
+            progress = serve::resume(&turn.context.worker, &exchange, waiting, &mut task);
         }
         let is_unwanted = match &progress {
             // A response 425 counts as a failure.

@@ -167,7 +167,7 @@ impl Requests {
         response: Response,
     ) {
         note_processed(turn, &exchange);
-        let progress = serve::answer(turn.context, &exchange, response);
+        let progress = serve::answer(&turn.context.worker, &exchange, response);
         self.on_progress(streams, turn, id, exchange, progress);
     }
 
@@ -270,7 +270,7 @@ impl Requests {
                 turn.context.worker.counters.count(counter);
             }
         }
-        let progress = serve::start(turn.context, &exchange);
+        let progress = serve::start(&turn.context.worker, &exchange);
         self.on_progress(streams, turn, id, exchange, progress);
         if is_streaming {
             // A client without window sends nothing, so no other event would make the driver check the pipe.
@@ -313,7 +313,7 @@ impl Requests {
             return;
         };
         let mut task = TaskContext::from_waker(&waker);
-        let progress = serve::resume(turn.context, &exchange, waiting, &mut task);
+        let progress = serve::resume(&turn.context.worker, &exchange, waiting, &mut task);
         self.send_interims(streams, turn, id, &exchange);
         match progress {
             Progress::Waiting(waiting) => {

@@ -1,17 +1,17 @@
 //! From a request to its response: handlers, filters, internal redirects, log.
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{
     Continuation, Exchange, ExchangeRef, FilterResult, LinkHeaderUse, LocalBoxFuture, Outcome,
-    RequestBody, Reroute, Response, Worker,
+    RequestBody, Reroute, Response, SubRequestStart, Worker,
 };
 use h2o_handlers::push;
 use h2o_http::{BodyLength, Known, StatusCode};
 
-use crate::context::Context;
 use crate::request::error_page;
 use crate::request::reroute::{RerouteTarget, reroute};
 
@@ -42,10 +42,16 @@ pub(crate) fn wants_informational(exchange: &Exchange) -> bool {
 
 /// Runs the handlers of the request's path.
 #[inline]
-pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
+pub(crate) fn start(worker: &Worker, exchange: &ExchangeRef) -> Progress {
+    start_at(worker, exchange, 0)
+}
+
+/// Runs the handlers of the request's path from number `first` on.
+#[inline]
+pub(super) fn start_at(worker: &Worker, exchange: &ExchangeRef, first: usize) -> Progress {
     let outcome = {
         let exchange = &mut *exchange.borrow_mut();
-        let outcome = run_handlers(exchange, 0);
+        let outcome = run_handlers(exchange, first);
         if let (Outcome::Done(mut response), _) = outcome {
             // The path has no filters and nothing was redirected: skip the general way.
             if is_final(exchange, &response) {
@@ -61,7 +67,7 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
             outcome
         }
     };
-    run_to_response(context, exchange, outcome, Vec::new())
+    run_to_response(worker, exchange, outcome, Vec::new())
 }
 
 /// Adds the `alt-svc` header of a host that has a QUIC listener, unless the response has one of its own.
@@ -86,9 +92,9 @@ fn is_final(exchange: &Exchange, response: &Response) -> bool {
 }
 
 /// Answers a request without running its handlers; the filters of its path run.
-pub(crate) fn answer(context: &Context, exchange: &ExchangeRef, response: Response) -> Progress {
+pub(crate) fn answer(worker: &Worker, exchange: &ExchangeRef, response: Response) -> Progress {
     run_to_response(
-        context,
+        worker,
         exchange,
         (Outcome::Done(response), usize::MAX),
         Vec::new(),
@@ -97,13 +103,13 @@ pub(crate) fn answer(context: &Context, exchange: &ExchangeRef, response: Respon
 
 /// Polls the handler that a request waits for.
 pub(crate) fn resume(
-    context: &Context,
+    worker: &Worker,
     exchange: &ExchangeRef,
     mut waiting: WaitingHandler,
     task: &mut TaskContext<'_>,
 ) -> Progress {
     loop {
-        let polled = fenced(context, || waiting.future.as_mut().poll(task));
+        let polled = fenced(worker, || waiting.future.as_mut().poll(task));
         let outcome = match polled {
             Ok(Poll::Pending) => {
                 hint(&mut exchange.borrow_mut(), waiting.next);
@@ -116,11 +122,38 @@ pub(crate) fn resume(
             Err(response) => (Outcome::Done(*response), waiting.next),
         };
         let continuations = std::mem::take(&mut waiting.continuations);
-        match run_to_response(context, exchange, outcome, continuations) {
+        match run_to_response(worker, exchange, outcome, continuations) {
             // The next handler answers later, too: poll its future for the first time.
             Progress::Waiting(next) => waiting = next,
             progress @ (Progress::Response(_) | Progress::TooEarly(_)) => return progress,
         }
+    }
+}
+
+/// Waits for the response of a request that no connection polls.
+pub(crate) async fn finished(
+    worker: &Worker,
+    exchange: &ExchangeRef,
+    mut progress: Progress,
+) -> Response {
+    loop {
+        let mut waiting = match progress {
+            Progress::Response(response) | Progress::TooEarly(response) => return response,
+            Progress::Waiting(waiting) => Some(waiting),
+        };
+        let resumed = poll_fn(|task| {
+            let Some(handler) = waiting.take() else {
+                return Poll::Pending;
+            };
+            match resume(worker, exchange, handler, task) {
+                Progress::Waiting(handler) => {
+                    waiting = Some(handler);
+                    Poll::Pending
+                }
+                done @ (Progress::Response(_) | Progress::TooEarly(_)) => Poll::Ready(done),
+            }
+        });
+        progress = resumed.await;
     }
 }
 
@@ -148,6 +181,7 @@ fn run_handlers(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     }
     let handlers = &site.path(exchange.route).handlers;
     for (number, handler) in handlers.iter().enumerate().skip(first) {
+        exchange.handler = number;
         let asked = catch_unwind(AssertUnwindSafe(|| handler.on_request(exchange)));
         match asked {
             Ok(Outcome::Declined) => {}
@@ -168,7 +202,15 @@ pub(crate) fn refuse_misdirected(exchange: &mut Exchange) -> Option<Response> {
     if !exchange.is_misdirected && !host.is_closed_to(&exchange.connection) {
         return None;
     }
+    // The request from which this one was made has got past here.
+    if let Some(SubRequestStart::Handler(_)) = sub_request_start(exchange) {
+        return None;
+    }
     Some(misdirected(exchange))
+}
+
+fn sub_request_start(exchange: &Exchange) -> Option<SubRequestStart> {
+    exchange.sub_request.as_ref().map(|request| request.start)
 }
 
 #[cold]
@@ -193,7 +235,7 @@ fn misdirected(exchange: &mut Exchange) -> Response {
 
 /// Runs handlers and filters until there is a response or something to wait for.
 fn run_to_response(
-    context: &Context,
+    worker: &Worker,
     exchange: &ExchangeRef,
     outcome: (Outcome, usize),
     mut continuations: Vec<Continuation>,
@@ -224,12 +266,12 @@ fn run_to_response(
                 }
                 if let Some(continuation) = continuations.pop() {
                     let run = || continuation(exchange, response);
-                    outcome = fenced(context, run).unwrap_or_else(|answer| Outcome::Done(*answer));
+                    outcome = fenced(worker, run).unwrap_or_else(|answer| Outcome::Done(*answer));
                     // No handler remains to be run.
                     next = usize::MAX;
                     continue;
                 }
-                match filter(context, exchange, response) {
+                match filter(worker, exchange, response) {
                     Ok(response) => return Progress::Response(response),
                     Err(order) => order,
                 }
@@ -245,7 +287,7 @@ fn run_to_response(
         (outcome, next) = match reroute(exchange, order) {
             Ok(RerouteTarget::Handlers) => run_handlers(exchange, 0),
             Ok(RerouteTarget::Successor(successor)) => {
-                let asked = fenced(context, || successor(exchange));
+                let asked = fenced(worker, || successor(exchange));
                 let outcome = asked.unwrap_or_else(|response| Outcome::Done(*response));
                 (outcome, usize::MAX)
             }
@@ -266,14 +308,14 @@ fn is_too_early(exchange: &Exchange) -> bool {
 
 /// Runs the filters of the path. `Err`: a filter asks for an internal redirect.
 fn filter(
-    context: &Context,
+    worker: &Worker,
     exchange: &mut Exchange,
     mut response: Response,
 ) -> Result<Response, Reroute> {
     if let Some(restore) = exchange.restore.take() {
         // The access log takes the status of the document for the first one.
         exchange.sent.first_status = Some(response.status);
-        if fenced(context, || restore(exchange, &mut response)).is_err() {
+        if fenced(worker, || restore(exchange, &mut response)).is_err() {
             response = panicked();
         }
     } else {
@@ -291,12 +333,18 @@ fn filter(
     // Ahead of the filters, so that `header.*` can replace it.
     add_alt_svc(exchange, &mut response);
     if response.links != LinkHeaderUse::Plain
-        && let Err(answer) = fenced(context, || push::collect(exchange, &mut response))
+        // The client's request pushes, if the response becomes its own.
+        && exchange.sub_request.is_none()
+        && let Err(answer) = fenced(worker, || push::collect(exchange, &mut response))
     {
         response = *answer;
     }
-    for filter in &path.filters {
-        match fenced(context, || filter.on_response(exchange, &mut response)) {
+    let skips_filters = matches!(
+        sub_request_start(exchange),
+        Some(SubRequestStart::Handler(_))
+    );
+    for filter in path.filters.iter().filter(|_| !skips_filters) {
+        match fenced(worker, || filter.on_response(exchange, &mut response)) {
             Ok(FilterResult::Continue) => {}
             Ok(FilterResult::Reroute(order)) => return Err(order),
             Err(answer) => {
@@ -323,8 +371,8 @@ fn filter(
 }
 
 /// Runs code of a handler or filter. A panic is answered with 500 and affects no other request.
-fn fenced<T>(context: &Context, run: impl FnOnce() -> T) -> Result<T, Box<Response>> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|_| Box::new(on_panic(&context.worker)))
+fn fenced<T>(worker: &Worker, run: impl FnOnce() -> T) -> Result<T, Box<Response>> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| Box::new(on_panic(worker)))
 }
 
 fn on_panic(worker: &h2o_exchange::Worker) -> Response {

@@ -1,0 +1,92 @@
+//! A result that arrives later, and who waits for it.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use h2o_mruby::{Leave, Ticket, Value, Vm};
+
+/// Turns a result into what `join` returns in Ruby.
+pub(super) type ToRuby<T> = fn(&Vm, T) -> Result<Value, Value>;
+
+/// A result that arrives later. It is taken once: Ruby keeps what `join` returned.
+pub(super) struct Arrival<T>(Rc<RefCell<State<T>>>);
+
+enum State<T> {
+    Awaited(Option<Waiter<T>>),
+    Arrived(T),
+    Taken,
+}
+
+enum Waiter<T> {
+    Strand(Ticket, ToRuby<T>),
+    Other(Box<dyn FnOnce(T)>),
+}
+
+impl<T> Clone for Arrival<T> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Arrival<T> {
+    fn default() -> Self {
+        Self(Rc::new(RefCell::new(State::Awaited(None))))
+    }
+}
+
+impl<T> Arrival<T> {
+    /// The result is there: who waits for it gets it. Only the first one counts.
+    pub(super) fn settle(&self, vm: &Weak<Vm>, result: T) {
+        let before = self.0.replace(State::Taken);
+        match before {
+            State::Awaited(None) => drop(self.0.replace(State::Arrived(result))),
+            State::Awaited(Some(Waiter::Strand(ticket, to_ruby))) => {
+                if let Some(vm) = vm.upgrade() {
+                    vm.resume(ticket, |vm| {
+                        to_ruby(vm, result).unwrap_or_else(|exception| exception)
+                    });
+                }
+            }
+            State::Awaited(Some(Waiter::Other(take))) => take(result),
+            settled @ (State::Arrived(_) | State::Taken) => drop(self.0.replace(settled)),
+        }
+    }
+
+    /// Passes the result on to Rust, now or when it arrives. Whoever waited before does not get it.
+    pub(super) fn pass_to(&self, take: impl FnOnce(T) + 'static) {
+        let before = self.0.replace(State::Taken);
+        match before {
+            State::Arrived(result) => take(result),
+            State::Awaited(_) => {
+                let waiter = Waiter::Other(Box::new(take));
+                self.0.replace(State::Awaited(Some(waiter)));
+            }
+            State::Taken => {}
+        }
+    }
+
+    /// Returns the result to Ruby; the strand waits until it is there.
+    ///
+    /// # Errors
+    /// `RuntimeError` if another strand waits for it.
+    pub(super) fn join(&self, vm: &Vm, to_ruby: ToRuby<T>) -> Result<Value, Leave> {
+        let before = self.0.replace(State::Taken);
+        match before {
+            State::Arrived(result) => to_ruby(vm, result).map_err(Leave::Raise),
+            State::Awaited(None) => {
+                let suspended = vm.suspend();
+                let (waiter, left) = match suspended {
+                    Ok(ticket) => (Some(Waiter::Strand(ticket, to_ruby)), Leave::Wait),
+                    Err(refused) => (None, refused),
+                };
+                self.0.replace(State::Awaited(waiter));
+                Err(left)
+            }
+            awaited @ State::Awaited(Some(_)) => {
+                self.0.replace(awaited);
+                Err(Leave::runtime("another fiber waits for this response"))
+            }
+            State::Taken => Err(Leave::runtime("the response was taken")),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Bodies of responses that scripts get: of other servers, and of sub-requests.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2o_exchange::{Body, FileReader};
+use h2o_http::Headers;
+use h2o_mruby::{Leave, Value, Vm};
+
+use super::machine::Host;
+
+/// Most bytes of a body that one step reads.
+const PIECE: usize = 64 * 1024;
+
+/// The body of a response.
+struct Content {
+    state: RefCell<State>,
+    /// Whether `each` has begun, for bodies that may be read only once.
+    is_consumed: Cell<bool>,
+}
+
+enum State {
+    /// To be read, or handed on without Ruby.
+    Unread(Body),
+    /// A strand waits for its next piece.
+    BeingRead,
+    /// It is part of the response to the client.
+    HandedOn,
+    Ended,
+}
+
+/// Defines the classes of bodies.
+pub(super) fn define(vm: &Vm) -> Result<(), Value> {
+    let module = vm.module(None, "H2O")?;
+    for class in ["HttpInputStream", "AppInputStream"] {
+        let class = vm.object_class(Some(module), class)?;
+        vm.define(class, "__read", read)?;
+    }
+    let once = vm.constant(Some(module), "HttpInputStream")?;
+    vm.define(once, "__begin", |vm, call| {
+        vm.with_object(call.receiver, |content: &Content| {
+            if content.is_consumed.replace(true) {
+                return Err(Leave::runtime("http response body is already consumed"));
+            }
+            Ok(Value::nil())
+        })?
+    })
+}
+
+/// Status, fields and body as Ruby gets them. `class` is that of the body.
+pub(super) fn triple(
+    vm: &Vm,
+    status: u16,
+    headers: Value,
+    class: Value,
+    body: Body,
+) -> Result<Value, Value> {
+    let content = Content {
+        state: RefCell::new(State::Unread(body)),
+        is_consumed: Cell::new(false),
+    };
+    let stream = vm.object(class, content)?;
+    vm.array(&[vm.integer(status.into())?, headers, stream])
+}
+
+/// Adds `content-length` to a Hash of header fields, if the length is known.
+pub(super) fn add_length(vm: &Vm, headers: Value, length: Option<u64>) -> Result<(), Value> {
+    let Some(length) = length else {
+        return Ok(());
+    };
+    let (name, value) = (vm.string("content-length")?, vm.string(length.to_string())?);
+    vm.hash_set(headers, name, value)
+}
+
+/// The fields as a Hash. Fields of one name are joined by what `between` returns for it.
+pub(super) fn joined_fields(
+    vm: &Vm,
+    headers: &Headers,
+    between: impl Fn(&str) -> &'static [u8],
+) -> Result<Value, Value> {
+    let hash = vm.hash(headers.len() + 1)?;
+    for field in headers.iter() {
+        let name = vm.string(field.name.as_str())?;
+        let known = vm.hash_get(hash, name)?;
+        let value = match vm.bytes(known) {
+            Some(mut joined) => {
+                joined.extend_from_slice(between(field.name.as_str()));
+                joined.extend_from_slice(field.value);
+                vm.string(joined)?
+            }
+            None => vm.string(field.value)?,
+        };
+        vm.hash_set(hash, name, value)?;
+    }
+    Ok(hash)
+}
+
+/// Takes a body to hand it on without Ruby; `None` if the object is no such body.
+///
+/// # Errors
+/// `RuntimeError` if somebody has read it, or reads it now.
+pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Option<Body>, Leave> {
+    let taken = vm.with_object(value, |content: &Content| {
+        if content.is_consumed.replace(true) {
+            return Err(Leave::runtime("http response body is already consumed"));
+        }
+        match content.state.replace(State::HandedOn) {
+            State::Unread(body) => Ok(body),
+            State::BeingRead => {
+                content.state.replace(State::BeingRead);
+                Err(Leave::runtime("another fiber reads this body"))
+            }
+            State::HandedOn | State::Ended => Ok(Body::Empty),
+        }
+    });
+    taken.ok().transpose()
+}
+
+/// The next piece of a body; `nil` at the end, also where the connection broke off (H2O compatibility).
+fn read(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
+    let stream = call.receiver;
+    let state = vm.with_object(stream, |content: &Content| {
+        content.state.replace(State::BeingRead)
+    })?;
+    let mut body = match state {
+        State::Unread(body) => body,
+        State::BeingRead => return Err(Leave::runtime("another fiber reads this body")),
+        State::HandedOn => {
+            set_state(vm, stream, State::HandedOn)?;
+            return Err(Leave::argument("downstream HTTP closed"));
+        }
+        State::Ended => {
+            set_state(vm, stream, State::Ended)?;
+            return Ok(Value::nil());
+        }
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    match poll_piece(&mut body, &mut context) {
+        Poll::Ready(piece) => give(vm, stream, body, piece).map_err(Leave::Raise),
+        Poll::Pending => {
+            let worker = Host::worker(vm)?;
+            let ticket = match vm.suspend() {
+                Ok(ticket) => ticket,
+                Err(refused) => {
+                    set_state(vm, stream, State::Unread(body))?;
+                    return Err(refused);
+                }
+            };
+            let stream = vm.root(stream).map_err(Leave::Raise)?;
+            let reference = vm.reference();
+            worker.spawn(async move {
+                let piece = poll_fn(|task| poll_piece(&mut body, task)).await;
+                if let Some(vm) = reference.upgrade() {
+                    vm.resume(ticket, |vm| {
+                        give(vm, stream.value(), body, piece).unwrap_or_else(|exception| exception)
+                    });
+                }
+            });
+            Err(Leave::Wait)
+        }
+    }
+}
+
+/// Hands a piece to Ruby, and puts the rest of the body back.
+fn give(vm: &Vm, stream: Value, body: Body, piece: Option<Bytes>) -> Result<Value, Value> {
+    let Some(piece) = piece else {
+        let _ = set_state(vm, stream, State::Ended);
+        return Ok(Value::nil());
+    };
+    let _ = set_state(vm, stream, State::Unread(body));
+    vm.string(piece)
+}
+
+fn set_state(vm: &Vm, stream: Value, state: State) -> Result<(), Leave> {
+    vm.with_object(stream, |content: &Content| content.state.replace(state))
+        .map(drop)
+}
+
+/// The next piece; `None` at the end.
+fn poll_piece(body: &mut Body, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    match body {
+        Body::Empty => Poll::Ready(None),
+        Body::Bytes(bytes) => {
+            let bytes = std::mem::take(bytes);
+            *body = Body::Empty;
+            Poll::Ready(Some(bytes).filter(|bytes| !bytes.is_empty()))
+        }
+        Body::File(range) => {
+            let mut reader = FileReader::new(range.clone());
+            let mut piece = Vec::new();
+            let read = std::task::ready!(reader.poll_append(context, PIECE, &mut piece));
+            let read = read.unwrap_or(0) as u64;
+            range.offset += read;
+            range.len -= read.min(range.len);
+            Poll::Ready(Some(Bytes::from(piece)).filter(|piece| !piece.is_empty()))
+        }
+        Body::Stream(source) => source
+            .poll_next(context, PIECE)
+            .map(|piece| piece.and_then(Result::ok)),
+    }
+}
