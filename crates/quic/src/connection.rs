@@ -1,7 +1,7 @@
 //! One connection: its events, streams and datagrams.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use crate::config::TransportSettings;
 use crate::congestion::{Desk, Gate, Pacer};
 use crate::costs::{Costs, Deeds};
 use crate::endpoint::Transmit;
+use crate::paths::Paths;
 use crate::stats::Stats;
 use crate::stream::{Read, StreamId, Write};
 use crate::tail::Tail;
@@ -99,6 +100,8 @@ pub struct Connection {
     /// Datagrams received since what they cost was last added up.
     uncharged: u32,
     remote: SocketAddr,
+    /// Of a client that datagrams have come of from several addresses.
+    paths: Option<Box<Paths>>,
     trace: Option<Box<Trace>>,
     /// Whether the library is done with it; the endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
@@ -155,6 +158,9 @@ impl Unread {
 /// The shortest round trip that the time for a handshake is counted in: the one assumed before there is a sample. Over a short path a
 /// client needs most of the time for its computations.
 const LEAST_HANDSHAKE_RTT: Duration = Duration::from_millis(66);
+
+/// What has to be free in a packet for the library to put PATH_CHALLENGE there.
+const CHALLENGE_ROOM: usize = 10;
 
 /// How long a handshake of so many round trips may take.
 fn handshake_time(rtt: Duration, round_trips: u32) -> Duration {
@@ -245,6 +251,7 @@ impl Connection {
             unread: Unread::default(),
             uncharged: 0,
             remote: library.remote_address(),
+            paths: None,
             library,
             opened: VecDeque::new(),
             is_closed: false,
@@ -326,6 +333,74 @@ impl Connection {
         max_datagrams: usize,
         buffer: &mut Vec<u8>,
     ) -> Option<Transmit> {
+        let Some(mut paths) = self.paths.take() else {
+            return self.transmit_anywhere(desk, now, max_datagrams, buffer);
+        };
+        let transmit = self.transmit_within(&mut paths, desk, now, max_datagrams, buffer);
+        self.paths = Some(paths);
+        transmit
+    }
+
+    /// Transmits no more to an address that is not validated than is allowed to go there.
+    fn transmit_within(
+        &mut self,
+        paths: &mut Paths,
+        desk: &Desk,
+        now: Instant,
+        max_datagrams: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        loop {
+            let remote = self.library.remote_address();
+            let mtu = self.library.current_mtu();
+            let Ok(allowance) = paths.allowance(remote.ip(), mtu) else {
+                // The next datagram from there gives credit, no timer does.
+                self.paced_until = None;
+                self.stall = None;
+                return None;
+            };
+            let Some(allowance) = allowance else {
+                let transmit = self.transmit_anywhere(desk, now, max_datagrams, buffer)?;
+                if paths.take_credit(&transmit) {
+                    return Some(transmit);
+                }
+                // The library answers a PATH_CHALLENGE from another address with 1200 bytes. Clients challenge with as many; whoever
+                // did it with fewer gets no answer.
+                buffer.clear();
+                continue;
+            };
+            let before = self.library.stats();
+            paths.set_cut(allowance.cut);
+            let transmit = self.transmit_anywhere(desk, now, 1, buffer);
+            paths.set_cut(0);
+            // What is cut cannot be sent once more as it was.
+            self.tail = Tail::default();
+            let mut transmit = transmit?;
+            transmit.len = transmit.len.saturating_sub(allowance.cut);
+            let after = self.library.stats();
+            let is_search = after.path.sent_plpmtud_probes > before.path.sent_plpmtud_probes;
+            if is_search && allowance.cut > 0 || !paths.take_credit(&transmit) {
+                // A shorter packet says nothing about the path's MTU.
+                buffer.clear();
+                continue;
+            }
+            buffer.truncate(transmit.len);
+            if transmit.remote == remote && !is_search && !self.library.is_closed() {
+                let has_room = transmit.len + CHALLENGE_ROOM < usize::from(mtu) - allowance.cut;
+                paths.look(remote.ip(), &before, &after, has_room);
+            }
+            return Some(transmit);
+        }
+    }
+
+    /// Transmits without regard to who is at the address, once the handshake is done.
+    fn transmit_anywhere(
+        &mut self,
+        desk: &Desk,
+        now: Instant,
+        max_datagrams: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Transmit> {
         if let Some(transmit) = self.tail.repeat(buffer) {
             return Some(transmit);
         }
@@ -344,7 +419,10 @@ impl Connection {
             usize::try_from(room.min(credit) / mtu).unwrap_or(usize::MAX)
         };
         let max_datagrams = match self.unvalidated_credit() {
-            Some(credit) if credit < mtu => return None,
+            Some(credit) if credit < mtu => {
+                self.paced_until = None;
+                return None;
+            }
             Some(credit) => max_datagrams.min(usize::try_from(credit / mtu).unwrap_or(1)),
             None => max_datagrams,
         };
@@ -366,7 +444,7 @@ impl Connection {
         let has_room = self.note_stall(desk, now, is_held_back && room < mtu);
         if has_room && transmit.is_none() {
             // Otherwise what waits would do so until the next stall ends.
-            return self.transmit(desk, now, max_datagrams, buffer);
+            return self.transmit_anywhere(desk, now, max_datagrams, buffer);
         }
         self.may_probe &= transmit.is_some();
         if transmit.is_none() && allowed > 0 && state.in_flight == 0 {
@@ -401,9 +479,27 @@ impl Connection {
         Some(credit.saturating_sub(self.library.stats().udp_tx.bytes))
     }
 
-    /// A datagram of so many bytes has come to this connection, with that id.
-    pub(crate) fn on_datagram(&mut self, id: u64, len: usize) {
+    /// A datagram of so many bytes has come to this connection from there, with that id. `amplification`: a server's limit for addresses
+    /// that are not validated; clients' servers do not move.
+    pub(crate) fn on_datagram(
+        &mut self,
+        from: IpAddr,
+        id: u64,
+        len: usize,
+        amplification: Option<u16>,
+    ) {
         self.unread.on_datagram(len);
+        let current = self.remote.ip();
+        if self.paths.is_none()
+            && from != current
+            && let Some(limit) = amplification
+        {
+            let keys = self.session_facts().and_then(|facts| facts.shared);
+            self.paths = keys.map(|keys| Box::new(Paths::new(current, limit, keys)));
+        }
+        if let Some(paths) = &mut self.paths {
+            paths.on_received(from, current, len);
+        }
         self.uncharged = self.uncharged.saturating_add(1);
         if let Some(limit) = &mut self.limit {
             limit.received += len as u64;
@@ -447,8 +543,14 @@ impl Connection {
     pub(crate) fn on_received(&mut self, desk: &Desk) {
         self.stall = None;
         let remote = self.library.remote_address();
-        if std::mem::replace(&mut self.remote, remote) != remote {
+        let previous = std::mem::replace(&mut self.remote, remote);
+        if previous != remote {
             self.deeds.migrations += 1;
+            // What was sent to the old address is not repeated to it.
+            self.tail = Tail::default();
+            if let Some(paths) = &mut self.paths {
+                paths.on_moved(previous.ip(), &self.library.stats());
+            }
         }
         if self.limit.is_some() && !self.library.is_handshaking() {
             self.limit = None;

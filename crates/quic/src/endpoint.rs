@@ -258,9 +258,11 @@ impl Endpoint {
                     return Received::Ignored;
                 };
                 self.totals.processed += 1;
+                let server = self.server.as_ref();
+                let amplification = server.map(|server| server.amplification_limit);
                 let was_accepting = connection.is_being_accepted();
                 let was_closed = connection.library.is_closed();
-                connection.on_datagram(id, len);
+                connection.on_datagram(remote.ip(), id, len, amplification);
                 connection.library.handle_event(event);
                 connection.on_received(&self.desk);
                 connection.trace_received(&self.desk, now, len);

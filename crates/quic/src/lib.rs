@@ -21,6 +21,7 @@ pub mod forward;
 mod id;
 mod keys;
 mod output;
+mod paths;
 mod shared;
 mod stats;
 mod stream;

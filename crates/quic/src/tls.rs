@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::io::Cursor;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -91,14 +92,20 @@ fn initial_keys(version: Version, id: &ConnectionId, side: Side) -> Option<Keys>
 }
 
 fn library_keys(keys: rustls::quic::Keys) -> Keys {
+    keys_with(keys, Packet::Made)
+}
+
+/// `packet`: makes the local packet key.
+fn keys_with(keys: rustls::quic::Keys, packet: impl FnOnce(Box<dyn PacketKey>) -> Packet) -> Keys {
+    let rustls::quic::Keys { local, remote } = keys;
     Keys {
         header: KeyPair {
-            local: Box::new(Header(keys.local.header)),
-            remote: Box::new(Header(keys.remote.header)),
+            local: Box::new(Header(local.header)),
+            remote: Box::new(Header(remote.header)),
         },
         packet: KeyPair {
-            local: Box::new(Packet::Made(keys.local.packet)),
-            remote: Box::new(Packet::Made(keys.remote.packet)),
+            local: Box::new(packet(local.packet)),
+            remote: Box::new(Packet::Made(remote.packet)),
         },
     }
 }
@@ -106,15 +113,37 @@ fn library_keys(keys: rustls::quic::Keys) -> Keys {
 /// Keys of the next key update (RFC 9001 §6). They are made when they are used first: few connections ever do, and made keys take two
 /// kilobytes.
 struct NextKeys {
-    secrets: Arc<Mutex<Secrets>>,
+    shared: Arc<Shared>,
     made: OnceLock<PacketKeySet>,
+}
+
+/// What the 1-RTT keys of a connection share.
+pub(crate) struct Shared {
+    secrets: Mutex<Secrets>,
+    /// Bytes that the library leaves free behind the tag of each packet.
+    cut: AtomicUsize,
+}
+
+impl Shared {
+    /// Makes the packets that are encrypted from now on shorter than the library wants them: it takes their last bytes for a part of
+    /// the tag. They are not encrypted; the caller cuts them off before the datagram is sent. This is the only way to a datagram
+    /// shorter than 1200 bytes with PATH_CHALLENGE.
+    pub(crate) fn set_cut(&self, bytes: usize) {
+        self.cut.store(bytes, Ordering::Relaxed);
+    }
+
+    fn cut(&self) -> usize {
+        self.cut.load(Ordering::Relaxed)
+    }
 }
 
 impl NextKeys {
     fn get(&self) -> &PacketKeySet {
         self.made.get_or_init(|| {
-            let mut secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
-            secrets.next_packet_keys()
+            let secrets = self.shared.secrets.lock();
+            secrets
+                .unwrap_or_else(PoisonError::into_inner)
+                .next_packet_keys()
         })
     }
 }
@@ -160,6 +189,8 @@ impl Header {
 /// Packet protection (RFC 9001 §5.3).
 enum Packet {
     Made(Box<dyn PacketKey>),
+    /// The first 1-RTT key.
+    Local(Box<dyn PacketKey>, Arc<Shared>),
     NextLocal(Arc<NextKeys>),
     NextRemote(Arc<NextKeys>),
 }
@@ -168,9 +199,19 @@ impl Packet {
     #[inline]
     fn key(&self) -> &dyn PacketKey {
         match self {
-            Self::Made(key) => &**key,
+            Self::Made(key) | Self::Local(key, _) => &**key,
             Self::NextLocal(keys) => &*keys.get().local,
             Self::NextRemote(keys) => &*keys.get().remote,
+        }
+    }
+
+    /// See [`Shared::set_cut`].
+    #[inline]
+    fn cut(&self) -> usize {
+        match self {
+            Self::Local(_, shared) => shared.cut(),
+            Self::NextLocal(keys) => keys.shared.cut(),
+            Self::Made(_) | Self::NextRemote(_) => 0,
         }
     }
 }
@@ -179,7 +220,8 @@ impl crypto::PacketKey for Packet {
     fn encrypt(&self, number: u64, packet: &mut [u8], header_len: usize) {
         let (header, rest) = packet.split_at_mut(header_len);
         let key = self.key();
-        let (payload, tag) = rest.split_at_mut(rest.len() - key.tag_len());
+        let (payload, behind) = rest.split_at_mut(rest.len() - key.tag_len() - self.cut());
+        let tag = &mut behind[..key.tag_len()];
         match key.encrypt_in_place(number, header, payload) {
             Ok(sealed) => tag.copy_from_slice(sealed.as_ref()),
             // Nothing may leave in plain text.
@@ -200,7 +242,7 @@ impl crypto::PacketKey for Packet {
     }
 
     fn tag_len(&self) -> usize {
-        self.key().tag_len()
+        self.key().tag_len() + self.cut()
     }
 
     fn confidentiality_limit(&self) -> u64 {
@@ -338,6 +380,8 @@ pub(crate) struct SessionFacts {
     pub(crate) handshake: Arc<Handshake>,
     /// Key updates so far (RFC 9001 §6).
     pub(crate) key_updates: u64,
+    /// Once there are 1-RTT keys.
+    pub(crate) shared: Option<Arc<Shared>>,
 }
 
 enum State {
@@ -350,13 +394,13 @@ enum State {
     },
     Handshake(Box<rustls::quic::Connection>),
     /// The secrets are for key updates (RFC 9001 §6).
-    Finishing(Box<rustls::quic::Connection>, Arc<Mutex<Secrets>>),
+    Finishing(Box<rustls::quic::Connection>, Arc<Shared>),
     Established(Box<Established>),
     Failed,
 }
 
 struct Established {
-    secrets: Arc<Mutex<Secrets>>,
+    shared: Arc<Shared>,
     handshake: Arc<Handshake>,
 }
 
@@ -365,6 +409,14 @@ impl TlsSession {
         match &self.state {
             State::Handshake(rustls) | State::Finishing(rustls, _) => Some(rustls),
             State::ClientHello { .. } | State::Established(_) | State::Failed => None,
+        }
+    }
+
+    fn shared(&self) -> Option<&Arc<Shared>> {
+        match &self.state {
+            State::Finishing(_, shared) => Some(shared),
+            State::Established(established) => Some(&established.shared),
+            State::ClientHello { .. } | State::Handshake(_) | State::Failed => None,
         }
     }
 
@@ -481,6 +533,7 @@ impl Session for TlsSession {
         Some(Box::new(SessionFacts {
             handshake: self.handshake()?,
             key_updates: self.updates_prepared.saturating_sub(1),
+            shared: self.shared().cloned(),
         }))
     }
 
@@ -552,12 +605,15 @@ impl Session for TlsSession {
         match change {
             Some(KeyChange::Handshake { keys }) => return Some(library_keys(keys)),
             Some(KeyChange::OneRtt { keys, next }) => {
-                let next = Arc::new(Mutex::new(next));
+                let shared = Arc::new(Shared {
+                    secrets: Mutex::new(next),
+                    cut: AtomicUsize::new(0),
+                });
                 self.state = match std::mem::replace(&mut self.state, State::Failed) {
-                    State::Handshake(rustls) => State::Finishing(rustls, next),
+                    State::Handshake(rustls) => State::Finishing(rustls, Arc::clone(&shared)),
                     other => other,
                 };
-                return Some(library_keys(keys));
+                return Some(keys_with(keys, |key| Packet::Local(key, shared)));
             }
             None => {}
         }
@@ -565,8 +621,8 @@ impl Session for TlsSession {
         if is_idle && self.side.is_server() {
             let handshake = self.handshake();
             self.state = match (std::mem::replace(&mut self.state, State::Failed), handshake) {
-                (State::Finishing(_, secrets), Some(handshake)) => {
-                    State::Established(Box::new(Established { secrets, handshake }))
+                (State::Finishing(_, shared), Some(handshake)) => {
+                    State::Established(Box::new(Established { shared, handshake }))
                 }
                 (other, _) => other,
             };
@@ -576,17 +632,13 @@ impl Session for TlsSession {
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn crypto::PacketKey>>> {
-        let secrets = match &self.state {
-            State::Finishing(_, secrets) => secrets,
-            State::Established(established) => &established.secrets,
-            State::ClientHello { .. } | State::Handshake(_) | State::Failed => return None,
-        };
+        let shared = Arc::clone(self.shared()?);
         // Each update goes on from the one before.
         if let Some(last) = &self.next_keys {
             last.get();
         }
         let keys = Arc::new(NextKeys {
-            secrets: Arc::clone(secrets),
+            shared,
             made: OnceLock::new(),
         });
         self.next_keys = Some(Arc::clone(&keys));

@@ -22,6 +22,8 @@
 //! | nothing but PADDING | nothing is sent back | `padding` |
 //! | PATH_CHALLENGE | closed, budget | `path_challenges` |
 //! | a new port for each packet | closed, budget | `migrations` |
+//! | packets from addresses where nobody receives | at most three times the bytes go there | `paths_that_nobody_confirms` |
+//! | PATH_CHALLENGE from such addresses | the same | `challenges_from_elsewhere` |
 //! | a key update for each packet | closed, budget | `key_updates` |
 //! | the same, none confirmed | packets with keys of later phases cannot be read | `key_updates_before_the_last_is_confirmed` |
 //! | NEW_CONNECTION_ID that retires the one before | closed, CONNECTION_ID_LIMIT_ERROR | `new_connection_ids` |

@@ -1,9 +1,11 @@
 //! Frames and packets of QUIC.
 
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use h2o_tests::Deadline;
 use h2o_tests::http3::varint;
-use h2o_tests::quic::{Close, Options, Quic, frame, get, request};
+use h2o_tests::quic::{Close, Header, Options, Quic, frame, get, request};
 
 use crate::{
     CLOSES, EXCESSIVE_LOAD, FRAMES, attack, counter, flood, is_ended_with, is_overdrawn, packed,
@@ -127,6 +129,67 @@ fn migrations() {
     });
     // CONNECTION_CLOSE went to an address that the client has left.
     assert_eq!(counter(&mut neighbour, "connections.overdrawn"), 1);
+}
+
+/// What addresses were sent that have sent packets of the client, each one. Nobody answers there.
+fn paths_that_are_silent(client: &mut Quic, packet: impl Fn(u8, &mut Quic) -> Vec<u8>) {
+    let mut paths: Vec<(UdpSocket, usize)> = Vec::new();
+    for n in 1..20 {
+        let packet = packet(n, client);
+        let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 2, n], 0))).expect("an address");
+        socket.set_nonblocking(true).expect("a socket");
+        let sent = socket.send_to(&packet, client.server).expect("it is sent");
+        client.bytes_sent += sent;
+        paths.push((socket, sent));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut received = vec![0; paths.len()];
+    let quiet = Deadline::after_secs(2);
+    while !quiet.has_passed() {
+        std::thread::sleep(Duration::from_millis(5));
+        for ((socket, _), received) in paths.iter().zip(&mut received) {
+            while let Ok(len) = socket.recv(&mut [0; 65_536]) {
+                *received += len;
+            }
+        }
+    }
+    for ((_, sent), received) in paths.iter().zip(&received) {
+        assert!(*received <= 3 * sent, "{received} bytes for {sent}");
+    }
+    assert!(received.iter().any(|received| *received > 0));
+}
+
+#[test]
+fn paths_that_nobody_confirms() {
+    let server = start("", "");
+    let _ = attack(&server, |port| {
+        let mut client = Quic::open(port);
+        let stream = client.send_request(&get("/large"));
+        client.wait_for("content", |client| client.received(stream).len() > 10_000);
+        paths_that_are_silent(&mut client, |n, client| {
+            // Some make answers up.
+            let response = frame::path_response([n; 8]);
+            let frames = if n % 2 == 0 { response } else { frame::ping() };
+            client.packet(Header::Short(false), &[frames, frame::padding(40)].concat())
+        });
+        vec![client]
+    });
+}
+
+#[test]
+fn challenges_from_elsewhere() {
+    let server = start("", "");
+    let _ = attack(&server, |port| {
+        let mut client = Quic::open(port);
+        paths_that_are_silent(&mut client, |n, client| {
+            // A packet that only probes does not move the connection. The longer half can be answered.
+            let padding = if n % 2 == 0 { 20 } else { 800 };
+            let frames = [frame::path_challenge([n; 8]), frame::padding(padding)];
+            client.packet(Header::Short(false), &frames.concat())
+        });
+        assert_eq!(client.ask("/a.txt").status, 200);
+        vec![client]
+    });
 }
 
 #[test]

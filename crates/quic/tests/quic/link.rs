@@ -1,5 +1,6 @@
 //! Our server over a simulated path: how long downloads take, and what the queue drops.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::kit::link::{Path, Simulation};
@@ -344,7 +345,45 @@ fn a_client_that_has_not_shown_its_address_gets_no_more_than_three_times_what_it
         };
         simulation.set_path(path);
         simulation.run_until(|it| it.connections.is_empty());
-        let (sent, received) = (simulation.bytes_of_server, simulation.bytes_to_server);
+        let (sent, received) = simulation.bytes[&simulation.address.ip()];
         assert!(sent > 0 && sent <= 3 * received, "{sent} for {received}");
+    }
+}
+
+#[test]
+fn an_address_that_confirms_nothing_gets_no_more_than_three_times_what_it_sends() {
+    for seed in 0..20 {
+        let mut simulation = Simulation::new(seed, Path::mobile(), TransportSettings::default());
+        simulation.connect();
+        simulation.ask(2_000_000);
+        simulation.run_until(|it| it.received >= 300_000);
+        let address = IpAddr::from([127, 0, 0, 99]);
+        simulation.address.set_ip(address);
+        simulation.run_until(|it| it.bytes.contains_key(&address));
+        // From now on nothing of the server arrives.
+        let path = Path {
+            mtu: 0,
+            ..Path::mobile()
+        };
+        simulation.set_path(path);
+        simulation.run_until(|it| it.connections.is_empty());
+        let (sent, received) = simulation.bytes[&address];
+        assert!(sent > 0 && sent <= 3 * received, "{sent} for {received}");
+    }
+}
+
+#[test]
+fn a_client_that_moves_is_asked_to_confirm_even_if_it_has_sent_little() {
+    let mut simulation = Simulation::new(1, Path::mobile(), TransportSettings::default());
+    simulation.connect();
+    for last in 20..40 {
+        simulation.ask(200_000);
+        let half = simulation.received + 100_000;
+        simulation.run_until(|it| it.received >= half);
+        simulation.address.set_ip([127, 0, 0, last].into());
+        let (since, ended) = (simulation.now, simulation.ended);
+        simulation.run_until(|it| it.ended > ended);
+        let time = simulation.now - since;
+        assert!(time < Duration::from_millis(1500), "{time:?}");
     }
 }

@@ -1,14 +1,15 @@
 //! A path between a client and a server, with virtual time: rate, delay, queue, loss, reordering, duplication, MTU, address changes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use h2o_quic::{
     ClientTls, ConnectionIndex, Datagram, Ecn, Endpoint, EndpointConfig, Event, Keys, KnownPaths,
-    Neighbours, Placement, Read, Received, ServerRole, StreamId, TransportSettings, Write,
+    Neighbours, Placement, Read, Received, ServerRole, StreamId, Transmit, TransportSettings,
+    Write,
 };
 use h2o_testkit::Random;
 use quinn_proto::{ConnectionHandle, DatagramEvent, Dir};
@@ -115,9 +116,8 @@ pub(crate) struct Simulation {
     /// The largest datagram of the server that arrived.
     pub(crate) largest: usize,
     pub(crate) server_sent: usize,
-    /// Bytes the server has sent, and received.
-    pub(crate) bytes_of_server: usize,
-    pub(crate) bytes_to_server: usize,
+    /// Bytes the server has sent to each address, and received from there.
+    pub(crate) bytes: HashMap<IpAddr, (usize, usize)>,
     /// Whether the last datagram of the next answer is lost.
     pub(crate) loses_tail: bool,
 }
@@ -205,8 +205,7 @@ impl Simulation {
             server_events: Vec::new(),
             largest: 0,
             server_sent: 0,
-            bytes_of_server: 0,
-            bytes_to_server: 0,
+            bytes: HashMap::new(),
             loses_tail: false,
         }
     }
@@ -271,7 +270,7 @@ impl Simulation {
         }
         let mut answer = Vec::new();
         if packet.to_server {
-            self.bytes_to_server += packet.data.len();
+            self.bytes.entry(packet.from.ip()).or_default().1 += packet.data.len();
             let datagram = Datagram {
                 remote: packet.from,
                 local: None,
@@ -282,7 +281,7 @@ impl Simulation {
                 Received::Accepted(index) => self.connections.push(index),
                 Received::Answered(transmit) => {
                     answer.truncate(transmit.len);
-                    self.send_to_client(answer, None);
+                    self.send_to_client(answer, transmit);
                 }
                 _ => {}
             }
@@ -316,13 +315,13 @@ impl Simulation {
         }
     }
 
-    fn send_to_client(&mut self, data: Vec<u8>, ecn: Option<Ecn>) {
+    fn send_to_client(&mut self, data: Vec<u8>, transmit: Transmit) {
         self.server_sent += 1;
-        self.bytes_of_server += data.len();
+        self.bytes.entry(transmit.remote.ip()).or_default().0 += data.len();
         self.send(Packet {
             to_server: false,
             from: SERVER,
-            ecn,
+            ecn: transmit.ecn,
             data,
         });
     }
@@ -411,7 +410,7 @@ impl Simulation {
                 datagrams.pop();
             }
             for data in datagrams {
-                self.send_to_client(data, transmit.ecn);
+                self.send_to_client(data, transmit);
             }
         }
     }
