@@ -31,7 +31,7 @@ impl Proxied {
         let shared = Shared {
             started: Duration::ZERO,
             generation: None,
-            listeners: 1,
+            listeners: 1.into(),
             ..Shared::default()
         };
         let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
@@ -69,6 +69,7 @@ impl Proxied {
 
 fn site(directives: &str, mount: &str) -> Site {
     let features = Features {
+        sweeps: Vec::new(),
         registry: Registry::new(&h2o_handlers::directives()),
         filters: Vec::new(),
     };

@@ -251,7 +251,8 @@ hosts:
         };
         let words = std::iter::once(config).chain(&self.launcher);
         let words: Vec<&str> = words.map(String::as_str).collect();
-        let (text, ports) = fill_in(&words.join("\0"), self.folder.path());
+        let mut ports = BTreeMap::new();
+        let text = fill_in(&words.join("\0"), self.folder.path(), &mut ports);
         let mut words = text.split('\0').map(str::to_owned);
         self.folder
             .write("h2o.conf", words.next().unwrap_or_default());
@@ -310,9 +311,8 @@ fn write_names(folder: &Folder, table: &str) {
     std::fs::rename(written, folder.at(NAMES)).expect("the folder is writable");
 }
 
-/// Replaces the placeholders of a configuration.
-fn fill_in(config: &str, directory: &Path) -> (String, BTreeMap<String, u16>) {
-    let mut ports = BTreeMap::new();
+/// Replaces the placeholders of a configuration, and picks the ports that are not known yet.
+fn fill_in(config: &str, directory: &Path, ports: &mut BTreeMap<String, u16>) -> String {
     // Bound until all are picked, so that they differ.
     let mut held = Vec::new();
     let mut text = String::new();
@@ -336,7 +336,7 @@ fn fill_in(config: &str, directory: &Path) -> (String, BTreeMap<String, u16>) {
             text.push_str(&port.to_string());
         }
     }
-    (text, ports)
+    text
 }
 
 /// Output of a process, line by line.
@@ -506,13 +506,41 @@ impl Server {
         })
     }
 
+    /// Writes another configuration, in which the placeholders of the first have the same values. It may have further ports.
+    pub fn write_config(&mut self, config: &str) {
+        let text = fill_in(config, self.folder.path(), &mut self.ports);
+        // Replaced atomically: the server may read it at any time.
+        let written = self.folder.write("h2o.conf.new", text);
+        std::fs::rename(written, self.folder.at("h2o.conf")).expect("the folder is writable");
+    }
+
+    /// Has the server reload its configuration, and waits until it serves by that. Its messages must go to standard error.
+    pub fn reload(&self) {
+        self.hup("reloaded the configuration: ");
+    }
+
+    /// Sends HUP, and waits until the server has written another message with this text.
+    pub fn hup(&self, answer: &str) {
+        let count = || self.messages().matches(answer).count();
+        let before = count();
+        self.signal(Signal::HUP);
+        eventually(&format!("another message `{answer}`"), || {
+            (count() > before).then_some(())
+        });
+    }
+
     /// Sends TERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Sends a signal.
     ///
     /// # Panics
     /// If the process has already been waited for.
-    pub fn terminate(&self) {
+    pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.process.child);
-        kill_process(pid, Signal::TERM).expect("the process is ours");
+        kill_process(pid, signal).expect("the process is ours");
     }
 
     /// Waits until the process ends.

@@ -60,7 +60,7 @@ pub use protocol::Protocol;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{
     BackgroundService, BackgroundServices, Features, FilterFactory, Resource, Resources, Scope,
-    WorkerStart, WorkerStarts,
+    Sweep, WorkerStart, WorkerStarts,
 };
 pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
@@ -70,6 +70,6 @@ pub use temp_file::{TempFile, WriteError};
 pub use temp_files::TempFiles;
 pub use timers::{TimedOut, Timer, TimerKey, Timers};
 pub use worker::{
-    BufferLimits, ConnectionLimits, ExchangeRef, NoTransport, Order, Shared, Worker, WorkerHandle,
-    WorkerTask,
+    BufferLimits, ConnectionLimits, ExchangeRef, NoTransport, Order, Reloads, Shared, Worker,
+    WorkerHandle, WorkerTask,
 };

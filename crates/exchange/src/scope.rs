@@ -8,11 +8,14 @@ use h2o_config::{Error, Level, Node, Registry};
 
 use crate::{
     EnvCommands, Filter, Handler, Host, HostName, LocalSite, Logger, PathRoute, Setting,
-    SettingsMap, Worker,
+    SettingsMap, Site, Worker,
 };
 
 /// Creates a filter from the final settings of a path; `None` if the path does not use it.
 pub type FilterFactory = fn(&Scope) -> Option<Box<dyn Filter>>;
+
+/// Drops what a worker keeps for configurations that no request uses any more.
+pub type Sweep = fn(&Worker);
 
 /// The built-in features: all directives, and the filters in their fixed order.
 pub struct Features {
@@ -20,6 +23,8 @@ pub struct Features {
     pub registry: Registry<Scope>,
     /// In the order in which they run.
     pub filters: Vec<FilterFactory>,
+    /// Called on each worker after a reload, and again after the last request that began before it.
+    pub sweeps: Vec<Sweep>,
 }
 
 /// Something that is opened once the whole configuration is valid: a log file or a pipe.
@@ -50,6 +55,19 @@ pub trait BackgroundService: Send + Sync {
     /// # Errors
     /// The message to show.
     fn begin(&self) -> Result<Box<dyn Any + Send>, String>;
+
+    /// Whether `running`, of the configuration that this one replaces, does the same and goes on in its place.
+    fn is_same_as(&self, _running: &dyn BackgroundService) -> bool {
+        false
+    }
+
+    /// Whether requests that began before a reload still use the service. It is then ended after the last of them.
+    fn serves_requests(&self) -> bool {
+        false
+    }
+
+    /// For [`BackgroundService::is_same_as`].
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// The background services of a configuration.
@@ -59,7 +77,7 @@ pub struct BackgroundServices(pub Vec<Arc<dyn BackgroundService>>);
 /// Something that each worker does once it runs, before its first request: evaluating scripts.
 pub trait WorkerStart: Send + Sync {
     /// Called within the worker's runtime. Must not block for long.
-    fn start(&self, worker: &Rc<Worker>, site: &LocalSite);
+    fn start(&self, worker: &Rc<Worker>, site: &Rc<LocalSite>);
 }
 
 /// What workers do when they start, in order.
@@ -97,6 +115,8 @@ pub struct Scope {
     pub emit_request_errors: bool,
     /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
+    /// The configuration that serves now, if this one is to replace it: what has not changed is taken over from there.
+    pub running: Option<Arc<Site>>,
 }
 
 impl Scope {
@@ -118,6 +138,7 @@ impl Scope {
             handlers: Vec::new(),
             emit_request_errors: true,
             warnings: Vec::new(),
+            running: None,
         }
     }
 
@@ -150,6 +171,7 @@ impl Scope {
             handlers: Vec::new(),
             emit_request_errors: self.emit_request_errors,
             warnings: std::mem::take(&mut self.warnings),
+            running: self.running.clone(),
         };
         inner.env.push_level();
         let result = read(&mut inner);

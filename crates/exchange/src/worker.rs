@@ -31,6 +31,8 @@ pub enum Order {
     Close,
     /// Run a function on the worker's thread.
     Run(WorkerTask),
+    /// Serve by another configuration: a value of the server's own type, which handlers have none of.
+    Configure(Box<dyn Any + Send>),
 }
 
 /// A function to run on a worker's thread.
@@ -78,11 +80,24 @@ pub struct Shared {
     /// Limits of buffers.
     pub buffers: BufferLimits,
     /// Number of listening sockets.
-    pub listeners: usize,
+    pub listeners: AtomicUsize,
     /// Temporary files.
     pub temp_files: Arc<TempFiles>,
     /// The workers; set when all have started.
     pub workers: OnceLock<Vec<WorkerHandle>>,
+    /// Reloads of the configuration.
+    pub reloads: Reloads,
+}
+
+/// Reloads of the configuration, as the status page counts them.
+#[derive(Debug, Default)]
+pub struct Reloads {
+    /// Reloads after which the new configuration served.
+    pub succeeded: AtomicU64,
+    /// Reloads that changed nothing, because the new configuration could not be used.
+    pub failed: AtomicU64,
+    /// Earlier configurations that still serve requests which began with them.
+    pub retiring: AtomicUsize,
 }
 
 /// Limits of connections per process. Can be changed while it runs. The default is 0.

@@ -1,5 +1,6 @@
 //! `h2o`: the program. Command line, run modes, signals, privileges.
 
+mod control;
 mod error_log;
 mod getopt;
 mod helpers;
@@ -9,6 +10,7 @@ mod parent;
 mod pid_file;
 mod privileges;
 mod quick;
+mod reload;
 mod run;
 #[cfg(feature = "mruby")]
 mod script;
@@ -94,6 +96,8 @@ fn main() -> ExitCode {
     let is_keeper = std::env::args().skip(1).eq([h2o_opener::KEEPER_ARGUMENT]);
     let ended = if is_keeper {
         privileges::keep()
+    } else if std::env::args().nth(1).as_deref() == Some("reload") {
+        reload::command(std::env::args().skip(2))
     } else {
         let helper = helpers::run(&helpers::own_name(), std::env::args().skip(1));
         helper.unwrap_or_else(start)
@@ -103,6 +107,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             match h2o_log::error_log() {
                 Some(_) => report!(error, "{}", failure.text),
+                None if failure.text.is_empty() => {}
                 None => report_plainly(&failure.text),
             }
             ExitCode::from(failure.code)
@@ -172,8 +177,9 @@ fn start() -> Result<(), Failure> {
     match config {
         Some(config) => {
             let plan = run::Plan {
-                loaded: &load(&config)?,
+                loaded: load(&config)?,
                 config: &config,
+                source: &OsSource,
                 greeting: None,
                 parent,
             };

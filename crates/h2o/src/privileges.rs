@@ -19,13 +19,18 @@ pub(crate) fn raise_descriptor_limit(settings: &ServerSettings) -> Result<(), Fa
     if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
         report!(notice, "raised RLIMIT_NOFILE to {hard}");
     }
-    if settings.max_connections as u64 > hard {
-        return Err(Failure::config(format!(
+    check_descriptor_limit(settings)
+}
+
+/// Checks that the limit of descriptors is enough for `max-connections`.
+pub(crate) fn check_descriptor_limit(settings: &ServerSettings) -> Result<(), Failure> {
+    match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((_, hard)) if settings.max_connections as u64 > hard => Err(Failure::config(format!(
             "[error] 'max-connections'=[{}] configuration value should not exceed the hard limit of file descriptors 'RLIMIT_NOFILE'=[{hard}]; lower it, or raise the limit (`ulimit -Hn`, `LimitNOFILE` of systemd)",
             settings.max_connections
-        )));
+        ))),
+        Ok(_) | Err(_) => Ok(()),
     }
-    Ok(())
 }
 
 /// The user to switch to; `None` if the process does not change its user.

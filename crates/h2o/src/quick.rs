@@ -73,12 +73,12 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
         "listen: {http}\n{listen_tls}hosts:\n  default:\n    paths:\n      /:\n        file.dir: {}\n        file.dirlisting: ON\n        file.send-compressed: ON\n",
         quoted(directory.display())
     );
-    let built_in = BuiltIn {
+    let source = BuiltIn {
         name: NAME,
         text: config,
     };
     let loaded =
-        h2o_server::load(NAME, &built_in).map_err(|error| Failure::config(error.to_string()))?;
+        h2o_server::load(NAME, &source).map_err(|error| Failure::config(error.to_string()))?;
     let moved = |port: u16, wanted: u16| {
         if port == wanted {
             String::new()
@@ -100,8 +100,9 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
         moved(http, 8080),
     );
     let plan = run::Plan {
-        loaded: &loaded,
+        loaded,
         config: NAME,
+        source: &source,
         greeting: Some(&greeting),
         parent: Parent::none(),
     };

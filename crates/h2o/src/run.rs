@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use h2o_config::Source;
 use h2o_exchange::RunningUser;
 
 use h2o_log::{Target, reason, report, report_plainly};
@@ -11,6 +12,7 @@ use h2o_server::{
 use nix::unistd::User;
 use signal_hook::iterator::Signals;
 
+use crate::control::ControlSocket;
 use crate::parent::Parent;
 use crate::pid_file::PidFile;
 use crate::supervise::{End, Event, Events, RunningServer, ShutdownRules, handle_events};
@@ -63,7 +65,7 @@ pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
 }
 
 /// Problems with the files to serve, as seen by the running user.
-fn inspect_as_running_user(
+pub(crate) fn inspect_as_running_user(
     loaded: &LoadedConfig,
     user: Option<&User>,
     is_current: bool,
@@ -79,9 +81,11 @@ fn inspect_as_running_user(
 
 /// The input of [`serve`].
 pub(crate) struct Plan<'a> {
-    pub(crate) loaded: &'a LoadedConfig,
+    pub(crate) loaded: LoadedConfig,
     /// The name of the configuration file.
     pub(crate) config: &'a str,
+    /// Where it is read from.
+    pub(crate) source: &'a dyn Source,
     /// Text to print when the server is ready.
     pub(crate) greeting: Option<&'a str>,
     /// What the process that has started this one takes care of.
@@ -90,7 +94,7 @@ pub(crate) struct Plan<'a> {
 
 /// `-m worker`: serves in the foreground until TERM.
 pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure> {
-    let loaded = plan.loaded;
+    let loaded = &plan.loaded;
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
     for warning in loaded
@@ -118,6 +122,7 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
         Some(path) => Some(PidFile::open(path)?),
         None => None,
     };
+    let control = (settings.pid_file.as_deref()).and_then(ControlSocket::open);
     if let Some(user) = &user
         && (settings.user.is_some() || nix::unistd::Uid::effective().is_root())
     {
@@ -135,24 +140,27 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
         file.write()?;
     }
     let events = Events::begin(signals)?;
+    if let Some(control) = &control {
+        control.begin(&events.sender)?;
+    }
     if let Some(path) = settings.error_log.as_ref().filter(|_| is_configured) {
         report!(notice, "further messages go to the error log: {path}");
     }
     error_log::begin(Arc::clone(&log), is_configured)?;
-    serve_until_ended(&plan, bound, &events, &log)
+    serve_until_ended(plan, bound, &events, &log)
 }
 
 /// Runs the workers until a signal or a dead worker ends the server.
 fn serve_until_ended(
-    plan: &Plan<'_>,
+    plan: Plan<'_>,
     bound: ListeningSockets,
     events: &Events,
     error_log: &Target,
 ) -> Result<(), Failure> {
     let loaded = plan.loaded;
-    let addresses = bound.addresses(loaded).join(", ");
+    let addresses = bound.addresses(&loaded).join(", ");
     let worker_ended = events.sender.clone();
-    let server = Server::start(loaded, bound, move |end| {
+    let server = Server::start(&loaded, bound, move |end| {
         // The receiver is gone when the process is about to end.
         let _ = worker_ended.send(Event::Worker(end));
     })
@@ -171,27 +179,30 @@ fn serve_until_ended(
     if let Some(greeting) = plan.greeting {
         print_out(greeting);
     }
-    let control = RunningServer {
-        server: &server,
+    let (workers, limit) = (server.workers(), loaded.settings().shutdown_timeout);
+    let mut running = RunningServer {
+        server,
         loaded,
+        config: plan.config,
+        source: plan.source,
         error_log,
     };
     let rules = ShutdownRules {
-        limit: loaded.settings().shutdown_timeout,
+        limit,
         is_term_counted: !plan.parent.is_supervisor(),
     };
-    match handle_events(events, &control, server.workers(), rules) {
-        End::Drained => server.join(),
-        End::Abandoned => server.abandon(),
+    match handle_events(events, &mut running, workers, rules) {
+        End::Drained => running.server.join(),
+        End::Abandoned => running.server.abandon(),
         End::WorkerDied => {
-            server.abandon();
+            running.server.abandon();
             return Err(Failure::worker_died());
         }
     }
     Ok(())
 }
 
-fn check_temp_buffer_path(settings: &ServerSettings) -> Result<(), Failure> {
+pub(crate) fn check_temp_buffer_path(settings: &ServerSettings) -> Result<(), Failure> {
     let path = &settings.temp_buffer_path;
     h2o_exchange::temp_file::create(path).map(drop).map_err(|error| {
         Failure::config(format!(

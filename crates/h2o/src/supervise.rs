@@ -4,15 +4,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use h2o_config::Source;
 use h2o_log::{Target, reason, report};
 use h2o_server::{LoadedConfig, Server, WorkerEnd};
 use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-use crate::{Failure, error_log};
+use crate::control::{Answer, Question};
+use crate::{Failure, error_log, reload};
 
 /// How long to wait for workers that were told to close their connections.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Interval of the main thread's own work while the server serves.
+const TICK: Duration = Duration::from_secs(1);
 
 /// An event of the running server.
 pub(crate) enum Event {
@@ -20,6 +25,8 @@ pub(crate) enum Event {
     Signal(i32),
     /// A worker's thread ended.
     Worker(WorkerEnd),
+    /// A client of the control socket asks.
+    Question(Question, Sender<Answer>),
 }
 
 /// The queue of events, with its sender.
@@ -71,8 +78,14 @@ pub(crate) trait Control {
     fn shut_down(&self);
     /// Closes the remaining connections.
     fn close_connections(&self);
-    /// HUP and USR1: reopens logs and loads changed certificates.
+    /// USR1, and HUP before it reloads: reopens logs and loads changed certificates.
     fn reopen(&self, signal: &str);
+    /// HUP: serves by the configuration as it is in its files now.
+    fn reload(&mut self);
+    /// A client of the control socket asks.
+    fn answer(&mut self, question: Question) -> Answer;
+    /// Called every [`TICK`] while the server serves.
+    fn tick(&mut self);
 }
 
 /// How the server ended.
@@ -98,7 +111,7 @@ pub(crate) struct ShutdownRules {
 /// Handles events until the `workers` have ended.
 pub(crate) fn handle_events(
     events: &Events,
-    control: &impl Control,
+    control: &mut impl Control,
     workers: usize,
     rules: ShutdownRules,
 ) -> End {
@@ -123,6 +136,16 @@ pub(crate) fn handle_events(
                     return End::Drained;
                 }
             }
+            Ok(Event::Question(question, client)) => {
+                let answer = match phase {
+                    Phase::Serving => control.answer(question),
+                    Phase::Draining(_) | Phase::Closing(_) => {
+                        reload::refused("the server is shutting down")
+                    }
+                };
+                // The client may have gone.
+                let _ = client.send(answer);
+            }
             Ok(Event::Signal(SIGTERM)) => {
                 if let Phase::Serving = phase {
                     report!(notice, "received SIGTERM, gracefully shutting down");
@@ -137,13 +160,19 @@ pub(crate) fn handle_events(
                 report!(notice, "received SIGQUIT, closing all connections");
                 phase = phase.close(control);
             }
-            Ok(Event::Signal(SIGHUP)) => control.reopen("SIGHUP"),
+            Ok(Event::Signal(SIGHUP)) => {
+                control.reopen("SIGHUP");
+                if let Phase::Serving = phase {
+                    control.reload();
+                }
+            }
             Ok(Event::Signal(SIGUSR1)) => control.reopen("SIGUSR1"),
             Ok(Event::Signal(SIGUSR2)) => report!(notice, "received SIGUSR2, which has no effect"),
             // No other signals are caught.
             Ok(Event::Signal(_)) => {}
             Err(RecvTimeoutError::Timeout) => match phase {
-                Phase::Serving | Phase::Draining(_) => {
+                Phase::Serving => control.tick(),
+                Phase::Draining(_) => {
                     report!(
                         notice,
                         "shutdown-timeout has passed, closing the remaining connections"
@@ -171,13 +200,13 @@ enum Phase {
 impl Phase {
     fn deadline(self) -> Option<Instant> {
         match self {
-            Self::Serving => None,
+            Self::Serving => Some(now() + TICK),
             Self::Draining(until) => until,
             Self::Closing(until) => Some(until),
         }
     }
 
-    fn close(self, control: &impl Control) -> Self {
+    fn close(self, control: &mut impl Control) -> Self {
         match self {
             Self::Serving | Self::Draining(_) => {
                 control.close_connections();
@@ -190,8 +219,12 @@ impl Phase {
 
 /// The running server as [`handle_events`] sees it.
 pub(crate) struct RunningServer<'a> {
-    pub(crate) server: &'a Server,
-    pub(crate) loaded: &'a LoadedConfig,
+    pub(crate) server: Server,
+    pub(crate) loaded: LoadedConfig,
+    /// The name of the configuration file.
+    pub(crate) config: &'a str,
+    /// Where it is read from.
+    pub(crate) source: &'a dyn Source,
     /// Where messages go.
     pub(crate) error_log: &'a Target,
 }
@@ -205,11 +238,23 @@ impl Control for RunningServer<'_> {
         self.server.close_connections();
     }
 
+    fn reload(&mut self) {
+        reload::answer(self, Question::Reload);
+    }
+
+    fn answer(&mut self, question: Question) -> Answer {
+        reload::answer(self, question)
+    }
+
+    fn tick(&mut self) {
+        self.server.release_retired();
+    }
+
     fn reopen(&self, signal: &str) {
         // The message is the last line of the old file.
         report!(
             notice,
-            "received {signal}, reopening logs and reloading changed certificates; the configuration is not reloaded, restart the server for that"
+            "received {signal}, reopening logs and reloading changed certificates"
         );
         let mut failures = self.loaded.reopen_resources();
         failures.extend(error_log::reopen(self.error_log).err());
@@ -267,6 +312,16 @@ mod tests {
         fn reopen(&self, _signal: &str) {
             self.0.borrow_mut().push("open");
         }
+
+        fn reload(&mut self) {
+            self.0.borrow_mut().push("reload");
+        }
+
+        fn answer(&mut self, _: Question) -> Answer {
+            Answer::default()
+        }
+
+        fn tick(&mut self) {}
     }
 
     /// What two workers' server does about `events`, and how it ends.
@@ -275,12 +330,12 @@ mod tests {
         for event in happens {
             sender.send(event).unwrap();
         }
-        let control = Recorder::default();
+        let mut control = Recorder::default();
         let rules = ShutdownRules {
             limit,
             is_term_counted: true,
         };
-        let end = handle_events(&Events { sender, receiver }, &control, 2, rules);
+        let end = handle_events(&Events { sender, receiver }, &mut control, 2, rules);
         (control.0.into_inner(), end)
     }
 
@@ -300,7 +355,7 @@ mod tests {
             drained(),
         ];
         let (did, end) = run(happens, None);
-        assert_eq!(did, ["open", "open", "shut down", "open"]);
+        assert_eq!(did, ["open", "reload", "open", "shut down", "open"]);
         assert_eq!(end, End::Drained);
     }
 

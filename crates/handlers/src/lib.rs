@@ -23,7 +23,7 @@ mod testing;
 mod version;
 
 use h2o_config::Directive;
-use h2o_exchange::{Exchange, FilterFactory, Response, Scope};
+use h2o_exchange::{Exchange, FilterFactory, Response, Scope, Sweep};
 use h2o_http::StatusCode;
 
 pub use http2_debug_state::{HpackReport, Http2Report, SettingsReport, StreamReport};
@@ -68,6 +68,18 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         reproxy::DIRECTIVES,
         server_timing::DIRECTIVES,
         status::DIRECTIVES,
+    ]
+}
+
+/// What workers do to drop state of earlier configurations.
+#[must_use]
+pub fn sweeps() -> Vec<Sweep> {
+    vec![
+        #[cfg(feature = "mruby")]
+        mruby::sweep,
+        proxy::sweep,
+        // After those that refer to upstreams.
+        h2o_upstream::sweep,
     ]
 }
 

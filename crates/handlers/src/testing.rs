@@ -27,6 +27,7 @@ impl Setup {
     /// directives.
     pub(crate) fn read(&self, [global, host, path]: [&str; 3]) -> Result<Site, Error> {
         let features = Features {
+            sweeps: Vec::new(),
             registry: Registry::new(&[self.directives]),
             filters: self.filter.into_iter().collect(),
         };

@@ -68,7 +68,12 @@ pub fn pid_file(path: &Path) -> io::Result<File> {
     direct::open(path, File::options().write(true).create(true))
 }
 
-/// Removes a file that was opened by [`pid_file`].
+/// Announces that [`remove`] will be called for a file: a socket beside the pid file.
+pub fn will_remove(path: &Path) {
+    remember(Task::Remove, path.as_os_str());
+}
+
+/// Removes a file that was opened by [`pid_file`], or announced by [`will_remove`].
 ///
 /// # Errors
 /// Those of removing it.

@@ -159,6 +159,7 @@ pub struct Endpoint {
     placement: Placement,
     neighbours: Neighbours,
     desk: Arc<Desk>,
+    used_tokens: Arc<UsedTokens>,
     recent_ids: RecentIds,
     /// Of connections that are drained, and of datagrams.
     totals: Totals,
@@ -200,10 +201,10 @@ impl Endpoint {
             // At least 1200 is always allowed.
             let _ = endpoint.max_udp_payload_size(size);
         }
-        let desk = Arc::new(Desk::default());
+        let (desk, used_tokens) = (Arc::new(Desk::default()), Arc::default());
         let library_server = server
             .as_ref()
-            .map(|server| Arc::new(library_server(server, &key_ring, &desk)));
+            .map(|server| Arc::new(library_server(server, &key_ring, &desk, &used_tokens)));
         Self {
             library: quinn_proto::Endpoint::new(
                 Arc::new(endpoint),
@@ -219,6 +220,7 @@ impl Endpoint {
             placement,
             neighbours,
             desk,
+            used_tokens,
             recent_ids: RecentIds::default(),
             totals: Totals::default(),
             known_paths,
@@ -569,6 +571,13 @@ impl Endpoint {
         self.admission = admission;
     }
 
+    /// Has connections that begin from now on obey another role of the server.
+    pub fn set_server(&mut self, server: ServerRole) {
+        let library = library_server(&server, &self.key_ring, &self.desk, &self.used_tokens);
+        self.library.set_server_config(Some(Arc::new(library)));
+        self.server = Some(server);
+    }
+
     /// Takes the keys of other secrets, newest first. Ids made before are still read with those that remain.
     pub fn set_keys(&mut self, keys: &[Keys]) {
         self.key_ring.replace(keys);
@@ -695,6 +704,7 @@ fn library_server(
     server: &ServerRole,
     keys: &Arc<KeyRing>,
     desk: &Arc<Desk>,
+    used_tokens: &Arc<UsedTokens>,
 ) -> quinn_proto::ServerConfig {
     let mut config = quinn_proto::ServerConfig::new(
         Arc::new(ServerTls(Arc::clone(&server.tls))),
@@ -703,7 +713,7 @@ fn library_server(
     let mut tokens = ValidationTokenConfig::default();
     tokens
         .lifetime(server.token_lifetime)
-        .log(Arc::new(UsedTokens::default()))
+        .log(Arc::<UsedTokens>::clone(used_tokens))
         .sent(1);
     config
         .transport_config(Arc::new(server.transport.library(desk)))

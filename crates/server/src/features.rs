@@ -6,7 +6,7 @@ use h2o_config::{Directive, Error, Registry, Source};
 use h2o_exchange::{Features, Scope};
 
 use crate::pace;
-use crate::site::load::{LoadedConfig, load_with};
+use crate::site::load::{LoadedConfig, load_next, load_with};
 use crate::site::{hosts, http2_directives, http3_directives, listen, quic_nodes, settings};
 
 /// All built-in features.
@@ -34,6 +34,7 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
     Arc::new(Features {
         registry: Registry::new(&groups),
         filters: h2o_handlers::filters(),
+        sweeps: h2o_handlers::sweeps(),
     })
 }
 
@@ -43,4 +44,17 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
 /// The first error in the configuration.
 pub fn load(path: &str, source: &dyn Source) -> Result<LoadedConfig, Error> {
     load_with(features(), path, source)
+}
+
+/// Reads and checks a configuration that is to replace one that serves. What has not changed is taken over from that: the
+/// health of backends and connections to them, open logs, cached files.
+///
+/// # Errors
+/// The first error in the configuration.
+pub fn reload(
+    path: &str,
+    source: &dyn Source,
+    running: &LoadedConfig,
+) -> Result<LoadedConfig, Error> {
+    load_next(features(), path, source, Some(Arc::clone(&running.site)))
 }

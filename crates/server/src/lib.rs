@@ -10,6 +10,7 @@ mod context;
 mod event;
 mod features;
 mod flow;
+mod generation;
 mod http1;
 mod http2;
 mod http3;
@@ -18,6 +19,7 @@ mod latency;
 mod listener;
 mod pace;
 mod quic;
+mod reload;
 mod request;
 mod setup;
 #[cfg(test)]
@@ -30,7 +32,7 @@ mod trial;
 mod worker;
 
 pub use budget::BudgetSettings;
-pub use features::{features, features_with, load};
+pub use features::{features, features_with, load, reload};
 pub use site::bind::{ListeningSockets, bind, bind_or_take};
 pub use site::certificates::CertificateReload;
 pub use site::http2_settings::{Http2Settings, LatencySettings};

@@ -1,21 +1,27 @@
 //! A listener as its worker and its connections see it.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use h2o_exchange::{Endpoint, HostTable};
+use h2o_exchange::{Endpoint, HostName, HostTable};
 use h2o_http::Scheme;
+use rustc_hash::FxHashMap;
 
+use crate::generation::{ListenerConfig, ListenerId};
 use crate::setup::Setup;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::listen::ProxyProtocol;
 
 /// A listener of one worker.
 pub(crate) struct LocalListener {
+    pub(crate) id: ListenerId,
     pub(crate) setup: Rc<Setup>,
     pub(crate) endpoint: Rc<Endpoint>,
     /// The hosts that it serves, in order of mention.
     pub(crate) hosts: HostTable,
+    /// The same hosts, by index.
+    served: Box<[u32]>,
     pub(crate) tls: Option<Arc<AcceptorSlot>>,
     /// Origins announced to HTTP/2 clients (RFC 8336).
     pub(crate) origins: Option<Arc<[Box<str>]>>,
@@ -23,9 +29,64 @@ pub(crate) struct LocalListener {
     pub(crate) is_unix: bool,
     /// Sizes of the send and receive buffers of accepted Unix sockets, which do not inherit them.
     pub(crate) unix_buffers: (Option<usize>, Option<usize>),
+    /// Whether a reload has removed the listener: nothing is accepted, and its connections end after their requests.
+    pub(crate) is_closing: bool,
 }
 
 impl LocalListener {
+    /// A listener of the configuration of `setup`, and its socket.
+    pub(crate) fn new(setup: &Rc<Setup>, config: ListenerConfig) -> (Self, Option<OwnedFd>) {
+        let listener = Self {
+            id: config.id,
+            setup: Rc::clone(setup),
+            hosts: HostTable::new(&setup.site.hosts, &config.hosts),
+            served: config.hosts.into(),
+            endpoint: Rc::new(config.endpoint),
+            tls: config.tls,
+            origins: config.origins,
+            proxy_protocol: config.proxy_protocol,
+            is_unix: config.is_unix,
+            unix_buffers: config.unix_buffers,
+            is_closing: false,
+        };
+        (listener, config.socket)
+    }
+
+    /// What `old` becomes when the configuration of `setup` has no such listener. Its connections are served by the hosts that
+    /// have the names of those that `old` served: other hosts may not be meant for who could connect there.
+    pub(crate) fn closing(old: &Self, setup: &Rc<Setup>) -> Self {
+        let hosts = (0..).zip(&setup.site.hosts);
+        let by_name: FxHashMap<_, u32> = hosts
+            .map(|(index, host)| ((&*host.name.name, host.name.port), index))
+            .collect();
+        let of_same_name = |&host: &u32| {
+            let HostName { name, port } = &old.setup.site.hosts.get(host as usize)?.name;
+            by_name.get(&(&**name, *port)).copied()
+        };
+        let served: Box<[u32]> = old.served.iter().filter_map(of_same_name).collect();
+        Self {
+            id: old.id,
+            setup: Rc::clone(setup),
+            endpoint: Rc::clone(&old.endpoint),
+            hosts: HostTable::new(&setup.site.hosts, &served),
+            served,
+            tls: old.tls.clone(),
+            origins: None,
+            proxy_protocol: old.proxy_protocol,
+            is_unix: old.is_unix,
+            unix_buffers: old.unix_buffers,
+            is_closing: true,
+        }
+    }
+
+    /// Whether connections that `old` has accepted can be taken for connections of this listener: whether clients use TLS, and
+    /// whether a proxy is in front, was decided when they were accepted.
+    pub(crate) fn may_succeed(&self, old: &Self) -> bool {
+        self.endpoint == old.endpoint
+            && self.tls.is_some() == old.tls.is_some()
+            && self.proxy_protocol == old.proxy_protocol
+    }
+
     /// Scheme of the requests that arrive here.
     pub(crate) const fn scheme(&self) -> Scheme {
         if self.tls.is_some() {

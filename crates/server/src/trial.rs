@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2o_exchange::{
     Address, Body, ConnectionInfo, Counter, Endpoint, Exchange, ExchangeRef, FileReader, LocalSite,
-    RequestBody, Response, Transport, Worker, WorkerStarts,
+    RequestBody, Response, Transport, Worker,
 };
 use h2o_http::{BodyLength, Headers, Method, Name, Scheme, StatusCode, Version};
 
 use crate::LoadedConfig;
+use crate::generation::start_features;
 use crate::request::routing::set_route;
 use crate::request::serve;
 use crate::site::bind::ListeningSockets;
@@ -98,13 +99,12 @@ pub fn try_requests(
     };
     let (config, orders) = worker::only_config(loaded, nothing).map_err(TrialError::System)?;
     let runtime = worker::runtime().map_err(TrialError::System)?;
-    let site = Rc::new(LocalSite(Arc::clone(&loaded.site)));
     let ended = runtime.block_on(async {
         let mut event_loop = worker::event_loop(config)
             .map_err(|error| TrialError::System(h2o_log::reason(&error).to_string()))?;
         let trial = Trial {
             worker: Rc::clone(event_loop.worker()),
-            site,
+            site: Rc::clone(event_loop.site()),
             limit,
         };
         let worker = Rc::clone(event_loop.worker());
@@ -135,9 +135,7 @@ impl Trial {
         mut on_response: impl FnMut(TrialResponse),
     ) -> Result<(), TrialError> {
         let worker = Rc::clone(&self.worker);
-        for feature in &self.site.shared.get::<WorkerStarts>().0 {
-            feature.start(&worker, &self.site);
-        }
+        start_features(&worker, &self.site);
         let evaluated = h2o_handlers::are_scripts_evaluated(&worker);
         match worker.timeout(self.limit, evaluated).await {
             Ok(true) => {}

@@ -1,9 +1,7 @@
 //! Workers: one thread each, with one event loop and its own connections.
 
-use std::any::Any;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
@@ -11,9 +9,8 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use h2o_exchange::{
-    BackgroundServices, BufferLimits, ConnectionLimits, Counters, Descriptors, Endpoint, HostTable,
-    LocalSite, Order, Shared, Site, SubRequestService, TempFiles, Worker, WorkerHandle,
-    WorkerStarts,
+    BufferLimits, ConnectionLimits, Counters, Descriptors, Order, Reloads, Shared,
+    SubRequestService, Sweep, TempFiles, Worker, WorkerHandle,
 };
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -22,17 +19,13 @@ use h2o_log::reason;
 
 use crate::context::Context;
 use crate::event::event_loop::EventLoop;
-use crate::event::socket::Socket;
-use crate::listener::LocalListener;
-use crate::quic::connections::{QuicConnections, QuicListener, QuicShared};
+use crate::generation::{Generation, LocalGeneration, start_features};
+use crate::quic::connections::{QuicConnections, QuicShared};
 use crate::quic::mail::Mailbox;
+use crate::reload::{Current, Retired};
 use crate::request::sub_request::SubRequestHandlers;
-use crate::setup::Setup;
 use crate::site::bind::ListeningSockets;
-use crate::site::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
-use crate::site::listen::Listeners;
-use crate::site::listen::ProxyProtocol;
-use crate::site::quic_settings::QuicSettings;
+use crate::site::certificates::CertificateReload;
 use crate::tcp::connections::Connections;
 use crate::{LoadedConfig, ServerSettings};
 use h2o_quic::KnownPaths;
@@ -44,11 +37,12 @@ const DISK_THREADS: usize = 4;
 /// The running workers.
 pub struct Server {
     threads: Vec<JoinHandle<()>>,
-    orders: Vec<UnboundedSender<Order>>,
-    shared: Arc<Shared>,
-    tls: TlsListeners,
-    /// Background services; each runs until it is dropped.
-    services: Vec<Box<dyn Any + Send>>,
+    pub(crate) orders: Vec<UnboundedSender<Order>>,
+    pub(crate) shared: Arc<Shared>,
+    /// The configuration that serves.
+    pub(crate) current: Current,
+    /// Earlier ones, which still serve requests.
+    pub(crate) retired: Vec<Retired>,
 }
 
 /// How a worker's thread ended.
@@ -77,33 +71,17 @@ pub fn worker_plan(settings: &ServerSettings) -> Vec<Option<usize>> {
 pub(crate) struct WorkerConfig {
     pub(crate) index: usize,
     pub(crate) cpu: Option<usize>,
-    pub(crate) site: Arc<Site>,
-    pub(crate) settings: Arc<ServerSettings>,
-    pub(crate) listeners: Vec<ListenerConfig>,
+    pub(crate) generation: Generation,
+    pub(crate) sweeps: Vec<Sweep>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) orders: UnboundedReceiver<Order>,
-    /// Session resumption of TLS and QUIC clients.
-    pub(crate) resumption: Arc<Resumption>,
     /// Where workers leave datagrams for each other.
     pub(crate) mailboxes: Arc<[Mailbox]>,
     /// What all workers know of the paths to QUIC clients.
     pub(crate) known_paths: KnownPaths,
-    /// Whether this worker refreshes it: one does, if a listener has TLS.
+    /// Whether this worker refreshes the keys of session resumption: one does.
     pub(crate) refreshes_resumption: bool,
-}
-
-pub(crate) struct ListenerConfig {
-    pub(crate) fd: OwnedFd,
-    pub(crate) endpoint: Endpoint,
-    pub(crate) hosts: Vec<u32>,
-    pub(crate) tls: Option<Arc<AcceptorSlot>>,
-    pub(crate) origins: Option<Arc<[Box<str>]>>,
-    pub(crate) proxy_protocol: ProxyProtocol,
-    pub(crate) is_unix: bool,
-    pub(crate) unix_buffers: (Option<usize>, Option<usize>),
-    /// Set on UDP sockets.
-    pub(crate) quic: Option<Arc<QuicSettings>>,
 }
 
 impl Server {
@@ -119,42 +97,36 @@ impl Server {
         let on_end: Arc<OnWorkerEnd> = Arc::new(on_end);
         let settings = loaded.settings();
         let plan = worker_plan(&settings);
-        let shared = Arc::new(shared(&settings, bound.len()));
+        let shared = Arc::new(shared(&settings, bound.len(), plan.len()));
         let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
-        let tls = TlsListeners::new(Arc::clone(&loaded.site), resumption);
-        let mut listeners = share_out(loaded, bound, &tls, plan.len())?;
-        let has_tls = listeners
-            .iter()
-            .flatten()
-            .any(|listener| listener.tls.is_some());
+        let mut current = Current::new(loaded, resumption);
+        let generations = current.share_out(loaded, bound, plan.len(), &mpsc::channel().0)?;
         let (ready, is_ready) = mpsc::channel();
         let mut server = Self {
             threads: Vec::new(),
             orders: Vec::new(),
             shared: Arc::clone(&shared),
-            tls,
-            services: Vec::new(),
+            current,
+            retired: Vec::new(),
         };
         let mut handles = Vec::new();
         let known_paths = KnownPaths::default();
         let mailboxes: Arc<[Mailbox]> = plan.iter().map(|_| Mailbox::default()).collect();
-        for (index, cpu) in plan.into_iter().enumerate() {
+        for ((index, cpu), generation) in plan.into_iter().enumerate().zip(generations) {
             let (sender, orders) = unbounded_channel();
             let counters = Arc::new(Counters::default());
             handles.push(WorkerHandle::new(Arc::clone(&counters), sender.clone()));
             let config = WorkerConfig {
                 index,
                 cpu,
-                site: Arc::clone(&loaded.site),
-                settings: Arc::clone(&settings),
-                listeners: std::mem::take(&mut listeners[index]),
+                generation,
+                sweeps: loaded.sweeps.clone(),
                 shared: Arc::clone(&shared),
                 counters,
                 orders,
-                resumption: Arc::clone(server.tls.resumption()),
                 mailboxes: Arc::clone(&mailboxes),
                 known_paths: known_paths.clone(),
-                refreshes_resumption: index == 0 && has_tls,
+                refreshes_resumption: index == 0,
             };
             let ready = ready.clone();
             let on_end = Arc::clone(&on_end);
@@ -181,9 +153,7 @@ impl Server {
                 .recv()
                 .map_err(|_| "a worker thread ended while the server was starting".to_string())??;
         }
-        for service in &loaded.site.shared.get::<BackgroundServices>().0 {
-            server.services.push(service.begin()?);
-        }
+        server.current.begin_services(None)?;
         Ok(server)
     }
 
@@ -205,7 +175,7 @@ impl Server {
     ///
     /// Updates the list of [`h2o_exchange::Certificates`].
     pub fn reload_certificates(&self) -> CertificateReload {
-        self.tls.reload()
+        self.current.reload_certificates()
     }
 
     /// Begins graceful shutdown: no connection is accepted any more, and each one
@@ -229,7 +199,7 @@ impl Server {
 
     /// Ends the background services without waiting for the workers: buffered log lines are written.
     pub fn abandon(self) {
-        drop(self.services);
+        drop((self.current, self.retired));
     }
 
     /// Waits until all connections have closed.
@@ -238,12 +208,12 @@ impl Server {
             // The panic hook has reported a worker's panic.
             let _ = thread.join();
         }
-        drop(self.services);
+        drop((self.current, self.retired));
     }
 }
 
 /// The state that the workers of a process share.
-fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
+fn shared(settings: &ServerSettings, listeners: usize, workers: usize) -> Shared {
     let descriptors = Arc::new(Descriptors::of_process());
     let shared = Shared {
         started: h2o_exchange::Clock::default().unix(),
@@ -253,10 +223,11 @@ fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
         quic_connections: AtomicUsize::new(0),
         limits: ConnectionLimits::default(),
         buffers: BufferLimits::default(),
-        listeners,
+        listeners: listeners.into(),
         workers: OnceLock::new(),
+        reloads: Reloads::default(),
     };
-    set_limits(&shared, settings);
+    set_limits(&shared, settings, workers);
     shared
 }
 
@@ -268,14 +239,14 @@ fn generation() -> Option<u64> {
         .ok()
 }
 
-/// Sets the limits that can be changed while the process runs.
-fn set_limits(shared: &Shared, settings: &ServerSettings) {
+/// Sets the limits that can be changed while the process runs with this number of workers.
+pub(crate) fn set_limits(shared: &Shared, settings: &ServerSettings, workers: usize) {
     shared.limits.set(
         settings.max_connections,
         settings.soft_connection_limit,
         settings.soft_connection_min_age,
     );
-    (shared.buffers).set(memory_share(settings), settings.max_spare_pipes);
+    (shared.buffers).set(memory_share(settings, workers), settings.max_spare_pipes);
     (shared.temp_files).set(&settings.temp_buffer_path, settings.temp_buffer_limit());
 }
 
@@ -287,75 +258,26 @@ pub(crate) fn only_config(
 ) -> Result<(WorkerConfig, UnboundedSender<Order>), String> {
     let settings = loaded.settings();
     let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
-    let tls = TlsListeners::new(Arc::clone(&loaded.site), resumption);
-    let shared = Arc::new(shared(&settings, bound.len()));
-    let mut listeners = share_out(loaded, bound, &tls, 1)?;
+    let shared = Arc::new(shared(&settings, bound.len(), 1));
+    let mut generation = Current::new(loaded, resumption)
+        .share_out(loaded, bound, 1, &mpsc::channel().0)?
+        .remove(0);
+    // Tests change them.
+    generation.settings = Arc::new(ServerSettings::clone(&settings));
     let (sender, orders) = unbounded_channel();
     let config = WorkerConfig {
         index: 0,
         cpu: None,
-        site: Arc::clone(&loaded.site),
-        settings: Arc::new(ServerSettings::clone(&settings)),
-        listeners: listeners.remove(0),
+        generation,
+        sweeps: loaded.sweeps.clone(),
         shared,
         counters: Arc::default(),
         orders,
-        resumption: Arc::clone(tls.resumption()),
         mailboxes: std::iter::once(Mailbox::default()).collect(),
         known_paths: KnownPaths::default(),
         refreshes_resumption: false,
     };
     Ok((config, sender))
-}
-
-/// Gives each worker a descriptor of every listener.
-fn share_out(
-    loaded: &LoadedConfig,
-    bound: ListeningSockets,
-    tls_listeners: &TlsListeners,
-    workers: usize,
-) -> Result<Vec<Vec<ListenerConfig>>, String> {
-    let configured = loaded.site.shared.get::<Listeners>();
-    let failed = |error: std::io::Error| {
-        format!("failed to duplicate a listening socket: {}", reason(&error))
-    };
-    let mut out: Vec<Vec<ListenerConfig>> = (0..workers).map(|_| Vec::new()).collect();
-    let mut bound = bound.sockets.into_iter().peekable();
-    for (index, listener) in configured.0.iter().enumerate() {
-        let tls = tls_listeners.add(listener)?;
-        // A listener that could not be bound has no sockets.
-        let sockets = bound.next_if(|(of, _)| *of == index);
-        let mut sockets = sockets
-            .map_or_else(Vec::new, |(_, sockets)| sockets)
-            .into_iter();
-        let mut shared: Option<OwnedFd> = None;
-        for worker in &mut out {
-            let fd = match (sockets.next(), &shared) {
-                (Some(fd), _) => fd,
-                // Each worker that serves QUIC has its own socket.
-                (None, _) if listener.quic.is_some() => break,
-                (None, Some(fd)) => fd.try_clone().map_err(failed)?,
-                (None, None) => break,
-            };
-            shared = Some(fd.try_clone().map_err(failed)?);
-            worker.push(ListenerConfig {
-                fd,
-                endpoint: listener.endpoint.clone(),
-                hosts: listener.hosts.clone().unwrap_or_default(),
-                tls: tls.clone(),
-                // H2O compatibility: H2O sends the origins of the first entry of an address only.
-                origins: listener
-                    .tls
-                    .first()
-                    .and_then(|entry| entry.settings.origins.clone()),
-                proxy_protocol: listener.proxy_protocol,
-                is_unix: listener.unix_path().is_some(),
-                unix_buffers: (listener.sndbuf, listener.rcvbuf),
-                quic: listener.quic.clone(),
-            });
-        }
-    }
-    Ok(out)
 }
 
 /// The runtime of a worker.
@@ -382,9 +304,9 @@ fn run(config: WorkerConfig, ready: &ReadySender) {
             return;
         }
     };
-    let site = Arc::clone(&config.site);
     runtime.block_on(async {
-        let resumption = (config.refreshes_resumption).then(|| Arc::clone(&config.resumption));
+        let resumption =
+            (config.refreshes_resumption).then(|| Arc::clone(&config.generation.resumption));
         let mut event_loop = match event_loop(config) {
             Ok(event_loop) => event_loop,
             Err(error) => {
@@ -399,12 +321,7 @@ fn run(config: WorkerConfig, ready: &ReadySender) {
             let worker = event_loop.worker();
             worker.spawn(refresh(Rc::clone(worker), resumption));
         }
-        let worker = event_loop.worker();
-        let site = LocalSite(site);
-        for feature in &site.shared.get::<WorkerStarts>().0 {
-            feature.start(worker, &site);
-        }
-        drop(site);
+        start_features(event_loop.worker(), event_loop.site());
         // `Server::start` waits for this.
         let _ = ready.send(Ok(()));
         let turns = poll_fn(|task| event_loop.poll_turn(task));
@@ -416,67 +333,36 @@ fn run(config: WorkerConfig, ready: &ReadySender) {
 
 /// Creates the event loop of a worker with its tables of connections. Must be called within the worker's runtime.
 pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
-    let WorkerConfig {
-        site,
-        settings,
-        listeners,
-        ..
-    } = config;
     let worker = Worker::new(config.index, config.counters, config.shared);
-    let mut event_loop = EventLoop::new(worker, config.orders)?;
-    let setup = Rc::new(Setup::new(site, &settings));
-    let mut streams = Vec::new();
-    let mut quic = Vec::new();
-    for listener in listeners {
-        let local = Rc::new(LocalListener {
-            setup: Rc::clone(&setup),
-            hosts: HostTable::new(&setup.site.hosts, &listener.hosts),
-            endpoint: Rc::new(listener.endpoint),
-            tls: listener.tls,
-            origins: listener.origins,
-            proxy_protocol: listener.proxy_protocol,
-            is_unix: listener.is_unix,
-            unix_buffers: listener.unix_buffers,
-        });
-        match (&*local.endpoint, listener.quic) {
-            (Endpoint::Udp(address), Some(settings)) => quic.push(QuicListener {
-                socket: Socket::new(listener.fd, false),
-                address: *address,
-                listener: local,
-                settings: Rc::new(QuicSettings::clone(&settings)),
-            }),
-            (Endpoint::Udp(_) | Endpoint::Tcp(_) | Endpoint::Unix(_), _) => {
-                streams.push((listener.fd, local));
-            }
-        }
-    }
+    let mut generation = LocalGeneration::new(config.generation);
+    let site = Rc::clone(&generation.setup.site);
+    let mut event_loop = EventLoop::new(worker, config.orders, site, config.sweeps.into())?;
     let context = Rc::new(Context::new(&event_loop));
     let service = context.worker.local::<SubRequestService>();
     // Set once: a worker has one event loop.
     let _ = service.0.set(Rc::new(SubRequestHandlers));
     let quic_context = Rc::clone(&context);
-    event_loop
-        .add(|registry, first_token| Connections::new(context, registry, first_token, streams))?;
-    if !quic.is_empty() {
-        let shared = QuicShared {
-            http3: settings.http3.clone(),
-            resumption: config.resumption,
-            max_connections: settings.max_quic_connections.unwrap_or(usize::MAX),
-            known_paths: config.known_paths,
-            nodes: settings.quic_nodes.clone(),
-            mailboxes: config.mailboxes,
-        };
-        event_loop.add(|registry, first_token| {
-            QuicConnections::new(quic_context, &registry, first_token, quic, shared)
-        })?;
-    }
+    event_loop.add(|registry, first_token| {
+        Ok(Connections::new(
+            context,
+            registry,
+            first_token,
+            &mut generation,
+        ))
+    })?;
+    let shared = QuicShared {
+        known_paths: config.known_paths,
+        mailboxes: config.mailboxes,
+    };
+    event_loop.add(|registry, first_token| {
+        QuicConnections::new(quic_context, registry, first_token, &mut generation, shared)
+    })?;
     Ok(event_loop)
 }
 
 /// A worker's share of `max-memory`, in bytes.
-fn memory_share(settings: &ServerSettings) -> usize {
-    let workers = worker_plan(settings).len().max(1);
-    let share = settings.max_memory.map(|limit| limit / workers as u64);
+fn memory_share(settings: &ServerSettings, workers: usize) -> usize {
+    let share = (settings.max_memory).map(|limit| limit / workers.max(1) as u64);
     share
         .and_then(|share| usize::try_from(share).ok())
         .unwrap_or(usize::MAX)

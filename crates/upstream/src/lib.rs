@@ -45,6 +45,7 @@ pub use call::{Call, OnInformational, Protocol, Reply};
 pub use failure::{Failure, FailureCause};
 pub use health::check::HealthChecks;
 pub use health::{BackendHealthPolicy, HealthCheck, PassiveCheck, Retry};
+pub use pool::sweep;
 pub use resolver::{Family, NameOrigin, ResolveError, Resolver, limit_threads};
 pub use sequential_connect::{ConnectError, ConnectLimits, connect, connect_error_text};
 pub use settings::UpstreamSettings;

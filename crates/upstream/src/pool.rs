@@ -5,6 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use h2o_exchange::Worker;
+
 use crate::health::ChosenBackend;
 use crate::http2::Http2;
 use crate::http3::{self, Http3};
@@ -51,21 +53,30 @@ struct LocalBackend {
     reach: Cell<Reachability>,
 }
 
+/// Closes the connections to backends that no configuration has any more.
+pub fn sweep(worker: &Worker) {
+    LocalStates::drop_forgotten(&mut worker.local::<LocalStates>().locals.borrow_mut());
+}
+
 impl LocalStates {
-    /// This worker's state of `upstream`, created on first use.
-    pub(crate) fn of(&self, upstream: &Arc<Upstream>) -> Rc<LocalState> {
-        let mut locals = self.locals.borrow_mut();
-        if let Some(Some(local)) = locals.get(upstream.id) {
-            return Rc::clone(local);
-        }
-        // Drop the state of upstreams of earlier configurations.
-        for slot in locals.iter_mut() {
+    /// Drops the state of upstreams that only workers refer to.
+    fn drop_forgotten(locals: &mut [Option<Rc<LocalState>>]) {
+        for slot in locals {
             let is_known = |local: &Rc<LocalState>| {
                 let is_used = Rc::strong_count(local) > 1 || Rc::strong_count(&local.http1) > 1;
                 is_used || !local.upstream.is_forgotten()
             };
             *slot = slot.take().filter(is_known);
         }
+    }
+
+    /// This worker's state of `upstream`, created on first use.
+    pub(crate) fn of(&self, upstream: &Arc<Upstream>) -> Rc<LocalState> {
+        let mut locals = self.locals.borrow_mut();
+        if let Some(Some(local)) = locals.get(upstream.id) {
+            return Rc::clone(local);
+        }
+        Self::drop_forgotten(&mut locals);
         if locals.len() <= upstream.id {
             locals.resize_with(upstream.id + 1, || None);
         }

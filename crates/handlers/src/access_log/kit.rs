@@ -23,7 +23,7 @@ pub(crate) fn shared() -> Shared {
         generation: None,
         descriptors: Arc::new(descriptors),
         limits: ConnectionLimits::new(1024, 2_147_483_647, Duration::from_secs(30)),
-        listeners: 2,
+        listeners: 2.into(),
         ..Shared::default()
     }
 }

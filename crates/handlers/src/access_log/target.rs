@@ -22,7 +22,12 @@ impl LogTarget {
         if let Some(target) = targets.0.get(path) {
             return Arc::clone(target);
         }
-        let target = Arc::new(Self(Arc::new(h2o_log::Target::new(path))));
+        let running = scope.running.as_ref();
+        let running = running.and_then(|site| site.shared.get::<Targets>().0.get(path).cloned());
+        // A log that is open is used on: a command keeps running.
+        let target =
+            running.unwrap_or_else(|| Arc::new(Self(Arc::new(h2o_log::Target::new(path)))));
+        let targets = scope.shared.edit::<Targets>();
         targets.0.insert(path.into(), Arc::clone(&target));
         let resources = scope.shared.edit::<Resources>();
         resources.0.push(Arc::<Self>::clone(&target));
@@ -57,5 +62,14 @@ impl BackgroundService for LogTarget {
                 reason(&error)
             )),
         }
+    }
+
+    /// They write a line when they end.
+    fn serves_requests(&self) -> bool {
+        true
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }

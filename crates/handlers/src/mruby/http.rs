@@ -92,7 +92,7 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     let target = url.path.clone();
     let origin = format!("{}://{}/", url.scheme.as_str(), url.authority);
     let origin = BackendUrl::parse(&origin).ok_or_else(invalid)?;
-    let upstream = upstream_for(&worker, &Host::site(vm).0, origin)
+    let upstream = upstream_for(&worker, &Host::site(vm)?.0, origin)
         .map_err(|error| Leave::runtime(error.to_string()))?;
     let arrival = Arrival::default();
     let outgoing = Outgoing {

@@ -1,6 +1,6 @@
 //! The VM of a worker, and the scripts evaluated in it.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
@@ -25,16 +25,31 @@ pub(super) struct Script {
 }
 
 impl WorkerStart for Script {
-    fn start(&self, worker: &Rc<Worker>, site: &LocalSite) {
+    fn start(&self, worker: &Rc<Worker>, site: &Rc<LocalSite>) {
         if let Ok(machine) = Machine::of(worker, site) {
             machine.script(self);
         }
     }
 }
 
-/// The machine of a worker, or why it has none.
+/// The machines of a worker: one for each configuration that still serves requests on it.
 #[derive(Default)]
-struct MachineCell(OnceCell<Result<Rc<Machine>, String>>);
+struct Machines(RefCell<Vec<KnownMachine>>);
+
+struct KnownMachine {
+    site: Weak<LocalSite>,
+    /// Or why there is none.
+    machine: Result<Rc<Machine>, String>,
+}
+
+/// Closes the machines of configurations that no request uses any more.
+pub(crate) fn sweep(worker: &Worker) {
+    let machines = worker.local::<Machines>();
+    let is_dead = |known: &mut KnownMachine| known.site.strong_count() == 0;
+    let dead: Vec<_> = machines.0.borrow_mut().extract_if(.., is_dead).collect();
+    // Scripts run when a machine closes: not while the list is borrowed.
+    drop(dead);
+}
 
 /// The VM of a worker with its scripts.
 pub(super) struct Machine {
@@ -46,7 +61,7 @@ pub(super) struct Machine {
 #[derive(Default)]
 pub(super) struct Host {
     worker: RefCell<Weak<Worker>>,
-    site: RefCell<LocalSite>,
+    site: RefCell<Weak<LocalSite>>,
 }
 
 impl Host {
@@ -58,8 +73,9 @@ impl Host {
     }
 
     /// The configuration that the VM was opened for.
-    pub(super) fn site(vm: &Vm) -> LocalSite {
-        vm.local::<Self>().site.borrow().clone()
+    pub(super) fn site(vm: &Vm) -> Result<Rc<LocalSite>, Leave> {
+        let site = vm.local::<Self>().site.borrow().upgrade();
+        site.ok_or_else(|| Leave::runtime("the configuration of this script was replaced"))
     }
 }
 
@@ -100,13 +116,23 @@ const PARTS: &[Part] = &[
 ];
 
 impl Machine {
-    /// The machine of a worker. The first call opens its VM.
-    pub(super) fn of(worker: &Rc<Worker>, site: &LocalSite) -> Result<Rc<Self>, String> {
-        let cell = worker.local::<MachineCell>();
-        cell.0.get_or_init(|| Self::open(worker, site)).clone()
+    /// The machine of a worker for a configuration. The first call opens its VM.
+    pub(super) fn of(worker: &Rc<Worker>, site: &Rc<LocalSite>) -> Result<Rc<Self>, String> {
+        let machines = worker.local::<Machines>();
+        let is_of = |known: &&KnownMachine| std::ptr::eq(known.site.as_ptr(), Rc::as_ptr(site));
+        // Most requests belong to the last one.
+        if let Some(known) = machines.0.borrow().iter().rev().find(is_of) {
+            return known.machine.clone();
+        }
+        let machine = Self::open(worker, site);
+        machines.0.borrow_mut().push(KnownMachine {
+            site: Rc::downgrade(site),
+            machine: machine.clone(),
+        });
+        machine
     }
 
-    fn open(worker: &Rc<Worker>, site: &LocalSite) -> Result<Rc<Self>, String> {
+    fn open(worker: &Rc<Worker>, site: &Rc<LocalSite>) -> Result<Rc<Self>, String> {
         h2o_mruby::report_to(|text| h2o_log::report!(error, "[h2o_mruby] {text}"));
         let limits = site.settings.get::<ScriptLimits>();
         let options = Options {
@@ -122,7 +148,7 @@ impl Machine {
         })?;
         let host = vm.local::<Host>();
         *host.worker.borrow_mut() = Rc::downgrade(worker);
-        *host.site.borrow_mut() = site.clone();
+        *host.site.borrow_mut() = Rc::downgrade(site);
         vm.on_lost(|vm, exception| report(&describe(vm, exception)));
         Ok(Rc::new(Self {
             vm,
@@ -133,7 +159,7 @@ impl Machine {
     /// The place in the configuration of the script whose strand runs; `None` if it was not asked yet.
     pub(super) fn current_place(vm: &Vm) -> Result<Option<Place>, Leave> {
         let worker = Host::worker(vm)?;
-        let machine = Self::of(&worker, &Host::site(vm)).map_err(Leave::runtime)?;
+        let machine = Self::of(&worker, &Host::site(vm)?).map_err(Leave::runtime)?;
         let scripts = machine.scripts.borrow();
         let script = vm.context().and_then(|id| scripts.get(&id));
         Ok(script.and_then(|script| script.place.borrow().clone()))
@@ -216,13 +242,14 @@ impl LocalScript {
 
 /// Waits until the scripts that a worker has begun to evaluate are evaluated. Returns whether all of them have a value.
 pub async fn are_scripts_evaluated(worker: &Worker) -> bool {
-    let cell = worker.local::<MachineCell>();
-    let machine = match cell.0.get() {
-        None => return true,
-        Some(Err(_)) => return false,
-        Some(Ok(machine)) => Rc::clone(machine),
-    };
-    let scripts: Vec<_> = machine.scripts.borrow().values().cloned().collect();
+    let machines = worker.local::<Machines>();
+    let mut scripts = Vec::new();
+    for known in &*machines.0.borrow() {
+        let Ok(machine) = &known.machine else {
+            return false;
+        };
+        scripts.extend(machine.scripts.borrow().values().cloned());
+    }
     let mut have_values = true;
     for script in scripts {
         have_values &= matches!(script.evaluated().await, App::Ready(_));

@@ -19,3 +19,4 @@ mod wait;
 
 pub(crate) use directives::DIRECTIVES;
 pub use machine::are_scripts_evaluated;
+pub(crate) use machine::sweep;

@@ -118,7 +118,10 @@ fn begin(vm: &Vm, is_next: bool, env: Value) -> Result<Value, Leave> {
     let worker = Host::worker(vm)?;
     let place = Machine::current_place(vm)?;
     let site = place.as_ref().and_then(|place| place.site.upgrade());
-    let site = site.unwrap_or_else(|| Rc::new(Host::site(vm)));
+    let site = match site {
+        Some(site) => site,
+        None => Host::site(vm)?,
+    };
     let (start, route) = if is_next {
         let place = place.ok_or_else(|| Leave::runtime("H2O.next is for requests"))?;
         let key = &site.path(place.route).path;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use h2o_exchange::{Exchange, Outcome, Site, Worker};
@@ -77,7 +77,7 @@ struct OtherServers(RefCell<RememberedServers>);
 #[derive(Default)]
 struct RememberedServers {
     /// The site that the settings are from.
-    site: Option<Arc<Site>>,
+    site: Weak<Site>,
     settings: ProxySettings,
     /// By scheme and authority.
     servers: FxHashMap<String, RememberedServer>,
@@ -123,9 +123,9 @@ impl RememberedServers {
     const IDLE: Duration = Duration::from_secs(60);
 
     fn read_settings(&mut self, site: &Arc<Site>) {
-        if !(self.site.as_ref()).is_some_and(|known| Arc::ptr_eq(known, site)) {
+        if !std::ptr::eq(self.site.as_ptr(), Arc::as_ptr(site)) {
             *self = Self {
-                site: Some(Arc::clone(site)),
+                site: Arc::downgrade(site),
                 settings: site.settings.get::<ProxySettings>().of_built_in(),
                 servers: FxHashMap::default(),
             };

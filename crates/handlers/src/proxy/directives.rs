@@ -581,8 +581,8 @@ fn reverse(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let list = backends.list.into_iter();
     let list = list.map(|backend| (backend.url, backend.weight)).collect();
     let upstream = Upstream::with_health_policy(list, backends.balancing, upstream, policy);
+    let upstream = Upstreams::note(scope, upstream);
     health_policy::check(scope, &upstream);
-    Upstreams::note(scope, &upstream);
     let handler = ProxyHandler::new(upstream, &settings);
     scope.handlers.push(Box::new(handler));
     Ok(())

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use h2o_exchange::{
     BodyUse, Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, RerouteKind,
-    Trace,
+    Trace, Worker,
 };
 use h2o_http::{BodyLength, StatusCode};
 use h2o_upstream::{Call, Upstream};
@@ -96,14 +96,21 @@ struct KnownProxy {
     alive: Weak<()>,
 }
 
+/// Drops the proxies of handlers that are gone.
+pub(crate) fn sweep(worker: &Worker) {
+    worker.local::<Proxies>().sweep();
+}
+
 impl Proxies {
+    fn sweep(&self) {
+        (self.0.borrow_mut()).retain(|_, known| known.alive.strong_count() > 0);
+    }
+
     fn of(&self, handler: &ProxyHandler) -> Rc<LocalProxy> {
         let mut known = self.0.borrow_mut();
         if let Some(known) = known.get(&handler.id) {
             return Rc::clone(&known.proxy);
         }
-        // A new handler may belong to a new configuration: drop those of earlier ones.
-        known.retain(|_, known| known.alive.strong_count() > 0);
         let proxy = Rc::new(LocalProxy(Arc::clone(&handler.proxy)));
         known.insert(
             handler.id,
@@ -309,11 +316,10 @@ mod tests {
             assert_eq!(worker.0.borrow().len(), 2);
         }
         drop(first);
-        let third = handler();
         for worker in &workers {
             assert!(upstream.strong_count() > 0);
-            worker.of(&third);
-            assert_eq!(worker.0.borrow().len(), 2);
+            worker.sweep();
+            assert_eq!(worker.0.borrow().len(), 1);
         }
         assert_eq!(upstream.strong_count(), 0);
     }

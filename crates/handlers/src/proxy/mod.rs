@@ -26,4 +26,5 @@ pub use built_in::OtherServer;
 #[cfg(feature = "mruby")]
 pub(crate) use built_in::upstream_for;
 pub(crate) use directives::DIRECTIVES;
+pub(crate) use handler::sweep;
 pub(crate) use upstreams::Upstreams;

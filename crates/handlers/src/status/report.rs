@@ -1,6 +1,7 @@
 //! The status report: modules in a fixed order, one member per line.
 
 use std::fmt::Display;
+use std::sync::atomic::Ordering::Relaxed;
 
 use h2o_exchange::{Certificates, Counter, HostName, Site, Worker};
 
@@ -23,11 +24,12 @@ pub(super) enum Module {
     Traffic,
     Backends,
     Certificates,
+    Reloads,
 }
 
 impl Module {
     /// In the order of the report.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Main,
         Self::Requests,
         Self::Events,
@@ -37,6 +39,7 @@ impl Module {
         Self::Traffic,
         Self::Backends,
         Self::Certificates,
+        Self::Reloads,
     ];
 
     /// The modules that a query asks for: all, unless it begins with `show=`. H2O compatibility: H2O takes everything after
@@ -64,6 +67,7 @@ impl Module {
             Self::Traffic => name == b"traffic",
             Self::Backends => name == b"backends",
             Self::Certificates => name == b"certificates",
+            Self::Reloads => name == b"reloads",
         }
     }
 }
@@ -106,6 +110,7 @@ impl Report {
             Module::Traffic => counters(&mut members, TRAFFIC, worker),
             Module::Backends => backends(&mut members, site),
             Module::Certificates => certificates(&mut members, site, worker),
+            Module::Reloads => reloads(&mut members, worker),
         }
     }
 
@@ -229,7 +234,7 @@ fn main(members: &mut Members<'_>, worker: &Worker) {
         "soft-connection-limit.min-age",
         shared.limits.soft_min_age().as_secs(),
     );
-    members.raw("listeners", shared.listeners);
+    members.raw("listeners", shared.listeners.load(Relaxed));
     members.raw("worker-threads", shared.workers.get().map_or(1, Vec::len));
     members.raw("num-sessions", total(worker, Counter::Sessions.name()));
 }
@@ -255,6 +260,14 @@ fn counters(
     for name in names(groups) {
         members.raw(&name, total(worker, &name));
     }
+}
+
+/// Reloads of the configuration.
+fn reloads(members: &mut Members<'_>, worker: &Worker) {
+    let reloads = &worker.shared.reloads;
+    members.raw("reloads.succeeded", reloads.succeeded.load(Relaxed));
+    members.raw("reloads.failed", reloads.failed.load(Relaxed));
+    members.raw("reloads.retiring", reloads.retiring.load(Relaxed));
 }
 
 /// Every backend of every `proxy.reverse.url`. `up` is null for a backend without health checks.

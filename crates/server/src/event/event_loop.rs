@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use h2o_exchange::{Counter, Order, Worker};
+use h2o_exchange::{Counter, LocalSite, Order, Sweep, Worker};
 use h2o_log::reason;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::event::memory::MemoryAccount;
 use crate::event::reactor::{Reactor, Readiness, Registry};
 use crate::event::wake_queue::{WakeQueue, WakeTarget};
+use crate::generation::{Generation, LocalGeneration, RetiredSites, start_features};
 
 /// Events after which a new turn begins and the clock is read again: about two thousand times a second under load.
 const TURN_EVENTS: usize = 64;
@@ -70,6 +71,10 @@ pub(crate) trait ConnectionTable {
     /// Closes a connection to free the memory that it holds.
     fn evict(&mut self, token: u64);
 
+    /// Serves by another configuration: opens its new listeners, closes those that it does not have, and gives every
+    /// connection the listener that succeeds its own.
+    fn adopt(&mut self, next: &mut LocalGeneration);
+
     /// Runs every connection, even those without events.
     #[cfg(test)]
     fn run_all(&mut self);
@@ -86,6 +91,9 @@ pub(crate) struct EventLoop {
     wanted: Rc<Cell<usize>>,
     tables: Vec<Box<dyn ConnectionTable>>,
     is_draining: bool,
+    /// The site that new requests get.
+    site: Rc<LocalSite>,
+    sweeps: Rc<[Sweep]>,
     /// Timer events that have fired.
     due: Vec<u32>,
     ready: Vec<Readiness>,
@@ -94,8 +102,15 @@ pub(crate) struct EventLoop {
 
 impl EventLoop {
     /// A loop without tables.
-    pub(crate) fn new(worker: Rc<Worker>, orders: UnboundedReceiver<Order>) -> io::Result<Self> {
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        orders: UnboundedReceiver<Order>,
+        site: Rc<LocalSite>,
+        sweeps: Rc<[Sweep]>,
+    ) -> io::Result<Self> {
         Ok(Self {
+            site,
+            sweeps,
             reactor: Reactor::new()?,
             orders,
             wakes: Arc::default(),
@@ -125,6 +140,11 @@ impl EventLoop {
 
     pub(crate) const fn worker(&self) -> &Rc<Worker> {
         &self.worker
+    }
+
+    /// The site that new requests get.
+    pub(crate) const fn site(&self) -> &Rc<LocalSite> {
+        &self.site
     }
 
     /// Queue of connections whose waker has fired.
@@ -186,8 +206,28 @@ impl EventLoop {
                     // The closure comes from another thread; its panic must not end the worker.
                     let _ = catch_unwind(AssertUnwindSafe(|| question(&self.worker)));
                 }
+                Order::Configure(next) => {
+                    if let Ok(next) = next.downcast::<Generation>() {
+                        self.configure(*next);
+                    }
+                }
             }
         }
+    }
+
+    /// Serves by another configuration from the next request on.
+    fn configure(&mut self, next: Generation) {
+        if self.is_draining {
+            return;
+        }
+        let mut next = LocalGeneration::new(next);
+        // New requests may come as soon as a table has adopted it.
+        start_features(&self.worker, &next.setup.site);
+        for table in &mut self.tables {
+            table.adopt(&mut next);
+        }
+        let before = std::mem::replace(&mut self.site, Rc::clone(&next.setup.site));
+        RetiredSites::add(&self.worker, &before, &self.sweeps);
     }
 
     fn drain(&mut self) {
@@ -449,6 +489,9 @@ mod tests {
             let bytes = std::mem::take(&mut self.held[connection]);
             self.set_used(|used| used - bytes);
         }
+        fn adopt(&mut self, _: &mut LocalGeneration) {
+            self.note("adopts");
+        }
         fn run_all(&mut self) {}
     }
 
@@ -468,7 +511,8 @@ mod tests {
         };
         let worker = Worker::new(0, Arc::<Counters>::default(), Arc::new(shared));
         let (orders, receiver) = unbounded_channel();
-        let mut event_loop = EventLoop::new(worker, receiver).unwrap();
+        let mut event_loop =
+            EventLoop::new(worker, receiver, Rc::default(), Rc::default()).unwrap();
         let (notes, last_token) = (Notes::default(), Rc::new(Cell::new(0)));
         for (name, (held, timeouts)) in ["A", "B"].into_iter().zip(tables) {
             let memory = Rc::clone(event_loop.memory());

@@ -116,9 +116,9 @@ impl Registry {
         )?)
     }
 
-    /// Stops watching a listener.
-    pub(crate) fn remove_listener(&self, socket: &impl AsFd) {
-        // Only listeners in the table are watched; a failure is harmless.
+    /// Stops watching a socket that other workers may have as well: closing it would not.
+    pub(crate) fn remove(&self, socket: &impl AsFd) {
+        // Only sockets in a table are watched; a failure is harmless.
         let _ = epoll::delete(self.0.get_ref(), socket);
     }
 }

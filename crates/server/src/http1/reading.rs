@@ -96,6 +96,9 @@ impl Http1 {
         match received {
             Ok(Received::Request { taken }) => {
                 input.at += taken;
+                if turn.connection.listener.is_closing {
+                    self.streams.engine.shut_down();
+                }
                 let engine = &self.streams.engine;
                 let begun = engine.first_byte_at().unwrap_or(turn.now);
                 Requests::begin(turn, &spare, begun);

@@ -67,7 +67,9 @@ impl Http2 {
         let origins = connection.listener.origins.clone();
         let engine =
             ServerConnection::new(connection.listener.setup.http2_engine.clone(), origins, now);
-        Self::with_engine(context, engine, connection.io.is_early())
+        let mut http2 = Self::with_engine(context, engine, connection.io.is_early());
+        http2.wants_shutdown |= connection.listener.is_closing;
+        http2
     }
 
     /// Continues from an HTTP/1.1 request, which becomes stream 1. `None`: its `HTTP2-Settings` are invalid.

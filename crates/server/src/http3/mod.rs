@@ -90,7 +90,7 @@ impl Http3 {
             pace: ConnectionPace::new(context.worker.clock.now()),
             blocked: Vec::new(),
             closing: None,
-            wants_shutdown: context.worker.shutting_down.get(),
+            wants_shutdown: context.worker.shutting_down.get() || connection.listener.is_closing,
             is_used: false,
         }
     }

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,12 +14,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use h2o_exchange::{Address, Counter, LiveCounters, TimerKey};
+use h2o_exchange::{Address, Counter, Endpoint, LiveCounters, TimerKey};
 use h2o_http3::ErrorCode;
+use h2o_log::reason;
 use h2o_quic::forward::{Forwarded, MAX_HOPS, is_forwarded};
 use h2o_quic::udp::{ReceiveBuffers, UdpSocket};
 use h2o_quic::{
-    Admission, ConnectionIndex, Datagram, Endpoint, KnownPaths, Placement, Received, Transmit,
+    Admission, ConnectionIndex, Datagram, Endpoint as QuicEndpoint, KnownPaths, Placement,
+    Received, Transmit,
 };
 use h2o_tls::Resumption;
 use slab::Slab;
@@ -26,7 +29,8 @@ use slab::Slab;
 use super::connection::QuicConnection;
 use super::endpoint;
 use super::mail::{Mail, Mailbox};
-use super::transport;
+use super::transport::Endpoints;
+use crate::ServerSettings;
 use crate::budget::Budget;
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
@@ -35,10 +39,10 @@ use crate::event::reactor::{Readiness, Registry};
 use crate::event::socket::{Socket, unmapped};
 use crate::event::wake_queue::WakeTarget;
 use crate::flow::Flow;
+use crate::generation::LocalGeneration;
 use crate::io::Io;
 use crate::listener::LocalListener;
-use crate::site::quic_nodes::QuicNodes;
-use crate::site::quic_settings::{Http3Settings, QuicSettings};
+use crate::site::quic_settings::QuicSettings;
 
 /// Batches received from a socket before they are answered.
 const BATCHES: usize = 4;
@@ -59,23 +63,10 @@ const KEY_INTERVAL: Duration = Duration::from_secs(20);
 /// No slot.
 const NO_SLOT: u32 = u32::MAX;
 
-/// A listener with its socket on this worker.
-pub(crate) struct QuicListener {
-    pub(crate) socket: Socket,
-    pub(crate) address: SocketAddr,
-    pub(crate) listener: Rc<LocalListener>,
-    pub(crate) settings: Rc<QuicSettings>,
-}
-
-/// State shared by all QUIC listeners of a worker.
+/// State shared by all QUIC listeners of all workers.
 pub(crate) struct QuicShared {
-    pub(crate) http3: Http3Settings,
-    pub(crate) resumption: Arc<Resumption>,
-    pub(crate) max_connections: usize,
     /// What all workers know of the paths to clients.
     pub(crate) known_paths: KnownPaths,
-    /// `quic-nodes`.
-    pub(crate) nodes: Option<Arc<QuicNodes>>,
     /// By worker.
     pub(crate) mailboxes: Arc<[Mailbox]>,
 }
@@ -85,7 +76,10 @@ pub(crate) struct QuicConnections {
     context: Rc<Context>,
     /// Timer of the check for new keys.
     key_timer: TimerKey,
-    sockets: Vec<Port>,
+    registry: Registry,
+    sockets: Slab<Port>,
+    /// The endpoints of the sockets.
+    endpoints: Rc<Endpoints>,
     slab: Slab<Box<QuicConnection>>,
     /// Number of connections that are not closed.
     open: usize,
@@ -97,6 +91,8 @@ pub(crate) struct QuicConnections {
     listed: Vec<u64>,
     is_draining: bool,
     shared: QuicShared,
+    settings: Arc<ServerSettings>,
+    resumption: Arc<Resumption>,
     buffers: ReceiveBuffers,
     /// Datagrams of one batch.
     batch: Vec<Datagram>,
@@ -108,7 +104,7 @@ pub(crate) struct QuicConnections {
 struct Port {
     socket: Rc<Socket>,
     udp: UdpSocket,
-    endpoint: Rc<RefCell<Endpoint>>,
+    endpoint: Rc<RefCell<QuicEndpoint>>,
     listener: Rc<LocalListener>,
     settings: Rc<QuicSettings>,
     address: SocketAddr,
@@ -122,69 +118,28 @@ struct Port {
 }
 
 impl QuicConnections {
-    /// A table without connections on these sockets.
+    /// A table without connections on the sockets of the first configuration.
     pub(crate) fn new(
         context: Rc<Context>,
-        registry: &Registry,
+        registry: Registry,
         first_token: u64,
-        listeners: Vec<QuicListener>,
+        first: &mut LocalGeneration,
         shared: QuicShared,
     ) -> io::Result<Self> {
-        let worker = context.worker.index;
-        let keys = endpoint::keys(&shared.resumption);
-        let mut sockets = Vec::new();
-        for (index, listener) in listeners.into_iter().enumerate() {
-            let QuicListener {
-                socket,
-                address,
-                listener,
-                settings,
-            } = listener;
-            let Some(tls) = listener.tls.clone() else {
-                continue;
-            };
-            let udp = UdpSocket::new(&socket)?;
-            registry.add_connection(&socket, first_token | SOCKET_BIT | index as u64)?;
-            let config = endpoint::config(
-                &settings,
-                &shared,
-                tls,
-                keys.clone(),
-                worker,
-                !udp.may_fragment(),
-            );
-            sockets.push(Port {
-                max_segments: if shared.http3.segmentation_offload {
-                    udp.max_segments().min(MAX_SEGMENTS)
-                } else {
-                    1
-                },
-                socket: Rc::new(socket),
-                udp,
-                endpoint: Rc::new(RefCell::new(Endpoint::new(config))),
-                listener,
-                settings,
-                address,
-                slots: Vec::new(),
-                unsent: None,
-                blocked: Vec::new(),
-            });
-        }
-        let endpoints: Vec<_> = (sockets.iter())
-            .map(|port: &Port| Rc::clone(&port.endpoint))
-            .collect();
-        let live = context.worker.local::<LiveCounters>();
-        live.set(move |counters| transport::publish(&endpoints, counters));
-        if let Some(mailbox) = shared.mailboxes.get(worker) {
+        let worker = &context.worker;
+        let endpoints = Rc::<Endpoints>::default();
+        let live = worker.local::<LiveCounters>();
+        let published = Rc::clone(&endpoints);
+        live.set(move |counters| published.publish(counters));
+        if let Some(mailbox) = shared.mailboxes.get(worker.index) {
             mailbox.set_waker(context.waker(first_token | MAIL_BIT, 0));
         }
-        let key_timer = (context.worker.timers).add(timer_event(first_token | u64::from(KEY_SLOT)));
-        let keys_at = context.worker.clock.now() + KEY_INTERVAL;
-        context.worker.timers.set(key_timer, Some(keys_at));
-        Ok(Self {
+        let mut table = Self {
+            key_timer: (worker.timers).add(timer_event(first_token | u64::from(KEY_SLOT))),
             context,
-            key_timer,
-            sockets,
+            registry,
+            sockets: Slab::new(),
+            endpoints,
             slab: Slab::new(),
             open: 0,
             first_token,
@@ -192,10 +147,116 @@ impl QuicConnections {
             listed: Vec::new(),
             is_draining: false,
             shared,
+            settings: Arc::clone(&first.settings),
+            resumption: Arc::clone(&first.resumption),
             buffers: ReceiveBuffers::default(),
             batch: Vec::new(),
             buffer: Vec::new(),
-        })
+        };
+        table.adopt_listeners(first)?;
+        Ok(table)
+    }
+
+    /// Opens the sockets of the next configuration, and has new connections obey its settings. A socket that it does not have is
+    /// closed after the last of its connections.
+    fn adopt_listeners(&mut self, next: &mut LocalGeneration) -> io::Result<()> {
+        self.settings = Arc::clone(&next.settings);
+        self.resumption = Arc::clone(&next.resumption);
+        let mut known = Vec::new();
+        for (_, port) in &mut self.sockets {
+            let mut listeners = next.listeners.iter();
+            let found = listeners.find(|next| next.listener.endpoint == port.listener.endpoint);
+            match found
+                .and_then(|next| Some((next, next.quic.as_ref()?, next.listener.tls.clone()?)))
+            {
+                Some((next, settings, tls)) => {
+                    known.push(next.listener.id);
+                    port.listener = Rc::clone(&next.listener);
+                    port.settings = Rc::clone(settings);
+                    let role = endpoint::server_role(settings, &self.settings, tls);
+                    port.endpoint.borrow_mut().set_server(role);
+                }
+                None => port.listener = next.successor(&port.listener),
+            }
+        }
+        for next in &mut next.listeners {
+            let (Endpoint::Udp(address), Some(settings)) = (&*next.listener.endpoint, &next.quic)
+            else {
+                continue;
+            };
+            if known.contains(&next.listener.id) {
+                continue;
+            }
+            if let Some(socket) = next.socket.take() {
+                let (address, settings) = (*address, Rc::clone(settings));
+                self.open(socket, address, Rc::clone(&next.listener), settings)?;
+            }
+        }
+        self.plan_keys();
+        Ok(())
+    }
+
+    fn open(
+        &mut self,
+        socket: OwnedFd,
+        address: SocketAddr,
+        listener: Rc<LocalListener>,
+        settings: Rc<QuicSettings>,
+    ) -> io::Result<()> {
+        let Some(tls) = listener.tls.clone() else {
+            return Ok(());
+        };
+        let socket = Socket::new(socket, false);
+        let udp = UdpSocket::new(&socket)?;
+        let entry = self.sockets.vacant_entry();
+        let token = self.first_token | SOCKET_BIT | entry.key() as u64;
+        self.registry.add_connection(&socket, token)?;
+        let config = endpoint::config(
+            endpoint::server_role(&settings, &self.settings, tls),
+            &self.settings,
+            &self.shared,
+            endpoint::keys(&self.resumption),
+            self.context.worker.index,
+            !udp.may_fragment(),
+        );
+        let endpoint = Rc::new(RefCell::new(QuicEndpoint::new(config)));
+        self.endpoints.add(&endpoint);
+        entry.insert(Port {
+            max_segments: if self.settings.http3.segmentation_offload {
+                udp.max_segments().min(MAX_SEGMENTS)
+            } else {
+                1
+            },
+            socket: Rc::new(socket),
+            udp,
+            endpoint,
+            listener,
+            settings,
+            address,
+            slots: Vec::new(),
+            unsent: None,
+            blocked: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Sets the timer for the next check for new keys.
+    fn plan_keys(&self) {
+        let worker = &self.context.worker;
+        let at = (!self.sockets.is_empty()).then(|| worker.clock.now() + KEY_INTERVAL);
+        worker.timers.set(self.key_timer, at);
+    }
+
+    /// Closes a socket that a reload has removed, if it has no connection left.
+    fn close_if_unused(&mut self, index: usize) {
+        let is_unused = |port: &Port| {
+            port.listener.is_closing && port.endpoint.borrow().open_connections() == 0
+        };
+        if self.sockets.get(index).is_some_and(is_unused) {
+            let port = self.sockets.remove(index);
+            self.registry.remove(&port.socket);
+            self.endpoints.remove(&port.endpoint);
+        }
     }
 
     /// Processes the datagrams received by a socket, and runs their connections.
@@ -207,7 +268,9 @@ impl QuicConnections {
         let mut batch = std::mem::take(&mut self.batch);
         let mut received = 0;
         for _ in 0..BATCHES {
-            let udp = &self.sockets[index].udp;
+            let Some(Port { udp, .. }) = self.sockets.get(index) else {
+                break;
+            };
             let result = udp.receive(&socket, &mut self.buffers, |datagram| batch.push(datagram));
             is_empty = match result {
                 Ok(may_have_more) => !may_have_more,
@@ -244,10 +307,13 @@ impl QuicConnections {
             self.take_forwarded(index, &datagram);
             return;
         }
-        let admission = self.admission();
+        let mut admission = self.admission();
         let Some(port) = self.sockets.get_mut(index) else {
             return;
         };
+        if port.listener.is_closing {
+            admission = Admission::Closed;
+        }
         let now = self.context.worker.clock.now();
         let (remote, local, ecn) = (datagram.remote, datagram.local, datagram.ecn);
         let received = {
@@ -300,14 +366,15 @@ impl QuicConnections {
         datagram: Datagram,
         hops: u8,
     ) -> bool {
-        let nodes = self.shared.nodes.as_deref();
+        let nodes = self.settings.quic_nodes.as_deref();
         if placement.node != nodes.map_or(0, |nodes| nodes.this) {
             return self.forward_to_node(listener, placement.node, &datagram, hops);
         }
         let worker = usize::from(placement.worker);
         let is_ours = worker == self.context.worker.index;
         let mailbox = self.shared.mailboxes.get(worker).filter(|_| !is_ours);
-        mailbox.is_some_and(|mailbox| {
+        let id = self.sockets.get(listener).map(|port| port.listener.id);
+        mailbox.zip(id).is_some_and(|(mailbox, listener)| {
             mailbox.put(Mail {
                 listener,
                 datagram,
@@ -324,7 +391,8 @@ impl QuicConnections {
         datagram: &Datagram,
         hops: u8,
     ) -> bool {
-        let (Some(nodes), Some(port)) = (&self.shared.nodes, self.sockets.get(listener)) else {
+        let (Some(nodes), Some(port)) = (&self.settings.quic_nodes, self.sockets.get(listener))
+        else {
             return false;
         };
         let number = port.address.port();
@@ -366,7 +434,8 @@ impl QuicConnections {
 
     /// Whether a datagram comes from another server of the fleet.
     fn is_from_node(&self, listener: usize, remote: SocketAddr) -> bool {
-        let (Some(nodes), Some(port)) = (&self.shared.nodes, self.sockets.get(listener)) else {
+        let (Some(nodes), Some(port)) = (&self.settings.quic_nodes, self.sockets.get(listener))
+        else {
             return false;
         };
         nodes.is_known(remote, port.address.port())
@@ -407,7 +476,9 @@ impl QuicConnections {
     fn sibling(&self, port: u16, is_ipv4: bool) -> Option<usize> {
         let is_meant =
             |other: &Port| other.address.port() == port && other.address.is_ipv4() == is_ipv4;
-        self.sockets.iter().position(is_meant)
+        let mut sockets = self.sockets.iter();
+        let found = sockets.find(|(_, port)| is_meant(port));
+        found.map(|(index, _)| index)
     }
 
     fn admission(&self) -> Admission {
@@ -416,7 +487,8 @@ impl QuicConnections {
             Admission::Closed
         } else if self.context.memory.is_exceeded()
             || shared.connections() >= shared.limits.max()
-            || shared.quic_connections.load(Relaxed) >= self.shared.max_connections
+            || shared.quic_connections.load(Relaxed)
+                >= self.settings.max_quic_connections.unwrap_or(usize::MAX)
         {
             Admission::Full
         } else {
@@ -477,7 +549,8 @@ impl QuicConnections {
 
     /// Marks a connection to be run once all datagrams of the turn are processed.
     fn list(&mut self, listener: usize, index: ConnectionIndex) {
-        let slot = self.sockets[listener].slots.get(index.0).copied();
+        let slots = self.sockets.get(listener).map(|port| &port.slots);
+        let slot = slots.and_then(|slots| slots.get(index.0).copied());
         let connection = slot.and_then(|slot| self.slab.get_mut(slot as usize));
         if let Some(connection) = connection
             && !std::mem::replace(&mut connection.is_listed, true)
@@ -558,10 +631,11 @@ impl QuicConnections {
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
         connection.close_account(&self.context);
         self.context.worker.timers.remove(connection.state.timer);
-        let slots = &mut self.sockets[connection.listener].slots;
-        if let Some(slot) = slots.get_mut(connection.index.0) {
+        let slots = (self.sockets.get_mut(connection.listener)).map(|port| &mut port.slots);
+        if let Some(slot) = slots.and_then(|slots| slots.get_mut(connection.index.0)) {
             *slot = NO_SLOT;
         }
+        self.close_if_unused(connection.listener);
         if self.slab.is_empty() {
             self.slab.shrink_to_fit();
         }
@@ -646,7 +720,11 @@ impl QuicConnections {
         for mail in mail {
             let counters = &self.context.worker.counters;
             counters.count(Counter::QuicForwardedReceived);
-            self.take_in(mail.listener, mail.datagram, mail.hops);
+            let mut sockets = self.sockets.iter();
+            let meant = sockets.find(|(_, port)| port.listener.id == mail.listener);
+            if let Some((index, _)) = meant {
+                self.take_in(index, mail.datagram, mail.hops);
+            }
         }
         self.run_listed();
     }
@@ -696,12 +774,11 @@ impl ConnectionTable for QuicConnections {
 
     fn on_timeout(&mut self, slot: u32, now: Instant) {
         if slot == KEY_SLOT {
-            let keys = endpoint::keys(&self.shared.resumption);
-            for port in &self.sockets {
+            let keys = endpoint::keys(&self.resumption);
+            for (_, port) in &self.sockets {
                 port.endpoint.borrow_mut().set_keys(&keys);
             }
-            let timers = &self.context.worker.timers;
-            timers.set(self.key_timer, Some(now + KEY_INTERVAL));
+            self.plan_keys();
             return;
         }
         if let Some(connection) = self.slab.get(slot as usize) {
@@ -757,6 +834,31 @@ impl ConnectionTable for QuicConnections {
         self.run_connection(token, |connection, context| {
             connection.evict(context.worker.clock.now());
         });
+    }
+
+    fn adopt(&mut self, next: &mut LocalGeneration) {
+        if let Err(error) = self.adopt_listeners(next) {
+            h2o_log::report!(
+                error,
+                "failed to set up a socket for QUIC, this thread does not serve it: {}",
+                reason(&error)
+            );
+        }
+        for token in self.tokens() {
+            let Some(connection) = self.find(token) else {
+                continue;
+            };
+            let listener = next.successor(&connection.state.listener);
+            let ends = listener.is_closing && !connection.state.listener.is_closing;
+            connection.state.listener = listener;
+            if ends {
+                self.run_connection(token, |connection, _| connection.shut_down());
+            }
+        }
+        let known: Vec<usize> = self.sockets.iter().map(|(index, _)| index).collect();
+        for index in known {
+            self.close_if_unused(index);
+        }
     }
 
     #[cfg(test)]

@@ -9,6 +9,7 @@ use h2o_quic::{
 use h2o_tls::{QuicChoice, Resumption};
 
 use super::connections::QuicShared;
+use crate::ServerSettings;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::quic_nodes::QuicNodes;
 use crate::site::quic_settings::{Controller, Http3Settings, QuicSettings};
@@ -66,30 +67,39 @@ fn transport(settings: &QuicSettings, http3: &Http3Settings) -> TransportSetting
     }
 }
 
-/// The endpoint of a listener on one worker.
-pub(super) fn config(
+/// How new connections of a listener are accepted.
+pub(super) fn server_role(
     settings: &QuicSettings,
-    shared: &QuicShared,
+    configured: &ServerSettings,
     tls: Arc<AcceptorSlot>,
-    keys: Vec<Keys>,
-    worker: usize,
-    finds_mtu: bool,
-) -> EndpointConfig {
-    let nodes = shared.nodes.as_deref();
-    let mut transport = transport(settings, &shared.http3);
+) -> ServerRole {
+    let nodes = configured.quic_nodes.as_deref();
+    let mut transport = transport(settings, &configured.http3);
     if nodes.is_some_and(|nodes| !nodes.others.is_empty()) {
         // What a client sends must still fit when it is wrapped for another server.
         let max = DEFAULT_MAX_PAYLOAD - forward::MAX_OVERHEAD;
         transport.max_udp_payload_size = transport.max_udp_payload_size.min(max);
     }
-    let server = ServerRole {
+    ServerRole {
         retry: settings.retry,
         amplification_limit: settings.amplification_limit,
         traces: settings.qlog.is_some(),
         handshake_rtts: settings.handshake_rtts,
         max_handshake_datagrams: settings.max_handshake_packets,
         ..ServerRole::new(Arc::new(Chooser(tls)), transport)
-    };
+    }
+}
+
+/// The endpoint of a listener on one worker.
+pub(super) fn config(
+    server: ServerRole,
+    configured: &ServerSettings,
+    shared: &QuicShared,
+    keys: Vec<Keys>,
+    worker: usize,
+    finds_mtu: bool,
+) -> EndpointConfig {
+    let nodes = configured.quic_nodes.as_deref();
     EndpointConfig {
         keys,
         placement: Placement {

@@ -6,13 +6,15 @@ use std::task::Waker;
 
 use h2o_quic::Datagram;
 
+use crate::generation::ListenerId;
+
 /// Most datagrams waiting for a worker. Further ones are dropped, as by a full receive buffer of the kernel.
 const MAX_WAITING: usize = 1024;
 
 /// A datagram for the connection of another worker.
 pub(crate) struct Mail {
-    /// Index of the listener among those of QUIC.
-    pub(crate) listener: usize,
+    /// The listener that the datagram was sent to.
+    pub(crate) listener: ListenerId,
     pub(crate) datagram: Datagram,
     /// How often it may be forwarded to another server.
     pub(crate) hops: u8,

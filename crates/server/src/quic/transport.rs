@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use h2o_exchange::{Address, Counter, Counters, Transport};
-use h2o_quic::{ConnectionIndex, Endpoint, Stats};
+use h2o_quic::{ConnectionIndex, Endpoint, Stats, Totals};
 
 use crate::site::quic_settings::Controller;
 
@@ -193,47 +193,79 @@ fn each(stats: &Stats, mut count: impl FnMut(Counter, u64)) {
     count(Counter::QuicPtos, stats.probes);
 }
 
-/// Writes what the endpoints of a worker have done to its counters.
-pub(super) fn publish(endpoints: &[Rc<RefCell<Endpoint>>], counters: &Counters) {
+/// The endpoints of a worker, whose counters are brought up to date when somebody asks for them.
+#[derive(Default)]
+pub(super) struct Endpoints {
+    open: RefCell<Vec<Rc<RefCell<Endpoint>>>>,
+    /// What those counted that are closed.
+    closed: RefCell<Vec<(Counter, u64)>>,
+}
+
+impl Endpoints {
+    pub(super) fn add(&self, endpoint: &Rc<RefCell<Endpoint>>) {
+        self.open.borrow_mut().push(Rc::clone(endpoint));
+    }
+
+    /// The endpoint is closed; what it counted stays.
+    pub(super) fn remove(&self, endpoint: &Rc<RefCell<Endpoint>>) {
+        (self.open.borrow_mut()).retain(|other| !Rc::ptr_eq(other, endpoint));
+        let mut closed = self.closed.borrow_mut();
+        for (counter, value) in sums(&endpoint.borrow().totals()) {
+            match closed.iter_mut().find(|(other, _)| *other == counter) {
+                Some((_, sum)) => *sum += value,
+                None => closed.push((counter, value)),
+            }
+        }
+    }
+
+    /// Brings the counters up to date.
+    pub(super) fn publish(&self, counters: &Counters) {
+        let mut all = self.closed.borrow().clone();
+        for endpoint in &*self.open.borrow() {
+            let Ok(endpoint) = endpoint.try_borrow() else {
+                // The counters stay as they were.
+                return;
+            };
+            all.extend(sums(&endpoint.totals()));
+        }
+        for &(counter, _) in &all {
+            counters.set(counter, 0);
+        }
+        for (counter, value) in all {
+            counters.add(counter, value);
+        }
+    }
+}
+
+/// What an endpoint has counted.
+fn sums(totals: &Totals) -> Vec<(Counter, u64)> {
     let mut sums = Vec::new();
-    for endpoint in endpoints {
-        let Ok(endpoint) = endpoint.try_borrow() else {
-            // The counters stay as they were.
-            return;
-        };
-        let totals = endpoint.totals();
-        each(&totals.connections, |counter, value| {
-            sums.push((counter, value))
-        });
-        sums.extend([
-            (Counter::QuicDatagrams, totals.datagrams),
-            (Counter::QuicDatagramsProcessed, totals.processed),
-            (Counter::QuicPacketsAckReceived, totals.packets_acked),
-            (Counter::QuicPacketsInitialReceived, totals.initial),
-            (Counter::QuicPacketsZeroRttReceived, totals.zero_rtt),
-            (Counter::QuicPacketsHandshakeReceived, totals.handshake),
-            (Counter::QuicPacketsReceivedEcnEct0, totals.ect0),
-            (Counter::QuicPacketsReceivedEcnEct1, totals.ect1),
-            (Counter::QuicPacketsReceivedEcnCe, totals.ce),
-            (Counter::QuicBytesAckReceived, totals.bytes_acked),
-            (
-                Counter::QuicPathsCreated,
-                totals.begun + totals.connections.migrations,
-            ),
-            (Counter::QuicHandshakeTimeouts, totals.handshake_timeouts),
-            (Counter::QuicHandshakesExceeded, totals.handshakes_exceeded),
-            (Counter::QuicJumpstartApplicable, totals.jumps),
-            (Counter::QuicRapidStart, totals.rapid_starts),
-            (Counter::QuicPaced, totals.paced),
-            (Counter::QuicRespectedAppLimited, totals.respecting_underuse),
-        ]);
-    }
-    for &(counter, _) in &sums {
-        counters.set(counter, 0);
-    }
-    for (counter, value) in sums {
-        counters.add(counter, value);
-    }
+    each(&totals.connections, |counter, value| {
+        sums.push((counter, value))
+    });
+    sums.extend([
+        (Counter::QuicDatagrams, totals.datagrams),
+        (Counter::QuicDatagramsProcessed, totals.processed),
+        (Counter::QuicPacketsAckReceived, totals.packets_acked),
+        (Counter::QuicPacketsInitialReceived, totals.initial),
+        (Counter::QuicPacketsZeroRttReceived, totals.zero_rtt),
+        (Counter::QuicPacketsHandshakeReceived, totals.handshake),
+        (Counter::QuicPacketsReceivedEcnEct0, totals.ect0),
+        (Counter::QuicPacketsReceivedEcnEct1, totals.ect1),
+        (Counter::QuicPacketsReceivedEcnCe, totals.ce),
+        (Counter::QuicBytesAckReceived, totals.bytes_acked),
+        (
+            Counter::QuicPathsCreated,
+            totals.begun + totals.connections.migrations,
+        ),
+        (Counter::QuicHandshakeTimeouts, totals.handshake_timeouts),
+        (Counter::QuicHandshakesExceeded, totals.handshakes_exceeded),
+        (Counter::QuicJumpstartApplicable, totals.jumps),
+        (Counter::QuicRapidStart, totals.rapid_starts),
+        (Counter::QuicPaced, totals.paced),
+        (Counter::QuicRespectedAppLimited, totals.respecting_underuse),
+    ]);
+    sums
 }
 
 /// Counters under H2O's names.

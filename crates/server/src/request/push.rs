@@ -268,10 +268,10 @@ impl Requests {
             head,
             is_critical,
         } = push;
-        let exchange = turn
-            .context
-            .worker
-            .exchange(&page.site, &turn.connection.info());
+        // Not the site of the page, which may be that of an earlier configuration: the listener routes in its own.
+        let info = turn.connection.info();
+        let site = &turn.connection.listener.setup.site;
+        let exchange = turn.context.worker.exchange(site, &info);
         prepare_push(turn, &exchange, page, &head);
         let mut progress = serve::start(&turn.context.worker, &exchange);
         if let Progress::Waiting(waiting) = progress {

@@ -174,7 +174,7 @@ impl World {
             }
         };
         let (mut config, orders) = worker::only_config(&loaded, bound).unwrap();
-        let settings = Arc::get_mut(&mut config.settings).unwrap();
+        let settings = Arc::get_mut(&mut config.generation.settings).unwrap();
         // Small enough for uploads to go to the disk.
         settings.temp_buffer_threshold = Some(30_000);
         settings.http2.dos_delay = Duration::from_millis(u64::from(knobs.delays) * 100);

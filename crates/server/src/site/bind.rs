@@ -75,7 +75,17 @@ pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, S
 pub fn bind_or_take(
     loaded: &LoadedConfig,
     workers: usize,
+    inherited: Option<InheritedSockets>,
+) -> Result<ListeningSockets, String> {
+    bind_new(loaded, workers, inherited, |_| false)
+}
+
+/// [`bind_or_take`], but for listeners that are open already.
+pub(crate) fn bind_new(
+    loaded: &LoadedConfig,
+    workers: usize,
     mut inherited: Option<InheritedSockets>,
+    is_open: impl Fn(&Endpoint) -> bool,
 ) -> Result<ListeningSockets, String> {
     let settings = loaded.settings();
     let listeners = loaded.site.shared.get::<Listeners>();
@@ -89,6 +99,9 @@ pub fn bind_or_take(
         ));
     }
     for (index, listener) in listeners.0.iter().enumerate() {
+        if is_open(&listener.endpoint) {
+            continue;
+        }
         let claim = inherited
             .as_mut()
             .map_or(Claim::Open, |sockets| sockets.claim(&listener.endpoint));

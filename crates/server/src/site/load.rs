@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use h2o_config::{Error, Source, UnmatchedPatterns};
-use h2o_exchange::{CertificateInfo, Certificates, Endpoint, Features, Resources, Scope, Site};
+use h2o_exchange::{
+    CertificateInfo, Certificates, Endpoint, Features, Resources, Scope, Site, Sweep,
+};
 
 use h2o_tls::ResumptionSettings;
 
+use crate::reload::what_stays;
 use crate::site::bind::supervised_endpoints;
 use crate::site::certificates::list_certificates;
 use crate::site::hosts::HostKeys;
 use crate::site::listen::{Listeners, set_alternative_services, set_client_authorities};
+use crate::site::outline::Outline;
 use crate::site::reachability::unreachable_hosts;
 use crate::site::settings::ServerSettings;
 
@@ -20,6 +24,9 @@ pub struct LoadedConfig {
     pub site: Arc<Site>,
     /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
+    /// See [`Features::sweeps`].
+    pub(crate) sweeps: Vec<Sweep>,
+    outline: Outline,
 }
 
 impl LoadedConfig {
@@ -39,6 +46,15 @@ impl LoadedConfig {
     #[must_use]
     pub fn supervised_endpoints(&self) -> Vec<Endpoint> {
         supervised_endpoints(&self.site.shared.get::<Listeners>())
+    }
+
+    /// What a reload of `next` would change: a line for each value that goes (`-`) or comes (`+`), and warnings of settings that
+    /// cannot change while the server runs.
+    #[must_use]
+    pub fn differences(&self, next: &Self) -> Vec<String> {
+        let mut lines = self.outline.differences(&next.outline);
+        lines.extend(what_stays(&self.site, &next.site));
+        lines
     }
 
     /// Opens log files and log pipes, with the rights of the starting user.
@@ -73,9 +89,21 @@ pub fn load_with(
     path: &str,
     source: &dyn Source,
 ) -> Result<LoadedConfig, Error> {
+    load_next(features, path, source, None)
+}
+
+/// As [`load_with`], for a configuration that is to replace that of `running`.
+pub(crate) fn load_next(
+    features: Arc<Features>,
+    path: &str,
+    source: &dyn Source,
+    running: Option<Arc<Site>>,
+) -> Result<LoadedConfig, Error> {
     let mut unmatched = UnmatchedPatterns::default();
     let top = h2o_config::load_noting(path, source, &mut unmatched)?;
+    let sweeps = features.sweeps.clone();
     let mut scope = Scope::new(features);
+    scope.running = running;
     scope.env.push_level();
     scope.run(&top).map_err(|error| unmatched.explain(error))?;
     if scope.hosts.is_empty() {
@@ -121,6 +149,7 @@ pub fn load_with(
     set_client_authorities(&mut scope.hosts, &listeners);
     set_alternative_services(&mut scope.hosts, &listeners);
     *scope.shared.edit() = listeners;
+    let outline = Outline::new(&top, &scope.shared.get::<Certificates>().list());
     let site = Site {
         reroute_limits: *scope.settings.get(),
         hosts: scope.hosts,
@@ -131,5 +160,7 @@ pub fn load_with(
     Ok(LoadedConfig {
         site: Arc::new(site),
         warnings: scope.warnings,
+        sweeps,
+        outline,
     })
 }

@@ -10,6 +10,7 @@ pub(crate) mod inherited;
 pub(crate) mod inspect;
 pub(crate) mod listen;
 pub(crate) mod load;
+mod outline;
 pub(crate) mod port_holder;
 pub(crate) mod quic;
 pub(crate) mod quic_nodes;

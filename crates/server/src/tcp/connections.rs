@@ -1,13 +1,12 @@
 //! The table of a worker's connections over stream sockets; accepts them.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{Address, Counter, TimerKey};
+use h2o_exchange::{Address, Counter, Endpoint, TimerKey};
 use h2o_log::reason;
 use slab::Slab;
 
@@ -17,6 +16,7 @@ use crate::event::reactor::{Readiness, Registry};
 use crate::event::socket::{Socket, address};
 use crate::event::wake_queue::WakeTarget;
 use crate::flow::Flow;
+use crate::generation::{LocalGeneration, NextListener};
 use crate::listener::LocalListener;
 use crate::tcp::connection::Connection;
 
@@ -36,7 +36,7 @@ pub(crate) struct Connections {
     context: Rc<Context>,
     registry: Registry,
     /// Listening sockets. Empty once the worker drains.
-    listeners: Vec<(OwnedFd, Rc<LocalListener>)>,
+    listeners: Slab<(OwnedFd, Rc<LocalListener>)>,
     slab: Slab<Box<Connection>>,
     /// Prefix of the tokens of this table.
     first_token: u64,
@@ -49,30 +49,80 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// A table without connections that accepts from `listeners`.
+    /// A table without connections that accepts from the listeners of the first configuration.
     pub(crate) fn new(
         context: Rc<Context>,
         registry: Registry,
         first_token: u64,
-        listeners: Vec<(OwnedFd, Rc<LocalListener>)>,
-    ) -> io::Result<Self> {
+        first: &mut LocalGeneration,
+    ) -> Self {
         let accept_event = timer_event(first_token | u64::from(ACCEPT_SLOT));
-        let table = Self {
+        let mut table = Self {
             accept_timer: context.worker.timers.add(accept_event),
             context,
             registry,
-            listeners,
+            listeners: Slab::new(),
             slab: Slab::new(),
             first_token,
             generation: 0,
             is_full: false,
         };
-        for (index, (fd, _)) in table.listeners.iter().enumerate() {
-            table
-                .registry
-                .add_listener(fd, table.listener_token(index))?;
+        table.adopt_listeners(first);
+        table
+    }
+
+    /// Listens on the sockets of the next configuration, and closes those that it does not have.
+    fn adopt_listeners(&mut self, next: &mut LocalGeneration) {
+        let known: Vec<usize> = self.listeners.iter().map(|(index, _)| index).collect();
+        let mut is_kept = vec![false; next.listeners.len()];
+        for index in known {
+            let Some((_, listener)) = self.listeners.get_mut(index) else {
+                continue;
+            };
+            let same = |next: &NextListener| next.listener.endpoint == listener.endpoint;
+            match next.listeners.iter().position(same) {
+                Some(at) => {
+                    *listener = Rc::clone(&next.listeners[at].listener);
+                    is_kept[at] = true;
+                }
+                None => self.close_listener(index),
+            }
         }
-        Ok(table)
+        for (next, is_kept) in next.listeners.iter_mut().zip(is_kept) {
+            if is_kept || matches!(*next.listener.endpoint, Endpoint::Udp(_)) {
+                continue;
+            }
+            let Some(socket) = next.socket.take() else {
+                continue;
+            };
+            let index = self.listeners.insert((socket, Rc::clone(&next.listener)));
+            if !self.is_full {
+                self.watch_listener(index);
+            }
+        }
+    }
+
+    /// Accepts the connections that wait at a listener, and closes it.
+    fn close_listener(&mut self, index: usize) {
+        // The kernel resets what is left in the queue.
+        while self.accept(index) {}
+        if let Some((socket, _)) = self.listeners.try_remove(index) {
+            self.registry.remove(&socket);
+        }
+    }
+
+    fn watch_listener(&self, index: usize) {
+        let Some((socket, _)) = self.listeners.get(index) else {
+            return;
+        };
+        let token = self.listener_token(index);
+        if let Err(error) = self.registry.add_listener(socket, token) {
+            h2o_log::report!(
+                error,
+                "failed to add a listener to epoll, this thread accepts no more connections on it: {}",
+                reason(&error)
+            );
+        }
     }
 
     const fn listener_token(&self, index: usize) -> u64 {
@@ -124,24 +174,25 @@ impl Connections {
         }
     }
 
-    fn accept(&mut self, index: usize) {
+    /// Accepts a batch of connections. Returns whether more may be waiting.
+    fn accept(&mut self, index: usize) -> bool {
         for _ in 0..ACCEPT_BATCH {
             let shared = Arc::clone(&self.context.worker.shared);
             let is_full = shared.connections() >= shared.limits.max();
             if is_full || !shared.descriptors.may_accept() {
                 self.set_full(true);
                 self.context.wanted.set(shared.connections() + 1);
-                return;
+                return false;
             }
             let Some((fd, listener)) = self.listeners.get(index) else {
-                return;
+                return false;
             };
             let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
             // The peer's address comes from `accept` itself: `getpeername` fails if the client has reset the connection
             // since.
             let (fd, peer) = match rustix::net::acceptfrom_with(fd, flags) {
                 Ok(accepted) => accepted,
-                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::AGAIN) => return false,
                 // The connection was lost before it was accepted.
                 Err(
                     rustix::io::Errno::INTR
@@ -155,7 +206,7 @@ impl Connections {
                         "failed to accept a connection, trying again in 0.2 seconds: {error}"
                     );
                     self.set_full(true);
-                    return;
+                    return false;
                 }
             };
             let peer = if listener.is_unix {
@@ -172,6 +223,7 @@ impl Connections {
             // checked again.
             self.context.worker.clock.begin_round();
         }
+        true
     }
 
     fn add(&mut self, listener: Rc<LocalListener>, socket: Socket, peer: Address) {
@@ -213,15 +265,11 @@ impl Connections {
         let worker = &self.context.worker;
         let end = is_full.then(|| worker.clock.now() + ACCEPT_PAUSE);
         worker.timers.set(self.accept_timer, end);
-        for (index, (fd, _)) in self.listeners.iter().enumerate() {
+        for (index, (socket, _)) in &self.listeners {
             if is_full {
-                self.registry.remove_listener(fd);
-            } else if let Err(error) = self.registry.add_listener(fd, self.listener_token(index)) {
-                h2o_log::report!(
-                    error,
-                    "failed to add a listener to epoll, this thread accepts no more connections on it: {}",
-                    reason(&error)
-                );
+                self.registry.remove(socket);
+            } else {
+                self.watch_listener(index);
             }
         }
     }
@@ -238,7 +286,8 @@ impl Connections {
 impl ConnectionTable for Connections {
     fn on_ready(&mut self, event: &Readiness) {
         if event.token & LISTENER_BIT != 0 {
-            self.accept(key_of(event.token) as usize);
+            // The socket is watched level-triggered: what is left is reported again.
+            let _ = self.accept(key_of(event.token) as usize);
         } else {
             self.run_connection(event.token, |connection, context| {
                 connection.on_ready(context, event)
@@ -279,8 +328,8 @@ impl ConnectionTable for Connections {
     }
 
     fn drain(&mut self) {
-        for (fd, _) in self.listeners.drain(..) {
-            self.registry.remove_listener(&fd);
+        for (fd, _) in self.listeners.drain() {
+            self.registry.remove(&fd);
         }
         for token in self.tokens() {
             self.run_connection(token, |connection, context| {
@@ -337,6 +386,24 @@ impl ConnectionTable for Connections {
     fn evict(&mut self, token: u64) {
         self.context.worker.counters.count(Counter::MemoryClosed);
         self.remove(key_of(token));
+    }
+
+    fn adopt(&mut self, next: &mut LocalGeneration) {
+        self.adopt_listeners(next);
+        for token in self.tokens() {
+            let Some(connection) = self.slab.get_mut(key_of(token) as usize) else {
+                continue;
+            };
+            let listener = next.successor(&connection.state.listener);
+            let ends = listener.is_closing && !connection.state.listener.is_closing;
+            connection.state.listener = listener;
+            if ends && connection.is_multiplexed() {
+                self.run_connection(token, |connection, context| {
+                    connection.shut_down();
+                    connection.run(context)
+                });
+            }
+        }
     }
 
     #[cfg(test)]

@@ -62,6 +62,23 @@ impl BackgroundService for HealthChecks {
             )),
         }
     }
+
+    /// Whether both check the same upstreams.
+    fn is_same_as(&self, running: &dyn BackgroundService) -> bool {
+        let Some(running) = running.as_any().downcast_ref::<Self>() else {
+            return false;
+        };
+        if std::ptr::eq(self, running) {
+            return true;
+        }
+        let (ours, theirs) = (self.upstreams(), running.upstreams());
+        ours.len() == theirs.len()
+            && (ours.iter()).all(|ours| theirs.iter().any(|theirs| Arc::ptr_eq(ours, theirs)))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
 }
 
 /// Running checks; dropping this stops them.

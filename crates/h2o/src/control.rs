@@ -1,0 +1,240 @@
+//! The control socket: a Unix socket beside the pid file, by which `h2o reload` asks the running server.
+//!
+//! A client sends one line, and gets the exit status on a line of its own, then lines for its standard output (`+`) and its
+//! standard error (`!`). The file belongs to the user who starts the server, and only that user and root can connect.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use h2o_log::{reason, report};
+use nix::sys::stat::{Mode, umask};
+
+use crate::Failure;
+use crate::supervise::Event;
+
+/// How long the server waits for the line of a client.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest line of a client.
+const LONGEST: u64 = 64;
+
+/// A question of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Serve by the configuration as it is now.
+    Reload,
+    /// Only say what that would change.
+    Differences,
+}
+
+impl Question {
+    const fn line(self) -> &'static str {
+        match self {
+            Self::Reload => "reload",
+            Self::Differences => "differences",
+        }
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let all = [Self::Reload, Self::Differences];
+        all.into_iter().find(|question| question.line() == line)
+    }
+}
+
+/// What a client prints, and how it ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Exit status.
+    pub(crate) code: u8,
+    /// For its standard output.
+    pub(crate) lines: Vec<String>,
+    /// For its standard error.
+    pub(crate) messages: Vec<String>,
+}
+
+impl Answer {
+    fn encode(&self) -> String {
+        let mut text = format!("{}\n", self.code);
+        let lines = self.lines.iter().map(|line| ('+', line));
+        let messages = self.messages.iter().map(|line| ('!', line));
+        for (mark, value) in messages.chain(lines) {
+            for line in value.split('\n') {
+                text.push(mark);
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let mut answer = Self {
+            code: lines.next()?.parse().ok()?,
+            ..Self::default()
+        };
+        for line in lines {
+            match line.split_at_checked(1)? {
+                ("+", line) => answer.lines.push(line.to_owned()),
+                ("!", line) => answer.messages.push(line.to_owned()),
+                _ => return None,
+            }
+        }
+        Some(answer)
+    }
+}
+
+/// The socket of a server. Its file is removed on drop.
+pub(crate) struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the file: a server that takes over puts its own in its place.
+    file: (u64, u64),
+}
+
+/// The control socket of the server with this pid file.
+fn path_of(pid_file: &Path) -> PathBuf {
+    let mut path = pid_file.as_os_str().to_owned();
+    path.push(".sock");
+    path.into()
+}
+
+impl ControlSocket {
+    /// Opens the socket with the rights of the starting user. Must be called before threads are started: for a moment new files
+    /// are for their owner only.
+    pub(crate) fn open(pid_file: &Path) -> Option<Self> {
+        let path = path_of(pid_file);
+        match Self::try_open(&path) {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                report!(
+                    warning,
+                    "`h2o reload` will not find this server, failed to open {}: {}",
+                    path.display(),
+                    reason(&error)
+                );
+                None
+            }
+        }
+    }
+
+    fn try_open(path: &Path) -> std::io::Result<Self> {
+        // In its place at once: the socket of a server that still runs answers until then.
+        let new = path.with_extension(format!("new.{}", std::process::id()));
+        let before = umask(Mode::from_bits_truncate(0o177));
+        let listener = UnixListener::bind(&new);
+        umask(before);
+        let listener = listener?;
+        let found = fs::symlink_metadata(&new)?;
+        if let Err(error) = fs::rename(&new, path) {
+            let _ = fs::remove_file(&new);
+            return Err(error);
+        }
+        h2o_opener::will_remove(path);
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+            file: (found.dev(), found.ino()),
+        })
+    }
+
+    /// Starts the thread that makes events of what clients ask.
+    pub(crate) fn begin(&self, events: &Sender<Event>) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| {
+            Failure::system(format!(
+                "failed to start the thread of the control socket: {}",
+                reason(&error)
+            ))
+        };
+        let listener = self.listener.try_clone().map_err(failed)?;
+        let events = events.clone();
+        let serve = move || {
+            for client in listener.incoming().flatten() {
+                // Who does not ask, or has gone, is no concern of others.
+                let _ = answer(client, &events);
+            }
+        };
+        let thread = std::thread::Builder::new().name("h2o-control".to_owned());
+        thread.spawn(serve).map(drop).map_err(failed)
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let found = fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
+            let _ = h2o_opener::remove(&self.path);
+        }
+    }
+}
+
+fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new((&client).take(LONGEST)).read_line(&mut line)?;
+    let Some(question) = Question::parse(line.trim_end()) else {
+        return Ok(());
+    };
+    let (sender, answer) = channel();
+    // When the server ends, nobody answers.
+    if events.send(Event::Question(question, sender)).is_ok()
+        && let Ok(answer) = answer.recv()
+    {
+        client.write_all(answer.encode().as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Asks the server with this pid file.
+///
+/// # Errors
+/// If no server answers.
+pub(crate) fn ask(pid_file: &Path, question: Question) -> Result<Answer, Failure> {
+    let path = path_of(pid_file);
+    let failed =
+        |text: &str| Failure::system(format!("no server answers at {}: {text}", path.display()));
+    let mut text = String::new();
+    UnixStream::connect(&path)
+        .and_then(|mut server| {
+            writeln!(server, "{}", question.line())?;
+            server.read_to_string(&mut text)
+        })
+        .map_err(|error| failed(&reason(&error)))?;
+    Answer::decode(&text).ok_or_else(|| failed("it ended"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_as_it_was_written() {
+        let answer = Answer {
+            code: 78,
+            lines: vec!["+ a".to_owned(), String::new()],
+            messages: vec!["one".to_owned(), "two".to_owned()],
+        };
+        assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        let of_two_lines = Answer {
+            messages: vec!["one\ntwo".to_owned()],
+            ..Answer::default()
+        };
+        assert_eq!(of_two_lines.encode(), "0\n!one\n!two\n");
+        for broken in ["", "x\n", "0\n?\n", "256\n", "0\n\n"] {
+            assert_eq!(Answer::decode(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn questions_are_lines() {
+        for question in [Question::Reload, Question::Differences] {
+            assert_eq!(Question::parse(question.line()), Some(question));
+        }
+        assert_eq!(Question::parse("reload now"), None);
+    }
+}

@@ -1,0 +1,166 @@
+//! A configuration as a worker serves by it, and the change from one to the next.
+//!
+//! The main thread makes a [`Generation`] for each worker and sends it by an order. The worker makes a
+//! [`LocalGeneration`] of it between two turns, and each table of connections [adopts](LocalGeneration) it: listeners
+//! appear and vanish, and every connection gets the listener that succeeds its own. Requests in progress keep the site
+//! that they began with.
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use h2o_exchange::{Endpoint, LocalSite, Site, Sweep, Worker, WorkerStarts};
+use h2o_tls::Resumption;
+use rustc_hash::FxHashMap;
+
+use crate::ServerSettings;
+use crate::listener::LocalListener;
+use crate::setup::Setup;
+use crate::site::certificates::AcceptorSlot;
+use crate::site::listen::ProxyProtocol;
+use crate::site::quic_settings::QuicSettings;
+
+/// How often workers look whether the last request of an earlier configuration has ended.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a worker gets of a configuration.
+pub(crate) struct Generation {
+    pub(crate) site: Arc<Site>,
+    pub(crate) settings: Arc<ServerSettings>,
+    pub(crate) listeners: Vec<ListenerConfig>,
+    /// Session resumption of TLS and QUIC clients.
+    pub(crate) resumption: Arc<Resumption>,
+    /// Dropped when the worker serves by it.
+    pub(crate) adopted: mpsc::Sender<()>,
+}
+
+/// A listener of a configuration, for one worker.
+pub(crate) struct ListenerConfig {
+    /// Number of the listener in this process: the same in all workers and configurations.
+    pub(crate) id: ListenerId,
+    /// Its socket; `None` if the worker has it already.
+    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) endpoint: Endpoint,
+    /// The hosts that it serves, by index.
+    pub(crate) hosts: Vec<u32>,
+    pub(crate) tls: Option<Arc<AcceptorSlot>>,
+    pub(crate) origins: Option<Arc<[Box<str>]>>,
+    pub(crate) proxy_protocol: ProxyProtocol,
+    pub(crate) is_unix: bool,
+    pub(crate) unix_buffers: (Option<usize>, Option<usize>),
+    /// Set on UDP sockets.
+    pub(crate) quic: Option<Arc<QuicSettings>>,
+}
+
+/// Number of a listener in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ListenerId(pub(crate) u32);
+
+/// A [`Generation`] on a worker's thread.
+pub(crate) struct LocalGeneration {
+    pub(crate) setup: Rc<Setup>,
+    pub(crate) settings: Arc<ServerSettings>,
+    pub(crate) resumption: Arc<Resumption>,
+    pub(crate) listeners: Vec<NextListener>,
+    /// See [`Generation::adopted`].
+    _adopted: mpsc::Sender<()>,
+    /// Successors found so far, by the address of the listener that they succeed, which is kept so that no other gets it.
+    successors: FxHashMap<*const LocalListener, (Rc<LocalListener>, Rc<LocalListener>)>,
+}
+
+/// A listener of the next configuration.
+pub(crate) struct NextListener {
+    pub(crate) listener: Rc<LocalListener>,
+    /// Its socket; taken by the table that watches it. `None` if a table has it already.
+    pub(crate) socket: Option<OwnedFd>,
+    /// Set on UDP sockets.
+    pub(crate) quic: Option<Rc<QuicSettings>>,
+}
+
+impl LocalGeneration {
+    pub(crate) fn new(generation: Generation) -> Self {
+        let Generation {
+            site,
+            settings,
+            listeners,
+            resumption,
+            adopted,
+        } = generation;
+        let setup = Rc::new(Setup::new(site, &settings));
+        let listeners = listeners.into_iter().map(|config| {
+            let quic = config.quic.as_deref().cloned().map(Rc::new);
+            let (listener, socket) = LocalListener::new(&setup, config);
+            NextListener {
+                listener: Rc::new(listener),
+                socket,
+                quic,
+            }
+        });
+        Self {
+            listeners: listeners.collect(),
+            setup,
+            settings,
+            resumption,
+            _adopted: adopted,
+            successors: FxHashMap::default(),
+        }
+    }
+
+    /// The listener that the connections of `old` belong to from now on. If the next configuration has no listener for them, it
+    /// is one that [serves out](LocalListener::is_closing) what has been accepted.
+    pub(crate) fn successor(&mut self, old: &Rc<LocalListener>) -> Rc<LocalListener> {
+        if let Some((_, next)) = self.successors.get(&Rc::as_ptr(old)) {
+            return Rc::clone(next);
+        }
+        let mut listeners = self.listeners.iter().map(|next| &next.listener);
+        let next = match listeners.find(|next| next.may_succeed(old)) {
+            Some(next) => Rc::clone(next),
+            None => Rc::new(LocalListener::closing(old, &self.setup)),
+        };
+        (self.successors).insert(Rc::as_ptr(old), (Rc::clone(old), Rc::clone(&next)));
+        next
+    }
+}
+
+/// Evaluates what a configuration has for the start of a worker, such as scripts.
+pub(crate) fn start_features(worker: &Rc<Worker>, site: &Rc<LocalSite>) {
+    for feature in &site.shared.get::<WorkerStarts>().0 {
+        feature.start(worker, site);
+    }
+}
+
+/// The sites of earlier configurations that still serve requests on this worker.
+#[derive(Default)]
+pub(crate) struct RetiredSites {
+    sites: RefCell<Vec<Weak<LocalSite>>>,
+}
+
+impl RetiredSites {
+    /// Has what the worker keeps for `site` dropped once the last request has ended that began with it.
+    pub(crate) fn add(worker: &Rc<Worker>, site: &Rc<LocalSite>, sweeps: &Rc<[Sweep]>) {
+        let retired = worker.local::<Self>();
+        let mut sites = retired.sites.borrow_mut();
+        let is_swept = !sites.is_empty();
+        sites.push(Rc::downgrade(site));
+        if !is_swept {
+            worker.spawn(sweep(Rc::clone(worker), Rc::clone(sweeps)));
+        }
+    }
+}
+
+async fn sweep(worker: Rc<Worker>, sweeps: Rc<[Sweep]>) {
+    let retired = worker.local::<RetiredSites>();
+    loop {
+        // What the worker keeps does not keep a site: it goes before the look at the sites, and once more after the last.
+        for sweep in &*sweeps {
+            sweep(&worker);
+        }
+        if retired.sites.borrow().is_empty() {
+            return;
+        }
+        worker.sleep(SWEEP_INTERVAL).await;
+        (retired.sites.borrow_mut()).retain(|site| site.strong_count() > 0);
+    }
+}

@@ -1,0 +1,130 @@
+//! A configuration as lines that can be compared: one for each value, with the keys that lead to it.
+
+use h2o_config::Node;
+use h2o_exchange::CertificateInfo;
+use rustc_hash::FxHashMap;
+
+/// The lines of a configuration, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outline(Vec<Box<str>>);
+
+impl Outline {
+    /// The values below `top`, and its certificates, whose files may change without it.
+    pub(crate) fn new(top: &Node, certificates: &[CertificateInfo]) -> Self {
+        let mut outline = Self::default();
+        outline.add(&mut String::new(), top);
+        for info in certificates {
+            let names = info.names.join(", ");
+            let (file, from, to) = (&info.file, info.not_before, info.not_after);
+            let line =
+                format!("{file}: certificate of {names}, valid from {from} to {to} (Unix time)");
+            outline.0.push(line.into());
+        }
+        outline
+    }
+
+    fn add(&mut self, path: &mut String, node: &Node) {
+        let len = path.len();
+        if let Some(entries) = node.as_mapping() {
+            for (key, value) in entries {
+                if len > 0 {
+                    path.push('.');
+                }
+                let key = key.as_str().unwrap_or_default();
+                if key.contains(['/', ':', ' ', '"']) && len > 0 {
+                    path.push_str(&format!("{key:?}"));
+                } else {
+                    path.push_str(key);
+                }
+                self.add(path, value);
+                path.truncate(len);
+            }
+        } else if let Some(items) = node.as_sequence() {
+            for item in items {
+                // Without its number, so that another item before it does not change its line.
+                path.push_str("[]");
+                self.add(path, item);
+                path.truncate(len);
+            }
+        } else {
+            let value = node.as_str().unwrap_or_default();
+            let value = if value.contains('\n') {
+                format!("{value:?}")
+            } else {
+                value.to_owned()
+            };
+            self.0.push(format!("{path}: {value}").into());
+        }
+    }
+
+    /// What differs in `next`: lines that are gone with `-` before them, then lines that are new with `+`.
+    pub(crate) fn differences(&self, next: &Self) -> Vec<String> {
+        let gone = Self::without(&self.0, &next.0).map(|line| format!("- {line}"));
+        let new = Self::without(&next.0, &self.0).map(|line| format!("+ {line}"));
+        let mut lines: Vec<String> = gone.chain(new).collect();
+        if lines.is_empty() && self != next {
+            lines.push("the same values are in another order".to_owned());
+        }
+        lines
+    }
+
+    /// The lines of `from` that are not in `others`, or more often than there.
+    fn without<'a>(from: &'a [Box<str>], others: &[Box<str>]) -> impl Iterator<Item = &'a str> {
+        let mut counts: FxHashMap<Box<str>, usize> = FxHashMap::default();
+        for line in others {
+            *counts.entry(line.clone()).or_default() += 1;
+        }
+        from.iter()
+            .map(|line| &**line)
+            .filter(move |line| match counts.get_mut(*line) {
+                Some(count) if *count > 0 => {
+                    *count -= 1;
+                    false
+                }
+                Some(_) | None => true,
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outline(text: &str) -> Outline {
+        let source = h2o_config::Memory::new().file("f", text);
+        Outline::new(&h2o_config::load("f", &source).unwrap(), &[])
+    }
+
+    #[test]
+    fn differences_name_the_keys_that_lead_to_a_value() {
+        let before = outline(
+            "listen: 80\nlisten: [ 81, 82 ]\nhosts: { a.test: { paths: { /: { file.dir: /srv } } } }\n",
+        );
+        let cases: &[(&str, &[&str])] = &[
+            (
+                "listen: 80\nlisten: [ 81, 82 ]\nhosts: { a.test: { paths: { /: { file.dir: /srv } } } }\n# the same\n",
+                &[],
+            ),
+            (
+                "listen: 80\nlisten: [ 82, 81 ]\nhosts: { a.test: { paths: { /: { file.dir: /srv } } } }\n",
+                &["the same values are in another order"],
+            ),
+            (
+                "listen: 80\nlisten: [ 83, 82 ]\nhosts: { a.test: { paths: { /: { file.dir: /new } } } }\n",
+                &[
+                    "- listen[]: 81",
+                    "- hosts.a.test.paths.\"/\".file.dir: /srv",
+                    "+ listen[]: 83",
+                    "+ hosts.a.test.paths.\"/\".file.dir: /new",
+                ],
+            ),
+            (
+                "listen: 80\nlisten: 80\nhosts: { a.test: { paths: { /: { file.dir: /srv } } } }\n",
+                &["- listen[]: 81", "- listen[]: 82", "+ listen: 80"],
+            ),
+        ];
+        for (next, want) in cases {
+            assert_eq!(before.differences(&outline(next)), *want, "{next}");
+        }
+    }
+}

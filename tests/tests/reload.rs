@@ -1,0 +1,347 @@
+//! Reloads of the configuration while requests, WebSockets and downloads go on.
+
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+
+use h2o_tests::{Backend, Raw, Server, Setup, Talk, binary, eventually, run};
+
+/// A configuration with a path for `text`, and what else is given.
+fn site(global: &str, paths: &str) -> String {
+    format!(
+        "{global}\nlisten: {{ host: 127.0.0.1, port: @PORT@ }}\nhosts:\n  default:\n    paths:\n      /status: {{ status: ON }}\n{paths}"
+    )
+}
+
+/// A path that redirects to `/NAME`.
+fn redirect(path: &str, name: &str) -> String {
+    format!("      {path}: {{ redirect: {{ status: 302, url: /{name} }} }}\n")
+}
+
+/// Sends a request on a connection that stays open; returns the status and the target of the redirect.
+fn ask(connection: &mut Raw, path: &str) -> String {
+    connection.send(format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
+    let response = connection.read_response("GET");
+    let target = response.field("location").unwrap_or_default();
+    let end = response.field("connection");
+    let end = end.filter(|end| *end == "close").unwrap_or_default();
+    format!("{} {target} {end}", response.code())
+        .trim()
+        .to_owned()
+}
+
+/// A number of the status page.
+fn status_number(server: &Server, name: &str) -> u64 {
+    let text = server.ask("GET /status/json?show=reloads").text();
+    let key = format!("\"{name}\": ");
+    let found = text.split_once(&key).map(|(_, rest)| rest);
+    let digits = found.and_then(|rest| rest.split([',', '\n', '}']).next());
+    digits
+        .and_then(|digits| digits.trim().parse().ok())
+        .unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+/// Waits until so many earlier configurations are left.
+fn wait_for_retiring(server: &Server, count: u64) {
+    eventually(&format!("{count} configurations to be left"), || {
+        (status_number(server, "reloads.retiring") == count).then_some(())
+    });
+}
+
+#[test]
+fn the_next_request_of_a_connection_gets_what_a_reload_brings() {
+    let mut server = Setup::new(&site("", &redirect("/a", "one"))).start();
+    let mut connection = server.connect();
+    assert_eq!(ask(&mut connection, "/a"), "302 /one");
+    assert_eq!(ask(&mut connection, "/b"), "404");
+    server.write_config(&site("", &(redirect("/a", "two") + &redirect("/b", "new"))));
+    server.reload();
+    assert_eq!(ask(&mut connection, "/a"), "302 /two");
+    assert_eq!(ask(&mut connection, "/b"), "302 /new");
+    server.write_config(&site("", &redirect("/b", "three")));
+    server.reload();
+    assert_eq!(ask(&mut connection, "/a"), "404");
+    assert_eq!(ask(&mut connection, "/b"), "302 /three");
+    assert_eq!(status_number(&server, "reloads.succeeded"), 2);
+}
+
+#[test]
+fn a_broken_configuration_changes_nothing_and_says_so() {
+    let mut server = Setup::new(&site("", &redirect("/a", "one"))).start();
+    let broken = [
+        ("hosts: [", "failed to parse configuration file"),
+        (
+            &site("", "      /a: { redirectt: /b }\n"),
+            "unknown command: redirectt",
+        ),
+        (
+            &site("access-log: @DIR@/missing/log", &redirect("/a", "two")),
+            "failed to open log file",
+        ),
+        (
+            &site("max-connections: 4000000000", &redirect("/a", "two")),
+            "should not exceed the hard limit",
+        ),
+    ];
+    let mut connection = server.connect();
+    for (config, want) in broken {
+        server.write_config(config);
+        server.hup("the configuration was not reloaded, the one in use stays");
+        assert!(server.messages().contains(want), "{}", server.messages());
+        assert_eq!(ask(&mut connection, "/a"), "302 /one", "{want}");
+    }
+    assert_eq!(status_number(&server, "reloads.failed"), 4);
+    assert_eq!(status_number(&server, "reloads.succeeded"), 0);
+    assert_eq!(status_number(&server, "reloads.retiring"), 0);
+}
+
+/// Runs `h2o reload` with these options; returns its exit status, standard output and standard error.
+fn h2o_reload(server: &Server, options: &[&str]) -> (i32, String, String) {
+    let config = server.folder.name_of("h2o.conf");
+    let program = binary().display().to_string();
+    let output = run(&program, &[&["reload", "-c", &config], options].concat());
+    (output.code, output.text(), output.stderr)
+}
+
+#[test]
+fn h2o_reload_ends_with_the_answer_of_the_server() {
+    let config = |name: &str| site("pid-file: @DIR@/pid", &redirect("/a", name));
+    let mut server = Setup::new(&config("one")).start();
+    let mut connection = server.connect();
+    assert_eq!(ask(&mut connection, "/a"), "302 /one");
+    server.write_config(&config("two"));
+    let path = server.folder.name_of("h2o.conf");
+    let (code, lines, errors) = h2o_reload(&server, &["--diff"]);
+    let difference = "- hosts.default.paths.\"/a\".redirect.url: /one\n+ hosts.default.paths.\"/a\".redirect.url: /two\n";
+    assert_eq!((code, &*lines, &*errors), (0, difference, ""));
+    assert_eq!(ask(&mut connection, "/a"), "302 /one");
+    let done = format!("reloaded the configuration: {path}\n");
+    assert_eq!(h2o_reload(&server, &[]), (0, done, String::new()));
+    assert_eq!(ask(&mut connection, "/a"), "302 /two");
+    // The same text as `-t`, for `--diff` as well.
+    server.write_config(&config("three").replace("redirect:", "redirectt:"));
+    let test = run(&binary().display().to_string(), &["-t", "-c", &path]);
+    let text = test.stderr;
+    assert!(text.contains("h2o.conf:7"), "{text}");
+    for options in [&[][..], &["--diff"]] {
+        assert_eq!(
+            h2o_reload(&server, options),
+            (78, String::new(), text.clone())
+        );
+    }
+    // What needs a restart is named.
+    server.write_config(&site(
+        "pid-file: @DIR@/pid\nnum-threads: 7\nerror-log: @DIR@/other",
+        &redirect("/a", "four"),
+    ));
+    let (code, lines, errors) = h2o_reload(&server, &["--diff"]);
+    let want = "+ num-threads: 7\n";
+    assert!(code == 0 && lines.contains(want), "{code} {lines} {errors}");
+    let (code, _, errors) = h2o_reload(&server, &[]);
+    assert_eq!(code, 0, "{errors}");
+    for name in ["num-threads", "error-log"] {
+        let want = format!("[warning] `{name}` cannot change while the server runs");
+        assert!(errors.contains(&want), "{errors}");
+    }
+    assert_eq!(ask(&mut connection, "/a"), "302 /four");
+    assert!(server.folder.at("pid.sock").exists());
+    let folder = server.stop();
+    assert!(!folder.at("pid.sock").exists());
+}
+
+#[test]
+fn h2o_reload_says_why_it_cannot_ask() {
+    let mut server = Setup::new(&site("", &redirect("/a", "one"))).start();
+    let (code, _, errors) = h2o_reload(&server, &[]);
+    assert_eq!(code, 78);
+    assert!(errors.contains("has no `pid-file`"), "{errors}");
+    server.write_config(&site("pid-file: @DIR@/pid", &redirect("/a", "one")));
+    let (code, _, errors) = h2o_reload(&server, &[]);
+    assert_eq!(code, 71);
+    assert!(errors.contains("no server answers at"), "{errors}");
+    let (code, _, errors) = h2o_reload(&server, &["--now"]);
+    assert_eq!(code, 78);
+    assert!(errors.contains("unrecognized option '--now'"), "{errors}");
+}
+
+#[test]
+fn requests_end_with_the_configuration_that_they_began_with() {
+    let (release, is_released) = channel();
+    let is_released = Mutex::new(is_released);
+    let backend = Backend::start(move |talk: &mut Talk| {
+        while let Some(request) = talk.read_request() {
+            if request.target() == "/slow" {
+                let _ = is_released.lock().map(|wait| wait.recv());
+            }
+            talk.send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\nx-from: backend\r\n\r\nfine");
+        }
+    });
+    let proxy = |header: &str| {
+        site(
+            header,
+            &format!("      /: {{ proxy.reverse.url: '{}' }}\n", backend.url("/")),
+        )
+    };
+    let mut server = Setup::new(&proxy("header.set: 'X-A: one'")).start();
+    let mut slow = server.connect();
+    slow.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    backend.wait_for("/slow");
+    server.write_config(&site("header.set: 'X-A: two'", &redirect("/", "gone")));
+    server.reload();
+    assert_eq!(status_number(&server, "reloads.retiring"), 1);
+    release.send(()).expect("the backend waits");
+    let response = slow.read_response("GET");
+    assert_eq!((response.code(), response.field("x-a")), (200, Some("one")));
+    assert_eq!(ask(&mut slow, "/"), "302 /gone/");
+    wait_for_retiring(&server, 0);
+    // Nobody can ask the backend any more: its connections are closed.
+    backend.wait_for_ended(1);
+}
+
+#[test]
+fn tunnels_and_downloads_go_on_through_reloads() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let Some(request) = talk.read_head() else {
+            return;
+        };
+        if request.target() == "/large" {
+            talk.send("HTTP/1.1 200 OK\r\ncontent-length: 30000000\r\n\r\n");
+            for _ in 0..300 {
+                talk.send([b'x'; 100_000]);
+            }
+            return;
+        }
+        talk.send(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
+        );
+        while let Some(bytes) = talk.read_some() {
+            talk.send(bytes);
+        }
+    });
+    let proxy = |name: &str| {
+        let url = backend.url("/");
+        site(
+            "",
+            &format!("      /: {{ proxy.reverse.url: '{url}', proxy.tunnel: ON }}\n").to_owned(),
+        ) + &redirect("/name", name)
+    };
+    let mut server = Setup::new(&proxy("one")).start();
+    let mut tunnel = server.connect();
+    tunnel.send("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    assert_eq!(tunnel.read_head().code(), 101);
+    let mut download = server.connect();
+    download.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(download.read_head().code(), 200);
+    let mut received = 0;
+    for turn in 0..5 {
+        server.write_config(&proxy(&format!("turn-{turn}")));
+        server.reload();
+        tunnel.send(format!("hello {turn}"));
+        assert_eq!(tunnel.read_exactly(7), format!("hello {turn}").as_bytes());
+        received += download.read_exactly(1_000_000).len();
+    }
+    // Also where the path is gone.
+    server.write_config(&site("", &redirect("/name", "gone")));
+    server.reload();
+    tunnel.send("still here");
+    assert_eq!(tunnel.read_exactly(10), b"still here");
+    received += download.read_exactly(25_000_000).len();
+    assert_eq!(received, 30_000_000);
+    assert_eq!(ask(&mut download, "/name"), "302 /gone");
+    wait_for_retiring(&server, 1);
+    drop(tunnel);
+    wait_for_retiring(&server, 0);
+}
+
+/// Requests `/NUMBER` of h2load at `port`, which must all be answered, while `meanwhile` runs again and again.
+fn under_load(port: u16, options: &[&str], mut meanwhile: impl FnMut()) {
+    let url = format!("http://127.0.0.1:{port}/a");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let output = run(
+                "h2load",
+                &[options, &["-n", "8000", "-c", "8", &url]].concat(),
+            );
+            is_over.store(true, Relaxed);
+            output
+        });
+        while !is_over.load(Relaxed) {
+            meanwhile();
+        }
+        let text = load.join().expect("it does not panic").text();
+        assert!(
+            text.contains(" 8000 succeeded, 0 failed, 0 errored, 0 timeout"),
+            "{text}"
+        );
+    });
+}
+
+#[test]
+fn no_request_is_lost_to_reloads() {
+    let backend = Backend::by_request(|_| h2o_tests::FINE.to_owned());
+    let url = backend.url("/");
+    let configs = [
+        site("", &redirect("/", "one")),
+        site("server-name: other", &redirect("/a", "two")),
+        site("", &format!("      /: {{ proxy.reverse.url: '{url}' }}\n")),
+    ];
+    let mut server = Setup::new(&configs[0]).start();
+    let port = server.port();
+    let mut turn = 0;
+    for options in [&["--h1"][..], &["-m", "10"]] {
+        under_load(port, options, || {
+            turn += 1;
+            server.write_config(&configs[turn % 3]);
+            server.reload();
+        });
+    }
+    assert!(turn >= 4, "{turn} reloads");
+}
+
+#[test]
+fn listeners_appear_and_vanish() {
+    let with = |extra: &str| site(extra, &redirect("/a", "here"));
+    let second = "listen: { host: 127.0.0.1, port: @SECONDPORT@ }";
+    let unix = "listen: { type: unix, port: @DIR@/socket }";
+    let mut server = Setup::new(&with("")).start();
+    let mut kept = server.connect();
+    server.write_config(&with(&format!("{second}\n{unix}")));
+    server.reload();
+    let port = server.port_of("SECONDPORT");
+    let mut other = Raw::connect(port);
+    assert_eq!(ask(&mut other, "/a"), "302 /here");
+    let socket = server.folder.at("socket");
+    let mut unix_client =
+        std::os::unix::net::UnixStream::connect(&socket).expect("somebody listens");
+    unix_client
+        .write_all(b"GET /a HTTP/1.0\r\n\r\n")
+        .expect("it is connected");
+    server.write_config(&with(""));
+    server.reload();
+    // What has been accepted may send another request, and is told to go.
+    assert_eq!(ask(&mut other, "/a"), "302 /here close");
+    let refused = std::net::TcpStream::connect(("127.0.0.1", port));
+    assert!(refused.is_err(), "somebody still listens on {port}");
+    assert!(std::os::unix::net::UnixStream::connect(&socket).is_err());
+    // And back again.
+    server.write_config(&with(second));
+    server.reload();
+    assert_eq!(ask(&mut Raw::connect(port), "/a"), "302 /here");
+    assert_eq!(ask(&mut kept, "/a"), "302 /here");
+    // A port that somebody else has is refused with its place, and nothing changes.
+    let taken = Backend::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+    let config = with(&format!(
+        "listen: {{ host: 127.0.0.1, port: {} }}",
+        taken.port()
+    ));
+    server.write_config(&config);
+    server.hup("the configuration was not reloaded");
+    let text = server.messages();
+    assert!(
+        text.contains("h2o.conf:1] in command listen, failed to listen to"),
+        "{text}"
+    );
+    assert_eq!(ask(&mut Raw::connect(port), "/a"), "302 /here");
+}
