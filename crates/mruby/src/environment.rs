@@ -4,11 +4,17 @@
 use crate::Part;
 
 /// In Rust.
-pub(crate) const PARTS: &[Part] = &[crate::regexp::define];
+pub(crate) const PARTS: &[Part] = &[
+    crate::regexp::define,
+    crate::require::define,
+    crate::digest::define,
+];
 
 /// In Ruby: file name, as backtraces show it, and text.
 pub(crate) const PRELUDE: &[(&str, &str)] = &[
     ("core.rb", include_str!("prelude/core.rb")),
     ("regexp.rb", include_str!("prelude/regexp.rb")),
+    ("require.rb", include_str!("prelude/require.rb")),
+    ("digest.rb", include_str!("prelude/digest.rb")),
     ("acl.rb", include_str!("prelude/acl.rb")),
 ];

@@ -8,10 +8,12 @@
 //! collector's arena. What Rust keeps longer is [`Rooted`].
 
 mod border;
+mod digest;
 mod environment;
 mod ffi;
 mod function;
 mod regexp;
+mod require;
 mod strand;
 mod value;
 mod vm;
@@ -19,6 +21,8 @@ mod watchdog;
 
 #[cfg(test)]
 mod environment_tests;
+#[cfg(test)]
+mod shipped_tests;
 #[cfg(test)]
 mod tests;
 

@@ -11,7 +11,7 @@ use h2o_mruby::{Finish, Leave, Limit, Options, Part, Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
 use super::sub_request::{self, Place};
-use super::{content, http, objects, wait};
+use super::{content, http, objects, password, wait};
 
 /// A script of the configuration.
 pub(super) struct Script {
@@ -113,6 +113,7 @@ const PARTS: &[Part] = &[
     content::define,
     http::define,
     sub_request::define,
+    password::define,
 ];
 
 impl Machine {

@@ -13,6 +13,7 @@ mod handler;
 mod http;
 mod machine;
 mod objects;
+mod password;
 mod sub_env;
 mod sub_request;
 mod wait;

@@ -1,0 +1,29 @@
+class LoadError < ScriptError
+end
+
+module Kernel
+  # Loads a file that no script of this worker has loaded. Returns whether it did.
+  def require(name)
+    path = H2O.__find(name)
+    return false if $".include?(path) || H2O::LOADING.include?(path)
+    H2O::LOADING << path
+    begin
+      H2O::MAIN.__h2o_execute(H2O.__read(path))
+    ensure
+      H2O::LOADING.delete(path)
+    end
+    $" << path
+    true
+  end
+
+  # Loads a file, also if it has been loaded.
+  def load(path)
+    H2O::MAIN.__h2o_execute(H2O.__read(path))
+    true
+  end
+end
+
+module H2O
+  # Files whose loading has begun: a file that needs itself is not loaded twice.
+  LOADING = []
+end

@@ -1,0 +1,174 @@
+//! `require` and `load`: where files are, and their code. Their methods are in `prelude/require.rb`, so that a file's top level can
+//! wait.
+
+use std::cell::RefCell;
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustc_hash::FxHashMap;
+
+use crate::{Call, Leave, Rooted, Value, Vm};
+
+/// The folder of shipped scripts, below `$H2O_ROOT`.
+const FOLDER: &str = "share/h2o/mruby";
+
+/// Scripts that the program has in itself. A file of the same name in the folder of shipped scripts comes first.
+const SHIPPED: &[(&str, &str)] = &[
+    (
+        "dos_detector.rb",
+        include_str!("../../../share/mruby/dos_detector.rb"),
+    ),
+    (
+        "htpasswd.rb",
+        include_str!("../../../share/mruby/htpasswd.rb"),
+    ),
+    (
+        "lru_cache.rb",
+        include_str!("../../../share/mruby/lru_cache.rb"),
+    ),
+    (
+        "trie_addr.rb",
+        include_str!("../../../share/mruby/trie_addr.rb"),
+    ),
+];
+
+/// Files that H2O has loaded before any script: what they define is there.
+const LOADED: [&str; 3] = ["bootstrap.rb", "acl.rb", "preloads.rb"];
+
+/// The code of a file, and the text that it was made of.
+type Code = (Vec<u8>, Rooted);
+
+/// Code of files by path: a file that is loaded again and again, and has not changed, is compiled once. Its code stays mapped until
+/// the VM is closed.
+#[derive(Default)]
+struct Compiled(RefCell<FxHashMap<PathBuf, Code>>);
+
+fn root() -> PathBuf {
+    env::var_os("H2O_ROOT").map_or_else(|| "/usr/local".into(), PathBuf::from)
+}
+
+/// The name of a path in the folder of shipped scripts.
+fn shipped_name(path: &Path) -> Option<&str> {
+    path.strip_prefix(root().join(FOLDER)).ok()?.to_str()
+}
+
+fn shipped_text(name: &str) -> Option<&'static str> {
+    let mut scripts = SHIPPED.iter();
+    scripts
+        .find(|script| script.0 == name)
+        .map(|script| script.1)
+}
+
+/// The path by which a file is known once it is loaded, if there is such a file.
+fn existing(path: &Path) -> Option<PathBuf> {
+    if path.is_file() {
+        return fs::canonicalize(path).ok();
+    }
+    let name = shipped_name(path)?;
+    (shipped_text(name).is_some() || LOADED.contains(&name)).then(|| path.to_owned())
+}
+
+fn load_error(text: &str, path: &Path) -> Leave {
+    Leave::New("LoadError", format!("{text} -- {}", path.display()))
+}
+
+fn path_of(vm: &Vm, value: Value) -> Result<PathBuf, Leave> {
+    if value.kind() != crate::Kind::String {
+        let class = vm.class_name(value);
+        return Err(Leave::type_error(format!(
+            "{class} cannot be converted to String"
+        )));
+    }
+    let path = vm.bytes(value).unwrap_or_default();
+    Ok(OsStr::from_bytes(&path).into())
+}
+
+/// The folders of `$LOAD_PATH`.
+fn load_path(vm: &Vm) -> Result<Vec<PathBuf>, Leave> {
+    let folders = vm.global("$LOAD_PATH")?;
+    let folders = vm.elements(folders).unwrap_or_default().into_iter();
+    folders.map(|folder| path_of(vm, folder)).collect()
+}
+
+/// `__find(name)`: the real path of the file that `require` means.
+fn find(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
+    let [name] = call.arguments.exactly()?;
+    let name = path_of(vm, name)?;
+    let missing = || load_error("cannot load such file", &name);
+    let names = match name.extension().map(OsStr::as_bytes) {
+        Some(b"rb" | b"mrb") => vec![name.clone()],
+        None => vec![name.with_extension("rb"), name.with_extension("mrb")],
+        Some(_) => return Err(missing()),
+    };
+    let starts = name.as_os_str().as_bytes().first();
+    let folders = if matches!(starts, Some(b'/' | b'.')) {
+        vec![PathBuf::new()]
+    } else {
+        load_path(vm)?
+    };
+    let found = names.iter().find_map(|name| {
+        let mut paths = folders.iter().map(|folder| folder.join(name));
+        paths.find_map(|path| existing(&path))
+    });
+    let found = found.ok_or_else(missing)?;
+    Ok(vm.string(found.into_os_string().into_vec())?)
+}
+
+/// `__read(path)`: the code of a file.
+fn read(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
+    let [path] = call.arguments.exactly()?;
+    let path = path_of(vm, path)?;
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) => {
+            let shipped = shipped_name(&path).and_then(shipped_text);
+            let shipped = shipped.filter(|_| error.kind() == ErrorKind::NotFound);
+            let text = shipped.ok_or_else(|| load_error("File not found", &path))?;
+            text.as_bytes().to_vec()
+        }
+    };
+    let compiled = vm.local::<Compiled>();
+    if let Some((known, code)) = compiled.0.borrow().get(&path)
+        && *known == text
+    {
+        return Ok(code.value());
+    }
+    let file = path.display().to_string();
+    let source = String::from_utf8_lossy(&text);
+    let code = vm.compile(&source, &file, 1).map_err(|fault| {
+        let text = format!("{file}:{}: {}", fault.line, fault.message);
+        Leave::New("SyntaxError", text)
+    })?;
+    let rooted = vm.root(code)?;
+    let former = compiled.0.borrow_mut().insert(path, (text, rooted));
+    drop(former);
+    Ok(code)
+}
+
+/// An Array of Strings.
+fn strings(vm: &Vm, paths: impl IntoIterator<Item = PathBuf>) -> Result<Value, Value> {
+    let array = vm.array(&[])?;
+    for path in paths {
+        let text = vm.string(path.into_os_string().into_vec())?;
+        vm.push(array, text)?;
+    }
+    Ok(array)
+}
+
+pub(crate) fn define(vm: &Vm) -> Result<(), Value> {
+    let module = vm.module(None, "H2O")?;
+    vm.define_singleton(module, "__find", find)?;
+    vm.define_singleton(module, "__read", read)?;
+    let root = root();
+    let folder = root.join(FOLDER);
+    vm.set_global("$H2O_ROOT", vm.string(root.as_os_str().as_bytes())?)?;
+    vm.set_global("$\"", strings(vm, LOADED.map(|name| folder.join(name)))?)?;
+    let named = env::var_os("MRBLIB").unwrap_or_default();
+    let named = env::split_paths(&named).filter(|path| !path.as_os_str().is_empty());
+    let folders = named.chain([PathBuf::from("."), folder]);
+    vm.set_global("$LOAD_PATH", strings(vm, folders)?)
+}

@@ -1,0 +1,61 @@
+# A set of blocks of IPv4 addresses: a binary tree of the bits of their prefixes.
+class TrieAddr
+  def initialize
+    @root = [nil, nil]
+  end
+
+  # Adds a block, "a.b.c.d/len", or an address, "a.b.c.d", or an Array of them.
+  def add(blocks)
+    (Array === blocks ? blocks : [blocks]).each { |block| add_block(block) }
+    self
+  end
+
+  # Whether the address is in a block. What is no IPv4 address is in none.
+  def match?(address)
+    number = TrieAddr.number(address)
+    return false unless number
+    node = @root
+    31.downto(0) do |bit|
+      node = node[number >> bit & 1]
+      return node == true unless Array === node
+    end
+    false
+  end
+
+  # The address as an Integer, or nil.
+  def self.number(address)
+    parts = address.to_s.split(".", -1)
+    return nil unless parts.size == 4
+    parts.inject(0) do |number, part|
+      octet = part.to_i
+      return nil unless octet >= 0 && octet <= 255 && octet.to_s == part
+      number << 8 | octet
+    end
+  end
+
+  private
+
+  def add_block(block)
+    address, length = block.split("/", 2)
+    number = TrieAddr.number(address)
+    raise ArgumentError, "invalid IPv4 address: #{block}" unless number
+    length = length ? TrieAddr.length(length, block) : 32
+    if length == 0
+      @root = [true, true]
+      return
+    end
+    node = @root
+    31.downto(33 - length) do |bit|
+      side = number >> bit & 1
+      return if node[side] == true
+      node = node[side] ||= [nil, nil]
+    end
+    node[number >> (32 - length) & 1] = true
+  end
+
+  def self.length(text, block)
+    length = text.to_i
+    return length if length.to_s == text && length >= 0 && length <= 32
+    raise ArgumentError, "invalid IPv4 address: #{block}"
+  end
+end
