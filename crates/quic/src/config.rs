@@ -188,6 +188,9 @@ pub struct ServerRole {
     pub token_lifetime: Duration,
     /// Bytes sent for each byte of a client that has not shown its address (RFC 9000 §8.1), at most 3.
     pub amplification_limit: u16,
+    /// Handshakes that may be under way before new clients have to show first that they receive at their addresses, as with `retry`.
+    /// One takes 20 to 40 KB.
+    pub retry_above: usize,
     /// Handshakes that may be under way before new ones are ignored.
     pub max_handshakes: usize,
     /// The handshake ends after so many round trip times; 0 for no limit.
@@ -208,6 +211,7 @@ impl ServerRole {
             retry_token_lifetime: Duration::from_secs(30),
             token_lifetime: Duration::from_secs(600),
             amplification_limit: 3,
+            retry_above: 24,
             max_handshakes: 1 << 12,
             handshake_rtts: 400,
             traces: false,

@@ -159,6 +159,10 @@ impl Unread {
 /// client needs most of the time for its computations.
 const LEAST_HANDSHAKE_RTT: Duration = Duration::from_millis(66);
 
+/// ACK frames sent during a handshake: for a client that sends early data, a few dozen. The library remembers each packet with one, some
+/// hundred bytes, until the client acknowledges it.
+const MAX_HANDSHAKE_ACKS: u64 = 64;
+
 /// What has to be free in a packet for the library to put PATH_CHALLENGE there.
 const CHALLENGE_ROOM: usize = 10;
 
@@ -540,7 +544,7 @@ impl Connection {
     }
 
     /// Something was received: a stall begins anew.
-    pub(crate) fn on_received(&mut self, desk: &Desk) {
+    pub(crate) fn on_received(&mut self, desk: &Desk, now: Instant) {
         self.stall = None;
         let remote = self.library.remote_address();
         let previous = std::mem::replace(&mut self.remote, remote);
@@ -555,6 +559,7 @@ impl Connection {
         if self.limit.is_some() && !self.library.is_handshaking() {
             self.limit = None;
         }
+        self.limit_handshake(now);
         if self.tail.is_kept() && desk.read(self.library.congestion_state()).in_flight == 0 {
             self.tail = Tail::default();
         }
@@ -578,11 +583,19 @@ impl Connection {
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         self.library.handle_timeout(now);
         self.may_probe = self.tail.is_kept();
+        self.limit_handshake(now);
+    }
+
+    /// Ends a handshake that has taken too much.
+    fn limit_handshake(&mut self, now: Instant) {
+        let Some(limit) = self.limit.filter(|_| !self.library.is_closed()) else {
+            return;
+        };
         let is_late = self.handshake_ends().is_some_and(|ends| ends <= now);
-        let is_too_much = self
-            .limit
-            .is_some_and(|limit| self.library.stats().udp_tx.datagrams > limit.datagrams);
-        if (is_late || is_too_much) && !self.library.is_closed() {
+        let stats = self.library.stats();
+        let is_too_much =
+            stats.udp_tx.datagrams > limit.datagrams || stats.frame_tx.acks > MAX_HANDSHAKE_ACKS;
+        if is_late || is_too_much {
             self.exceeded = Some(if is_late {
                 Exceeded::Time
             } else {

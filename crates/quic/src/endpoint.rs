@@ -266,7 +266,7 @@ impl Endpoint {
                 let was_closed = connection.library.is_closed();
                 connection.on_datagram(remote.ip(), id, len, amplification);
                 connection.library.handle_event(event);
-                connection.on_received(&self.desk);
+                connection.on_received(&self.desk, now);
                 connection.trace_received(&self.desk, now, len);
                 if was_accepting && !connection.is_being_accepted() {
                     self.handshakes -= 1;
@@ -337,16 +337,15 @@ impl Endpoint {
             }
             Admission::Open => {}
         }
-        let (retry, max_handshakes) = match &self.server {
-            Some(server) => (server.retry, server.max_handshakes),
-            None => (false, 0),
-        };
+        let server = self.server.as_ref();
+        let max_handshakes = server.map_or(0, |server| server.max_handshakes);
         if self.handshakes >= max_handshakes {
             self.library.ignore(incoming);
             return Received::Ignored;
         }
         // Who forges addresses does not get past a Retry.
-        let wants_retry = retry || self.handshakes >= max_handshakes / 2;
+        let wants_retry =
+            server.is_some_and(|server| server.retry || self.handshakes >= server.retry_above);
         if wants_retry && !incoming.remote_address_validated() {
             return match self.library.retry(incoming, answer) {
                 Ok(transmit) => Received::Answered(Transmit::of(&transmit)),

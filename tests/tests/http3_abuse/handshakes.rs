@@ -22,15 +22,18 @@ fn handshakes_nobody_goes_on_with() {
                 client
             })
             .collect();
-        let most = amplification(&mut clients);
-        assert!(most > 0.5, "the server answers first flights");
+        amplification(&mut clients);
+        let is_answered = |client: &&Quic| client.bytes_received > 1200;
+        let answered = clients.iter().filter(is_answered).count();
+        // The others got a Retry.
+        assert!((10..100).contains(&answered), "{answered} of 200");
         clients
     };
     // The first time, what the tables of connections take is made.
     let _ = flights(server.port());
     let (mut neighbour, _) = attack(&server, flights);
     eventually("handshakes are counted", || {
-        (counter(&mut neighbour, "ssl.errors") >= 400).then_some(())
+        (counter(&mut neighbour, "ssl.errors") >= 40).then_some(())
     });
 }
 
@@ -60,7 +63,7 @@ fn halves_of_a_client_hello() {
 fn handshakes_that_never_end() {
     let server = start(HANDSHAKE_TIMEOUT, "");
     let (mut neighbour, _) = attack(&server, |port| {
-        let mut clients: Vec<Quic> = (0..30)
+        let mut clients: Vec<Quic> = (0..10)
             .map(|_| {
                 let mut client = Quic::new(port, Options::default());
                 client.flush();
@@ -84,7 +87,7 @@ fn handshakes_that_never_end() {
         }
         clients
     });
-    assert!(counter(&mut neighbour, "ssl.errors") >= 30);
+    assert!(counter(&mut neighbour, "ssl.errors") >= 10);
 }
 
 #[test]
