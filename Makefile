@@ -4,7 +4,7 @@
 CARGO ?= cargo
 SHELL := /bin/bash
 
-.PHONY: run build test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs install-build install-lint install-test install-bench
+.PHONY: run build install test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs install-build install-lint install-test install-bench
 
 run: install-build build
 	@examples/make-cert.sh
@@ -12,6 +12,22 @@ run: install-build build
 
 build:
 	$(CARGO) build --release -p h2o
+
+# What `make build` has built, below $(DESTDIR)$(PREFIX); the helpers that configurations name are links to it.
+PREFIX ?= /usr/local
+BINARY ?= target/release/h2o
+UNITS ?= $(PREFIX)/lib/systemd/system
+
+install:
+	install -D $(BINARY) $(DESTDIR)$(PREFIX)/bin/h2o
+	mkdir -p $(DESTDIR)$(PREFIX)/share/h2o $(DESTDIR)$(UNITS)
+	for helper in start_server setuidgid kill-on-close annotate-backtrace-symbols fetch-ocsp-response; do \
+		ln -sfn ../../bin/h2o $(DESTDIR)$(PREFIX)/share/h2o/$$helper || exit 1; \
+	done
+	ln -sfn /etc/ssl/certs/ca-certificates.crt $(DESTDIR)$(PREFIX)/share/h2o/ca-bundle.crt
+	for unit in h2o.service h2o.socket; do \
+		sed 's|/usr/local/|$(PREFIX)/|' share/systemd/$$unit > $(DESTDIR)$(UNITS)/$$unit || exit 1; \
+	done
 
 # What tests need is installed while lint compiles, which takes about as long.
 test: install-build install-lint fmt-check

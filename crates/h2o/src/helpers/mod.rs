@@ -1,6 +1,15 @@
 //! The helper programs under `share/h2o`: this program under other names.
 
+mod annotate;
+mod kill_on_close;
+mod ocsp;
+mod setuidgid;
+
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use h2o_log::reason;
 
 use crate::{Failure, supervisor};
 
@@ -14,6 +23,10 @@ pub(crate) fn run(
 ) -> Option<Result<(), Failure>> {
     match name {
         supervisor::NAME => Some(supervisor::run(arguments)),
+        "setuidgid" => Some(setuidgid::run(arguments)),
+        "kill-on-close" => Some(kill_on_close::run(arguments)),
+        "annotate-backtrace-symbols" => Some(annotate::run()),
+        "fetch-ocsp-response" => Some(ocsp::run(arguments)),
         _ => None,
     }
 }
@@ -38,4 +51,13 @@ pub(crate) fn root() -> PathBuf {
         .filter(|directory| directory.ends_with("bin"))
         .and_then(Path::parent);
     prefix.map_or_else(|| DEFAULT_ROOT.into(), Path::to_owned)
+}
+
+/// Becomes a command.
+fn become_command(mut words: impl Iterator<Item = String>, usage: &str) -> Failure {
+    let Some(program) = words.next() else {
+        return Failure::config(usage);
+    };
+    let error = Command::new(&program).args(words).exec();
+    Failure::system(format!("failed to exec {program}: {}", reason(&error)))
 }

@@ -1,0 +1,83 @@
+//! `kill-on-close [--rm=PATH] -- COMMAND [ARGUMENT]...`: runs a command, ends it when the process that has started this one
+//! ends or closes descriptor 5, and then removes a directory.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use h2o_log::{reason, report_plainly};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use signal_hook::consts::SIGINT;
+
+use crate::Failure;
+use crate::getopt::{Argument, CommandLine, Known};
+
+const USAGE: &str = "Usage: kill-on-close [--rm=PATH] -- COMMAND [ARGUMENT]...";
+
+/// The pipe from the server.
+const PIPE: &str = "/proc/self/fd/5";
+
+const KNOWN: &[Known<()>] = &[Known {
+    long: "rm",
+    short: None,
+    takes_value: true,
+    flag: (),
+}];
+
+/// Runs the command, and returns when it has ended.
+pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let mut line = CommandLine::new("kill-on-close", KNOWN, arguments);
+    let mut remove: Option<PathBuf> = None;
+    let mut first = None;
+    while let Some(argument) = line.next().map_err(Failure::config)? {
+        match argument {
+            Argument::Option((), path) => remove = path.map(PathBuf::from),
+            Argument::Word(word) => {
+                first = Some(word);
+                break;
+            }
+            Argument::End => break,
+        }
+    }
+    let mut words = first.into_iter().chain(line.rest());
+    let program = words.next().ok_or_else(|| Failure::config(USAGE))?;
+    let failed = |what: &str, error: &std::io::Error| {
+        Failure::system(format!("kill-on-close: {what}: {}", reason(error)))
+    };
+    signal_hook::flag::register(SIGINT, Arc::default())
+        .map_err(|error| failed("failed to register a signal handler", &error))?;
+    let mut pipe = File::open(PIPE)
+        .map_err(|error| failed("descriptor 5 must be a pipe from the server", &error))?;
+    let child = Command::new(&program).args(words).spawn();
+    let mut child = child.map_err(|error| failed(&format!("failed to start {program}"), &error))?;
+    let pid = i32::try_from(child.id()).map_or_else(|_| Pid::this(), Pid::from_raw);
+    let (ended, has_ended) = channel();
+    let from_child = ended.clone();
+    std::thread::spawn(move || {
+        // Nobody writes; a read returns when the last writer has closed the pipe.
+        let mut byte = [0];
+        while pipe.read(&mut byte).is_ok_and(|count| count > 0) {}
+        let _ = ended.send(true);
+    });
+    std::thread::spawn(move || {
+        let _ = child.wait();
+        let _ = from_child.send(false);
+    });
+    let is_closed = has_ended.recv().unwrap_or(false);
+    if is_closed {
+        let _ = kill(pid, Signal::SIGTERM);
+        while has_ended.recv() == Ok(true) {}
+    }
+    if let Some(path) = remove
+        && let Err(error) = std::fs::remove_dir_all(&path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        let text = reason(&error);
+        report_plainly(&format!("failed to remove {}: {text}", path.display()));
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! `fetch-ocsp-response [--issuer=FILE] [--openssl=COMMAND] [CERTIFICATE-FILE]`: asks the responder of a certificate for its
+//! status by the program `openssl`. Reads the certificate and its issuer from the file or standard input, and writes the
+//! response in DER to standard output.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use h2o_log::reason;
+
+use crate::getopt::{Argument, CommandLine, Known};
+use crate::{Failure, print_out};
+
+/// Exit status (`EX_TEMPFAIL`): a later attempt may succeed.
+const TEMPORARY: u8 = 75;
+
+const HELP: &str = "Usage: fetch-ocsp-response [options] [CERTIFICATE-FILE]
+
+Options:
+  --issuer=FILE        the certificate of the issuer (default: the second one of
+                       CERTIFICATE-FILE)
+  --openssl=COMMAND    the openssl program (default: openssl)
+  --help
+
+CERTIFICATE-FILE is standard input by default. The exit status is 75 if a later
+attempt may succeed.
+";
+
+#[derive(Clone, Copy)]
+enum Flag {
+    Issuer,
+    OpenSsl,
+    Help,
+}
+
+const fn known(long: &'static str, takes_value: bool, flag: Flag) -> Known<Flag> {
+    Known {
+        long,
+        short: None,
+        takes_value,
+        flag,
+    }
+}
+
+const KNOWN: &[Known<Flag>] = &[
+    known("issuer", true, Flag::Issuer),
+    known("openssl", true, Flag::OpenSsl),
+    known("help", false, Flag::Help),
+];
+
+/// Fetches a response.
+pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let mut line = CommandLine::new("fetch-ocsp-response", KNOWN, arguments);
+    let (mut issuer, mut openssl, mut file) = (None, "openssl".to_owned(), None);
+    while let Some(argument) = line.next().map_err(Failure::config)? {
+        match argument {
+            Argument::Option(Flag::Help, _) => {
+                print_out(HELP);
+                return Ok(());
+            }
+            Argument::Option(Flag::Issuer, path) => issuer = path,
+            Argument::Option(Flag::OpenSsl, path) => openssl = path.unwrap_or(openssl),
+            Argument::Word(word) => file = Some(word),
+            Argument::End => {}
+        }
+    }
+    let directory = Directory::new()?;
+    let text = read(file.as_deref())?;
+    let mut certificates = certificates(&text);
+    let leaf = certificates
+        .next()
+        .ok_or_else(|| Failure::config("the input has no certificate"))?;
+    let leaf = directory.write("certificate.pem", leaf)?;
+    let issuer = match (issuer, certificates.next()) {
+        (Some(path), _) => PathBuf::from(path),
+        (None, Some(issuer)) => directory.write("issuer.pem", issuer)?,
+        (None, None) => {
+            return Err(Failure::config(
+                "the input has no certificate of the issuer; name one with --issuer",
+            ));
+        }
+    };
+    let fetch = Fetch {
+        openssl: &openssl,
+        certificate: &leaf,
+        issuer: &issuer,
+    };
+    let response = fetch.run(&directory.0.join("response.der"))?;
+    let written = std::io::stdout().write_all(&response);
+    written.map_err(|error| Failure::system(format!("failed to write: {}", reason(&error))))
+}
+
+fn read(file: Option<&str>) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = match file {
+        Some(path) => std::fs::read_to_string(path).map(|content| text = content),
+        None => std::io::stdin().read_to_string(&mut text).map(drop),
+    };
+    let name = file.unwrap_or("standard input");
+    read.map_err(|error| Failure::config(format!("failed to read {name}: {}", reason(&error))))?;
+    Ok(text)
+}
+
+/// The certificates of a PEM text.
+fn certificates(text: &str) -> impl Iterator<Item = &str> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let starts = text.match_indices(BEGIN);
+    starts.filter_map(move |(at, _)| {
+        let len = text[at..].find(END)?;
+        Some(&text[at..at + len + END.len()])
+    })
+}
+
+struct Fetch<'a> {
+    openssl: &'a str,
+    certificate: &'a Path,
+    issuer: &'a Path,
+}
+
+impl Fetch<'_> {
+    /// Asks for the response, which `openssl` writes to that file after it has verified it.
+    fn run(&self, file: &Path) -> Result<Vec<u8>, Failure> {
+        let mut command = Command::new(self.openssl);
+        command.args(["x509", "-noout", "-ocsp_uri", "-in"]);
+        let output = self.output(command.arg(self.certificate))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let url = text.lines().next().unwrap_or_default();
+        if url.is_empty() {
+            return Err(Failure::config("the certificate names no OCSP responder"));
+        }
+        let mut command = Command::new(self.openssl);
+        command.args(["ocsp", "-no_nonce", "-url", url]);
+        command.arg("-issuer").arg(self.issuer);
+        command.arg("-cert").arg(self.certificate);
+        command.arg("-verify_other").arg(self.issuer);
+        command.arg("-CAfile").arg(self.issuer);
+        command.args(["-partial_chain", "-respout"]).arg(file);
+        let output = self.output(&mut command)?;
+        let said = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        if !output.status.success() || !said.contains("Response verify OK") {
+            return Err(Failure {
+                text: format!("no valid response from {url}:\n{}", said.trim_end()),
+                code: TEMPORARY,
+            });
+        }
+        std::fs::read(file)
+            .map_err(|error| Failure::system(format!("openssl wrote nothing: {}", reason(&error))))
+    }
+
+    fn output(&self, command: &mut Command) -> Result<Output, Failure> {
+        command.output().map_err(|error| {
+            let (program, why) = (self.openssl, reason(&error));
+            Failure::config(format!("failed to run {program}: {why}"))
+        })
+    }
+}
+
+/// A directory for files that `openssl` reads and writes. Removed on drop.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Self, Failure> {
+        let template = std::env::temp_dir().join("h2o.ocsp.XXXXXX");
+        let made = nix::unistd::mkdtemp(&template);
+        made.map(Self).map_err(|error| {
+            Failure::system(format!(
+                "failed to create the directory {}: {}",
+                template.display(),
+                error.desc()
+            ))
+        })
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
+        let path = self.0.join(name);
+        let written = std::fs::write(&path, text);
+        written.map_err(|error| {
+            Failure::system(format!(
+                "failed to write {}: {}",
+                path.display(),
+                reason(&error)
+            ))
+        })?;
+        Ok(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // What is left is in the directory for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,201 @@
+//! What `make install` puts in place: the helpers that configurations name, and the units of systemd.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use h2o_tests::{Folder, binary, eventually, free_port, manual, openssl, run};
+
+/// An installation below the folder.
+fn install(folder: &Folder) {
+    let output = Command::new("make")
+        .current_dir(manual::root())
+        .args(["--no-print-directory", "install", "PREFIX=/opt/h2o"])
+        .arg(format!("DESTDIR={}", folder.path().display()))
+        .arg(format!("BINARY={}", binary().display()))
+        .output()
+        .expect("make is installed");
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn helper(folder: &Folder, name: &str) -> String {
+    folder.name_of(&format!("opt/h2o/share/h2o/{name}"))
+}
+
+#[test]
+fn helpers_are_this_program_under_other_names() {
+    let folder = Folder::new();
+    install(&folder);
+    let output = run(&helper(&folder, "start_server"), &["--version"]);
+    assert_eq!(output.code, 0, "{output}");
+    let output = run(&helper(&folder, "fetch-ocsp-response"), &["--help"]);
+    assert!(output.success().starts_with(b"Usage: fetch-ocsp-response"));
+    let bundle = fs::read_link(helper(&folder, "ca-bundle.crt")).expect("it is a link");
+    assert_eq!(bundle.to_str(), Some("/etc/ssl/certs/ca-certificates.crt"));
+
+    let setuidgid = helper(&folder, "setuidgid");
+    let output = run(&setuidgid, &["no-such-user", "id"]);
+    assert!(
+        output.stderr.contains("unknown user:no-such-user"),
+        "{output}"
+    );
+    let output = run(&setuidgid, &["nobody", "sh", "-c", "id -un; id -Gn"]);
+    if rustix::process::getuid().is_root() {
+        assert_eq!(output.text(), "nobody\nnogroup\n", "{output}");
+    } else {
+        assert!(
+            output.stderr.contains("failed to change the running user"),
+            "{output}"
+        );
+    }
+
+    let trace = format!(
+        "received fatal signal 11\n{}(+0x1) [0x1]\n",
+        binary().display()
+    );
+    let annotate = helper(&folder, "annotate-backtrace-symbols");
+    let annotated = h2o_tests::run_with_input(&annotate, &[], &trace).text();
+    assert!(
+        annotated.starts_with("received fatal signal 11\n"),
+        "{annotated}"
+    );
+    assert_eq!(annotated.lines().count(), 2, "{annotated}");
+}
+
+#[test]
+fn kill_on_close_ends_the_command_with_the_server() {
+    let folder = Folder::new();
+    install(&folder);
+    folder.write("remove/file", "");
+    let line = format!(
+        "exec {} --rm={} -- sh -c 'trap \"echo ended; exit\" TERM; echo begun; while :; do sleep 0.05; done' 5<&0",
+        helper(&folder, "kill-on-close"),
+        folder.name_of("remove")
+    );
+    let out = fs::File::create(folder.at("out")).expect("the folder is writable");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &line])
+        .stdin(Stdio::piped())
+        .stdout(out);
+    let mut child = command.spawn().expect("there is a shell");
+    let pipe = child.stdin.take();
+    eventually("the command", || {
+        folder.read("out").contains("begun").then_some(())
+    });
+    assert!(folder.at("remove").exists());
+    drop(pipe);
+    let status = child.wait().expect("it is ours");
+    assert!(status.success(), "{status}");
+    assert_eq!(folder.read("out"), "begun\nended\n");
+    assert!(!folder.at("remove").exists());
+}
+
+/// A process that is killed at the end.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn responses_are_fetched_from_the_responder_that_the_certificate_names() {
+    let folder = Folder::new();
+    install(&folder);
+    let port = free_port();
+    let file = |name: &str| folder.name_of(name);
+    let (ca, ca_key, leaf, key) = (file("ca.crt"), file("ca.key"), file("a.crt"), file("a.key"));
+    let curve = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-x509",
+    ];
+    let make = |rest: &[&str]| openssl(&[&["req"][..], &curve, rest].concat()).success();
+    make(&["-subj", "/CN=ca", "-keyout", &ca_key, "-out", &ca]);
+    let responder = format!("authorityInfoAccess=OCSP;URI:http://127.0.0.1:{port}");
+    make(&[
+        "-subj",
+        "/CN=a",
+        "-keyout",
+        &key,
+        "-out",
+        &leaf,
+        "-CA",
+        &ca,
+        "-CAkey",
+        &ca_key,
+        "-addext",
+        &responder,
+        "-set_serial",
+        "0x1234",
+    ]);
+    folder.write("index", "V\t391231235959Z\t\t1234\tunknown\t/CN=a\n");
+    let chain = format!("{}{}", folder.read("a.crt"), folder.read("ca.crt"));
+    folder.write("chain", chain);
+    let fetch = || run(&helper(&folder, "fetch-ocsp-response"), &[&file("chain")]);
+    let output = fetch();
+    assert_eq!(output.code, 75, "{output}");
+    assert!(
+        output
+            .stderr
+            .contains("no valid response from http://127.0.0.1:"),
+        "{output}"
+    );
+
+    let mut command = Command::new("openssl");
+    command.args([
+        "ocsp",
+        "-index",
+        &file("index"),
+        "-port",
+        &port.to_string(),
+        "-CA",
+        &ca,
+    ]);
+    command.args(["-rsigner", &ca, "-rkey", &ca_key, "-ndays", "1"]);
+    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+    let _responder = Killed(command.spawn().expect("openssl is installed"));
+    let response = eventually("a response", || {
+        let output = fetch();
+        (output.code == 0).then(|| output.stdout)
+    });
+    folder.write("response", response);
+    let shown = openssl(&[
+        "ocsp",
+        "-noverify",
+        "-resp_text",
+        "-respin",
+        &file("response"),
+    ])
+    .text();
+    assert!(shown.contains("Cert Status: good"), "{shown}");
+
+    let output = run(&helper(&folder, "fetch-ocsp-response"), &[&ca]);
+    assert_eq!(output.code, 78, "{output}");
+}
+
+#[test]
+fn units_are_those_of_systemd() {
+    let folder = Folder::new();
+    install(&folder);
+    let units = folder.at("opt/h2o/lib/systemd/system");
+    for unit in ["h2o.service", "h2o.socket"] {
+        let path = units.join(unit);
+        let text = fs::read_to_string(&path).expect("it is installed");
+        assert!(!text.contains("/usr/local/"), "{text}");
+        // The program is not at its place.
+        let program = binary().to_str().expect("it is UTF-8");
+        fs::write(&path, text.replace("/opt/h2o/bin/h2o", program)).expect("it is ours");
+    }
+    let names = ["h2o.service", "h2o.socket"].map(|unit| units.join(unit).display().to_string());
+    let output = run(
+        "systemd-analyze",
+        &["verify", "--recursive-errors=no", &names[0], &names[1]],
+    );
+    assert_eq!((output.code, &*output.stderr), (0, ""), "{output}");
+}
