@@ -1,9 +1,14 @@
-//! What `make install` puts in place: the helpers that configurations name, and the units of systemd.
+//! What `make install` puts in place: the helpers that configurations name, and the units of systemd; and what systemd and the
+//! server say to each other.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use h2o_tests::{Folder, binary, eventually, free_port, manual, openssl, run};
+use h2o_tests::{Folder, Setup, binary, curl, eventually, free_port, manual, openssl, run};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// An installation below the folder.
 fn install(folder: &Folder) {
@@ -162,7 +167,7 @@ fn responses_are_fetched_from_the_responder_that_the_certificate_names() {
     let _responder = Killed(command.spawn().expect("openssl is installed"));
     let response = eventually("a response", || {
         let output = fetch();
-        (output.code == 0).then(|| output.stdout)
+        (output.code == 0).then_some(output.stdout)
     });
     folder.write("response", response);
     let shown = openssl(&[
@@ -198,4 +203,131 @@ fn units_are_those_of_systemd() {
         &["verify", "--recursive-errors=no", &names[0], &names[1]],
     );
     assert_eq!((output.code, &*output.stderr), (0, ""), "{output}");
+}
+
+const SITE: &str = "num-threads: 2\nlisten: { host: 127.0.0.1, port: @PORT@ }\nhosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }";
+
+/// A socket like that of systemd, to which everybody may write.
+fn service_manager(name: &str) -> UnixDatagram {
+    let socket = UnixDatagram::bind(name).expect("the folder is writable");
+    let all = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(name, all).expect("it is ours");
+    let limit = Some(Duration::from_secs(20));
+    socket.set_read_timeout(limit).expect("it is not zero");
+    socket
+}
+
+/// What the service manager is told next.
+fn told(manager: &UnixDatagram) -> String {
+    let mut bytes = [0; 1024];
+    let len = manager.recv(&mut bytes).expect("it is told something");
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
+}
+
+#[test]
+fn systemd_is_told_what_the_service_does() {
+    for mode in ["worker", "master"] {
+        let folder = Folder::new();
+        let name = folder.name_of("notify");
+        let manager = service_manager(&name);
+        let mut server = Setup::in_folder(folder, SITE)
+            .variable("NOTIFY_SOCKET", &name)
+            .arguments(&["-m", mode])
+            .start();
+        let pid = server.pid();
+        let ready = format!("READY=1\nMAINPID={pid}\nSTATUS=serving");
+        assert_eq!(told(&manager), ready);
+        let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        kill_process(id.expect("process ids are small"), Signal::HUP).expect("it is ours");
+        let reloading = told(&manager);
+        let micros = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
+        let micros = micros.and_then(|rest| rest.lines().next()?.parse::<u64>().ok());
+        assert!(micros.is_some_and(|micros| micros > 0), "{reloading}");
+        assert_eq!(told(&manager), ready);
+        server.terminate();
+        assert!(told(&manager).starts_with("STOPPING=1"));
+        assert!(server.wait(Duration::from_secs(15)).success());
+    }
+}
+
+#[test]
+fn a_watchdog_hears_of_a_server_whose_workers_turn_and_of_no_other() {
+    let folder = Folder::new();
+    let name = folder.name_of("notify");
+    let manager = service_manager(&name);
+    let server = Setup::in_folder(folder, SITE)
+        .variable("NOTIFY_SOCKET", &name)
+        .variable("WATCHDOG_USEC", "100000")
+        .start();
+    let mut heard = 0;
+    while heard < 5 {
+        heard += usize::from(told(&manager) == "WATCHDOG=1");
+    }
+    drop((server, manager));
+    // Another process is meant.
+    let folder = Folder::new();
+    let name = folder.name_of("notify");
+    let manager = service_manager(&name);
+    let server = Setup::in_folder(folder, SITE)
+        .variable("NOTIFY_SOCKET", &name)
+        .variable("WATCHDOG_USEC", "1000")
+        .variable("WATCHDOG_PID", "1")
+        .start();
+    assert!(told(&manager).starts_with("READY=1"));
+    server.ask("GET /").must_be("404 File Not Found");
+    server.terminate();
+    assert!(told(&manager).starts_with("STOPPING=1"));
+}
+
+#[test]
+fn sockets_of_systemd_are_served() {
+    let folder = Folder::new();
+    folder.write("www/small", "hello");
+    let (port, own) = (free_port(), free_port());
+    let config = SITE
+        .replace(
+            "{ host: 127.0.0.1, port: @PORT@ }",
+            &format!("{port}\nlisten: {own}"),
+        )
+        .replace("@DIR@", folder.path().to_str().expect("it is UTF-8"));
+    let path = folder.write("h2o.conf", config);
+    // One socket of both address families, as `ListenStream=PORT` makes it; the other port is the server's own.
+    let mut command = Command::new("systemd-socket-activate");
+    command.args(["-l", &port.to_string()]);
+    command.arg(binary()).arg("-c").arg(&path);
+    let log = fs::File::create(folder.at("log")).expect("the folder is writable");
+    let activated = Killed(command.stderr(log).spawn().expect("systemd is installed"));
+    eventually("the socket", || {
+        folder.read("log").contains("Listening on").then_some(())
+    });
+    for host in ["127.0.0.1", "[::1]"] {
+        for port in [port, own] {
+            let response = curl(&[&format!("http://{host}:{port}/small")]);
+            assert_eq!(response.text().lines().last(), Some("hello"));
+        }
+    }
+
+    drop(activated);
+
+    // A socket that no `listen` has.
+    let config = folder
+        .read("h2o.conf")
+        .replace(&format!("listen: {port}\n"), "");
+    folder.write("h2o.conf", config);
+    let unknown = free_port();
+    let mut command = Command::new("systemd-socket-activate");
+    command.args(["-l", &unknown.to_string()]);
+    command.arg(binary()).arg("-c").arg(&path);
+    let log = fs::File::create(folder.at("log")).expect("the folder is writable");
+    let mut refused = Killed(command.stderr(log).spawn().expect("systemd is installed"));
+    eventually("a connection", || {
+        std::net::TcpStream::connect(("127.0.0.1", unknown)).ok()
+    });
+    let status = refused.0.wait().expect("it is ours");
+    assert_eq!(status.code(), Some(78));
+    let log = folder.read("log");
+    assert!(
+        log.contains("no configuration found for fd:3 passed in by $LISTEN_FDS"),
+        "{log}"
+    );
 }

@@ -503,7 +503,10 @@ fn service() -> Server {
 #[test]
 fn systemd_finds_nothing_wrong_with_the_unit_and_its_commands_do_what_they_should() {
     let unit = block("systemd", "ini");
-    assert_eq!(unit.file(), Some("/etc/systemd/system/h2o.service"));
+    assert_eq!(
+        unit.file(),
+        Some("/usr/local/lib/systemd/system/h2o.service")
+    );
     let server = service();
     let dir = server.folder.path().display().to_string();
     let h2o = h2o_tests::binary().display().to_string();

@@ -16,6 +16,7 @@ mod run;
 mod script;
 mod supervise;
 mod supervisor;
+mod systemd;
 
 use std::process::ExitCode;
 

@@ -16,6 +16,7 @@ use crate::control::ControlSocket;
 use crate::parent::Parent;
 use crate::pid_file::PidFile;
 use crate::supervise::{End, Event, Events, RunningServer, ShutdownRules, handle_events};
+use crate::systemd::{self, State};
 use crate::{Failure, error_log, print_out, privileges};
 
 /// `-m test`: checks everything except opening listeners and logs. `is_strict`: warnings are failures.
@@ -176,6 +177,8 @@ fn serve_until_ended(
         std::process::id(),
         server.workers()
     );
+    systemd::notify(State::Ready);
+    systemd::begin_watchdog(server.shared());
     if let Some(greeting) = plan.greeting {
         print_out(greeting);
     }

@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::control::{Answer, Question};
+use crate::systemd::{self, State};
 use crate::{Failure, error_log, reload};
 
 /// How long to wait for workers that were told to close their connections.
@@ -231,15 +232,19 @@ pub(crate) struct RunningServer<'a> {
 
 impl Control for RunningServer<'_> {
     fn shut_down(&self) {
+        systemd::notify(State::Stopping);
         self.server.shut_down();
     }
 
     fn close_connections(&self) {
+        systemd::notify(State::Stopping);
         self.server.close_connections();
     }
 
     fn reload(&mut self) {
+        systemd::notify(State::Reloading);
         reload::answer(self, Question::Reload);
+        systemd::notify(State::Ready);
     }
 
     fn answer(&mut self, question: Question) -> Answer {

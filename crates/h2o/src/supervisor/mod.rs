@@ -17,6 +17,7 @@ use nix::sys::signal::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
+use crate::systemd::{self, State};
 use crate::{Failure, error_log, print_out};
 use files::{LockedPidFile, StatusFile};
 use options::{Options, Task};
@@ -224,6 +225,7 @@ impl Supervisor<'_> {
             Phase::Starting { .. } | Phase::Replacing { .. } => self.wants_restart = true,
             Phase::Running { .. } => {
                 say("received HUP, spawning a new worker");
+                systemd::notify(State::Reloading);
                 self.start();
             }
         }
@@ -287,6 +289,7 @@ impl Supervisor<'_> {
     }
 
     fn be_running(&mut self) {
+        systemd::notify(State::Ready);
         self.phase = Phase::Running {
             restart: self.options.auto_restart.map(|interval| now() + interval),
         };
@@ -338,6 +341,7 @@ impl Supervisor<'_> {
             return;
         }
         self.phase = Phase::Stopping;
+        systemd::notify(State::Stopping);
         let (signal, all) = (self.options.signal_on_term, self.pids(|_| true));
         say(&format!(
             "received {received}, sending {} to all workers:{all}",

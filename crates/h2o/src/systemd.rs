@@ -1,0 +1,100 @@
+//! What systemd is told about the state of the service (sd_notify(3)), for units with `Type=notify`.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_exchange::{Order, Shared};
+
+/// The variables of the service manager.
+const SOCKET: &str = "NOTIFY_SOCKET";
+const WATCHDOG: &str = "WATCHDOG_USEC";
+const WATCHDOG_PID: &str = "WATCHDOG_PID";
+
+/// What the service does.
+#[derive(Clone, Copy)]
+pub(crate) enum State {
+    /// It serves.
+    Ready,
+    /// It loads its configuration anew; `Ready` follows.
+    Reloading,
+    /// It ends.
+    Stopping,
+}
+
+/// Tells systemd, if it has started this process and wants to know. It is no failure if it does not listen.
+pub(crate) fn notify(state: State) {
+    match state {
+        State::Ready => send(&format!(
+            "READY=1\nMAINPID={}\nSTATUS=serving",
+            std::process::id()
+        )),
+        State::Reloading => send(&format!(
+            "RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=reloading",
+            monotonic_micros()
+        )),
+        State::Stopping => send("STOPPING=1\nSTATUS=completing what was begun"),
+    }
+}
+
+fn send(text: &str) {
+    let Some(name) = std::env::var_os(SOCKET) else {
+        return;
+    };
+    let bytes = name.as_encoded_bytes();
+    let address = match bytes.split_first() {
+        Some((b'@', rest)) => SocketAddr::from_abstract_name(rest),
+        _ => SocketAddr::from_pathname(&name),
+    };
+    let sent = address
+        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address));
+    if let Err(error) = sent {
+        let text = h2o_log::reason(&error);
+        h2o_log::report!(
+            warning,
+            "failed to tell systemd the state of the service: {text}"
+        );
+    }
+}
+
+fn monotonic_micros() -> u128 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    let rest = Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0));
+    (seconds + rest).as_micros()
+}
+
+/// Starts the thread that tells systemd that all workers turn, at half the interval that it wants to hear this. A worker that
+/// hangs keeps the thread silent, and systemd starts the service again.
+pub(crate) fn begin_watchdog(shared: &Arc<Shared>) {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_for_us = number(WATCHDOG_PID).is_none_or(|pid| pid == u64::from(std::process::id()));
+    let Some(limit) = number(WATCHDOG).filter(|limit| *limit > 0 && is_for_us) else {
+        return;
+    };
+    let shared = Arc::clone(shared);
+    let watch = move || {
+        // Every order that has yet to run holds it.
+        let round = Arc::new(());
+        loop {
+            if Arc::strong_count(&round) == 1 {
+                send("WATCHDOG=1");
+                for worker in shared.workers.get().map_or(&[][..], Vec::as_slice) {
+                    let held = Arc::clone(&round);
+                    // A worker that has ended drops it.
+                    worker.order(Order::Run(Box::new(move |_| drop(held))));
+                }
+            }
+            std::thread::sleep(Duration::from_micros(limit / 2));
+        }
+    };
+    let thread = std::thread::Builder::new().name("watchdog".to_owned());
+    if let Err(error) = thread.spawn(watch) {
+        let text = h2o_log::reason(&error);
+        h2o_log::report!(
+            warning,
+            "failed to start the thread for systemd's watchdog: {text}"
+        );
+    }
+}
