@@ -679,6 +679,32 @@ async def websocket():
         assert bytes(answer.content[7:8]) == b"\x88", answer.content
 
 
+async def through_reloads():
+    """Requests are answered, on a connection that stays and on others, and a tunnel carries bytes, until a file is there."""
+    stop = sys.argv[3]
+    asked = 0
+    async with connected() as client:
+        tunnel = client.ask_tunnel("/tunnel", "echo")
+        echoed = client.answers[tunnel]
+        await client.until(lambda: echoed.status is not None)
+        assert echoed.status == "200", echoed.heads
+        while not os.path.exists(stop):
+            size = len(echoed.content)
+            client.carry(tunnel, b"%08d" % asked)
+            for stream in [client.ask(path) for path in ("/a.txt", "/backend") for _ in range(5)]:
+                answer = await client.answer(stream)
+                assert answer.status == "200", (asked, answer.heads)
+                asked += 1
+            await client.until(lambda: len(echoed.content) >= size + 8)
+            async with connected() as other:
+                answer = await other.answer(other.ask("/a.txt"))
+                assert answer.status == "200", (asked, answer.heads)
+            asked += 1
+        client.carry(tunnel, b"", True)
+        assert not client.goaways, client.goaways
+    print(asked)
+
+
 async def main():
     await globals()[sys.argv[1]]()
     print("ok")

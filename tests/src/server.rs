@@ -509,6 +509,21 @@ impl Server {
     /// Writes another configuration, in which the placeholders of the first have the same values. It may have further ports.
     pub fn write_config(&mut self, config: &str) {
         let text = fill_in(config, self.folder.path(), &mut self.ports);
+        self.write_text(text);
+    }
+
+    /// As [`Server::write_config`], without further ports.
+    ///
+    /// # Panics
+    /// If there are some.
+    pub fn replace_config(&self, config: &str) {
+        let mut ports = self.ports.clone();
+        let text = fill_in(config, self.folder.path(), &mut ports);
+        assert_eq!(ports, self.ports, "the configuration has further ports");
+        self.write_text(text);
+    }
+
+    fn write_text(&self, text: String) {
         // Replaced atomically: the server may read it at any time.
         let written = self.folder.write("h2o.conf.new", text);
         std::fs::rename(written, self.folder.at("h2o.conf")).expect("the folder is writable");

@@ -253,6 +253,22 @@ impl Control for RunningServer<'_> {
 
     fn tick(&mut self) {
         self.server.release_retired();
+        let Some(reloaded) = self.server.reload_changed_certificates() else {
+            return;
+        };
+        for failure in &reloaded.failures {
+            report!(
+                warning,
+                "{failure}; the certificates loaded before stay in use"
+            );
+        }
+        if reloaded.renewed > 0 {
+            report!(
+                notice,
+                "certificates changed on disk; certificates reloaded: {}",
+                reloaded.renewed
+            );
+        }
     }
 
     fn reopen(&self, signal: &str) {

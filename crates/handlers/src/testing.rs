@@ -25,13 +25,23 @@ pub(crate) struct Setup {
 impl Setup {
     /// Reads the directives of the three levels, outermost first; each text is the file `f`. An empty text means no
     /// directives.
-    pub(crate) fn read(&self, [global, host, path]: [&str; 3]) -> Result<Site, Error> {
+    pub(crate) fn read(&self, levels: [&str; 3]) -> Result<Site, Error> {
+        self.read_next(levels, None)
+    }
+
+    /// As [`Setup::read`], for a configuration that is to replace `running`.
+    pub(crate) fn read_next(
+        &self,
+        [global, host, path]: [&str; 3],
+        running: Option<Arc<Site>>,
+    ) -> Result<Site, Error> {
         let features = Features {
             sweeps: Vec::new(),
             registry: Registry::new(&[self.directives]),
             filters: self.filter.into_iter().collect(),
         };
         let mut scope = Scope::new(Arc::new(features));
+        scope.running = running;
         run(&mut scope, global)?;
         let settings = scope.settings.clone();
         let name = HostName {

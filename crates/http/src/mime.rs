@@ -73,12 +73,12 @@ pub enum MimeEntry {
 pub const MAX_EXTENSION: usize = 255;
 
 /// Types by extension, and attributes by type. Cheap to clone; a clone is changed independently.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MimeMap {
     inner: Arc<Inner>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Inner {
     by_extension: FxHashMap<Box<[u8]>, MimeEntry>,
     by_type: FxHashMap<Box<str>, UsedType>,
@@ -87,7 +87,7 @@ struct Inner {
 }
 
 /// The attributes of a type that at least one extension has.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct UsedType {
     attributes: MimeAttributes,
     extensions: usize,

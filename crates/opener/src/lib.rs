@@ -82,6 +82,32 @@ pub fn remove(path: &Path) -> io::Result<()> {
     removed.map_or_else(|| std::fs::remove_file(path), |removed| removed.map(drop))
 }
 
+/// What changes when a file is written or replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    modified: (i64, i64),
+    len: u64,
+    inode: u64,
+}
+
+/// The stamp of a file of the configuration; `None` if it cannot be opened.
+pub fn stamp(path: &Path) -> Option<Stamp> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let file = request_descriptor(Task::Read, path.as_os_str(), None)?;
+            File::from(file.ok()?).metadata()
+        }
+        found => found,
+    };
+    let metadata = metadata.ok()?;
+    Some(Stamp {
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        len: metadata.len(),
+        inode: metadata.ino(),
+    })
+}
+
 /// Reads a file of the configuration.
 ///
 /// # Errors

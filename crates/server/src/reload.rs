@@ -78,6 +78,7 @@ impl Current {
         bound: ListeningSockets,
         workers: usize,
         adopted: &mpsc::Sender<()>,
+        running: Option<&Self>,
     ) -> Result<Vec<Generation>, String> {
         let configured = loaded.site.shared.get::<Listeners>();
         let generation = || Generation {
@@ -104,7 +105,7 @@ impl Current {
                 (None, None) => continue,
             };
             open.push((listener.endpoint.clone(), id));
-            let tls = self.tls.add(listener)?;
+            let tls = self.tls.add(listener, running.map(|running| &running.tls))?;
             let mut sockets = sockets
                 .map_or_else(Vec::new, |(_, sockets)| sockets)
                 .into_iter();
@@ -213,7 +214,7 @@ impl Server {
         loaded.open_resources()?;
         let mut next = self.current.next(loaded);
         let (adopted, is_adopted) = mpsc::channel();
-        let generations = next.share_out(loaded, bound, workers, &adopted)?;
+        let generations = next.share_out(loaded, bound, workers, &adopted, Some(&self.current))?;
         drop(adopted);
         next.begin_services(Some(&mut self.current))?;
         // From here on nothing fails.
@@ -230,6 +231,13 @@ impl Server {
         self.retired.push(before.retire());
         self.release_retired();
         Ok(warnings)
+    }
+
+    /// As [`Server::reload_certificates`], if files have changed since the last call but one, and not since the last. Called every
+    /// now and then.
+    pub fn reload_changed_certificates(&mut self) -> Option<CertificateReload> {
+        let is_changed = self.watch.poll(self.current.tls.files());
+        is_changed.then(|| self.reload_certificates())
     }
 
     /// Drops earlier configurations whose last request has ended. Called every now and then.

@@ -25,7 +25,7 @@ use crate::quic::mail::Mailbox;
 use crate::reload::{Current, Retired};
 use crate::request::sub_request::SubRequestHandlers;
 use crate::site::bind::ListeningSockets;
-use crate::site::certificates::CertificateReload;
+use crate::site::certificates::{CertificateReload, CertificateWatch};
 use crate::tcp::connections::Connections;
 use crate::{LoadedConfig, ServerSettings};
 use h2o_quic::KnownPaths;
@@ -43,6 +43,7 @@ pub struct Server {
     pub(crate) current: Current,
     /// Earlier ones, which still serve requests.
     pub(crate) retired: Vec<Retired>,
+    pub(crate) watch: CertificateWatch,
 }
 
 /// How a worker's thread ended.
@@ -100,7 +101,7 @@ impl Server {
         let shared = Arc::new(shared(&settings, bound.len(), plan.len()));
         let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
         let mut current = Current::new(loaded, resumption);
-        let generations = current.share_out(loaded, bound, plan.len(), &mpsc::channel().0)?;
+        let generations = current.share_out(loaded, bound, plan.len(), &mpsc::channel().0, None)?;
         let (ready, is_ready) = mpsc::channel();
         let mut server = Self {
             threads: Vec::new(),
@@ -108,6 +109,7 @@ impl Server {
             shared: Arc::clone(&shared),
             current,
             retired: Vec::new(),
+            watch: CertificateWatch::default(),
         };
         let mut handles = Vec::new();
         let known_paths = KnownPaths::default();
@@ -260,7 +262,7 @@ pub(crate) fn only_config(
     let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
     let shared = Arc::new(shared(&settings, bound.len(), 1));
     let mut generation = Current::new(loaded, resumption)
-        .share_out(loaded, bound, 1, &mpsc::channel().0)?
+        .share_out(loaded, bound, 1, &mpsc::channel().0, None)?
         .remove(0);
     // Tests change them.
     generation.settings = Arc::new(ServerSettings::clone(&settings));

@@ -40,7 +40,7 @@ pub(super) const DIR: Directive<Scope> = Directive {
         check_later(scope, command, &name, need);
         scope
             .handlers
-            .push(Box::new(FileHandler(Arc::new(service))));
+            .push(Box::new(FileHandler(service)));
         Ok(())
     },
 };
@@ -59,7 +59,7 @@ pub(super) const FILE: Directive<Scope> = Directive {
         check_later(scope, command, &name, PathNeed::File);
         scope
             .handlers
-            .push(Box::new(FileHandler(Arc::new(service))));
+            .push(Box::new(FileHandler(service)));
         Ok(())
     },
 };

@@ -25,10 +25,10 @@ pub(super) const HIDE: Directive<Scope> = Directive {
 };
 
 /// The names that are hidden.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hidden(Arc<[Rule]>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     pattern: Pattern,
     hides: bool,

@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use h2o_exchange::Scope;
 use h2o_http::mime::{MimeEntry, MimeMap};
 use h2o_log::LineLimit;
+use rustc_hash::FxHashMap;
 
 use super::custom::CustomHandler;
 use super::settings::FileSettings;
+
+/// Most services of the same files that are compared with one.
+const MAX_COMPARED: usize = 64;
 
 /// One `file.dir` or `file.file` with the final settings of its path.
 pub(super) struct Service {
@@ -23,7 +27,12 @@ pub(super) struct Service {
     key_len: usize,
 }
 
+/// The services of a site, by their files, which a reload takes over with what workers have in their caches.
+#[derive(Clone, Default)]
+struct Services(FxHashMap<Box<[u8]>, Vec<Arc<Service>>>);
+
 /// The source of the files.
+#[derive(PartialEq, Eq)]
 pub(super) enum ServiceTarget {
     /// `file.dir`: the directory, with a trailing slash.
     Directory(Box<[u8]>),
@@ -37,7 +46,7 @@ pub(super) enum ServiceTarget {
 
 impl Service {
     /// A service for a directory.
-    pub(super) fn directory(scope: &Scope, directory: &[u8]) -> Self {
+    pub(super) fn directory(scope: &mut Scope, directory: &[u8]) -> Arc<Self> {
         let mut root = directory.to_vec();
         if !root.ends_with(b"/") {
             root.push(b'/');
@@ -46,24 +55,49 @@ impl Service {
     }
 
     /// A service for a single file.
-    pub(super) fn file(scope: &Scope, path: &[u8]) -> Self {
+    pub(super) fn file(scope: &mut Scope, path: &[u8]) -> Arc<Self> {
         Self::new(scope, |mime| ServiceTarget::File {
             path: path.into(),
             kind: mime.of_file(path).clone(),
         })
     }
 
-    fn new(scope: &Scope, target: impl FnOnce(&MimeMap) -> ServiceTarget) -> Self {
+    fn new(scope: &mut Scope, target: impl FnOnce(&MimeMap) -> ServiceTarget) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mime = scope.settings.get::<MimeMap>();
-        Self {
+        let service = Self {
             id: NEXT.fetch_add(1, Relaxed),
             target: target(&mime),
             settings: scope.settings.get(),
             failures: LineLimit::per_minute(5),
             mime,
             key_len: scope.path.as_deref().map_or(0, str::len),
-        }
+        };
+        service.or_unchanged(scope)
+    }
+
+    /// The service of the running configuration that equals this one, or else this one.
+    fn or_unchanged(self, scope: &mut Scope) -> Arc<Self> {
+        let files = match &self.target {
+            ServiceTarget::Directory(path) | ServiceTarget::File { path, .. } => path.clone(),
+        };
+        let running = scope.running.as_ref().map(|site| site.shared.get::<Services>());
+        let same = running.as_ref().and_then(|running| {
+            let mut services = running.0.get(&files)?.iter().take(MAX_COMPARED);
+            services.find(|running| running.is_same_as(&self))
+        });
+        let service = same.cloned().unwrap_or_else(|| Arc::new(self));
+        let services = scope.shared.edit::<Services>();
+        let known = services.0.entry(files).or_default();
+        known.push(Arc::clone(&service));
+        service
+    }
+
+    fn is_same_as(&self, other: &Self) -> bool {
+        self.target == other.target
+            && self.key_len == other.key_len
+            && self.settings.is_same_as(&other.settings)
+            && self.mime == other.mime
     }
 
     /// The part of a normalised path that decides about the response: the key in the cache.
@@ -96,5 +130,49 @@ impl Service {
     pub(super) fn custom(&self, number: u32) -> Option<Arc<CustomHandler>> {
         let custom = self.settings.custom.get(number as usize)?;
         Some(Arc::clone(custom))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Setup;
+
+    #[test]
+    fn a_reload_keeps_the_cached_files_of_unchanged_services() {
+        let setup = Setup {
+            directives: super::super::DIRECTIVES,
+            filter: None,
+            host: "a.test",
+            path: "/a",
+        };
+        let running = ["file.etag: ON", "", "file.dir: /srv"];
+        let first = Arc::new(setup.read(running).unwrap());
+        let ids = |site: &h2o_exchange::Site| -> Vec<u64> {
+            let services = site.shared.get::<Services>();
+            let mut ids: Vec<_> = services.0.values().flatten().map(|service| service.id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        let is_kept = |levels: [&str; 3]| {
+            let next = setup.read_next(levels, Some(Arc::clone(&first))).unwrap();
+            ids(&next) == ids(&first)
+        };
+        assert!(is_kept(running));
+        assert!(is_kept(["", "", "file.dir: /srv/"]), "the same values");
+        let others = [
+            ["file.etag: OFF", "", "file.dir: /srv"],
+            ["file.index: [a.html]", "", "file.dir: /srv"],
+            ["file.dirlisting: ON", "", "file.dir: /srv"],
+            ["file.hide: a", "", "file.dir: /srv"],
+            ["file.send-compressed: ON", "", "file.dir: /srv"],
+            ["file.mime.addtypes: { text/x-a: .a }", "", "file.dir: /srv"],
+            ["", "", "file.dir: /other"],
+            ["", "", "file.file: /srv/"],
+            ["", "", "file.custom-handler: { extension: .a, file.file: /x }\nfile.dir: /srv"],
+        ];
+        for levels in others {
+            assert!(!is_kept(levels), "{levels:?}");
+        }
     }
 }

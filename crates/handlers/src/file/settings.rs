@@ -25,6 +25,19 @@ pub(super) struct FileSettings {
     pub(super) custom: Vec<Arc<CustomHandler>>,
 }
 
+impl FileSettings {
+    /// Whether both have the same values. Custom handlers cannot be compared: settings with some equal no others.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        let are_plain = self.custom.is_empty() && other.custom.is_empty();
+        are_plain
+            && self.index == other.index
+            && self.listing == other.listing
+            && self.hidden == other.hidden
+            && self.etag == other.etag
+            && self.compressed == other.compressed
+    }
+}
+
 impl Default for FileSettings {
     fn default() -> Self {
         let index = ["index.html", "index.htm", "index.txt"];

@@ -1,13 +1,25 @@
-//! The list of a site's backends, for the status report.
+//! The list of a site's backends, for the status report and for reloads.
 
 use std::sync::Arc;
 
 use h2o_exchange::Scope;
 use h2o_upstream::Upstream;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Every `proxy.reverse.url` of a site, in order of the configuration.
+/// Most upstreams with the same backends that are compared with one of another path.
+const MAX_COMPARED: usize = 64;
+
+/// Every `proxy.reverse.url` of a site.
 #[derive(Clone, Default)]
-pub(crate) struct Upstreams(pub(crate) Vec<ListedUpstream>);
+pub(crate) struct Upstreams {
+    list: Vec<ListedUpstream>,
+    /// Indices of the list, by host and path.
+    by_place: FxHashMap<(Box<str>, Box<str>), Vec<usize>>,
+    /// Indices of the list, by backends.
+    by_backends: FxHashMap<Box<str>, Vec<usize>>,
+    /// The addresses of the upstreams, by which an upstream of the running configuration is taken over only once.
+    taken: FxHashSet<usize>,
+}
 
 /// One `proxy.reverse.url`.
 #[derive(Clone)]
@@ -20,37 +32,88 @@ pub(crate) struct ListedUpstream {
 }
 
 impl Upstreams {
+    /// In order of the configuration.
+    pub(crate) fn list(&self) -> &[ListedUpstream] {
+        &self.list
+    }
+
     /// Adds an upstream of the path that is being configured. Returns the one to use: that of the running configuration, if it
     /// is the same.
     pub(super) fn note(scope: &mut Scope, upstream: Arc<Upstream>) -> Arc<Upstream> {
         let host = scope.host.as_ref().map(|host| host.to_authority());
-        let mut listed = ListedUpstream {
-            host: host.unwrap_or_default().into(),
-            path: scope.path.clone().unwrap_or_default(),
-            upstream,
+        let host: Box<str> = host.unwrap_or_default().into();
+        let path = scope.path.clone().unwrap_or_default();
+        let place = (host.clone(), path.clone());
+        let names = upstream.backends().iter();
+        let names: Vec<&str> = names.map(|backend| &*backend.url.authority).collect();
+        let backends: Box<str> = names.join(" ").into();
+        let running = scope.running.as_ref();
+        let running = running.map(|site| site.shared.get::<Self>());
+        let known = scope.shared.edit::<Self>();
+        let upstream = match running {
+            Some(running) => upstream.or_unchanged(running.candidates(&place, &backends, known)),
+            None => upstream,
         };
-        if let Some(running) = &scope.running {
-            let taken = scope.shared.get::<Self>();
-            listed.upstream = listed.unchanged(&running.shared.get::<Self>(), &taken);
-        }
-        let upstream = Arc::clone(&listed.upstream);
-        scope.shared.edit::<Self>().0.push(listed);
+        let index = known.list.len();
+        known.by_place.entry(place).or_default().push(index);
+        known.by_backends.entry(backends).or_default().push(index);
+        known.taken.insert(Arc::as_ptr(&upstream).addr());
+        known.list.push(ListedUpstream {
+            host,
+            path,
+            upstream: Arc::clone(&upstream),
+        });
         upstream
+    }
+
+    /// Upstreams that `next` may take over for a path: first those of the same path.
+    fn candidates<'a>(
+        &'a self,
+        place: &(Box<str>, Box<str>),
+        backends: &str,
+        next: &'a Self,
+    ) -> impl Iterator<Item = &'a Arc<Upstream>> {
+        let own = self.by_place.get(place).into_iter().flatten();
+        let others = self.by_backends.get(backends).into_iter().flatten();
+        let all = own.chain(others.take(MAX_COMPARED));
+        let upstreams = all.filter_map(|&index| Some(&self.list.get(index)?.upstream));
+        upstreams.filter(|upstream| !next.taken.contains(&Arc::as_ptr(upstream).addr()))
     }
 }
 
-impl ListedUpstream {
-    /// The upstream of `running` that is the same as this new one, or else this one. Each is taken once; that of the same path is
-    /// preferred.
-    fn unchanged(&self, running: &Upstreams, taken: &Upstreams) -> Arc<Upstream> {
-        let is_taken = |upstream: &Arc<Upstream>| {
-            let mut taken = taken.0.iter();
-            taken.any(|taken| Arc::ptr_eq(&taken.upstream, upstream))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Setup;
+
+    #[test]
+    fn a_reload_takes_each_unchanged_upstream_over_once() {
+        let setup = Setup {
+            directives: super::super::DIRECTIVES,
+            filter: None,
+            host: "a.test",
+            path: "/a",
         };
-        let free = (running.0.iter()).filter(|listed| !is_taken(&listed.upstream));
-        let (own, others): (Vec<_>, Vec<_>) =
-            free.partition(|listed| listed.host == self.host && listed.path == self.path);
-        let candidates = own.into_iter().chain(others);
-        Arc::clone(&self.upstream).or_unchanged(candidates.map(|listed| &listed.upstream))
+        let (a, b) = ("proxy.reverse.url: 'http://a/'", "proxy.reverse.url: 'http://b/'");
+        let two = format!("- {a}\n- {b}\n- {a}");
+        let first = Arc::new(setup.read(["", "", &two]).unwrap());
+        let addresses = |site: &h2o_exchange::Site| -> Vec<usize> {
+            let upstreams = site.shared.get::<Upstreams>();
+            let upstreams = upstreams.list().iter();
+            upstreams.map(|listed| Arc::as_ptr(&listed.upstream).addr()).collect()
+        };
+        let running = addresses(&first);
+        let next = |path: &'static str, host: &str, text: &str| {
+            let setup = Setup { path, ..setup };
+            let next = setup.read_next(["", host, text], Some(Arc::clone(&first)));
+            let next = next.unwrap();
+            let position = |address: &usize| running.iter().position(|known| known == address);
+            addresses(&next).iter().map(position).collect::<Vec<_>>()
+        };
+        assert_eq!(next("/a", "", &two), [Some(0), Some(1), Some(2)]);
+        // Also at another path, but never twice.
+        let three = format!("- {b}\n- {a}\n- {a}\n- {a}");
+        assert_eq!(next("/b", "", &three), [Some(1), Some(0), Some(2), None]);
+        assert_eq!(next("/a", "proxy.timeout.io: 7", &two), [None; 3]);
     }
 }

@@ -22,7 +22,9 @@ pub(super) const DIRECTIVE: Directive<Scope> = Directive::global(
                 .retain(|logger| !std::ptr::addr_eq(Arc::as_ptr(logger), Arc::as_ptr(&collected)));
         }
         if command.node.on_off()? {
-            let collected = Arc::new(DurationSamples::default());
+            let running = scope.running.as_ref();
+            let running = running.and_then(|site| site.shared.get::<DurationStats>().0.clone());
+            let collected = running.unwrap_or_default();
             scope.shared.edit::<DurationStats>().0 = Some(Arc::clone(&collected));
             scope.loggers.push(collected);
         }

@@ -273,7 +273,7 @@ fn reloads(members: &mut Members<'_>, worker: &Worker) {
 /// Every backend of every `proxy.reverse.url`. `up` is null for a backend without health checks.
 fn backends(members: &mut Members<'_>, site: &Site) {
     let listed = site.shared.get::<Upstreams>();
-    let backends = listed.0.iter().flat_map(|listed| {
+    let backends = listed.list().iter().flat_map(|listed| {
         let backends = listed.upstream.backends().iter().enumerate();
         backends.map(|(index, backend)| {
             let up = listed.upstream.is_up(index);

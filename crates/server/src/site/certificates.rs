@@ -1,9 +1,11 @@
 //! The certificates of the listeners, and reloading them while the server runs.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use h2o_exchange::{CertificateInfo, Certificates, Host, Site};
+use h2o_exchange::{CertificateInfo, Certificates, Host, HostName, Site};
+use h2o_opener::Stamp;
 use rustc_hash::FxHashMap;
 
 use crate::site::listen::{Listener, TlsEntry};
@@ -66,25 +68,63 @@ impl TlsListeners {
         &self.resumption
     }
 
-    /// Adds a listener. Returns the slot of its acceptor; `None` without TLS.
+    /// Adds a listener. Returns the slot of its acceptor, which is that of `running` if nothing in it differs; `None` without TLS.
     ///
     /// # Errors
     /// What is wrong with its TLS settings.
-    pub(crate) fn add(&self, listener: &Listener) -> Result<Option<Arc<AcceptorSlot>>, String> {
+    pub(crate) fn add(
+        &self,
+        listener: &Listener,
+        running: Option<&Self>,
+    ) -> Result<Option<Arc<AcceptorSlot>>, String> {
         if !listener.is_tls() {
             return Ok(None);
         }
-        let acceptor = self.acceptor(listener, &listener.tls)?;
-        let slot = Arc::new(AcceptorSlot(RwLock::new(Arc::new(acceptor))));
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        list.push(TlsListener {
+        let slot = match running.and_then(|running| self.unchanged(listener, running)) {
+            Some(slot) => slot,
+            None => {
+                let acceptor = self.acceptor(listener, &listener.tls)?;
+                Arc::new(AcceptorSlot(RwLock::new(Arc::new(acceptor))))
+            }
+        };
+        self.list().push(TlsListener {
             listener: listener.clone(),
             slot: Arc::clone(&slot),
         });
         Ok(Some(slot))
     }
 
-    fn acceptor(&self, listener: &Listener, entries: &[TlsEntry]) -> Result<TlsAcceptor, String> {
+    /// The slot of the listener of `running` whose acceptor is the same.
+    fn unchanged(&self, listener: &Listener, running: &Self) -> Option<Arc<AcceptorSlot>> {
+        let list = running.list();
+        let same = list.iter().find(|known| known.listener.endpoint == listener.endpoint)?;
+        let (ours, theirs) = (&listener.tls, &same.listener.tls);
+        let is_same = ours.len() == theirs.len()
+            && (ours.iter().zip(theirs))
+                .all(|(ours, theirs)| ours.settings.is_same_as(&theirs.settings))
+            && self.names(ours) == running.names(theirs)
+            && self.may_offload() == running.may_offload();
+        is_same.then(|| Arc::clone(&same.slot))
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<TlsListener>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn may_offload(&self) -> bool {
+        self.site.settings.get::<OffloadSettings>().is_possible()
+    }
+
+    /// The files of certificates, keys and client authorities.
+    pub(crate) fn files(&self) -> BTreeSet<Box<str>> {
+        let list = self.list();
+        let entries = list.iter().flat_map(|known| &known.listener.tls);
+        let files = entries.flat_map(|entry| entry.settings.files());
+        files.map(Box::from).collect()
+    }
+
+    /// Host names, each with the index of its entry.
+    fn names(&self, entries: &[TlsEntry]) -> Vec<(HostName, usize)> {
         let hosts_of = |(index, entry): (usize, &TlsEntry)| -> Vec<_> {
             entry.hosts.iter().map(|&host| (host, index)).collect()
         };
@@ -95,23 +135,26 @@ impl TlsListeners {
             let host = self.site.hosts.get(host as usize)?;
             Some((host.name.clone(), index))
         });
+        names.collect()
+    }
+
+    fn acceptor(&self, listener: &Listener, entries: &[TlsEntry]) -> Result<TlsAcceptor, String> {
         let settings: Vec<_> = entries
             .iter()
             .map(|entry| Arc::clone(&entry.settings))
             .collect();
-        let (names, resumption) = (names.collect(), Arc::clone(&self.resumption));
+        let (names, resumption) = (self.names(entries), Arc::clone(&self.resumption));
         if listener.quic.is_some() {
             return TlsAcceptor::for_quic(&settings, names, resumption, QUIC_ALPN);
         }
         let acceptor = TlsAcceptor::new(&settings, names, resumption, ALPN)?;
-        let offload = self.site.settings.get::<OffloadSettings>();
-        Ok(acceptor.offload(offload.is_possible()))
+        Ok(acceptor.offload(self.may_offload()))
     }
 
     /// See [`crate::Server::reload_certificates`].
     pub(crate) fn reload(&self) -> CertificateReload {
         let mut result = CertificateReload::default();
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.list();
         // Several listeners may share one mapping: those for IPv4 and IPv6.
         let mut seen: HashMap<*const TlsSettings, Option<Arc<TlsSettings>>> = HashMap::new();
         for TlsListener { listener, slot } in &mut *list {
@@ -148,6 +191,30 @@ impl TlsListeners {
         let certificates = list_certificates(listeners, &self.site.hosts);
         self.site.shared.get::<Certificates>().set(certificates);
         result
+    }
+}
+
+/// Notices changes of the files of certificates, keys and client authorities.
+#[derive(Default)]
+pub(crate) struct CertificateWatch {
+    stamps: HashMap<Box<str>, Option<Stamp>>,
+    /// Whether a file has changed since the certificates were read.
+    is_changed: bool,
+}
+
+impl CertificateWatch {
+    /// Whether files have changed and were left alone since the last call: a certificate and its key are written one after the
+    /// other. A file that is seen for the first time counts as changed, since it may have been written after it was read.
+    pub(crate) fn poll(&mut self, files: BTreeSet<Box<str>>) -> bool {
+        let look = |file: Box<str>| {
+            let stamp = h2o_opener::stamp(Path::new(&*file));
+            (file, stamp)
+        };
+        let stamps: HashMap<_, _> = files.into_iter().map(look).collect();
+        let is_new = stamps.iter().any(|(file, stamp)| self.stamps.get(file) != Some(stamp));
+        self.stamps = stamps;
+        let is_settled = std::mem::replace(&mut self.is_changed, is_new) && !is_new;
+        is_settled
     }
 }
 

@@ -58,6 +58,11 @@ impl Identity {
         self.files == other.files
     }
 
+    /// The files of certificate and key.
+    pub(crate) fn files(&self) -> [&str; 2] {
+        [&self.files.certificate, &self.files.key]
+    }
+
     /// The server's own certificate.
     pub(crate) fn leaf(&self) -> Option<&CertificateDer<'static>> {
         self.certified_key.cert.first()

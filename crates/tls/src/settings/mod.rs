@@ -210,6 +210,34 @@ impl TlsSettings {
                 .all(|(one, other)| one.same_files(other))
     }
 
+    /// Whether both have the same values and the same certificates.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        let names = |groups: &[&'static dyn SupportedKxGroup]| -> Vec<_> {
+            groups.iter().map(|group| group.name()).collect()
+        };
+        let authority =
+            |ca: &Option<ClientCa>| ca.as_ref().map(|ca| (Arc::clone(&ca.path), ca.digest));
+        self.same_identity(other)
+            && (self.identities.iter().zip(&other.identities))
+                .all(|(one, other)| one.certified_key.cert == other.certified_key.cert)
+            && self.versions == other.versions
+            && self.tls12_suites == other.tls12_suites
+            && self.tls13_suites == other.tls13_suites
+            && names(&self.groups) == names(&other.groups)
+            && self.prefer_our_order == other.prefer_our_order
+            && authority(&self.client_ca) == authority(&other.client_ca)
+            && self.max_tickets == other.max_tickets
+            && self.origins == other.origins
+    }
+
+    /// The files of certificates, keys and client authorities.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        let authority = self.client_ca.as_ref().map(|ca| &*ca.path);
+        let identities = self.identities.iter().flat_map(Identity::files);
+        identities.chain(authority)
+    }
+
     /// Whether clients may use TLS 1.3.
     #[must_use]
     pub fn has_tls13(&self) -> bool {
