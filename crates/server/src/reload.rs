@@ -105,7 +105,9 @@ impl Current {
                 (None, None) => continue,
             };
             open.push((listener.endpoint.clone(), id));
-            let tls = self.tls.add(listener, running.map(|running| &running.tls))?;
+            let tls = self
+                .tls
+                .add(listener, running.map(|running| &running.tls))?;
             let mut sockets = sockets
                 .map_or_else(Vec::new, |(_, sockets)| sockets)
                 .into_iter();

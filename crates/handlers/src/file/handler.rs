@@ -38,9 +38,7 @@ pub(super) const DIR: Directive<Scope> = Directive {
             is_listed: service.settings.listing,
         };
         check_later(scope, command, &name, need);
-        scope
-            .handlers
-            .push(Box::new(FileHandler(service)));
+        scope.handlers.push(Box::new(FileHandler(service)));
         Ok(())
     },
 };
@@ -57,9 +55,7 @@ pub(super) const FILE: Directive<Scope> = Directive {
         let name = file_name(command.node)?;
         let service = Service::file(scope, &name);
         check_later(scope, command, &name, PathNeed::File);
-        scope
-            .handlers
-            .push(Box::new(FileHandler(service)));
+        scope.handlers.push(Box::new(FileHandler(service)));
         Ok(())
     },
 };

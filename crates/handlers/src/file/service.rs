@@ -81,7 +81,10 @@ impl Service {
         let files = match &self.target {
             ServiceTarget::Directory(path) | ServiceTarget::File { path, .. } => path.clone(),
         };
-        let running = scope.running.as_ref().map(|site| site.shared.get::<Services>());
+        let running = scope
+            .running
+            .as_ref()
+            .map(|site| site.shared.get::<Services>());
         let same = running.as_ref().and_then(|running| {
             let mut services = running.0.get(&files)?.iter().take(MAX_COMPARED);
             services.find(|running| running.is_same_as(&self))
@@ -150,7 +153,12 @@ mod tests {
         let first = Arc::new(setup.read(running).unwrap());
         let ids = |site: &h2o_exchange::Site| -> Vec<u64> {
             let services = site.shared.get::<Services>();
-            let mut ids: Vec<_> = services.0.values().flatten().map(|service| service.id).collect();
+            let mut ids: Vec<_> = services
+                .0
+                .values()
+                .flatten()
+                .map(|service| service.id)
+                .collect();
             ids.sort_unstable();
             ids
         };
@@ -169,7 +177,11 @@ mod tests {
             ["file.mime.addtypes: { text/x-a: .a }", "", "file.dir: /srv"],
             ["", "", "file.dir: /other"],
             ["", "", "file.file: /srv/"],
-            ["", "", "file.custom-handler: { extension: .a, file.file: /x }\nfile.dir: /srv"],
+            [
+                "",
+                "",
+                "file.custom-handler: { extension: .a, file.file: /x }\nfile.dir: /srv",
+            ],
         ];
         for levels in others {
             assert!(!is_kept(levels), "{levels:?}");

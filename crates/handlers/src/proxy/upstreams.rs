@@ -94,13 +94,18 @@ mod tests {
             host: "a.test",
             path: "/a",
         };
-        let (a, b) = ("proxy.reverse.url: 'http://a/'", "proxy.reverse.url: 'http://b/'");
+        let (a, b) = (
+            "proxy.reverse.url: 'http://a/'",
+            "proxy.reverse.url: 'http://b/'",
+        );
         let two = format!("- {a}\n- {b}\n- {a}");
         let first = Arc::new(setup.read(["", "", &two]).unwrap());
         let addresses = |site: &h2o_exchange::Site| -> Vec<usize> {
             let upstreams = site.shared.get::<Upstreams>();
             let upstreams = upstreams.list().iter();
-            upstreams.map(|listed| Arc::as_ptr(&listed.upstream).addr()).collect()
+            upstreams
+                .map(|listed| Arc::as_ptr(&listed.upstream).addr())
+                .collect()
         };
         let running = addresses(&first);
         let next = |path: &'static str, host: &str, text: &str| {

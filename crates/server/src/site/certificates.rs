@@ -97,7 +97,9 @@ impl TlsListeners {
     /// The slot of the listener of `running` whose acceptor is the same.
     fn unchanged(&self, listener: &Listener, running: &Self) -> Option<Arc<AcceptorSlot>> {
         let list = running.list();
-        let same = list.iter().find(|known| known.listener.endpoint == listener.endpoint)?;
+        let same = list
+            .iter()
+            .find(|known| known.listener.endpoint == listener.endpoint)?;
         let (ours, theirs) = (&listener.tls, &same.listener.tls);
         let is_same = ours.len() == theirs.len()
             && (ours.iter().zip(theirs))
@@ -211,7 +213,9 @@ impl CertificateWatch {
             (file, stamp)
         };
         let stamps: HashMap<_, _> = files.into_iter().map(look).collect();
-        let is_new = stamps.iter().any(|(file, stamp)| self.stamps.get(file) != Some(stamp));
+        let is_new = stamps
+            .iter()
+            .any(|(file, stamp)| self.stamps.get(file) != Some(stamp));
         self.stamps = stamps;
         let is_settled = std::mem::replace(&mut self.is_changed, is_new) && !is_new;
         is_settled
