@@ -217,8 +217,7 @@ impl CertificateWatch {
             .iter()
             .any(|(file, stamp)| self.stamps.get(file) != Some(stamp));
         self.stamps = stamps;
-        let is_settled = std::mem::replace(&mut self.is_changed, is_new) && !is_new;
-        is_settled
+        std::mem::replace(&mut self.is_changed, is_new) && !is_new
     }
 }
 
