@@ -70,6 +70,22 @@ impl Service {
         service
     }
 
+    /// Starts Redis on this port, with these arguments besides. It keeps nothing on the disk.
+    ///
+    /// # Panics
+    /// If it is not installed or does not start.
+    #[must_use]
+    pub fn redis(folder: &Folder, port: u16, arguments: &[&str]) -> Self {
+        let mut command = Command::new("/usr/bin/redis-server");
+        command.args(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]);
+        command.arg("--port").arg(port.to_string());
+        command.arg("--dir").arg(folder.path());
+        command.arg("--logfile").arg(folder.at("redis.log"));
+        let service = Self::start(command.args(arguments));
+        eventually("redis", || TcpStream::connect(("127.0.0.1", port)).ok());
+        service
+    }
+
     /// Stops the process (SIGSTOP): the kernel accepts connections, but nothing answers.
     ///
     /// # Panics

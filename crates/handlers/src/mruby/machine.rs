@@ -11,7 +11,7 @@ use h2o_mruby::{Finish, Leave, Limit, Options, Part, Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
 use super::sub_request::{self, Place};
-use super::{content, http, objects, password, wait};
+use super::{content, http, objects, password, redis, wait};
 
 /// A script of the configuration.
 pub(super) struct Script {
@@ -106,7 +106,10 @@ pub(super) enum App {
     Failed,
 }
 
-const PRELUDE: &[(&str, &str)] = &[("h2o.rb", include_str!("prelude.rb"))];
+const PRELUDE: &[(&str, &str)] = &[
+    ("h2o.rb", include_str!("prelude.rb")),
+    ("redis.rb", include_str!("redis/prelude.rb")),
+];
 const PARTS: &[Part] = &[
     objects::define,
     wait::define,
@@ -114,6 +117,7 @@ const PARTS: &[Part] = &[
     http::define,
     sub_request::define,
     password::define,
+    redis::define,
 ];
 
 impl Machine {

@@ -14,6 +14,7 @@ mod http;
 mod machine;
 mod objects;
 mod password;
+mod redis;
 mod sub_env;
 mod sub_request;
 mod wait;

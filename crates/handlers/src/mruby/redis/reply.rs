@@ -1,0 +1,277 @@
+//! The protocol of Redis (RESP2): commands as octets, octets as replies.
+
+/// Most memory of one reply, in bytes.
+const MAX_REPLY: usize = 64 << 20;
+/// Most arrays inside each other.
+const MAX_DEPTH: usize = 32;
+/// Longest line.
+const MAX_LINE: usize = 64 * 1024;
+/// What an element costs besides its text.
+const ELEMENT: usize = size_of::<Reply>();
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Reply {
+    Nil,
+    Integer(i64),
+    /// A status, or a string.
+    Text(Vec<u8>),
+    Error(Vec<u8>),
+    Array(Vec<Self>),
+}
+
+impl Reply {
+    /// The text, if it is one.
+    pub(super) fn text(&self) -> Option<&[u8]> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Nil | Self::Integer(_) | Self::Error(_) | Self::Array(_) => None,
+        }
+    }
+}
+
+/// The peer does not speak RESP2, or a reply is beyond the limits.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// Octets that become replies.
+#[derive(Default)]
+pub(super) struct Parser {
+    input: Vec<u8>,
+    /// Where the next element begins.
+    at: usize,
+    /// Arrays that are not complete, with the number of elements that are missing.
+    open: Vec<(usize, Vec<Reply>)>,
+    /// Memory of the reply so far.
+    size: usize,
+}
+
+impl Parser {
+    /// Appends what came.
+    pub(super) fn feed(&mut self, octets: &[u8]) {
+        if self.at > 0 {
+            self.input.drain(..self.at);
+            self.at = 0;
+        }
+        self.input.extend_from_slice(octets);
+    }
+
+    /// The next reply; `None` if it is not complete.
+    pub(super) fn next_reply(&mut self) -> Result<Option<Reply>, Malformed> {
+        loop {
+            let Some(element) = self.element()? else {
+                return Ok(None);
+            };
+            if let Some(reply) = self.close(element) {
+                self.size = 0;
+                return Ok(Some(reply));
+            }
+        }
+    }
+
+    /// Puts an element into the arrays that it completes. Returns the reply if that is all.
+    fn close(&mut self, element: Element) -> Option<Reply> {
+        let mut reply = match element {
+            Element::Whole(reply) => reply,
+            Element::Opened => return None,
+        };
+        while let Some((missing, elements)) = self.open.last_mut() {
+            elements.push(reply);
+            *missing -= 1;
+            if *missing > 0 {
+                return None;
+            }
+            let (_, elements) = self.open.pop()?;
+            reply = Reply::Array(elements);
+        }
+        Some(reply)
+    }
+
+    /// The next element, or the begin of an array; `None` if it is not complete.
+    fn element(&mut self) -> Result<Option<Element>, Malformed> {
+        let rest = &self.input[self.at..];
+        let Some(end) = memchr::memchr(b'\n', rest.get(..MAX_LINE).unwrap_or(rest)) else {
+            return if rest.len() >= MAX_LINE {
+                Err(Malformed)
+            } else {
+                Ok(None)
+            };
+        };
+        let [kind, line @ .., b'\r'] = &rest[..end] else {
+            return Err(Malformed);
+        };
+        let (taken, element) = match kind {
+            b'+' => (end + 1, Element::Whole(Reply::Text(line.to_vec()))),
+            b'-' => (end + 1, Element::Whole(Reply::Error(line.to_vec()))),
+            b':' => (end + 1, Element::Whole(Reply::Integer(number(line)?))),
+            b'$' => match length(line)? {
+                None => (end + 1, Element::Whole(Reply::Nil)),
+                Some(len) if len > MAX_REPLY - self.size.min(MAX_REPLY) => return Err(Malformed),
+                Some(len) => {
+                    let Some(text) = rest.get(end + 1..end + 1 + len + 2) else {
+                        return Ok(None);
+                    };
+                    let Some(text) = text.strip_suffix(b"\r\n") else {
+                        return Err(Malformed);
+                    };
+                    let text = Reply::Text(text.to_vec());
+                    (end + 1 + len + 2, Element::Whole(text))
+                }
+            },
+            b'*' => match length(line)? {
+                None => (end + 1, Element::Whole(Reply::Nil)),
+                Some(0) => (end + 1, Element::Whole(Reply::Array(Vec::new()))),
+                Some(len) => {
+                    if self.open.len() >= MAX_DEPTH || len > MAX_REPLY / ELEMENT {
+                        return Err(Malformed);
+                    }
+                    // Not by a number that the peer merely claims.
+                    self.open.push((len, Vec::with_capacity(len.min(64))));
+                    (end + 1, Element::Opened)
+                }
+            },
+            _ => return Err(Malformed),
+        };
+        self.at += taken;
+        self.size += taken + ELEMENT;
+        if self.size > 2 * MAX_REPLY {
+            return Err(Malformed);
+        }
+        Ok(Some(element))
+    }
+}
+
+enum Element {
+    Whole(Reply),
+    /// An array has begun.
+    Opened,
+}
+
+fn number(line: &[u8]) -> Result<i64, Malformed> {
+    let text = std::str::from_utf8(line).map_err(|_| Malformed)?;
+    text.parse().map_err(|_| Malformed)
+}
+
+/// A length; `None` for -1, which means that there is nothing.
+fn length(line: &[u8]) -> Result<Option<usize>, Malformed> {
+    match number(line)? {
+        -1 => Ok(None),
+        len => usize::try_from(len).map(Some).map_err(|_| Malformed),
+    }
+}
+
+/// Appends a command with its arguments.
+pub(super) fn encode(words: &[Vec<u8>], out: &mut Vec<u8>) {
+    let mut line = |kind: char, len: usize, text: &[u8]| {
+        out.extend_from_slice(format!("{kind}{len}\r\n").as_bytes());
+        if kind == '$' {
+            out.extend_from_slice(text);
+            out.extend_from_slice(b"\r\n");
+        }
+    };
+    line('*', words.len(), b"");
+    for word in words {
+        line('$', word.len(), word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Reply {
+        Reply::Text(text.into())
+    }
+
+    /// All replies, fed in pieces of this size.
+    fn parse(input: &[u8], piece: usize) -> Result<Vec<Reply>, Malformed> {
+        let mut parser = Parser::default();
+        let mut all = Vec::new();
+        for octets in input.chunks(piece) {
+            parser.feed(octets);
+            while let Some(reply) = parser.next_reply()? {
+                all.push(reply);
+            }
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn replies_are_the_same_however_they_arrive() {
+        let input = b"+OK\r\n-ERR no\r\n:-5\r\n$3\r\na\r\n\r\n$-1\r\n*-1\r\n*0\r\n*3\r\n$1\r\nx\r\n*2\r\n:1\r\n*0\r\n$0\r\n\r\n";
+        let want = [
+            text("OK"),
+            Reply::Error(b"ERR no".to_vec()),
+            Reply::Integer(-5),
+            text("a\r\n"),
+            Reply::Nil,
+            Reply::Nil,
+            Reply::Array(Vec::new()),
+            Reply::Array(vec![
+                text("x"),
+                Reply::Array(vec![Reply::Integer(1), Reply::Array(Vec::new())]),
+                text(""),
+            ]),
+        ];
+        for piece in 1..input.len() {
+            // "a\r\n" has three octets: the `$3` above.
+            assert_eq!(parse(input, piece).as_deref(), Ok(&want[..]), "{piece}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_reply_or_beyond_the_limits_is_refused() {
+        let deep = "*1\r\n".repeat(MAX_DEPTH + 1);
+        let line = format!("+{}", "x".repeat(MAX_LINE));
+        for input in [
+            "HTTP/1.1 400\r\n",
+            "%1\r\n",
+            ":x\r\n",
+            ":\r\n",
+            "+OK\n",
+            "\r\n",
+            "$-2\r\n",
+            "$3\r\nabcd\r\n",
+            "$99999999999\r\n",
+            "$99999999999999999999\r\n",
+            "*99999999\r\n",
+            &deep,
+            &line,
+        ] {
+            assert_eq!(parse(input.as_bytes(), 1000), Err(Malformed), "{input:.40}");
+        }
+    }
+
+    #[test]
+    fn a_claimed_length_allocates_nothing() {
+        let mut parser = Parser::default();
+        parser.feed(b"*1000000\r\n$60000000\r\nx");
+        assert_eq!(parser.next_reply(), Ok(None));
+        assert!(parser.input.capacity() < 1000);
+        assert!(parser.open[0].1.capacity() <= 64);
+    }
+
+    #[test]
+    fn no_input_makes_the_parser_panic() {
+        let mut random = 1_u64;
+        let alphabet = b"+-:$*0123456789\r\n\r\nx";
+        for _ in 0..20_000 {
+            let input: Vec<u8> = (0..40)
+                .map(|_| {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    alphabet[usize::try_from(random >> 33).unwrap() % alphabet.len()]
+                })
+                .collect();
+            assert_eq!(parse(&input, 7), parse(&input, 40));
+        }
+    }
+
+    #[test]
+    fn commands_are_arrays_of_strings() {
+        let mut out = Vec::new();
+        encode(&[b"GET".to_vec(), b"a\r\n".to_vec()], &mut out);
+        assert_eq!(out, b"*2\r\n$3\r\nGET\r\n$3\r\na\r\n\r\n");
+    }
+}

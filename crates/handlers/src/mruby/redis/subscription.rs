@@ -1,0 +1,118 @@
+//! Messages of the channels that a script has subscribed to.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+
+use h2o_mruby::{Leave, Ticket, Value, Vm};
+
+use super::link::{Failure, Link, Outcome};
+use crate::mruby::arrival::Arrival;
+
+/// Messages from which on nothing more is read until the script takes some.
+const FULL: usize = 1000;
+/// Bytes from which on nothing more is read.
+const FULL_BYTES: usize = 4 << 20;
+
+/// A subscription.
+pub(super) struct Subscription {
+    /// Settled when Redis has confirmed it.
+    pub(super) confirmed: Arrival<Outcome>,
+    /// Number of channels and patterns that it still has.
+    pub(super) topics: Cell<usize>,
+    messages: RefCell<VecDeque<Message>>,
+    bytes: Cell<usize>,
+    end: Cell<Option<End>>,
+    /// The strand that waits for a message.
+    waiting: RefCell<Option<Ticket>>,
+    link: Weak<Link>,
+}
+
+/// Channel and text.
+type Message = (Vec<u8>, Vec<u8>);
+
+/// How a subscription ended.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    Unsubscribed,
+    Failed(Failure),
+}
+
+impl Subscription {
+    pub(super) fn new(link: &Rc<Link>) -> Self {
+        Self {
+            confirmed: Arrival::default(),
+            topics: Cell::new(0),
+            messages: RefCell::default(),
+            bytes: Cell::new(0),
+            end: Cell::new(None),
+            waiting: RefCell::default(),
+            link: Rc::downgrade(link),
+        }
+    }
+
+    /// Whether nothing more is to be read from the connection for now.
+    pub(super) fn is_full(&self) -> bool {
+        self.messages.borrow().len() >= FULL || self.bytes.get() >= FULL_BYTES
+    }
+
+    pub(super) fn push(&self, vm: &Weak<Vm>, channel: Vec<u8>, text: Vec<u8>) {
+        let len = channel.len() + text.len();
+        self.bytes.set(self.bytes.get() + len);
+        self.messages.borrow_mut().push_back((channel, text));
+        self.resume(vm);
+    }
+
+    /// One of its channels has ended.
+    pub(super) fn lose_topic(&self, vm: &Weak<Vm>) {
+        let left = self.topics.get().saturating_sub(1);
+        self.topics.set(left);
+        if left == 0 {
+            self.end(vm, End::Unsubscribed);
+        }
+    }
+
+    pub(super) fn end(&self, vm: &Weak<Vm>, end: End) {
+        self.end.set(Some(end));
+        self.resume(vm);
+    }
+
+    fn resume(&self, vm: &Weak<Vm>) {
+        let ticket = self.waiting.borrow_mut().take();
+        if let (Some(ticket), Some(vm)) = (ticket, vm.upgrade()) {
+            vm.resume(ticket, |vm| {
+                self.next(vm).unwrap_or_else(|exception| exception)
+            });
+        }
+    }
+
+    /// The next message as an Array; `nil` after the end; an exception if the connection has failed.
+    fn next(&self, vm: &Vm) -> Result<Value, Value> {
+        let message = self.messages.borrow_mut().pop_front();
+        if let Some((channel, text)) = message {
+            self.bytes
+                .set(self.bytes.get() - channel.len() - text.len());
+            if let Some(link) = self.link.upgrade() {
+                link.wake();
+            }
+            return vm.array(&[vm.string(channel)?, vm.string(text)?]);
+        }
+        match self.end.get() {
+            Some(End::Failed(failure)) => Ok(super::exception(vm, failure)),
+            Some(End::Unsubscribed) | None => Ok(Value::nil()),
+        }
+    }
+
+    /// Returns the next message to Ruby; the strand waits for it.
+    pub(super) fn shift(&self, vm: &Vm) -> Result<Value, Leave> {
+        if self.end.get().is_some() || !self.messages.borrow().is_empty() {
+            return self.next(vm).map_err(Leave::Raise);
+        }
+        if self.waiting.borrow().is_some() {
+            return Err(Leave::runtime("another fiber waits for this channel"));
+        }
+        let ticket = vm.suspend()?;
+        *self.waiting.borrow_mut() = Some(ticket);
+        Err(Leave::Wait)
+    }
+}
