@@ -8,6 +8,10 @@ pub(crate) const PARTS: &[Part] = &[
     crate::regexp::define,
     crate::require::define,
     crate::digest::define,
+    crate::errno::define,
+    crate::environ::define,
+    crate::files::define,
+    crate::json::define,
 ];
 
 /// In Ruby: file name, as backtraces show it, and text.
@@ -16,5 +20,9 @@ pub(crate) const PRELUDE: &[(&str, &str)] = &[
     ("regexp.rb", include_str!("prelude/regexp.rb")),
     ("require.rb", include_str!("prelude/require.rb")),
     ("digest.rb", include_str!("prelude/digest.rb")),
+    ("errno.rb", include_str!("prelude/errno.rb")),
+    ("environ.rb", include_str!("prelude/environ.rb")),
+    ("files.rb", include_str!("prelude/files.rb")),
+    ("kernel.rb", include_str!("prelude/kernel.rb")),
     ("acl.rb", include_str!("prelude/acl.rb")),
 ];

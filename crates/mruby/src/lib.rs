@@ -9,9 +9,13 @@
 
 mod border;
 mod digest;
+mod environ;
 mod environment;
+mod errno;
 mod ffi;
+mod files;
 mod function;
+mod json;
 mod regexp;
 mod require;
 mod strand;
@@ -20,7 +24,11 @@ mod vm;
 mod watchdog;
 
 #[cfg(test)]
+mod environment_list;
+#[cfg(test)]
 mod environment_tests;
+#[cfg(test)]
+mod library_tests;
 #[cfg(test)]
 mod shipped_tests;
 #[cfg(test)]

@@ -1,0 +1,33 @@
+class SystemCallError < StandardError
+  # `SystemCallError.new(detail, number)` is of the class of the number.
+  def self.new(detail = nil, number = nil)
+    detail, number = nil, detail if Integer === detail
+    name = equal?(SystemCallError) && number ? H2O.__errno_name(number) : nil
+    name ? Errno.const_get(name.to_sym).new(detail) : super(detail, number)
+  end
+
+  # The library raises the errors of its files by this.
+  def self._sys_fail(number, detail = nil)
+    raise new(detail, number)
+  end
+
+  attr_reader :errno
+
+  def initialize(detail = nil, number = nil)
+    @errno = number || (Integer === self.class::Errno ? self.class::Errno : nil)
+    text = @errno ? H2O.__strerror(@errno) : "unknown error"
+    super(detail ? "#{text} - #{detail}" : text)
+  end
+end
+
+# Classes are made when they are first named.
+module Errno
+  def self.const_missing(name)
+    number = H2O.__errno(name.to_s)
+    return super unless number
+    error = Class.new(SystemCallError)
+    const_set(name, error)
+    error.const_set(:Errno, number)
+    error
+  end
+end
