@@ -1,6 +1,6 @@
 //! The Ruby environment, as scripts use it.
 
-use crate::tests::{evaluate, vm};
+use crate::tests::{evaluate, evaluate_as, vm};
 
 #[test]
 fn the_first_rule_of_an_acl_that_holds_decides() {
@@ -83,13 +83,13 @@ fn an_acl_that_is_not_the_app_is_refused() {
 }
 
 #[test]
-fn each_script_has_its_own_acl_also_when_one_waits() {
+fn each_script_has_its_own_acl_also_when_one_waits_before_it_or_behind_it() {
     let vm = vm();
-    let check = "H2O::ConfigurationContext.instance.call_post_handler_generation_hooks($app); 1";
-    let check = |vm: &crate::Vm| vm.scope(|| vm.load(check, "check.rb", 1).is_ok());
-    assert_eq!(evaluate(&vm, "$app = acl { allow }; pause; $app"), "");
-    assert_eq!(evaluate(&vm, "$other = acl { deny }; 2"), "2");
-    assert!(!check(&vm), "the context is that of the second script");
-    assert_eq!(crate::tests::resume_all(&vm), 1);
-    assert!(check(&vm), "the context is that of the first script again");
+    let check = "H2O::ConfigurationContext.instance.call_post_handler_generation_hooks";
+    let first = format!("pause; {check}(acl {{ allow }}); $first = 1");
+    let second = format!("app = acl {{ deny }}; pause; {check}(app); $second = 2");
+    assert_eq!(evaluate_as(&vm, 1, &first), "");
+    assert_eq!(evaluate_as(&vm, 2, &second), "");
+    assert_eq!(crate::tests::resume_all(&vm), 2);
+    assert_eq!(evaluate(&vm, "[$first, $second]"), "[1, 2]");
 }

@@ -207,6 +207,11 @@ impl Vm {
             }
             Err(Leave::Wait)
         })?;
+        // What tells scripts apart, or nil.
+        self.define_singleton(module, "__context", |vm, _| match vm.context() {
+            Some(context) => Ok(vm.integer(context.cast_signed())?),
+            None => Ok(Value::nil()),
+        })?;
         let kernel = self.constant(None, "Kernel")?;
         // Runs the block in a strand of its own, until it waits or ends.
         self.define(kernel, "task", |vm, call| {

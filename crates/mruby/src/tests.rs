@@ -50,9 +50,14 @@ pub(crate) fn vm() -> Rc<Vm> {
 
 /// Runs a text and returns what it evaluates to, as `inspect` shows it, or what it raises. Empty if it waits.
 pub(crate) fn evaluate(vm: &Vm, text: &str) -> String {
+    evaluate_as(vm, 7, text)
+}
+
+/// The same for the script with this context.
+pub(crate) fn evaluate_as(vm: &Vm, context: u64, text: &str) -> String {
     let results = Rc::new(Results::default());
     vm.scope(|| match vm.compile(text, "test.rb", 1) {
-        Ok(code) => vm.evaluate(code, 7, Rc::clone(&results) as Rc<dyn Finish>),
+        Ok(code) => vm.evaluate(code, context, Rc::clone(&results) as Rc<dyn Finish>),
         Err(fault) => {
             let text = format!("line {}: {}", fault.line, fault.message);
             results.0.borrow_mut().push(text);

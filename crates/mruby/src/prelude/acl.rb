@@ -1,16 +1,14 @@
 module H2O
-  # What one script registers while it is evaluated.
+  # What one script registers while it is evaluated. Others may be evaluated while its top level waits.
   class ConfigurationContext
-    def self.instance
-      @instance ||= new
-    end
+    @of_scripts = {}
 
-    def self.instance=(context)
-      @instance = context
+    def self.instance
+      @of_scripts[H2O.__context] || @instance ||= new
     end
 
     def self.reset
-      @instance = new
+      @instance = @of_scripts[H2O.__context] = new
     end
 
     def initialize

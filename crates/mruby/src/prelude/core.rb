@@ -28,11 +28,8 @@ module H2O
   # Runs compiled text as the main program.
   module Evaluator
     def self.call(code)
-      context = ConfigurationContext.reset
-      value = MAIN.__h2o_execute(code)
-      # Another script may have been evaluated while this one waited.
-      ConfigurationContext.instance = context
-      value
+      ConfigurationContext.reset
+      MAIN.__h2o_execute(code)
     end
   end
 
