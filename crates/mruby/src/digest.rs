@@ -6,33 +6,21 @@ use sha1::Sha1;
 use sha1::digest::Digest as _;
 use sha2::{Sha256, Sha384, Sha512};
 
-use crate::{Arguments, Call, Leave, Value, Vm};
-
-fn two_texts(vm: &Vm, arguments: Arguments<'_>) -> Result<[Vec<u8>; 2], Leave> {
-    let [first, second] = arguments.exactly::<2>()?.map(|value| vm.bytes(value));
-    first
-        .zip(second)
-        .map(|(first, second)| [first, second])
-        .ok_or_else(|| Leave::type_error("a String is needed"))
-}
+use crate::function::text_argument;
+use crate::{Call, Leave, Value, Vm};
 
 /// `Digest.__digest(algorithm, data)`.
 fn digest(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [algorithm, data] = call.arguments.exactly()?;
-    let algorithm = vm.bytes(algorithm).unwrap_or_default();
-    let hashed = vm.with_bytes(data, |data| {
-        Some(match &*algorithm {
-            b"MD5" => Md5::digest(data).to_vec(),
-            b"SHA1" => Sha1::digest(data).to_vec(),
-            b"SHA256" => Sha256::digest(data).to_vec(),
-            b"SHA384" => Sha384::digest(data).to_vec(),
-            b"SHA512" => Sha512::digest(data).to_vec(),
-            _ => return None,
-        })
-    });
-    let hashed = hashed
-        .flatten()
-        .ok_or_else(|| Leave::argument("no such algorithm"))?;
+    let data = text_argument(vm, data)?;
+    let hashed = match &*text_argument(vm, algorithm)? {
+        b"MD5" => Md5::digest(data).to_vec(),
+        b"SHA1" => Sha1::digest(data).to_vec(),
+        b"SHA256" => Sha256::digest(data).to_vec(),
+        b"SHA384" => Sha384::digest(data).to_vec(),
+        b"SHA512" => Sha512::digest(data).to_vec(),
+        _ => return Err(Leave::argument("no such algorithm")),
+    };
     Ok(vm.string(hashed)?)
 }
 
@@ -103,7 +91,8 @@ pub(crate) fn define(vm: &Vm) -> Result<(), Value> {
     vm.define_singleton(module, "__digest", digest)?;
     let module = vm.module(None, "H2O")?;
     vm.define_singleton(module, "__crypt_apr1", |vm, call| {
-        let [password, salt] = two_texts(vm, call.arguments)?;
+        let [password, salt] = call.arguments.exactly()?;
+        let [password, salt] = [text_argument(vm, password)?, text_argument(vm, salt)?];
         Ok(vm.string(apr1(&password, &salt))?)
     })
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use crate::{Leave, Value, Vm};
+use crate::function::text_argument;
+use crate::{Value, Vm};
 
 type Variables = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -19,28 +20,21 @@ fn variables() -> MutexGuard<'static, Variables> {
     VARIABLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn text(vm: &Vm, value: Value) -> Result<Vec<u8>, Leave> {
-    vm.bytes(value).ok_or_else(|| {
-        let class = vm.class_name(value);
-        Leave::type_error(format!("{class} cannot be converted to String"))
-    })
-}
-
 pub(crate) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     vm.define_singleton(module, "__env_get", |vm, call| {
         let [name] = call.arguments.exactly()?;
-        let name = text(vm, name)?;
+        let name = text_argument(vm, name)?;
         let value = variables().get(&name).cloned();
         value.map_or(Ok(Value::nil()), |value| Ok(vm.string(value)?))
     })?;
     vm.define_singleton(module, "__env_set", |vm, call| {
         let [name, value] = call.arguments.exactly()?;
-        let name = text(vm, name)?;
+        let name = text_argument(vm, name)?;
         if value.is_nil() {
             variables().remove(&name);
         } else {
-            let new = text(vm, value)?;
+            let new = text_argument(vm, value)?;
             variables().insert(name, new);
         }
         Ok(value)

@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use crate::function::text_argument;
 use crate::{Arguments, Call, Leave, Value, Vm, errno};
 
 /// Runs `work` with the path that is the first argument. Errors are those of `Errno`.
@@ -17,13 +18,7 @@ fn with_path<T>(
     arguments: Arguments<'_>,
     work: impl FnOnce(&Path) -> io::Result<T>,
 ) -> Result<T, Leave> {
-    let path = arguments.get(0);
-    let Some(path) = vm.bytes(path) else {
-        let class = vm.class_name(path);
-        return Err(Leave::type_error(format!(
-            "{class} cannot be converted to String"
-        )));
-    };
+    let path = text_argument(vm, arguments.get(0))?;
     let path = PathBuf::from(OsString::from_vec(path));
     work(&path).map_err(|error| errno::failed(vm, &error, &path.display().to_string()))
 }

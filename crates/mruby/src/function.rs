@@ -1,6 +1,6 @@
 //! Functions of Rust that Ruby calls.
 
-use crate::{Value, Vm};
+use crate::{Kind, Value, Vm};
 
 /// A function of Rust that is a method in Ruby. Panics become exceptions.
 pub type Function = fn(&Vm, &Call<'_>) -> Result<Value, Leave>;
@@ -94,4 +94,22 @@ impl From<Value> for Leave {
     fn from(exception: Value) -> Self {
         Self::Raise(exception)
     }
+}
+
+/// The octets of an argument that must be a String.
+///
+/// # Errors
+/// `TypeError`.
+pub(crate) fn text_argument(vm: &Vm, value: Value) -> Result<Vec<u8>, Leave> {
+    if value.kind() == Kind::String {
+        return Ok(vm.bytes(value).unwrap_or_default());
+    }
+    let what = if value.is_nil() {
+        "nil".to_owned()
+    } else {
+        vm.class_name(value)
+    };
+    Err(Leave::type_error(format!(
+        "{what} cannot be converted to String"
+    )))
 }

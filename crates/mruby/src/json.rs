@@ -1,5 +1,6 @@
 //! `JSON`. Reader and writer keep the containers they are in on a stack of their own: depth costs no stack of the thread.
 
+use crate::function::text_argument;
 use crate::{Call, Kind, Leave, Value, Vm};
 
 /// Most containers, one in the other.
@@ -418,14 +419,7 @@ fn write(vm: &Vm, value: Value, is_pretty: bool) -> Result<Value, Leave> {
 
 fn parse(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [text] = call.arguments.exactly()?;
-    if text.kind() != Kind::String {
-        let class = vm.class_name(text);
-        return Err(Leave::type_error(format!(
-            "{class} cannot be converted to String"
-        )));
-    }
-    let text = vm.bytes(text).unwrap_or_default();
-    read(vm, &text)
+    read(vm, &text_argument(vm, text)?)
 }
 
 fn generate(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {

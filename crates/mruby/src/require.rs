@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 
+use crate::function::text_argument;
 use crate::{Call, Leave, Rooted, Value, Vm};
 
 /// The folder of shipped scripts, below `$H2O_ROOT`.
@@ -77,14 +78,8 @@ fn load_error(text: &str, path: &Path) -> Leave {
 }
 
 fn path_of(vm: &Vm, value: Value) -> Result<PathBuf, Leave> {
-    if value.kind() != crate::Kind::String {
-        let class = vm.class_name(value);
-        return Err(Leave::type_error(format!(
-            "{class} cannot be converted to String"
-        )));
-    }
-    let path = vm.bytes(value).unwrap_or_default();
-    Ok(OsStr::from_bytes(&path).into())
+    let path = text_argument(vm, value)?;
+    Ok(OsString::from_vec(path).into())
 }
 
 /// The folders of `$LOAD_PATH`.
