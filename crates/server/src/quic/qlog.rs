@@ -15,6 +15,8 @@ use h2o_log::{LineLimit, reason, report};
 const MAX_TRACES: usize = 256;
 /// Bytes of one file.
 const MAX_FILE: usize = 16 << 20;
+/// Bytes of all files of a process, those included that the disk was too slow for.
+const MAX_TOTAL: usize = 1 << 30;
 /// Pieces that wait to be written, each of some 64 KiB at most. Further ones are left out.
 const MAX_WAITING: usize = 256;
 
@@ -22,12 +24,16 @@ const MAX_WAITING: usize = 256;
 static FAILURES: LineLimit = LineLimit::per_minute(20);
 /// Files that are in use.
 static TRACES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that may still be written to any file.
+static ROOM: AtomicUsize = AtomicUsize::new(MAX_TOTAL);
 
 /// The trace of one connection, as its worker sees it.
 pub(super) struct QlogFile {
     file: Arc<TraceFile>,
     writer: SyncSender<Piece>,
-    /// Bytes that may follow.
+    /// Bytes that may follow in all files.
+    room: &'static AtomicUsize,
+    /// Bytes that may follow in this one.
     left: usize,
     /// Whether pieces were left out since the last one.
     has_gap: bool,
@@ -56,7 +62,7 @@ impl Drop for TraceFile {
 }
 
 impl QlogFile {
-    /// The trace of a connection that has just begun; `None` if there are too many.
+    /// The trace of a connection that has just begun; `None` if there are too many, or all files together are full.
     pub(super) fn create(directory: &Path, name: &str) -> Option<Self> {
         static WRITER: OnceLock<Option<SyncSender<Piece>>> = OnceLock::new();
         let writer = WRITER.get_or_init(|| {
@@ -65,10 +71,18 @@ impl QlogFile {
             let thread = thread.spawn(move || write_all(&pieces));
             thread.ok().map(|_| sender)
         });
-        Self::with_writer(writer.clone()?, directory, name)
+        Self::with_writer(writer.clone()?, &ROOM, directory, name)
     }
 
-    fn with_writer(writer: SyncSender<Piece>, directory: &Path, name: &str) -> Option<Self> {
+    fn with_writer(
+        writer: SyncSender<Piece>,
+        room: &'static AtomicUsize,
+        directory: &Path,
+        name: &str,
+    ) -> Option<Self> {
+        if room.load(Relaxed) == 0 {
+            return None;
+        }
         if TRACES.fetch_add(1, Relaxed) >= MAX_TRACES {
             TRACES.fetch_sub(1, Relaxed);
             return None;
@@ -80,6 +94,7 @@ impl QlogFile {
         let mut trace = Self {
             file,
             writer,
+            room,
             left: MAX_FILE,
             has_gap: false,
         };
@@ -98,6 +113,17 @@ impl QlogFile {
             self.left = 0;
             return;
         };
+        let take = |room: usize| room.checked_sub(records.len());
+        if self.room.fetch_update(Relaxed, Relaxed, take).is_err() {
+            self.left = 0;
+            if self.room.swap(0, Relaxed) > 0 {
+                report!(
+                    warning,
+                    "no more traces are written: those of this process have taken {MAX_TOTAL} bytes"
+                );
+            }
+            return;
+        }
         let records = if self.has_gap {
             format!("{GAP}{records}")
         } else {
@@ -160,10 +186,16 @@ fn write(path: &Path, state: &mut FileState, records: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    static PLENTY: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+    fn trace(writer: SyncSender<Piece>, room: &'static AtomicUsize) -> Option<QlogFile> {
+        QlogFile::with_writer(writer, room, Path::new("/nowhere"), "0a")
+    }
+
     #[test]
     fn a_disk_that_is_slow_stops_nobody() {
         let (sender, pieces) = sync_channel(3);
-        let mut trace = QlogFile::with_writer(sender, Path::new("/nowhere"), "0a").unwrap();
+        let mut trace = trace(sender, &PLENTY).unwrap();
         for number in 0..1000 {
             trace.write(format!("{number}\n"));
         }
@@ -177,12 +209,29 @@ mod tests {
     #[test]
     fn files_have_an_end() {
         let (sender, pieces) = sync_channel(1000);
-        let mut trace = QlogFile::with_writer(sender, Path::new("/nowhere"), "0a").unwrap();
+        let mut trace = trace(sender, &PLENTY).unwrap();
         for _ in 0..1000 {
             trace.write("x".repeat(64 * 1024));
         }
         drop(trace);
         let sum: usize = pieces.iter().map(|Piece(_, records)| records.len()).sum();
         assert!(sum <= MAX_FILE && sum > MAX_FILE - 128 * 1024, "{sum}");
+    }
+    #[test]
+    fn all_files_together_have_an_end() {
+        static ROOM: AtomicUsize = AtomicUsize::new(1000);
+        let (sender, pieces) = sync_channel(1000);
+        let mut traces: Vec<QlogFile> = (0..2)
+            .filter_map(|_| trace(sender.clone(), &ROOM))
+            .collect();
+        for _ in 0..100 {
+            for trace in &mut traces {
+                trace.write("x".repeat(100));
+            }
+        }
+        assert!(trace(sender, &ROOM).is_none());
+        drop(traces);
+        let sum: usize = pieces.iter().map(|Piece(_, records)| records.len()).sum();
+        assert!(sum > 800 && sum <= 1000, "{sum}");
     }
 }

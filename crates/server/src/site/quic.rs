@@ -138,8 +138,8 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "DIRECTORY",
         "none",
         "Writes a trace of each connection into a file of the directory, as qlog 0.3, which qvis shows: datagrams, losses, round trip times and \
-         windows. `user` must be allowed to write there. At most 256 connections are traced at a time, with at most 16 MiB each; nobody \
-         deletes the files.",
+         windows. `user` must be allowed to write there. At most 256 connections are traced at a time, with at most 16 MiB each, and \
+         no more once a process has written 1 GiB; nobody deletes the files.",
     ),
     attribute(
         "rapid-start",
