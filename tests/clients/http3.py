@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import sys
+import zlib
 from contextlib import asynccontextmanager
 
 from aioquic.asyncio.client import connect
@@ -158,6 +159,15 @@ async def files():
         streams = [client.ask("/large" if n % 10 == 0 else "/hello.txt") for n in range(90)]
         for n, stream in enumerate(streams):
             await client.expect(stream, 200, LARGE if n % 10 == 0 else b"hello, world")
+
+
+async def compressed():
+    """A compressed file arrives whole, without a length."""
+    async with connected() as client:
+        answer = await client.expect(client.ask("/large.txt", fields=[("accept-encoding", "gzip")]), 200)
+        assert answer.field(b"content-encoding") == b"gzip", answer.heads
+        assert answer.field(b"content-length") is None, answer.heads
+        assert zlib.decompress(bytes(answer.content), 31) == LARGE
 
 
 async def many():

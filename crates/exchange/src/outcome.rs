@@ -44,6 +44,8 @@ pub struct Response {
     pub body: Body,
     /// Use of its `link` fields.
     pub links: LinkHeaderUse,
+    /// What a backend says about compressing it.
+    pub compress_hint: CompressHint,
     /// Whether to close an HTTP/1 connection after this response.
     pub closes: bool,
     /// Whether to send no response but report that the request was not processed, so that the client may retry (RFC
@@ -67,6 +69,39 @@ pub enum LinkHeaderUse {
     PushAndFilter,
 }
 
+/// Value of `x-compress-hint` in a backend's response: whether the server should compress it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompressHint {
+    /// By length and type.
+    #[default]
+    Auto,
+    /// Whatever its length and type.
+    Always,
+    /// Like [`CompressHint::Always`], by brotli only.
+    Brotli,
+    /// Like [`CompressHint::Always`], by zstd only.
+    Zstd,
+    /// Like [`CompressHint::Always`], by gzip only.
+    Gzip,
+    /// Not at all.
+    Never,
+}
+
+impl CompressHint {
+    /// Reads the value of the field; letter case is ignored, unknown values are `auto`.
+    #[must_use]
+    pub fn parse(value: &[u8]) -> Self {
+        match value.to_ascii_lowercase().as_slice() {
+            b"on" => Self::Always,
+            b"br" => Self::Brotli,
+            b"zstd" => Self::Zstd,
+            b"gzip" => Self::Gzip,
+            b"off" => Self::Never,
+            _ => Self::Auto,
+        }
+    }
+}
+
 impl Response {
     /// A response with this body, with its length if it is known.
     #[must_use]
@@ -78,6 +113,7 @@ impl Response {
             length: body.len(),
             body,
             links: LinkHeaderUse::Plain,
+            compress_hint: CompressHint::Auto,
             closes: false,
             is_refusal: false,
             is_plain_error: false,

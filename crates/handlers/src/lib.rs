@@ -3,6 +3,8 @@
 
 mod access_log;
 mod asset;
+mod coding;
+mod compress;
 mod connect;
 mod env;
 mod error_doc;
@@ -20,6 +22,7 @@ mod server_timing;
 mod status;
 #[cfg(test)]
 mod testing;
+mod throttle;
 mod version;
 
 use h2o_config::Directive;
@@ -53,6 +56,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
     vec![
         file::DIRECTIVES,
         access_log::DIRECTIVES,
+        compress::DIRECTIVES,
         connect::DIRECTIVES,
         env::DIRECTIVES,
         error_doc::DIRECTIVES,
@@ -68,6 +72,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         reproxy::DIRECTIVES,
         server_timing::DIRECTIVES,
         status::DIRECTIVES,
+        throttle::DIRECTIVES,
     ]
 }
 
@@ -89,8 +94,10 @@ pub fn filters() -> Vec<FilterFactory> {
     vec![
         reproxy::filter,
         header::filter,
+        throttle::filter,
         error_doc::filter,
         expires::filter,
+        compress::filter,
         push::filter,
         server_timing::filter,
     ]

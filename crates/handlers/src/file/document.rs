@@ -9,7 +9,6 @@ use h2o_http::{Headers, Known, date};
 use rustix::io::Errno;
 
 use super::conditional::Validators;
-use super::encoding::Coding;
 use super::gunzip::Gunzip;
 use super::identity::{FileIdentity, inspect};
 use super::locate::FoundFile;
@@ -17,6 +16,7 @@ use super::open::Access;
 use super::range::ByteRange;
 use super::service::Service;
 use super::settings::SendCompressed;
+use crate::coding::Coding;
 
 /// Files up to this size are kept in memory. Of larger ones the descriptor is kept.
 pub(super) const SMALL: u64 = 64 * 1024;

@@ -1,29 +1,9 @@
-//! Content codings: those that a client accepts, and the names of precompressed files.
+//! The encodings in which a file may be sent, and the names of precompressed files.
 
-use h2o_http::{Known, RequestHead, Version};
+use h2o_http::{RequestHead, Version};
 
 use super::settings::SendCompressed;
-
-/// A content coding that files are kept in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Coding {
-    Brotli,
-    Zstd,
-    Gzip,
-}
-
-impl Coding {
-    const ALL: [Self; 3] = [Self::Brotli, Self::Zstd, Self::Gzip];
-
-    /// The value of `content-encoding`.
-    pub(super) const fn token(self) -> &'static str {
-        match self {
-            Self::Brotli => "br",
-            Self::Zstd => "zstd",
-            Self::Gzip => "gzip",
-        }
-    }
-}
+use crate::coding::{Coding, CodingSet};
 
 /// Suffixes of precompressed files in the order they are tried; `.zstd` is the deprecated spelling.
 pub(super) const VARIANTS: [(&[u8], Coding); 4] = [
@@ -38,70 +18,48 @@ pub(super) const GZIP_SUFFIX: &[u8] = b".gz";
 
 /// The encodings in which a file may be sent to a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct AcceptedEncodings(u8);
+pub(super) struct AcceptedEncodings {
+    codings: CodingSet,
+    may_unpack: bool,
+}
 
 impl AcceptedEncodings {
-    const UNPACKED: u8 = 8;
-
-    /// The unencoded file only.
-    pub(super) const PLAIN: Self = Self(0);
-
     /// The encodings that both settings and request allow. HTTP/1.0 clients get unencoded files only.
     pub(super) fn of(setting: SendCompressed, request: &RequestHead) -> Self {
-        let unpacked = match setting {
-            SendCompressed::Off => return Self::PLAIN,
-            SendCompressed::On => 0,
-            SendCompressed::Gunzip => Self::UNPACKED,
+        let may_unpack = match setting {
+            SendCompressed::Off => return Self::default(),
+            SendCompressed::On => false,
+            SendCompressed::Gunzip => true,
         };
         if request.version < Version::Http11 {
-            return Self::PLAIN;
+            return Self::default();
         }
-        Self(unpacked | Self::accepted(request))
-    }
-
-    /// H2O compatibility: H2O ignores elements with a parameter (`gzip;q=0.8`), and `*` and `x-gzip`.
-    fn accepted(request: &RequestHead) -> u8 {
-        let mut bits = 0;
-        for value in request.headers.get_all(Known::AcceptEncoding) {
-            for element in value.split(|&byte| byte == b',') {
-                let element = element.trim_ascii();
-                for coding in Coding::ALL {
-                    if element.eq_ignore_ascii_case(coding.token().as_bytes()) {
-                        bits |= Self::bit(coding);
-                    }
-                }
-            }
-        }
-        bits
-    }
-
-    const fn bit(coding: Coding) -> u8 {
-        match coding {
-            Coding::Brotli => 1,
-            Coding::Zstd => 2,
-            Coding::Gzip => 4,
+        Self {
+            codings: CodingSet::accepted_by(request),
+            may_unpack,
         }
     }
 
     /// Whether a file in that coding may be sent.
     pub(super) const fn has(self, coding: Coding) -> bool {
-        self.0 & Self::bit(coding) != 0
+        self.codings.has(coding)
     }
 
     /// Whether a gzip file may be unpacked while it is sent.
     pub(super) const fn may_unpack(self) -> bool {
-        self.0 & Self::UNPACKED != 0
+        self.may_unpack
     }
 
     /// As a number, for hashing.
     pub(super) const fn bits(self) -> u8 {
-        self.0
+        self.codings.bits() | if self.may_unpack { 8 } else { 0 }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use h2o_http::Known;
 
     fn encodings(setting: SendCompressed, version: Version, fields: &[&str]) -> Vec<&'static str> {
         let mut request = RequestHead::default();

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use h2o_exchange::{
-    Body, Exchange, ForwardedRequest, LinkHeaderUse, NamedBy, Outcome, Reroute, RerouteFields,
-    Response,
+    Body, CompressHint, Exchange, ForwardedRequest, LinkHeaderUse, NamedBy, Outcome, Reroute,
+    RerouteFields, Response,
 };
 use h2o_http::{Field, Headers, Known, Method, Name, Scheme, StatusCode};
 use h2o_upstream::{BackendUrl, Failure, FailureCause, Reply};
@@ -49,6 +49,7 @@ pub(super) struct ResponseRules {
 struct NotedFields {
     link: bool,
     location: bool,
+    compress_hint: CompressHint,
 }
 
 impl ResponseRules {
@@ -80,7 +81,10 @@ impl ResponseRules {
                 note_options(&field, &mut options);
                 false
             }
-            Name::Known(Known::XCompressHint) => false,
+            Name::Known(Known::XCompressHint) => {
+                noted.compress_hint = CompressHint::parse(field.value);
+                false
+            }
             Name::Known(Known::Server) => keeps_server,
             Name::Known(known) => {
                 noted.link |= known == Known::Link;
@@ -137,6 +141,7 @@ impl ResponseRules {
             } else {
                 LinkHeaderUse::Plain
             },
+            compress_hint: noted.compress_hint,
             closes: self.forward_close && reply.closes,
             is_refusal: false,
             is_plain_error: false,

@@ -1,0 +1,204 @@
+//! A body that is compressed while it is pulled.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use h2o_exchange::{BodyError, BodySource, Trailers, Worker};
+use tokio::task::JoinHandle;
+
+use super::encoder::{Encoder, EncoderError, Method, Operation, SpareEncoders};
+
+/// Most bytes compressed in one turn of the worker, so that other connections are not held up. Also what brotli 0 and 1 compress
+/// without knowledge of what was before: less costs ratio, more costs memory.
+const PIECE: usize = 32 * 1024;
+/// Pieces of the body from this length on are compressed where they are; shorter ones are collected first.
+const UNCOPIED: usize = PIECE / 2;
+
+/// The compressed form of a body.
+pub(super) struct CompressedBody {
+    source: Box<dyn BodySource>,
+    worker: Rc<Worker>,
+    method: Method,
+    stage: Stage,
+    /// Memory of the compressor, which a thread may have.
+    memory: usize,
+    /// Collected input.
+    input: BytesMut,
+    /// Whether the compressor may hold back bytes that it was given.
+    is_holding: bool,
+    /// Compressed bytes that have not been pulled.
+    output: Bytes,
+    /// Bytes of the announced length that the source has not returned.
+    left: Option<u64>,
+    /// The turn in which a piece was compressed last.
+    turn: u64,
+}
+
+enum Stage {
+    Reading(Encoder),
+    /// A thread compresses a piece.
+    Away(JoinHandle<Piece>, Operation),
+    /// The last piece is in `output`.
+    Ended,
+}
+
+/// A compressor with its output.
+type Piece = (Encoder, Result<Vec<u8>, EncoderError>);
+
+impl CompressedBody {
+    /// Compresses `source`, whose length is `len` if that is known.
+    pub(super) fn new(
+        source: Box<dyn BodySource>,
+        worker: &Rc<Worker>,
+        method: Method,
+        encoder: Encoder,
+        len: Option<u64>,
+    ) -> Self {
+        Self {
+            source,
+            worker: Rc::clone(worker),
+            method,
+            memory: encoder.memory(),
+            stage: Stage::Reading(encoder),
+            input: BytesMut::new(),
+            is_holding: false,
+            output: Bytes::new(),
+            left: len,
+            turn: u64::MAX,
+        }
+    }
+
+    /// The next piece to compress, with what to do after it. Where the source pauses, all it has returned is flushed, so that a
+    /// client gets each part of a streamed response when it is made.
+    fn poll_input(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(Bytes, Operation), BodyError>> {
+        loop {
+            let piece = match self.source.poll_next(context, PIECE - self.input.len()) {
+                Poll::Ready(Some(piece)) => piece?,
+                Poll::Ready(None) if self.left.is_some_and(|left| left > 0) => {
+                    return Poll::Ready(Err(wrong_length("shorter")));
+                }
+                Poll::Ready(None) => {
+                    return Poll::Ready(Ok((self.input.split().freeze(), Operation::Finish)));
+                }
+                Poll::Pending if self.input.is_empty() && !self.is_holding => {
+                    return Poll::Pending;
+                }
+                Poll::Pending => {
+                    return Poll::Ready(Ok((self.input.split().freeze(), Operation::Flush)));
+                }
+            };
+            if piece.is_empty() {
+                // The source lets other connections go first.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if let Some(left) = &mut self.left {
+                *left = left
+                    .checked_sub(piece.len() as u64)
+                    .ok_or_else(|| wrong_length("longer"))?;
+            }
+            if self.input.is_empty() && piece.len() >= UNCOPIED {
+                return Poll::Ready(Ok((piece, Operation::Continue)));
+            }
+            self.input.extend_from_slice(&piece);
+            if self.input.len() >= UNCOPIED {
+                return Poll::Ready(Ok((self.input.split().freeze(), Operation::Continue)));
+            }
+        }
+    }
+
+    fn compress(
+        &mut self,
+        mut encoder: Encoder,
+        piece: Bytes,
+        operation: Operation,
+    ) -> Result<(), BodyError> {
+        self.turn = self.worker.clock.turn();
+        let work = move || -> Piece {
+            let mut output = Vec::new();
+            let result = encoder.encode(&piece, operation, &mut output);
+            (encoder, result.map(|()| output))
+        };
+        if self.method.is_slow() {
+            self.stage = Stage::Away(tokio::task::spawn_blocking(work), operation);
+            return Ok(());
+        }
+        self.finish_piece(work(), operation)
+    }
+
+    fn finish_piece(&mut self, piece: Piece, operation: Operation) -> Result<(), BodyError> {
+        let (encoder, output) = piece;
+        self.memory = encoder.memory();
+        self.is_holding = operation == Operation::Continue;
+        self.output = output.map_err(|EncoderError| failed())?.into();
+        if operation == Operation::Finish {
+            SpareEncoders::put_back(&self.worker, self.method, encoder);
+            self.memory = 0;
+        } else {
+            self.stage = Stage::Reading(encoder);
+        }
+        Ok(())
+    }
+}
+
+fn failed() -> BodyError {
+    BodyError::Failed("the response body could not be compressed".into())
+}
+
+fn wrong_length(how: &str) -> BodyError {
+    BodyError::Failed(format!("the response body is {how} than announced"))
+}
+
+impl BodySource for CompressedBody {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        while self.output.is_empty() {
+            match std::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::Ended => return Poll::Ready(None),
+                Stage::Away(mut task, operation) => {
+                    let Poll::Ready(done) = Pin::new(&mut task).poll(context) else {
+                        self.stage = Stage::Away(task, operation);
+                        return Poll::Pending;
+                    };
+                    self.finish_piece(done.map_err(|_| failed())?, operation)?;
+                }
+                Stage::Reading(encoder) if self.turn == self.worker.clock.turn() => {
+                    // Other connections come first.
+                    self.stage = Stage::Reading(encoder);
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Stage::Reading(encoder) => {
+                    let Poll::Ready(input) = self.poll_input(context) else {
+                        self.stage = Stage::Reading(encoder);
+                        return Poll::Pending;
+                    };
+                    let (piece, operation) = input?;
+                    self.compress(encoder, piece, operation)?;
+                }
+            }
+        }
+        let len = max.min(self.output.len());
+        Poll::Ready(Some(Ok(self.output.split_to(len))))
+    }
+
+    fn trailers(&mut self) -> Trailers {
+        self.source.trailers()
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) {
+        self.source.poll_ahead(context);
+    }
+
+    fn retained(&self) -> usize {
+        self.source.retained() + self.memory + self.input.capacity() + self.output.len()
+    }
+}

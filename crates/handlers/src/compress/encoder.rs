@@ -1,0 +1,442 @@
+//! The three compressors behind one interface, with their memory.
+
+use std::cell::RefCell;
+
+use brotli::enc::BrotliEncoderParams;
+use brotli::enc::encode::{BrotliEncoderOperation, BrotliEncoderStateStruct};
+use flate2::{Compress, Compression, FlushCompress};
+use h2o_exchange::Worker;
+#[cfg(feature = "zstd")]
+use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys};
+
+use super::brotli_memory::{BrotliMemory, CountingAllocator};
+use crate::coding::Coding;
+
+/// Most unused compressors that a worker keeps.
+const SPARE: usize = 8;
+/// Free space that a compressor is given at once.
+const ROOM: usize = 4096;
+
+/// A coding with its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Method {
+    pub(super) coding: Coding,
+    pub(super) level: u8,
+}
+
+impl Method {
+    /// Whether a piece takes so long that a thread compresses it: more than about two milliseconds.
+    pub(super) const fn is_slow(self) -> bool {
+        match self.coding {
+            Coding::Gzip => self.level >= 8,
+            Coding::Brotli => self.level >= 5,
+            Coding::Zstd => self.level >= 9,
+        }
+    }
+
+    /// The logarithm of the window, for content of `len` bytes. The fast levels are the ones that sites use for every
+    /// response, so they get the small windows.
+    fn window_bits(self, len: Option<u64>) -> u8 {
+        let most = match (self.coding, self.level) {
+            (Coding::Gzip, 0..=3) => 14,
+            (Coding::Zstd, 0..=3) | (Coding::Gzip, _) => 15,
+            (Coding::Brotli, 0..=1) => 16,
+            (Coding::Zstd, 4..=8) => 17,
+            (Coding::Brotli, _) | (Coding::Zstd, _) => 18,
+        };
+        let needed = len.map_or(most, |len| {
+            // The smallest window of brotli and zstd has 10 bits.
+            let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
+            u8::try_from(bits).unwrap_or(most).max(10)
+        });
+        needed.min(most)
+    }
+}
+
+/// What to do after the input has been taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    /// Keep back what compresses better together with what follows.
+    Continue,
+    /// Output everything, so that the client can decode what it has.
+    Flush,
+    /// End the content.
+    Finish,
+}
+
+/// A compressor failed: out of memory, or a fault of the library.
+#[derive(Debug)]
+pub(super) struct EncoderError;
+
+/// A compressor.
+pub(super) enum Encoder {
+    Gzip {
+        state: Box<Compress>,
+        memory: usize,
+    },
+    Brotli(Box<BrotliEncoder>),
+    #[cfg(feature = "zstd")]
+    Zstd(CCtx<'static>),
+}
+
+pub(super) struct BrotliEncoder {
+    state: BrotliEncoderStateStruct<CountingAllocator>,
+    memory: BrotliMemory,
+}
+
+impl Encoder {
+    /// A compressor for content of `len` bytes, if that is known.
+    pub(super) fn new(method: Method, len: Option<u64>) -> Result<Self, EncoderError> {
+        let bits = method.window_bits(len);
+        match method.coding {
+            Coding::Gzip => {
+                // All sizes have the same window, so that responses can share compressors: most of the memory does not
+                // depend on it.
+                let bits = method.window_bits(None);
+                let level = Compression::new(u32::from(method.level));
+                Ok(Self::Gzip {
+                    state: Box::new(Compress::new_gzip(level, bits)),
+                    // The window twice and its chains, 128 KiB of hash heads, 64 KiB of symbols.
+                    memory: (4 << bits) + 200 * 1024,
+                })
+            }
+            Coding::Brotli => {
+                let memory = BrotliMemory::default();
+                let mut state = BrotliEncoderStateStruct::new(memory.allocator());
+                state.params = BrotliEncoderParams {
+                    quality: i32::from(method.level),
+                    lgwin: i32::from(bits),
+                    size_hint: len.and_then(|len| usize::try_from(len).ok()).unwrap_or(0),
+                    ..state.params
+                };
+                Ok(Self::Brotli(Box::new(BrotliEncoder { state, memory })))
+            }
+            #[cfg(not(feature = "zstd"))]
+            Coding::Zstd => Err(EncoderError),
+            #[cfg(feature = "zstd")]
+            Coding::Zstd => {
+                let mut state = CCtx::try_create().ok_or(EncoderError)?;
+                let set = |state: &mut CCtx<'_>, parameter| {
+                    state.set_parameter(parameter).map_err(|_| EncoderError)
+                };
+                set(
+                    &mut state,
+                    CParameter::CompressionLevel(i32::from(method.level)),
+                )?;
+                if method.level <= 3 {
+                    // Together with the window 270 KB; zstd takes 3 MB by default.
+                    set(&mut state, CParameter::HashLog(14))?;
+                    set(&mut state, CParameter::ChainLog(13))?;
+                    set(&mut state, CParameter::MaxBlockSize(1 << 14))?;
+                }
+                let mut encoder = Self::Zstd(state);
+                encoder.begin(method, len)?;
+                Ok(encoder)
+            }
+        }
+    }
+
+    /// Compresses all of `input`, and appends what comes out to `output`.
+    pub(super) fn encode(
+        &mut self,
+        input: &[u8],
+        operation: Operation,
+        output: &mut Vec<u8>,
+    ) -> Result<(), EncoderError> {
+        match self {
+            Self::Gzip { state, .. } => deflate(state, input, operation, output),
+            Self::Brotli(encoder) => encoder.encode(input, operation, output),
+            #[cfg(feature = "zstd")]
+            Self::Zstd(state) => zstd(state, input, operation, output),
+        }
+    }
+
+    /// Bytes of memory that it holds.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Self::Gzip { memory, .. } => *memory,
+            Self::Brotli(encoder) => encoder.memory.bytes() + size_of::<BrotliEncoder>(),
+            #[cfg(feature = "zstd")]
+            Self::Zstd(state) => state.sizeof(),
+        }
+    }
+
+    /// Prepares an unused compressor for content of `len` bytes, if that is known.
+    #[cfg_attr(
+        not(feature = "zstd"),
+        expect(
+            clippy::unnecessary_wraps,
+            unused_variables,
+            clippy::unused_self,
+            reason = "only zstd has to be prepared"
+        )
+    )]
+    fn begin(&mut self, method: Method, len: Option<u64>) -> Result<(), EncoderError> {
+        #[cfg(feature = "zstd")]
+        if let Self::Zstd(state) = self {
+            let bits = CParameter::WindowLog(u32::from(method.window_bits(len)));
+            let set = state.set_parameter(bits);
+            let set = set.and_then(|_| state.set_pledged_src_size(len));
+            return set.map(|_| ()).map_err(|_| EncoderError);
+        }
+        Ok(())
+    }
+
+    /// Resets it after a response. Returns false if that is not possible.
+    fn reset(&mut self) -> bool {
+        match self {
+            Self::Gzip { state, .. } => {
+                state.reset();
+                true
+            }
+            Self::Brotli(_) => false,
+            #[cfg(feature = "zstd")]
+            Self::Zstd(state) => state.reset(ResetDirective::SessionOnly).is_ok(),
+        }
+    }
+}
+
+fn deflate(
+    state: &mut Compress,
+    mut input: &[u8],
+    operation: Operation,
+    output: &mut Vec<u8>,
+) -> Result<(), EncoderError> {
+    let flush = match operation {
+        Operation::Continue => FlushCompress::None,
+        Operation::Flush => FlushCompress::Sync,
+        Operation::Finish => FlushCompress::Finish,
+    };
+    loop {
+        output.reserve(ROOM);
+        let before = state.total_in();
+        state
+            .compress_vec(input, output, flush)
+            .map_err(|_| EncoderError)?;
+        let taken = usize::try_from(state.total_in() - before).map_err(|_| EncoderError)?;
+        input = input.get(taken..).ok_or(EncoderError)?;
+        // With space left over, nothing is held back but what the operation allows.
+        if input.is_empty() && output.len() < output.capacity() {
+            return Ok(());
+        }
+    }
+}
+
+impl BrotliEncoder {
+    fn encode(
+        &mut self,
+        input: &[u8],
+        operation: Operation,
+        output: &mut Vec<u8>,
+    ) -> Result<(), EncoderError> {
+        let (mut left, mut offset) = (input.len(), 0);
+        loop {
+            let operation = match operation {
+                Operation::Continue => BrotliEncoderOperation::BROTLI_OPERATION_PROCESS,
+                Operation::Flush => BrotliEncoderOperation::BROTLI_OPERATION_FLUSH,
+                Operation::Finish => BrotliEncoderOperation::BROTLI_OPERATION_FINISH,
+            };
+            // Without space for output: `take_output` gets it from where it was made.
+            let is_done = self.state.compress_stream(
+                operation,
+                &mut left,
+                input,
+                &mut offset,
+                &mut 0,
+                &mut [],
+                &mut 0,
+                &mut None,
+                &mut |_, _, _, _| (),
+            );
+            if !is_done {
+                return Err(EncoderError);
+            }
+            if !self.state.has_more_output() {
+                return if left == 0 { Ok(()) } else { Err(EncoderError) };
+            }
+            while self.state.has_more_output() {
+                let mut len = 0;
+                let made = self.state.take_output(&mut len);
+                output.extend_from_slice(made.get(..len).ok_or(EncoderError)?);
+            }
+        }
+    }
+}
+
+#[cfg(feature = "zstd")]
+fn zstd(
+    state: &mut CCtx<'static>,
+    input: &[u8],
+    operation: Operation,
+    output: &mut Vec<u8>,
+) -> Result<(), EncoderError> {
+    let directive = match operation {
+        Operation::Continue => zstd_sys::ZSTD_EndDirective::ZSTD_e_continue,
+        Operation::Flush => zstd_sys::ZSTD_EndDirective::ZSTD_e_flush,
+        Operation::Finish => zstd_sys::ZSTD_EndDirective::ZSTD_e_end,
+    };
+    let mut input = InBuffer::around(input);
+    loop {
+        output.reserve(ROOM);
+        let at = output.len();
+        let mut out = OutBuffer::around_pos(output, at);
+        let held = state
+            .compress_stream2(&mut out, &mut input, directive)
+            .map_err(|_| EncoderError)?;
+        let is_done = match operation {
+            Operation::Continue => out.pos() < out.capacity(),
+            Operation::Flush | Operation::Finish => held == 0,
+        };
+        if is_done && input.pos() == input.src.len() {
+            return Ok(());
+        }
+    }
+}
+
+/// Unused compressors of a worker, whose memory the next responses reuse.
+#[derive(Default)]
+pub(super) struct SpareEncoders(RefCell<Vec<(Method, Encoder)>>);
+
+impl SpareEncoders {
+    /// A compressor for content of `len` bytes, if that is known.
+    pub(super) fn take(
+        worker: &Worker,
+        method: Method,
+        len: Option<u64>,
+    ) -> Result<Encoder, EncoderError> {
+        let spare = worker.local::<Self>();
+        let mut spare = spare.0.borrow_mut();
+        match spare.iter().position(|(kept, _)| *kept == method) {
+            Some(at) => {
+                let mut encoder = spare.swap_remove(at).1;
+                encoder.begin(method, len)?;
+                Ok(encoder)
+            }
+            None => Encoder::new(method, len),
+        }
+    }
+
+    /// Keeps a compressor that is not used any more.
+    pub(super) fn put_back(worker: &Worker, method: Method, mut encoder: Encoder) {
+        let spare = worker.local::<Self>();
+        let mut spare = spare.0.borrow_mut();
+        if spare.len() < SPARE && encoder.reset() {
+            spare.push((method, encoder));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn methods() -> Vec<Method> {
+        let levels = [
+            (Coding::Gzip, 1..=9),
+            (Coding::Brotli, 0..=11),
+            (Coding::Zstd, 1..=22),
+        ];
+        let built_in = levels
+            .into_iter()
+            .filter(|(coding, _)| coding.is_built_in());
+        let methods =
+            built_in.flat_map(|(coding, levels)| levels.map(move |level| Method { coding, level }));
+        methods.collect()
+    }
+
+    /// Text that compresses about as well as a page.
+    fn text(len: usize) -> Vec<u8> {
+        let mut random = fastrand::Rng::with_seed(7);
+        let words: Vec<_> = (0..500)
+            .map(|_| {
+                (0..random.usize(2..9))
+                    .map(|_| random.lowercase() as u8)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        let mut text = Vec::with_capacity(len + 16);
+        while text.len() < len {
+            text.extend_from_slice(&words[random.usize(..words.len())]);
+            text.push(b' ');
+        }
+        text.truncate(len);
+        text
+    }
+
+    /// Compresses `content` in pieces of 10,000 bytes, each followed by `operation`. Also returns the most memory held.
+    fn compressed(
+        method: Method,
+        content: &[u8],
+        operation: Operation,
+        known: bool,
+    ) -> (Vec<u8>, usize) {
+        let len = known.then_some(content.len() as u64);
+        let mut encoder = Encoder::new(method, len).unwrap();
+        let (mut output, mut memory) = (Vec::new(), 0);
+        for piece in content.chunks(10_000) {
+            encoder.encode(piece, operation, &mut output).unwrap();
+            memory = memory.max(encoder.memory());
+        }
+        encoder.encode(b"", Operation::Finish, &mut output).unwrap();
+        (output, memory)
+    }
+
+    pub(super) fn expand(coding: Coding, content: &[u8]) -> Vec<u8> {
+        crate::compress::testing::expand(coding, content)
+    }
+
+    #[test]
+    fn every_level_gives_back_the_content() {
+        let content = text(60_000);
+        for method in methods() {
+            for known in [false, true] {
+                let (packed, _) = compressed(method, &content, Operation::Continue, known);
+                assert!(
+                    packed.len() < content.len() * 6 / 10,
+                    "{method:?}: {}",
+                    packed.len()
+                );
+                assert!(
+                    expand(method.coding, &packed) == content,
+                    "{method:?} {known}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_flush_lets_the_client_decode_all_there_is() {
+        let content = text(35_000);
+        for method in methods() {
+            let mut encoder = Encoder::new(method, None).unwrap();
+            let mut output = Vec::new();
+            for (at, piece) in content.chunks(1000).enumerate() {
+                encoder
+                    .encode(piece, Operation::Flush, &mut output)
+                    .unwrap();
+                let got = expand(method.coding, &output);
+                assert!(
+                    got == content[..(at + 1) * 1000],
+                    "{method:?} piece {at}: {}",
+                    got.len()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_at_default_level_takes_less_than_300_kb() {
+        let content = text(2_000_000);
+        for (coding, level) in [(Coding::Gzip, 1), (Coding::Brotli, 1), (Coding::Zstd, 3)] {
+            if !coding.is_built_in() {
+                continue;
+            }
+            for len in [200, 2_000_000] {
+                let method = Method { coding, level };
+                let (_, memory) =
+                    compressed(method, &content[..len], Operation::Continue, len < 1000);
+                assert!(memory < 300_000, "{method:?} {len}: {memory}");
+            }
+        }
+    }
+}

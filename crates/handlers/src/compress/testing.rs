@@ -1,0 +1,38 @@
+//! Decoders for tests.
+
+use std::io::Read;
+
+use crate::coding::Coding;
+
+/// The content of which `packed` is a part, as far as a client could decode it.
+pub(super) fn expand(coding: Coding, packed: &[u8]) -> Vec<u8> {
+    let mut content = Vec::new();
+    // At the end of an unfinished stream the decoders report an error after the last byte.
+    let _ = match coding {
+        Coding::Gzip => flate2::read::GzDecoder::new(packed).read_to_end(&mut content),
+        Coding::Brotli => brotli::Decompressor::new(packed, 4096).read_to_end(&mut content),
+        #[cfg(feature = "zstd")]
+        Coding::Zstd => {
+            expand_zstd(packed, &mut content);
+            Ok(0)
+        }
+        #[cfg(not(feature = "zstd"))]
+        Coding::Zstd => unreachable!("it is not built in"),
+    };
+    content
+}
+
+#[cfg(feature = "zstd")]
+fn expand_zstd(packed: &[u8], content: &mut Vec<u8>) {
+    let mut decoder = zstd_safe::DCtx::create();
+    let mut input = zstd_safe::InBuffer::around(packed);
+    loop {
+        content.reserve(1 << 17);
+        let at = content.len();
+        let mut output = zstd_safe::OutBuffer::around_pos(content, at);
+        decoder.decompress_stream(&mut output, &mut input).unwrap();
+        if output.pos() < output.capacity() && input.pos() == packed.len() {
+            return;
+        }
+    }
+}
