@@ -1,0 +1,247 @@
+//! Compiled patterns, and searches with them.
+
+use std::cell::OnceCell;
+
+use fancy_regex::{BytesMode, Error, RegexBuilder, RuntimeError};
+
+use super::syntax::{self, Reading};
+use crate::Leave;
+
+pub(super) const IGNORECASE: i64 = 1;
+pub(super) const EXTENDED: i64 = 2;
+pub(super) const MULTILINE: i64 = 4;
+
+/// The third argument `n`: subjects are octets.
+pub(super) const OCTETS: i64 = 32;
+
+/// Steps of a search with back references or look-around, at most.
+const MOST_STEPS: usize = 1_000_000;
+
+/// A compiled pattern.
+pub(super) struct Regexp {
+    pub(super) source: Box<[u8]>,
+    pub(super) options: i64,
+    characters: Option<fancy_regex::Regex>,
+    /// For subjects that are not UTF-8.
+    octets: OnceCell<Result<fancy_regex::Regex, String>>,
+    names: Vec<(String, usize)>,
+    groups: usize,
+}
+
+/// Where groups matched, in octets.
+pub(super) type Groups = Vec<Option<(usize, usize)>>;
+
+fn build(source: &str, options: i64, reading: Reading) -> Result<fancy_regex::Regex, String> {
+    let pattern = syntax::translate(source, options & EXTENDED != 0, reading)?;
+    let mut builder = RegexBuilder::new(&pattern);
+    builder
+        .oniguruma_mode(true)
+        .multi_line(true)
+        .ignore_numbered_groups_when_named_groups_exist(true)
+        .case_insensitive(options & IGNORECASE != 0)
+        .ignore_whitespace(options & EXTENDED != 0)
+        .dot_matches_new_line(options & MULTILINE != 0)
+        .backtrack_limit(MOST_STEPS);
+    if reading == Reading::Octets {
+        builder.bytes_mode(BytesMode::Ascii);
+    }
+    builder.build().map_err(|error| {
+        let text = error.to_string();
+        // The engine's errors can have several lines, of which the last has the reason.
+        let reason = text.lines().rfind(|line| !line.trim().is_empty());
+        reason.unwrap_or("it is not supported").trim().to_owned()
+    })
+}
+
+impl Regexp {
+    pub(super) fn compile(source: &[u8], options: i64) -> Result<Self, Leave> {
+        let invalid = |reason: &str| {
+            let pattern = String::from_utf8_lossy(source);
+            Leave::New(
+                "RegexpError",
+                format!("'{pattern}' is an invalid regular expression because {reason}."),
+            )
+        };
+        let text =
+            std::str::from_utf8(source).map_err(|_| invalid("invalid multibyte character"))?;
+        let octets = OnceCell::new();
+        let mut characters = None;
+        if options & OCTETS == 0 {
+            let built = build(text, options, Reading::Characters);
+            characters = Some(built.map_err(|reason| invalid(&reason))?);
+        } else {
+            let built = build(text, options, Reading::Octets);
+            let _ = octets.set(Ok(built.map_err(|reason| invalid(&reason))?));
+        }
+        let built = octets.get().and_then(|built| built.as_ref().ok());
+        let Some(engine) = characters.as_ref().or(built) else {
+            return Err(invalid("there is no engine"));
+        };
+        let names = engine.capture_names().enumerate();
+        let names = names
+            .filter_map(|(group, name)| Some((name?.to_owned(), group)))
+            .collect();
+        let groups = engine.captures_len();
+        Ok(Self {
+            source: source.into(),
+            options,
+            characters,
+            octets,
+            names,
+            groups,
+        })
+    }
+
+    fn for_octets(&self) -> Result<&fancy_regex::Regex, Leave> {
+        let built = self.octets.get_or_init(|| {
+            let text = String::from_utf8_lossy(&self.source);
+            build(&text, self.options, Reading::Octets)
+        });
+        built.as_ref().map_err(|reason| {
+            Leave::New(
+                "RegexpError",
+                format!("the subject is not UTF-8, and the pattern fits no octets: {reason}"),
+            )
+        })
+    }
+
+    /// The subject as characters, if it can be searched as such from `start`.
+    fn characters<'a>(
+        &self,
+        subject: &'a [u8],
+        start: usize,
+    ) -> Option<(&fancy_regex::Regex, &'a str)> {
+        let engine = self.characters.as_ref()?;
+        let text = std::str::from_utf8(subject).ok()?;
+        text.is_char_boundary(start).then_some((engine, text))
+    }
+
+    pub(super) fn is_match(&self, subject: &[u8], start: usize) -> Result<bool, Leave> {
+        if start > subject.len() {
+            return Ok(false);
+        }
+        let found = match self.characters(subject, start) {
+            Some((engine, text)) if start == 0 => engine.is_match(text),
+            Some((engine, text)) => engine.find_from_pos(text, start).map(|m| m.is_some()),
+            None => {
+                let engine = self.for_octets()?;
+                engine.find_from_pos(subject, start).map(|m| m.is_some())
+            }
+        };
+        found.map_err(failed)
+    }
+
+    pub(super) fn search(&self, subject: &[u8], start: usize) -> Result<Option<Groups>, Leave> {
+        if start > subject.len() {
+            return Ok(None);
+        }
+        let whole = |range: std::ops::Range<usize>| vec![Some((range.start, range.end))];
+        let found = match (self.characters(subject, start), self.groups) {
+            (Some((engine, text)), ..=1) => {
+                let found = engine.find_from_pos(text, start);
+                found.map(|found| found.map(|found| whole(found.range())))
+            }
+            (Some((engine, text)), _) => engine.captures_from_pos(text, start).map(|found| {
+                found.map(|found| {
+                    let groups = found.iter();
+                    groups.map(|g| g.map(|g| (g.start(), g.end()))).collect()
+                })
+            }),
+            (None, _) => {
+                let engine = self.for_octets()?;
+                engine.captures_from_pos(subject, start).map(|found| {
+                    found.map(|found| {
+                        let groups = found.iter();
+                        groups.map(|g| g.map(|g| (g.start(), g.end()))).collect()
+                    })
+                })
+            }
+        };
+        found.map_err(failed)
+    }
+
+    pub(super) fn group(&self, name: &str) -> Option<usize> {
+        let mut names = self.names.iter();
+        names.find(|known| known.0 == name).map(|known| known.1)
+    }
+}
+
+fn failed(error: Error) -> Leave {
+    let text = match error {
+        Error::RuntimeError(RuntimeError::BacktrackLimitExceeded) => {
+            "the search needs too many steps".to_owned()
+        }
+        error => error.to_string(),
+    };
+    Leave::New("RegexpError", text)
+}
+
+/// Where a search goes on after this match: after an empty one at the next character.
+pub(super) fn after(subject: &[u8], (start, end): (usize, usize)) -> usize {
+    if end > start {
+        return end;
+    }
+    let is_inside = |octet: &&u8| **octet & 0xc0 == 0x80;
+    let rest = subject.get(end + 1..).unwrap_or_default();
+    end + 1 + rest.iter().take(3).take_while(is_inside).count()
+}
+
+pub(super) fn escape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 8);
+    for octet in text {
+        let letter = match octet {
+            b'\n' => b'n',
+            b'\t' => b't',
+            b'\r' => b'r',
+            0x0c => b'f',
+            0x0b => b'v',
+            b'[' | b']' | b'{' | b'}' | b'(' | b')' | b'|' | b'-' | b'*' | b'.' | b'\\' | b'?'
+            | b'+' | b'^' | b'$' | b'#' | b' ' => *octet,
+            _ => {
+                out.push(*octet);
+                continue;
+            }
+        };
+        out.extend([b'\\', letter]);
+    }
+    out
+}
+
+fn letters(options: i64) -> String {
+    let letters = [(MULTILINE, 'm'), (IGNORECASE, 'i'), (EXTENDED, 'x')];
+    let set = letters.iter().filter(|(flag, _)| options & flag != 0);
+    set.map(|(_, letter)| letter).collect()
+}
+
+/// `Regexp#inspect`.
+pub(super) fn inspect(regexp: &Regexp) -> Vec<u8> {
+    let mut out = vec![b'/'];
+    let mut is_escaped = false;
+    for octet in &regexp.source {
+        if *octet == b'/' && !is_escaped {
+            out.push(b'\\');
+        }
+        is_escaped = *octet == b'\\' && !is_escaped;
+        out.push(*octet);
+    }
+    out.push(b'/');
+    out.extend(letters(regexp.options).bytes());
+    if regexp.options & OCTETS != 0 {
+        out.push(b'n');
+    }
+    out
+}
+
+/// `Regexp#to_s`: for use inside other patterns.
+pub(super) fn embedded(regexp: &Regexp) -> Vec<u8> {
+    let on = letters(regexp.options);
+    let off: String = "mix"
+        .chars()
+        .filter(|letter| !on.contains(*letter))
+        .collect();
+    let dash = if off.is_empty() { "" } else { "-" };
+    let mut out = format!("(?{on}{dash}{off}:").into_bytes();
+    out.extend(&regexp.source);
+    out.push(b')');
+    out
+}

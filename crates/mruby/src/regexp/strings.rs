@@ -1,0 +1,159 @@
+//! Methods of String that take patterns: replacing, and taking apart.
+
+use super::engine::{Groups, Regexp, after};
+use super::match_data::{new_match, part, set_last, slice};
+use super::{with_regexp, with_subject};
+use crate::{Call, Leave, Value, Vm};
+
+/// Appends a replacement, in which `\1`, `\0`, `\k<name>` and `\\` have a meaning.
+fn expand(out: &mut Vec<u8>, replacement: &[u8], text: &[u8], groups: &Groups, regexp: &Regexp) {
+    let group = |number: usize| {
+        let range = groups.get(number).copied().flatten();
+        range
+            .and_then(|(start, end)| text.get(start..end))
+            .unwrap_or_default()
+    };
+    let (start, end) = groups.first().copied().flatten().unwrap_or_default();
+    let mut rest = replacement;
+    while let Some((octet, after)) = rest.split_first() {
+        rest = after;
+        let next = rest.first().copied();
+        let (put, used): (&[u8], usize) = match (octet, next) {
+            (b'\\', Some(digit @ b'0'..=b'9')) => (group(usize::from(digit - b'0')), 1),
+            (b'\\', Some(b'&')) => (group(0), 1),
+            (b'\\', Some(b'`')) => (&text[..start], 1),
+            (b'\\', Some(b'\'')) => (&text[end..], 1),
+            (b'\\', Some(b'\\')) => (b"\\", 1),
+            (b'\\', Some(b'k')) if rest.get(1) == Some(&b'<') => {
+                match rest.iter().position(|octet| *octet == b'>') {
+                    Some(close) => {
+                        let name = String::from_utf8_lossy(&rest[2..close]);
+                        let number = name.parse().ok().or_else(|| regexp.group(&name));
+                        (number.map_or(&[], group), close + 1)
+                    }
+                    None => (b"\\", 0),
+                }
+            }
+            _ => (std::slice::from_ref(octet), 0),
+        };
+        out.extend_from_slice(put);
+        rest = &rest[used..];
+    }
+}
+
+/// `__replace(text, replacement, is_all)`: the new text, or nil if nothing matches.
+pub(super) fn replace(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
+    let [subject, replacement, is_all] = call.arguments.exactly()?;
+    let replacement = with_subject(vm, replacement, |text| Ok(text.to_vec()))?;
+    let is_all = is_all.is_true();
+    let (out, last) = with_regexp(vm, call.receiver, |regexp| {
+        with_subject(vm, subject, |text| {
+            let mut out = Vec::new();
+            let (mut start, mut done) = (0, 0);
+            let mut last: Option<Groups> = None;
+            while let Some(groups) = regexp.search(text, start)? {
+                let range = groups.first().copied().flatten().unwrap_or_default();
+                // \K can put the start of a match before the end of the last one.
+                let from = range.0.max(done);
+                out.extend_from_slice(&text[done..from]);
+                expand(&mut out, &replacement, text, &groups, regexp);
+                done = range.1.max(done);
+                start = after(text, range).max(start + usize::from(range.0 == range.1));
+                last = Some(groups);
+                if !is_all {
+                    break;
+                }
+            }
+            out.extend_from_slice(&text[done..]);
+            Ok((out, last))
+        })
+    })?;
+    let Some(last) = last else {
+        return set_last(vm, Value::nil());
+    };
+    let data = new_match(vm, call.receiver, subject, last)?;
+    set_last(vm, data)?;
+    Ok(vm.string(out)?)
+}
+
+/// All matches of a text.
+fn all(regexp: &Regexp, text: &[u8]) -> Result<Vec<Groups>, Leave> {
+    let mut found = Vec::new();
+    let mut start = 0;
+    while let Some(groups) = regexp.search(text, start)? {
+        let range = groups.first().copied().flatten().unwrap_or_default();
+        start = after(text, range).max(start + usize::from(range.0 == range.1));
+        found.push(groups);
+    }
+    Ok(found)
+}
+
+/// `__scan(text)`: an Array of Strings, or of Arrays if there are groups.
+pub(super) fn scan(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
+    let [subject] = call.arguments.exactly()?;
+    let found = with_regexp(vm, call.receiver, |regexp| {
+        with_subject(vm, subject, |text| all(regexp, text))
+    })?;
+    let array = vm.array(&[])?;
+    for groups in &found {
+        vm.scope(|| {
+            let item = if groups.len() > 1 {
+                let captures = vm.array(&[])?;
+                for group in &groups[1..] {
+                    vm.push(captures, part(vm, subject, *group)?)?;
+                }
+                captures
+            } else {
+                part(vm, subject, groups[0])?
+            };
+            Ok::<_, Leave>(vm.push(array, item)?)
+        })?;
+    }
+    let last = match found.into_iter().next_back() {
+        Some(groups) => new_match(vm, call.receiver, subject, groups)?,
+        None => Value::nil(),
+    };
+    set_last(vm, last)?;
+    Ok(array)
+}
+
+/// `__split(text, limit)`.
+pub(super) fn split(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
+    let [subject, limit] = call.arguments.exactly()?;
+    let limit = limit.as_integer().unwrap_or(0);
+    let mut parts = with_regexp(vm, call.receiver, |regexp| {
+        with_subject(vm, subject, |text| {
+            let mut parts = Vec::new();
+            let (mut begin, mut start, mut count) = (0, 0, 1);
+            while limit <= 0 || count < limit {
+                let Some(groups) = regexp.search(text, start)? else {
+                    break;
+                };
+                let range = groups.first().copied().flatten().unwrap_or_default();
+                start = after(text, range).max(start + usize::from(range.0 == range.1));
+                if range.0 == range.1 && (range.0 >= text.len() || range.0 == begin) {
+                    // An empty match splits between characters only.
+                    continue;
+                }
+                parts.push((begin, range.0.max(begin)));
+                parts.extend(groups.iter().skip(1).filter_map(|group| *group));
+                begin = range.1.max(begin);
+                count += 1;
+            }
+            if !text.is_empty() {
+                parts.push((begin, text.len()));
+            }
+            Ok(parts)
+        })
+    })?;
+    if limit == 0 {
+        while parts.last().is_some_and(|(start, end)| start == end) {
+            parts.pop();
+        }
+    }
+    let array = vm.array(&[])?;
+    for range in parts {
+        vm.scope(|| Ok::<_, Leave>(vm.push(array, slice(vm, subject, range)?)?))?;
+    }
+    Ok(array)
+}
