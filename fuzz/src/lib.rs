@@ -27,6 +27,7 @@ mod quic;
 mod range;
 mod request_head;
 mod response_head;
+mod ruby;
 mod server;
 mod strict_http1;
 mod tls_client;
@@ -52,6 +53,7 @@ pub use quic::{quic_datagrams, quic_ids_and_tokens};
 pub use range::range;
 pub use request_head::request_head;
 pub use response_head::response_head;
+pub use ruby::{ruby_json, ruby_patterns, ruby_values};
 pub use tls_client::{tls_handshake, tls_records};
 
 /// Panics if the input breaks an invariant.
@@ -84,6 +86,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("range", range),
     ("request_head", request_head),
     ("response_head", response_head),
+    ("ruby_json", ruby_json),
+    ("ruby_patterns", ruby_patterns),
+    ("ruby_values", ruby_values),
     ("tls_handshake", tls_handshake),
     ("tls_records", tls_records),
 ];

@@ -8,8 +8,8 @@ use h2o_fuzz::Target;
 
 /// Mutations of each target. Enough to find what is shallow; depth is libFuzzer's business.
 const MUTATIONS: u64 = 20_000;
-/// The same for targets of which each input takes handshakes.
-const MUTATIONS_WITH_HANDSHAKE: u64 = 2_000;
+/// The same for targets of which each input takes handshakes, or calls Ruby many times.
+const FEW_MUTATIONS: u64 = 2_000;
 /// Larger inputs are replayed as they are, but not mutated.
 const MUTATED_UP_TO: usize = 4096;
 
@@ -91,7 +91,7 @@ fn mutate_all(target: &str, check: Target) {
         .filter(|input| input.len() <= MUTATED_UP_TO)
         .collect();
     let mutations = match target {
-        "tls_records" => MUTATIONS_WITH_HANDSHAKE,
+        "tls_records" | "ruby_json" | "ruby_patterns" => FEW_MUTATIONS,
         _ => MUTATIONS,
     };
     for number in 0..mutations {
