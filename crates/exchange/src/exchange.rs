@@ -223,6 +223,13 @@ impl Exchange {
         }
     }
 
+    /// Frees field blocks that have grown above `limit` bytes.
+    pub(crate) fn shrink(&mut self, limit: usize) {
+        self.request.headers.shrink(limit);
+        self.sent.headers.shrink(limit);
+        self.spare.shrink(limit);
+    }
+
     /// Bytes of memory held by heads and a request body in memory.
     #[must_use]
     pub fn retained(&self) -> usize {
@@ -238,9 +245,11 @@ impl Exchange {
         self.env.clear();
         self.forwarded.clear();
         self.errors.clear();
-        let mut spare = std::mem::take(&mut self.sent.headers);
-        spare.clear();
-        self.spare = spare;
+        // Memory kept from an earlier response stays if there was none since.
+        if self.sent.headers.retained() > 0 {
+            self.spare = std::mem::take(&mut self.sent.headers);
+            self.spare.clear();
+        }
         self.sent = SentResponse::default();
         self.protocol = Protocol::default();
         self.is_early = false;

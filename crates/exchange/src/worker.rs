@@ -416,8 +416,7 @@ impl Worker {
             return;
         };
         kept.request.clear();
-        kept.request.headers.shrink(KEPT_HEADERS);
-        kept.sent.headers.shrink(KEPT_HEADERS);
+        kept.shrink(KEPT_HEADERS);
         kept.body = crate::RequestBody::None;
         kept.connection = Rc::clone(&self.placeholder);
         kept.site = Rc::clone(&self.nowhere);

@@ -189,6 +189,25 @@ fn nothing_of_a_request_is_left_for_the_next() {
 }
 
 #[test]
+fn memory_of_response_fields_is_used_again_up_to_a_limit() {
+    // As many as an exchange keeps, and more.
+    for (len, is_kept) in [(100, true), (100_000, false)] {
+        let (worker, exchange) = asked();
+        let mut fields = exchange.borrow_mut().headers();
+        fields.push(Known::Link, &vec![b'x'; len]);
+        let held = fields.retained();
+        exchange.borrow_mut().sent.headers = fields;
+        // Rewound when its request is over, and once more before the next.
+        exchange.borrow_mut().rewind();
+        worker.release(exchange);
+        let next = worker.exchange(&site(RerouteLimits::default()), &connection(&worker));
+        let fields = next.borrow_mut().headers();
+        assert!(fields.is_empty());
+        assert_eq!(fields.retained(), if is_kept { held } else { 0 }, "{len}");
+    }
+}
+
+#[test]
 fn exchanges_are_used_again_and_hold_nothing_of_their_site_meanwhile() {
     let worker = worker();
     let (site, connection) = (site(RerouteLimits::default()), connection(&worker));
