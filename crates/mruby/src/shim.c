@@ -5,6 +5,12 @@
  * `stub`, which raises only after the function of Rust has returned.
  */
 #define MRB_NO_PRESYM
+#include <mruby/version.h>
+#if MRUBY_RELEASE_MAJOR >= 4
+/* Its header of symbol numbers includes a generated one that packages lack: names are looked up instead. */
+#define MRUBY_PRESYM_H
+#define MRB_SYM(name) mrb_intern_lit(mrb, #name)
+#endif
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -28,7 +34,6 @@
 #include <mruby/proc.h>
 #include <mruby/string.h>
 #include <mruby/variable.h>
-#include <mruby/version.h>
 
 _Static_assert(sizeof(mrb_value) == 8, "values are passed to Rust as 64 bits");
 _Static_assert(sizeof(mrb_int) == 8, "integers have 64 bits");
@@ -83,14 +88,48 @@ static void *allocate(mrb_state *mrb, void *old, size_t size, void *userdata)
   return fresh;
 }
 
+#if MRUBY_RELEASE_MAJOR >= 4
+/* The library calls one function for all VMs: what may allocate says before for which VM. */
+static _Thread_local struct shim_memory *memory_in_use;
+
+void *mrb_basic_alloc_func(void *old, size_t size)
+{
+  return allocate(NULL, old, size, memory_in_use);
+}
+
+static struct shim_memory *use_memory(struct shim_memory *memory)
+{
+  struct shim_memory *before = memory_in_use;
+  memory_in_use = memory;
+  return before;
+}
+
+static struct shim_memory *use_memory_of(const mrb_state *mrb) { return use_memory(mrb->ud); }
+#else
+static struct shim_memory *use_memory(struct shim_memory *memory) { return memory; }
+static struct shim_memory *use_memory_of(const mrb_state *mrb) { (void)mrb; return NULL; }
+#endif
+
 mrb_state *shim_open(struct shim_memory *memory)
 {
-  return mrb_open_allocf(allocate, memory);
+  struct shim_memory *before = use_memory(memory);
+  mrb_state *mrb;
+#if MRUBY_RELEASE_MAJOR >= 4
+  mrb = mrb_open();
+  if (mrb)
+    mrb->ud = memory;
+#else
+  mrb = mrb_open_allocf(allocate, memory);
+#endif
+  use_memory(before);
+  return mrb;
 }
 
 void shim_close(mrb_state *mrb)
 {
+  struct shim_memory *before = use_memory_of(mrb);
   mrb_close(mrb);
+  use_memory(before);
 }
 
 const char *shim_version(void)
@@ -332,8 +371,20 @@ uint64_t shim_class_of(mrb_state *mrb, uint64_t value)
 
 int shim_arena_save(mrb_state *mrb) { return mrb_gc_arena_save(mrb); }
 void shim_arena_restore(mrb_state *mrb, int index) { mrb_gc_arena_restore(mrb, index); }
-void shim_protect(mrb_state *mrb, uint64_t value) { mrb_gc_protect(mrb, cooked(value)); }
-void shim_register(mrb_state *mrb, uint64_t value) { mrb_gc_register(mrb, cooked(value)); }
+
+void shim_protect(mrb_state *mrb, uint64_t value)
+{
+  struct shim_memory *before = use_memory_of(mrb);
+  mrb_gc_protect(mrb, cooked(value));
+  use_memory(before);
+}
+
+void shim_register(mrb_state *mrb, uint64_t value)
+{
+  struct shim_memory *before = use_memory_of(mrb);
+  mrb_gc_register(mrb, cooked(value));
+  use_memory(before);
+}
 
 /* ---- objects of Rust in Ruby ---- */
 
@@ -447,8 +498,10 @@ static mrb_value execute(mrb_state *mrb, mrb_value self)
 
 void shim_prepare(mrb_state *mrb)
 {
+  struct shim_memory *before = use_memory_of(mrb);
   mrb_define_method(mrb, mrb->object_class, "__h2o_execute", execute, MRB_ARGS_REQ(1));
   mrb_define_singleton_method(mrb, (struct RObject *)mrb->kernel_module, "__h2o_resume", resume, MRB_ARGS_ANY());
+  use_memory(before);
 }
 
 /* ---- compiling ---- */
@@ -693,7 +746,9 @@ static mrb_value run(mrb_state *mrb, void *data)
 uint64_t shim_run(struct shim_work *work)
 {
   mrb_bool failed = FALSE;
+  struct shim_memory *before = use_memory_of(work->mrb);
   mrb_value result = mrb_protect_error(work->mrb, run, work, &failed);
+  use_memory(before);
   work->failed = failed;
   return raw(result);
 }

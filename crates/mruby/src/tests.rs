@@ -63,7 +63,14 @@ pub(crate) fn evaluate_as(vm: &Vm, context: u64, text: &str) -> String {
             results.0.borrow_mut().push(text);
         }
     });
-    results.0.borrow_mut().pop().unwrap_or_default()
+    as_in_3_1(&results.0.borrow_mut().pop().unwrap_or_default())
+}
+
+/// Texts that newer libraries word in another way, as mruby 3.1 has them.
+fn as_in_3_1(text: &str) -> String {
+    text.replace("\" => ", "\"=>")
+        .replace("unexpected end of file", "unexpected $end")
+        .replace(" for Object (NoMethodError)", " (NoMethodError)")
 }
 
 /// Resumes what waits until nothing does, with nil. How many waits there were.

@@ -122,7 +122,8 @@ class String
   def slice!(*arguments)
     return __core_slice!(*arguments) unless Regexp === arguments[0]
     part = self[*arguments]
-    self[*arguments] = "" if part
+    # mruby 4.0 assigns by the Array of arguments if they are written between brackets.
+    __send__(:[]=, *arguments, "") if part
     part
   end
 
