@@ -4,7 +4,7 @@
 CARGO ?= cargo
 SHELL := /bin/bash
 
-.PHONY: run build install test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs install-build install-lint install-test install-bench
+.PHONY: run build install test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs test-mruby sanitize-mruby install-build install-lint install-test install-bench
 
 run: install-build build
 	@examples/make-cert.sh
@@ -70,6 +70,23 @@ e2e:
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test -p h2o-tests --tests
 	python3 -m unittest discover bench
 	tests/interop/run.py --clients aioquic,quic-go
+
+# The crate of scripts with the libraries of newer releases of Debian: mruby 3.3 and 4.
+test-mruby: install-build
+	@.ci/install dpkg-deb:dpkg
+	set -e; for release in trixie sid; do \
+		config=$$(.ci/mruby $$release); \
+		MRUBY_CONFIG=$$config $(CARGO) test -p h2o-mruby --target-dir target/mruby; \
+	done
+
+# The same crate with AddressSanitizer in the C of the shim and of oniguruma, and under the allocations of everything else.
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+HOST_VARIABLE = CARGO_TARGET_$(shell echo $(HOST) | tr 'a-z-' 'A-Z_')
+sanitize-mruby: install-build
+	CFLAGS='-fsanitize=address -fno-omit-frame-pointer -g' \
+	$(HOST_VARIABLE)_RUSTFLAGS='-Clink-arg=-lasan' \
+	$(HOST_VARIABLE)_RUNNER="env LD_PRELOAD=$$(cc -print-file-name=libasan.so)" \
+	$(CARGO) test -p h2o-mruby --target $(HOST) --target-dir target/sanitize
 
 # HTTP/3 in 25 cases with clients on four other stacks (tests/interop). `make test` leaves out quiche, which compiles BoringSSL,
 # and the browser, which needs a machine that does little else.
