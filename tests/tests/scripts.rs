@@ -541,3 +541,111 @@ hosts:
         .must_be("301 OK\nlocation: /new/\n\n");
     server.ask("GET /").must_be("403 OK\n\nForbidden");
 }
+
+/// A script that looks at `env` in the way of each request, and what it must see.
+const LOOKS: &[(&str, &str)] = &[
+    // The order is that of the table, whatever was asked for before.
+    (
+        "env['HTTP_X_B']; env['PATH_INFO']; env.keys.first(4)",
+        r#"["REQUEST_METHOD", "SCRIPT_NAME", "PATH_INFO", "QUERY_STRING"]"#,
+    ),
+    (
+        "env.keys.select { |key| key[0, 7] == 'HTTP_X_' }",
+        r#"["HTTP_X_A", "HTTP_X_B", "HTTP_X_RUBY"]"#,
+    ),
+    (
+        "[env['nowhere'], env[:sym], env[nil], env['HTTP_NOWHERE']]",
+        "[nil, nil, nil, nil]",
+    ),
+    (
+        "[env.key?('HTTP_X_A'), env.key?('CONTENT_LENGTH')]",
+        "[true, false]",
+    ),
+    ("env.fetch('HTTP_NONE', 5)", "5"),
+    ("env.fetch('HTTP_X_A')", r#""1""#),
+    // What a script changes stays changed.
+    (
+        "env['PATH_INFO'] << '!'; [env['PATH_INFO'], env.to_a.assoc('PATH_INFO')]",
+        r#"["/x!", ["PATH_INFO", "/x!"]]"#,
+    ),
+    (
+        "env['HTTP_X_A'] = '2'; env['new'] = 3; [env['HTTP_X_A'], env['new'], env.keys.last]",
+        r#"["2", 3, "new"]"#,
+    ),
+    (
+        "env.delete('HTTP_X_A'); [env['HTTP_X_A'], env.key?('HTTP_X_A')]",
+        "[nil, false]",
+    ),
+    (
+        "env.default = 7; [env['nowhere'], env['HTTP_X_A']]",
+        r#"[7, "1"]"#,
+    ),
+    ("env.clear; [env['PATH_INFO'], env.size]", "[nil, 0]"),
+    // It is a Hash for those who ask, and for methods that take Hashes.
+    (
+        "[env.class, Hash === env, env.is_a?(Hash), env.instance_of?(Hash), env.nil?]",
+        "[Hash, true, true, true, false]",
+    ),
+    (
+        "[{}.merge(env).size == env.size, {'a' => 1}.update(env).size - env.size]",
+        "[true, 1]",
+    ),
+    ("h = {}; h.replace(env); h['PATH_INFO']", r#""/x""#),
+    (
+        "h = env.dup; [h == env, env == h, h.size > 20]",
+        "[true, true, true]",
+    ),
+    ("h = {}; env.each { |k, v| h[k] = v }; h == env", "true"),
+    ("h = {'PATH_INFO' => '/x'}; h == env", "false"),
+    ("env.frozen? || env.freeze.frozen?", "true"),
+    (
+        "env.each { |key, value| sleep 0.001 if key == 'PATH_INFO' }.size > 20",
+        "true",
+    ),
+    (
+        "begin; env.nonsense; rescue NoMethodError => e; e.name; end",
+        ":nonsense",
+    ),
+    ("env['rack.errors'].equal?(env['rack.errors'])", "true"),
+    (
+        "[env['CONTENT_TYPE'], env['HTTP_CONTENT_TYPE'], env['SERVER_ADDR'], env['SERVER_PORT'].to_i > 1024]",
+        r#"["a/b", nil, "127.0.0.1", true]"#,
+    ),
+    (
+        "[env['HTTP_COOKIE'], env['HTTP_X_B']]",
+        r#"["a=1; b=2", "1, 2"]"#,
+    ),
+    ("$kept = env; nil", "nil"),
+    (
+        "[$kept['HTTP_X_A'], $kept['REMOTE_ADDR'], $kept.size > 20]",
+        r#"["1", "127.0.0.1", true]"#,
+    ),
+];
+
+#[test]
+fn the_request_is_a_hash_whatever_is_done_with_it() {
+    let config = r#"
+listen: @PORT@
+num-threads: 1
+error-log: @DIR@/error.log
+hosts:
+  default:
+    paths:
+      /look:
+        mruby.handler: |
+          lambda { |env| [200, {}, [eval(env["HTTP_X_RUBY"]).inspect]] }
+"#;
+    let server = Setup::new(config).start();
+    let mut wrong = Vec::new();
+    for (text, want) in LOOKS {
+        let got = server
+            .ask(&format!(
+                "GET /look/x\ncontent-type: a/b\nx-b: 1\nx-a: 1\nx-b: 2\ncookie: a=1\ncookie: b=2\nx-ruby: {text}"
+            ))
+            .text();
+        if got != *want {
+            wrong.push(format!("{text}\n    gave {got}\n  wanted {want}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -79,6 +79,9 @@ pub(crate) enum Op {
     Freeze,
     Collect,
     ArraySet,
+    LazyHash,
+    Source,
+    PlainHash,
 }
 
 /// One step that may raise.

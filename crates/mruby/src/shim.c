@@ -582,6 +582,9 @@ enum op {
   OP_FREEZE_,
   OP_COLLECT_,
   OP_ARRAY_SET_,
+  OP_LAZY_HASH_,
+  OP_SOURCE_,
+  OP_PLAIN_HASH_,
 };
 
 struct shim_work {
@@ -679,7 +682,26 @@ static mrb_value run(mrb_state *mrb, void *data)
   case OP_HASH_: return mrb_hash_new_capa(mrb, count);
   case OP_HASH_SET_: mrb_hash_set(mrb, a, b, c); return a;
   case OP_HASH_GET_: return mrb_hash_get(mrb, a, b);
-  case OP_HASH_KEYS_: return mrb_hash_keys(mrb, a);
+  case OP_HASH_KEYS_:
+    /* Subclasses may make their entries when they are asked for. */
+    return mrb_hash_ptr(a)->c == mrb->hash_class ? mrb_hash_keys(mrb, a) : mrb_funcall(mrb, a, "keys", 0);
+  case OP_LAZY_HASH_: {
+    mrb_value hash = mrb_hash_new(mrb);
+    mrb_hash_ptr(hash)->c = mrb_class_ptr(a);
+    mrb_iv_set(mrb, hash, mrb_intern_lit(mrb, "source"), b);
+    return hash;
+  }
+  case OP_SOURCE_: return mrb_iv_get(mrb, a, mrb_intern_lit(mrb, "source"));
+  case OP_PLAIN_HASH_: {
+    mrb_value before[2];
+    before[0] = mrb_hash_keys(mrb, a);
+    before[1] = mrb_hash_values(mrb, a);
+    b = mrb_ary_new_from_values(mrb, 2, before);
+    mrb_hash_clear(mrb, a);
+    mrb_iv_remove(mrb, a, mrb_intern_lit(mrb, "source"));
+    mrb_hash_ptr(a)->c = mrb->hash_class;
+    return b;
+  }
   case OP_SYMBOL_: return mrb_symbol_value(NAME);
   case OP_CALL_: {
     mrb_sym name = mrb_nil_p(b) ? NAME : mrb_symbol(b);

@@ -504,6 +504,33 @@ impl Vm {
         self.run(Op::HashGet, |work| (work.a, work.b) = (hash.0, key.0))
     }
 
+    /// An empty Hash of a subclass whose method `default` makes the entries when they are asked for, from `source`.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn lazy_hash(&self, class: Value, source: Value) -> Result<Value, Value> {
+        self.run(Op::LazyHash, |work| (work.a, work.b) = (class.0, source.0))
+    }
+
+    /// What a [lazy Hash](Vm::lazy_hash) makes its entries from; nil once it is plain.
+    ///
+    /// # Errors
+    /// `TypeError` if it is none.
+    pub fn source_of(&self, hash: Value) -> Result<Value, Value> {
+        self.expect_kind(hash, Kind::Hash)?;
+        self.run(Op::Source, |work| work.a = hash.0)
+    }
+
+    /// Makes a [lazy Hash](Vm::lazy_hash) one of class `Hash`, empty and without a source. Returns an Array of the keys and an Array
+    /// of the values that it had.
+    ///
+    /// # Errors
+    /// `FrozenError`; `TypeError` if it is none.
+    pub fn make_plain(&self, hash: Value) -> Result<Value, Value> {
+        self.expect_kind(hash, Kind::Hash)?;
+        self.run(Op::PlainHash, |work| work.a = hash.0)
+    }
+
     /// The entry of a Hash whose key is this Symbol.
     ///
     /// # Errors

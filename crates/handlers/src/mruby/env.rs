@@ -1,15 +1,17 @@
-//! The Hash that describes a request to a script.
+//! The Hash that describes a request to a script. Most scripts ask for few of its entries, so each is made when it is asked for.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use h2o_exchange::{Address, Exchange, ServerSoftware};
-use h2o_http::{Headers, Known, Version};
-use h2o_mruby::{Rooted, Value, Vm};
+use h2o_exchange::{Address, Exchange, LocalSite, Reroutes, Route, ServerSoftware};
+use h2o_http::{Known, Name, RequestHead, Version};
+use h2o_mruby::{Leave, Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
-use super::objects::{ClassCell, RequestState};
+use super::objects::{ClassCell, Classes, RequestState};
 
 /// Most names of keys that a VM keeps.
 const KEPT_KEYS: usize = 512;
@@ -18,39 +20,17 @@ const KEPT_KEYS: usize = 512;
 #[derive(Default)]
 struct Keys(RefCell<FxHashMap<Box<[u8]>, Rooted>>);
 
-/// The Hash being filled.
-struct Env<'a> {
-    vm: &'a Vm,
-    keys: Rc<Keys>,
-    hash: Value,
-}
-
-impl Env<'_> {
-    fn key(&self, text: &[u8]) -> Result<Value, Value> {
-        if let Some(key) = self.keys.0.borrow().get(text) {
+impl Keys {
+    fn get(&self, vm: &Vm, text: &[u8]) -> Result<Value, Value> {
+        if let Some(key) = self.0.borrow().get(text) {
             return Ok(key.value());
         }
-        let key = self.vm.frozen_string(text)?;
-        let mut keys = self.keys.0.borrow_mut();
+        let key = vm.frozen_string(text)?;
+        let mut keys = self.0.borrow_mut();
         if keys.len() < KEPT_KEYS {
-            keys.insert(text.into(), self.vm.root(key)?);
+            keys.insert(text.into(), vm.root(key)?);
         }
         Ok(key)
-    }
-
-    fn set(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Value> {
-        let value = self.vm.string(value)?;
-        self.set_value(key.as_bytes(), value)
-    }
-
-    fn set_value(&self, key: &[u8], value: Value) -> Result<(), Value> {
-        let key = self.key(key)?;
-        self.vm.hash_set(self.hash, key, value)
-    }
-
-    fn set_address(&self, address: &str, port: &str, of: SocketAddr) -> Result<(), Value> {
-        self.set(address, of.ip().to_string())?;
-        self.set(port, of.port().to_string())
     }
 }
 
@@ -60,141 +40,313 @@ pub(super) fn build(
     exchange: &Exchange,
     state: &Rc<RequestState>,
 ) -> Result<Value, Value> {
-    let request = &exchange.request;
-    let env = Env {
-        vm,
-        keys: vm.local(),
-        hash: vm.hash(24 + request.headers.len())?,
-    };
     let cell = vm.local::<ClassCell>();
-    let classes = cell
-        .0
-        .get()
-        .ok_or_else(|| vm.exception("RuntimeError", "the classes of requests are missing"))?;
-
-    env.set("REQUEST_METHOD", request.method.as_str())?;
-    let key = &exchange.site.path(exchange.route).path;
-    let script = key.strip_suffix('/').unwrap_or(key).as_bytes();
-    env.set("SCRIPT_NAME", script)?;
-    env.set("PATH_INFO", path_info(exchange, script.len()))?;
-    let query = request.query();
-    env.set("QUERY_STRING", query.strip_prefix(b"?").unwrap_or(query))?;
-    let host = exchange.site.host(exchange.route);
-    env.set("SERVER_NAME", &*host.name.name)?;
-    env.set("SERVER_PROTOCOL", request.version.as_str())?;
-    if let Some(Address::Ip(address)) = exchange.connection.transport.local_address() {
-        env.set_address("SERVER_ADDR", "SERVER_PORT", address)?;
-    }
-    env.set("HTTP_HOST", request.authority())?;
-    if let Some(len) = state.body_len() {
-        env.set("CONTENT_LENGTH", len.to_string())?;
-        let object = vm.object(classes.request.value(), Rc::clone(state))?;
-        let class = vm.constant(None, "InputStream")?;
-        let input = vm.call(class, "__of", &[object])?;
-        env.set_value(b"rack.input", input)?;
-    }
-    if let Address::Ip(address) = exchange.connection.peer {
-        env.set_address("REMOTE_ADDR", "REMOTE_PORT", address)?;
-    }
-    if request.version == Version::Http2 && exchange.sub_request.is_none() {
-        let object = vm.object(classes.get_rtt.value(), Rc::clone(state))?;
-        env.set_value(b"h2o.get_rtt", object)?;
-    }
-    let object = vm.object(classes.is_ech.value(), Rc::clone(state))?;
-    env.set_value(b"h2o.is_ech", object)?;
-    for (name, value) in &exchange.env {
-        let value = vm.string(&**value)?;
-        env.set_value(name.as_bytes(), value)?;
-    }
-    set_fields(&env, &request.headers)?;
-    if exchange.is_early && request.headers.get(Known::EarlyData).is_none() {
-        env.set("HTTP_EARLY_DATA", "1")?;
-    }
-    env.set("rack.url_scheme", request.scheme.as_str())?;
-    for (key, value) in [
-        ("rack.multithread", false),
-        ("rack.multiprocess", true),
-        ("rack.run_once", false),
-        ("rack.hijack?", false),
-    ] {
-        env.set_value(key.as_bytes(), Value::boolean(value))?;
-    }
-    let errors = vm.object(classes.errors.value(), Rc::clone(state))?;
-    env.set_value(b"rack.errors", errors)?;
-    let hints = vm.object(classes.hints.value(), Rc::clone(state))?;
-    env.set_value(b"rack.early_hints", hints)?;
-    let software = exchange.site.settings.peek::<ServerSoftware>();
-    let software = software.as_ref().and_then(|software| software.0.as_deref());
-    env.set(
-        "SERVER_SOFTWARE",
-        software.unwrap_or(concat!("h2o/", env!("CARGO_PKG_VERSION"))),
-    )?;
-    let limits = exchange.site.reroute_limits;
-    let done = exchange.reroutes;
-    for (key, limit, count) in [
-        (
-            "h2o.remaining_delegations",
-            limits.delegations,
-            done.delegations,
-        ),
-        (
-            "h2o.remaining_reprocesses",
-            limits.reprocesses,
-            done.reprocesses,
-        ),
-    ] {
-        let left = vm.integer(limit.saturating_sub(count).into())?;
-        env.set_value(key.as_bytes(), left)?;
-    }
-    Ok(env.hash)
-}
-
-/// The path below the entry, as the client wrote it.
-fn path_info(exchange: &Exchange, script_len: usize) -> &[u8] {
-    let request = &exchange.request;
-    let raw = request.raw_path();
-    let len = if request.is_path_plain() {
-        script_len
-    } else {
-        h2o_http::path::raw_len(raw, script_len)
+    let classes = classes(vm, &cell)?;
+    let request = Request {
+        head: exchange.request.clone(),
+        peer: exchange.connection.peer,
+        site: Rc::clone(&exchange.site),
+        route: exchange.route,
+        variables: exchange.env.clone(),
+        reroutes: exchange.reroutes,
+        is_early: exchange.is_early,
+        is_sub_request: exchange.sub_request.is_some(),
+        state: Rc::clone(state),
     };
-    raw.get(len..).unwrap_or_default()
+    let source = vm.object(classes.source.value(), Rc::new(request))?;
+    vm.lazy_hash(classes.env.value(), source)
 }
 
-/// `HTTP_*`: one entry per name, by the length of the name and then its bytes.
-fn set_fields(env: &Env<'_>, headers: &Headers) -> Result<(), Value> {
-    let mut names: Vec<&str> = headers.iter().map(|field| field.name.as_str()).collect();
-    names.sort_unstable_by_key(|name| (name.len(), *name));
-    names.dedup();
-    let mut key = Vec::with_capacity(32);
-    let mut joined = Vec::new();
-    for name in names {
-        let field = h2o_http::Name::from_lower(name);
-        let mut values = headers.get_all(field);
-        let Some(first) = values.next() else {
-            continue;
+fn classes<'a>(vm: &Vm, cell: &'a ClassCell) -> Result<&'a Classes, Value> {
+    let classes = cell.0.get();
+    classes.ok_or_else(|| vm.exception("RuntimeError", "the classes of requests are missing"))
+}
+
+/// Defines the methods of `class`, which [lazy Hashes](Vm::lazy_hash) have, in Rust; the others are in the prelude.
+pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
+    // Called when there is no entry.
+    vm.define(class, "default", |vm, call| {
+        let source = vm.source_of(call.receiver)?;
+        let request = vm.with_object(source, |request: &Rc<Request>| Rc::clone(request))?;
+        let Some(text) = vm.bytes(call.arguments.get(0)) else {
+            return Ok(Value::nil());
         };
-        let mut value = first;
-        if let Some(second) = values.next() {
-            let between: &[u8] = if name == "cookie" { b"; " } else { b", " };
-            joined.clear();
-            joined.extend_from_slice(first);
-            for other in std::iter::once(second).chain(values) {
-                joined.extend_from_slice(between);
-                joined.extend_from_slice(other);
-            }
-            value = &joined;
+        let Some(value) = request.value(vm, &text)? else {
+            return Ok(Value::nil());
+        };
+        let key = vm.local::<Keys>().get(vm, &text)?;
+        vm.hash_set(call.receiver, key, value)?;
+        Ok(value)
+    })?;
+    vm.define(class, "__fill", |vm, call| {
+        fill(vm, call.receiver)?;
+        Ok(Value::nil())
+    })
+}
+
+/// Makes all entries, in their order. The Hash is like any other afterwards.
+fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
+    let source = vm.source_of(hash)?;
+    let request = vm.with_object(source, |request: &Rc<Request>| Rc::clone(request))?;
+    // What the script has got already, and may have changed.
+    let before = vm.make_plain(hash)?;
+    let [made_keys, made] = [0, 1].map(|index| {
+        let part = vm
+            .elements(before)
+            .and_then(|parts| parts.get(index).copied());
+        part.and_then(|part| vm.elements(part)).unwrap_or_default()
+    });
+    let keys = vm.local::<Keys>();
+    for text in request.keys() {
+        let known = made_keys
+            .iter()
+            .position(|key| vm.with_bytes(*key, |key| *key == *text) == Some(true));
+        let value = match known.and_then(|at| made.get(at)) {
+            Some(value) => Some(*value),
+            None => request.value(vm, &text)?,
+        };
+        if let Some(value) = value {
+            vm.hash_set(hash, keys.get(vm, &text)?, value)?;
         }
-        key.clear();
-        if name != "content-type" {
-            key.extend_from_slice(b"HTTP_");
-        }
-        key.extend(name.bytes().map(|byte| match byte {
-            b'-' => b'_',
-            byte => byte.to_ascii_uppercase(),
-        }));
-        let value = env.vm.string(value)?;
-        env.set_value(&key, value)?;
     }
     Ok(())
+}
+
+/// What the entries are made from: a copy, since scripts may keep the Hash.
+struct Request {
+    head: RequestHead,
+    peer: Address,
+    site: Rc<LocalSite>,
+    route: Route,
+    variables: Vec<(Arc<str>, Arc<str>)>,
+    reroutes: Reroutes,
+    is_early: bool,
+    is_sub_request: bool,
+    state: Rc<RequestState>,
+}
+
+/// Keys before those of the variables; `value` says which of them a request has.
+const FIRST: [&str; 14] = [
+    "REQUEST_METHOD",
+    "SCRIPT_NAME",
+    "PATH_INFO",
+    "QUERY_STRING",
+    "SERVER_NAME",
+    "SERVER_PROTOCOL",
+    "SERVER_ADDR",
+    "SERVER_PORT",
+    "HTTP_HOST",
+    "CONTENT_LENGTH",
+    "rack.input",
+    "REMOTE_ADDR",
+    "REMOTE_PORT",
+    "h2o.get_rtt",
+];
+
+/// Keys after those of the fields.
+const LAST: [&str; 11] = [
+    "HTTP_EARLY_DATA",
+    "rack.url_scheme",
+    "rack.multithread",
+    "rack.multiprocess",
+    "rack.run_once",
+    "rack.hijack?",
+    "rack.errors",
+    "rack.early_hints",
+    "SERVER_SOFTWARE",
+    "h2o.remaining_delegations",
+    "h2o.remaining_reprocesses",
+];
+
+impl Request {
+    /// The keys in the order of the Hash. Some may be there twice, others have no value.
+    fn keys(&self) -> Vec<Cow<'_, [u8]>> {
+        let mut keys: Vec<Cow<'_, [u8]>> = Vec::with_capacity(32 + self.head.headers.len());
+        keys.extend(FIRST.map(|key| Cow::Borrowed(key.as_bytes())));
+        keys.push(Cow::Borrowed(b"h2o.is_ech"));
+        let variables = self.variables.iter();
+        keys.extend(variables.map(|(name, _)| Cow::Borrowed(name.as_bytes())));
+        let fields = self.head.headers.iter();
+        let mut names: Vec<&str> = fields.map(|field| field.name.as_str()).collect();
+        names.sort_unstable_by_key(|name| (name.len(), *name));
+        names.dedup();
+        keys.extend(names.into_iter().map(|name| Cow::Owned(key_of(name))));
+        keys.extend(LAST.map(|key| Cow::Borrowed(key.as_bytes())));
+        keys
+    }
+
+    /// The value of a key, if the request has one. Of several meanings of a key the last one counts.
+    fn value(&self, vm: &Vm, key: &[u8]) -> Result<Option<Value>, Value> {
+        let found = self.of_server(vm, key)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        if key == b"HTTP_EARLY_DATA" && self.is_early && !self.has_early_data() {
+            return vm.string("1").map(Some);
+        }
+        if let Some(value) = self.field(key) {
+            return vm.string(&*value).map(Some);
+        }
+        let mut variables = self.variables.iter().rev();
+        if let Some((_, value)) = variables.find(|(name, _)| name.as_bytes() == key) {
+            return vm.string(&**value).map(Some);
+        }
+        self.of_request(vm, key)
+    }
+
+    fn has_early_data(&self) -> bool {
+        self.head.headers.get(Known::EarlyData).is_some()
+    }
+
+    /// The entries that nothing replaces.
+    fn of_server(&self, vm: &Vm, key: &[u8]) -> Result<Option<Value>, Value> {
+        let limits = self.site.reroute_limits;
+        let value = match key {
+            b"rack.url_scheme" => vm.string(self.head.scheme.as_str())?,
+            b"rack.multithread" | b"rack.run_once" | b"rack.hijack?" => Value::boolean(false),
+            b"rack.multiprocess" => Value::boolean(true),
+            b"rack.errors" => self.object(vm, |classes| &classes.errors)?,
+            b"rack.early_hints" => self.object(vm, |classes| &classes.hints)?,
+            b"SERVER_SOFTWARE" => {
+                let software = self.site.settings.peek::<ServerSoftware>();
+                let software = software.as_ref().and_then(|software| software.0.as_deref());
+                vm.string(software.unwrap_or(concat!("h2o/", env!("CARGO_PKG_VERSION"))))?
+            }
+            b"h2o.remaining_delegations" => {
+                let left = limits.delegations.saturating_sub(self.reroutes.delegations);
+                vm.integer(left.into())?
+            }
+            b"h2o.remaining_reprocesses" => {
+                let left = limits.reprocesses.saturating_sub(self.reroutes.reprocesses);
+                vm.integer(left.into())?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(value))
+    }
+
+    /// The entries that variables and fields of the same name replace.
+    fn of_request(&self, vm: &Vm, key: &[u8]) -> Result<Option<Value>, Value> {
+        let text = |text: &[u8]| vm.string(text).map(Some);
+        let address = |of: Option<Address>, part: fn(SocketAddr) -> String| match of {
+            Some(Address::Ip(of)) => vm.string(part(of)).map(Some),
+            Some(Address::Unix) | None => Ok(None),
+        };
+        match key {
+            b"REQUEST_METHOD" => text(self.head.method.as_str().as_bytes()),
+            b"SCRIPT_NAME" => text(self.script_name()),
+            b"PATH_INFO" => text(self.path_info()),
+            b"QUERY_STRING" => {
+                let query = self.head.query();
+                text(query.strip_prefix(b"?").unwrap_or(query))
+            }
+            b"SERVER_NAME" => text(self.site.host(self.route).name.name.as_bytes()),
+            b"SERVER_PROTOCOL" => text(self.head.version.as_str().as_bytes()),
+            b"SERVER_ADDR" => address(self.state.local_address(), |of| of.ip().to_string()),
+            b"SERVER_PORT" => address(self.state.local_address(), |of| of.port().to_string()),
+            b"HTTP_HOST" => text(self.head.authority()),
+            b"CONTENT_LENGTH" => match self.state.body_len() {
+                Some(len) => text(len.to_string().as_bytes()),
+                None => Ok(None),
+            },
+            b"rack.input" => self.input(vm),
+            b"REMOTE_ADDR" => address(Some(self.peer), |of| of.ip().to_string()),
+            b"REMOTE_PORT" => address(Some(self.peer), |of| of.port().to_string()),
+            b"h2o.get_rtt" if self.head.version == Version::Http2 && !self.is_sub_request => {
+                self.object(vm, |classes| &classes.get_rtt).map(Some)
+            }
+            b"h2o.is_ech" => self.object(vm, |classes| &classes.is_ech).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn input(&self, vm: &Vm) -> Result<Option<Value>, Value> {
+        if self.state.body_len().is_none() {
+            return Ok(None);
+        }
+        let object = self.object(vm, |classes| &classes.request)?;
+        let class = vm.constant(None, "InputStream")?;
+        vm.call(class, "__of", &[object]).map(Some)
+    }
+
+    /// An object by which the script acts on the request.
+    fn object(&self, vm: &Vm, class: fn(&Classes) -> &Rooted) -> Result<Value, Value> {
+        let cell = vm.local::<ClassCell>();
+        let class = class(classes(vm, &cell)?).value();
+        vm.object(class, Rc::clone(&self.state))
+    }
+
+    fn script_name(&self) -> &[u8] {
+        let key = &self.site.path(self.route).path;
+        key.strip_suffix('/').unwrap_or(key).as_bytes()
+    }
+
+    /// The path below the entry, as the client wrote it.
+    fn path_info(&self) -> &[u8] {
+        let (raw, len) = (self.head.raw_path(), self.script_name().len());
+        let len = if self.head.is_path_plain() {
+            len
+        } else {
+            h2o_http::path::raw_len(raw, len)
+        };
+        raw.get(len..).unwrap_or_default()
+    }
+
+    /// The values of the field with this key, joined.
+    fn field(&self, key: &[u8]) -> Option<Cow<'_, [u8]>> {
+        let len = match key.strip_prefix(b"HTTP_") {
+            Some(name) => name.len(),
+            None if key == b"CONTENT_TYPE" => key.len(),
+            None => return None,
+        };
+        let fields = self.head.headers.iter().map(|field| field.name);
+        let names = fields.filter(|name| name.as_str().len() == len);
+        // Several names can have one key: `a-b` and `a_b`.
+        let name = names
+            .map(|name| name.as_str())
+            .filter(|name| is_key_of(key, name))
+            .max()?;
+        let mut values = self.head.headers.get_all(Name::from_lower(name));
+        let first = values.next()?;
+        let Some(second) = values.next() else {
+            return Some(Cow::Borrowed(first));
+        };
+        let between: &[u8] = if name == "cookie" { b"; " } else { b", " };
+        let mut joined = first.to_vec();
+        for other in std::iter::once(second).chain(values) {
+            joined.extend_from_slice(between);
+            joined.extend_from_slice(other);
+        }
+        Some(Cow::Owned(joined))
+    }
+}
+
+/// The key of a field: `HTTP_NAME`, or `CONTENT_TYPE`.
+fn key_of(name: &str) -> Vec<u8> {
+    let prefix: &[u8] = if name == "content-type" {
+        b""
+    } else {
+        b"HTTP_"
+    };
+    prefix
+        .iter()
+        .copied()
+        .chain(name.bytes().map(in_key))
+        .collect()
+}
+
+/// Whether `key` is that of the field.
+fn is_key_of(key: &[u8], name: &str) -> bool {
+    match key.strip_prefix(b"HTTP_") {
+        Some(rest) => name != "content-type" && rest.iter().copied().eq(name.bytes().map(in_key)),
+        None => name == "content-type",
+    }
+}
+
+/// A character of a name as keys have it.
+const fn in_key(byte: u8) -> u8 {
+    match byte {
+        b'-' => b'_',
+        byte => byte.to_ascii_uppercase(),
+    }
 }

@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::task::Waker;
 
 use bytes::Bytes;
-use h2o_exchange::{Exchange, Transport};
+use h2o_exchange::{Address, Exchange, Transport};
 use h2o_http::{Headers, Known, StatusCode};
 use h2o_mruby::{Kind, Leave, Value, Vm};
 
@@ -59,6 +59,11 @@ impl RequestState {
         self.body.as_ref().map(Bytes::len)
     }
 
+    /// The server's address, while the connection is there.
+    pub(super) fn local_address(&self) -> Option<Address> {
+        self.transport.upgrade()?.local_address()
+    }
+
     /// Called when there is something to [pass on](Self::pass_on).
     pub(super) fn set_waker(&self, waker: &Waker) {
         *self.waker.borrow_mut() = Some(waker.clone());
@@ -106,6 +111,10 @@ pub(super) struct Classes {
     pub(super) request: h2o_mruby::Rooted,
     pub(super) get_rtt: h2o_mruby::Rooted,
     pub(super) is_ech: h2o_mruby::Rooted,
+    /// Of the Hash that describes a request.
+    pub(super) env: h2o_mruby::Rooted,
+    /// Of what that is made from.
+    pub(super) source: h2o_mruby::Rooted,
 }
 
 /// The classes of a VM.
@@ -188,12 +197,19 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
         })
     })?;
 
+    let hash = vm.constant(None, "Hash")?;
+    let env = vm.class(Some(module), "Env", Some(hash))?;
+    super::env::define(vm, env)?;
+    let source = vm.object_class(Some(module), "EnvSource")?;
+
     let classes = Classes {
         errors: vm.root(errors)?,
         hints: vm.root(hints)?,
         request: vm.root(request)?,
         get_rtt: vm.root(get_rtt)?,
         is_ech: vm.root(is_ech)?,
+        env: vm.root(env)?,
+        source: vm.root(source)?,
     };
     let _ = vm.local::<ClassCell>().0.set(classes);
     Ok(())

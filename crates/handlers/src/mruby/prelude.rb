@@ -1,3 +1,15 @@
+# The methods that read the Hashes they are given without calling their methods.
+class Hash
+  [:merge, :merge!, :update, :replace, :==].each do |name|
+    core = "__core_#{name}".to_sym
+    alias_method core, name
+    define_method(name) do |*others, &block|
+      others.each { |other| other.to_h if H2O::Env === other }
+      __send__(core, *others, &block)
+    end
+  end
+end
+
 module H2O
   # Runs `each` of a body.
   module Streaming
@@ -28,6 +40,19 @@ module H2O
 
   def self.__check_app(app)
     ConfigurationContext.instance.call_post_handler_generation_hooks(app)
+  end
+
+  # The request as a Hash. An entry is made when it is asked for; whatever else is done with the Hash makes all of them first, by
+  # which it becomes one like any other.
+  class Env < Hash
+    kept = [:[], :default, :__fill, :__send__, :__id__, :object_id, :equal?, :!, :nil?, :is_a?, :kind_of?, :respond_to?, :frozen?,
+            :method_missing, :respond_to_missing?, :initialize]
+    (Hash.instance_methods - kept).each do |name|
+      define_method(name) do |*arguments, &block|
+        __fill
+        __send__(name, *arguments, &block)
+      end
+    end
   end
 
   class ErrorStream
