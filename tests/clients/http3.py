@@ -715,6 +715,12 @@ async def through_reloads():
     print(asked)
 
 
+async def slow():
+    """A response that pauses for long arrives whole."""
+    async with connected() as client:
+        await client.expect(client.ask("/slow"), 200, b"begin" + LARGE)
+
+
 async def main():
     await globals()[sys.argv[1]]()
     print("ok")

@@ -8,9 +8,10 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use h2o_tests::{Folder, Server, Setup, binary, eventually, free_port, run};
+use h2o_tests::{Backend, Folder, Server, Setup, binary, eventually, free_port, run, tool};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PATHS: &str = "hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }";
@@ -497,4 +498,133 @@ fn no_request_is_lost_in_ten_upgrades() {
         }
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+/// Has a conversation of `tests/clients/http3.py`, which must go as it should.
+fn talk(server: &Server, conversation: &str) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py");
+    let port = server.port().to_string();
+    let output = run(&tool("aioquic/bin/python3"), &[script, conversation, &port]);
+    let messages = server.messages();
+    assert_eq!(
+        output.text(),
+        "ok\n",
+        "{conversation}: {output}\n{messages}"
+    );
+}
+
+/// Two downloads over HTTP/3, of different generations, outlive two upgrades; new connections are served meanwhile. `launcher` is
+/// the supervisor.
+fn downloads_outlive_upgrades(supervised: impl FnOnce(Setup) -> Setup) {
+    let large: String = (0..50_000).map(|n| format!("{n:07x} ")).collect();
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let (opened, rest) = (Arc::clone(&gate), large.clone());
+    let backend = Backend::start(move |talk| {
+        if talk.read_request().is_none() {
+            return;
+        }
+        talk.send(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\nbegin",
+            5 + rest.len()
+        ));
+        let is_open = opened.0.lock().expect("nobody panics");
+        drop(
+            opened
+                .1
+                .wait_while(is_open, |is_open| !*is_open)
+                .expect("nobody panics"),
+        );
+        talk.send(&rest);
+    });
+    let paths = format!(
+        "      /slow: {{ proxy.reverse.url: '{}' }}",
+        backend.url("/")
+    );
+    let setup = Setup::http3("num-threads: 2", "", &paths)
+        .file("www/hello.txt", "hello, world")
+        .file("www/large", &large);
+    let server = supervised(setup).start();
+    let (pid, first) = (server.pid(), worker(server.pid()));
+    std::thread::scope(|scope| {
+        let old = scope.spawn(|| talk(&server, "slow"));
+        eventually("the first download", || {
+            (backend.connections() == 1).then_some(())
+        });
+        send(pid, Signal::HUP);
+        server.wait_for_message(&format!("sending TERM to old workers:{first}"));
+        server.wait_for_message("received SIGTERM, gracefully shutting down");
+        talk(&server, "files");
+        let second = children(pid)
+            .into_iter()
+            .find(|child| *child != first)
+            .expect("it serves");
+        let young = scope.spawn(|| talk(&server, "slow"));
+        eventually("the second download", || {
+            (backend.connections() == 2).then_some(())
+        });
+        send(pid, Signal::HUP);
+        eventually("the third generation", || {
+            let messages = server.messages();
+            let line = messages
+                .lines()
+                .rfind(|line| line.contains("sending TERM to old workers:"))?;
+            line.contains(&second.to_string()).then_some(())
+        });
+        talk(&server, "files");
+        let before = server.messages();
+        assert!(
+            !before.contains(&format!("worker {first} died")),
+            "{before}"
+        );
+        *gate.0.lock().expect("nobody panics") = true;
+        gate.1.notify_all();
+        for client in [old, young] {
+            client.join().expect("the download is whole");
+        }
+        for worker in [first, second] {
+            server.wait_for_message(&format!("old worker {worker} died, status:0"));
+        }
+    });
+    talk(&server, "files");
+}
+
+#[test]
+fn no_download_over_http3_is_lost_in_upgrades() {
+    downloads_outlive_upgrades(|setup| setup.arguments(&["-m", "master"]));
+}
+
+#[test]
+fn no_download_over_http3_is_lost_in_upgrades_by_a_foreign_supervisor() {
+    let command = [
+        "/usr/bin/start_server",
+        "--port=127.0.0.1:@PORT@",
+        "--port=127.0.0.1:u@PORT@",
+        "--",
+    ];
+    downloads_outlive_upgrades(|setup| setup.launched_by(&command));
+}
+
+#[test]
+fn no_new_connection_over_http3_waits_for_a_generation_that_was_killed() {
+    let server = Setup::http3("num-threads: 2", "", "")
+        .file("www/hello.txt", "hello, world")
+        .file(
+            "www/large",
+            (0..50_000).map(|n| format!("{n:07x} ")).collect::<String>(),
+        )
+        .arguments(&["-m", "master"])
+        .start();
+    let (pid, first) = (server.pid(), worker(server.pid()));
+    // The first generation stays, for a connection that is open, and the one after it is killed before it counts as started.
+    let mut busy = server.connect();
+    busy.send("\x16");
+    send(pid, Signal::HUP);
+    let second = eventually("the second generation", || {
+        let young = children(pid).into_iter().find(|child| *child != first)?;
+        let ready = format!("h2o server (pid:{young}) is ready");
+        server.messages().contains(&ready).then_some(young)
+    });
+    send(second, Signal::KILL);
+    server.wait_for_message(&format!("worker {second} "));
+    talk(&server, "files");
 }

@@ -131,7 +131,7 @@ pub enum Admission {
 
 /// The id by which a packet is routed, and whether a server must have made it: clients make up those of their first packets. `None`:
 /// the packet is not routed by an id of that length.
-fn routing_id(data: &[u8], len: usize) -> Option<(&[u8], bool)> {
+pub(crate) fn routing_id(data: &[u8], len: usize) -> Option<(&[u8], bool)> {
     let (first, rest) = data.split_first()?;
     if first & 0x80 == 0 {
         // Short headers (RFC 9000 §17.3).

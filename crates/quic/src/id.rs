@@ -12,7 +12,8 @@ use aws_lc_rs::cipher::{
 use aws_lc_rs::error::Unspecified;
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
-use crate::keys::KeyRing;
+use crate::endpoint::routing_id;
+use crate::keys::{KeyRing, Keys};
 
 /// Where a connection lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,6 +130,27 @@ impl KeyRing {
             generation,
             worker: u16::from_be_bytes([e, f]),
         })
+    }
+}
+
+/// Reads the connection ids of another process.
+pub struct IdReader(Arc<KeyRing>);
+
+impl IdReader {
+    /// A reader of ids that are made with one of these keys; `None` if there are none.
+    #[must_use]
+    pub fn new(keys: &[Keys]) -> Option<Self> {
+        (!keys.is_empty()).then(|| Self(KeyRing::new(keys)))
+    }
+
+    /// Whether a datagram is for a connection of that server and generation. The server that a client's first packet reaches has
+    /// not made its id, which looks like one of these once in billions.
+    #[must_use]
+    pub fn is_of(&self, datagram: &[u8], node: u64, generation: u8) -> bool {
+        let len = if node == 0 { SHORT_LEN } else { LONG_LEN };
+        let id = routing_id(datagram, len);
+        let place = id.and_then(|(id, _)| self.0.decode_id(id));
+        place.is_some_and(|place| place.node == node && place.generation == generation)
     }
 }
 

@@ -38,7 +38,7 @@ pub use config::{
 pub use congestion::KnownPaths;
 pub use connection::{Connection, Event, SendDatagramError};
 pub use endpoint::{Admission, ConnectionIndex, Datagram, Ecn, Endpoint, Received, Transmit};
-pub use id::Placement;
+pub use id::{IdReader, Placement};
 pub use keys::Keys;
 pub use output::{Output, Tails};
 pub use shared::SharedConnection;

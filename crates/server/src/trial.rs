@@ -96,6 +96,7 @@ pub fn try_requests(
     let nothing = ListeningSockets {
         sockets: Vec::new(),
         warnings: Vec::new(),
+        handover: None,
     };
     let (config, orders) = worker::only_config(loaded, nothing).map_err(TrialError::System)?;
     let runtime = worker::runtime().map_err(TrialError::System)?;

@@ -21,6 +21,7 @@ use crate::context::Context;
 use crate::event::event_loop::EventLoop;
 use crate::generation::{Generation, LocalGeneration, start_features};
 use crate::quic::connections::{QuicConnections, QuicShared};
+use crate::quic::handover::{Handover, Links};
 use crate::quic::mail::Mailbox;
 use crate::reload::{Current, Retired};
 use crate::request::sub_request::SubRequestHandlers;
@@ -79,6 +80,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) orders: UnboundedReceiver<Order>,
     /// Where workers leave datagrams for each other.
     pub(crate) mailboxes: Arc<[Mailbox]>,
+    /// The other generations of this server.
+    pub(crate) links: Arc<Links>,
     /// What all workers know of the paths to QUIC clients.
     pub(crate) known_paths: KnownPaths,
     /// Whether this worker refreshes the keys of session resumption: one does.
@@ -92,7 +95,7 @@ impl Server {
     /// The text to show.
     pub fn start(
         loaded: &LoadedConfig,
-        bound: ListeningSockets,
+        mut bound: ListeningSockets,
         on_end: impl Fn(WorkerEnd) + Send + Sync + 'static,
     ) -> Result<Self, String> {
         let on_end: Arc<OnWorkerEnd> = Arc::new(on_end);
@@ -101,6 +104,8 @@ impl Server {
         let shared = Arc::new(shared(&settings, bound.len(), plan.len()));
         let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
         let mut current = Current::new(loaded, resumption);
+        let handover = bound.handover.take();
+        let links = Arc::new(handover.as_ref().map(Handover::links).unwrap_or_default());
         let generations = current.share_out(loaded, bound, plan.len(), &mpsc::channel().0, None)?;
         let (ready, is_ready) = mpsc::channel();
         let mut server = Self {
@@ -127,6 +132,7 @@ impl Server {
                 counters,
                 orders,
                 mailboxes: Arc::clone(&mailboxes),
+                links: Arc::clone(&links),
                 known_paths: known_paths.clone(),
                 refreshes_resumption: index == 0,
             };
@@ -156,6 +162,9 @@ impl Server {
                 .map_err(|_| "a worker thread ended while the server was starting".to_string())??;
         }
         server.current.begin_services(None)?;
+        if let Some(handover) = handover {
+            handover.begin(links, mailboxes);
+        }
         Ok(server)
     }
 
@@ -234,7 +243,7 @@ fn shared(settings: &ServerSettings, listeners: usize, workers: usize) -> Shared
 }
 
 /// How often the supervisor has started this server.
-fn generation() -> Option<u64> {
+pub(crate) fn generation() -> Option<u64> {
     std::env::var("SERVER_STARTER_GENERATION")
         .ok()?
         .parse()
@@ -276,6 +285,7 @@ pub(crate) fn only_config(
         counters: Arc::default(),
         orders,
         mailboxes: std::iter::once(Mailbox::default()).collect(),
+        links: Arc::default(),
         known_paths: KnownPaths::default(),
         refreshes_resumption: false,
     };
@@ -355,6 +365,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     let shared = QuicShared {
         known_paths: config.known_paths,
         mailboxes: config.mailboxes,
+        links: config.links,
     };
     event_loop.add(|registry, first_token| {
         QuicConnections::new(quic_context, registry, first_token, &mut generation, shared)

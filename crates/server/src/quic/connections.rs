@@ -28,6 +28,7 @@ use slab::Slab;
 
 use super::connection::QuicConnection;
 use super::endpoint;
+use super::handover::{self, Links, Predecessor};
 use super::mail::{Mail, Mailbox};
 use super::transport::Endpoints;
 use crate::ServerSettings;
@@ -69,6 +70,8 @@ pub(crate) struct QuicShared {
     pub(crate) known_paths: KnownPaths,
     /// By worker.
     pub(crate) mailboxes: Arc<[Mailbox]>,
+    /// The other generations of this server.
+    pub(crate) links: Arc<Links>,
 }
 
 /// A worker's QUIC connections.
@@ -90,6 +93,8 @@ pub(crate) struct QuicConnections {
     /// Connections to run in this turn.
     listed: Vec<u64>,
     is_draining: bool,
+    /// Whether datagrams were left in the sockets, for another generation to read.
+    has_left_datagrams: bool,
     shared: QuicShared,
     settings: Arc<ServerSettings>,
     resumption: Arc<Resumption>,
@@ -146,6 +151,7 @@ impl QuicConnections {
             generation: 0,
             listed: Vec::new(),
             is_draining: false,
+            has_left_datagrams: false,
             shared,
             settings: Arc::clone(&first.settings),
             resumption: Arc::clone(&first.resumption),
@@ -240,8 +246,11 @@ impl QuicConnections {
         Ok(())
     }
 
-    /// Sets the timer for the next check for new keys.
+    /// Sets the timer for the next check for new keys, and tells other generations those in use.
     fn plan_keys(&self) {
+        if !self.sockets.is_empty() {
+            self.shared.links.publish(self.resumption.quic_secrets());
+        }
         let worker = &self.context.worker;
         let at = (!self.sockets.is_empty()).then(|| worker.clock.now() + KEY_INTERVAL);
         worker.timers.set(self.key_timer, at);
@@ -261,6 +270,10 @@ impl QuicConnections {
 
     /// Processes the datagrams received by a socket, and runs their connections.
     fn receive(&mut self, index: usize) {
+        if self.shared.links.is_silent() {
+            self.has_left_datagrams = true;
+            return;
+        }
         let Some(port) = self.sockets.get(index) else {
             return;
         };
@@ -304,7 +317,12 @@ impl QuicConnections {
     /// Passes a datagram to its connection. `hops`: how often it may be forwarded to another server.
     fn take_in(&mut self, index: usize, datagram: Datagram, hops: u8) {
         if is_forwarded(&datagram.data) && self.is_from_node(index, datagram.remote) {
-            self.take_forwarded(index, &datagram);
+            self.take_forwarded(index, &datagram.data);
+            return;
+        }
+        let node = self.node();
+        if let Some(owner) = self.shared.links.owner(node, &datagram.data) {
+            self.hand_over(index, &owner, &datagram, hops);
             return;
         }
         let mut admission = self.admission();
@@ -366,21 +384,50 @@ impl QuicConnections {
         datagram: Datagram,
         hops: u8,
     ) -> bool {
-        let nodes = self.settings.quic_nodes.as_deref();
-        if placement.node != nodes.map_or(0, |nodes| nodes.this) {
+        if placement.node != self.node() {
             return self.forward_to_node(listener, placement.node, &datagram, hops);
+        }
+        if placement.generation != self.shared.links.generation {
+            return false;
         }
         let worker = usize::from(placement.worker);
         let is_ours = worker == self.context.worker.index;
         let mailbox = self.shared.mailboxes.get(worker).filter(|_| !is_ours);
         let id = self.sockets.get(listener).map(|port| port.listener.id);
         mailbox.zip(id).is_some_and(|(mailbox, listener)| {
-            mailbox.put(Mail {
+            mailbox.put(Mail::Received {
                 listener,
                 datagram,
                 hops,
             })
         })
+    }
+
+    /// The number of this server in its fleet.
+    fn node(&self) -> u64 {
+        let nodes = self.settings.quic_nodes.as_deref();
+        nodes.map_or(0, |nodes| nodes.this)
+    }
+
+    /// Hands a datagram to the older generation of this server that has its connection.
+    fn hand_over(&mut self, listener: usize, owner: &Predecessor, datagram: &Datagram, hops: u8) {
+        let Some(port) = self.sockets.get(listener) else {
+            return;
+        };
+        let ip = datagram.local.unwrap_or(port.address.ip());
+        let forwarded = Forwarded {
+            local: Some(SocketAddr::new(ip, port.address.port())),
+            remote: datagram.remote,
+            hops,
+        };
+        handover::start_message(&mut self.buffer);
+        forwarded.encode(&mut self.buffer);
+        self.buffer.extend_from_slice(&datagram.data);
+        if owner.send(&self.buffer) {
+            let counters = &self.context.worker.counters;
+            counters.count(Counter::QuicForwarded);
+        }
+        self.buffer.clear();
     }
 
     /// Sends a datagram to another server of the fleet. It is dropped if the socket is full.
@@ -442,8 +489,8 @@ impl QuicConnections {
     }
 
     /// Unwraps a datagram that another server has forwarded, and passes it to its connection.
-    fn take_forwarded(&mut self, listener: usize, datagram: &Datagram) {
-        let Some((forwarded, data)) = Forwarded::decode(&datagram.data) else {
+    fn take_forwarded(&mut self, listener: usize, wrapped: &[u8]) {
+        let Some((forwarded, data)) = Forwarded::decode(wrapped) else {
             return;
         };
         let counters = &self.context.worker.counters;
@@ -465,7 +512,10 @@ impl QuicConnections {
         };
         let datagram = Datagram {
             remote: forwarded.remote,
-            local: forwarded.local.map(|local| local.ip()),
+            local: forwarded
+                .local
+                .map(|local| local.ip())
+                .filter(|ip| !ip.is_unspecified()),
             ecn: None,
             data: BytesMut::from(data),
         };
@@ -718,15 +768,36 @@ impl QuicConnections {
         let mailbox = self.shared.mailboxes.get(self.context.worker.index);
         let mail = mailbox.map(Mailbox::take).unwrap_or_default();
         for mail in mail {
-            let counters = &self.context.worker.counters;
-            counters.count(Counter::QuicForwardedReceived);
-            let mut sockets = self.sockets.iter();
-            let meant = sockets.find(|(_, port)| port.listener.id == mail.listener);
-            if let Some((index, _)) = meant {
-                self.take_in(index, mail.datagram, mail.hops);
+            match mail {
+                Mail::Received {
+                    listener,
+                    datagram,
+                    hops,
+                } => {
+                    let counters = &self.context.worker.counters;
+                    counters.count(Counter::QuicForwardedReceived);
+                    let mut sockets = self.sockets.iter();
+                    let meant = sockets.find(|(_, port)| port.listener.id == listener);
+                    if let Some((index, _)) = meant {
+                        self.take_in(index, datagram, hops);
+                    }
+                }
+                Mail::Wrapped(wrapped) => {
+                    let any = self.sockets.iter().next().map(|(index, _)| index);
+                    if let Some(index) = any {
+                        self.take_forwarded(index, &wrapped);
+                    }
+                }
             }
         }
         self.run_listed();
+        if self.has_left_datagrams && !self.shared.links.is_silent() {
+            self.has_left_datagrams = false;
+            let sockets: Vec<usize> = self.sockets.iter().map(|(index, _)| index).collect();
+            for index in sockets {
+                self.receive(index);
+            }
+        }
     }
 
     /// The tokens of all connections.

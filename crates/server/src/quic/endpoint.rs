@@ -104,8 +104,8 @@ pub(super) fn config(
         keys,
         placement: Placement {
             node: nodes.map_or(0, |nodes| nodes.this),
+            generation: shared.links.generation,
             worker: u16::try_from(worker).unwrap_or(u16::MAX),
-            ..Placement::default()
         },
         neighbours: Neighbours {
             workers: u16::try_from(shared.mailboxes.len()).unwrap_or(u16::MAX),

@@ -4,6 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
 
+use bytes::BytesMut;
 use h2o_quic::Datagram;
 
 use crate::generation::ListenerId;
@@ -12,12 +13,17 @@ use crate::generation::ListenerId;
 const MAX_WAITING: usize = 1024;
 
 /// A datagram for the connection of another worker.
-pub(crate) struct Mail {
-    /// The listener that the datagram was sent to.
-    pub(crate) listener: ListenerId,
-    pub(crate) datagram: Datagram,
-    /// How often it may be forwarded to another server.
-    pub(crate) hops: u8,
+pub(crate) enum Mail {
+    /// Another worker of this process has received it.
+    Received {
+        /// The listener that it was sent to.
+        listener: ListenerId,
+        datagram: Datagram,
+        /// How often it may be forwarded to another server.
+        hops: u8,
+    },
+    /// Another generation of this server has received it, and wrapped it as one for another server.
+    Wrapped(BytesMut),
 }
 
 /// Datagrams from other workers.
@@ -43,6 +49,14 @@ impl Mailbox {
             waker.wake();
         }
         true
+    }
+
+    /// Has the worker look at what else has changed for it.
+    pub(crate) fn wake(&self) {
+        let waker = self.lock().1.clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Takes all waiting datagrams.

@@ -12,6 +12,7 @@ use h2o_log::reason;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::LoadedConfig;
+use crate::quic::handover::Handover;
 use crate::site::inherited::{Claim, InheritedSockets};
 use crate::site::listen::{Listener, Listeners};
 use crate::site::port_holder::{PortHolder, port_holder};
@@ -27,6 +28,8 @@ pub struct ListeningSockets {
     pub(crate) sockets: Vec<(usize, Vec<OwnedFd>)>,
     /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
+    /// To the other generations of this server that have the same UDP sockets.
+    pub(crate) handover: Option<Handover>,
 }
 
 impl ListeningSockets {
@@ -92,6 +95,7 @@ pub(crate) fn bind_new(
     let mut bound = ListeningSockets {
         sockets: Vec::new(),
         warnings: Vec::new(),
+        handover: None,
     };
     if let Some(count) = settings.quic_workers.filter(|count| *count > workers) {
         bound.warnings.push(format!(
@@ -123,8 +127,25 @@ pub(crate) fn bind_new(
     }
     if let Some(inherited) = inherited {
         inherited.finish()?;
+        if let Some(generation) = crate::worker::generation() {
+            bound.handover = open_handover(&bound, &listeners, generation)?;
+        }
     }
     Ok(bound)
+}
+
+fn open_handover(
+    bound: &ListeningSockets,
+    listeners: &Listeners,
+    generation: u64,
+) -> Result<Option<Handover>, String> {
+    let of_quic = bound.sockets.iter();
+    let of_quic = of_quic.filter(|(index, _)| listeners.0[*index].quic.is_some());
+    let sockets: Vec<&OwnedFd> = of_quic.flat_map(|(_, sockets)| sockets).collect();
+    Handover::open(&sockets, generation).map_err(|error| {
+        let text = reason(&error);
+        format!("failed to open a socket for QUIC packets of other generations: {text}")
+    })
 }
 
 /// Opens the sockets of a listener: one, or one per worker. `None` if `listen` has no `host`, and the machine lacks the address

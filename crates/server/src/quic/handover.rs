@@ -1,0 +1,430 @@
+//! Sharing UDP sockets with the other generations of this server, under a supervisor.
+//!
+//! All generations have the same sockets, so only the youngest reads them. It hands the datagrams of older connections to the
+//! process that has them, which the connection ids tell, over a Unix socket between the two. An older generation sends by the
+//! shared socket itself, and reads it again if all younger ones have gone.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use bytes::BytesMut;
+use h2o_log::{reason, report};
+use h2o_quic::{IdReader, Keys};
+use h2o_tls::QuicSecret;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+use super::mail::{Mail, Mailbox};
+
+/// Longest message: a datagram with what is said about it.
+const MAX_MESSAGE: usize = 65_535 + 64;
+/// How often changed keys are looked for. New ones are used a minute after they were made.
+const KEY_INTERVAL: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+/// Messages taken from one process before others are looked at.
+const MESSAGES: usize = 64;
+
+/// The kinds of messages, by their first byte.
+mod kind {
+    /// To a younger generation: the generation, then number and secret of each key of its connection ids.
+    pub(super) const KEYS: u8 = b'K';
+    /// To an older generation: the sender serves, and wants to read the sockets.
+    pub(super) const SERVES: u8 = b'R';
+    /// To a younger generation: the sender does not read the sockets any more.
+    pub(super) const STOPPED: u8 = b'S';
+    /// To an older generation: a wrapped datagram.
+    pub(super) const DATAGRAM: u8 = b'D';
+}
+
+/// The connections to the other generations, before the workers run.
+pub(crate) struct Handover {
+    listener: OwnedFd,
+    predecessors: Vec<OwnedFd>,
+    generation: u8,
+}
+
+/// What workers and the thread of the handover share.
+#[derive(Default)]
+pub(crate) struct Links {
+    /// The generation of this process, modulo 256.
+    pub(crate) generation: u8,
+    /// Whether this process must not read the sockets.
+    is_silent: AtomicBool,
+    /// Number of predecessors, which is looked at for each datagram.
+    count: AtomicUsize,
+    predecessors: RwLock<Vec<Arc<Predecessor>>>,
+    /// The secrets of this process's connection ids.
+    secrets: Mutex<Vec<QuicSecret>>,
+}
+
+/// An older generation that is still there.
+pub(crate) struct Predecessor {
+    socket: OwnedFd,
+    generation: u8,
+    ids: IdReader,
+}
+
+impl Handover {
+    /// Listens for younger generations, and connects to the older ones that have these sockets. Done with the rights of the
+    /// starting user, by which the generations know each other.
+    pub(crate) fn open(sockets: &[&OwnedFd], generation: u64) -> io::Result<Option<Self>> {
+        let mut numbers = Vec::new();
+        for socket in sockets {
+            numbers.push(rustix::fs::fstat(socket)?.st_ino);
+        }
+        let Some(number) = numbers.into_iter().min() else {
+            return Ok(None);
+        };
+        let common = format!("h2o-quic-{number}-");
+        let own = format!("{common}{generation}");
+        let listener = new_socket(SocketFlags::NONBLOCK)?;
+        rustix::net::bind(
+            &listener,
+            &SocketAddrUnix::new_abstract_name(own.as_bytes())?,
+        )?;
+        rustix::net::listen(&listener, 16)?;
+        let mut predecessors = Vec::new();
+        let user = rustix::process::geteuid();
+        for name in abstract_names(&common).filter(|name| *name != own) {
+            let socket = new_socket(SocketFlags::empty())?;
+            let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+            // It may have ended since.
+            let is_connected = rustix::net::connect(&socket, &address).is_ok();
+            if is_connected && sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid == user)
+            {
+                rustix::io::ioctl_fionbio(&socket, true)?;
+                predecessors.push(socket);
+            }
+        }
+        Ok(Some(Self {
+            listener,
+            predecessors,
+            generation: u8::try_from(generation % 256).unwrap_or(0),
+        }))
+    }
+
+    /// What the workers get.
+    pub(crate) fn links(&self) -> Links {
+        Links {
+            generation: self.generation,
+            is_silent: AtomicBool::new(!self.predecessors.is_empty()),
+            ..Links::default()
+        }
+    }
+
+    /// Starts the thread, now that the workers serve.
+    pub(crate) fn begin(self, links: Arc<Links>, mailboxes: Arc<[Mailbox]>) {
+        let user = rustix::process::geteuid();
+        let starting_user = sockopt::socket_peercred(&self.listener).map_or(user, |own| own.uid);
+        let mut talk = Talk {
+            listener: self.listener,
+            starting_user,
+            older: self.predecessors.into_iter().map(Older::new).collect(),
+            younger: Vec::new(),
+            links,
+            mailboxes,
+            buffer: vec![0; MAX_MESSAGE],
+        };
+        let thread = std::thread::Builder::new().name("quic-handover".to_owned());
+        if let Err(error) = thread.spawn(move || talk.run()) {
+            let text = reason(&error);
+            report!(
+                error,
+                "failed to start the thread for QUIC packets of other generations: {text}"
+            );
+        }
+    }
+}
+
+fn new_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// The names of abstract sockets that begin so.
+fn abstract_names(start: &str) -> impl Iterator<Item = String> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let mark = format!("@{start}");
+    let mut names: Vec<String> = table
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(7))
+        .filter(|name| name.starts_with(&mark))
+        .map(|name| name[1..].to_owned())
+        .collect();
+    // Accepted connections are listed as well.
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter()
+}
+
+impl Links {
+    /// Whether this process must not read the sockets.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent.load(Relaxed)
+    }
+
+    /// The older generation whose connection a datagram is for.
+    /// `node`: the number of this server.
+    pub(crate) fn owner(&self, node: u64, data: &[u8]) -> Option<Arc<Predecessor>> {
+        if self.count.load(Relaxed) == 0 {
+            return None;
+        }
+        let predecessors = self
+            .predecessors
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut predecessors = predecessors.iter();
+        let owner = predecessors
+            .find(|predecessor| predecessor.ids.is_of(data, node, predecessor.generation));
+        owner.cloned()
+    }
+
+    /// Makes known by which secrets connection ids of this process are read.
+    pub(crate) fn publish(&self, secrets: Vec<QuicSecret>) {
+        *self.secrets.lock().unwrap_or_else(PoisonError::into_inner) = secrets;
+    }
+
+    fn keys_message(&self) -> Vec<u8> {
+        let mut message = vec![kind::KEYS, self.generation];
+        for secret in &*self.secrets.lock().unwrap_or_else(PoisonError::into_inner) {
+            message.push(secret.number);
+            message.extend_from_slice(&secret.secret);
+        }
+        message
+    }
+
+    fn set_predecessors(&self, predecessors: Vec<Arc<Predecessor>>) {
+        let count = predecessors.len();
+        *self
+            .predecessors
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = predecessors;
+        self.count.store(count, Relaxed);
+    }
+}
+
+impl Predecessor {
+    /// Hands a wrapped datagram over; `message` is what [`start_message`] began. Returns whether there was room.
+    pub(crate) fn send(&self, message: &[u8]) -> bool {
+        send(&self.socket, message).is_ok()
+    }
+}
+
+/// Begins the message that hands a datagram over: a wrapped datagram is to follow.
+pub(crate) fn start_message(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    buffer.push(kind::DATAGRAM);
+}
+
+fn send(socket: &OwnedFd, message: &[u8]) -> rustix::io::Result<usize> {
+    rustix::net::send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+/// The thread's view of the other generations.
+struct Talk {
+    listener: OwnedFd,
+    starting_user: rustix::process::Uid,
+    older: Vec<Older>,
+    younger: Vec<Younger>,
+    links: Arc<Links>,
+    mailboxes: Arc<[Mailbox]>,
+    buffer: Vec<u8>,
+}
+
+struct Older {
+    socket: OwnedFd,
+    /// Set when its keys have come.
+    shared: Option<Arc<Predecessor>>,
+    has_stopped: bool,
+    is_gone: bool,
+}
+
+struct Younger {
+    socket: OwnedFd,
+    /// The keys that it was told.
+    told: Vec<u8>,
+    /// Whether it reads the sockets.
+    reads: bool,
+    is_gone: bool,
+}
+
+impl Older {
+    fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            shared: None,
+            has_stopped: false,
+            is_gone: false,
+        }
+    }
+
+    fn take(&mut self, message: &[u8]) {
+        match message {
+            [kind::STOPPED] => self.has_stopped = true,
+            [kind::KEYS, generation, secrets @ ..] => {
+                let secrets = secrets.chunks_exact(1 + 32);
+                let keys: Vec<Keys> = secrets
+                    .map(|secret| Keys::derive(secret[0], &secret[1..]))
+                    .collect();
+                let socket = self.socket.try_clone();
+                self.shared = IdReader::new(&keys).zip(socket.ok()).map(|(ids, socket)| {
+                    Arc::new(Predecessor {
+                        socket,
+                        generation: *generation,
+                        ids,
+                    })
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Talk {
+    fn run(&mut self) {
+        for older in &mut self.older {
+            older.is_gone = send(&older.socket, &[kind::SERVES]).is_err();
+        }
+        loop {
+            self.settle();
+            let ready = {
+                let sockets = self.older.iter().map(|older| &older.socket);
+                let sockets = sockets.chain(self.younger.iter().map(|younger| &younger.socket));
+                let sockets = std::iter::once(&self.listener).chain(sockets);
+                let mut waiting: Vec<PollFd<'_>> = sockets
+                    .map(|socket| PollFd::new(socket, PollFlags::IN))
+                    .collect();
+                match poll(&mut waiting, Some(&KEY_INTERVAL)) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => {
+                        let text = reason(&error.into());
+                        report!(error, "QUIC packets of other generations are lost: {text}");
+                        return;
+                    }
+                }
+                let waiting = waiting.iter();
+                waiting
+                    .map(|waiting| !waiting.revents().is_empty())
+                    .collect::<Vec<bool>>()
+            };
+            let (older, younger) = ready[1..].split_at(self.older.len());
+            for (at, _) in older.iter().enumerate().filter(|(_, ready)| **ready) {
+                self.hear_older(at);
+            }
+            for (at, _) in younger.iter().enumerate().filter(|(_, ready)| **ready) {
+                self.hear_younger(at);
+            }
+            if ready[0] {
+                self.accept();
+            }
+        }
+    }
+
+    /// Forgets generations that have gone, tells younger ones changed keys, and has the workers know who reads.
+    fn settle(&mut self) {
+        self.older.retain(|older| !older.is_gone);
+        self.younger.retain(|younger| !younger.is_gone);
+        let shared = self.older.iter().filter_map(|older| older.shared.clone());
+        self.links.set_predecessors(shared.collect());
+        let keys = self.links.keys_message();
+        for younger in self
+            .younger
+            .iter_mut()
+            .filter(|younger| younger.told != keys)
+        {
+            if send(&younger.socket, &keys).is_ok() {
+                younger.told.clone_from(&keys);
+            }
+        }
+        let is_silent = self.younger.iter().any(|younger| younger.reads)
+            || self.older.iter().any(|older| !older.has_stopped);
+        if self.links.is_silent.swap(is_silent, Relaxed) && !is_silent {
+            // What has arrived meanwhile is announced by nobody else.
+            for mailbox in &*self.mailboxes {
+                mailbox.wake();
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok(socket) =
+            rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+        {
+            let peer = sockopt::socket_peercred(&socket);
+            if peer.is_ok_and(|peer| peer.uid == self.starting_user) {
+                self.younger.push(Younger {
+                    socket,
+                    told: Vec::new(),
+                    reads: false,
+                    is_gone: false,
+                });
+            }
+        }
+    }
+
+    fn hear_older(&mut self, at: usize) {
+        let older = &mut self.older[at];
+        for _ in 0..MESSAGES {
+            match receive(&older.socket, &mut self.buffer) {
+                Heard::Message(len) => older.take(&self.buffer[..len]),
+                Heard::Nothing => return,
+                Heard::End => {
+                    older.is_gone = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn hear_younger(&mut self, at: usize) {
+        for _ in 0..MESSAGES {
+            let younger = &mut self.younger[at];
+            match receive(&younger.socket, &mut self.buffer) {
+                Heard::Message(len) => match &self.buffer[..len] {
+                    [kind::SERVES] => {
+                        younger.reads = true;
+                        self.links.is_silent.store(true, Relaxed);
+                        younger.is_gone = send(&younger.socket, &[kind::STOPPED]).is_err();
+                    }
+                    [kind::DATAGRAM, wrapped @ ..] => deliver(&self.mailboxes, wrapped),
+                    _ => {}
+                },
+                Heard::Nothing => return,
+                Heard::End => {
+                    younger.is_gone = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Leaves a wrapped datagram for the first worker, which has the sockets.
+fn deliver(mailboxes: &[Mailbox], wrapped: &[u8]) {
+    if let Some(mailbox) = mailboxes.first() {
+        // A full mailbox is a loss in the network.
+        mailbox.put(Mail::Wrapped(BytesMut::from(wrapped)));
+    }
+}
+
+enum Heard {
+    Message(usize),
+    Nothing,
+    End,
+}
+
+fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Heard {
+    match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
+        Ok((_, len)) if len > 0 => Heard::Message(len),
+        Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
+        Ok(_) | Err(_) => Heard::End,
+    }
+}
