@@ -23,17 +23,17 @@ fn handshakes_nobody_goes_on_with() {
             })
             .collect();
         amplification(&mut clients);
-        let is_answered = |client: &&Quic| client.bytes_received > 1200;
-        let answered = clients.iter().filter(is_answered).count();
-        // The others got a Retry.
-        assert!((10..100).contains(&answered), "{answered} of 200");
         clients
     };
     // The first time, what the tables of connections take is made.
-    let _ = flights(server.port());
+    let first = flights(server.port());
+    let is_answered = |client: &&Quic| client.bytes_received >= 1000;
+    let answered = first.iter().filter(is_answered).count();
+    // The others got a Retry.
+    assert!((10..100).contains(&answered), "{answered} of 200");
     let (mut neighbour, _) = attack(&server, flights);
     eventually("handshakes are counted", || {
-        (counter(&mut neighbour, "ssl.errors") >= 40).then_some(())
+        (counter(&mut neighbour, "ssl.errors") >= 10).then_some(())
     });
 }
 
