@@ -35,6 +35,9 @@ pub trait Resource: Send + Sync {
     /// The message to show.
     fn open(&self) -> Result<(), String>;
 
+    /// Announces to the process that keeps the rights of the starting user that it will be opened.
+    fn announce(&self) {}
+
     /// Reopens it, with the rights of the running user, for log rotation. If that fails, the open one stays in use.
     ///
     /// # Errors

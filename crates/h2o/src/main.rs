@@ -2,6 +2,7 @@
 
 mod control;
 mod error_log;
+mod files;
 mod getopt;
 mod helpers;
 mod master;
@@ -20,9 +21,9 @@ mod systemd;
 
 use std::process::ExitCode;
 
-use h2o_config::OsSource;
 use h2o_log::{report, report_plainly};
 
+use files::Files;
 use h2o_server::LoadedConfig;
 use options::{Command, Mode};
 use parent::Parent;
@@ -180,7 +181,7 @@ fn start() -> Result<(), Failure> {
             let plan = run::Plan {
                 loaded: load(&config)?,
                 config: &config,
-                source: &OsSource,
+                source: &Files,
                 greeting: None,
                 parent,
             };
@@ -192,7 +193,7 @@ fn start() -> Result<(), Failure> {
 
 fn load(config: &str) -> Result<LoadedConfig, Failure> {
     let loaded =
-        h2o_server::load(config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
+        h2o_server::load(config, &Files).map_err(|error| Failure::config(error.to_string()))?;
     Ok(loaded)
 }
 

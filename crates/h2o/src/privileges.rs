@@ -10,6 +10,7 @@ use nix::unistd::{Uid, User};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::Failure;
+use crate::files::Files;
 
 /// Raises the limit of descriptors to the hard limit, and checks that it is enough for `max-connections`.
 pub(crate) fn raise_descriptor_limit(settings: &ServerSettings) -> Result<(), Failure> {
@@ -66,7 +67,12 @@ pub(crate) fn keep() -> Result<(), Failure> {
     for signal in signals {
         signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
     }
-    h2o_opener::keep(std::io::stdin()).map_err(failed)
+    let learn = |config: &str| {
+        let loaded = h2o_server::load(config, &Files).map_err(|error| error.to_string())?;
+        loaded.announce();
+        Ok(())
+    };
+    h2o_opener::keep(std::io::stdin(), learn).map_err(failed)
 }
 
 /// Gives up the rights of the starting user. Must be called before threads are started.

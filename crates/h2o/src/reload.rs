@@ -147,6 +147,8 @@ fn reload(running: &mut RunningServer<'_>) -> Result<Answer, String> {
 
 /// The configuration as it is now.
 fn next(running: &RunningServer<'_>) -> Result<LoadedConfig, String> {
+    // What is wrong with the configuration is found below as well.
+    let _ = h2o_opener::learn(running.config);
     h2o_server::reload(running.config, running.source, &running.loaded)
         .map_err(|error| error.to_string())
 }

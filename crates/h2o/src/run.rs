@@ -128,6 +128,7 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
         && (settings.user.is_some() || nix::unistd::Uid::effective().is_root())
     {
         if !user.uid.is_root() {
+            h2o_opener::will_learn(plan.config);
             let output = log.descriptor().ok().flatten();
             privileges::start_keeper(output.filter(|_| is_configured));
         }

@@ -104,6 +104,14 @@ impl Target {
         Ok(())
     }
 
+    /// Announces to the keeper that the target will be opened.
+    pub fn announce(&self) {
+        match self.path.strip_prefix('|') {
+            Some(command) => h2o_opener::will_log_by(command.trim_start()),
+            None => h2o_opener::will_log(&self.path),
+        }
+    }
+
     /// Opens the file, socket or device at the path again, after it was moved away. Commands go on as they are. If that
     /// fails, lines go where they went before.
     ///

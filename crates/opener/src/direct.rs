@@ -2,13 +2,14 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::fs::OFlags;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 /// The error of `open` for a symbolic link under `O_NOFOLLOW`.
 const LOOP: i32 = rustix::io::Errno::LOOP.raw_os_error();
@@ -36,6 +37,65 @@ impl RunningCommand {
             }
         }
     }
+}
+
+/// A socket to be bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketSpec {
+    /// Where to.
+    pub address: SocketAddr,
+    /// TCP, or else UDP.
+    pub is_tcp: bool,
+    /// Whether other sockets may be bound to the same port (`SO_REUSEPORT`).
+    pub shares_port: bool,
+}
+
+impl SocketSpec {
+    /// `TRANSPORT ADDRESS:PORT`, by which the keeper knows it.
+    pub(crate) fn name(&self) -> String {
+        let transport = if self.is_tcp { "tcp" } else { "udp" };
+        let shared = if self.shares_port { " shared" } else { "" };
+        format!("{transport} {}{shared}", self.address)
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let (name, shares_port) = match name.strip_suffix(" shared") {
+            Some(name) => (name, true),
+            None => (name, false),
+        };
+        let (transport, address) = name.split_once(' ')?;
+        let spec = Self {
+            address: address.parse().ok()?,
+            is_tcp: transport == "tcp",
+            shares_port,
+        };
+        (spec.is_tcp || transport == "udp").then_some(spec)
+    }
+}
+
+pub(crate) fn bound_socket(spec: SocketSpec) -> io::Result<OwnedFd> {
+    let kind = if spec.is_tcp {
+        SocketType::STREAM
+    } else {
+        SocketType::DGRAM
+    };
+    let family = match spec.address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, kind, flags, None)?;
+    if spec.is_tcp {
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    if spec.address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    if spec.shares_port {
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &spec.address)?;
+    Ok(socket)
 }
 
 pub(crate) fn status(child: &mut Child) -> String {

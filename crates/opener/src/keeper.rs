@@ -3,6 +3,9 @@
 //! Server and keeper talk over a socket that preserves message boundaries. The server first sends the list of permitted
 //! tasks, one message each, and an empty message. Then it sends requests, which must be on that list. The keeper answers
 //! each with a descriptor or the text of an error.
+//!
+//! For a reload the server asks the keeper to read the configuration, whose name is on the list. What is in it is permitted from then
+//! on: who can write the configuration decides that, not the server.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +22,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-use crate::direct;
+use crate::direct::{self, SocketSpec};
 
 /// The one argument that makes the program a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
@@ -36,6 +39,8 @@ pub(crate) enum Task {
     LogCommand = b'c',
     Read = b'r',
     Remove = b'd',
+    Bind = b'b',
+    Learn = b'l',
 }
 
 impl Task {
@@ -46,6 +51,8 @@ impl Task {
             Self::LogCommand,
             Self::Read,
             Self::Remove,
+            Self::Bind,
+            Self::Learn,
         ];
         all.into_iter().find(|task| *task as u8 == byte)
     }
@@ -130,11 +137,14 @@ pub(crate) fn request_task(
 }
 
 /// The keeper's main loop: does the tasks that the server at the other end of `socket` asks for, until the server has
-/// ended.
+/// ended. `learn` reads a configuration: what it reads or [announces](crate::will_bind) is permitted afterwards.
 ///
 /// # Errors
 /// Those of the socket.
-pub fn keep(socket: impl AsFd) -> io::Result<()> {
+pub fn keep(
+    socket: impl AsFd,
+    mut learn: impl FnMut(&str) -> Result<(), String>,
+) -> io::Result<()> {
     let socket = socket.as_fd();
     let mut buffer = vec![0; LONGEST];
     let mut allowed = Tasks::new();
@@ -148,6 +158,11 @@ pub fn keep(socket: impl AsFd) -> io::Result<()> {
         let task = Task::of(message.byte);
         let request = task.map(|task| (task, OsString::from_vec(message.text.to_vec())));
         let done = match request {
+            Some((Task::Learn, name)) if allowed.contains(&(Task::Learn, name.clone())) => {
+                let learnt = learn(&name.to_string_lossy());
+                allowed.extend(lock(&DONE).take().unwrap_or_default());
+                learnt.map(|()| None).map_err(io::Error::other)
+            }
             Some(request) if allowed.contains(&request) => {
                 do_task(request.0, &request.1, message.descriptor)
             }
@@ -176,6 +191,12 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
         Task::LogStream => direct::log_stream(text()?).map(Some),
         Task::Read => std::fs::File::open(name).map(|file| Some(file.into())),
         Task::Remove => std::fs::remove_file(name).map(|()| None),
+        Task::Bind => {
+            let spec = SocketSpec::parse(text()?);
+            let spec = spec.ok_or_else(|| io::Error::other("it is no socket"))?;
+            direct::bound_socket(spec).map(Some)
+        }
+        Task::Learn => Err(io::Error::other("the main loop does that")),
         Task::LogCommand => {
             let input = descriptor.ok_or_else(|| io::Error::other("it has no input"))?;
             run(text()?, &input).map(Some)
@@ -262,11 +283,19 @@ mod tests {
         allowed: &[(Task, &str)],
         requests: &[(u8, &str)],
     ) -> Vec<Result<Option<OwnedFd>, String>> {
+        answers_learning(allowed, requests, |_| Err("it has nothing to learn".to_owned()))
+    }
+
+    fn answers_learning(
+        allowed: &[(Task, &str)],
+        requests: &[(u8, &str)],
+        learn: impl FnMut(&str) -> Result<(), String> + Send,
+    ) -> Vec<Result<Option<OwnedFd>, String>> {
         let kind = SocketType::SEQPACKET;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| keep(theirs).unwrap());
+            scope.spawn(|| keep(theirs, learn).unwrap());
             for (task, name) in allowed {
                 send(&ours, *task as u8, name.as_bytes(), None).unwrap();
             }
@@ -300,6 +329,8 @@ mod tests {
             (b'c', name),
             (b'r', "/etc/passwd"),
             (b'd', name),
+            (b'b', "tcp 127.0.0.1:0"),
+            (b'l', name),
             (b'x', name),
             (0, ""),
         ];
@@ -310,6 +341,40 @@ mod tests {
             );
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"text");
+    }
+
+    #[test]
+    fn a_keeper_does_what_the_configuration_says_once_it_has_read_that() {
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("key");
+        std::fs::write(&key, "secret").unwrap();
+        let key = key.to_str().unwrap();
+        let requests = [
+            (b'b', "tcp 127.0.0.1:0"),
+            (b'r', key),
+            (b'l', "other.conf"),
+            (b'l', "h2o.conf"),
+            (b'b', "tcp 127.0.0.1:0"),
+            (b'b', "udp 127.0.0.1:0"),
+            (b'r', key),
+        ];
+        let learn = |name: &str| {
+            assert_eq!(name, "h2o.conf");
+            let address = "127.0.0.1:0".parse().unwrap();
+            crate::will_bind(SocketSpec {
+                address,
+                is_tcp: true,
+                shares_port: false,
+            });
+            crate::read(key.as_ref()).map(drop).map_err(|error| error.to_string())
+        };
+        let allowed = [(Task::Learn, "h2o.conf")];
+        let answers = answers_learning(&allowed, &requests, learn);
+        let are_done: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+        assert_eq!(are_done, [false, false, false, true, true, false, true]);
+        let socket = answers.into_iter().nth(4).unwrap().unwrap().unwrap();
+        let address = rustix::net::getsockname(&socket).unwrap();
+        assert!(std::net::SocketAddr::try_from(address).unwrap().port() > 0);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Started by root, the server becomes another user before it serves. That user may neither create a log in `/var/log` nor
 //! read a private key, so it could neither rotate logs nor renew certificates. Hence the [`keeper`](start_keeper): a second
 //! process of the same program that keeps running as root. It has no network connection, reads only requests of the server,
-//! and does only what the server did while it loaded the configuration: open those logs, run those log commands, read those
-//! files, remove the pid file.
+//! and does only what the configuration says: open those logs, run those log commands, read those files, bind those ports, remove the
+//! pid file. Before a reload it reads the configuration itself.
 //!
 //! Without a keeper the calling process does everything itself.
 
@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-pub use direct::RunningCommand;
+pub use direct::{RunningCommand, SocketSpec};
 pub use keeper::{KEEPER_ARGUMENT, keep, start_keeper};
 
 use keeper::{Task, remember, request_descriptor, request_task};
@@ -56,6 +56,55 @@ pub fn log_command(text: &str, input: &OwnedFd) -> io::Result<RunningCommand> {
         Some(status) => Ok(RunningCommand::Kept(status?)),
         None => direct::spawn(text, input).map(RunningCommand::Child),
     }
+}
+
+/// Opens and binds a socket.
+///
+/// # Errors
+/// Those of binding it.
+pub fn bound_socket(spec: SocketSpec) -> io::Result<OwnedFd> {
+    match direct::bound_socket(spec) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let kept = request_descriptor(Task::Bind, spec.name().as_ref(), None);
+            kept.and_then(Result::ok).ok_or(error)
+        }
+        bound => bound,
+    }
+}
+
+/// Has the keeper read a configuration again, whose name was [announced](will_learn): what is in it is permitted from then on.
+///
+/// # Errors
+/// What is wrong with it. Nothing, if there is no keeper.
+pub fn learn(config: &str) -> io::Result<()> {
+    let learnt = request_task(Task::Learn, config.as_ref(), None);
+    learnt.map_or(Ok(()), |learnt| learnt.map(drop))
+}
+
+/// Announces that the keeper may be asked to [`learn`] from a configuration.
+pub fn will_learn(config: &str) {
+    remember(Task::Learn, config.as_ref());
+}
+
+/// Announces [`bound_socket`].
+pub fn will_bind(spec: SocketSpec) {
+    remember(Task::Bind, spec.name().as_ref());
+}
+
+/// Announces [`read`].
+pub fn will_read(path: &str) {
+    remember(Task::Read, path.as_ref());
+}
+
+/// Announces [`log_file`] and [`log_stream`].
+pub fn will_log(path: &str) {
+    remember(Task::LogFile, path.as_ref());
+    remember(Task::LogStream, path.as_ref());
+}
+
+/// Announces [`log_command`].
+pub fn will_log_by(command: &str) {
+    remember(Task::LogCommand, command.as_ref());
 }
 
 /// Opens a file that is written once and removed at the end; creates it if it does not exist. Its content stays until it is

@@ -47,6 +47,10 @@ impl Resource for LogTarget {
         self.0.open()
     }
 
+    fn announce(&self) {
+        self.0.announce();
+    }
+
     fn reopen(&self) -> Result<(), String> {
         self.0.reopen()
     }

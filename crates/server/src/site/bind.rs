@@ -9,6 +9,7 @@ use std::path::Path;
 use h2o_config::Error;
 use h2o_exchange::Endpoint;
 use h2o_log::reason;
+use h2o_opener::SocketSpec;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::LoadedConfig;
@@ -298,27 +299,43 @@ fn is_family_missing(error: &io::Error) -> bool {
 
 /// A TCP socket that is bound and does not listen yet.
 fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<OwnedFd> {
-    let socket = new_socket(family_of(address), SocketType::STREAM)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
+    h2o_opener::bound_socket(tcp_spec(address, settings))
+}
+
+const fn tcp_spec(address: SocketAddr, settings: &ServerSettings) -> SocketSpec {
+    SocketSpec {
+        address,
+        is_tcp: true,
+        shares_port: settings.tcp_reuseport,
     }
-    if settings.tcp_reuseport {
-        sockopt::set_socket_reuseport(&socket, true)?;
-    }
-    rustix::net::bind(&socket, &address)?;
-    Ok(socket)
 }
 
 /// A bound UDP socket. If it `shares` its port, the kernel chooses the socket of a packet by addresses and ports.
 fn open_udp(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
-    let socket = new_socket(family_of(address), SocketType::DGRAM)?;
-    if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
+    h2o_opener::bound_socket(udp_spec(address, shares))
+}
+
+const fn udp_spec(address: SocketAddr, shares: bool) -> SocketSpec {
+    SocketSpec {
+        address,
+        is_tcp: false,
+        shares_port: shares,
     }
-    sockopt::set_socket_reuseport(&socket, shares)?;
-    rustix::net::bind(&socket, &address)?;
-    Ok(socket)
+}
+
+/// Announces the sockets of these listeners, whose ports may be for root only.
+pub(crate) fn announce(listeners: &Listeners, settings: &ServerSettings) {
+    for listener in &listeners.0 {
+        match listener.endpoint {
+            Endpoint::Tcp(address) => h2o_opener::will_bind(tcp_spec(address, settings)),
+            Endpoint::Udp(address) => {
+                for shares in [false, true] {
+                    h2o_opener::will_bind(udp_spec(address, shares));
+                }
+            }
+            Endpoint::Unix(_) => {}
+        }
+    }
 }
 
 /// Binds a UDP socket. The worker sets the options for packet information and against fragmentation.

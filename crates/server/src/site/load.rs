@@ -10,7 +10,7 @@ use h2o_exchange::{
 use h2o_tls::ResumptionSettings;
 
 use crate::reload::what_stays;
-use crate::site::bind::supervised_endpoints;
+use crate::site::bind::{announce, supervised_endpoints};
 use crate::site::certificates::list_certificates;
 use crate::site::hosts::HostKeys;
 use crate::site::listen::{Listeners, set_alternative_services, set_client_authorities};
@@ -55,6 +55,14 @@ impl LoadedConfig {
         let mut lines = self.outline.differences(&next.outline);
         lines.extend(what_stays(&self.site, &next.site));
         lines
+    }
+
+    /// Announces to the process that keeps the rights of the starting user what will be opened for the configuration.
+    pub fn announce(&self) {
+        for resource in &self.site.shared.get::<Resources>().0 {
+            resource.announce();
+        }
+        announce(&self.site.shared.get::<Listeners>(), &self.settings());
     }
 
     /// Opens log files and log pipes, with the rights of the starting user.
