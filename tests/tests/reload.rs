@@ -5,7 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 
-use h2o_tests::{Backend, Raw, Server, Setup, Talk, binary, eventually, run};
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::{
+    Backend, Folder, Raw, Server, Setup, Talk, binary, curl, eventually, free_port, run,
+};
 
 /// A configuration with a path for `text`, and what else is given.
 fn site(global: &str, paths: &str) -> String {
@@ -163,6 +166,36 @@ fn h2o_reload_says_why_it_cannot_ask() {
     let (code, _, errors) = h2o_reload(&server, &["--now"]);
     assert_eq!(code, 78);
     assert!(errors.contains("unrecognized option '--now'"), "{errors}");
+}
+
+/// A port that only root may open, where this is root; else any.
+fn port_for_root() -> u16 {
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (600..1024).find(is_free).unwrap_or_else(free_port)
+}
+
+#[test]
+fn what_is_new_is_opened_with_the_rights_of_the_starting_user() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let private = folder.at("private");
+    std::fs::create_dir(&private).expect("the folder is writable");
+    let is_private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&private, is_private.clone()).expect("it is ours");
+    self_signed(&folder, "private/new", Key::EcPkcs8, "localhost");
+    let mut server = Setup::in_folder(folder, &site("", &redirect("/a", "one"))).start();
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(server.folder.at("h2o.conf"), mode.clone()).expect("it is ours");
+    let port = port_for_root();
+    let global = format!(
+        "listen: {{ host: 127.0.0.1, port: {port}, ssl: {{ certificate-file: @DIR@/private/new.crt, key-file: @DIR@/private/new.key }} }}\naccess-log: {{ path: @DIR@/private/log, format: '%U' }}"
+    );
+    server.write_config(&site(&global, &redirect("/a", "two")));
+    std::fs::set_permissions(server.folder.at("h2o.conf"), mode).expect("it is ours");
+    server.reload();
+    let answer = curl(&["--insecure", &format!("https://127.0.0.1:{port}/a")]);
+    assert_eq!(answer.field("location"), Some("/two"), "{answer}");
+    assert_eq!(server.read_until("private/log", "/a"), "/a\n");
 }
 
 #[test]

@@ -358,13 +358,6 @@ fn tune_udp(socket: &OwnedFd, listener: &Listener) -> io::Result<()> {
     Ok(())
 }
 
-const fn family_of(address: SocketAddr) -> AddressFamily {
-    match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    }
-}
-
 fn new_socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, kind, flags, None)?;
