@@ -283,7 +283,9 @@ mod tests {
         allowed: &[(Task, &str)],
         requests: &[(u8, &str)],
     ) -> Vec<Result<Option<OwnedFd>, String>> {
-        answers_learning(allowed, requests, |_| Err("it has nothing to learn".to_owned()))
+        answers_learning(allowed, requests, |_| {
+            Err("it has nothing to learn".to_owned())
+        })
     }
 
     fn answers_learning(
@@ -366,7 +368,9 @@ mod tests {
                 is_tcp: true,
                 shares_port: false,
             });
-            crate::read(key.as_ref()).map(drop).map_err(|error| error.to_string())
+            crate::read(key.as_ref())
+                .map(drop)
+                .map_err(|error| error.to_string())
         };
         let allowed = [(Task::Learn, "h2o.conf")];
         let answers = answers_learning(&allowed, &requests, learn);
