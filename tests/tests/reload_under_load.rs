@@ -33,7 +33,7 @@ fn backend() -> Backend {
 /// The configuration of a turn: one listener, certificate, host, script and backend or the other.
 fn config(turn: usize, backends: &[Backend; 2]) -> String {
     let (name, url) = (["site", "other"][turn % 2], backends[turn % 2].url("/"));
-    let extra = if turn % 2 == 0 {
+    let extra = if turn.is_multiple_of(2) {
         ""
     } else {
         "listen: { host: 127.0.0.1, port: @EXTRAPORT@ }\nlisten: { <<: *tls, port: @EXTRAQUICPORT@, type: quic }"
