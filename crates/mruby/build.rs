@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
 fn main() {
-    println!("cargo:rerun-if-changed=src/shim.c");
+    for file in ["src/shim.c", "src/limits.c", "src/limits.h"] {
+        println!("cargo:rerun-if-changed={file}");
+    }
     println!("cargo:rerun-if-env-changed=MRUBY_CONFIG");
     println!("cargo:rerun-if-changed=/usr/bin/mruby-config");
     println!("cargo:rerun-if-changed=/usr/include/mruby.h");
@@ -17,7 +19,7 @@ fn main() {
     };
 
     let mut build = cc::Build::new();
-    build.file("src/shim.c").std("gnu99");
+    build.files(["src/shim.c", "src/limits.c"]).std("gnu99");
     // The flags that move fields of structs. Include paths of the machine that built the package mean nothing here.
     for flag in flags.split_whitespace() {
         if flag.starts_with("-DMRB_")

@@ -1,4 +1,4 @@
-//! The functions of `shim.c`, and its numbers. Declared here as there.
+//! The functions of `shim.c` and `limits.c`, and their numbers. Declared here as there.
 
 #![expect(unsafe_code, reason = "declarations of C")]
 
@@ -10,13 +10,14 @@ pub(crate) struct State {
     _opaque: [u8; 0],
 }
 
-/// Memory of a VM, in bytes.
+/// Memory of a VM, in bytes; `struct shim_memory` of `limits.h`.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) used: usize,
     pub(crate) limit: usize,
     pub(crate) most: usize,
+    pub(crate) watch: *mut Watch,
 }
 
 /// The first syntax error of a text.
@@ -125,11 +126,11 @@ unsafe extern "C" {
     pub(crate) fn shim_object(value: u64) -> *mut c_void;
     pub(crate) fn shim_set_object(value: u64, object: *mut c_void);
     pub(crate) fn shim_current_strand(mrb: *mut State, class: u64, can_wait: *mut c_int) -> u64;
-    pub(crate) fn shim_watch_new(mrb: *mut State) -> *mut Watch;
+    pub(crate) fn shim_watch_new(mrb: *mut State, memory: *mut Memory) -> *mut Watch;
     pub(crate) fn shim_watch_free(watch: *mut Watch);
-    pub(crate) fn shim_watch_set_exception(watch: *mut Watch, exception: u64);
+    pub(crate) fn shim_watch_set_exceptions(watch: *mut Watch, time: u64, memory: u64);
     pub(crate) fn shim_watch_enter(watch: *mut Watch) -> *mut Watch;
-    pub(crate) fn shim_watch_leave(watch: *mut Watch, before: *mut Watch);
+    pub(crate) fn shim_watch_leave(watch: *mut Watch, before: *mut Watch) -> c_int;
     pub(crate) fn shim_watch_entries(watch: *mut Watch) -> c_ulong;
     pub(crate) fn shim_watch_time(watch: *mut Watch) -> u64;
     pub(crate) fn shim_watch_interrupt(watch: *mut Watch, entry: c_ulong) -> c_int;

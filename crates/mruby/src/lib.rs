@@ -16,6 +16,7 @@ mod ffi;
 mod files;
 mod function;
 mod json;
+mod limits;
 mod regexp;
 mod require;
 mod strand;
@@ -35,7 +36,8 @@ mod shipped_tests;
 mod tests;
 
 pub use function::{Arguments, Call, Function, Leave};
+pub use limits::Limit;
 pub use strand::{Finish, Ticket};
 pub use value::{Kind, Value};
-pub use vm::{CompileFault, Error, Limit, Options, Part, Rooted, Vm, check, version};
+pub use vm::{CompileFault, Error, Options, Part, Rooted, Vm, check, version};
 pub use watchdog::{Report, report_to};

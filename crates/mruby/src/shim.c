@@ -4,25 +4,11 @@
  * No exception skips a frame of Rust: what Rust calls and what may raise runs in mrb_protect_error (`shim_run`). What Ruby calls is
  * `stub`, which raises only after the function of Rust has returned.
  */
-#define MRB_NO_PRESYM
-#include <mruby/version.h>
-#if MRUBY_RELEASE_MAJOR >= 4
-/* Its header of symbol numbers includes a generated one that packages lack: names are looked up instead. */
-#define MRUBY_PRESYM_H
-#define MRB_SYM(name) mrb_intern_lit(mrb, #name)
-#endif
-#include <malloc.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 
-#include <mruby.h>
+#include "limits.h"
 #include <mruby/array.h>
 #include <mruby/class.h>
 #include <mruby/compile.h>
@@ -43,50 +29,11 @@ _Static_assert(sizeof(mrb_int) == 8, "integers have 64 bits");
 
 /* Exported by the library since 3.1, declared by its headers only later. */
 extern mrb_value mrb_exec_irep(mrb_state *mrb, mrb_value self, struct RProc *p);
+/* Exported, and declared by none of its headers: the methods without strings. */
+extern mrb_value mrb_obj_instance_eval(mrb_state *mrb, mrb_value self);
+extern mrb_value mrb_mod_module_eval(mrb_state *mrb, mrb_value self);
 
-static inline uint64_t raw(mrb_value value)
-{
-  uint64_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-static inline mrb_value cooked(uint64_t bits)
-{
-  mrb_value value;
-  memcpy(&value, &bits, sizeof bits);
-  return value;
-}
-
-/* ---- memory ---- */
-
-struct shim_memory {
-  size_t used;  /* octets allocated, as malloc rounds them */
-  size_t limit; /* no allocation beyond */
-  size_t most;  /* largest `used` */
-};
-
-static void *allocate(mrb_state *mrb, void *old, size_t size, void *userdata)
-{
-  struct shim_memory *memory = userdata;
-  size_t before = old ? malloc_usable_size(old) : 0;
-  void *fresh;
-  (void)mrb;
-  if (size == 0) {
-    free(old);
-    memory->used -= before;
-    return NULL;
-  }
-  if (size > before && (size > memory->limit || memory->used - before > memory->limit - size))
-    return NULL; /* mruby collects garbage, tries again, and raises NoMemoryError */
-  fresh = realloc(old, size);
-  if (!fresh)
-    return NULL;
-  memory->used += malloc_usable_size(fresh) - before;
-  if (memory->used > memory->most)
-    memory->most = memory->used;
-  return fresh;
-}
+/* ---- the VM ---- */
 
 #if MRUBY_RELEASE_MAJOR >= 4
 /* The library calls one function for all VMs: what may allocate says before for which VM. */
@@ -94,7 +41,7 @@ static _Thread_local struct shim_memory *memory_in_use;
 
 void *mrb_basic_alloc_func(void *old, size_t size)
 {
-  return allocate(NULL, old, size, memory_in_use);
+  return limits_allocate(NULL, old, size, memory_in_use);
 }
 
 static struct shim_memory *use_memory(struct shim_memory *memory)
@@ -119,7 +66,7 @@ mrb_state *shim_open(struct shim_memory *memory)
   if (mrb)
     mrb->ud = memory;
 #else
-  mrb = mrb_open_allocf(allocate, memory);
+  mrb = mrb_open_allocf(limits_allocate, memory);
 #endif
   use_memory(before);
   return mrb;
@@ -135,175 +82,6 @@ void shim_close(mrb_state *mrb)
 const char *shim_version(void)
 {
   return MRUBY_RUBY_VERSION " " MRUBY_VERSION;
-}
-
-/* ---- scripts that do not end ---- */
-
-/*
- * Debian 12's library has no hook that runs between instructions. So the bytecode of scripts is on pages of its own, and the watchdog's
- * thread takes them away: the next fetch of an instruction, when nothing is half done, faults in the thread of the VM. The handler of that
- * signal gives the pages back and raises the exception.
- */
-struct shim_watch {
-  mrb_state *mrb;
-  pthread_mutex_t lock;  /* of `pages` and their protection */
-  atomic_ulong entries;  /* odd while the VM runs */
-  clockid_t clock;       /* processor time of the VM's thread */
-  int has_clock;
-  atomic_int is_due;     /* the pages are taken away, or about to be */
-  uint64_t exception;    /* raised then */
-  struct pages {
-    uint8_t *start;
-    size_t size;
-  } *pages;
-  size_t count;
-};
-
-static __thread struct shim_watch *watch;
-static struct sigaction former;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void set_protection(struct shim_watch *of, int protection)
-{
-  size_t i;
-  for (i = 0; i < of->count; i++)
-    mprotect(of->pages[i].start, of->pages[i].size, protection);
-}
-
-/* Gives the pages back. Returns whether they had been taken. */
-static int give_back(struct shim_watch *of)
-{
-  int was_due;
-  pthread_mutex_lock(&of->lock);
-  was_due = atomic_exchange(&of->is_due, 0);
-  if (was_due)
-    set_protection(of, PROT_READ);
-  pthread_mutex_unlock(&of->lock);
-  return was_due;
-}
-
-static int is_code(const struct shim_watch *of, const uint8_t *address)
-{
-  size_t i;
-  for (i = 0; i < of->count; i++)
-    if (address >= of->pages[i].start && address < of->pages[i].start + of->pages[i].size)
-      return 1;
-  return 0;
-}
-
-static void on_fault(int number, siginfo_t *info, void *context)
-{
-  struct shim_watch *of = watch;
-  if (of && (atomic_load(&of->entries) & 1) && is_code(of, info->si_addr)) {
-    if (give_back(of) && of->mrb->jmp)
-      mrb_exc_raise(of->mrb, cooked(of->exception));
-    return; /* the pages came back meanwhile */
-  }
-  if (former.sa_flags & SA_SIGINFO)
-    former.sa_sigaction(number, info, context);
-  else if (former.sa_handler == SIG_DFL || former.sa_handler == SIG_IGN)
-    sigaction(number, &former, NULL);
-  else
-    former.sa_handler(number);
-}
-
-static void install(void)
-{
-  struct sigaction action;
-  memset(&action, 0, sizeof action);
-  action.sa_sigaction = on_fault;
-  /* Not deferred: the handler is left by a jump. */
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGSEGV, &action, &former);
-}
-
-struct shim_watch *shim_watch_new(mrb_state *mrb)
-{
-  struct shim_watch *of = calloc(1, sizeof *of);
-  if (of) {
-    of->mrb = mrb;
-    of->exception = raw(mrb_nil_value());
-    of->has_clock = pthread_getcpuclockid(pthread_self(), &of->clock) == 0;
-    pthread_mutex_init(&of->lock, NULL);
-    pthread_once(&once, install);
-  }
-  return of;
-}
-
-/* After the VM is closed, and the watchdog does not know it any more. */
-void shim_watch_free(struct shim_watch *of)
-{
-  size_t i;
-  for (i = 0; i < of->count; i++)
-    munmap(of->pages[i].start, of->pages[i].size);
-  free(of->pages);
-  pthread_mutex_destroy(&of->lock);
-  free(of);
-}
-
-void shim_watch_set_exception(struct shim_watch *of, uint64_t exception) { of->exception = exception; }
-
-/* The thread enters the VM that nothing runs in. Returns what `shim_watch_leave` restores. */
-struct shim_watch *shim_watch_enter(struct shim_watch *of)
-{
-  struct shim_watch *before = watch;
-  watch = of;
-  atomic_fetch_add(&of->entries, 1);
-  return before;
-}
-
-void shim_watch_leave(struct shim_watch *of, struct shim_watch *before)
-{
-  atomic_fetch_add(&of->entries, 1);
-  if (atomic_load(&of->is_due))
-    give_back(of);
-  watch = before;
-}
-
-/* Called by other threads: a number that is odd while the VM runs, and another one for each time. */
-unsigned long shim_watch_entries(struct shim_watch *of) { return atomic_load(&of->entries); }
-
-/* Called by other threads: the processor time that the VM's thread has used, in nanoseconds; 0 if it is not known. */
-uint64_t shim_watch_time(struct shim_watch *of)
-{
-  struct timespec time;
-  if (!of->has_clock || clock_gettime(of->clock, &time) != 0)
-    return 0;
-  return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
-
-/* Called by the watchdog: interrupts the VM if it still runs what it ran at `entry`. */
-int shim_watch_interrupt(struct shim_watch *of, unsigned long entry)
-{
-  int interrupts;
-  pthread_mutex_lock(&of->lock);
-  atomic_store(&of->is_due, 1);
-  /* Who leaves now sees `is_due` and waits for the lock. */
-  interrupts = atomic_load(&of->entries) == entry;
-  if (interrupts)
-    set_protection(of, PROT_NONE);
-  else
-    atomic_store(&of->is_due, 0);
-  pthread_mutex_unlock(&of->lock);
-  return interrupts;
-}
-
-/* Adds the pages of a script. Returns whether there was memory for that. */
-static int add_pages(struct shim_watch *of, uint8_t *start, size_t size)
-{
-  struct pages *pages;
-  pthread_mutex_lock(&of->lock);
-  pages = realloc(of->pages, (of->count + 1) * sizeof *pages);
-  if (pages) {
-    of->pages = pages;
-    pages[of->count].start = start;
-    pages[of->count].size = size;
-    of->count++;
-    mprotect(start, size, PROT_READ);
-  }
-  pthread_mutex_unlock(&of->lock);
-  return pages != NULL;
 }
 
 /* ---- values, without exceptions ---- */
@@ -496,9 +274,40 @@ static mrb_value execute(mrb_state *mrb, mrb_value self)
   return mrb_exec_irep(mrb, self, mrb_proc_ptr(code));
 }
 
+/* Code that a script makes would be on no page that the watchdog takes away: only blocks are evaluated. */
+static mrb_value refuse_eval(mrb_state *mrb, mrb_value self)
+{
+  (void)self;
+  mrb_raise(mrb, E_NOTIMP_ERROR, "eval of a string is not possible in scripts: pass a block to instance_eval or class_eval");
+}
+
+static mrb_value instance_eval(mrb_state *mrb, mrb_value self)
+{
+  return mrb_get_argc(mrb) > 0 ? refuse_eval(mrb, self) : mrb_obj_instance_eval(mrb, self);
+}
+
+static mrb_value module_eval(mrb_state *mrb, mrb_value self)
+{
+  return mrb_get_argc(mrb) > 0 ? refuse_eval(mrb, self) : mrb_mod_module_eval(mrb, self);
+}
+
+/* Takes the place of the library's methods, before any Ruby of ours could keep an alias of them. */
+static void limit_eval(mrb_state *mrb)
+{
+  mrb_aspec any = MRB_ARGS_ANY() | MRB_ARGS_BLOCK();
+  struct RClass *basic = mrb_class_get(mrb, "BasicObject");
+  mrb_define_module_function(mrb, mrb->kernel_module, "eval", refuse_eval, any);
+  mrb_define_method(mrb, basic, "instance_eval", instance_eval, any);
+  mrb_define_method(mrb, mrb->module_class, "class_eval", module_eval, any);
+  mrb_define_method(mrb, mrb->module_class, "module_eval", module_eval, any);
+  if (mrb_class_defined(mrb, "Binding"))
+    mrb_define_method(mrb, mrb_class_get(mrb, "Binding"), "eval", refuse_eval, any);
+}
+
 void shim_prepare(mrb_state *mrb)
 {
   struct shim_memory *before = use_memory_of(mrb);
+  limit_eval(mrb);
   mrb_define_method(mrb, mrb->object_class, "__h2o_execute", execute, MRB_ARGS_REQ(1));
   mrb_define_singleton_method(mrb, (struct RObject *)mrb->kernel_module, "__h2o_resume", resume, MRB_ARGS_ANY());
   use_memory(before);
@@ -512,40 +321,6 @@ struct shim_fault {
   size_t len;
   char message[512];
 };
-
-/* ---- code on pages of its own ---- */
-
-struct code {
-  uint8_t *pages;
-  size_t size;
-  size_t used;
-};
-
-static size_t code_size(const mrb_irep *irep)
-{
-  size_t size = irep->ilen * sizeof(mrb_code) + irep->clen * sizeof(struct mrb_irep_catch_handler);
-  int i;
-  for (i = 0; i < irep->rlen; i++)
-    size += code_size(irep->reps[i]);
-  return size;
-}
-
-static void move_code(mrb_state *mrb, mrb_irep *irep, struct code *code)
-{
-  size_t size = irep->ilen * sizeof(mrb_code) + irep->clen * sizeof(struct mrb_irep_catch_handler);
-  int i;
-  if (!(irep->flags & MRB_ISEQ_NO_FREE)) {
-    if (size > code->size - code->used)
-      return; /* stays where it is, and cannot be interrupted */
-    memcpy(code->pages + code->used, irep->iseq, size);
-    mrb_free(mrb, (void *)irep->iseq);
-    irep->iseq = code->pages + code->used;
-    irep->flags |= MRB_ISEQ_NO_FREE;
-    code->used += size;
-  }
-  for (i = 0; i < irep->rlen; i++)
-    move_code(mrb, (mrb_irep *)irep->reps[i], code);
-}
 
 /* ---- what may raise ---- */
 
@@ -646,16 +421,7 @@ static mrb_value compile(mrb_state *mrb, struct shim_work *work)
     work->fault->len = strlen(work->fault->message);
   } else if ((proc = mrb_generate_code(mrb, parser)) != NULL) {
     MRB_PROC_SET_TARGET_CLASS(proc, mrb->object_class);
-    if (work->watch) {
-      size_t page = (size_t)sysconf(_SC_PAGESIZE);
-      struct code code = { NULL, (code_size(proc->body.irep) + page - 1) / page * page, 0 };
-      code.pages = mmap(NULL, code.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (code.pages != MAP_FAILED) {
-        move_code(mrb, (mrb_irep *)proc->body.irep, &code);
-        /* Without memory for the list they stay mapped and cannot be taken away. */
-        add_pages(work->watch, code.pages, code.size);
-      }
-    }
+    limits_isolate(mrb, work->watch, (mrb_irep *)proc->body.irep);
     result = mrb_obj_value(proc);
   } else {
     work->fault->line = work->line;

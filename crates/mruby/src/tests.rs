@@ -369,7 +369,7 @@ fn a_script_that_does_not_end_is_interrupted_and_the_vm_goes_on() {
     ] {
         for _ in 0..3 {
             let got = evaluate(&vm, text);
-            let want = "raised the script has run for 20 ms without waiting (H2O::TimeLimitError)";
+            let want = "raised the script was stopped: it has run for 20 ms without waiting (`mruby.time-limit`)";
             assert!(got.starts_with(want), "{text}: {got}");
             assert_eq!(
                 evaluate(&vm, "def fine(x); [x].map { |y| y + 1 }; end; fine(1)"),
@@ -380,12 +380,116 @@ fn a_script_that_does_not_end_is_interrupted_and_the_vm_goes_on() {
     let got = evaluate(&vm, "x = 1\nwhile true\n  x += 1\nend");
     assert!(got.contains(" at test.rb:"), "{got}");
     assert_eq!(evaluate(&vm, "$ensured"), "1");
-    // Rescued and endless again: interrupted again, until it gives up.
     let got = evaluate(
         &vm,
-        "n = 0; begin; while true; end; rescue Exception; n += 1; retry if n < 4; n; end",
+        "n = 0; begin; while true; end; rescue Exception; n += 1; retry if n < 2; n; end",
     );
-    assert_eq!(got, "4");
+    assert_eq!(got, "2");
+}
+
+#[test]
+fn a_script_that_rescues_every_interrupt_ends() {
+    let vm = vm_with(Options {
+        time_limit: std::time::Duration::from_millis(20),
+        ..Options::default()
+    });
+    for text in [
+        "begin; while true; end; rescue Exception; retry; end",
+        "while true; begin; while true; end; rescue Exception; end; end",
+        "while true; begin; while true; end; ensure; next; end; end",
+        "def again; yield; rescue Exception; again { while true; end }; end; again { while true; end }",
+        "while true; [1].each { begin; loop {}; rescue Exception; end }; end",
+        "while true; Fiber.new { begin; loop {}; rescue Exception; end }.resume; end",
+        "while true; 'abc'.gsub(/b/) { begin; loop {}; rescue Exception; end }; end",
+    ] {
+        let got = evaluate(&vm, text);
+        assert!(got.contains("(H2O::TimeLimitError)"), "{text}: {got}");
+        assert_eq!(evaluate(&vm, "[1].map { |x| x + 1 }"), "[2]");
+    }
+}
+
+#[test]
+fn a_script_without_memory_ends_at_its_next_instruction_and_leaves_the_vm_whole() {
+    let vm = vm_with(Options {
+        memory_limit: 64 * 1024 * 1024,
+        time_limit: std::time::Duration::ZERO,
+        ..Options::default()
+    });
+    let kept = "a = []; while true; begin; while true; a << 'x' * 1000; end; rescue NoMemoryError; end; end";
+    let fibers = "a = []; loop { f = Fiber.new { Fiber.yield }; f.resume; a << f }";
+    for text in [
+        "a = []; loop { a << 'x' * 1000 }",
+        "h = {}; i = 0; loop { h[i] = i; i += 1 }",
+        fibers,
+        "a = nil; loop { a = [a] }",
+        "s = 'x'; loop { s += s }",
+        "class Node; attr_accessor :next; end; n = nil; loop { m = Node.new; m.next = n; n = m }",
+        "def keep(a, x); a << lambda { x } if a.size < 50_000; a << x * 2; end; a = []; loop { keep(a, 'x' * 100) }",
+        kept,
+        fibers,
+        "a = []; loop { a << Fiber.new { begin; Fiber.yield; ensure; a << 1; end }; a.last.resume }",
+    ]
+    .iter()
+    .cycle()
+    .take(20)
+    {
+        let got = evaluate(&vm, text);
+        assert!(got.contains("(NoMemoryError)"), "{text}: {got}");
+        assert_eq!(evaluate(&vm, "[1].map { |x| x + 1 }"), "[2]");
+    }
+    let freed = "b = begin; a = []; loop { a << 'x' * 1000 }; rescue NoMemoryError; a = nil; end; \
+                 b = []; 20000.times { b << 'x' * 1000 }; b.size";
+    assert_eq!(evaluate(&vm, freed), "20000");
+    let got = evaluate(&vm, "a = []\nwhile true\n  a << 'x' * 1000\nend");
+    assert!(got.contains(" at test.rb:3"), "{got}");
+}
+
+#[test]
+fn code_in_strings_is_refused_and_blocks_are_evaluated() {
+    let vm = vm();
+    for text in [
+        "eval '1'",
+        "eval('1', nil, 'x.rb', 1)",
+        "Kernel.eval '1'",
+        "Object.new.send(:eval, '1')",
+        "Object.new.__send__(:eval, '1')",
+        "1.method(:eval).call('1')",
+        "Kernel.method(:eval).unbind.bind(Kernel).call('1')",
+        "Kernel.instance_method(:eval).bind(1).call('1')",
+        "class Other; alias run eval; end; Other.new.run('1')",
+        "Object.new.instance_eval '1'",
+        "1.instance_eval('1', 'x.rb')",
+        "1.instance_eval('1') { 2 }",
+        "Object.new.method(:instance_eval).call('1')",
+        "BasicObject.instance_method(:instance_eval).bind(Object.new).call('1')",
+        "Class.new(BasicObject).new.instance_eval '1'",
+        "Class.new.class_eval '1'",
+        "Module.new.module_eval '1'",
+        "Module.instance_method(:class_eval).bind(Object).call('1')",
+        "['1'].each(&method(:eval))",
+        "'1'.send(:then, &:eval) rescue eval('1')",
+        "module Kernel; remove_method :eval; end rescue 0; Kernel.eval '1'",
+    ] {
+        let got = evaluate(&vm, text);
+        let want = "eval of a string is not possible in scripts";
+        assert!(got.contains(want), "{text}: {got}");
+        assert!(got.contains("NotImplementedError"), "{text}: {got}");
+    }
+    for (text, want) in [
+        (
+            "class Held; def initialize; @a = 1; end; end; Held.new.instance_eval { @a }",
+            "1",
+        ),
+        ("[2].instance_eval { |x| x + self }", "[2, 2]"),
+        (
+            "String.class_eval { def first_letter; self[0]; end }; 'abc'.first_letter",
+            "\"a\"",
+        ),
+        ("Kernel.module_eval { self }", "Kernel"),
+    ] {
+        assert_eq!(evaluate(&vm, text), want, "{text}");
+    }
+    assert!(evaluate(&vm, "1.instance_eval").starts_with("raised"));
 }
 
 #[test]

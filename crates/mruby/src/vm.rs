@@ -72,17 +72,6 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A limit of scripts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Memory.
-    Memory,
-    /// Depth of calls.
-    Stack,
-    /// Time without waiting.
-    Time,
-}
-
 /// A syntax error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileFault {
@@ -125,14 +114,14 @@ pub struct Vm {
     free_roots: RefCell<Vec<usize>>,
     root_count: Cell<usize>,
     /// Interrupts scripts that do not end; dropped after the VM is closed.
-    watched: Arc<Watched>,
+    pub(crate) watched: Arc<Watched>,
     /// Number of [`Entered`] in force.
     entries: Cell<u32>,
-    /// Raised by the watchdog.
-    interrupt: RefCell<Option<Rooted>>,
-    time_limit: Duration,
+    /// Raised when a script has reached its limit of time, and of memory.
+    pub(crate) interrupts: RefCell<Option<[Rooted; 2]>>,
+    pub(crate) time_limit: Duration,
     lost: RefCell<Option<LostHook>>,
-    /// Whether memory ran out, so that a full collection is due.
+    /// Whether a script has reached a limit, so that a full collection is due, and new exceptions to raise.
     pub(crate) is_exhausted: Cell<bool>,
     /// Slots of [`Vm::root`] that the collector has released.
     released: RefCell<Vec<usize>>,
@@ -165,7 +154,10 @@ impl Drop for Entered<'_> {
         self.vm.entries.set(self.vm.entries.get() - 1);
         if let Some(before) = self.watch {
             // SAFETY: the counterpart of `enter`.
-            unsafe { ffi::shim_watch_leave(self.vm.watched.watch, before) };
+            let interrupts = unsafe { ffi::shim_watch_leave(self.vm.watched.watch, before) };
+            if interrupts > 0 {
+                self.vm.is_exhausted.set(true);
+            }
         }
         CURRENT.set(self.before);
     }
@@ -193,13 +185,14 @@ impl Vm {
             used: 0,
             limit: options.memory_limit.max(LEAST_MEMORY),
             most: 0,
+            watch: ptr::null_mut(),
         }));
         // SAFETY: the memory record lives as long as the VM, in a box that does not move.
         let raw = unsafe { ffi::shim_open(memory.get()) };
         if raw.is_null() {
             return Err(Error("a Ruby VM cannot be opened: no memory".into()));
         }
-        let Some(watched) = Watched::new(raw, options.time_limit) else {
+        let Some(watched) = Watched::new(raw, memory.get(), options.time_limit) else {
             return Err(Error("a Ruby VM cannot be opened: no memory".into()));
         };
         let vm = Rc::new_cyclic(|this| Self {
@@ -214,7 +207,7 @@ impl Vm {
             root_count: Cell::new(0),
             watched,
             entries: Cell::new(0),
-            interrupt: RefCell::default(),
+            interrupts: RefCell::default(),
             time_limit: options.time_limit,
             lost: RefCell::default(),
             is_exhausted: Cell::new(false),
@@ -249,26 +242,12 @@ impl Vm {
                 .set(self.constant(Some(module), "Strand")?.0);
             let base = self.constant(None, "Exception")?;
             self.class(Some(module), "TimeLimitError", Some(base))?;
-            self.prepare_interrupt()?;
+            self.prepare_interrupts()?;
             Ok(())
         };
         prepared().map_err(|exception: Value| self.describe(exception))?;
         self.test_itself()?;
         self.watched.begin();
-        Ok(())
-    }
-
-    /// Makes the exception that interrupts the next script. It keeps its backtrace, so each is used once.
-    fn prepare_interrupt(&self) -> Result<(), Value> {
-        let text = format!(
-            "the script has run for {} ms without waiting",
-            self.time_limit.as_millis()
-        );
-        let exception = self.exception("H2O::TimeLimitError", &text);
-        let rooted = self.root(exception)?;
-        // SAFETY: it stays as long as the shim knows it.
-        unsafe { ffi::shim_watch_set_exception(self.watched.watch, exception.0) };
-        self.interrupt.replace(Some(rooted));
         Ok(())
     }
 
@@ -311,16 +290,18 @@ impl Vm {
         let before = CURRENT.replace(self);
         let is_first = self.entries.get() == 0;
         self.entries.set(self.entries.get() + 1);
-        // SAFETY: the VM is open, and left when the result is dropped.
-        let watch = is_first.then(|| unsafe { ffi::shim_watch_enter(self.watched.watch) });
-        // SAFETY: the VM is open.
-        let arena = unsafe { ffi::shim_arena_save(self.raw) };
         while let Some(slot) = self.take_released() {
             self.release(slot);
         }
-        if self.is_exhausted.replace(false) {
+        // SAFETY: the VM is open.
+        let arena = unsafe { ffi::shim_arena_save(self.raw) };
+        // Before the watchdog counts: the next script must not pay for the garbage of one that reached a limit.
+        if is_first && self.is_exhausted.replace(false) {
             self.collect();
+            let _ = self.prepare_interrupts();
         }
+        // SAFETY: the VM is open, and left when the result is dropped.
+        let watch = is_first.then(|| unsafe { ffi::shim_watch_enter(self.watched.watch) });
         Entered {
             vm: self,
             arena,
@@ -926,53 +907,6 @@ impl Vm {
         });
         // If there is no memory for it, that is the exception.
         made.unwrap_or_else(|exception| exception)
-    }
-
-    /// `MESSAGE (CLASS)`, or the class if there is no message. Exceptions of limits have their place besides.
-    #[must_use]
-    pub fn describe(&self, exception: Value) -> String {
-        let class = self.class_name(exception);
-        let message = self
-            .call(exception, "message", &[])
-            .and_then(|text| self.text_of(text));
-        let mut shown = match message {
-            Ok(message) if !message.is_empty() && message != class.as_bytes() => {
-                format!("{} ({class})", String::from_utf8_lossy(&message))
-            }
-            _ => class,
-        };
-        if let Some(limit) = self.limit_of(exception) {
-            if let Some(place) = self.place_of(exception) {
-                shown.push_str(" at ");
-                shown.push_str(&place);
-            }
-            match limit {
-                Limit::Memory => self.is_exhausted.set(true),
-                Limit::Time => drop(self.prepare_interrupt()),
-                Limit::Stack => {}
-            }
-        }
-        shown
-    }
-
-    /// The limit that a script has reached, if that raised the exception.
-    #[must_use]
-    pub fn limit_of(&self, exception: Value) -> Option<Limit> {
-        match &*self.class_name(exception) {
-            "NoMemoryError" => Some(Limit::Memory),
-            "SystemStackError" => Some(Limit::Stack),
-            "H2O::TimeLimitError" => Some(Limit::Time),
-            _ => None,
-        }
-    }
-
-    /// `FILE:LINE` of the script where the exception was raised.
-    fn place_of(&self, exception: Value) -> Option<String> {
-        let lines = self.call(exception, "backtrace", &[]).ok()?;
-        let first = self.elements(lines)?.first().copied()?;
-        let line = self.bytes(first)?;
-        let line = String::from_utf8_lossy(&line);
-        Some(line.split(":in ").next().unwrap_or_default().to_owned())
     }
 
     /// Sets what is called with exceptions of tasks, which nobody gets.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::ffi::{self, State, Watch};
+use crate::ffi::{self, Memory, State, Watch};
 
 /// How often a script is interrupted before the log says that it does not heed it.
 const TRIES: u32 = 3;
@@ -25,9 +25,9 @@ unsafe impl Sync for Watched {}
 
 impl Watched {
     /// A VM whose scripts may run for `limit` without waiting; `None` if there is no memory.
-    pub(crate) fn new(mrb: *mut State, limit: Duration) -> Option<Arc<Self>> {
-        // SAFETY: the VM is open, and outlives the result in `Vm`.
-        let watch = unsafe { ffi::shim_watch_new(mrb) };
+    pub(crate) fn new(mrb: *mut State, memory: *mut Memory, limit: Duration) -> Option<Arc<Self>> {
+        // SAFETY: the VM is open, and `Vm` keeps it and the record of its memory as long as it runs anything.
+        let watch = unsafe { ffi::shim_watch_new(mrb, memory) };
         (!watch.is_null()).then(|| Arc::new(Self { watch, limit }))
     }
 
@@ -113,7 +113,7 @@ impl Seen {
             self.since = now;
             self.tries += 1;
             if self.tries == TRIES {
-                (log())("a script goes on although it was interrupted three times");
+                (log())("a script cannot be interrupted: it is in a call that does not return");
             }
         }
     }

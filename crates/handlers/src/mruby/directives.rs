@@ -59,8 +59,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "mruby.memory-limit",
         "BYTES",
         "268435456",
-        "Most memory of scripts on each worker, from 32 MiB on. A script that needs more gets NoMemoryError; the request is answered with \
-         500.",
+        "Most memory of scripts on each worker, from 32 MiB on. A script gets NoMemoryError at seven eighths of it, and the request is \
+         answered with 500. The rest is kept to end the script cleanly.",
         |scope, command| {
             let bytes: u64 = command.node.integer("%d", 32 << 20..=1 << 40)?;
             scope.edit::<ScriptLimits>().memory = usize::try_from(bytes).unwrap_or(usize::MAX);

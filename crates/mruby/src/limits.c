@@ -1,0 +1,408 @@
+/*
+ * Limits of memory and time.
+ *
+ * The library is not safe where an allocation fails or collects garbage in the middle of its work: version 3.1 leaves a fiber without its
+ * stack, believes that a list has grown that has not, or writes to a scope that was collected. And it has no hook that runs between
+ * instructions, in Debian 12. So both limits interrupt a script in the same way, between two instructions, when nothing is half done: the
+ * bytecode of scripts is on pages of its own, which are taken away. The next fetch of an instruction faults in the thread of the VM. The
+ * handler of that signal gives the pages back, and raises the exception.
+ */
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "limits.h"
+#include <mruby/error.h>
+#include <mruby/proc.h>
+
+/* Why the pages are taken away. The numbers of `Limit` in limits.rs. */
+enum due { DUE_NOTHING, DUE_TIME, DUE_MEMORY, DUES };
+
+/* How many interrupts the script may rescue before its next wait. */
+enum { RESCUABLE = 2 };
+
+struct shim_watch {
+  mrb_state *mrb;
+  struct shim_memory *memory;
+  pthread_mutex_t lock;  /* of `pages` and their protection */
+  atomic_ulong entries;  /* odd while the VM runs */
+  clockid_t clock;       /* processor time of the VM's thread */
+  int has_clock;
+  atomic_int due;        /* the pages are taken away, or about to be */
+  int interrupts;        /* since the VM was entered */
+  int is_raising;        /* the signal's handler makes an exception */
+  uint64_t exceptions[DUES];
+  struct pages {
+    uint8_t *start;
+    size_t size;
+  } *pages;
+  size_t count;
+};
+
+/* ---- memory ---- */
+
+static void interrupt_for_memory(struct shim_watch *of);
+
+/* Octets that an allocation may have to be granted when there is no more memory: less than a page of objects, of which each needs some. */
+enum { SMALL = 16 * 1024 };
+
+/* The rest of the limit is for what has been begun when memory becomes scarce. */
+static size_t scarce(const struct shim_memory *memory) { return memory->limit - memory->limit / 8; }
+
+/* Whether `size` octets more are possible, after which `used` are in use. If not, the library collects garbage and asks again. */
+static int is_granted(struct shim_memory *memory, size_t size, size_t used)
+{
+  if (used <= scarce(memory))
+    return 1;
+  if (used > memory->limit && (size > SMALL || used - memory->limit > memory->limit / 4))
+    return 0;
+  if (memory->watch)
+    interrupt_for_memory(memory->watch);
+  return 1;
+}
+
+void *limits_allocate(mrb_state *mrb, void *old, size_t size, void *userdata)
+{
+  struct shim_memory *memory = userdata;
+  size_t before = old ? malloc_usable_size(old) : 0;
+  void *fresh;
+  (void)mrb;
+  if (size == 0) {
+    free(old);
+    memory->used -= before;
+    return NULL;
+  }
+  if (size > before && (size > memory->limit || !is_granted(memory, size, memory->used - before + size)))
+    return NULL;
+  fresh = realloc(old, size);
+  if (!fresh)
+    return NULL;
+  memory->used += malloc_usable_size(fresh) - before;
+  if (memory->used > memory->most)
+    memory->most = memory->used;
+  return fresh;
+}
+
+/* ---- interrupts ---- */
+
+static __thread struct shim_watch *watch;
+static struct sigaction former;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void set_protection(struct shim_watch *of, int protection)
+{
+  size_t i;
+  for (i = 0; i < of->count; i++)
+    mprotect(of->pages[i].start, of->pages[i].size, protection);
+}
+
+/* Gives the pages back. Returns why they had been taken. */
+static enum due give_back(struct shim_watch *of)
+{
+  enum due due;
+  pthread_mutex_lock(&of->lock);
+  due = atomic_exchange(&of->due, DUE_NOTHING);
+  if (due != DUE_NOTHING)
+    set_protection(of, PROT_READ);
+  pthread_mutex_unlock(&of->lock);
+  return due;
+}
+
+/* Called by the thread of the VM. */
+static void interrupt_for_memory(struct shim_watch *of)
+{
+  if (!(atomic_load(&of->entries) & 1) || of->is_raising || atomic_load(&of->due) != DUE_NOTHING)
+    return;
+  pthread_mutex_lock(&of->lock);
+  atomic_store(&of->due, DUE_MEMORY);
+  set_protection(of, PROT_NONE);
+  pthread_mutex_unlock(&of->lock);
+}
+
+static int is_code(const struct shim_watch *of, const uint8_t *address)
+{
+  size_t i;
+  for (i = 0; i < of->count; i++)
+    if (address >= of->pages[i].start && address < of->pages[i].start + of->pages[i].size)
+      return 1;
+  return 0;
+}
+
+static const mrb_irep *code_of(const mrb_callinfo *frame)
+{
+  return frame->proc && !MRB_PROC_CFUNC_P(frame->proc) ? frame->proc->body.irep : NULL;
+}
+
+/* The frame that runs stores its place only when it calls: the backtrace and the choice of `rescue` need it now. */
+static void set_place(mrb_state *mrb, const uint8_t *address)
+{
+  const mrb_irep *code = code_of(mrb->c->ci);
+  if (code && address >= code->iseq && address < code->iseq + code->ilen)
+    mrb->c->ci->pc = address + 1;
+}
+
+/* No `rescue` and no `ensure` of the frames of scripts covers their first instruction. */
+static void forget_rescues(struct shim_watch *of)
+{
+  struct mrb_context *context;
+  mrb_callinfo *frame;
+  for (context = of->mrb->c; context; context = context->prev)
+    for (frame = context->ci; frame >= context->cibase; frame--) {
+      const mrb_irep *code = code_of(frame);
+      if (code && is_code(of, code->iseq))
+        frame->pc = code->iseq;
+    }
+}
+
+static mrb_value raise_it(mrb_state *mrb, void *exception) { mrb_exc_raise(mrb, *(mrb_value *)exception); }
+
+/* Between two instructions. Returns if the script may go on. */
+static void enforce(struct shim_watch *of, enum due due, const uint8_t *place)
+{
+  mrb_state *mrb = of->mrb;
+  mrb_value exception = cooked(of->exceptions[due]);
+  mrb_bool failed;
+  if (due == DUE_MEMORY) {
+    mrb_full_gc(mrb);
+    if (of->memory->used <= scarce(of->memory))
+      return;
+  }
+  set_place(mrb, place);
+  /* The exception gets its backtrace, from the reserve. */
+  of->is_raising = 1;
+  mrb_protect_error(mrb, raise_it, &exception, &failed);
+  of->is_raising = 0;
+  if (++of->interrupts > RESCUABLE)
+    forget_rescues(of);
+  mrb_exc_raise(mrb, exception);
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+  struct shim_watch *of = watch;
+  if (of && (atomic_load(&of->entries) & 1) && is_code(of, info->si_addr)) {
+    enum due due = give_back(of);
+    if (due != DUE_NOTHING && of->mrb->jmp)
+      enforce(of, due, info->si_addr);
+    return;
+  }
+  if (former.sa_flags & SA_SIGINFO)
+    former.sa_sigaction(number, info, context);
+  else if (former.sa_handler == SIG_DFL || former.sa_handler == SIG_IGN)
+    sigaction(number, &former, NULL);
+  else
+    former.sa_handler(number);
+}
+
+static void install(void)
+{
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_sigaction = on_fault;
+  /* Not deferred: the handler is left by a jump. */
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGSEGV, &action, &former);
+}
+
+/* ---- the stack of the signal's handler ---- */
+
+/* Octets. The handler collects garbage, which drops objects of Rust. */
+enum { HANDLER_STACK = 512 * 1024 };
+
+static pthread_key_t handler_stack;
+static pthread_once_t handler_stack_once = PTHREAD_ONCE_INIT;
+
+/* When a thread ends. */
+static void free_stack(void *stack)
+{
+  stack_t none;
+  memset(&none, 0, sizeof none);
+  none.ss_flags = SS_DISABLE;
+  sigaltstack(&none, NULL);
+  munmap(stack, HANDLER_STACK);
+}
+
+static void make_key(void) { pthread_key_create(&handler_stack, free_stack); }
+
+/* Gives this thread a stack for the handler. Returns whether there was memory for it. */
+static int prepare_stack(void)
+{
+  stack_t stack;
+  pthread_once(&handler_stack_once, make_key);
+  if (pthread_getspecific(handler_stack))
+    return 1;
+  memset(&stack, 0, sizeof stack);
+  stack.ss_size = HANDLER_STACK;
+  stack.ss_sp = mmap(NULL, HANDLER_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (stack.ss_sp == MAP_FAILED)
+    return 0;
+  if (sigaltstack(&stack, NULL) != 0 || pthread_setspecific(handler_stack, stack.ss_sp) != 0) {
+    munmap(stack.ss_sp, HANDLER_STACK);
+    return 0;
+  }
+  return 1;
+}
+
+/* ---- entering and leaving ---- */
+
+struct shim_watch *shim_watch_new(mrb_state *mrb, struct shim_memory *memory)
+{
+  struct shim_watch *of = prepare_stack() ? calloc(1, sizeof *of) : NULL;
+  if (of) {
+    of->mrb = mrb;
+    of->memory = memory;
+    of->exceptions[DUE_TIME] = of->exceptions[DUE_MEMORY] = raw(mrb_nil_value());
+    of->has_clock = pthread_getcpuclockid(pthread_self(), &of->clock) == 0;
+    pthread_mutex_init(&of->lock, NULL);
+    pthread_once(&once, install);
+  }
+  return of;
+}
+
+/* After the VM is closed, and the watchdog does not know it any more. */
+void shim_watch_free(struct shim_watch *of)
+{
+  size_t i;
+  for (i = 0; i < of->count; i++)
+    munmap(of->pages[i].start, of->pages[i].size);
+  free(of->pages);
+  pthread_mutex_destroy(&of->lock);
+  free(of);
+}
+
+/* From now on memory may end by an interrupt: both exceptions are there. */
+void shim_watch_set_exceptions(struct shim_watch *of, uint64_t time, uint64_t memory)
+{
+  of->exceptions[DUE_TIME] = time;
+  of->exceptions[DUE_MEMORY] = memory;
+  of->memory->watch = of;
+}
+
+/* The thread enters the VM that nothing runs in. Returns what `shim_watch_leave` restores. */
+struct shim_watch *shim_watch_enter(struct shim_watch *of)
+{
+  struct shim_watch *before = watch;
+  watch = of;
+  of->interrupts = 0;
+  atomic_fetch_add(&of->entries, 1);
+  return before;
+}
+
+/* Returns how often the VM was interrupted. */
+int shim_watch_leave(struct shim_watch *of, struct shim_watch *before)
+{
+  atomic_fetch_add(&of->entries, 1);
+  if (atomic_load(&of->due) != DUE_NOTHING)
+    give_back(of);
+  watch = before;
+  return of->interrupts;
+}
+
+/* Called by other threads: a number that is odd while the VM runs, and another one for each time. */
+unsigned long shim_watch_entries(struct shim_watch *of) { return atomic_load(&of->entries); }
+
+/* Called by other threads: the processor time that the VM's thread has used, in nanoseconds; 0 if it is not known. */
+uint64_t shim_watch_time(struct shim_watch *of)
+{
+  struct timespec time;
+  if (!of->has_clock || clock_gettime(of->clock, &time) != 0)
+    return 0;
+  return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+/* Called by the watchdog: interrupts the VM if it still runs what it ran at `entry`. */
+int shim_watch_interrupt(struct shim_watch *of, unsigned long entry)
+{
+  int none = DUE_NOTHING;
+  int is_first, interrupts;
+  pthread_mutex_lock(&of->lock);
+  is_first = atomic_compare_exchange_strong(&of->due, &none, DUE_TIME);
+  /* Who leaves now sees `due` and waits for the lock. */
+  interrupts = atomic_load(&of->entries) == entry;
+  if (is_first && interrupts)
+    set_protection(of, PROT_NONE);
+  else if (is_first)
+    atomic_store(&of->due, DUE_NOTHING);
+  pthread_mutex_unlock(&of->lock);
+  return interrupts;
+}
+
+/* ---- code on pages of its own ---- */
+
+struct code {
+  uint8_t *pages;
+  size_t size;
+  size_t used;
+};
+
+static size_t size_of(const mrb_irep *irep)
+{
+  return irep->ilen * sizeof(mrb_code) + irep->clen * sizeof(struct mrb_irep_catch_handler);
+}
+
+static size_t size_of_all(const mrb_irep *irep)
+{
+  size_t size = size_of(irep);
+  int i;
+  for (i = 0; i < irep->rlen; i++)
+    size += size_of_all(irep->reps[i]);
+  return size;
+}
+
+static void move_code(mrb_state *mrb, mrb_irep *irep, struct code *code)
+{
+  size_t size = size_of(irep);
+  int i;
+  if (!(irep->flags & MRB_ISEQ_NO_FREE)) {
+    memcpy(code->pages + code->used, irep->iseq, size);
+    mrb_free(mrb, (void *)irep->iseq);
+    irep->iseq = code->pages + code->used;
+    irep->flags |= MRB_ISEQ_NO_FREE;
+    code->used += size;
+  }
+  for (i = 0; i < irep->rlen; i++)
+    move_code(mrb, (mrb_irep *)irep->reps[i], code);
+}
+
+/* Makes room in the list. Returns whether there was memory for it. */
+static int reserve_pages(struct shim_watch *of)
+{
+  struct pages *pages;
+  pthread_mutex_lock(&of->lock);
+  pages = realloc(of->pages, (of->count + 1) * sizeof *pages);
+  if (pages)
+    of->pages = pages;
+  pthread_mutex_unlock(&of->lock);
+  return pages != NULL;
+}
+
+/* From now on the code can be interrupted. */
+static void add_pages(struct shim_watch *of, const struct code *code)
+{
+  pthread_mutex_lock(&of->lock);
+  of->pages[of->count].start = code->pages;
+  of->pages[of->count].size = code->size;
+  of->count++;
+  mprotect(code->pages, code->size, atomic_load(&of->due) == DUE_NOTHING ? PROT_READ : PROT_NONE);
+  pthread_mutex_unlock(&of->lock);
+}
+
+void limits_isolate(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep)
+{
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  struct code code = { NULL, (size_of_all(irep) + page - 1) / page * page, 0 };
+  if (!reserve_pages(of))
+    return;
+  code.pages = mmap(NULL, code.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (code.pages == MAP_FAILED)
+    return;
+  move_code(mrb, irep, &code);
+  add_pages(of, &code);
+}

@@ -1,0 +1,79 @@
+//! What a script that reaches a limit gets.
+
+#![expect(unsafe_code, reason = "the shim raises the exceptions")]
+
+use crate::ffi;
+use crate::{Value, Vm};
+
+/// A limit of scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Memory.
+    Memory,
+    /// Depth of calls.
+    Stack,
+    /// Time without waiting.
+    Time,
+}
+
+impl Vm {
+    /// Makes the exceptions that interrupt the next script. One that was raised keeps its backtrace, so new ones are made then.
+    pub(crate) fn prepare_interrupts(&self) -> Result<(), Value> {
+        let time = self.time_limit.as_millis();
+        let time = format!(
+            "the script was stopped: it has run for {time} ms without waiting (`mruby.time-limit`)"
+        );
+        let time = self.root(self.exception("H2O::TimeLimitError", &time))?;
+        let memory = "the script was stopped: there is no more memory (`mruby.memory-limit`)";
+        let memory = self.root(self.exception("NoMemoryError", memory))?;
+        // SAFETY: they stay as long as the shim knows them.
+        unsafe {
+            ffi::shim_watch_set_exceptions(self.watched.watch, time.value().0, memory.value().0);
+        }
+        self.interrupts.replace(Some([time, memory]));
+        Ok(())
+    }
+
+    /// `MESSAGE (CLASS)`, or the class if there is no message. Exceptions of limits have their place besides.
+    #[must_use]
+    pub fn describe(&self, exception: Value) -> String {
+        let class = self.class_name(exception);
+        let message = self
+            .call(exception, "message", &[])
+            .and_then(|text| self.text_of(text));
+        let mut shown = match message {
+            Ok(message) if !message.is_empty() && message != class.as_bytes() => {
+                format!("{} ({class})", String::from_utf8_lossy(&message))
+            }
+            _ => class,
+        };
+        if self.limit_of(exception).is_some() {
+            if let Some(place) = self.place_of(exception) {
+                shown.push_str(" at ");
+                shown.push_str(&place);
+            }
+            self.is_exhausted.set(true);
+        }
+        shown
+    }
+
+    /// The limit that a script has reached, if that raised the exception.
+    #[must_use]
+    pub fn limit_of(&self, exception: Value) -> Option<Limit> {
+        match &*self.class_name(exception) {
+            "NoMemoryError" => Some(Limit::Memory),
+            "SystemStackError" => Some(Limit::Stack),
+            "H2O::TimeLimitError" => Some(Limit::Time),
+            _ => None,
+        }
+    }
+
+    /// `FILE:LINE` of the script where the exception was raised.
+    fn place_of(&self, exception: Value) -> Option<String> {
+        let lines = self.call(exception, "backtrace", &[]).ok()?;
+        let first = self.elements(lines)?.first().copied()?;
+        let line = self.bytes(first)?;
+        let line = String::from_utf8_lossy(&line);
+        Some(line.split(":in ").next().unwrap_or_default().to_owned())
+    }
+}
