@@ -177,7 +177,7 @@ fn the_request_is_described_as_rack_says() {
 fn what_a_script_returns_becomes_a_response_or_a_logged_failure() {
     let result = |text: &str| {
         let config = "listen: @PORT@\nerror-log: @DIR@/error.log\nhosts:\n  www.example.com:\n    paths:\n      /result: {mruby.handler-file: '@DIR@/result.rb'}\n";
-        let setup = Setup::new(config).file("result.rb", &format!("lambda {{ |env| {text} }}"));
+        let setup = Setup::new(config).file("result.rb", format!("lambda {{ |env| {text} }}"));
         let server = setup.start();
         let answer = server.ask("GET /result");
         (answer, server.folder.read("error.log"))
