@@ -14,14 +14,14 @@ fn text() -> String {
 
 #[test]
 fn decoders_of_other_projects_give_back_the_content() {
-    let settings = "num-threads: 1\ncompress: { br: 5, gzip: ON }";
+    let settings = "num-threads: 1\ncompress: { br: 5, zstd: ON, gzip: ON }";
     let server = Setup::http3(settings, "", "")
         .file("www/large.txt", text())
         .start();
     let url = format!("https://localhost:{}/large.txt", server.port());
     let packed = server.folder.name_of("packed");
     for version in ["--http1.1", "--http2"] {
-        for (coding, decoder) in [("br", "brotli"), ("gzip", "gzip")] {
+        for (coding, decoder) in [("br", "brotli"), ("zstd", "zstd"), ("gzip", "gzip")] {
             let accept = format!("accept-encoding: {coding}");
             let args = ["-sk", version, "-H", &accept, "-o", &packed, &url];
             assert_eq!(run("curl", &args).code, 0, "{version} {coding}");

@@ -29,14 +29,6 @@ impl Coding {
         codings.find(|coding| token.eq_ignore_ascii_case(coding.token().as_bytes()))
     }
 
-    /// Whether this build can compress by it.
-    pub(crate) const fn is_built_in(self) -> bool {
-        match self {
-            Self::Brotli | Self::Gzip => true,
-            Self::Zstd => cfg!(feature = "zstd"),
-        }
-    }
-
     const fn bit(self) -> u8 {
         match self {
             Self::Brotli => 1,

@@ -6,7 +6,6 @@ use brotli::enc::BrotliEncoderParams;
 use brotli::enc::encode::{BrotliEncoderOperation, BrotliEncoderStateStruct};
 use flate2::{Compress, Compression, FlushCompress};
 use h2o_exchange::Worker;
-#[cfg(feature = "zstd")]
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys};
 
 use super::brotli_memory::{BrotliMemory, CountingAllocator};
@@ -70,12 +69,8 @@ pub(super) struct EncoderError;
 
 /// A compressor.
 pub(super) enum Encoder {
-    Gzip {
-        state: Box<Compress>,
-        memory: usize,
-    },
+    Gzip { state: Box<Compress>, memory: usize },
     Brotli(Box<BrotliEncoder>),
-    #[cfg(feature = "zstd")]
     Zstd(CCtx<'static>),
 }
 
@@ -111,9 +106,6 @@ impl Encoder {
                 };
                 Ok(Self::Brotli(Box::new(BrotliEncoder { state, memory })))
             }
-            #[cfg(not(feature = "zstd"))]
-            Coding::Zstd => Err(EncoderError),
-            #[cfg(feature = "zstd")]
             Coding::Zstd => {
                 let mut state = CCtx::try_create().ok_or(EncoderError)?;
                 let set = |state: &mut CCtx<'_>, parameter| {
@@ -146,7 +138,6 @@ impl Encoder {
         match self {
             Self::Gzip { state, .. } => deflate(state, input, operation, output),
             Self::Brotli(encoder) => encoder.encode(input, operation, output),
-            #[cfg(feature = "zstd")]
             Self::Zstd(state) => zstd(state, input, operation, output),
         }
     }
@@ -156,23 +147,12 @@ impl Encoder {
         match self {
             Self::Gzip { memory, .. } => *memory,
             Self::Brotli(encoder) => encoder.memory.bytes() + size_of::<BrotliEncoder>(),
-            #[cfg(feature = "zstd")]
             Self::Zstd(state) => state.sizeof(),
         }
     }
 
     /// Prepares an unused compressor for content of `len` bytes, if that is known.
-    #[cfg_attr(
-        not(feature = "zstd"),
-        expect(
-            clippy::unnecessary_wraps,
-            unused_variables,
-            clippy::unused_self,
-            reason = "only zstd has to be prepared"
-        )
-    )]
     fn begin(&mut self, method: Method, len: Option<u64>) -> Result<(), EncoderError> {
-        #[cfg(feature = "zstd")]
         if let Self::Zstd(state) = self {
             let bits = CParameter::WindowLog(u32::from(method.window_bits(len)));
             let set = state.set_parameter(bits);
@@ -190,7 +170,6 @@ impl Encoder {
                 true
             }
             Self::Brotli(_) => false,
-            #[cfg(feature = "zstd")]
             Self::Zstd(state) => state.reset(ResetDirective::SessionOnly).is_ok(),
         }
     }
@@ -263,7 +242,6 @@ impl BrotliEncoder {
     }
 }
 
-#[cfg(feature = "zstd")]
 fn zstd(
     state: &mut CCtx<'static>,
     input: &[u8],
@@ -336,11 +314,9 @@ mod tests {
             (Coding::Brotli, 0..=11),
             (Coding::Zstd, 1..=22),
         ];
-        let built_in = levels
+        let methods = levels
             .into_iter()
-            .filter(|(coding, _)| coding.is_built_in());
-        let methods =
-            built_in.flat_map(|(coding, levels)| levels.map(move |level| Method { coding, level }));
+            .flat_map(|(coding, levels)| levels.map(move |level| Method { coding, level }));
         methods.collect()
     }
 
@@ -428,9 +404,6 @@ mod tests {
     fn a_stream_at_default_level_takes_less_than_300_kb() {
         let content = text(2_000_000);
         for (coding, level) in [(Coding::Gzip, 1), (Coding::Brotli, 1), (Coding::Zstd, 3)] {
-            if !coding.is_built_in() {
-                continue;
-            }
             for len in [200, 2_000_000] {
                 let method = Method { coding, level };
                 let (_, memory) =

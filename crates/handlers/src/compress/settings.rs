@@ -16,19 +16,12 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         value: "`OFF`, `ON`, a sequence of `gzip`, `br` and `zstd`, or a mapping of these",
         default: "OFF",
         help: "Compresses responses while they are sent, for clients that name a coding in `accept-encoding`: those with status 200 \
-               and a type that is [worth compressing](#filemimesettypes). `ON`: brotli at level 1, else gzip at 1, \
-               from 100 bytes on. A sequence or a mapping enables the codings that it names, for any length. Each occurrence \
+               and a type that is [worth compressing](#filemimesettypes). `ON`: brotli at level 1, else zstd at \
+               3, else gzip at 1, from 100 bytes on. A sequence or a mapping enables the codings that it names, for any length. Each occurrence \
                replaces those of outer levels. Streamed responses are flushed where their source pauses. See [Compress \
                responses](files.md#compress-responses).",
         apply: |scope, command| {
             let methods = read(command)?;
-            if methods.zstd.is_some()
-                && !Coding::Zstd.is_built_in()
-                && command.node.as_str().is_none()
-            {
-                let warning = command.error("this build has no zstd, which has no effect");
-                scope.warn(&warning.with_hint("list `br` or `gzip` as well"));
-            }
             let minimum = if methods == Methods::ON && command.node.as_str().is_some() {
                 100
             } else {
@@ -94,7 +87,7 @@ const CODINGS: [Attribute; 3] = [
         Kinds::SCALAR,
         "ON|OFF|LEVEL",
         "`OFF`",
-        "Zstandard, at level 1 to 22; `ON`: 3. Only in builds with the feature `zstd`; without effect in others.",
+        "Zstandard, at level 1 to 22; `ON`: 3.",
     ),
     Attribute::optional(
         "gzip",
@@ -144,9 +137,9 @@ impl Methods {
         gzip: Some(DEFAULT_GZIP),
     };
 
-    /// The method for a coding, if it is enabled and this build has it.
+    /// The method for a coding, if it is enabled.
     pub(super) fn of(self, coding: Coding) -> Option<Method> {
-        let level = self.level(coding).filter(|_| coding.is_built_in());
+        let level = self.level(coding);
         level.map(|level| Method { coding, level })
     }
 

@@ -11,18 +11,14 @@ pub(super) fn expand(coding: Coding, packed: &[u8]) -> Vec<u8> {
     let _ = match coding {
         Coding::Gzip => flate2::read::GzDecoder::new(packed).read_to_end(&mut content),
         Coding::Brotli => brotli::Decompressor::new(packed, 4096).read_to_end(&mut content),
-        #[cfg(feature = "zstd")]
         Coding::Zstd => {
             expand_zstd(packed, &mut content);
             Ok(0)
         }
-        #[cfg(not(feature = "zstd"))]
-        Coding::Zstd => unreachable!("it is not built in"),
     };
     content
 }
 
-#[cfg(feature = "zstd")]
 fn expand_zstd(packed: &[u8], content: &mut Vec<u8>) {
     let mut decoder = zstd_safe::DCtx::create();
     let mut input = zstd_safe::InBuffer::around(packed);
