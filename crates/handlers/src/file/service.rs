@@ -177,11 +177,6 @@ mod tests {
             ["file.mime.addtypes: { text/x-a: .a }", "", "file.dir: /srv"],
             ["", "", "file.dir: /other"],
             ["", "", "file.file: /srv/"],
-            [
-                "",
-                "",
-                "file.custom-handler: { extension: .a, file.file: /x }\nfile.dir: /srv",
-            ],
         ];
         for levels in others {
             assert!(!is_kept(levels), "{levels:?}");
