@@ -9,6 +9,7 @@ mod connect;
 mod env;
 mod error_doc;
 mod expires;
+mod fastcgi;
 mod file;
 mod header;
 mod http2_debug_state;
@@ -61,6 +62,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         env::DIRECTIVES,
         error_doc::DIRECTIVES,
         expires::DIRECTIVES,
+        fastcgi::DIRECTIVES,
         header::DIRECTIVES,
         http2_debug_state::DIRECTIVES,
         #[cfg(feature = "mruby")]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use h2o_exchange::{Timer, Worker};
 use h2o_log::report;
 
+use crate::UpstreamSettings;
 use crate::local_upstream::LocalUpstream;
 use crate::plain_stream::IdleState;
 
@@ -47,6 +48,11 @@ impl<C: 'static> IdlePool<C> {
             upstream,
             is_swept: Cell::new(false),
         }
+    }
+
+    /// The settings of the upstream.
+    pub(crate) fn settings(&self) -> &UpstreamSettings {
+        &self.upstream.settings
     }
 
     /// Number of connections to `backend`.
@@ -168,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::upstream::tests::settings;
-    use crate::{BackendUrl, Balancing, Upstream, UpstreamSettings};
+    use crate::{BackendUrl, Balancing, Upstream};
 
     const KEEPALIVE: Duration = Duration::from_secs(5);
 

@@ -10,12 +10,14 @@ use h2o_exchange::Worker;
 use crate::health::ChosenBackend;
 use crate::http2::Http2;
 use crate::http3::{self, Http3};
+use crate::idle_pool::IdlePool;
 use crate::local_upstream::LocalUpstream;
 use crate::multiplexed::Connections;
 use crate::protocol_choice::ProtocolChoice;
 use crate::protocol_memory::Http3Memory;
 use crate::reach::{Opening, Reachability};
 use crate::scratch::Scratch;
+use crate::stream::UpstreamStream;
 use crate::tls_stream::TlsScratch;
 use crate::{Failure, Upstream, http1, http2};
 
@@ -36,6 +38,8 @@ pub(crate) struct LocalState {
     pub(crate) tls_scratch: Rc<TlsScratch>,
     backends: Box<[LocalBackend]>,
     pub(crate) http1: Rc<http1::Connections>,
+    /// Idle connections to FastCGI applications.
+    pub(crate) fastcgi: Rc<IdlePool<UpstreamStream>>,
     pub(crate) http2_scratch: http2::Scratch,
     pub(crate) http2: Connections<Http2>,
     pub(crate) http3: Connections<Http3>,
@@ -63,7 +67,9 @@ impl LocalStates {
     fn drop_forgotten(locals: &mut [Option<Rc<LocalState>>]) {
         for slot in locals {
             let is_known = |local: &Rc<LocalState>| {
-                let is_used = Rc::strong_count(local) > 1 || Rc::strong_count(&local.http1) > 1;
+                let is_used = Rc::strong_count(local) > 1
+                    || Rc::strong_count(&local.http1) > 1
+                    || Rc::strong_count(&local.fastcgi) > 1;
                 is_used || !local.upstream.is_forgotten()
             };
             *slot = slot.take().filter(is_known);
@@ -88,6 +94,7 @@ impl LocalStates {
                 Rc::clone(&upstream),
                 Rc::clone(&self.scratch),
             )),
+            fastcgi: Rc::new(IdlePool::new(Rc::clone(&upstream))),
             upstream,
             scratch: Rc::clone(&self.scratch),
             tls_scratch: Rc::clone(&self.tls_scratch),
@@ -174,6 +181,7 @@ impl LocalState {
     /// Closes all idle connections.
     pub(crate) fn close_idle(&self) {
         self.http1.close_idle();
+        self.fastcgi.clear();
     }
 }
 

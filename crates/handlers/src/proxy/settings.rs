@@ -94,7 +94,7 @@ impl ProxySettings {
     ///
     /// # Errors
     /// The text to show if the CA certificates cannot be read.
-    pub(super) fn upstream(&self) -> Result<UpstreamSettings, TlsClientError> {
+    pub(crate) fn upstream(&self) -> Result<UpstreamSettings, TlsClientError> {
         Ok(UpstreamSettings {
             connect_timeout: self.timeouts.connect,
             first_byte_timeout: self.timeouts.first_byte,

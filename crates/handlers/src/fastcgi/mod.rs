@@ -1,0 +1,271 @@
+//! `fastcgi.connect`: applications answer requests over FastCGI.
+//!
+//! [`parameters`] describes the request, [`response`] reads the header block of the application. `h2o_upstream` has connections,
+//! records and time limits.
+
+mod handler;
+mod parameters;
+mod response;
+
+use std::path::Path;
+use std::time::Duration;
+
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass, Unit};
+use h2o_exchange::Scope;
+use h2o_http::Scheme;
+use h2o_upstream::{BackendHost, BackendUrl, Balancing, Upstream};
+
+use crate::proxy::settings::ProxySettings;
+use handler::FastcgiHandler;
+
+/// Longest path of a socket (`sun_path`), without the terminating zero.
+const MAX_UNIX_PATH: usize = 107;
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    Directive {
+        name: "fastcgi.connect",
+        levels: Levels::PATH_EXTENSION,
+        pass: Pass::Content,
+        kinds: Kinds::ANY.with_attributes(&CONNECT),
+        value: "a port of 127.0.0.1, or a mapping",
+        default: "none",
+        help: "Requests are answered by the FastCGI application that listens there, such as php-fpm. At the level of a path it gets \
+               all of them, in [`file.custom-handler`](#filecustom-handler) those for files with the extension. See [the recipe](recipes.md#php-and-other-fastcgi-applications).",
+        apply: connect,
+    },
+    Directive::setting(
+        "fastcgi.document_root",
+        "PATH",
+        "none",
+        "`DOCUMENT_ROOT` of requests, which also adds `PATH_TRANSLATED`. An empty string unsets it.",
+        |scope, command| {
+            let root = command.node.scalar()?;
+            if !root.is_empty() && !root.starts_with('/') {
+                return Err(command.error("value does not start from `/`"));
+            }
+            scope.edit::<FastcgiSettings>().document_root =
+                Some(root).filter(|root| !root.is_empty()).map(Into::into);
+            Ok(())
+        },
+    ),
+    Directive::setting(
+        "fastcgi.send-delegated-uri",
+        "ON|OFF",
+        "OFF",
+        "Whether `HTTP_HOST` and `REQUEST_URI` are those of the last internal redirect in place of those that the client sent.",
+        |scope, command| {
+            scope.edit::<FastcgiSettings>().sends_delegated_uri = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    Directive::setting(
+        "fastcgi.timeout.io",
+        "MILLISECONDS",
+        "30000",
+        "How long a connection may take to open, and how long a wait for the application may last.",
+        |scope, command| {
+            scope.edit::<FastcgiSettings>().io_timeout = milliseconds(command)?;
+            Ok(())
+        },
+    ),
+    Directive::setting(
+        "fastcgi.timeout.keepalive",
+        "MILLISECONDS",
+        "0",
+        "How long a connection without requests is kept. 0: each request has a connection of its own.",
+        |scope, command| {
+            scope.edit::<FastcgiSettings>().keepalive = milliseconds(command)?;
+            Ok(())
+        },
+    ),
+];
+
+const CONNECT: [Attribute; 3] = [
+    Attribute::required(
+        "port",
+        Kinds::SCALAR,
+        "PORT or PATH",
+        "The TCP port, or the path of the Unix socket.",
+    ),
+    Attribute::optional(
+        "host",
+        Kinds::SCALAR,
+        "NAME or ADDRESS",
+        "`127.0.0.1`",
+        "The host; names are resolved for each connection.",
+    ),
+    Attribute::optional(
+        "type",
+        Kinds::SCALAR,
+        "tcp|unix",
+        "`tcp`",
+        "Whether `port` is a TCP port or the path of a Unix socket.",
+    ),
+];
+
+fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
+    let millis = command
+        .node
+        .quantity(Unit::Milliseconds, "%lu", 0..=u64::MAX)?;
+    Ok(Duration::from_millis(millis))
+}
+
+/// `fastcgi.*` of a level.
+#[derive(Clone, Debug)]
+struct FastcgiSettings {
+    document_root: Option<Box<str>>,
+    sends_delegated_uri: bool,
+    io_timeout: Duration,
+    keepalive: Duration,
+}
+
+impl Default for FastcgiSettings {
+    fn default() -> Self {
+        Self {
+            document_root: None,
+            sends_delegated_uri: false,
+            io_timeout: Duration::from_secs(30),
+            keepalive: Duration::ZERO,
+        }
+    }
+}
+
+fn connect(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    let url = read_address(command)?;
+    let settings = scope.settings.get::<FastcgiSettings>();
+    let proxy = ProxySettings::default().upstream();
+    let mut upstream = proxy.map_err(|error| command.error(error.to_string()))?;
+    upstream.connect_timeout = settings.io_timeout;
+    upstream.io_timeout = settings.io_timeout;
+    upstream.keepalive = settings.keepalive;
+    let upstream = Upstream::new(vec![(url, 1)], Balancing::RoundRobin, upstream);
+    let handler = FastcgiHandler::new(upstream, &settings);
+    scope.handlers.push(Box::new(handler));
+    Ok(())
+}
+
+/// The address of the application.
+fn read_address(command: &Command<'_>) -> Result<BackendUrl, Error> {
+    let node = command.node;
+    if node.as_str().is_some() {
+        return tcp(node, "127.0.0.1");
+    }
+    if node.as_mapping().is_none() {
+        return Err(command.error(
+            "value must be a string or a mapping (with keys: `port` and optionally `host` and `type`)",
+        ));
+    }
+    let attributes = node.attributes(&CONNECT)?;
+    let port = attributes.require("port")?;
+    let host = match attributes.get("host") {
+        Some(host) => host.scalar()?,
+        None => "127.0.0.1",
+    };
+    match attributes.get("type") {
+        None => tcp(port, host),
+        Some(kind) => match kind.scalar()? {
+            "tcp" => tcp(port, host),
+            "unix" => unix(port),
+            other => Err(kind
+                .error(format!("unknown listen type: {other}"))
+                .with_hint("write `tcp` or `unix`")),
+        },
+    }
+}
+
+fn tcp(port: &Node, host: &str) -> Result<BackendUrl, Error> {
+    let text = port.scalar()?;
+    let number: Result<u16, Error> = port.integer("%hu", 1..=u64::from(u16::MAX) - 1);
+    let number = number.map_err(|_| port.error(format!("invalid port number:{text}")))?;
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
+    BackendUrl::parse(&format!("http://{host}:{number}/"))
+        .ok_or_else(|| port.error(format!("`{host}` is not the name or address of a host")))
+}
+
+fn unix(path: &Node) -> Result<BackendUrl, Error> {
+    let text = path.scalar()?;
+    if text.is_empty() || text.len() > MAX_UNIX_PATH {
+        return Err(path.error(format!("path:{text} is too long as a unix socket name")));
+    }
+    Ok(BackendUrl {
+        scheme: Scheme::Http,
+        host: BackendHost::Unix(Path::new(text).into()),
+        port: 0,
+        authority: format!("[unix:{text}]").into(),
+        path: b"/"[..].into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Setup;
+
+    const SETUP: Setup = Setup {
+        directives: DIRECTIVES,
+        filter: None,
+        host: "default",
+        path: "/",
+    };
+
+    #[test]
+    fn wrong_values_are_refused() {
+        let long = format!(
+            "fastcgi.connect: {{ port: '/{}', type: unix }}",
+            "x".repeat(107)
+        );
+        let cases = [
+            ("fastcgi.connect: 9000", "accepted"),
+            ("fastcgi.connect: { port: 9000, host: '::1' }", "accepted"),
+            (
+                "fastcgi.connect: { port: /run/php.sock, type: unix }",
+                "accepted",
+            ),
+            (
+                "fastcgi.connect: { port: 9000, host: php.internal, type: tcp }",
+                "accepted",
+            ),
+            ("fastcgi.connect: php", "invalid port number:php"),
+            ("fastcgi.connect: 0", "invalid port number:0"),
+            ("fastcgi.connect: 65536", "invalid port number:65536"),
+            (
+                "fastcgi.connect: [9000]",
+                "value must be a string or a mapping (with keys: `port` and optionally `host` and `type`)",
+            ),
+            (
+                "fastcgi.connect: { host: a }",
+                "cannot find mandatory attribute: port",
+            ),
+            (
+                "fastcgi.connect: { port: 1, type: TCP }",
+                "unknown listen type: TCP",
+            ),
+            (
+                "fastcgi.connect: { port: 1, user: a }",
+                "unexpected key:user",
+            ),
+            (&*long, "is too long as a unix socket name"),
+            (
+                "fastcgi.document_root: www",
+                "value does not start from `/`",
+            ),
+            ("fastcgi.document_root: ''", "accepted"),
+            (
+                "fastcgi.timeout.io: 1s",
+                "argument must match the format: %lu",
+            ),
+            (
+                "fastcgi.send-delegated-uri: 1",
+                "argument must be one of: OFF,ON",
+            ),
+        ];
+        for (config, want) in cases {
+            let refusal = SETUP.refusal(config);
+            assert!(refusal.contains(want), "{config}: {refusal}");
+        }
+    }
+}

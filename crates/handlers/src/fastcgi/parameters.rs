@@ -1,0 +1,140 @@
+//! The parameters of a request, in the order in which H2O sends them.
+
+use h2o_exchange::{Address, Exchange, RequestBody, ScriptPath, ServerSoftware};
+use h2o_http::{BodyLength, Headers, Known, Name, Scheme};
+use h2o_upstream::encode_parameter;
+
+use super::FastcgiSettings;
+
+/// Encodes the parameters.
+pub(super) fn build(
+    exchange: &Exchange,
+    script: Option<&ScriptPath>,
+    settings: &FastcgiSettings,
+) -> Vec<u8> {
+    let mut out = Parameters(Vec::with_capacity(1024));
+    let request = &exchange.request;
+    if let Some(len) = content_length(exchange) {
+        out.add("CONTENT_LENGTH", itoa::Buffer::new().format(len));
+    }
+    out.add_script(exchange, script, settings);
+    let query = request.query();
+    out.add("QUERY_STRING", query.strip_prefix(b"?").unwrap_or(query));
+    if let Address::Ip(peer) = exchange.connection.peer {
+        out.add("REMOTE_ADDR", peer.ip().to_string());
+        out.add("REMOTE_PORT", peer.port().to_string());
+    }
+    for (name, value) in &exchange.env {
+        out.add(name, &**value);
+    }
+    out.add("REQUEST_METHOD", request.method.as_str());
+    let (authority, target) = if settings.sends_delegated_uri {
+        (request.authority(), request.target())
+    } else {
+        (exchange.original_authority(), exchange.original_target())
+    };
+    out.add("HTTP_HOST", authority);
+    out.add("REQUEST_URI", target);
+    if let Some(Address::Ip(address)) = exchange.connection.transport.local_address() {
+        out.add("SERVER_ADDR", address.ip().to_string());
+        out.add("SERVER_PORT", address.port().to_string());
+    }
+    let host = exchange.site.host(exchange.route);
+    out.add("SERVER_NAME", &*host.name.name);
+    out.add("SERVER_PROTOCOL", request.version.as_str());
+    let software = exchange.site.settings.peek::<ServerSoftware>();
+    let software = software.as_ref().and_then(|software| software.0.as_deref());
+    let own = concat!("h2o/", env!("CARGO_PKG_VERSION"));
+    out.add("SERVER_SOFTWARE", software.unwrap_or(own));
+    if request.scheme == Scheme::Https {
+        out.add("HTTPS", "on");
+    }
+    out.add_fields(exchange, &request.headers);
+    if exchange.is_early && request.headers.get(Known::EarlyData).is_none() {
+        out.add("HTTP_EARLY_DATA", "1");
+    }
+    out.0
+}
+
+/// The length of the body, if there is one.
+fn content_length(exchange: &Exchange) -> Option<u64> {
+    match (&exchange.body, exchange.request.body) {
+        (RequestBody::Bytes(bytes), _) => Some(bytes.len() as u64),
+        (RequestBody::File(range), _) => Some(range.len),
+        (RequestBody::Stream(_) | RequestBody::None, BodyLength::Known(len)) => Some(len),
+        (
+            RequestBody::Stream(_) | RequestBody::None,
+            BodyLength::None | BodyLength::Unknown | BodyLength::Tunnel,
+        ) => None,
+    }
+}
+
+struct Parameters(Vec<u8>);
+
+impl Parameters {
+    fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        encode_parameter(name.as_bytes(), &[value.as_ref()], &mut self.0);
+    }
+
+    fn add_script(
+        &mut self,
+        exchange: &Exchange,
+        script: Option<&ScriptPath>,
+        settings: &FastcgiSettings,
+    ) {
+        // H2O compatibility: without a script, H2O sends the whole path, the path's key included.
+        let path_info = match script {
+            Some(script) => {
+                self.add("SCRIPT_FILENAME", &script.file);
+                self.add("SCRIPT_NAME", &script.name);
+                script.path_info.as_deref()
+            }
+            None => {
+                self.add("SCRIPT_NAME", "");
+                Some(exchange.request.path())
+            }
+        };
+        if let Some(path_info) = path_info {
+            self.add("PATH_INFO", path_info);
+        }
+        if let Some(root) = &settings.document_root {
+            self.add("DOCUMENT_ROOT", &**root);
+            if let Some(path_info) = path_info {
+                let value = &[root.as_bytes(), path_info];
+                encode_parameter(b"PATH_TRANSLATED", value, &mut self.0);
+            }
+        }
+    }
+
+    /// The fields of the request. A variable named as the parameter of a field takes its place (in H2O only if the name of the field
+    /// has no hyphen).
+    fn add_fields(&mut self, exchange: &Exchange, headers: &Headers) {
+        let mut cookies: Vec<&[u8]> = Vec::new();
+        for field in headers.iter() {
+            match field.name {
+                Name::Known(Known::Cookie) => {
+                    if !cookies.is_empty() {
+                        cookies.push(b";");
+                    }
+                    cookies.push(field.value);
+                }
+                Name::Known(Known::ContentType) => self.add("CONTENT_TYPE", field.value),
+                name => {
+                    // A client must not be able to set `HTTP_PROXY`, which many libraries take for the address of a proxy.
+                    let name = name.as_str();
+                    let upper = name.bytes().map(|byte| match byte {
+                        b'-' => '_',
+                        byte => char::from(byte.to_ascii_uppercase()),
+                    });
+                    let name: String = "HTTP_".chars().chain(upper).collect();
+                    if name != "HTTP_PROXY" && exchange.env(&name).is_none() {
+                        self.add(&name, field.value);
+                    }
+                }
+            }
+        }
+        if !cookies.is_empty() && exchange.env("HTTP_COOKIE").is_none() {
+            encode_parameter(b"HTTP_COOKIE", &cookies, &mut self.0);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The header block of an application's response.
+
+use std::fmt;
+
+use h2o_exchange::LinkHeaderUse;
+use h2o_http::{Headers, Known, Name, StatusCode, is_token};
+
+/// Most fields of a response (H2O compatibility: H2O takes as many).
+const MAX_FIELDS: usize = 100;
+
+/// The head of a response.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) status: StatusCode,
+    pub(super) reason: String,
+    pub(super) headers: Headers,
+    pub(super) length: Option<u64>,
+    pub(super) links: LinkHeaderUse,
+}
+
+/// Why a header block cannot be used. H2O compatibility: the texts are H2O's.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HeadError {
+    Malformed,
+    Status(String),
+    SeveralLengths,
+    Length(String),
+}
+
+impl fmt::Display for HeadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed => out.write_str("received broken response"),
+            Self::Status(value) => write!(out, "failed to parse Status header, got: {value}"),
+            Self::SeveralLengths => {
+                out.write_str("received multiple content-length headers from fcgi")
+            }
+            Self::Length(value) => {
+                write!(
+                    out,
+                    "failed to parse content-length header sent from fcgi: {value}"
+                )
+            }
+        }
+    }
+}
+
+/// Reads a header block that ends with an empty line. Lines end with CRLF or LF.
+pub(super) fn parse(block: &[u8]) -> Result<Head, HeadError> {
+    let mut head = Head {
+        status: StatusCode::OK,
+        reason: "OK".to_owned(),
+        headers: Headers::new(),
+        length: None,
+        links: LinkHeaderUse::Plain,
+    };
+    for (count, line) in block.split(|&byte| byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() {
+            break;
+        }
+        let colon = memchr::memchr(b':', line).filter(|_| count < MAX_FIELDS);
+        let colon = colon.ok_or(HeadError::Malformed)?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if !is_token(name) || !is_field_value(value) {
+            return Err(HeadError::Malformed);
+        }
+        let lower = String::from_utf8(name.to_ascii_lowercase());
+        add_field(&mut head, &lower.map_err(|_| HeadError::Malformed)?, value)?;
+    }
+    Ok(head)
+}
+
+fn is_field_value(value: &[u8]) -> bool {
+    let mut bytes = value.iter();
+    bytes.all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
+}
+
+fn add_field(head: &mut Head, name: &str, value: &[u8]) -> Result<(), HeadError> {
+    match Name::from_lower(name) {
+        Name::Known(Known::ContentLength) => {
+            if head.length.is_some() {
+                return Err(HeadError::SeveralLengths);
+            }
+            let length = h2o_http::parse_content_length(value);
+            head.length = Some(length.ok_or_else(|| HeadError::Length(shown(value)))?);
+        }
+        // They belong to a connection, or are written by engines.
+        Name::Known(
+            Known::Connection
+            | Known::KeepAlive
+            | Known::ProxyConnection
+            | Known::TransferEncoding
+            | Known::Upgrade
+            | Known::DatagramFlowId,
+        ) => {}
+        Name::Other("status") => {
+            let parsed = parse_status(value);
+            let (status, reason) = parsed.ok_or_else(|| HeadError::Status(shown(value)))?;
+            head.status = status;
+            head.reason = reason;
+        }
+        known => {
+            if known == Name::Known(Known::Link) {
+                head.links = LinkHeaderUse::Push;
+            }
+            head.headers.push(known, value);
+        }
+    }
+    Ok(())
+}
+
+/// `NNN`, or `NNN reason`. Interim statuses are no responses.
+fn parse_status(value: &[u8]) -> Option<(StatusCode, String)> {
+    let (digits, rest) = value.split_at_checked(3)?;
+    let code = std::str::from_utf8(digits).ok()?;
+    if !digits.iter().all(u8::is_ascii_digit) || rest.first().is_some_and(|&byte| byte != b' ') {
+        return None;
+    }
+    let status = StatusCode::new(code.parse().ok()?)?;
+    if status.is_informational() {
+        return None;
+    }
+    let reason = match rest.trim_ascii() {
+        b"" => "OK".to_owned(),
+        reason => String::from_utf8_lossy(reason).into_owned(),
+    };
+    Some((status, reason))
+}
+
+fn shown(value: &[u8]) -> String {
+    value.escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn text(block: &str) -> String {
+        match parse(block.as_bytes()) {
+            Err(error) => error.to_string(),
+            Ok(head) => {
+                let length = head
+                    .length
+                    .map_or(String::new(), |length| format!(" [{length}]"));
+                let fields = testing::shown(&head.headers).replace('\n', "; ");
+                format!("{} {}{length} {fields}", head.status.as_u16(), head.reason)
+            }
+        }
+    }
+
+    #[test]
+    fn header_blocks_are_read_as_by_h2o() {
+        let many = "a: b\n".repeat(100);
+        let too_many = format!("{many}a: b\n\n");
+        let cases = [
+            ("\n", "200 OK "),
+            (
+                "Content-Type: text/plain\r\n\r\n",
+                "200 OK content-type: text/plain",
+            ),
+            (
+                "Status: 404 Not Here\nX-A: 1\nX-A:2\n\n",
+                "404 Not Here x-a: 1; x-a: 2",
+            ),
+            ("Status: 201\n\n", "201 OK "),
+            ("Location: /x\n\n", "200 OK location: /x"),
+            ("Content-Length: 5\n\n", "200 OK [5] "),
+            (
+                "Connection: close\nKeep-Alive: 1\nTransfer-Encoding: chunked\nUpgrade: a\n\n",
+                "200 OK ",
+            ),
+            (
+                "Status: 2000\n\n",
+                "failed to parse Status header, got: 2000",
+            ),
+            ("Status: OK\n\n", "failed to parse Status header, got: OK"),
+            ("Status: 20\n\n", "failed to parse Status header, got: 20"),
+            (
+                "Status: 101 Switching Protocols\n\n",
+                "failed to parse Status header, got: 101 Switching Protocols",
+            ),
+            (
+                "Content-Length: 1\nContent-Length: 1\n\n",
+                "received multiple content-length headers from fcgi",
+            ),
+            (
+                "Content-Length: x\n\n",
+                "failed to parse content-length header sent from fcgi: x",
+            ),
+            (
+                "Content-Length: -1\n\n",
+                "failed to parse content-length header sent from fcgi: -1",
+            ),
+            ("no colon\n\n", "received broken response"),
+            (": value\n\n", "received broken response"),
+            ("na me: value\n\n", "received broken response"),
+            ("a: b\0c\n\n", "received broken response"),
+            ("a: b\rc\n\n", "received broken response"),
+            (&*too_many, "received broken response"),
+        ];
+        for (block, want) in cases {
+            assert_eq!(text(block), want, "{block}");
+        }
+        assert!(text(&format!("{many}\n")).starts_with("200 OK a: b"));
+    }
+}

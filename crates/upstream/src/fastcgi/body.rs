@@ -1,0 +1,108 @@
+//! The body of a FastCGI response.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2o_exchange::{BodyError, BodySource, Trailers};
+
+use super::exchange::{FastcgiExchange, Part};
+use crate::read_ahead::Origin;
+
+/// Pulls the body, and puts the connection into the pool when the application has ended the request.
+pub(super) struct FastcgiBody {
+    exchange: Option<FastcgiExchange>,
+    /// What came with the head.
+    ready: Bytes,
+    /// Bytes up to the announced length; what is beyond is dropped.
+    left: Option<u64>,
+}
+
+impl FastcgiBody {
+    pub(super) fn new(
+        exchange: Option<FastcgiExchange>,
+        ready: Bytes,
+        length: Option<u64>,
+    ) -> Self {
+        Self {
+            exchange,
+            ready,
+            left: length,
+        }
+    }
+
+    /// Cuts off what is beyond the announced length.
+    fn cut(&mut self, mut piece: Bytes) -> Bytes {
+        if let Some(left) = &mut self.left {
+            piece.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+            *left -= piece.len() as u64;
+        }
+        piece
+    }
+
+    fn fail(&mut self, text: String) -> Poll<Option<Result<Bytes, BodyError>>> {
+        self.exchange = None;
+        Poll::Ready(Some(Err(BodyError::Failed(text))))
+    }
+}
+
+impl BodySource for FastcgiBody {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if !self.ready.is_empty() {
+            let piece = self.ready.split_to(max.min(self.ready.len()));
+            let piece = self.cut(piece);
+            if !piece.is_empty() {
+                return Poll::Ready(Some(Ok(piece)));
+            }
+            self.ready.clear();
+        }
+        loop {
+            let Some(exchange) = &mut self.exchange else {
+                return Poll::Ready(None);
+            };
+            match std::task::ready!(exchange.poll_part(context, max)) {
+                Ok(Part::Content(piece)) => {
+                    let piece = self.cut(piece);
+                    if !piece.is_empty() {
+                        return Poll::Ready(Some(Ok(piece)));
+                    }
+                }
+                Ok(Part::End) => {
+                    if let Some(exchange) = self.exchange.take() {
+                        exchange.finish();
+                    }
+                }
+                Ok(Part::Closed) if self.left.is_none_or(|left| left == 0) => self.exchange = None,
+                Ok(Part::Closed) => {
+                    return self.fail("fastcgi connection closed unexpectedly".into());
+                }
+                Err(error) => return self.fail(error.to_string()),
+            }
+        }
+    }
+
+    fn trailers(&mut self) -> Trailers {
+        // The end of the request comes after the announced length.
+        match self.exchange {
+            Some(_) => Trailers::Unknown,
+            None => Trailers::None,
+        }
+    }
+
+    fn retained(&self) -> usize {
+        let exchange = self.exchange.as_ref().map_or(0, FastcgiExchange::retained);
+        exchange + self.ready.len()
+    }
+}
+
+impl Origin for FastcgiBody {
+    fn remaining(&self) -> Option<u64> {
+        match self.exchange {
+            Some(_) => self.left,
+            None => Some(self.ready.len() as u64),
+        }
+    }
+}

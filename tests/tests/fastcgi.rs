@@ -1,0 +1,413 @@
+//! FastCGI: what applications receive, and what becomes of what they answer.
+
+use h2o_tests::{Backend, Response, Server, Setup, Talk, curl};
+
+const STDOUT: u8 = 6;
+const STDERR: u8 = 7;
+
+/// A record of the application, of request number 1.
+fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(content.len())
+        .expect("a short record")
+        .to_be_bytes();
+    [&[1, kind, 0, 1, len[0], len[1], 0, 0], content].concat()
+}
+
+/// END_REQUEST.
+fn end() -> Vec<u8> {
+    record(3, &[0; 8])
+}
+
+/// A whole response.
+fn response(text: impl AsRef<[u8]>) -> Vec<u8> {
+    let records = text
+        .as_ref()
+        .chunks(60_000)
+        .map(|piece| record(STDOUT, piece));
+    records.chain([end()]).flatten().collect()
+}
+
+/// Reads the content of the stream of records of one type, up to the empty one. Other records go before it.
+fn read_stream(talk: &mut Talk, kind: u8) -> Option<Vec<u8>> {
+    let mut content = Vec::new();
+    loop {
+        let header = talk.read_exactly(8)?;
+        let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let piece = talk.read_exactly(len + usize::from(header[6]))?;
+        match len {
+            0 if header[1] == kind => return Some(content),
+            len if header[1] == kind => content.extend_from_slice(&piece[..len]),
+            _ => {}
+        }
+    }
+}
+
+/// A request as the application receives it: `NAME=VALUE` in order, and the content.
+struct Received {
+    parameters: Vec<String>,
+    content: Vec<u8>,
+}
+
+impl Received {
+    fn read(talk: &mut Talk) -> Option<Self> {
+        let encoded = read_stream(talk, 4)?;
+        let mut rest = &encoded[..];
+        let mut parameters = Vec::new();
+        while !rest.is_empty() {
+            let (name, value) = (take_length(&mut rest), take_length(&mut rest));
+            let (pair, after) = rest.split_at(name + value);
+            let (name, value) = pair.split_at(name);
+            parameters.push(format!("{}={}", name.escape_ascii(), value.escape_ascii()));
+            rest = after;
+        }
+        let content = read_stream(talk, 5)?;
+        Some(Self {
+            parameters,
+            content,
+        })
+    }
+}
+
+fn take_length(rest: &mut &[u8]) -> usize {
+    let is_long = rest[0] & 0x80 != 0;
+    let (length, after) = rest.split_at(if is_long { 4 } else { 1 });
+    *rest = after;
+    let bytes = length
+        .iter()
+        .fold(0, |sum, &byte| sum << 8 | usize::from(byte));
+    bytes & 0x7fff_ffff
+}
+
+/// An application that answers each request by `answer`.
+fn application(answer: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static) -> Backend {
+    Backend::start(move |talk| {
+        while let Some(request) = Received::read(talk) {
+            let is_last = !talk.send(answer(&request));
+            if is_last {
+                return;
+            }
+        }
+    })
+}
+
+/// Answers with the parameters, one a line, then the content.
+fn recorder() -> Backend {
+    application(|request| {
+        let lines = request.parameters.join("\n");
+        let content = String::from_utf8_lossy(&request.content).into_owned();
+        response(format!(
+            "Content-Type: text/plain\r\n\r\n{lines}\n\n{content}"
+        ))
+    })
+}
+
+fn start(backend: &Backend, settings: &str) -> Server {
+    let port = backend.port();
+    let config = format!(
+        "
+listen: @PORT@
+num-threads: 1
+server-name: test
+{settings}
+hosts:
+  default:
+    paths:
+      /app: {{ fastcgi.connect: {port} }}
+      /files:
+        file.dir: @DIR@/www
+        file.custom-handler:
+          extension: .php
+          setenv: {{ REDIRECT_STATUS: '200' }}
+          fastcgi.connect: {{ port: {port}, host: 127.0.0.1 }}
+"
+    );
+    let setup = Setup::new(&config)
+        .file("www/a/t.php", "")
+        .file("www/a/index.php", "");
+    setup.start()
+}
+
+fn ask(server: &Server, target: &str, args: &[&str]) -> Response {
+    let url = format!("http://127.0.0.1:{}{target}", server.port());
+    curl(&[args, &[&*url]].concat())
+}
+
+fn body(response: &Response) -> String {
+    String::from_utf8_lossy(&response.body).into_owned()
+}
+
+/// The parameters that an application receives, without those that name ports.
+fn parameters(response: &Response) -> Vec<String> {
+    let text = body(response);
+    let lines = text.lines().take_while(|line| !line.is_empty());
+    let lines =
+        lines.filter(|line| !line.starts_with("REMOTE_PORT=") && !line.starts_with("SERVER_PORT="));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn applications_receive_their_parameters_in_order() {
+    let backend = recorder();
+    let server = start(
+        &backend,
+        "fastcgi.document_root: /srv\nsetenv: { B: '1', HTTP_X_SET: ours }",
+    );
+    let fixed = [
+        "-H",
+        "Host: example.com",
+        "-H",
+        "User-Agent:",
+        "-H",
+        "Accept: */*",
+    ];
+    let args = [
+        "-H",
+        "X-One-Two: a",
+        "-H",
+        "X-One-Two: b",
+        "-H",
+        "X-Set: theirs",
+        "-H",
+        "Proxy: evil",
+        "-H",
+        "Cookie: a=1",
+        "-H",
+        "Cookie: b=2",
+        "-H",
+        "Authorization: x",
+        "-H",
+        "Content-Type: text/plain",
+        "--data",
+        "hello",
+    ];
+    let got = ask(&server, "/app/%41b?q=1", &[&fixed[..], &args].concat());
+    let want = [
+        "CONTENT_LENGTH=5",
+        "SCRIPT_NAME=",
+        "PATH_INFO=/app/Ab",
+        "DOCUMENT_ROOT=/srv",
+        "PATH_TRANSLATED=/srv/app/Ab",
+        "QUERY_STRING=q=1",
+        "REMOTE_ADDR=127.0.0.1",
+        "B=1",
+        "HTTP_X_SET=ours",
+        "REQUEST_METHOD=POST",
+        "HTTP_HOST=example.com",
+        "REQUEST_URI=/app/%41b?q=1",
+        "SERVER_ADDR=127.0.0.1",
+        "SERVER_NAME=default",
+        "SERVER_PROTOCOL=HTTP/1.1",
+        "SERVER_SOFTWARE=test",
+        "HTTP_ACCEPT=*/*",
+        "HTTP_X_ONE_TWO=a",
+        "HTTP_X_ONE_TWO=b",
+        "HTTP_AUTHORIZATION=x",
+        "CONTENT_TYPE=text/plain",
+        "HTTP_COOKIE=a=1;b=2",
+    ];
+    assert_eq!(parameters(&got), want);
+    assert!(body(&got).ends_with("\n\nhello"), "{}", body(&got));
+    let got = ask(&server, "/files/a/t.php/more?x", &fixed);
+    let file = server.folder.name_of("www/a/t.php");
+    let want = [
+        &*format!("SCRIPT_FILENAME={file}"),
+        "SCRIPT_NAME=/files/a/t.php",
+        "PATH_INFO=/more",
+        "DOCUMENT_ROOT=/srv",
+        "PATH_TRANSLATED=/srv/more",
+        "QUERY_STRING=x",
+        "REMOTE_ADDR=127.0.0.1",
+        "B=1",
+        "HTTP_X_SET=ours",
+        "REDIRECT_STATUS=200",
+        "REQUEST_METHOD=GET",
+        "HTTP_HOST=example.com",
+        "REQUEST_URI=/files/a/t.php/more?x",
+        "SERVER_ADDR=127.0.0.1",
+        "SERVER_NAME=default",
+        "SERVER_PROTOCOL=HTTP/1.1",
+        "SERVER_SOFTWARE=test",
+        "HTTP_ACCEPT=*/*",
+    ];
+    assert_eq!(parameters(&got), want);
+    let connections = backend.connections();
+    assert_eq!(ask(&server, "/files/a/missing.php", &[]).code(), 404);
+    assert_eq!(
+        backend.connections(),
+        connections,
+        "a missing script was asked for"
+    );
+}
+
+#[test]
+fn what_applications_answer_becomes_a_response_or_503() {
+    const FAILED: &str = "503 Internal Server Error";
+    let long = [0xff_u8; 300];
+    let cases: Vec<(Vec<u8>, &str, &str)> = vec![
+        (response("\n"), "200 OK", ""),
+        (
+            response("Status: 404 Gone Fishing\r\nX-A: 1\r\n\r\nno"),
+            "404 Gone Fishing",
+            "",
+        ),
+        (response("Location: /x\n\n"), "200 OK", ""),
+        (response("Content-Length: 2\n\nabc"), "200 OK", ""),
+        (
+            [record(STDOUT, b"X-A: 1\n"), record(STDOUT, b"\nabc"), end()].concat(),
+            "200 OK",
+            "",
+        ),
+        (
+            [record(STDERR, b"warning: x\n"), response("\nabc")].concat(),
+            "200 OK",
+            ":warning: x",
+        ),
+        ([record(STDOUT, b"\nabc")].concat(), "200 OK", ""),
+        (vec![], FAILED, ":fastcgi connection closed unexpectedly"),
+        (
+            record(STDOUT, b"X-A: 1\n"),
+            FAILED,
+            ":fastcgi connection closed unexpectedly",
+        ),
+        (
+            vec![1, 6, 0],
+            FAILED,
+            ":fastcgi connection closed unexpectedly",
+        ),
+        (
+            end(),
+            FAILED,
+            ":received FCGI_END_REQUEST before end of the headers",
+        ),
+        (
+            [record(STDOUT, b"X-A: 1\n"), end()].concat(),
+            FAILED,
+            ":received FCGI_END_REQUEST before end of the headers",
+        ),
+        (
+            record(9, b"x"),
+            FAILED,
+            ":received unexpected record, type: 9",
+        ),
+        (
+            record(10, b""),
+            FAILED,
+            ":received unexpected record, type: 10",
+        ),
+        (
+            response("nonsense\n\n"),
+            FAILED,
+            ":received broken response",
+        ),
+        (
+            response(": nonsense\n\n"),
+            FAILED,
+            ":received broken response",
+        ),
+        (response("a b: c\n\n"), FAILED, ":received broken response"),
+        (
+            response(long),
+            FAILED,
+            ":received FCGI_END_REQUEST before end of the headers",
+        ),
+        (
+            response("Status: ok\n\n"),
+            FAILED,
+            ":failed to parse Status header, got: ok",
+        ),
+        (
+            response("Status: 99\n\n"),
+            FAILED,
+            ":failed to parse Status header, got: 99",
+        ),
+        (
+            response("Status: 101 x\n\n"),
+            FAILED,
+            ":failed to parse Status header, got: 101 x",
+        ),
+        (
+            response("Content-Length: 1\nContent-Length: 1\n\na"),
+            FAILED,
+            ":received multiple content-length headers from fcgi",
+        ),
+        (
+            response("Content-Length: a\n\na"),
+            FAILED,
+            ":failed to parse content-length header sent from fcgi: a",
+        ),
+        (
+            response("a: b\n".repeat(101) + "\n"),
+            FAILED,
+            ":received broken response",
+        ),
+    ];
+    let answers: Vec<_> = cases.iter().map(|(answer, ..)| answer.clone()).collect();
+    let backend = Backend::start(move |talk| {
+        let Some(request) = Received::read(talk) else {
+            return;
+        };
+        let number = request
+            .parameters
+            .iter()
+            .find_map(|line| line.strip_prefix("QUERY_STRING="));
+        let number: usize = number
+            .and_then(|number| number.parse().ok())
+            .expect("a number");
+        talk.send(&answers[number]);
+    });
+    let server = start(&backend, "");
+    for (number, (_, status, log)) in cases.iter().enumerate() {
+        let response = ask(&server, &format!("/app?{number}"), &["-H", "Host: a"]);
+        assert_eq!(response.status, *status, "{number}");
+        if *status == FAILED {
+            assert_eq!(response.body, b"Internal Server Error", "{number}");
+        }
+        let line = format!("[fastcgi] in request:a/app?{number}{log}");
+        if !log.is_empty() {
+            h2o_tests::eventually(&line, || server.messages().contains(&line).then_some(()));
+        }
+    }
+    let response = ask(&server, "/app?3", &[]);
+    assert_eq!(
+        (response.field("content-length"), &*response.body),
+        (Some("2"), &b"ab"[..])
+    );
+}
+
+#[test]
+fn connections_are_kept_where_that_is_wanted_and_nothing_leaks_between_requests() {
+    for (keepalive, connections) in [("0", 5), ("10000", 1)] {
+        let backend = recorder();
+        let server = start(&backend, &format!("fastcgi.timeout.keepalive: {keepalive}"));
+        for number in 0..5 {
+            let content = "x".repeat(number * 40_000);
+            let path = server.folder.write("content", &content);
+            let data = format!("@{}", path.display());
+            let response = ask(
+                &server,
+                &format!("/app/{number}"),
+                &["--data-binary", &data],
+            );
+            let text = body(&response);
+            assert!(
+                text.contains(&format!("PATH_INFO=/app/{number}\n")),
+                "{number}"
+            );
+            assert!(text.ends_with(&format!("\n\n{content}")), "{number}");
+        }
+        assert_eq!(backend.connections(), connections);
+    }
+}
+
+#[test]
+fn an_application_that_is_not_there_is_503() {
+    let port = h2o_tests::free_port();
+    let config = format!(
+        "listen: @PORT@\nhosts:\n  default:\n    paths:\n      /: {{ fastcgi.connect: {port} }}\n"
+    );
+    let server = Setup::new(&config).start();
+    let response = ask(&server, "/", &["-H", "Host: a"]);
+    assert_eq!(response.status, "503 Internal Server Error");
+    let line = "[fastcgi] in request:a/:connection failed:connection refused";
+    h2o_tests::eventually(line, || server.messages().contains(line).then_some(()));
+}
