@@ -3,6 +3,7 @@
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tempfile::TempDir;
@@ -52,6 +53,21 @@ impl Folder {
     #[must_use]
     pub fn name_of(&self, name: &str) -> String {
         self.at(name).display().to_string()
+    }
+
+    /// Writes a Ruby file with a name of its own, which sets `$block` to a block with these parameters. Returns the path for
+    /// `load`.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn ruby_block(&self, parameters: &str, text: &str) -> String {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("block{}.rb", NUMBER.fetch_add(1, Ordering::Relaxed));
+        self.write(
+            &name,
+            format!("$block = lambda {{ |{parameters}| {text} }}"),
+        );
+        self.name_of(&name)
     }
 
     /// Writes a file with mtime [`MODIFIED`], creating its directories.

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -83,6 +84,18 @@ impl Service {
         command.arg("--logfile").arg(folder.at("redis.log"));
         let service = Self::start(command.args(arguments));
         eventually("redis", || TcpStream::connect(("127.0.0.1", port)).ok());
+        service
+    }
+
+    /// Starts PHP as one FastCGI application that listens at this Unix socket.
+    ///
+    /// # Panics
+    /// If it is not installed or does not start.
+    #[must_use]
+    pub fn php(socket: &str) -> Self {
+        let mut command = Command::new("/usr/bin/php-cgi");
+        let service = Self::start(command.args(["-b", socket]));
+        eventually("PHP", || UnixStream::connect(socket).ok());
         service
     }
 

@@ -387,6 +387,37 @@ fn visitors_see_the_maintenance_page_while_the_application_is_stopped() {
 }
 
 #[test]
+fn php_answers_for_its_files() {
+    let server = cook("PHP and other FastCGI applications", &[])
+        .file("srv/www/style.css", "body {}")
+        .file(
+            "srv/www/hello.php",
+            "<?php echo $_POST['who'], $_SERVER['PATH_INFO'], $_GET['x'];",
+        )
+        .start();
+    let _php = Service::php(&server.folder.name_of("run/php/php-fpm.sock"));
+    let url = "http://www.example.com/hello.php/more?x=1";
+    let answer = ask(&server, &["-d", "who=all", url]);
+    answer.must_be("200 OK\n\nall/more1");
+    let answer = ask(&server, &["http://www.example.com/style.css"]);
+    answer.must_be("200 OK\n\nbody {}");
+    let answer = ask(&server, &["http://www.example.com/none.php"]);
+    assert_eq!(answer.code(), 404);
+}
+
+#[test]
+fn a_limited_download_is_whole_and_clients_do_not_learn_the_limit() {
+    let content = "0123456789".repeat(30_000);
+    let server = cook("Limit the rate of downloads", &[])
+        .file("srv/iso/a.iso", &content)
+        .start();
+    let answer = ask(&server, &["http://dl.example.com/iso/a.iso"]);
+    assert_eq!(answer.code(), 200);
+    assert_eq!(answer.field("x-traffic"), None);
+    assert_eq!(answer.text(), content);
+}
+
+#[test]
 fn the_site_of_nginx_answers_as_before() {
     const SECTION: &str = "Moving from nginx";
     let backend = Backend::by_request(|request| {

@@ -15,7 +15,8 @@ hosts:
           lambda do |env|
             redis = $redis
             result = begin
-              eval(env["HTTP_X_RUN"])
+              load env["HTTP_X_BLOCK"]
+              $block.call(redis)
             rescue => e
               "#{e.class}: #{e.message}"
             end
@@ -39,7 +40,8 @@ fn server(port: u16, password: &str, limit: &str) -> Server {
 
 /// What a script evaluates to.
 fn run(server: &Server, script: &str) -> String {
-    let answer = server.ask(&format!("GET /run\nx-run: {script}"));
+    let file = server.folder.ruby_block("redis", script);
+    let answer = server.ask(&format!("GET /run\nx-block: {file}"));
     assert_eq!(answer.code(), 200, "{script}: {answer}");
     answer.text()
 }

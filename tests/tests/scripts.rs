@@ -572,7 +572,7 @@ const LOOKS: &[(&str, &str)] = &[
     ),
     (
         "env.keys.select { |key| key[0, 7] == 'HTTP_X_' }",
-        r#"["HTTP_X_A", "HTTP_X_B", "HTTP_X_RUBY"]"#,
+        r#"["HTTP_X_A", "HTTP_X_B", "HTTP_X_BLOCK"]"#,
     ),
     (
         "[env['nowhere'], env[:sym], env[nil], env['HTTP_NOWHERE']]",
@@ -654,14 +654,18 @@ hosts:
     paths:
       /look:
         mruby.handler: |
-          lambda { |env| [200, {}, [eval(env["HTTP_X_RUBY"]).inspect]] }
+          lambda do |env|
+            load env["HTTP_X_BLOCK"]
+            [200, {}, [$block.call(env).inspect]]
+          end
 "#;
     let server = Setup::new(config).start();
     let mut wrong = Vec::new();
     for (text, want) in LOOKS {
+        let file = server.folder.ruby_block("env", text);
         let got = server
             .ask(&format!(
-                "GET /look/x\ncontent-type: a/b\nx-b: 1\nx-a: 1\nx-b: 2\ncookie: a=1\ncookie: b=2\nx-ruby: {text}"
+                "GET /look/x\ncontent-type: a/b\nx-b: 1\nx-a: 1\nx-b: 2\ncookie: a=1\ncookie: b=2\nx-block: {file}"
             ))
             .text();
         if got != *want {

@@ -61,7 +61,8 @@ hosts:
       /strict:
         - mruby.handler: |
             lambda do |env|
-              eval(env["HTTP_X_CHANGE"])
+              load env["HTTP_X_BLOCK"]
+              $block.call(env)
               H2O.next.call(env)
             end
         - mruby.handler: |
@@ -283,14 +284,17 @@ fn a_hash_that_is_no_request_is_refused_with_its_reason() {
             "cannot be converted to Hash (TypeError)",
         ),
     ] {
+        let file = server.folder.ruby_block("env", change);
         server
-            .ask(&format!("GET /strict\nx-change: {change}"))
+            .ask(&format!("GET /strict\nx-block: {file}"))
             .must_be("500 Internal Server Error\n\nInternal Server Error");
         let log = server.folder.read("error.log");
         assert!(log.contains(want), "{change}: {log}");
     }
+    let change = "env.delete('HTTP_HOST'); env['rack.foo'] = nil; env[''] = 1";
+    let file = server.folder.ruby_block("env", change);
     server
-        .ask("GET /strict\nx-change: env.delete('HTTP_HOST'); env['rack.foo'] = nil; env[''] = 1")
+        .ask(&format!("GET /strict\nx-block: {file}"))
         .must_be("200 OK\n\nfine");
 }
 
