@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use h2o_exchange::{Address, Exchange, LocalSite, Reroutes, Route, ServerSoftware};
@@ -45,7 +45,7 @@ pub(super) fn build(
     let request = Request {
         head: exchange.request.clone(),
         peer: exchange.connection.peer,
-        site: Rc::clone(&exchange.site),
+        site: Rc::downgrade(&exchange.site),
         route: exchange.route,
         variables: exchange.env.clone(),
         reroutes: exchange.reroutes,
@@ -116,7 +116,8 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
 struct Request {
     head: RequestHead,
     peer: Address,
-    site: Rc<LocalSite>,
+    /// Weak: the VM, which keeps the Hash until it collects garbage, belongs to the configuration.
+    site: Weak<LocalSite>,
     route: Route,
     variables: Vec<(Arc<str>, Arc<str>)>,
     reroutes: Reroutes,
@@ -200,7 +201,6 @@ impl Request {
 
     /// The entries that nothing replaces.
     fn of_server(&self, vm: &Vm, key: &[u8]) -> Result<Option<Value>, Value> {
-        let limits = self.site.reroute_limits;
         let value = match key {
             b"rack.url_scheme" => vm.string(self.head.scheme.as_str())?,
             b"rack.multithread" | b"rack.run_once" | b"rack.hijack?" => Value::boolean(false),
@@ -208,16 +208,18 @@ impl Request {
             b"rack.errors" => self.object(vm, |classes| &classes.errors)?,
             b"rack.early_hints" => self.object(vm, |classes| &classes.hints)?,
             b"SERVER_SOFTWARE" => {
-                let software = self.site.settings.peek::<ServerSoftware>();
+                let software = self.site(vm)?.settings.peek::<ServerSoftware>();
                 let software = software.as_ref().and_then(|software| software.0.as_deref());
                 vm.string(software.unwrap_or(concat!("h2o/", env!("CARGO_PKG_VERSION"))))?
             }
             b"h2o.remaining_delegations" => {
-                let left = limits.delegations.saturating_sub(self.reroutes.delegations);
+                let limit = self.site(vm)?.reroute_limits.delegations;
+                let left = limit.saturating_sub(self.reroutes.delegations);
                 vm.integer(left.into())?
             }
             b"h2o.remaining_reprocesses" => {
-                let left = limits.reprocesses.saturating_sub(self.reroutes.reprocesses);
+                let limit = self.site(vm)?.reroute_limits.reprocesses;
+                let left = limit.saturating_sub(self.reroutes.reprocesses);
                 vm.integer(left.into())?
             }
             _ => return Ok(None),
@@ -234,13 +236,13 @@ impl Request {
         };
         match key {
             b"REQUEST_METHOD" => text(self.head.method.as_str().as_bytes()),
-            b"SCRIPT_NAME" => text(self.script_name()),
-            b"PATH_INFO" => text(self.path_info()),
+            b"SCRIPT_NAME" => text(self.script_name(&*self.site(vm)?)),
+            b"PATH_INFO" => text(self.path_info(&*self.site(vm)?)),
             b"QUERY_STRING" => {
                 let query = self.head.query();
                 text(query.strip_prefix(b"?").unwrap_or(query))
             }
-            b"SERVER_NAME" => text(self.site.host(self.route).name.name.as_bytes()),
+            b"SERVER_NAME" => text(self.site(vm)?.host(self.route).name.name.as_bytes()),
             b"SERVER_PROTOCOL" => text(self.head.version.as_str().as_bytes()),
             b"SERVER_ADDR" => address(self.state.local_address(), |of| of.ip().to_string()),
             b"SERVER_PORT" => address(self.state.local_address(), |of| of.port().to_string()),
@@ -276,14 +278,24 @@ impl Request {
         vm.object(class, Rc::clone(&self.state))
     }
 
-    fn script_name(&self) -> &[u8] {
-        let key = &self.site.path(self.route).path;
+    fn site(&self, vm: &Vm) -> Result<Rc<LocalSite>, Value> {
+        let replaced = || {
+            vm.exception(
+                "RuntimeError",
+                "the configuration of this script was replaced",
+            )
+        };
+        self.site.upgrade().ok_or_else(replaced)
+    }
+
+    fn script_name<'a>(&self, site: &'a LocalSite) -> &'a [u8] {
+        let key = &site.path(self.route).path;
         key.strip_suffix('/').unwrap_or(key).as_bytes()
     }
 
     /// The path below the entry, as the client wrote it.
-    fn path_info(&self) -> &[u8] {
-        let (raw, len) = (self.head.raw_path(), self.script_name().len());
+    fn path_info(&self, site: &LocalSite) -> &[u8] {
+        let (raw, len) = (self.head.raw_path(), self.script_name(site).len());
         let len = if self.head.is_path_plain() {
             len
         } else {
