@@ -147,6 +147,13 @@ fn reload(running: &mut RunningServer<'_>) -> Result<Answer, String> {
 
 /// The configuration as it is now.
 fn next(running: &RunningServer<'_>) -> Result<LoadedConfig, String> {
+    // A pipe would be waited for, and signals meanwhile not be heeded.
+    if std::fs::metadata(running.config).is_ok_and(|file| !file.is_file()) {
+        return Err(format!(
+            "{} is not a file that can be read again",
+            running.config
+        ));
+    }
     // What is wrong with the configuration is found below as well.
     let _ = h2o_opener::learn(running.config);
     h2o_server::reload(running.config, running.source, &running.loaded)
