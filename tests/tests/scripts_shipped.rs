@@ -157,3 +157,31 @@ hosts:
         .start();
     server.ask("GET /").must_be("200 OK\n\nown file");
 }
+
+#[test]
+fn the_numbers_of_the_server_are_read_by_prometheus() {
+    let server = start("Numbers for Prometheus", 0, &[], &[]);
+    let text = run("curl", &["-s", &server.url("/metrics/any")]).text();
+    for line in [
+        "# HELP h2o_connections connections",
+        "# TYPE h2o_connections gauge",
+        "h2o_connections{version=\"0.1.0\"} 1",
+        "# TYPE h2o_status_errors_404 counter",
+        "# TYPE h2o_uptime gauge",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    for name in ["server_version", "requests", "current_time"] {
+        let metric = format!("h2o_{name}{{");
+        assert!(!text.contains(&metric), "{text}");
+    }
+    let head = run(
+        "curl",
+        &["-s", "-D", "-", "-o", "/dev/null", &server.url("/metrics")],
+    )
+    .text();
+    assert!(
+        head.contains("content-type: text/plain; charset=utf-8\r"),
+        "{head}"
+    );
+}

@@ -32,6 +32,10 @@ const SHIPPED: &[(&str, &str)] = &[
         include_str!("../../../share/mruby/lru_cache.rb"),
     ),
     (
+        "prometheus.rb",
+        include_str!("../../../share/mruby/prometheus.rb"),
+    ),
+    (
         "trie_addr.rb",
         include_str!("../../../share/mruby/trie_addr.rb"),
     ),
