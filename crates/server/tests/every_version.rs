@@ -376,7 +376,7 @@ fn requests_that_no_handler_is_asked_about_are_answered_through_the_filters() {
 #[test]
 fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
     for version in VERSIONS {
-        let server = start("connection-budget: 20\nconnection-budget.per-second: 0");
+        let server = start("connection-budget: 100\nconnection-budget.per-second: 0");
         let mut client = Client::connect(&server, version);
         // An error response costs 5 units, another one restores 2.
         for round in 0..20 {
@@ -391,9 +391,11 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
                 );
             }
         }
-        let missing = (0..20).map_while(|_| client.ask(Request::Get("/missing")));
-        // 19 units were left. The response that exceeds the budget is still sent, as the last one.
-        assert_eq!(missing.count(), 4, "{version:?}");
+        let missing = (0..40).map_while(|_| client.ask(Request::Get("/missing")));
+        // 99 units were left; 70 if nothing were restored. The response that exceeds the budget is still sent, as the last one.
+        // Over HTTP/3, probes of a client that waits long cost some units as well.
+        let count = missing.count();
+        assert!((17..=20).contains(&count), "{version:?}: {count}");
     }
 }
 
