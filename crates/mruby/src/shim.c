@@ -29,9 +29,6 @@ _Static_assert(sizeof(mrb_int) == 8, "integers have 64 bits");
 
 /* Exported by the library since 3.1, declared by its headers only later. */
 extern mrb_value mrb_exec_irep(mrb_state *mrb, mrb_value self, struct RProc *p);
-/* Exported, and declared by none of its headers: the methods without strings. */
-extern mrb_value mrb_obj_instance_eval(mrb_state *mrb, mrb_value self);
-extern mrb_value mrb_mod_module_eval(mrb_state *mrb, mrb_value self);
 
 /* ---- the VM ---- */
 
@@ -274,40 +271,9 @@ static mrb_value execute(mrb_state *mrb, mrb_value self)
   return mrb_exec_irep(mrb, self, mrb_proc_ptr(code));
 }
 
-/* Code that a script makes would be on no page that the watchdog takes away: only blocks are evaluated. */
-static mrb_value refuse_eval(mrb_state *mrb, mrb_value self)
-{
-  (void)self;
-  mrb_raise(mrb, E_NOTIMP_ERROR, "eval of a string is not possible in scripts: pass a block to instance_eval or class_eval");
-}
-
-static mrb_value instance_eval(mrb_state *mrb, mrb_value self)
-{
-  return mrb_get_argc(mrb) > 0 ? refuse_eval(mrb, self) : mrb_obj_instance_eval(mrb, self);
-}
-
-static mrb_value module_eval(mrb_state *mrb, mrb_value self)
-{
-  return mrb_get_argc(mrb) > 0 ? refuse_eval(mrb, self) : mrb_mod_module_eval(mrb, self);
-}
-
-/* Takes the place of the library's methods, before any Ruby of ours could keep an alias of them. */
-static void limit_eval(mrb_state *mrb)
-{
-  mrb_aspec any = MRB_ARGS_ANY() | MRB_ARGS_BLOCK();
-  struct RClass *basic = mrb_class_get(mrb, "BasicObject");
-  mrb_define_module_function(mrb, mrb->kernel_module, "eval", refuse_eval, any);
-  mrb_define_method(mrb, basic, "instance_eval", instance_eval, any);
-  mrb_define_method(mrb, mrb->module_class, "class_eval", module_eval, any);
-  mrb_define_method(mrb, mrb->module_class, "module_eval", module_eval, any);
-  if (mrb_class_defined(mrb, "Binding"))
-    mrb_define_method(mrb, mrb_class_get(mrb, "Binding"), "eval", refuse_eval, any);
-}
-
 void shim_prepare(mrb_state *mrb)
 {
   struct shim_memory *before = use_memory_of(mrb);
-  limit_eval(mrb);
   mrb_define_method(mrb, mrb->object_class, "__h2o_execute", execute, MRB_ARGS_REQ(1));
   mrb_define_singleton_method(mrb, (struct RObject *)mrb->kernel_module, "__h2o_resume", resume, MRB_ARGS_ANY());
   use_memory(before);
