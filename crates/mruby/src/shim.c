@@ -1,5 +1,5 @@
 /*
- * Between Rust and libmruby. Everything that a macro, a struct or a flag of mruby decides is in this file.
+ * Between Rust and libmruby. Everything that a macro, a struct or a flag of mruby decides is in this file and in limits.c.
  *
  * No exception skips a frame of Rust: what Rust calls and what may raise runs in mrb_protect_error (`shim_run`). What Ruby calls is
  * `stub`, which raises only after the function of Rust has returned.

@@ -2,6 +2,10 @@
 
 #![expect(unsafe_code, reason = "the interface of the shim is C's")]
 
+mod classes;
+mod roots;
+mod values;
+
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_int};
@@ -13,13 +17,14 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::border::{self, Object};
 use crate::environment;
 use crate::ffi::{self, Fault, Memory, Op, State, Work};
 use crate::function::{Function, Leave};
 use crate::strand::Info;
 use crate::watchdog::Watched;
 use crate::{Kind, Value};
+
+pub use roots::Rooted;
 
 /// Memory that a VM needs to start and to report that there is no more.
 const LEAST_MEMORY: usize = 4 * 1024 * 1024;
@@ -390,212 +395,6 @@ impl Vm {
         unsafe { ffi::shim_protect(self.raw, value.0) };
     }
 
-    // ---- values ----
-
-    /// A new String with these octets.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn string(&self, text: impl AsRef<[u8]>) -> Result<Value, Value> {
-        let text = text.as_ref();
-        self.run(Op::String, |work| {
-            work.text = text.as_ptr();
-            work.len = text.len();
-        })
-    }
-
-    /// A new frozen String.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn frozen_string(&self, text: impl AsRef<[u8]>) -> Result<Value, Value> {
-        let text = self.string(text)?;
-        self.run(Op::Freeze, |work| work.a = text.0)
-    }
-
-    /// An Integer.
-    ///
-    /// # Errors
-    /// `NoMemoryError`: large ones are objects.
-    pub fn integer(&self, number: i64) -> Result<Value, Value> {
-        self.run(Op::Integer, |work| work.a = number.cast_unsigned())
-    }
-
-    /// A Float.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn float(&self, number: f64) -> Result<Value, Value> {
-        self.run(Op::Float, |work| work.number = number)
-    }
-
-    /// The Symbol with this name.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn symbol(&self, name: &str) -> Result<Value, Value> {
-        self.run_named(Op::Symbol, name, |_| ())
-    }
-
-    /// A new Array.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn array(&self, values: &[Value]) -> Result<Value, Value> {
-        self.run(Op::Array, |work| {
-            work.values = values.as_ptr().cast();
-            work.count = values.len();
-        })
-    }
-
-    /// Appends to an Array.
-    ///
-    /// # Errors
-    /// `NoMemoryError`, `FrozenError`; `TypeError` if it is none.
-    pub fn push(&self, array: Value, value: Value) -> Result<(), Value> {
-        self.expect_kind(array, Kind::Array)?;
-        self.run(Op::Push, |work| (work.a, work.b) = (array.0, value.0))
-            .map(drop)
-    }
-
-    /// A new Hash with room for so many entries.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn hash(&self, entries: usize) -> Result<Value, Value> {
-        self.run(Op::Hash, |work| work.count = entries)
-    }
-
-    /// Sets an entry of a Hash.
-    ///
-    /// # Errors
-    /// `NoMemoryError`, `FrozenError`, what `hash` of the key raises; `TypeError` if it is none.
-    pub fn hash_set(&self, hash: Value, key: Value, value: Value) -> Result<(), Value> {
-        self.expect_kind(hash, Kind::Hash)?;
-        let set = |work: &mut Work| (work.a, work.b, work.c) = (hash.0, key.0, value.0);
-        self.run(Op::HashSet, set).map(drop)
-    }
-
-    /// An entry of a Hash, or its default.
-    ///
-    /// # Errors
-    /// What the key or the default raises; `TypeError` if it is none.
-    pub fn hash_get(&self, hash: Value, key: Value) -> Result<Value, Value> {
-        self.expect_kind(hash, Kind::Hash)?;
-        self.run(Op::HashGet, |work| (work.a, work.b) = (hash.0, key.0))
-    }
-
-    /// An empty Hash of a subclass whose method `default` makes the entries when they are asked for, from `source`.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn lazy_hash(&self, class: Value, source: Value) -> Result<Value, Value> {
-        self.run(Op::LazyHash, |work| (work.a, work.b) = (class.0, source.0))
-    }
-
-    /// What a [lazy Hash](Vm::lazy_hash) makes its entries from; nil once it is plain.
-    ///
-    /// # Errors
-    /// `TypeError` if it is none.
-    pub fn source_of(&self, hash: Value) -> Result<Value, Value> {
-        self.expect_kind(hash, Kind::Hash)?;
-        self.run(Op::Source, |work| work.a = hash.0)
-    }
-
-    /// Makes a [lazy Hash](Vm::lazy_hash) one of class `Hash`, empty and without a source. Returns an Array of the keys and an Array
-    /// of the values that it had.
-    ///
-    /// # Errors
-    /// `FrozenError`; `TypeError` if it is none.
-    pub fn make_plain(&self, hash: Value) -> Result<Value, Value> {
-        self.expect_kind(hash, Kind::Hash)?;
-        self.run(Op::PlainHash, |work| work.a = hash.0)
-    }
-
-    /// The entry of a Hash whose key is this Symbol.
-    ///
-    /// # Errors
-    /// As [`Vm::hash_get`].
-    pub fn option(&self, hash: Value, name: &str) -> Result<Value, Value> {
-        let name = self.symbol(name)?;
-        self.hash_get(hash, name)
-    }
-
-    /// The keys of a Hash, as an Array.
-    ///
-    /// # Errors
-    /// `NoMemoryError`; `TypeError` if it is none.
-    pub fn hash_keys(&self, hash: Value) -> Result<Value, Value> {
-        self.expect_kind(hash, Kind::Hash)?;
-        self.run(Op::HashKeys, |work| work.a = hash.0)
-    }
-
-    fn expect_kind(&self, value: Value, kind: Kind) -> Result<(), Value> {
-        if value.kind() == kind {
-            return Ok(());
-        }
-        Err(self.exception(
-            "TypeError",
-            &format!("{} cannot be converted to {kind:?}", self.class_name(value)),
-        ))
-    }
-
-    /// The octets of a String, or the name of a Symbol. `read` must not run Ruby.
-    pub fn with_bytes<T>(&self, value: Value, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        let mut len = 0;
-        // SAFETY: the kind is checked. The text stays where it is while Ruby does not run.
-        let bytes = unsafe {
-            let start = match value.kind() {
-                Kind::String => ffi::shim_string(value.0, &raw mut len),
-                Kind::Symbol => ffi::shim_symbol(self.raw, value.0, &raw mut len),
-                _ => return None,
-            };
-            if start.is_null() || len == 0 {
-                &[]
-            } else {
-                std::slice::from_raw_parts(start, len)
-            }
-        };
-        Some(read(bytes))
-    }
-
-    /// A copy of the octets of a String or Symbol.
-    #[must_use]
-    pub fn bytes(&self, value: Value) -> Option<Vec<u8>> {
-        self.with_bytes(value, <[u8]>::to_vec)
-    }
-
-    /// The octets of `value.to_s`.
-    ///
-    /// # Errors
-    /// What `to_s` raises.
-    pub fn text_of(&self, value: Value) -> Result<Vec<u8>, Value> {
-        if let Some(bytes) = self.bytes(value) {
-            return Ok(bytes);
-        }
-        let text = self.call(value, "to_s", &[])?;
-        Ok(self.bytes(text).unwrap_or_default())
-    }
-
-    /// The elements of an Array, copied.
-    #[must_use]
-    pub fn elements(&self, array: Value) -> Option<Vec<Value>> {
-        if array.kind() != Kind::Array {
-            return None;
-        }
-        let mut len = 0;
-        // SAFETY: it is an Array; the elements are copied before Ruby runs again.
-        let elements = unsafe {
-            let start = ffi::shim_array(array.0, &raw mut len);
-            if start.is_null() || len == 0 {
-                &[]
-            } else {
-                std::slice::from_raw_parts(start.cast::<Value>(), len)
-            }
-        };
-        Some(elements.to_vec())
-    }
-
     // ---- calling Ruby ----
 
     /// Calls a method.
@@ -705,209 +504,7 @@ impl Vm {
         }
     }
 
-    // ---- classes ----
-
-    /// The class of this name below `outer` (`None`: at top level), made if it is not there, with this base class.
-    ///
-    /// # Errors
-    /// `TypeError` if something else has the name or it has another base class.
-    pub fn class(
-        &self,
-        outer: Option<Value>,
-        name: &str,
-        base: Option<Value>,
-    ) -> Result<Value, Value> {
-        self.run_named(Op::Class, name, |work| {
-            work.a = outer.unwrap_or_else(Value::nil).0;
-            work.b = base.unwrap_or_else(Value::nil).0;
-        })
-    }
-
-    /// Like [`Vm::class`], for objects that own one of Rust: see [`Vm::object`].
-    ///
-    /// # Errors
-    /// As [`Vm::class`].
-    pub fn object_class(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
-        let class = self.class(outer, name, None)?;
-        self.run(Op::DataClass, |work| work.a = class.0)
-    }
-
-    /// The module of this name below `outer` (`None`: at top level), made if it is not there.
-    ///
-    /// # Errors
-    /// `TypeError` if something else has the name.
-    pub fn module(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
-        self.run_named(Op::Module, name, |work| {
-            work.a = outer.unwrap_or_else(Value::nil).0
-        })
-    }
-
-    /// A constant of `outer` (`None`: at top level).
-    ///
-    /// # Errors
-    /// `NameError`.
-    pub fn constant(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
-        self.run_named(Op::ConstGet, name, |work| {
-            work.a = outer.unwrap_or_else(Value::nil).0
-        })
-    }
-
-    /// Sets a constant of `outer` (`None`: at top level).
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn set_constant(
-        &self,
-        outer: Option<Value>,
-        name: &str,
-        value: Value,
-    ) -> Result<(), Value> {
-        self.run_named(Op::ConstSet, name, |work| {
-            (work.a, work.b) = (outer.unwrap_or_else(Value::nil).0, value.0);
-        })
-        .map(drop)
-    }
-
-    /// Defines a method of the instances of a class or module.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn define(&self, class: Value, name: &str, function: Function) -> Result<(), Value> {
-        self.define_as(Op::Define, class, name, function)
-    }
-
-    /// Defines a method of one object: of a class or module itself.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn define_singleton(
-        &self,
-        object: Value,
-        name: &str,
-        function: Function,
-    ) -> Result<(), Value> {
-        self.define_as(Op::DefineSingleton, object, name, function)
-    }
-
-    fn define_as(&self, op: Op, class: Value, name: &str, function: Function) -> Result<(), Value> {
-        self.expect_kind(class, Kind::Class)?;
-        let number = {
-            let mut functions = self.functions.borrow_mut();
-            functions.push(function);
-            functions.len() - 1
-        };
-        self.run_named(op, name, |work| (work.a, work.count) = (class.0, number))
-            .map(drop)
-    }
-
-    /// A global variable, with its `$`.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn global(&self, name: &str) -> Result<Value, Value> {
-        self.run_named(Op::GlobalGet, name, |_| ())
-    }
-
-    /// Sets a global variable.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn set_global(&self, name: &str, value: Value) -> Result<(), Value> {
-        self.run_named(Op::GlobalSet, name, |work| work.a = value.0)
-            .map(drop)
-    }
-
-    /// An instance variable, with its `@`; `nil` if it is not set.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn instance_variable(&self, object: Value, name: &str) -> Result<Value, Value> {
-        self.run_named(Op::IvarGet, name, |work| work.a = object.0)
-    }
-
-    /// Sets an instance variable.
-    ///
-    /// # Errors
-    /// `FrozenError`, `ArgumentError` for values that have none.
-    pub fn set_instance_variable(
-        &self,
-        object: Value,
-        name: &str,
-        value: Value,
-    ) -> Result<(), Value> {
-        self.run_named(Op::IvarSet, name, |work| {
-            (work.a, work.b) = (object.0, value.0)
-        })
-        .map(drop)
-    }
-
-    /// Whether the object is of this class or a class below it.
-    #[must_use]
-    pub fn is_a(&self, value: Value, class: Value) -> bool {
-        // SAFETY: nothing raises; `class` is one.
-        class.kind() == Kind::Class && unsafe { ffi::shim_is_a(self.raw, value.0, class.0) } != 0
-    }
-
-    /// The name of the object's class.
-    #[must_use]
-    pub fn class_name(&self, value: Value) -> String {
-        // SAFETY: every value has a class.
-        let class = Value(unsafe { ffi::shim_class_of(self.raw, value.0) });
-        let name = self.call(class, "to_s", &[]).ok();
-        let name = name.and_then(|name| self.bytes(name)).unwrap_or_default();
-        String::from_utf8_lossy(&name).into_owned()
-    }
-
-    // ---- objects of Rust ----
-
-    /// A new object of a class from [`Vm::object_class`] that owns `object`. The collector drops it, at any time and without the
-    /// right to enter the VM.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn object<T: 'static>(&self, class: Value, object: T) -> Result<Value, Value> {
-        self.expect_kind(class, Kind::Class)?;
-        let value = self.run(Op::Object, |work| work.a = class.0)?;
-        let object: Object = Box::new(object);
-        let pointer = Box::into_raw(Box::new(object));
-        // SAFETY: the value is a new object without a pointer.
-        unsafe { ffi::shim_set_object(value.0, pointer.cast()) };
-        Ok(value)
-    }
-
-    /// The object of Rust that `value` owns. `read` may run Ruby only if `value` is referred to by it.
-    ///
-    /// # Errors
-    /// `TypeError` if it owns none of this type.
-    pub fn with_object<T: 'static, R>(
-        &self,
-        value: Value,
-        read: impl FnOnce(&T) -> R,
-    ) -> Result<R, Leave> {
-        // SAFETY: the shim returns only pointers of `Vm::object`.
-        let object = unsafe { ffi::shim_object(value.0).cast::<Object>().as_ref() };
-        object
-            .and_then(|object| object.downcast_ref())
-            .map(read)
-            .ok_or_else(|| Leave::type_error("wrong kind of object"))
-    }
-
-    // ---- exceptions ----
-
-    /// A new exception of the class with this name. `A::B` is found below `A`.
-    #[must_use]
-    pub fn exception(&self, class: &str, message: &str) -> Value {
-        let found = class
-            .split("::")
-            .try_fold(None, |outer, name| self.constant(outer, name).map(Some));
-        let made = found.and_then(|class| {
-            self.run_named(Op::Exception, message, |work| {
-                work.a = class.unwrap_or_else(Value::nil).0;
-            })
-        });
-        // If there is no memory for it, that is the exception.
-        made.unwrap_or_else(|exception| exception)
-    }
+    // ---- the rest ----
 
     /// Sets what is called with exceptions of tasks, which nobody gets.
     pub fn on_lost(&self, hook: impl Fn(&Self, Value) + 'static) {
@@ -920,8 +517,6 @@ impl Vm {
         }
     }
 
-    // ---- the rest ----
-
     /// The VM's state of type `T`, created on first use.
     pub fn local<T: Default + 'static>(&self) -> Rc<T> {
         let mut locals = self.locals.borrow_mut();
@@ -931,41 +526,6 @@ impl Vm {
         Rc::clone(value)
             .downcast()
             .unwrap_or_else(|_| unreachable!("entries are filed under their own type"))
-    }
-
-    /// Keeps the value until the result is dropped.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn root(&self, value: Value) -> Result<Rooted, Value> {
-        let slot = self.free_roots.borrow_mut().pop().unwrap_or_else(|| {
-            let slot = self.root_count.get();
-            self.root_count.set(slot + 1);
-            slot
-        });
-        let rooted = Rooted {
-            vm: Weak::clone(&self.this),
-            slot,
-            value,
-        };
-        self.set_root(slot, value)?;
-        Ok(rooted)
-    }
-
-    fn set_root(&self, slot: usize, value: Value) -> Result<(), Value> {
-        self.run(Op::ArraySet, |work| {
-            (work.a, work.b, work.count) = (self.roots.get(), value.0, slot);
-        })
-        .map(drop)
-    }
-
-    fn release(&self, slot: usize) {
-        let _ = self.set_root(slot, Value::nil());
-        self.free_roots.borrow_mut().push(slot);
-    }
-
-    fn take_released(&self) -> Option<usize> {
-        self.released.borrow_mut().pop()
     }
 
     /// Collects all garbage.
@@ -1000,41 +560,6 @@ impl Drop for Vm {
         // SAFETY: no strand runs, since nobody else refers to the VM.
         unsafe { ffi::shim_close(self.raw) };
         CURRENT.set(before);
-    }
-}
-
-/// A value that Rust keeps from the collector.
-pub struct Rooted {
-    vm: Weak<Vm>,
-    slot: usize,
-    value: Value,
-}
-
-impl Rooted {
-    /// The value.
-    #[must_use]
-    pub const fn value(&self) -> Value {
-        self.value
-    }
-
-    /// The strand will never be resumed.
-    pub(crate) fn forget_strand(&self) {
-        if let Some(vm) = self.vm.upgrade() {
-            let lost = vm.strands.borrow_mut().remove(&self.value.0);
-            drop(lost);
-        }
-    }
-}
-
-impl Drop for Rooted {
-    fn drop(&mut self) {
-        if let Some(vm) = self.vm.upgrade() {
-            if border::is_collecting() {
-                vm.released.borrow_mut().push(self.slot);
-            } else {
-                vm.release(self.slot);
-            }
-        }
     }
 }
 

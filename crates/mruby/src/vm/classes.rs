@@ -1,0 +1,214 @@
+//! Classes and their methods, constants, variables, objects of Rust and exceptions.
+
+#![expect(unsafe_code, reason = "the interface of the shim is C's")]
+
+use crate::border::Object;
+use crate::ffi::{self, Op};
+use crate::function::{Function, Leave};
+use crate::{Kind, Value};
+
+use super::Vm;
+
+impl Vm {
+    /// The class of this name below `outer` (`None`: at top level), made if it is not there, with this base class.
+    ///
+    /// # Errors
+    /// `TypeError` if something else has the name or it has another base class.
+    pub fn class(
+        &self,
+        outer: Option<Value>,
+        name: &str,
+        base: Option<Value>,
+    ) -> Result<Value, Value> {
+        self.run_named(Op::Class, name, |work| {
+            work.a = outer.unwrap_or_else(Value::nil).0;
+            work.b = base.unwrap_or_else(Value::nil).0;
+        })
+    }
+
+    /// Like [`Vm::class`], for objects that own one of Rust: see [`Vm::object`].
+    ///
+    /// # Errors
+    /// As [`Vm::class`].
+    pub fn object_class(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
+        let class = self.class(outer, name, None)?;
+        self.run(Op::DataClass, |work| work.a = class.0)
+    }
+
+    /// The module of this name below `outer` (`None`: at top level), made if it is not there.
+    ///
+    /// # Errors
+    /// `TypeError` if something else has the name.
+    pub fn module(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
+        self.run_named(Op::Module, name, |work| {
+            work.a = outer.unwrap_or_else(Value::nil).0
+        })
+    }
+
+    /// A constant of `outer` (`None`: at top level).
+    ///
+    /// # Errors
+    /// `NameError`.
+    pub fn constant(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
+        self.run_named(Op::ConstGet, name, |work| {
+            work.a = outer.unwrap_or_else(Value::nil).0
+        })
+    }
+
+    /// Sets a constant of `outer` (`None`: at top level).
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn set_constant(
+        &self,
+        outer: Option<Value>,
+        name: &str,
+        value: Value,
+    ) -> Result<(), Value> {
+        self.run_named(Op::ConstSet, name, |work| {
+            (work.a, work.b) = (outer.unwrap_or_else(Value::nil).0, value.0);
+        })
+        .map(drop)
+    }
+
+    /// Defines a method of the instances of a class or module.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn define(&self, class: Value, name: &str, function: Function) -> Result<(), Value> {
+        self.define_as(Op::Define, class, name, function)
+    }
+
+    /// Defines a method of one object: of a class or module itself.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn define_singleton(
+        &self,
+        object: Value,
+        name: &str,
+        function: Function,
+    ) -> Result<(), Value> {
+        self.define_as(Op::DefineSingleton, object, name, function)
+    }
+
+    fn define_as(&self, op: Op, class: Value, name: &str, function: Function) -> Result<(), Value> {
+        self.expect_kind(class, Kind::Class)?;
+        let number = {
+            let mut functions = self.functions.borrow_mut();
+            functions.push(function);
+            functions.len() - 1
+        };
+        self.run_named(op, name, |work| (work.a, work.count) = (class.0, number))
+            .map(drop)
+    }
+
+    /// A global variable, with its `$`.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn global(&self, name: &str) -> Result<Value, Value> {
+        self.run_named(Op::GlobalGet, name, |_| ())
+    }
+
+    /// Sets a global variable.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn set_global(&self, name: &str, value: Value) -> Result<(), Value> {
+        self.run_named(Op::GlobalSet, name, |work| work.a = value.0)
+            .map(drop)
+    }
+
+    /// An instance variable, with its `@`; `nil` if it is not set.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn instance_variable(&self, object: Value, name: &str) -> Result<Value, Value> {
+        self.run_named(Op::IvarGet, name, |work| work.a = object.0)
+    }
+
+    /// Sets an instance variable.
+    ///
+    /// # Errors
+    /// `FrozenError`, `ArgumentError` for values that have none.
+    pub fn set_instance_variable(
+        &self,
+        object: Value,
+        name: &str,
+        value: Value,
+    ) -> Result<(), Value> {
+        self.run_named(Op::IvarSet, name, |work| {
+            (work.a, work.b) = (object.0, value.0)
+        })
+        .map(drop)
+    }
+
+    /// Whether the object is of this class or a class below it.
+    #[must_use]
+    pub fn is_a(&self, value: Value, class: Value) -> bool {
+        // SAFETY: nothing raises; `class` is one.
+        class.kind() == Kind::Class && unsafe { ffi::shim_is_a(self.raw, value.0, class.0) } != 0
+    }
+
+    /// The name of the object's class.
+    #[must_use]
+    pub fn class_name(&self, value: Value) -> String {
+        // SAFETY: every value has a class.
+        let class = Value(unsafe { ffi::shim_class_of(self.raw, value.0) });
+        let name = self.call(class, "to_s", &[]).ok();
+        let name = name.and_then(|name| self.bytes(name)).unwrap_or_default();
+        String::from_utf8_lossy(&name).into_owned()
+    }
+
+    // ---- objects of Rust ----
+
+    /// A new object of a class from [`Vm::object_class`] that owns `object`. The collector drops it, at any time and without the
+    /// right to enter the VM.
+    ///
+    /// # Errors
+    /// `NoMemoryError`.
+    pub fn object<T: 'static>(&self, class: Value, object: T) -> Result<Value, Value> {
+        self.expect_kind(class, Kind::Class)?;
+        let value = self.run(Op::Object, |work| work.a = class.0)?;
+        let object: Object = Box::new(object);
+        let pointer = Box::into_raw(Box::new(object));
+        // SAFETY: the value is a new object without a pointer.
+        unsafe { ffi::shim_set_object(value.0, pointer.cast()) };
+        Ok(value)
+    }
+
+    /// The object of Rust that `value` owns. `read` may run Ruby only if `value` is referred to by it.
+    ///
+    /// # Errors
+    /// `TypeError` if it owns none of this type.
+    pub fn with_object<T: 'static, R>(
+        &self,
+        value: Value,
+        read: impl FnOnce(&T) -> R,
+    ) -> Result<R, Leave> {
+        // SAFETY: the shim returns only pointers of `Vm::object`.
+        let object = unsafe { ffi::shim_object(value.0).cast::<Object>().as_ref() };
+        object
+            .and_then(|object| object.downcast_ref())
+            .map(read)
+            .ok_or_else(|| Leave::type_error("wrong kind of object"))
+    }
+
+    // ---- exceptions ----
+
+    /// A new exception of the class with this name. `A::B` is found below `A`.
+    #[must_use]
+    pub fn exception(&self, class: &str, message: &str) -> Value {
+        let found = class
+            .split("::")
+            .try_fold(None, |outer, name| self.constant(outer, name).map(Some));
+        let made = found.and_then(|class| {
+            self.run_named(Op::Exception, message, |work| {
+                work.a = class.unwrap_or_else(Value::nil).0;
+            })
+        });
+        // If there is no memory for it, that is the exception.
+        made.unwrap_or_else(|exception| exception)
+    }
+}
