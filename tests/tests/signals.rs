@@ -179,6 +179,16 @@ fn serial(server: &Server) -> String {
     openssl(&["x509", "-noout", "-serial", "-in", &seen]).text()
 }
 
+/// A server with the certificate `server` of the folder.
+fn with_certificate(folder: Folder) -> Server {
+    let tls = "{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }";
+    Setup::in_folder(
+        folder,
+        &format!("listen: {{ port: @PORT@, ssl: {tls} }}\n{SITE}"),
+    )
+    .start()
+}
+
 #[test]
 fn a_renewed_certificate_is_not_left_unserved_after_the_signal() {
     let folder = Folder::new();
@@ -186,13 +196,7 @@ fn a_renewed_certificate_is_not_left_unserved_after_the_signal() {
     // As certbot leaves it: readable for the starting user only.
     let private = fs::Permissions::from_mode(0o600);
     fs::set_permissions(folder.at("server.key"), private.clone()).expect("it is ours");
-    let server = Setup::in_folder(
-        folder,
-        &format!(
-            "listen: {{ port: @PORT@, ssl: {{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }} }}\n{SITE}"
-        ),
-    )
-    .start();
+    let server = with_certificate(folder);
     let old = serial(&server);
     self_signed(&server.folder, "server", Key::EcPkcs8, "www.example.com");
     fs::set_permissions(server.folder.at("server.key"), private).expect("it is ours");
@@ -211,13 +215,7 @@ fn a_renewed_certificate_is_served_without_a_signal_once_it_matches_its_key() {
     for key in ["server.key", "next.key"] {
         fs::set_permissions(folder.at(key), private.clone()).expect("it is ours");
     }
-    let server = Setup::in_folder(
-        folder,
-        &format!(
-            "listen: {{ port: @PORT@, ssl: {{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }} }}\n{SITE}"
-        ),
-    )
-    .start();
+    let server = with_certificate(folder);
     let old = serial(&server);
     let rename = |kind: &str| {
         let [from, to] = ["next", "server"].map(|name| server.folder.at(&format!("{name}.{kind}")));
