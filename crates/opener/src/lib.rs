@@ -4,7 +4,7 @@
 //! read a private key, so it could neither rotate logs nor renew certificates. Hence the [`keeper`](start_keeper): a second
 //! process of the same program that keeps running as root. It has no network connection, reads only requests of the server,
 //! and does only what the configuration says: open those logs, run those log commands, read those files, bind those ports, remove the
-//! pid file. Before a reload it reads the configuration itself.
+//! pid file and the socket beside it. Before a reload it reads the configuration itself.
 //!
 //! Without a keeper the calling process does everything itself.
 
