@@ -1,7 +1,6 @@
 //! The control socket: a Unix socket beside the pid file, by which `h2o reload` asks the running server.
 //!
-//! A client sends one line, and gets the exit status on a line of its own, then lines for its standard output (`+`) and its
-//! standard error (`!`). The file belongs to the user who starts the server, and only that user and root can connect.
+//! The file belongs to the user who starts the server, and only that user and root can connect.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,78 +14,13 @@ use h2o_log::{reason, report};
 use nix::sys::stat::{Mode, umask};
 
 use crate::Failure;
-use crate::supervise::Event;
+use crate::events::Event;
+use crate::question::{Answer, Question};
 
 /// How long the server waits for the line of a client.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line of a client.
 const LONGEST: u64 = 64;
-
-/// A question of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Question {
-    /// Serve by the configuration as it is now.
-    Reload,
-    /// Only say what that would change.
-    Differences,
-}
-
-impl Question {
-    const fn line(self) -> &'static str {
-        match self {
-            Self::Reload => "reload",
-            Self::Differences => "differences",
-        }
-    }
-
-    fn parse(line: &str) -> Option<Self> {
-        let all = [Self::Reload, Self::Differences];
-        all.into_iter().find(|question| question.line() == line)
-    }
-}
-
-/// What a client prints, and how it ends.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Answer {
-    /// Exit status.
-    pub(crate) code: u8,
-    /// For its standard output.
-    pub(crate) lines: Vec<String>,
-    /// For its standard error.
-    pub(crate) messages: Vec<String>,
-}
-
-impl Answer {
-    fn encode(&self) -> String {
-        let mut text = format!("{}\n", self.code);
-        let lines = self.lines.iter().map(|line| ('+', line));
-        let messages = self.messages.iter().map(|line| ('!', line));
-        for (mark, value) in messages.chain(lines) {
-            for line in value.split('\n') {
-                text.push(mark);
-                text.push_str(line);
-                text.push('\n');
-            }
-        }
-        text
-    }
-
-    fn decode(text: &str) -> Option<Self> {
-        let mut lines = text.lines();
-        let mut answer = Self {
-            code: lines.next()?.parse().ok()?,
-            ..Self::default()
-        };
-        for line in lines {
-            match line.split_at_checked(1)? {
-                ("+", line) => answer.lines.push(line.to_owned()),
-                ("!", line) => answer.messages.push(line.to_owned()),
-                _ => return None,
-            }
-        }
-        Some(answer)
-    }
-}
 
 /// The socket of a server. Its file is removed on drop.
 pub(crate) struct ControlSocket {
@@ -206,35 +140,4 @@ pub(crate) fn ask(pid_file: &Path, question: Question) -> Result<Answer, Failure
         })
         .map_err(|error| failed(&reason(&error)))?;
     Answer::decode(&text).ok_or_else(|| failed("it ended"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_is_read_as_it_was_written() {
-        let answer = Answer {
-            code: 78,
-            lines: vec!["+ a".to_owned(), String::new()],
-            messages: vec!["one".to_owned(), "two".to_owned()],
-        };
-        assert_eq!(Answer::decode(&answer.encode()), Some(answer));
-        let of_two_lines = Answer {
-            messages: vec!["one\ntwo".to_owned()],
-            ..Answer::default()
-        };
-        assert_eq!(of_two_lines.encode(), "0\n!one\n!two\n");
-        for broken in ["", "x\n", "0\n?\n", "256\n", "0\n\n"] {
-            assert_eq!(Answer::decode(broken), None, "{broken:?}");
-        }
-    }
-
-    #[test]
-    fn questions_are_lines() {
-        for question in [Question::Reload, Question::Differences] {
-            assert_eq!(Question::parse(question.line()), Some(question));
-        }
-        assert_eq!(Question::parse("reload now"), None);
-    }
 }

@@ -1,7 +1,9 @@
 //! `h2o`: the program. Command line, run modes, signals, privileges.
 
+mod check;
 mod control;
 mod error_log;
+mod events;
 mod files;
 mod getopt;
 mod helpers;
@@ -10,11 +12,14 @@ mod options;
 mod parent;
 mod pid_file;
 mod privileges;
+mod question;
 mod quick;
 mod reload;
 mod run;
+mod running;
 #[cfg(feature = "mruby")]
 mod script;
+mod signals;
 mod supervise;
 mod supervisor;
 mod systemd;
@@ -146,7 +151,7 @@ fn start() -> Result<(), Failure> {
         ));
     }
     if let mode @ (Mode::Master | Mode::Daemon) = options.mode
-        && std::env::var_os("SERVER_STARTER_PORT").is_some()
+        && std::env::var_os(parent::SERVER_STARTER_PORT).is_some()
     {
         return Err(Failure::supervised(format!(
             "refusing to start in `{}` mode, environment variable SERVER_STARTER_PORT is already set",
@@ -165,7 +170,7 @@ fn start() -> Result<(), Failure> {
     match options.mode {
         Mode::Test => {
             let config = config.ok_or_else(missing)?;
-            return run::test(&load(&config)?, options.is_strict);
+            return check::test(&load(&config)?, options.is_strict);
         }
         mode @ (Mode::Master | Mode::Daemon) => {
             let config = config.ok_or_else(missing)?;
@@ -175,7 +180,7 @@ fn start() -> Result<(), Failure> {
         Mode::Worker => {}
     }
     let parent = Parent::find();
-    let signals = supervise::catch_signals()?;
+    let signals = events::catch_signals()?;
     match config {
         Some(config) => {
             let plan = run::Plan {

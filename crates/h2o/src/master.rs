@@ -10,10 +10,8 @@ use h2o_log::reason;
 use h2o_server::LoadedConfig;
 
 use crate::options::Mode;
-use crate::{Failure, helpers, run, supervisor};
-
-/// Set for workers: pid file and error log are those of the supervisor.
-pub(crate) const VIA_MASTER: &str = "H2O_VIA_MASTER";
+use crate::parent::VIA_MASTER;
+use crate::{Failure, check, helpers, supervisor};
 
 /// Becomes the supervisor of workers with this configuration.
 ///
@@ -30,7 +28,7 @@ pub(crate) fn supervise(
             "to run in `daemon` mode, `error-log` must be specified in the configuration file",
         ));
     }
-    run::check(loaded)?;
+    check::check(loaded)?;
     let mut arguments: Vec<OsString> = Vec::new();
     let mut add = |option: &str, value: OsString| {
         let mut argument = OsString::from(option);

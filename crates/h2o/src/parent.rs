@@ -9,9 +9,11 @@
 use h2o_server::InheritedSockets;
 
 use crate::Failure;
-use crate::master::VIA_MASTER;
 
-const SERVER_STARTER_PORT: &str = "SERVER_STARTER_PORT";
+/// The sockets of a supervisor.
+pub(crate) const SERVER_STARTER_PORT: &str = "SERVER_STARTER_PORT";
+/// Set by `-m master` and `-m daemon`: pid file and error log are those of the supervisor.
+pub(crate) const VIA_MASTER: &str = "H2O_VIA_MASTER";
 const LISTEN: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
 /// The process that has started this one.

@@ -1,45 +1,12 @@
-//! Reloading the configuration while the server runs: HUP, and `h2o reload`.
+//! `h2o reload`: asks the running server to reload its configuration, or what that would change.
 
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
 
 use h2o_config::OsSource;
-use h2o_log::{report, report_plainly};
-use h2o_server::LoadedConfig;
+use h2o_log::report_plainly;
 
-use crate::control::{self, Answer, Question};
-use crate::supervise::RunningServer;
-use crate::{DEFAULT_CONFIG, Failure, print_out, privileges, run};
-
-/// Does what a client of the control socket, or HUP, asks for. The error log gets what came of a reload.
-pub(crate) fn answer(running: &mut RunningServer<'_>, question: Question) -> Answer {
-    let done = match question {
-        Question::Reload => reload(running),
-        Question::Differences => next(running).map(|next| Answer {
-            lines: running.loaded.differences(&next),
-            ..Answer::default()
-        }),
-    };
-    done.unwrap_or_else(|text| {
-        if question == Question::Reload {
-            report!(
-                error,
-                "{text}; the configuration was not reloaded, the one in use stays"
-            );
-        }
-        refused(&text)
-    })
-}
-
-/// The answer to a question that the server does not follow.
-pub(crate) fn refused(text: &str) -> Answer {
-    let failure = Failure::config(text);
-    Answer {
-        code: failure.code,
-        messages: vec![failure.text],
-        ..Answer::default()
-    }
-}
+use crate::question::Question;
+use crate::{DEFAULT_CONFIG, Failure, control, print_out};
 
 /// `h2o reload`: asks the running server. `arguments` are those behind `reload`.
 ///
@@ -118,58 +85,4 @@ fn configured_pid_file(config: &str) -> Result<String, Failure> {
             "{config} has no `pid-file`, so the running server cannot be found; send it the signal HUP"
         ))
     })
-}
-
-/// Reloads the configuration. On an error nothing has changed.
-///
-/// # Errors
-/// The text to show.
-fn reload(running: &mut RunningServer<'_>) -> Result<Answer, String> {
-    let result = serve_next(running);
-    let reloads = &running.server.shared().reloads;
-    let count = match result {
-        Ok(_) => &reloads.succeeded,
-        Err(_) => &reloads.failed,
-    };
-    count.fetch_add(1, Relaxed);
-    let messages = result?;
-    for warning in &messages {
-        report!(warning, "{warning}");
-    }
-    let done = format!("reloaded the configuration: {}", running.config);
-    report!(notice, "{done}");
-    Ok(Answer {
-        code: 0,
-        lines: vec![done],
-        messages,
-    })
-}
-
-/// The configuration as it is now.
-fn next(running: &RunningServer<'_>) -> Result<LoadedConfig, String> {
-    // A pipe would be waited for, and signals meanwhile not be heeded.
-    if std::fs::metadata(running.config).is_ok_and(|file| !file.is_file()) {
-        return Err(format!(
-            "{} is not a file that can be read again",
-            running.config
-        ));
-    }
-    // What is wrong with the configuration is found below as well.
-    let _ = h2o_opener::learn(running.config);
-    h2o_server::reload(running.config, running.source, &running.loaded)
-        .map_err(|error| error.to_string())
-}
-
-/// Returns warnings.
-fn serve_next(running: &mut RunningServer<'_>) -> Result<Vec<String>, String> {
-    let next = next(running)?;
-    let settings = next.settings();
-    let text = |failure: Failure| failure.text().to_owned();
-    privileges::check_descriptor_limit(&settings).map_err(text)?;
-    run::check_temp_buffer_path(&settings).map_err(text)?;
-    let mut warnings = next.warnings.clone();
-    warnings.extend(run::inspect_as_running_user(&next, None, true));
-    warnings.extend(running.server.reload(&next)?);
-    running.loaded = next;
-    Ok(warnings)
 }

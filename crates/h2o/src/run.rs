@@ -1,84 +1,21 @@
-//! Worker and test mode.
+//! `-m worker`: the server.
 
 use std::sync::Arc;
 
 use h2o_config::Source;
-use h2o_exchange::RunningUser;
-
-use h2o_log::{Target, reason, report, report_plainly};
-use h2o_server::{
-    ListeningSockets, LoadedConfig, Server, ServerSettings, bind_or_take, worker_plan,
-};
-use nix::unistd::User;
+use h2o_log::{Target, report, report_plainly};
+use h2o_server::{ListeningSockets, LoadedConfig, Server, bind_or_take, worker_plan};
 use signal_hook::iterator::Signals;
 
+use crate::check::{check_temp_buffer_path, inspect_as_running_user};
 use crate::control::ControlSocket;
+use crate::events::{Event, Events};
 use crate::parent::Parent;
 use crate::pid_file::PidFile;
-use crate::supervise::{End, Event, Events, RunningServer, ShutdownRules, handle_events};
+use crate::running::RunningServer;
+use crate::supervise::{End, ShutdownRules, handle_events};
 use crate::systemd::{self, State};
 use crate::{Failure, error_log, print_out, privileges};
-
-/// `-m test`: checks everything except opening listeners and logs. `is_strict`: warnings are failures.
-pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure> {
-    let settings = loaded.settings();
-    let user = privileges::running_user(&settings)?;
-    let mut warnings = loaded.warnings.clone();
-    warnings.extend(loaded.inspect_as_starting_user());
-    warnings.extend(loaded.inspect_ports());
-    // Not changed back: from here on only files are read, by the user who will read them in the server.
-    let own = nix::unistd::Uid::effective();
-    let is_current = match &user {
-        Some(user) if own.is_root() => {
-            let switched = privileges::switch_user(user);
-            if let Err(failure) = &switched {
-                warnings.push(format!("[warning] {}", failure.text()));
-            }
-            switched.is_ok()
-        }
-        Some(user) => user.uid == own,
-        None => true,
-    };
-    // Checked as the user who will write there.
-    check_temp_buffer_path(&settings)?;
-    warnings.extend(inspect_as_running_user(loaded, user.as_ref(), is_current));
-    for warning in &warnings {
-        report_plainly(warning);
-    }
-    if is_strict && !warnings.is_empty() {
-        return Err(Failure::config(format!(
-            "the configuration has warnings ({}), which `--strict` does not allow",
-            warnings.len()
-        )));
-    }
-    print_out("configuration OK\n");
-    Ok(())
-}
-
-/// `-m master`: checks what the supervisor and its workers will need. Workers repeat the warnings into their log.
-pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
-    let settings = loaded.settings();
-    privileges::running_user(&settings)?;
-    for warning in &loaded.warnings {
-        report_plainly(warning);
-    }
-    check_temp_buffer_path(&settings)
-}
-
-/// Problems with the files to serve, as seen by the running user.
-pub(crate) fn inspect_as_running_user(
-    loaded: &LoadedConfig,
-    user: Option<&User>,
-    is_current: bool,
-) -> Vec<String> {
-    let current = || User::from_uid(nix::unistd::Uid::effective()).ok().flatten();
-    let name = user.map(|user| user.name.clone());
-    let name = name.or_else(|| current().map(|user| user.name));
-    loaded.inspect_as_running_user(RunningUser {
-        name: name.as_deref().unwrap_or("this user"),
-        is_current,
-    })
-}
 
 /// The input of [`serve`].
 pub(crate) struct Plan<'a> {
@@ -204,15 +141,4 @@ fn serve_until_ended(
         }
     }
     Ok(())
-}
-
-pub(crate) fn check_temp_buffer_path(settings: &ServerSettings) -> Result<(), Failure> {
-    let path = &settings.temp_buffer_path;
-    h2o_exchange::temp_file::create(path).map(drop).map_err(|error| {
-        Failure::config(format!(
-            "temp-buffer-path: failed to create temporary file from the mkstemp(3) template '{}/h2o.b.XXXXXX': {}",
-            path.display(),
-            reason(&error)
-        ))
-    })
 }

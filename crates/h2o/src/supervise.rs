@@ -1,77 +1,20 @@
 //! The main thread while the server runs: signals, graceful shutdown, and dead workers.
 
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use h2o_config::Source;
-use h2o_log::{Target, reason, report};
-use h2o_server::{LoadedConfig, Server, WorkerEnd};
-use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
-use signal_hook::iterator::Signals;
+use h2o_log::report;
+use h2o_server::WorkerEnd;
+use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use crate::control::{Answer, Question};
-use crate::systemd::{self, State};
-use crate::{Failure, error_log, reload};
+use crate::events::{Event, Events};
+use crate::question::{Answer, Question};
 
 /// How long to wait for workers that were told to close their connections.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Interval of the main thread's own work while the server serves.
 const TICK: Duration = Duration::from_secs(1);
-
-/// An event of the running server.
-pub(crate) enum Event {
-    /// A signal arrived.
-    Signal(i32),
-    /// A worker's thread ended.
-    Worker(WorkerEnd),
-    /// A client of the control socket asks.
-    Question(Question, Sender<Answer>),
-}
-
-/// The queue of events, with its sender.
-pub(crate) struct Events {
-    pub(crate) sender: Sender<Event>,
-    receiver: Receiver<Event>,
-}
-
-/// From here on TERM, HUP, USR1, USR2 and QUIT are events: none of them kills the process. Commands that the server starts
-/// have the default dispositions. INT is not caught and kills, so that the program can always be ended by hand. XFSZ is
-/// ignored: a file at its size limit (RLIMIT_FSIZE) fails one write, as a full disk does.
-pub(crate) fn catch_signals() -> Result<Signals, Failure> {
-    signal_hook::flag::register(SIGXFSZ, Arc::default())
-        .and_then(|_| Signals::new([SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT]))
-        .map_err(|error| {
-            Failure::system(format!(
-                "failed to register signal handlers: {}",
-                reason(&error)
-            ))
-        })
-}
-
-impl Events {
-    /// Starts the thread that reports signals as events; signals that arrived since [`catch_signals`] come first.
-    pub(crate) fn begin(mut signals: Signals) -> Result<Self, Failure> {
-        let (sender, receiver) = channel();
-        let from_signals = sender.clone();
-        let forward = move || {
-            for signal in signals.forever() {
-                if from_signals.send(Event::Signal(signal)).is_err() {
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("h2o-signals".to_owned());
-        match thread.spawn(forward) {
-            Ok(_) => Ok(Self { sender, receiver }),
-            Err(error) => Err(Failure::system(format!(
-                "failed to start the thread that receives signals: {}",
-                reason(&error)
-            ))),
-        }
-    }
-}
 
 /// Actions of [`handle_events`] on the server; its test implements them.
 pub(crate) trait Control {
@@ -141,7 +84,7 @@ pub(crate) fn handle_events(
                 let answer = match phase {
                     Phase::Serving => control.answer(question),
                     Phase::Draining(_) | Phase::Closing(_) => {
-                        reload::refused("the server is shutting down")
+                        Answer::refused("the server is shutting down")
                     }
                 };
                 // The client may have gone.
@@ -218,93 +161,6 @@ impl Phase {
     }
 }
 
-/// The running server as [`handle_events`] sees it.
-pub(crate) struct RunningServer<'a> {
-    pub(crate) server: Server,
-    pub(crate) loaded: LoadedConfig,
-    /// The name of the configuration file.
-    pub(crate) config: &'a str,
-    /// Where it is read from.
-    pub(crate) source: &'a dyn Source,
-    /// Where messages go.
-    pub(crate) error_log: &'a Target,
-}
-
-impl Control for RunningServer<'_> {
-    fn shut_down(&self) {
-        systemd::notify(State::Stopping);
-        self.server.shut_down();
-    }
-
-    fn close_connections(&self) {
-        systemd::notify(State::Stopping);
-        self.server.close_connections();
-    }
-
-    fn reload(&mut self) {
-        systemd::notify(State::Reloading);
-        reload::answer(self, Question::Reload);
-        systemd::notify(State::Ready);
-    }
-
-    fn answer(&mut self, question: Question) -> Answer {
-        reload::answer(self, question)
-    }
-
-    fn tick(&mut self) {
-        self.server.release_retired();
-        let Some(reloaded) = self.server.reload_changed_certificates() else {
-            return;
-        };
-        for failure in &reloaded.failures {
-            report!(
-                warning,
-                "{failure}; the certificates loaded before stay in use"
-            );
-        }
-        if reloaded.renewed > 0 {
-            report!(
-                notice,
-                "certificates changed on disk; certificates reloaded: {}",
-                reloaded.renewed
-            );
-        }
-    }
-
-    fn reopen(&self, signal: &str) {
-        // The message is the last line of the old file.
-        report!(
-            notice,
-            "received {signal}, reopening logs and reloading changed certificates"
-        );
-        let mut failures = self.loaded.reopen_resources();
-        failures.extend(error_log::reopen(self.error_log).err());
-        for failure in &failures {
-            report!(
-                error,
-                "{failure}; its lines still go to the file that was open before"
-            );
-        }
-        let certificates = self.server.reload_certificates();
-        for failure in &certificates.failures {
-            report!(
-                error,
-                "{failure}; the certificates loaded before stay in use"
-            );
-        }
-        report!(
-            notice,
-            "reopened logs{}; certificates reloaded: {}",
-            if failures.is_empty() {
-                ""
-            } else {
-                ", except those that failed"
-            },
-            certificates.renewed
-        );
-    }
-}
-
 #[expect(
     clippy::disallowed_methods,
     reason = "the main thread waits here, and has no worker's clock"
@@ -317,6 +173,7 @@ fn now() -> Instant {
 mod tests {
     use super::*;
     use std::cell::RefCell;
+    use std::sync::mpsc::channel;
 
     #[derive(Default)]
     struct Recorder(RefCell<Vec<&'static str>>);

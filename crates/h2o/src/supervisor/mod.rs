@@ -14,11 +14,10 @@ use std::time::Instant;
 
 use h2o_log::{Target, reason, report_plainly};
 use nix::sys::signal::Signal;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::systemd::{self, State};
-use crate::{Failure, error_log, print_out};
+use crate::{Failure, error_log, print_out, signals};
 use files::{LockedPidFile, StatusFile};
 use options::{Options, Task};
 use sockets::Sockets;
@@ -69,21 +68,14 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
     if let Some(file) = &mut pid_file {
         file.write()?;
     }
-    // A file at its size limit fails one write, as a full disk does.
-    let signals = signal_hook::flag::register(SIGXFSZ, Arc::default())
-        .and_then(|_| Signals::new([SIGHUP, SIGTERM, SIGINT, SIGUSR1, SIGCHLD]));
-    let signals = signals.map_err(|error| {
-        Failure::system(format!(
-            "failed to register signal handlers: {}",
-            reason(&error)
-        ))
-    })?;
+    let signals = signals::catch(&[SIGHUP, SIGTERM, SIGINT, SIGUSR1, SIGCHLD])?;
     let log = log.map(Arc::new);
     if let Some(log) = &log {
         log.open().map_err(Failure::config)?;
         error_log::begin(Arc::clone(log), true)?;
     }
-    let received = forward(signals)?;
+    let (sender, received) = channel();
+    signals::forward(signals, move |signal| sender.send(signal).is_ok())?;
     let status_file = options.status_file.clone().map(StatusFile::new);
     let mut supervisor = Supervisor {
         options,
@@ -98,26 +90,6 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
     };
     supervisor.run(&received);
     Ok(())
-}
-
-/// Starts the thread that turns signals into messages.
-fn forward(mut signals: Signals) -> Result<Receiver<i32>, Failure> {
-    let (sender, received) = channel();
-    let forward = move || {
-        for signal in signals.forever() {
-            if sender.send(signal).is_err() {
-                return;
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("signals".to_owned());
-    match thread.spawn(forward) {
-        Ok(_) => Ok(received),
-        Err(error) => Err(Failure::system(format!(
-            "failed to start the thread that receives signals: {}",
-            reason(&error)
-        ))),
-    }
 }
 
 /// What a worker is to the supervisor.

@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use super::options::{EXEC, Options};
 use super::sockets::Sockets;
 use crate::Failure;
+use crate::parent::SERVER_STARTER_PORT;
 
 /// Exit status of a worker whose program cannot be run.
 const NOT_EXECUTED: u8 = 255;
@@ -49,7 +50,7 @@ impl Worker {
             };
         }
         launcher
-            .env("SERVER_STARTER_PORT", sockets.variable())
+            .env(SERVER_STARTER_PORT, sockets.variable())
             .env("SERVER_STARTER_GENERATION", generation.to_string())
             // systemd's questions are for the supervisor.
             .env_remove("NOTIFY_SOCKET")

@@ -1,0 +1,44 @@
+//! The events that the main thread handles while the server runs.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use h2o_server::WorkerEnd;
+use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::question::{Answer, Question};
+use crate::{Failure, signals};
+
+/// An event of the running server.
+pub(crate) enum Event {
+    /// A signal arrived.
+    Signal(i32),
+    /// A worker's thread ended.
+    Worker(WorkerEnd),
+    /// A client of the control socket asks.
+    Question(Question, Sender<Answer>),
+}
+
+/// The queue of events, with its sender.
+pub(crate) struct Events {
+    pub(crate) sender: Sender<Event>,
+    pub(crate) receiver: Receiver<Event>,
+}
+
+/// From here on TERM, HUP, USR1, USR2 and QUIT are events. INT is not caught and kills, so that the program can always be
+/// ended by hand.
+pub(crate) fn catch_signals() -> Result<Signals, Failure> {
+    signals::catch(&[SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT])
+}
+
+impl Events {
+    /// Starts the thread that reports signals as events; signals that arrived since [`catch_signals`] come first.
+    pub(crate) fn begin(signals: Signals) -> Result<Self, Failure> {
+        let (sender, receiver) = channel();
+        let from_signals = sender.clone();
+        signals::forward(signals, move |signal| {
+            from_signals.send(Event::Signal(signal)).is_ok()
+        })?;
+        Ok(Self { sender, receiver })
+    }
+}

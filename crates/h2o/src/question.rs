@@ -1,0 +1,117 @@
+//! What a client of the control socket asks, and what it is answered: their form on the wire.
+//!
+//! A client sends one line, and gets the exit status on a line of its own, then lines for its standard output (`+`) and its
+//! standard error (`!`).
+
+use crate::Failure;
+
+/// A question of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Serve by the configuration as it is now.
+    Reload,
+    /// Only say what that would change.
+    Differences,
+}
+
+impl Question {
+    /// The line of a client.
+    pub(crate) const fn line(self) -> &'static str {
+        match self {
+            Self::Reload => "reload",
+            Self::Differences => "differences",
+        }
+    }
+
+    /// The question of that line, if it is one.
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let all = [Self::Reload, Self::Differences];
+        all.into_iter().find(|question| question.line() == line)
+    }
+}
+
+/// What a client prints, and how it ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Exit status.
+    pub(crate) code: u8,
+    /// For its standard output.
+    pub(crate) lines: Vec<String>,
+    /// For its standard error.
+    pub(crate) messages: Vec<String>,
+}
+
+impl Answer {
+    /// The answer to a question that the server does not follow.
+    pub(crate) fn refused(text: &str) -> Self {
+        let failure = Failure::config(text);
+        Self {
+            code: failure.code,
+            messages: vec![failure.text],
+            ..Self::default()
+        }
+    }
+
+    /// The text that a client is sent.
+    pub(crate) fn encode(&self) -> String {
+        let mut text = format!("{}\n", self.code);
+        let lines = self.lines.iter().map(|line| ('+', line));
+        let messages = self.messages.iter().map(|line| ('!', line));
+        for (mark, value) in messages.chain(lines) {
+            for line in value.split('\n') {
+                text.push(mark);
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// The answer of that text, if it is one.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let mut answer = Self {
+            code: lines.next()?.parse().ok()?,
+            ..Self::default()
+        };
+        for line in lines {
+            match line.split_at_checked(1)? {
+                ("+", line) => answer.lines.push(line.to_owned()),
+                ("!", line) => answer.messages.push(line.to_owned()),
+                _ => return None,
+            }
+        }
+        Some(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_as_it_was_written() {
+        let answer = Answer {
+            code: 78,
+            lines: vec!["+ a".to_owned(), String::new()],
+            messages: vec!["one".to_owned(), "two".to_owned()],
+        };
+        assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        let of_two_lines = Answer {
+            messages: vec!["one\ntwo".to_owned()],
+            ..Answer::default()
+        };
+        assert_eq!(of_two_lines.encode(), "0\n!one\n!two\n");
+        for broken in ["", "x\n", "0\n?\n", "256\n", "0\n\n"] {
+            assert_eq!(Answer::decode(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn questions_are_lines() {
+        for question in [Question::Reload, Question::Differences] {
+            assert_eq!(Question::parse(question.line()), Some(question));
+        }
+        assert_eq!(Question::parse("reload now"), None);
+    }
+}

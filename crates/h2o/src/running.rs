@@ -1,0 +1,171 @@
+//! The running server: what events do to it, and how it takes up a changed configuration (HUP, and `h2o reload`).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use h2o_config::Source;
+use h2o_log::{Target, report};
+use h2o_server::{LoadedConfig, Server};
+
+use crate::question::{Answer, Question};
+use crate::supervise::Control;
+use crate::systemd::{self, State};
+use crate::{Failure, check, error_log, privileges};
+
+/// The running server as [`handle_events`](crate::supervise::handle_events) sees it.
+pub(crate) struct RunningServer<'a> {
+    pub(crate) server: Server,
+    pub(crate) loaded: LoadedConfig,
+    /// The name of the configuration file.
+    pub(crate) config: &'a str,
+    /// Where it is read from.
+    pub(crate) source: &'a dyn Source,
+    /// Where messages go.
+    pub(crate) error_log: &'a Target,
+}
+
+impl RunningServer<'_> {
+    /// Reloads the configuration. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// The text to show.
+    fn reload_configuration(&mut self) -> Result<Answer, String> {
+        let result = self.serve_next();
+        let reloads = &self.server.shared().reloads;
+        let count = match result {
+            Ok(_) => &reloads.succeeded,
+            Err(_) => &reloads.failed,
+        };
+        count.fetch_add(1, Relaxed);
+        let messages = result?;
+        for warning in &messages {
+            report!(warning, "{warning}");
+        }
+        let done = format!("reloaded the configuration: {}", self.config);
+        report!(notice, "{done}");
+        Ok(Answer {
+            code: 0,
+            lines: vec![done],
+            messages,
+        })
+    }
+
+    /// The configuration as it is now.
+    fn next_configuration(&self) -> Result<LoadedConfig, String> {
+        // A pipe would be waited for, and signals meanwhile not be heeded.
+        if std::fs::metadata(self.config).is_ok_and(|file| !file.is_file()) {
+            return Err(format!(
+                "{} is not a file that can be read again",
+                self.config
+            ));
+        }
+        // What is wrong with the configuration is found below as well.
+        let _ = h2o_opener::learn(self.config);
+        h2o_server::reload(self.config, self.source, &self.loaded)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Serves by the configuration as it is now. Returns warnings.
+    fn serve_next(&mut self) -> Result<Vec<String>, String> {
+        let next = self.next_configuration()?;
+        let settings = next.settings();
+        let text = |failure: Failure| failure.text().to_owned();
+        privileges::check_descriptor_limit(&settings).map_err(text)?;
+        check::check_temp_buffer_path(&settings).map_err(text)?;
+        let mut warnings = next.warnings.clone();
+        warnings.extend(check::inspect_as_running_user(&next, None, true));
+        warnings.extend(self.server.reload(&next)?);
+        self.loaded = next;
+        Ok(warnings)
+    }
+}
+
+impl Control for RunningServer<'_> {
+    fn shut_down(&self) {
+        systemd::notify(State::Stopping);
+        self.server.shut_down();
+    }
+
+    fn close_connections(&self) {
+        systemd::notify(State::Stopping);
+        self.server.close_connections();
+    }
+
+    fn reload(&mut self) {
+        systemd::notify(State::Reloading);
+        self.answer(Question::Reload);
+        systemd::notify(State::Ready);
+    }
+
+    /// The error log gets what came of a reload.
+    fn answer(&mut self, question: Question) -> Answer {
+        let done = match question {
+            Question::Reload => self.reload_configuration(),
+            Question::Differences => self.next_configuration().map(|next| Answer {
+                lines: self.loaded.differences(&next),
+                ..Answer::default()
+            }),
+        };
+        done.unwrap_or_else(|text| {
+            if question == Question::Reload {
+                report!(
+                    error,
+                    "{text}; the configuration was not reloaded, the one in use stays"
+                );
+            }
+            Answer::refused(&text)
+        })
+    }
+
+    fn tick(&mut self) {
+        self.server.release_retired();
+        let Some(reloaded) = self.server.reload_changed_certificates() else {
+            return;
+        };
+        for failure in &reloaded.failures {
+            report!(
+                warning,
+                "{failure}; the certificates loaded before stay in use"
+            );
+        }
+        if reloaded.renewed > 0 {
+            report!(
+                notice,
+                "certificates changed on disk; certificates reloaded: {}",
+                reloaded.renewed
+            );
+        }
+    }
+
+    fn reopen(&self, signal: &str) {
+        // The message is the last line of the old file.
+        report!(
+            notice,
+            "received {signal}, reopening logs and reloading changed certificates"
+        );
+        let mut failures = self.loaded.reopen_resources();
+        failures.extend(error_log::reopen(self.error_log).err());
+        for failure in &failures {
+            report!(
+                error,
+                "{failure}; its lines still go to the file that was open before"
+            );
+        }
+        let certificates = self.server.reload_certificates();
+        for failure in &certificates.failures {
+            report!(
+                error,
+                "{failure}; the certificates loaded before stay in use"
+            );
+        }
+        report!(
+            notice,
+            "reopened logs{}; certificates reloaded: {}",
+            if failures.is_empty() {
+                ""
+            } else {
+                ", except those that failed"
+            },
+            certificates.renewed
+        );
+    }
+}
