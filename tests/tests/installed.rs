@@ -34,6 +34,9 @@ fn helpers_are_this_program_under_other_names() {
     assert_eq!(output.code, 0, "{output}");
     let output = run(&helper(&folder, "fetch-ocsp-response"), &["--help"]);
     assert!(output.success().starts_with(b"Usage: fetch-ocsp-response"));
+    // The words of `h2o` are files to a helper.
+    let output = run(&helper(&folder, "fetch-ocsp-response"), &["reload"]);
+    assert!(output.stderr.contains("failed to read reload"));
     let bundle = fs::read_link(helper(&folder, "ca-bundle.crt")).expect("it is a link");
     assert_eq!(bundle.to_str(), Some("/etc/ssl/certs/ca-certificates.crt"));
 

@@ -103,8 +103,6 @@ fn main() -> ExitCode {
     let is_keeper = std::env::args().skip(1).eq([h2o_opener::KEEPER_ARGUMENT]);
     let ended = if is_keeper {
         privileges::keep()
-    } else if std::env::args().nth(1).as_deref() == Some("reload") {
-        reload::command(std::env::args().skip(2))
     } else {
         let helper = helpers::run(&helpers::own_name(), std::env::args().skip(1));
         helper.unwrap_or_else(start)
@@ -133,11 +131,19 @@ fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
     );
 }
 
+/// Does what the first word says.
 fn start() -> Result<(), Failure> {
-    #[cfg(feature = "mruby")]
-    if std::env::args().nth(1).is_some_and(|word| word == "mruby") {
-        return script::run(std::env::args().skip(2));
+    let rest = std::env::args().skip(2);
+    match std::env::args().nth(1).as_deref() {
+        Some("reload") => reload::command(rest),
+        #[cfg(feature = "mruby")]
+        Some("mruby") => script::run(rest),
+        _ => run_mode(),
     }
+}
+
+/// Runs in the mode that the options say.
+fn run_mode() -> Result<(), Failure> {
     let options = match options::parse(std::env::args().skip(1)).map_err(Failure::config)? {
         Command::Run(options) => options,
         Command::Print(text) => {
