@@ -2,7 +2,9 @@
 //! status by the program `openssl`. Reads the certificate and its issuer from the file or standard input, and writes the
 //! response in DER to standard output.
 
-use std::io::{Read, Write};
+use std::fs::DirBuilder;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -165,15 +167,23 @@ struct Directory(PathBuf);
 
 impl Directory {
     fn new() -> Result<Self, Failure> {
-        let template = std::env::temp_dir().join("h2o.ocsp.XXXXXX");
-        let made = nix::unistd::mkdtemp(&template);
-        made.map(Self).map_err(|error| {
-            Failure::system(format!(
-                "failed to create the directory {}: {}",
-                template.display(),
-                error.desc()
-            ))
-        })
+        let mut number = 0_u64;
+        loop {
+            let name = format!("h2o.ocsp.{}.{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                // Left behind by an earlier process with the same id.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+                Err(error) => {
+                    return Err(Failure::system(format!(
+                        "failed to create the directory {}: {}",
+                        path.display(),
+                        reason(&error)
+                    )));
+                }
+            }
+        }
     }
 
     fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
