@@ -166,6 +166,15 @@ fn h2o_reload_says_why_it_cannot_ask() {
     let (code, _, errors) = h2o_reload(&server, &["--now"]);
     assert_eq!(code, 78);
     assert!(errors.contains("unrecognized option '--now'"), "{errors}");
+    let (code, _, errors) = h2o_reload(&server, &["--diff=no"]);
+    assert_eq!(code, 78);
+    let want = "option '--diff' doesn't allow an argument";
+    assert!(errors.contains(want), "{errors}");
+    let (code, _, errors) = h2o_reload(&server, &["now"]);
+    assert_eq!(code, 78);
+    assert!(errors.contains("unexpected argument: now"), "{errors}");
+    let (code, text, _) = h2o_reload(&server, &["--help"]);
+    assert!(code == 0 && text.contains("--diff"), "{text}");
 }
 
 /// A port that only root may open, where this is root; else any.

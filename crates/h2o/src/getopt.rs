@@ -10,6 +10,29 @@ pub(crate) struct Known<F> {
     pub(crate) flag: F,
 }
 
+/// An option without a letter.
+pub(crate) const fn long<F: Copy>(long: &'static str, takes_value: bool, flag: F) -> Known<F> {
+    Known {
+        long,
+        short: None,
+        takes_value,
+        flag,
+    }
+}
+
+/// An option with a letter.
+pub(crate) const fn letter<F: Copy>(
+    short: char,
+    name: &'static str,
+    takes_value: bool,
+    flag: F,
+) -> Known<F> {
+    Known {
+        short: Some(short),
+        ..long(name, takes_value, flag)
+    }
+}
+
 /// An element of a command line.
 pub(crate) enum Argument<F> {
     /// An option, with its value if it takes one.

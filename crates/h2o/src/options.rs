@@ -2,7 +2,7 @@
 //! ignores other words.
 
 use crate::DEFAULT_CONFIG;
-use crate::getopt::{Argument, CommandLine, Known};
+use crate::getopt::{Argument, CommandLine, Known, letter, long};
 
 /// The action that the command line asks for.
 pub(crate) enum Command {
@@ -60,23 +60,14 @@ enum Flag {
     ListDirectives,
 }
 
-const fn known(long: &'static str, short: Option<char>, flag: Flag) -> Known<Flag> {
-    Known {
-        long,
-        short,
-        takes_value: matches!(flag, Flag::Conf | Flag::Mode),
-        flag,
-    }
-}
-
 const KNOWN: &[Known<Flag>] = &[
-    known("conf", Some('c'), Flag::Conf),
-    known("mode", Some('m'), Flag::Mode),
-    known("test", Some('t'), Flag::Test),
-    known("strict", None, Flag::Strict),
-    known("version", Some('v'), Flag::Version),
-    known("help", Some('h'), Flag::Help),
-    known("list-directives", None, Flag::ListDirectives),
+    letter('c', "conf", true, Flag::Conf),
+    letter('m', "mode", true, Flag::Mode),
+    letter('t', "test", false, Flag::Test),
+    long("strict", false, Flag::Strict),
+    letter('v', "version", false, Flag::Version),
+    letter('h', "help", false, Flag::Help),
+    long("list-directives", false, Flag::ListDirectives),
 ];
 
 /// Reads the command line, program name left out.
@@ -142,6 +133,8 @@ Usage:
   h2o [options]
   h2o mruby FILE [REQUEST...]  runs a handler file without a server
                                (see h2o mruby --help)
+  h2o reload [options]         has the running server reload its configuration
+                               (see h2o reload --help)
 
 Options:
   -c, --conf FILE        configuration file (default: {DEFAULT_CONFIG};

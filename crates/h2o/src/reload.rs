@@ -5,6 +5,7 @@ use std::path::Path;
 use h2o_config::OsSource;
 use h2o_log::report_plainly;
 
+use crate::getopt::{Argument, CommandLine, Known, letter, long};
 use crate::question::Question;
 use crate::{DEFAULT_CONFIG, Failure, control, print_out};
 
@@ -13,8 +14,11 @@ use crate::{DEFAULT_CONFIG, Failure, control, print_out};
 /// # Errors
 /// The text and exit status of the server, or that there is none.
 pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
-    let mut options = Options::parse(arguments).map_err(Failure::config)?;
-    let pid_file = match options.pid_file.take() {
+    let Some(options) = Options::parse(arguments).map_err(Failure::config)? else {
+        print_out(&help());
+        return Ok(());
+    };
+    let pid_file = match options.pid_file {
         Some(path) => path,
         None => configured_pid_file(&options.config)?,
     };
@@ -35,6 +39,26 @@ pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Fai
     }
 }
 
+fn help() -> String {
+    format!(
+        "Has the running server reload its configuration, and prints what comes of it.
+
+Usage:
+  h2o reload [options]
+
+Options:
+  -c, --conf FILE      the configuration whose pid-file leads to the server
+                       (default: {DEFAULT_CONFIG})
+      --pid-file FILE  the pid file itself
+      --diff           changes nothing, prints what would change
+  -h, --help           prints this help
+
+Exit status: 0; 78 if nothing has changed, because the configuration has an
+error; 71 if no server answers.
+"
+    )
+}
+
 /// The command line of `h2o reload`.
 struct Options {
     config: String,
@@ -42,34 +66,47 @@ struct Options {
     question: Question,
 }
 
+#[derive(Clone, Copy)]
+enum Flag {
+    Conf,
+    PidFile,
+    Diff,
+    Help,
+}
+
+const KNOWN: &[Known<Flag>] = &[
+    letter('c', "conf", true, Flag::Conf),
+    long("pid-file", true, Flag::PidFile),
+    long("diff", false, Flag::Diff),
+    letter('h', "help", false, Flag::Help),
+];
+
 impl Options {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+    /// `None`: help is wanted.
+    fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self {
             config: DEFAULT_CONFIG.to_owned(),
             pid_file: None,
             question: Question::Reload,
         };
-        while let Some(argument) = arguments.next() {
-            let (name, value) = match argument.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (&*argument, None),
-            };
-            let mut value = || {
-                let value = value.clone().or_else(|| arguments.next());
-                value.ok_or_else(|| format!("h2o reload: option '{name}' requires an argument"))
-            };
-            match name {
-                "-c" | "--conf" => options.config = value()?,
-                "--pid-file" => options.pid_file = Some(value()?),
-                "--diff" => options.question = Question::Differences,
-                _ => {
+        let mut line = CommandLine::new("h2o reload", KNOWN, arguments);
+        while let Some(argument) = line.next()? {
+            match argument {
+                Argument::Option(Flag::Conf, path) => {
+                    options.config = path.unwrap_or(options.config);
+                }
+                Argument::Option(Flag::PidFile, path) => options.pid_file = path,
+                Argument::Option(Flag::Diff, _) => options.question = Question::Differences,
+                Argument::Option(Flag::Help, _) => return Ok(None),
+                Argument::Word(word) => {
                     return Err(format!(
-                        "h2o reload: unrecognized option '{argument}' (usage: h2o reload [-c FILE] [--pid-file FILE] [--diff])"
+                        "h2o reload: unexpected argument: {word} (see h2o reload --help)"
                     ));
                 }
+                Argument::End => {}
             }
         }
-        Ok(options)
+        Ok(Some(options))
     }
 }
 

@@ -14,19 +14,14 @@ use nix::unistd::Pid;
 use signal_hook::consts::SIGINT;
 
 use crate::Failure;
-use crate::getopt::{Argument, CommandLine, Known};
+use crate::getopt::{Argument, CommandLine, Known, long};
 
 const USAGE: &str = "Usage: kill-on-close [--rm=PATH] -- COMMAND [ARGUMENT]...";
 
 /// The pipe from the server.
 const PIPE: &str = "/proc/self/fd/5";
 
-const KNOWN: &[Known<()>] = &[Known {
-    long: "rm",
-    short: None,
-    takes_value: true,
-    flag: (),
-}];
+const KNOWN: &[Known<()>] = &[long("rm", true, ())];
 
 /// Runs the command, and returns when it has ended.
 pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {

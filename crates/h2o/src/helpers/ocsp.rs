@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use h2o_log::reason;
 
-use crate::getopt::{Argument, CommandLine, Known};
+use crate::getopt::{Argument, CommandLine, Known, long};
 use crate::{Failure, print_out};
 
 /// Exit status (`EX_TEMPFAIL`): a later attempt may succeed.
@@ -35,19 +35,10 @@ enum Flag {
     Help,
 }
 
-const fn known(long: &'static str, takes_value: bool, flag: Flag) -> Known<Flag> {
-    Known {
-        long,
-        short: None,
-        takes_value,
-        flag,
-    }
-}
-
 const KNOWN: &[Known<Flag>] = &[
-    known("issuer", true, Flag::Issuer),
-    known("openssl", true, Flag::OpenSsl),
-    known("help", false, Flag::Help),
+    long("issuer", true, Flag::Issuer),
+    long("openssl", true, Flag::OpenSsl),
+    long("help", false, Flag::Help),
 ];
 
 /// Fetches a response.

@@ -12,6 +12,7 @@ use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope};
 use h2o_http::{Headers, StatusCode};
 use h2o_server::TrialError;
 
+use crate::getopt::{Argument, CommandLine, Known, letter, long};
 use crate::quick::{BuiltIn, quoted};
 use crate::{Failure, print_out};
 use case::Case;
@@ -133,8 +134,23 @@ fn read_cases(options: &Options) -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
+#[derive(Clone, Copy)]
+enum Flag {
+    Path,
+    Test,
+    Timeout,
+    Help,
+}
+
+const KNOWN: &[Known<Flag>] = &[
+    letter('p', "path", true, Flag::Path),
+    letter('t', "test", true, Flag::Test),
+    long("timeout", true, Flag::Timeout),
+    letter('h', "help", false, Flag::Help),
+];
+
 /// `None`: help is wanted.
-fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
     let mut words = Vec::new();
     let mut options = Options {
         file: String::new(),
@@ -143,33 +159,20 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
         requests: Vec::new(),
         timeout: TIMEOUT,
     };
-    while let Some(argument) = arguments.next() {
-        let mut value = || {
-            let value = arguments.next();
-            value.ok_or_else(|| {
-                format!(
-                    "h2o mruby: option '{argument}' requires an argument (see h2o mruby --help)"
-                )
-            })
-        };
-        match &*argument {
-            "-h" | "--help" => return Ok(None),
-            "-p" | "--path" => options.path = value()?,
-            "-t" | "--test" => options.tests = Some(value()?),
-            "--timeout" => {
-                let text = value()?;
-                let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
-                let seconds = seconds.ok_or_else(|| {
-                    format!("h2o mruby: `{text}` is not a whole number of seconds; write `10`")
-                })?;
-                options.timeout = Duration::from_secs(seconds);
+    let mut line = CommandLine::new("h2o mruby", KNOWN, arguments);
+    while let Some(argument) = line.next()? {
+        match argument {
+            Argument::Option(Flag::Path, path) => options.path = path.unwrap_or(options.path),
+            Argument::Option(Flag::Test, tests) => options.tests = tests,
+            Argument::Option(Flag::Timeout, text) => {
+                options.timeout = parse_timeout(&text.unwrap_or_default())?;
             }
-            option if option.starts_with('-') => {
-                return Err(format!(
-                    "h2o mruby: unrecognized option '{option}' (see h2o mruby --help)"
-                ));
+            Argument::Option(Flag::Help, _) => return Ok(None),
+            Argument::Word(word) => words.push(word),
+            Argument::End => {
+                words.extend(line.rest());
+                break;
             }
-            _ => words.push(argument),
         }
     }
     if words.is_empty() {
@@ -181,6 +184,14 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
     }
     options.requests = words;
     Ok(Some(options))
+}
+
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
+    let seconds = seconds.ok_or_else(|| {
+        format!("h2o mruby: `{text}` is not a whole number of seconds; write `10`")
+    })?;
+    Ok(Duration::from_secs(seconds))
 }
 
 /// The directive of the handler behind the script.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::getopt::{Argument, CommandLine, Known};
+use crate::getopt::{Argument, CommandLine, Known, long};
 
 /// What `start_server` is asked to do.
 pub(crate) enum Task {
@@ -80,39 +80,30 @@ enum Flag {
     Exec,
 }
 
-const fn known(long: &'static str, takes_value: bool, flag: Flag) -> Known<Flag> {
-    Known {
-        long,
-        short: None,
-        takes_value,
-        flag,
-    }
-}
-
 /// The option by which the supervisor starts a worker, see [`super::workers`].
 pub(super) const EXEC: &str = "exec-worker";
 
 const KNOWN: &[Known<Flag>] = &[
-    known("port", true, Flag::Port),
-    known("path", true, Flag::Path),
-    known("interval", true, Flag::Interval),
-    known("log-file", true, Flag::LogFile),
-    known("pid-file", true, Flag::PidFile),
-    known("status-file", true, Flag::StatusFile),
-    known("dir", true, Flag::Dir),
-    known("signal-on-hup", true, Flag::SignalOnHup),
-    known("signal-on-term", true, Flag::SignalOnTerm),
-    known("backlog", true, Flag::Backlog),
-    known("envdir", true, Flag::EnvDir),
-    known("enable-auto-restart", false, Flag::EnableAutoRestart),
-    known("auto-restart-interval", true, Flag::AutoRestartInterval),
-    known("kill-old-delay", true, Flag::KillOldDelay),
-    known("daemonize", false, Flag::Daemonize),
-    known("restart", false, Flag::Restart),
-    known("stop", false, Flag::Stop),
-    known("help", false, Flag::Help),
-    known("version", false, Flag::Version),
-    known(EXEC, false, Flag::Exec),
+    long("port", true, Flag::Port),
+    long("path", true, Flag::Path),
+    long("interval", true, Flag::Interval),
+    long("log-file", true, Flag::LogFile),
+    long("pid-file", true, Flag::PidFile),
+    long("status-file", true, Flag::StatusFile),
+    long("dir", true, Flag::Dir),
+    long("signal-on-hup", true, Flag::SignalOnHup),
+    long("signal-on-term", true, Flag::SignalOnTerm),
+    long("backlog", true, Flag::Backlog),
+    long("envdir", true, Flag::EnvDir),
+    long("enable-auto-restart", false, Flag::EnableAutoRestart),
+    long("auto-restart-interval", true, Flag::AutoRestartInterval),
+    long("kill-old-delay", true, Flag::KillOldDelay),
+    long("daemonize", false, Flag::Daemonize),
+    long("restart", false, Flag::Restart),
+    long("stop", false, Flag::Stop),
+    long("help", false, Flag::Help),
+    long("version", false, Flag::Version),
+    long(EXEC, false, Flag::Exec),
 ];
 
 const HELP: &str = "Usage:
