@@ -29,12 +29,7 @@ impl PidFile {
 
     /// Writes the id of this process.
     pub(crate) fn write(&mut self) -> Result<(), Failure> {
-        let text = content();
-        let written = self
-            .file
-            .set_len(0)
-            .and_then(|()| self.file.write_all(text.as_bytes()));
-        written.map_err(|error| failure(&self.path, &error))
+        write_id(&mut self.file).map_err(|error| failure(&self.path, &error))
     }
 
     /// Whether the file still names this process: a server that takes over may use the same file.
@@ -50,6 +45,15 @@ impl Drop for PidFile {
             let _ = self.file.set_len(0);
         }
     }
+}
+
+/// Writes the id of this process in place of what the file contains.
+///
+/// # Errors
+/// Those of writing.
+pub(crate) fn write_id(file: &mut File) -> std::io::Result<()> {
+    file.set_len(0)?;
+    file.write_all(content().as_bytes())
 }
 
 fn content() -> String {

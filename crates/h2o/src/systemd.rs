@@ -8,8 +8,8 @@ use std::time::Duration;
 use h2o_exchange::{Order, Shared};
 
 /// The variables of the service manager.
-const SOCKET: &str = "NOTIFY_SOCKET";
-const WATCHDOG: &str = "WATCHDOG_USEC";
+pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
+pub(crate) const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
 /// What the service does.

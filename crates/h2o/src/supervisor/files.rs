@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::Failure;
+use crate::pid_file::write_id;
 
 /// The pid file. It is locked while the supervisor runs, and removed on drop.
 pub(crate) struct LockedPidFile {
@@ -51,12 +52,7 @@ impl LockedPidFile {
     /// # Errors
     /// If it cannot be written.
     pub(crate) fn write(&mut self) -> Result<(), Failure> {
-        let text = format!("{}\n", std::process::id());
-        let written = self
-            .file
-            .set_len(0)
-            .and_then(|()| self.file.write_all(text.as_bytes()));
-        written.map_err(|error| {
+        write_id(&mut self.file).map_err(|error| {
             let path = self.path.display();
             Failure::system(format!(
                 "failed to write pid file:{path}:{}",

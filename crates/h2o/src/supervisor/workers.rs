@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 
 use super::options::{EXEC, Options};
 use super::sockets::Sockets;
-use crate::Failure;
 use crate::parent::SERVER_STARTER_PORT;
+use crate::{Failure, systemd};
 
 /// Exit status of a worker whose program cannot be run.
 const NOT_EXECUTED: u8 = 255;
@@ -53,8 +53,8 @@ impl Worker {
             .env(SERVER_STARTER_PORT, sockets.variable())
             .env("SERVER_STARTER_GENERATION", generation.to_string())
             // systemd's questions are for the supervisor.
-            .env_remove("NOTIFY_SOCKET")
-            .env_remove("WATCHDOG_USEC");
+            .env_remove(systemd::SOCKET)
+            .env_remove(systemd::WATCHDOG);
         if let Some(directory) = &options.directory {
             launcher.current_dir(directory);
         }
