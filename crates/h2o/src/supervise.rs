@@ -90,30 +90,7 @@ pub(crate) fn handle_events(
                 // The client may have gone.
                 let _ = client.send(answer);
             }
-            Ok(Event::Signal(SIGTERM)) => {
-                if let Phase::Serving = phase {
-                    report!(notice, "received SIGTERM, gracefully shutting down");
-                    control.shut_down();
-                    phase = Phase::Draining(rules.limit.map(|limit| now() + limit));
-                } else if rules.is_term_counted {
-                    report!(notice, "received SIGTERM again, closing all connections");
-                    phase = phase.close(control);
-                }
-            }
-            Ok(Event::Signal(SIGQUIT)) => {
-                report!(notice, "received SIGQUIT, closing all connections");
-                phase = phase.close(control);
-            }
-            Ok(Event::Signal(SIGHUP)) => {
-                control.reopen("SIGHUP");
-                if let Phase::Serving = phase {
-                    control.reload();
-                }
-            }
-            Ok(Event::Signal(SIGUSR1)) => control.reopen("SIGUSR1"),
-            Ok(Event::Signal(SIGUSR2)) => report!(notice, "received SIGUSR2, which has no effect"),
-            // No other signals are caught.
-            Ok(Event::Signal(_)) => {}
+            Ok(Event::Signal(signal)) => phase = phase.on_signal(signal, control, rules),
             Err(RecvTimeoutError::Timeout) => match phase {
                 Phase::Serving => control.tick(),
                 Phase::Draining(_) => {
@@ -148,6 +125,36 @@ impl Phase {
             Self::Draining(until) => until,
             Self::Closing(until) => Some(until),
         }
+    }
+
+    /// The phase after a signal.
+    fn on_signal(self, signal: i32, control: &mut impl Control, rules: ShutdownRules) -> Self {
+        match (signal, self) {
+            (SIGTERM, Self::Serving) => {
+                report!(notice, "received SIGTERM, gracefully shutting down");
+                control.shut_down();
+                return Self::Draining(rules.limit.map(|limit| now() + limit));
+            }
+            (SIGTERM, _) if rules.is_term_counted => {
+                report!(notice, "received SIGTERM again, closing all connections");
+                return self.close(control);
+            }
+            (SIGQUIT, _) => {
+                report!(notice, "received SIGQUIT, closing all connections");
+                return self.close(control);
+            }
+            (SIGHUP, _) => {
+                control.reopen("SIGHUP");
+                if let Self::Serving = self {
+                    control.reload();
+                }
+            }
+            (SIGUSR1, _) => control.reopen("SIGUSR1"),
+            (SIGUSR2, _) => report!(notice, "received SIGUSR2, which has no effect"),
+            // A repeated TERM of a supervisor. No other signals are caught.
+            (_, _) => {}
+        }
+        self
     }
 
     fn close(self, control: &mut impl Control) -> Self {
