@@ -1,5 +1,8 @@
 //! The client.
 
+mod receiving;
+mod requests;
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -18,7 +21,9 @@ use super::frame::{self, Reader};
 use super::packet::{self, Header, VERSION_1};
 use super::stream::{Incoming, Numbers};
 use crate::Deadline;
-use crate::http3::{self, Frame};
+use crate::http3;
+
+pub use requests::{Answer, control_streams, get, request};
 
 /// Bytes of an Initial datagram (RFC 9000 §14.1).
 const INITIAL: usize = 1200;
@@ -67,17 +72,6 @@ pub enum Close {
     Transport(u64, String),
     /// CONNECTION_CLOSE of type 0x1d.
     Application(u64, String),
-}
-
-/// A response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Its status.
-    pub status: u16,
-    /// Its field lines.
-    pub fields: Vec<(String, String)>,
-    /// Its content.
-    pub content: Vec<u8>,
 }
 
 /// One number space (RFC 9000 §12.3).
@@ -568,230 +562,6 @@ impl Quic {
         true
     }
 
-    fn on_datagram(&mut self, datagram: &[u8]) {
-        let mut rest = datagram;
-        while !rest.is_empty() {
-            let Some(parsed) = packet::parse(rest) else {
-                return;
-            };
-            match parsed {
-                packet::Incoming::VersionNegotiation(versions) => {
-                    self.versions = Some(versions);
-                    return;
-                }
-                packet::Incoming::Retry { source, token } => {
-                    self.on_retry(source.to_vec(), token.to_vec());
-                    return;
-                }
-                packet::Incoming::Long {
-                    kind,
-                    source,
-                    number_at,
-                    end,
-                } => {
-                    let level = if kind == 0 {
-                        INITIAL_SPACE
-                    } else {
-                        HANDSHAKE_SPACE
-                    };
-                    if self.spaces[HANDSHAKE_SPACE].received.largest().is_none() {
-                        self.destination = source.to_vec();
-                    }
-                    self.on_packet(level, &rest[..end], number_at);
-                    rest = &rest[end..];
-                }
-                packet::Incoming::Short => {
-                    self.on_packet(DATA_SPACE, rest, 1 + self.source.len());
-                    return;
-                }
-            }
-        }
-    }
-
-    /// The client hello goes out again, with the token.
-    fn on_retry(&mut self, source: Vec<u8>, token: Vec<u8>) {
-        self.retries += 1;
-        self.destination = source;
-        self.token = token;
-        self.set_initial_keys();
-        let space = &mut self.spaces[INITIAL_SPACE];
-        for (_, frames) in std::mem::take(&mut space.unacknowledged) {
-            let mut reader = Reader(&frames);
-            let header = (reader.number(), reader.number());
-            if let ((Some(6), Some(_)), Some(data)) = (header, reader.prefixed()) {
-                space.crypto.extend(data);
-            }
-        }
-        space.crypto_sent = 0;
-    }
-
-    fn on_packet(&mut self, level: usize, packet: &[u8], number_at: usize) {
-        let space = &self.spaces[level];
-        let Some(keys) = &space.keys else {
-            return;
-        };
-        let largest = space.received.largest();
-        let Some(unprotected) = packet::unprotect(&*keys.remote.header, packet, number_at, largest)
-        else {
-            return;
-        };
-        let current = unprotected.open(&*keys.remote.packet);
-        let payload = match (&self.phase, current) {
-            (_, Some(payload)) => payload,
-            (Some(phase), None) if level == DATA_SPACE => {
-                let previous = (phase.previous.as_ref()).and_then(|key| unprotected.open(&**key));
-                if let Some(payload) = previous {
-                    payload
-                } else if unprotected.phase != phase.is_odd
-                    && let Some(payload) = unprotected.open(&*phase.next.remote)
-                {
-                    self.update_keys();
-                    payload
-                } else {
-                    return;
-                }
-            }
-            _ => return,
-        };
-        if self.spaces[level].received.insert(unprotected.number) {
-            self.on_frames(level, &payload);
-        } else {
-            self.spaces[level].owes_ack = true;
-        }
-    }
-
-    fn on_frames(&mut self, level: usize, payload: &[u8]) {
-        let mut reader = Reader(payload);
-        while !reader.0.is_empty() {
-            self.on_frame(level, &mut reader)
-                .expect("the server sends valid frames");
-        }
-    }
-
-    fn on_frame(&mut self, level: usize, reader: &mut Reader<'_>) -> Option<()> {
-        let kind = reader.number()?;
-        *self.frames.entry(kind).or_default() += 1;
-        if !matches!(kind, 0 | 2 | 3 | 0x1c | 0x1d) {
-            self.spaces[level].owes_ack = true;
-        }
-        match kind {
-            // PADDING, PING.
-            0 | 1 => {}
-            2 | 3 => self.on_ack(level, reader, kind == 3)?,
-            // RESET_STREAM.
-            4 => {
-                let (stream, code, _) = (reader.number()?, reader.number()?, reader.number()?);
-                self.streams.entry(stream).or_default().reset = Some(code);
-            }
-            6 => {
-                let offset = reader.number()?;
-                let data = reader.prefixed()?;
-                self.on_crypto(level, offset, data);
-            }
-            // NEW_TOKEN.
-            7 => {
-                reader.prefixed()?;
-            }
-            8..=0x0f => {
-                let stream = reader.number()?;
-                let offset = if kind & 4 != 0 { reader.number()? } else { 0 };
-                let data = if kind & 2 != 0 {
-                    reader.prefixed()?
-                } else {
-                    std::mem::take(&mut reader.0)
-                };
-                let incoming = self.streams.entry(stream).or_default();
-                incoming.receive(offset, data);
-                if kind & 1 != 0 {
-                    incoming.end = Some(offset + data.len() as u64);
-                }
-            }
-            // MAX_STREAMS.
-            0x12 => self.max_streams = self.max_streams.max(reader.number()?),
-            0x13 => self.max_unidirectional = self.max_unidirectional.max(reader.number()?),
-            // NEW_CONNECTION_ID.
-            0x18 => {
-                let (sequence, _) = (reader.number()?, reader.number()?);
-                let len = reader.byte()?;
-                let id = reader.bytes(usize::from(len))?.to_vec();
-                reader.bytes(16)?;
-                self.ids.push((sequence, id));
-            }
-            // PATH_CHALLENGE: the path is good.
-            0x1a => {
-                let data = reader.bytes(8)?.try_into().ok()?;
-                self.send_once(
-                    &[frame::path_response(data), frame::padding(INITIAL - 60)].concat(),
-                );
-            }
-            0x1b => {
-                reader.bytes(8)?;
-            }
-            0x1c => {
-                let (code, _) = (reader.number()?, reader.number()?);
-                let text = String::from_utf8_lossy(reader.prefixed()?).into_owned();
-                self.closed = Some(Close::Transport(code, text));
-            }
-            0x1d => {
-                let code = reader.number()?;
-                let text = String::from_utf8_lossy(reader.prefixed()?).into_owned();
-                self.closed = Some(Close::Application(code, text));
-            }
-            // HANDSHAKE_DONE.
-            0x1e => self.is_confirmed = true,
-            0x30 => self.datagrams.push(std::mem::take(&mut reader.0).to_vec()),
-            0x31 => self.datagrams.push(reader.prefixed()?.to_vec()),
-            // STOP_SENDING, MAX_STREAM_DATA, STREAM_DATA_BLOCKED.
-            5 | 0x11 | 0x15 => {
-                reader.numbers(2)?;
-            }
-            // MAX_DATA, DATA_BLOCKED, STREAMS_BLOCKED, RETIRE_CONNECTION_ID.
-            0x10 | 0x14 | 0x16 | 0x17 | 0x19 => {
-                reader.number()?;
-            }
-            // Frames of extensions that were not offered.
-            _ => return None,
-        }
-        Some(())
-    }
-
-    fn on_ack(&mut self, level: usize, reader: &mut Reader<'_>, has_ecn: bool) -> Option<()> {
-        let (largest, _, count) = (reader.number()?, reader.number()?, reader.number()?);
-        let unacknowledged = &mut self.spaces[level].unacknowledged;
-        let mut last = largest;
-        let mut len = reader.number()?;
-        for n in 0..=count {
-            let first = last.checked_sub(len)?;
-            unacknowledged.retain(|number, _| !(first..=last).contains(number));
-            if n < count {
-                last = first.checked_sub(reader.number()? + 2)?;
-                len = reader.number()?;
-            }
-        }
-        if has_ecn {
-            reader.numbers(3)?;
-        }
-        Some(())
-    }
-
-    fn on_crypto(&mut self, level: usize, offset: u64, data: &[u8]) {
-        let space = &mut self.spaces[level];
-        space.crypto_received.receive(offset, data);
-        let new = &space.crypto_received.data[space.crypto_read..];
-        if !new.is_empty() {
-            self.tls.read_hs(new).expect("the server's TLS is valid");
-        }
-        space.crypto_read = space.crypto_received.data.len();
-        self.write_handshake();
-        if let Some(parameters) = self.tls.quic_transport_parameters() {
-            let limits = [0x08, 0x09].map(|id| parameter(parameters, id).unwrap_or(0));
-            self.max_streams = self.max_streams.max(limits[0]);
-            self.max_unidirectional = self.max_unidirectional.max(limits[1]);
-        }
-    }
-
-    // --- HTTP/3 ----------------------------------------------------------------------------------------------------
-
     /// Bytes of a stream so far, from its beginning.
     #[must_use]
     pub fn received(&self, stream: u64) -> &[u8] {
@@ -839,76 +609,6 @@ impl Quic {
     pub fn is_early_accepted(&self) -> bool {
         self.tls.is_early_data_accepted()
     }
-
-    /// The response on a stream, as far as it has come; `None` before its head. The content of a response that has ended
-    /// is forgotten.
-    ///
-    /// # Panics
-    /// If it is invalid.
-    #[must_use]
-    pub fn answer(&self, stream: u64) -> Option<Answer> {
-        let mut answer: Option<Answer> = None;
-        let mut rest = self.received(stream);
-        while let Some((frame, len)) = Frame::parse(rest) {
-            rest = &rest[len..];
-            match frame.kind {
-                http3::kind::HEADERS => {
-                    let decoded = http3::Decoder::new(0).decode(stream, &frame.payload);
-                    let (fields, _) = decoded.expect("nothing refers to a table of no size");
-                    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-                    let fields: Vec<(String, String)> = (fields.into_iter())
-                        .map(|(name, value)| (text(name), text(value)))
-                        .collect();
-                    let status = fields.iter().find(|(name, _)| name == ":status");
-                    let Some(status) = status.and_then(|(_, value)| value.parse().ok()) else {
-                        // Trailers.
-                        continue;
-                    };
-                    answer = Some(Answer {
-                        status,
-                        fields,
-                        content: Vec::new(),
-                    });
-                }
-                http3::kind::DATA => {
-                    if let Some(answer) = &mut answer {
-                        answer.content.extend(frame.payload);
-                    }
-                }
-                _ => {}
-            }
-        }
-        answer
-    }
-
-    /// The stream of the last GOAWAY frame: requests from there on are not processed (RFC 9114 §5.2).
-    #[must_use]
-    pub fn goaway(&self) -> Option<u64> {
-        let control = self.streams.iter().find(|(id, stream)| {
-            **id % 4 == 3 && stream.data.first().is_some_and(|kind| *kind == 0)
-        });
-        let mut rest = control?.1.data.get(1..)?;
-        let mut last = None;
-        while let Some((frame, len)) = Frame::parse(rest) {
-            rest = &rest[len..];
-            if frame.kind == http3::kind::GOAWAY {
-                last = Some(frame.id());
-            }
-        }
-        last
-    }
-
-    /// Asks, and waits for the whole response.
-    ///
-    /// # Panics
-    /// If it does not come.
-    pub fn ask(&mut self, path: &str) -> Answer {
-        let stream = self.send_request(&get(path));
-        self.wait_for(path, |quic| quic.has_ended(stream));
-        let answer = self.answer(stream).expect("a response has a head");
-        self.streams.remove(&stream);
-        answer
-    }
 }
 
 fn transport_parameters(options: &Options, source: &[u8]) -> Vec<u8> {
@@ -946,30 +646,4 @@ fn parameter(parameters: &[u8], wanted: u64) -> Option<u64> {
         }
     }
     None
-}
-
-/// The unidirectional streams a client begins with, and what is first on each: control, encoder, decoder.
-#[must_use]
-pub fn control_streams(settings: &[(u64, u64)]) -> [(u64, Vec<u8>); 3] {
-    let control = [http3::varint(0), Frame::settings(settings).bytes()].concat();
-    [(2, control), (6, http3::varint(2)), (10, http3::varint(3))]
-}
-
-/// The HEADERS frame of a request.
-#[must_use]
-pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
-    let mut all = vec![
-        (":method", method),
-        (":scheme", "https"),
-        (":authority", "localhost"),
-        (":path", path),
-    ];
-    all.extend(fields);
-    Frame::headers(http3::encode(&all)).bytes()
-}
-
-/// The HEADERS frame of a GET request.
-#[must_use]
-pub fn get(path: &str) -> Vec<u8> {
-    request("GET", path, &[])
 }
