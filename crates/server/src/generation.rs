@@ -11,15 +11,13 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use h2o_exchange::{Endpoint, LocalSite, Site, Sweep, Worker, WorkerStarts};
+use h2o_exchange::{LocalSite, Site, Sweep, Worker, WorkerStarts};
 use h2o_tls::Resumption;
 use rustc_hash::FxHashMap;
 
 use crate::ServerSettings;
-use crate::listener::LocalListener;
+use crate::listener::{ListenerConfig, LocalListener};
 use crate::setup::Setup;
-use crate::site::certificates::AcceptorSlot;
-use crate::site::listen::ProxyProtocol;
 use crate::site::quic_settings::QuicSettings;
 
 /// How often workers look whether the last request of an earlier configuration has ended.
@@ -35,28 +33,6 @@ pub(crate) struct Generation {
     /// Dropped when the worker serves by it.
     pub(crate) adopted: mpsc::Sender<()>,
 }
-
-/// A listener of a configuration, for one worker.
-pub(crate) struct ListenerConfig {
-    /// Number of the listener in this process: the same in all workers and configurations.
-    pub(crate) id: ListenerId,
-    /// Its socket; `None` if the worker has it already.
-    pub(crate) socket: Option<OwnedFd>,
-    pub(crate) endpoint: Endpoint,
-    /// The hosts that it serves, by index.
-    pub(crate) hosts: Vec<u32>,
-    pub(crate) tls: Option<Arc<AcceptorSlot>>,
-    pub(crate) origins: Option<Arc<[Box<str>]>>,
-    pub(crate) proxy_protocol: ProxyProtocol,
-    pub(crate) is_unix: bool,
-    pub(crate) unix_buffers: (Option<usize>, Option<usize>),
-    /// Set on UDP sockets.
-    pub(crate) quic: Option<Arc<QuicSettings>>,
-}
-
-/// Number of a listener in this process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct ListenerId(pub(crate) u32);
 
 /// A [`Generation`] on a worker's thread.
 pub(crate) struct LocalGeneration {

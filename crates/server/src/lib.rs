@@ -7,6 +7,7 @@
 mod budget;
 mod connection_state;
 mod context;
+mod current;
 mod event;
 mod features;
 mod flow;
@@ -14,6 +15,7 @@ mod generation;
 mod http1;
 mod http2;
 mod http3;
+mod inspect;
 mod io;
 mod latency;
 mod listener;
@@ -25,6 +27,7 @@ mod setup;
 #[cfg(test)]
 mod simulation;
 mod site;
+mod sockets;
 mod sys;
 mod tcp;
 #[cfg(feature = "mruby")]
@@ -33,17 +36,16 @@ mod worker;
 
 pub use budget::BudgetSettings;
 pub use features::{features, features_with, load, reload};
-pub use site::bind::{ListeningSockets, bind, bind_or_take};
 pub use site::certificates::CertificateReload;
 pub use site::http2_settings::{Http2Settings, LatencySettings};
-pub use site::inherited::InheritedSockets;
 pub use site::load::{LoadedConfig, load_with};
-pub use site::quic_nodes::{NodeAddress, QuicNodes};
-pub use site::quic_settings::{Controller, Http3Settings, QuicSettings};
-pub use site::settings::{SendInformational, ServerSettings};
+pub use site::quic_settings::{Controller, Http3Settings, NodeAddress, QuicNodes, QuicSettings};
+pub use site::settings::{SendInformational, ServerSettings, worker_plan};
+pub use sockets::bind::{ListeningSockets, bind, bind_or_take};
+pub use sockets::inherited::InheritedSockets;
 #[cfg(feature = "mruby")]
 pub use trial::{TrialError, TrialRequest, TrialResponse, try_requests};
-pub use worker::{Server, WorkerEnd, worker_plan};
+pub use worker::{Server, WorkerEnd};
 
 /// The TLS key-exchange groups that a configuration may name; `h2o -v` lists them.
 #[must_use]

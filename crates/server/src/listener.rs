@@ -8,10 +8,32 @@ use h2o_exchange::{Endpoint, HostName, HostTable};
 use h2o_http::Scheme;
 use rustc_hash::FxHashMap;
 
-use crate::generation::{ListenerConfig, ListenerId};
 use crate::setup::Setup;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::listen::ProxyProtocol;
+use crate::site::quic_settings::QuicSettings;
+
+/// A listener of a configuration, for one worker.
+pub(crate) struct ListenerConfig {
+    /// Number of the listener in this process: the same in all workers and configurations.
+    pub(crate) id: ListenerId,
+    /// Its socket; `None` if the worker has it already.
+    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) endpoint: Endpoint,
+    /// The hosts that it serves, by index.
+    pub(crate) hosts: Vec<u32>,
+    pub(crate) tls: Option<Arc<AcceptorSlot>>,
+    pub(crate) origins: Option<Arc<[Box<str>]>>,
+    pub(crate) proxy_protocol: ProxyProtocol,
+    pub(crate) is_unix: bool,
+    pub(crate) unix_buffers: (Option<usize>, Option<usize>),
+    /// Set on UDP sockets.
+    pub(crate) quic: Option<Arc<QuicSettings>>,
+}
+
+/// Number of a listener in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ListenerId(pub(crate) u32);
 
 /// A listener of one worker.
 pub(crate) struct LocalListener {

@@ -2,7 +2,7 @@
 //!
 //! A transfer that waits for its client alone must reach a least rate. Only bytes of this transfer count as progress; a
 //! PING, or a window update for another stream, does not. Drivers check waiting transfers at [`ClientRate::next_check`],
-//! those of versions that carry many streams by [`ConnectionPace`].
+//! those of versions that carry many streams by `request::paces`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use h2o_config::{Directive, Unit};
 use h2o_exchange::{Exchange, Scope};
 
-use crate::flow::Turn;
-use crate::request::{CloseReason, Requests, SlotId, Streams};
 use crate::site::settings::seconds;
 
 /// A transfer that waits for its client and moves no byte for this long, or for `client-min-rate.grace` if that is longer, is
@@ -110,105 +108,6 @@ impl Pace {
         let due = u128::from(rate.least) * self.waited.as_millis() / 1000;
         let is_slow = self.waited >= rate.grace && u128::from(self.bytes) < due;
         !is_slow && self.silent < SILENCE.max(rate.grace)
-    }
-}
-
-/// The transfers of one stream at a check.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamTransfers {
-    pub(crate) id: SlotId,
-    /// Bytes of the request's body received so far.
-    pub(crate) received: u64,
-    /// Whether flow control allows the client to send more of it.
-    pub(crate) may_receive: bool,
-    /// Bytes of the response's body sent so far.
-    pub(crate) sent: u64,
-    /// Whether only the stream's own window keeps the response back.
-    pub(crate) lacks_window: bool,
-    /// Whether what all streams share keeps the response back: the window of the connection, or the network.
-    pub(crate) lacks_connection: bool,
-}
-
-/// Progress of a connection that carries many streams, and when to check them.
-pub(crate) struct ConnectionPace {
-    check_at: Option<Instant>,
-    /// Progress of the responses that wait for what all streams share.
-    shared: Pace,
-}
-
-impl ConnectionPace {
-    pub(crate) const fn new(now: Instant) -> Self {
-        Self {
-            check_at: None,
-            shared: Pace::new(now),
-        }
-    }
-
-    /// Time of the next check.
-    pub(crate) const fn deadline(&self) -> Option<Instant> {
-        self.check_at
-    }
-
-    /// Whether it is time for [`ConnectionPace::check`].
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.check_at.is_some_and(|at| at <= now)
-    }
-
-    /// Sets the time of the next check. `is_busy`: something is transferred, or waits for the client.
-    #[inline]
-    pub(crate) fn plan(&mut self, is_busy: bool, now: Instant) {
-        if !is_busy {
-            self.check_at = None;
-        } else if self.check_at.is_none() {
-            self.check_at = Some(ClientRate::default().next_check(now));
-        }
-    }
-
-    /// Ends the streams for which the client is too slow. `is_held_up`: output waits below the streams, so that they do not wait
-    /// for the client. Returns the rate of the connection, the most lenient one of its requests.
-    pub(crate) fn check<S: Streams>(
-        &mut self,
-        requests: &mut Requests,
-        streams: &mut S,
-        turn: &mut Turn<'_>,
-        transfers: &[StreamTransfers],
-        is_held_up: bool,
-    ) -> ClientRate {
-        let now = turn.now;
-        let state = |bytes, waits_for_client| TransferState {
-            now,
-            bytes,
-            waits_for_client,
-        };
-        let mut most_lenient: Option<ClientRate> = None;
-        let (mut slow, mut blocked) = (Vec::new(), Vec::new());
-        for stream in transfers {
-            let id = stream.id;
-            let Some(rate) = requests.client_rate(id) else {
-                continue;
-            };
-            most_lenient = Some(rate.or_more_lenient(most_lenient.unwrap_or(rate)));
-            let has_content = requests.has_content(id);
-            if has_content && stream.lacks_connection {
-                blocked.push(id);
-            }
-            let receives = stream.may_receive && requests.expects_body(id);
-            let received = state(stream.received, receives);
-            let sent = state(stream.sent, has_content && stream.lacks_window);
-            if !requests.keeps_up(id, received, sent, &rate) {
-                slow.push(id);
-            }
-        }
-        let rate = most_lenient.unwrap_or_default();
-        self.check_at = Some(rate.next_check(now));
-        let shared = state(requests.sent(), !is_held_up && !blocked.is_empty());
-        if !self.shared.keeps_up(shared, &rate) {
-            slow.append(&mut blocked);
-        }
-        for id in slow {
-            requests.close(streams, turn, id, CloseReason::TooSlow);
-        }
-        rate
     }
 }
 

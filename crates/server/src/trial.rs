@@ -19,7 +19,7 @@ use crate::LoadedConfig;
 use crate::generation::start_features;
 use crate::request::routing::set_route;
 use crate::request::serve;
-use crate::site::bind::ListeningSockets;
+use crate::sockets::bind::ListeningSockets;
 use crate::worker;
 
 /// Most bytes of a response body that are kept.

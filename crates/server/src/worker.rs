@@ -18,17 +18,19 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use h2o_log::reason;
 
 use crate::context::Context;
+use crate::current::{Current, Retired};
 use crate::event::event_loop::EventLoop;
 use crate::generation::{Generation, LocalGeneration, start_features};
-use crate::quic::connections::{QuicConnections, QuicShared};
+use crate::quic::connections::QuicConnections;
+use crate::quic::endpoint::QuicShared;
 use crate::quic::handover::{Handover, Links};
 use crate::quic::mail::Mailbox;
-use crate::reload::{Current, Retired};
 use crate::request::sub_request::SubRequestHandlers;
-use crate::site::bind::ListeningSockets;
 use crate::site::certificates::{CertificateReload, CertificateWatch};
+use crate::sockets::bind::ListeningSockets;
+use crate::sockets::inherited::supervisor_generation;
 use crate::tcp::connections::Connections;
-use crate::{LoadedConfig, ServerSettings};
+use crate::{LoadedConfig, ServerSettings, worker_plan};
 use h2o_quic::KnownPaths;
 use h2o_tls::{Resumption, ResumptionSettings};
 
@@ -58,16 +60,6 @@ pub enum WorkerEnd {
 
 /// Called by each worker's thread, as its last action, with the way it ended.
 type OnWorkerEnd = dyn Fn(WorkerEnd) + Send + Sync;
-
-/// One entry per worker: the CPU it is pinned to, if any.
-#[must_use]
-pub fn worker_plan(settings: &ServerSettings) -> Vec<Option<usize>> {
-    if settings.workers.is_empty() {
-        let online = std::thread::available_parallelism().map_or(1, usize::from);
-        return vec![None; online];
-    }
-    settings.workers.clone()
-}
 
 /// Arguments of a worker's thread.
 pub(crate) struct WorkerConfig {
@@ -186,7 +178,7 @@ impl Server {
     ///
     /// Updates the list of [`h2o_exchange::Certificates`].
     pub fn reload_certificates(&self) -> CertificateReload {
-        self.current.reload_certificates()
+        self.current.tls().reload()
     }
 
     /// Begins graceful shutdown: no connection is accepted any more, and each one
@@ -228,7 +220,7 @@ fn shared(settings: &ServerSettings, listeners: usize, workers: usize) -> Shared
     let descriptors = Arc::new(Descriptors::of_process());
     let shared = Shared {
         started: h2o_exchange::Clock::default().unix(),
-        generation: generation(),
+        generation: supervisor_generation(),
         temp_files: Arc::new(TempFiles::default().counted(&descriptors)),
         descriptors,
         quic_connections: AtomicUsize::new(0),
@@ -240,14 +232,6 @@ fn shared(settings: &ServerSettings, listeners: usize, workers: usize) -> Shared
     };
     set_limits(&shared, settings, workers);
     shared
-}
-
-/// How often the supervisor has started this server.
-pub(crate) fn generation() -> Option<u64> {
-    std::env::var("SERVER_STARTER_GENERATION")
-        .ok()?
-        .parse()
-        .ok()
 }
 
 /// Sets the limits that can be changed while the process runs with this number of workers.

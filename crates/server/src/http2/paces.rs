@@ -6,8 +6,9 @@ use h2o_http2::{ServerConnection, StreamState};
 
 use super::slot;
 use crate::flow::{Flow, Turn};
-use crate::pace::{ConnectionPace, Pace, StreamTransfers, TransferState};
+use crate::pace::{Pace, TransferState};
 use crate::request::Requests;
+use crate::request::paces::{ConnectionPace, StreamTransfers};
 
 /// Progress of the connection as a whole.
 pub(super) struct Paces {

@@ -17,7 +17,7 @@ use h2o_quic::{ConnectionIndex, Endpoint, Event, Read, SharedConnection, StreamI
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, READ_SIZE, per_turn};
 use crate::flow::{Flow, Turn};
-use crate::pace::ConnectionPace;
+use crate::request::paces::ConnectionPace;
 use crate::request::{Requests, SlotId, StreamRequest};
 use crate::site::quic_settings::QuicSettings;
 use streams::Http3Streams;

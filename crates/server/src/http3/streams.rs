@@ -16,7 +16,7 @@ use h2o_quic::{Connection, Output, SendDatagramError, SharedConnection, StreamId
 
 use super::{engine_id, slot, stream};
 use crate::flow::Turn;
-use crate::pace::StreamTransfers;
+use crate::request::paces::StreamTransfers;
 use crate::request::{
     CloseReason, HeadSent, RequestLimits, ResponseShape, SlotId, StopReason, Streams, VersionRules,
     Window,

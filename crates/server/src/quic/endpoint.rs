@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use h2o_quic::{
-    CongestionControl, EndpointConfig, Keys, Neighbours, Placement, ServerRole, TlsChooser,
-    TransportSettings, forward,
+    CongestionControl, EndpointConfig, Keys, KnownPaths, Neighbours, Placement, ServerRole,
+    TlsChooser, TransportSettings, forward,
 };
 use h2o_tls::{QuicChoice, Resumption};
 
-use super::connections::QuicShared;
+use super::handover::Links;
+use super::mail::Mailbox;
 use crate::ServerSettings;
 use crate::site::certificates::AcceptorSlot;
-use crate::site::quic_nodes::QuicNodes;
-use crate::site::quic_settings::{Controller, Http3Settings, QuicSettings};
+use crate::site::quic_settings::{Controller, Http3Settings, QuicNodes, QuicSettings};
 
 /// Bytes of a stream that a client may send ahead of what is read: enough for 100 Mbit/s over a round trip of 80 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -21,6 +21,16 @@ const MAX_UNIDIRECTIONAL: u64 = 10;
 
 /// Longest datagram that Ethernet carries (an MTU of 1500 bytes) by IPv4.
 const DEFAULT_MAX_PAYLOAD: u16 = 1472;
+
+/// State shared by all QUIC listeners of all workers.
+pub(crate) struct QuicShared {
+    /// What all workers know of the paths to clients.
+    pub(crate) known_paths: KnownPaths,
+    /// By worker.
+    pub(crate) mailboxes: Arc<[Mailbox]>,
+    /// The other generations of this server.
+    pub(crate) links: Arc<Links>,
+}
 
 /// Chooses a client's TLS configuration by the listener's current acceptor.
 struct Chooser(Arc<AcceptorSlot>);

@@ -7,7 +7,7 @@ use std::task::Waker;
 use bytes::BytesMut;
 use h2o_quic::Datagram;
 
-use crate::generation::ListenerId;
+use crate::listener::ListenerId;
 
 /// Most datagrams waiting for a worker. Further ones are dropped, as by a full receive buffer of the kernel.
 const MAX_WAITING: usize = 1024;

@@ -2,7 +2,7 @@
 
 mod connection;
 pub(crate) mod connections;
-mod endpoint;
+pub(crate) mod endpoint;
 pub(crate) mod handover;
 pub(crate) mod mail;
 mod qlog;

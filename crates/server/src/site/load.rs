@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use h2o_config::{Error, Source, UnmatchedPatterns};
-use h2o_exchange::{
-    CertificateInfo, Certificates, Endpoint, Features, Resources, Scope, Site, Sweep,
-};
+use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site, Sweep};
 
 use h2o_tls::ResumptionSettings;
 
-use crate::reload::what_stays;
-use crate::site::bind::{announce, supervised_endpoints};
 use crate::site::certificates::list_certificates;
 use crate::site::hosts::HostKeys;
 use crate::site::listen::{Listeners, set_alternative_services, set_client_authorities};
+use crate::site::needs_restart::settings_that_need_restart;
 use crate::site::outline::Outline;
 use crate::site::reachability::unreachable_hosts;
 use crate::site::settings::ServerSettings;
@@ -42,27 +39,13 @@ impl LoadedConfig {
         self.site.shared.get::<Certificates>().list()
     }
 
-    /// The endpoints that a supervisor has to open, without those of an address family that the machine lacks.
-    #[must_use]
-    pub fn supervised_endpoints(&self) -> Vec<Endpoint> {
-        supervised_endpoints(&self.site.shared.get::<Listeners>())
-    }
-
     /// What a reload of `next` would change: a line for each value that goes (`-`) or comes (`+`), and warnings of settings that
     /// cannot change while the server runs.
     #[must_use]
     pub fn differences(&self, next: &Self) -> Vec<String> {
         let mut lines = self.outline.differences(&next.outline);
-        lines.extend(what_stays(&self.site, &next.site));
+        lines.extend(settings_that_need_restart(&self.site, &next.site));
         lines
-    }
-
-    /// Announces to the process that keeps the rights of the starting user what will be opened for the configuration.
-    pub fn announce(&self) {
-        for resource in &self.site.shared.get::<Resources>().0 {
-            resource.announce();
-        }
-        announce(&self.site.shared.get::<Listeners>(), &self.settings());
     }
 
     /// Opens log files and log pipes, with the rights of the starting user.

@@ -1,15 +1,13 @@
-//! A site: reads its configuration and the server's own settings, and binds its listeners.
+//! A site: reads its configuration and the server's own settings, with its listeners.
 
-pub(crate) mod bind;
 pub(crate) mod certificates;
 pub(crate) mod hosts;
 pub(crate) mod http2_directives;
 pub(crate) mod http2_settings;
 pub(crate) mod http3_directives;
-pub(crate) mod inherited;
-pub(crate) mod inspect;
 pub(crate) mod listen;
 pub(crate) mod load;
+pub(crate) mod needs_restart;
 mod outline;
 pub(crate) mod port_holder;
 pub(crate) mod quic;

@@ -1,57 +1,13 @@
-//! `quic-nodes`: the servers of a fleet, which forward packets to each other.
+//! Directive `quic-nodes`: the servers of a fleet, which forward packets to each other.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::sync::Arc;
 
 use h2o_config::{Attribute, Directive, Error, Kinds, Node};
 use h2o_exchange::Scope;
 
+use crate::site::quic_settings::{NodeAddress, QuicNodes};
 use crate::site::settings::settings;
-
-/// The value of `quic-nodes`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuicNodes {
-    /// The number of this server; 0: its connection ids name no server, and it forwards nothing.
-    pub this: u64,
-    /// The other servers, by number.
-    pub others: Vec<(u64, NodeAddress)>,
-}
-
-/// Where a server of the fleet receives QUIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeAddress {
-    /// Its address.
-    pub ip: IpAddr,
-    /// Its port; `None`: the port of the listener that forwards.
-    pub port: Option<u16>,
-}
-
-impl NodeAddress {
-    /// The address, for a listener with that port.
-    pub(crate) fn for_listener(&self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.ip, self.port.unwrap_or(port))
-    }
-}
-
-impl QuicNodes {
-    /// Where the packets of that server go.
-    pub(crate) fn address(&self, node: u64) -> Option<&NodeAddress> {
-        let found = self.others.iter().find(|(other, _)| *other == node);
-        found.map(|(_, address)| address)
-    }
-
-    /// Whether a server of the fleet sends from `remote` what it forwards to a listener with that port.
-    pub(crate) fn is_known(&self, remote: SocketAddr, port: u16) -> bool {
-        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
-        let mut others = self.others.iter();
-        others.any(|(_, address)| address.for_listener(port) == remote)
-    }
-
-    /// The numbers of the other servers.
-    pub(crate) fn numbers(&self) -> Arc<[u64]> {
-        self.others.iter().map(|(number, _)| *number).collect()
-    }
-}
 
 const ATTRIBUTES: &[Attribute] = &[
     Attribute::required(

@@ -12,8 +12,7 @@ use h2o_exchange::{
 
 use crate::budget::BudgetSettings;
 use crate::site::http2_settings::Http2Settings;
-use crate::site::quic_nodes::QuicNodes;
-use crate::site::quic_settings::Http3Settings;
+use crate::site::quic_settings::{Http3Settings, QuicNodes};
 
 /// Global settings of the server itself.
 #[derive(Clone, Debug)]
@@ -142,6 +141,16 @@ impl ServerSettings {
             .unwrap_or_else(|| concat!("h2o/", env!("CARGO_PKG_VERSION")).into());
         (self.send_server_name && !name.is_empty()).then_some(name)
     }
+}
+
+/// One entry per worker: the CPU it is pinned to, if any.
+#[must_use]
+pub fn worker_plan(settings: &ServerSettings) -> Vec<Option<usize>> {
+    if settings.workers.is_empty() {
+        let online = std::thread::available_parallelism().map_or(1, usize::from);
+        return vec![None; online];
+    }
+    settings.workers.clone()
 }
 
 pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {

@@ -6,9 +6,9 @@ use h2o_exchange::{
     CertificateInfo, Certificates, Clock, HostName, PathCheck, PathChecks, RunningUser,
 };
 
-use crate::site::bind::probe;
 use crate::site::listen::Listeners;
 use crate::site::load::LoadedConfig;
+use crate::sockets::bind::probe;
 
 /// Certificates that expire within this many days are reported; certificates that live less than four times as long,
 /// within a quarter of their life, since short-lived ones are renewed daily.

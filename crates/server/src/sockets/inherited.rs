@@ -121,6 +121,14 @@ impl InheritedSockets {
     }
 }
 
+/// How often the supervisor has started this server.
+pub(crate) fn supervisor_generation() -> Option<u64> {
+    std::env::var("SERVER_STARTER_GENERATION")
+        .ok()?
+        .parse()
+        .ok()
+}
+
 /// The IPv4 address whose connections a socket of all IPv6 addresses gets as well, as those of `ListenStream=PORT` do.
 fn covered_by(inherited: &Inherited) -> Option<Endpoint> {
     let (Endpoint::Tcp(address) | Endpoint::Udp(address)) = &inherited.endpoint else {

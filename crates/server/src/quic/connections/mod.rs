@@ -3,32 +3,32 @@
 //! All datagrams of a turn are processed before any is answered: a connection runs once for all datagrams received for
 //! it, and its output leaves in a few large system calls.
 
+mod forwarding;
+mod ports;
+
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use h2o_exchange::{Address, Counter, Endpoint, LiveCounters, TimerKey};
+use h2o_exchange::{Address, Counter, LiveCounters, TimerKey};
 use h2o_http3::ErrorCode;
 use h2o_log::reason;
-use h2o_quic::forward::{Forwarded, MAX_HOPS, is_forwarded};
+use h2o_quic::forward::{MAX_HOPS, is_forwarded};
 use h2o_quic::udp::{ReceiveBuffers, UdpSocket};
 use h2o_quic::{
-    Admission, ConnectionIndex, Datagram, Endpoint as QuicEndpoint, KnownPaths, Placement,
-    Received, Transmit,
+    Admission, ConnectionIndex, Datagram, Endpoint as QuicEndpoint, Received, Transmit,
 };
 use h2o_tls::Resumption;
 use slab::Slab;
 
 use super::connection::QuicConnection;
 use super::endpoint;
-use super::handover::{self, Links, Predecessor};
+use super::endpoint::QuicShared;
 use super::mail::{Mail, Mailbox};
 use super::transport::Endpoints;
 use crate::ServerSettings;
@@ -63,16 +63,6 @@ const KEY_SLOT: u32 = MAX_SLOT;
 const KEY_INTERVAL: Duration = Duration::from_secs(20);
 /// No slot.
 const NO_SLOT: u32 = u32::MAX;
-
-/// State shared by all QUIC listeners of all workers.
-pub(crate) struct QuicShared {
-    /// What all workers know of the paths to clients.
-    pub(crate) known_paths: KnownPaths,
-    /// By worker.
-    pub(crate) mailboxes: Arc<[Mailbox]>,
-    /// The other generations of this server.
-    pub(crate) links: Arc<Links>,
-}
 
 /// A worker's QUIC connections.
 pub(crate) struct QuicConnections {
@@ -161,111 +151,6 @@ impl QuicConnections {
         };
         table.adopt_listeners(first)?;
         Ok(table)
-    }
-
-    /// Opens the sockets of the next configuration, and has new connections obey its settings. A socket that it does not have is
-    /// closed after the last of its connections.
-    fn adopt_listeners(&mut self, next: &mut LocalGeneration) -> io::Result<()> {
-        self.settings = Arc::clone(&next.settings);
-        self.resumption = Arc::clone(&next.resumption);
-        let mut known = Vec::new();
-        for (_, port) in &mut self.sockets {
-            let mut listeners = next.listeners.iter();
-            let found = listeners.find(|next| next.listener.endpoint == port.listener.endpoint);
-            match found
-                .and_then(|next| Some((next, next.quic.as_ref()?, next.listener.tls.clone()?)))
-            {
-                Some((next, settings, tls)) => {
-                    known.push(next.listener.id);
-                    port.listener = Rc::clone(&next.listener);
-                    port.settings = Rc::clone(settings);
-                    let role = endpoint::server_role(settings, &self.settings, tls);
-                    port.endpoint.borrow_mut().set_server(role);
-                }
-                None => port.listener = next.successor(&port.listener),
-            }
-        }
-        for next in &mut next.listeners {
-            let (Endpoint::Udp(address), Some(settings)) = (&*next.listener.endpoint, &next.quic)
-            else {
-                continue;
-            };
-            if known.contains(&next.listener.id) {
-                continue;
-            }
-            if let Some(socket) = next.socket.take() {
-                let (address, settings) = (*address, Rc::clone(settings));
-                self.open(socket, address, Rc::clone(&next.listener), settings)?;
-            }
-        }
-        self.plan_keys();
-        Ok(())
-    }
-
-    fn open(
-        &mut self,
-        socket: OwnedFd,
-        address: SocketAddr,
-        listener: Rc<LocalListener>,
-        settings: Rc<QuicSettings>,
-    ) -> io::Result<()> {
-        let Some(tls) = listener.tls.clone() else {
-            return Ok(());
-        };
-        let socket = Socket::new(socket, false);
-        let udp = UdpSocket::new(&socket)?;
-        let entry = self.sockets.vacant_entry();
-        let token = self.first_token | SOCKET_BIT | entry.key() as u64;
-        self.registry.add_connection(&socket, token)?;
-        let config = endpoint::config(
-            endpoint::server_role(&settings, &self.settings, tls),
-            &self.settings,
-            &self.shared,
-            endpoint::keys(&self.resumption),
-            self.context.worker.index,
-            !udp.may_fragment(),
-        );
-        let endpoint = Rc::new(RefCell::new(QuicEndpoint::new(config)));
-        self.endpoints.add(&endpoint);
-        entry.insert(Port {
-            max_segments: if self.settings.http3.segmentation_offload {
-                udp.max_segments().min(MAX_SEGMENTS)
-            } else {
-                1
-            },
-            socket: Rc::new(socket),
-            udp,
-            endpoint,
-            listener,
-            settings,
-            address,
-            slots: Vec::new(),
-            unsent: None,
-            blocked: Vec::new(),
-        });
-        Ok(())
-    }
-
-    /// Sets the timer for the next check for new keys, and tells other generations those in use.
-    fn plan_keys(&self) {
-        if !self.sockets.is_empty() {
-            self.shared.links.publish(self.resumption.quic_secrets());
-        }
-        let worker = &self.context.worker;
-        let at = (!self.sockets.is_empty()).then(|| worker.clock.now() + KEY_INTERVAL);
-        worker.timers.set(self.key_timer, at);
-    }
-
-    /// Closes a socket that a reload has removed, if it has no connection left.
-    fn close_if_unused(&mut self, index: usize) {
-        let is_unused = |port: &Port| {
-            port.listener.is_closing && port.endpoint.borrow().open_connections() == 0
-        };
-        if self.sockets.get(index).is_some_and(is_unused) {
-            let port = self.sockets.remove(index);
-            self.registry.remove(&port.socket);
-            self.endpoints.remove(&port.endpoint);
-        }
     }
 
     /// Processes the datagrams received by a socket, and runs their connections.
@@ -374,161 +259,6 @@ impl QuicConnections {
                 }
             }
         }
-    }
-
-    /// Hands a datagram to the worker or the server that has its connection. Returns whether that was possible.
-    fn forward(
-        &mut self,
-        listener: usize,
-        placement: Placement,
-        datagram: Datagram,
-        hops: u8,
-    ) -> bool {
-        if placement.node != self.node() {
-            return self.forward_to_node(listener, placement.node, &datagram, hops);
-        }
-        if placement.generation != self.shared.links.generation {
-            return false;
-        }
-        let worker = usize::from(placement.worker);
-        let is_ours = worker == self.context.worker.index;
-        let mailbox = self.shared.mailboxes.get(worker).filter(|_| !is_ours);
-        let id = self.sockets.get(listener).map(|port| port.listener.id);
-        mailbox.zip(id).is_some_and(|(mailbox, listener)| {
-            mailbox.put(Mail::Received {
-                listener,
-                datagram,
-                hops,
-            })
-        })
-    }
-
-    /// The number of this server in its fleet.
-    fn node(&self) -> u64 {
-        let nodes = self.settings.quic_nodes.as_deref();
-        nodes.map_or(0, |nodes| nodes.this)
-    }
-
-    /// Hands a datagram to the older generation of this server that has its connection.
-    fn hand_over(&mut self, listener: usize, owner: &Predecessor, datagram: &Datagram, hops: u8) {
-        let Some(port) = self.sockets.get(listener) else {
-            return;
-        };
-        let ip = datagram.local.unwrap_or(port.address.ip());
-        let forwarded = Forwarded {
-            local: Some(SocketAddr::new(ip, port.address.port())),
-            remote: datagram.remote,
-            hops,
-        };
-        handover::start_message(&mut self.buffer);
-        forwarded.encode(&mut self.buffer);
-        self.buffer.extend_from_slice(&datagram.data);
-        if owner.send(&self.buffer) {
-            let counters = &self.context.worker.counters;
-            counters.count(Counter::QuicForwarded);
-        }
-        self.buffer.clear();
-    }
-
-    /// Sends a datagram to another server of the fleet. It is dropped if the socket is full.
-    fn forward_to_node(
-        &mut self,
-        listener: usize,
-        node: u64,
-        datagram: &Datagram,
-        hops: u8,
-    ) -> bool {
-        let (Some(nodes), Some(port)) = (&self.settings.quic_nodes, self.sockets.get(listener))
-        else {
-            return false;
-        };
-        let number = port.address.port();
-        let Some(address) = nodes.address(node).filter(|_| hops > 0) else {
-            return false;
-        };
-        let remote = address.for_listener(number);
-        let sender = if port.address.is_ipv4() == remote.is_ipv4() {
-            Some(port)
-        } else {
-            self.sibling(number, remote.is_ipv4())
-                .and_then(|index| self.sockets.get(index))
-        };
-        let Some(sender) = sender else {
-            return false;
-        };
-        let ip = datagram.local.unwrap_or(port.address.ip());
-        let forwarded = Forwarded {
-            local: Some(ip)
-                .filter(|ip| !ip.is_unspecified())
-                .map(|ip| SocketAddr::new(ip, number)),
-            remote: datagram.remote,
-            hops: hops - 1,
-        };
-        self.buffer.clear();
-        forwarded.encode(&mut self.buffer);
-        self.buffer.extend_from_slice(&datagram.data);
-        let transmit = Transmit {
-            remote,
-            local: None,
-            ecn: None,
-            len: self.buffer.len(),
-            segment_len: None,
-        };
-        let sent = (sender.udp).send(&sender.socket, &transmit, &self.buffer);
-        self.buffer.clear();
-        sent.is_ok()
-    }
-
-    /// Whether a datagram comes from another server of the fleet.
-    fn is_from_node(&self, listener: usize, remote: SocketAddr) -> bool {
-        let (Some(nodes), Some(port)) = (&self.settings.quic_nodes, self.sockets.get(listener))
-        else {
-            return false;
-        };
-        nodes.is_known(remote, port.address.port())
-    }
-
-    /// Unwraps a datagram that another server has forwarded, and passes it to its connection.
-    fn take_forwarded(&mut self, listener: usize, wrapped: &[u8]) {
-        let Some((forwarded, data)) = Forwarded::decode(wrapped) else {
-            return;
-        };
-        let counters = &self.context.worker.counters;
-        counters.count(Counter::QuicForwardedReceived);
-        let Some(port) = self.sockets.get(listener) else {
-            return;
-        };
-        // The listener that the client has sent it to: of the same port, or of the same family at least.
-        let is_ipv4 = forwarded.remote.is_ipv4();
-        let number = forwarded.local.map(|local| local.port());
-        let meant = number.and_then(|number| self.sibling(number, is_ipv4));
-        let listener = match meant {
-            Some(meant) => meant,
-            None if port.address.is_ipv4() == is_ipv4 => listener,
-            None => match self.sibling(port.address.port(), is_ipv4) {
-                Some(sibling) => sibling,
-                None => return,
-            },
-        };
-        let datagram = Datagram {
-            remote: forwarded.remote,
-            local: forwarded
-                .local
-                .map(|local| local.ip())
-                .filter(|ip| !ip.is_unspecified()),
-            ecn: None,
-            data: BytesMut::from(data),
-        };
-        self.take_in(listener, datagram, forwarded.hops);
-    }
-
-    /// The listener with that port, of IPv4 or IPv6.
-    fn sibling(&self, port: u16, is_ipv4: bool) -> Option<usize> {
-        let is_meant =
-            |other: &Port| other.address.port() == port && other.address.is_ipv4() == is_ipv4;
-        let mut sockets = self.sockets.iter();
-        let found = sockets.find(|(_, port)| is_meant(port));
-        found.map(|(index, _)| index)
     }
 
     fn admission(&self) -> Admission {

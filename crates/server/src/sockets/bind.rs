@@ -7,17 +7,17 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use h2o_config::Error;
-use h2o_exchange::Endpoint;
+use h2o_exchange::{Endpoint, Resources};
 use h2o_log::reason;
 use h2o_opener::SocketSpec;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::LoadedConfig;
 use crate::quic::handover::Handover;
-use crate::site::inherited::{Claim, InheritedSockets};
 use crate::site::listen::{Listener, Listeners};
 use crate::site::port_holder::{PortHolder, port_holder};
 use crate::site::settings::ServerSettings;
+use crate::sockets::inherited::{Claim, InheritedSockets, supervisor_generation};
 use crate::sys;
 
 /// Length of the accept queue; the kernel lowers it to `net.core.somaxconn`.
@@ -61,6 +61,25 @@ impl ListeningSockets {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl LoadedConfig {
+    /// The endpoints that a supervisor has to open, without those of an address family that the machine lacks.
+    #[must_use]
+    pub fn supervised_endpoints(&self) -> Vec<Endpoint> {
+        let listeners = self.site.shared.get::<Listeners>();
+        let listeners = listeners.0.iter();
+        let present = listeners.filter(|listener| !is_family_absent(listener));
+        present.map(|listener| listener.endpoint.clone()).collect()
+    }
+
+    /// Announces to the process that keeps the rights of the starting user what will be opened for the configuration.
+    pub fn announce(&self) {
+        for resource in &self.site.shared.get::<Resources>().0 {
+            resource.announce();
+        }
+        announce(&self.site.shared.get::<Listeners>(), &self.settings());
     }
 }
 
@@ -128,7 +147,7 @@ pub(crate) fn bind_new(
     }
     if let Some(inherited) = inherited {
         inherited.finish()?;
-        if let Some(generation) = crate::worker::generation() {
+        if let Some(generation) = supervisor_generation() {
             bound.handover = open_handover(&bound, &listeners, generation)?;
         }
     }
@@ -226,15 +245,6 @@ fn is_family_absent(listener: &Listener) -> bool {
     listener.any_address && address.is_ipv6() && open_udp(any, false).is_err_and(missing)
 }
 
-/// The endpoints that a supervisor has to open for this configuration.
-pub(crate) fn supervised_endpoints(listeners: &Listeners) -> Vec<Endpoint> {
-    let present = listeners
-        .0
-        .iter()
-        .filter(|listener| !is_family_absent(listener));
-    present.map(|listener| listener.endpoint.clone()).collect()
-}
-
 /// Checks whether the ports of a configuration can be bound, without listening.
 pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Error> {
     let failures = listeners.0.iter().filter_map(|listener| {
@@ -324,7 +334,7 @@ const fn udp_spec(address: SocketAddr, shares: bool) -> SocketSpec {
 }
 
 /// Announces the sockets of these listeners, whose ports may be for root only.
-pub(crate) fn announce(listeners: &Listeners, settings: &ServerSettings) {
+fn announce(listeners: &Listeners, settings: &ServerSettings) {
     for listener in &listeners.0 {
         match listener.endpoint {
             Endpoint::Tcp(address) => h2o_opener::will_bind(tcp_spec(address, settings)),

@@ -1,0 +1,208 @@
+//! The configuration that serves, with what runs for it outside of the workers.
+
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+
+use h2o_exchange::{BackgroundService, BackgroundServices, Endpoint, Site};
+use h2o_log::reason;
+use h2o_tls::Resumption;
+
+use crate::LoadedConfig;
+use crate::generation::Generation;
+use crate::listener::{ListenerConfig, ListenerId};
+use crate::site::certificates::TlsListeners;
+use crate::site::listen::Listeners;
+use crate::sockets::bind::ListeningSockets;
+
+/// The configuration that serves, with what runs for it outside of the workers.
+pub(crate) struct Current {
+    site: Arc<Site>,
+    tls: TlsListeners,
+    services: Vec<RunningService>,
+    /// The listeners that are open.
+    open: Vec<(Endpoint, ListenerId)>,
+    /// Number of the next listener.
+    next_id: u32,
+}
+
+/// A background service, which runs until this is dropped.
+struct RunningService {
+    service: Arc<dyn BackgroundService>,
+    running: Box<dyn Any + Send>,
+}
+
+/// A configuration that was replaced.
+pub(crate) struct Retired {
+    /// Requests that began with it keep it as well.
+    site: Arc<Site>,
+    /// Services that such requests still use.
+    _services: Vec<RunningService>,
+}
+
+impl Current {
+    /// The first configuration of the process. Nothing of it runs yet.
+    pub(crate) fn new(loaded: &LoadedConfig, resumption: Arc<Resumption>) -> Self {
+        Self {
+            site: Arc::clone(&loaded.site),
+            tls: TlsListeners::new(Arc::clone(&loaded.site), resumption),
+            services: Vec::new(),
+            open: Vec::new(),
+            next_id: 0,
+        }
+    }
+
+    /// The next configuration, of which nothing runs yet. Listeners keep their numbers.
+    pub(crate) fn next(&self, loaded: &LoadedConfig) -> Self {
+        let resumption = Arc::clone(self.tls.resumption());
+        Self {
+            open: self.open.clone(),
+            next_id: self.next_id,
+            ..Self::new(loaded, resumption)
+        }
+    }
+
+    pub(crate) fn is_open(&self, endpoint: &Endpoint) -> bool {
+        self.open.iter().any(|(open, _)| open == endpoint)
+    }
+
+    /// What each worker gets: the listeners of the configuration, with the sockets that were opened for it.
+    pub(crate) fn share_out(
+        &mut self,
+        loaded: &LoadedConfig,
+        bound: ListeningSockets,
+        workers: usize,
+        adopted: &mpsc::Sender<()>,
+        running: Option<&Self>,
+    ) -> Result<Vec<Generation>, String> {
+        let configured = loaded.site.shared.get::<Listeners>();
+        let generation = || Generation {
+            site: Arc::clone(&loaded.site),
+            settings: loaded.settings(),
+            listeners: Vec::new(),
+            resumption: Arc::clone(self.tls.resumption()),
+            adopted: adopted.clone(),
+        };
+        let mut out: Vec<Generation> = (0..workers).map(|_| generation()).collect();
+        let mut bound = bound.sockets.into_iter().peekable();
+        let mut open = Vec::new();
+        for (index, listener) in configured.0.iter().enumerate() {
+            let sockets = bound.next_if(|(of, _)| *of == index);
+            let mut known = self.open.iter();
+            let known = known.find(|(endpoint, _)| *endpoint == listener.endpoint);
+            let id = match (known, &sockets) {
+                (Some((_, id)), _) => *id,
+                (None, Some(_)) => {
+                    self.next_id += 1;
+                    ListenerId(self.next_id)
+                }
+                // It could not be bound.
+                (None, None) => continue,
+            };
+            open.push((listener.endpoint.clone(), id));
+            let tls = self
+                .tls
+                .add(listener, running.map(|running| &running.tls))?;
+            let mut sockets = sockets
+                .map_or_else(Vec::new, |(_, sockets)| sockets)
+                .into_iter();
+            let mut last = None;
+            for worker in &mut out {
+                let socket = match (sockets.next(), &last) {
+                    (Some(socket), _) => Some(socket),
+                    // Each worker that serves QUIC has its own socket.
+                    (None, Some(_)) if listener.quic.is_some() => None,
+                    (None, Some(last)) => Some(duplicate(last)?),
+                    (None, None) => None,
+                };
+                if let Some(socket) = &socket {
+                    last = Some(duplicate(socket)?);
+                }
+                worker.listeners.push(ListenerConfig {
+                    id,
+                    socket,
+                    endpoint: listener.endpoint.clone(),
+                    hosts: listener.hosts.clone().unwrap_or_default(),
+                    tls: tls.clone(),
+                    // H2O compatibility: H2O sends the origins of the first entry of an address only.
+                    origins: (listener.tls.first())
+                        .and_then(|entry| entry.settings.origins.clone()),
+                    proxy_protocol: listener.proxy_protocol,
+                    is_unix: listener.unix_path().is_some(),
+                    unix_buffers: (listener.sndbuf, listener.rcvbuf),
+                    quic: listener.quic.clone(),
+                });
+            }
+        }
+        self.open = open;
+        Ok(out)
+    }
+
+    /// Starts the background services, but for those that run for the configuration `before` and are taken over.
+    ///
+    /// # Errors
+    /// The message to show.
+    pub(crate) fn begin_services(&mut self, before: Option<&mut Self>) -> Result<(), String> {
+        let wanted = &self.site.shared.get::<BackgroundServices>().0;
+        let runs = |running: &RunningService, service: &Arc<dyn BackgroundService>| {
+            Arc::ptr_eq(&running.service, service) || service.is_same_as(&*running.service)
+        };
+        let mut before = before.map(|before| &mut before.services);
+        let is_running = |service: &Arc<dyn BackgroundService>| {
+            let before = before.as_deref();
+            before.is_some_and(|before| before.iter().any(|running| runs(running, service)))
+        };
+        let (kept, new): (Vec<_>, Vec<_>) = wanted.iter().partition(|service| is_running(service));
+        for service in new {
+            self.services.push(RunningService {
+                service: Arc::clone(service),
+                running: service.begin()?,
+            });
+        }
+        for service in kept {
+            let Some(before) = before.as_deref_mut() else {
+                break;
+            };
+            if let Some(at) = before.iter().position(|running| runs(running, service)) {
+                let RunningService { running, .. } = before.swap_remove(at);
+                let service = Arc::clone(service);
+                self.services.push(RunningService { service, running });
+            }
+        }
+        Ok(())
+    }
+
+    /// Hosts, paths and settings.
+    pub(crate) const fn site(&self) -> &Arc<Site> {
+        &self.site
+    }
+
+    /// The listeners' certificates.
+    pub(crate) const fn tls(&self) -> &TlsListeners {
+        &self.tls
+    }
+
+    /// The configuration is not used for new requests any more.
+    pub(crate) fn retire(self) -> Retired {
+        let mut services = self.services;
+        services.retain(|running| running.service.serves_requests());
+        Retired {
+            site: self.site,
+            _services: services,
+        }
+    }
+}
+
+impl Retired {
+    /// Whether a request that began with it has not ended.
+    pub(crate) fn is_in_use(&self) -> bool {
+        // Workers drop their references, and those of requests with them.
+        Arc::strong_count(&self.site) > 1
+    }
+}
+
+fn duplicate(socket: &OwnedFd) -> Result<OwnedFd, String> {
+    socket
+        .try_clone()
+        .map_err(|error| format!("failed to duplicate a listening socket: {}", reason(&error)))
+}
