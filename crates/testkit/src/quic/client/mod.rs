@@ -505,15 +505,19 @@ impl Quic {
         for _ in 0..64 {
             // The kernel rounds short waits up to some milliseconds: there is none for what is there.
             (self.socket.set_nonblocking(true)).expect("it is a socket");
-            let mut received = self.socket.recv(&mut buffer);
+            let mut received = self.socket.recv_from(&mut buffer);
             if received.is_err() && !has_any && !pause.is_zero() {
                 (self.socket.set_nonblocking(false)).expect("it is a socket");
                 (self.socket.set_read_timeout(Some(pause))).expect("a time to wait");
-                received = self.socket.recv(&mut buffer);
+                received = self.socket.recv_from(&mut buffer);
             }
-            let Ok(len) = received else {
+            let Ok((len, sender)) = received else {
                 break;
             };
+            // Another server, which answers a client that had this port before.
+            if sender != self.server {
+                continue;
+            }
             self.bytes_received += len;
             self.on_datagram(&buffer[..len]);
             has_any = true;
@@ -646,4 +650,22 @@ fn parameter(parameters: &[u8], wanted: u64) -> Option<u64> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_datagrams_of_the_server_are_taken_in() {
+        let (server, other) = (socket([127, 0, 0, 1]), socket([127, 0, 0, 1]));
+        let port = server.local_addr().expect("it is bound").port();
+        let mut client = Quic::new(port, Options::default());
+        let address = client.socket.local_addr().expect("it is bound");
+        for (sender, len) in [(&other, 100), (&server, 30)] {
+            sender.send_to(&vec![0; len], address).expect("it is sent");
+        }
+        while client.receive_only(Duration::from_secs(1)) {}
+        assert_eq!(client.bytes_received, 30);
+    }
 }
