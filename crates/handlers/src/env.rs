@@ -77,10 +77,8 @@ mod tests {
     use crate::testing::{Setup, request};
 
     const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: None,
         host: "*",
-        path: "/",
+        ..Setup::new(DIRECTIVES, None)
     };
 
     #[test]

@@ -178,12 +178,7 @@ mod tests {
     use crate::testing::{Setup, headers, request, shown};
     use h2o_exchange::{Body, RerouteKind};
 
-    const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: Some(filter),
-        host: "default",
-        path: "/",
-    };
+    const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
     fn exchange(levels: [&str; 3], method: &str) -> Exchange {
         let site = SETUP.read(levels).unwrap_or_else(|error| panic!("{error}"));

@@ -140,12 +140,7 @@ mod tests {
     use h2o_exchange::Body;
     use h2o_http::StatusCode;
 
-    const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: Some(filter),
-        host: "default",
-        path: "/",
-    };
+    const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
     fn filtered(levels: [&str; 3], status: u16, before: &str) -> String {
         let site = SETUP.read(levels).unwrap_or_else(|error| panic!("{error}"));

@@ -291,12 +291,7 @@ mod tests {
     use crate::testing::{Setup, request, shown};
     use h2o_exchange::{Http2Stream, Protocol};
 
-    const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: None,
-        host: "default",
-        path: "/",
-    };
+    const SETUP: Setup = Setup::new(DIRECTIVES, None);
 
     #[test]
     fn only_http_2_has_a_state() {

@@ -265,10 +265,8 @@ mod tests {
     use h2o_http::Known;
 
     const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: None,
         host: "*.old.example",
-        path: "/",
+        ..Setup::new(DIRECTIVES, None)
     };
 
     fn ask(

@@ -69,12 +69,7 @@ mod tests {
     use h2o_exchange::{Body, RerouteKind};
     use h2o_http::StatusCode;
 
-    const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: Some(filter),
-        host: "default",
-        path: "/",
-    };
+    const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
     #[test]
     fn responses_with_the_field_are_dropped() {

@@ -208,12 +208,7 @@ mod tests {
     use crate::testing::{Setup, request, shown};
     use h2o_http::StatusCode;
 
-    const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: Some(filter),
-        host: "default",
-        path: "/",
-    };
+    const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
     /// A response with content, past the filter.
     fn filtered(config: &str, edit: impl FnOnce(&mut Exchange, &mut Response)) -> Response {

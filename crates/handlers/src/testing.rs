@@ -23,6 +23,19 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// The path `/` of the host `default`.
+    pub(crate) const fn new(
+        directives: &'static [Directive<Scope>],
+        filter: Option<FilterFactory>,
+    ) -> Self {
+        Self {
+            directives,
+            filter,
+            host: "default",
+            path: "/",
+        }
+    }
+
     /// Reads the directives of the three levels, outermost first; each text is the file `f`. An empty text means no
     /// directives.
     pub(crate) fn read(&self, levels: [&str; 3]) -> Result<Site, Error> {

@@ -171,12 +171,7 @@ mod tests {
     use crate::testing::{Setup, headers, request};
     use std::future::poll_fn;
 
-    const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: Some(filter),
-        host: "default",
-        path: "/",
-    };
+    const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
     /// A response of `len` bytes after the filter.
     fn filtered(method: &str, status: u16, field: &str, len: usize) -> (Exchange, Response) {

@@ -12,12 +12,7 @@ use super::testing::expand;
 use super::*;
 use crate::testing::{Setup, headers, request, shown};
 
-const SETUP: Setup = Setup {
-    directives: DIRECTIVES,
-    filter: Some(filter),
-    host: "default",
-    path: "/",
-};
+const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
 const TYPE: &str = "content-type: text/plain";
 

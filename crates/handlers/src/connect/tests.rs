@@ -7,12 +7,7 @@ use super::*;
 use crate::testing::Setup;
 
 fn setup() -> Setup {
-    Setup {
-        directives: DIRECTIVES,
-        filter: None,
-        host: "default",
-        path: "/",
-    }
+    Setup::new(DIRECTIVES, None)
 }
 
 #[test]

@@ -205,12 +205,7 @@ mod tests {
     use super::*;
     use crate::testing::Setup;
 
-    const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: None,
-        host: "default",
-        path: "/",
-    };
+    const SETUP: Setup = Setup::new(DIRECTIVES, None);
 
     #[test]
     fn wrong_values_are_refused() {

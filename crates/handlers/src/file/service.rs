@@ -144,10 +144,9 @@ mod tests {
     #[test]
     fn a_reload_keeps_the_cached_files_of_unchanged_services() {
         let setup = Setup {
-            directives: super::super::DIRECTIVES,
-            filter: None,
             host: "a.test",
             path: "/a",
+            ..Setup::new(super::super::DIRECTIVES, None)
         };
         let running = ["file.etag: ON", "", "file.dir: /srv"];
         let first = Arc::new(setup.read(running).unwrap());

@@ -153,12 +153,7 @@ mod tests {
     use super::*;
     use crate::testing::{Setup, request};
 
-    const SETUP: Setup = Setup {
-        directives: super::super::DIRECTIVES,
-        filter: None,
-        host: "default",
-        path: "/",
-    };
+    const SETUP: Setup = Setup::new(super::super::DIRECTIVES, None);
 
     #[test]
     fn servers_have_a_name_that_can_be_one() {

@@ -89,10 +89,9 @@ mod tests {
     #[test]
     fn a_reload_takes_each_unchanged_upstream_over_once() {
         let setup = Setup {
-            directives: super::super::DIRECTIVES,
-            filter: None,
             host: "a.test",
             path: "/a",
+            ..Setup::new(super::super::DIRECTIVES, None)
         };
         let (a, b) = (
             "proxy.reverse.url: 'http://a/'",

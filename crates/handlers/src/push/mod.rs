@@ -197,12 +197,7 @@ mod tests {
     use h2o_exchange::{Body, Http2Stream, Protocol};
     use h2o_http::Scheme;
 
-    const SETUP: Setup = Setup {
-        directives: DIRECTIVES,
-        filter: Some(filter),
-        host: "default",
-        path: "/",
-    };
+    const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
     /// A request over HTTP/2 as a browser makes it.
     fn browser(config: &str) -> Exchange {

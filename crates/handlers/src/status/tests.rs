@@ -15,10 +15,9 @@ use crate::access_log::kit;
 use crate::testing::{Setup, shown};
 
 const SETUP: Setup = Setup {
-    directives: DIRECTIVES,
-    filter: None,
     host: "www.example",
     path: "/s",
+    ..Setup::new(DIRECTIVES, None)
 };
 
 fn ask(worker: &Rc<Worker>, method: &str, target: &str) -> (Exchange, Outcome) {

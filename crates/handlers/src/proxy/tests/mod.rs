@@ -8,12 +8,7 @@ use h2o_http::{Headers, RequestHead};
 use super::DIRECTIVES;
 use crate::testing::{self, Setup};
 
-const SETUP: Setup = Setup {
-    directives: DIRECTIVES,
-    filter: None,
-    host: "default",
-    path: "/",
-};
+const SETUP: Setup = Setup::new(DIRECTIVES, None);
 
 /// A site whose path `path` has these directives.
 fn site(path: &'static str, config: &str) -> Site {
