@@ -1,74 +1,9 @@
 //! Mappings that hold the attributes of one directive, such as the argument of `listen`.
 
 use crate::error::Error;
-use crate::kinds::Kinds;
+use crate::kinds::Attribute;
 use crate::nearest::nearest;
 use crate::node::Node;
-
-/// One attribute of a mapping, with its text for the manual.
-#[derive(Clone, Copy, Debug)]
-pub struct Attribute {
-    /// The name under which [`Attributes::get`] finds it.
-    pub name: &'static str,
-    /// Other names the configuration may use for it.
-    pub aliases: &'static [&'static str],
-    /// What its value may be.
-    pub kinds: Kinds,
-    /// Whether the mapping is refused without it.
-    pub required: bool,
-    /// The grammar of its value, such as `ON|OFF`; for the manual.
-    pub value: &'static str,
-    /// Its effect when it is absent; empty if it has none. For the manual.
-    pub default: &'static str,
-    /// What it does, in a sentence or two of Markdown; for the manual.
-    pub help: &'static str,
-}
-
-impl Attribute {
-    /// An attribute that may be left out. `value`, `default` and `help` are texts for the manual.
-    #[must_use]
-    pub const fn optional(
-        name: &'static str,
-        kinds: Kinds,
-        value: &'static str,
-        default: &'static str,
-        help: &'static str,
-    ) -> Self {
-        Self {
-            name,
-            aliases: &[],
-            kinds,
-            required: false,
-            value,
-            default,
-            help,
-        }
-    }
-
-    /// An attribute that may not be left out. `value` and `help` are texts for the manual.
-    #[must_use]
-    pub const fn required(
-        name: &'static str,
-        kinds: Kinds,
-        value: &'static str,
-        help: &'static str,
-    ) -> Self {
-        Self {
-            required: true,
-            ..Self::optional(name, kinds, value, "", help)
-        }
-    }
-
-    /// Adds other names for the attribute.
-    #[must_use]
-    pub const fn aliases(self, aliases: &'static [&'static str]) -> Self {
-        Self { aliases, ..self }
-    }
-
-    fn names(&self) -> impl Iterator<Item = &'static str> {
-        std::iter::once(self.name).chain(self.aliases.iter().copied())
-    }
-}
 
 /// The attributes of a mapping, checked against their specification.
 #[derive(Clone, Debug)]
@@ -156,6 +91,7 @@ impl<'a> Attributes<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::Kinds;
     use crate::{Memory, load};
 
     const SPEC: [Attribute; 3] = [

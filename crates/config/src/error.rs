@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::node::Pos;
+use crate::pos::Pos;
 
 /// Why a configuration was refused.
 ///

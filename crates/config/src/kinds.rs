@@ -1,34 +1,9 @@
-//! The three kinds of node, and sets of them.
+//! What a directive or an attribute takes: kinds of node, and the attributes of mappings.
 
 use std::fmt;
 use std::ops::BitOr;
 
-use crate::attributes::Attribute;
-
-/// What a [`crate::Node`] is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A string; YAML's other scalar types do not exist here.
-    Scalar,
-    /// A list of nodes.
-    Sequence,
-    /// A list of pairs of nodes, in which a key may occur more than once.
-    Mapping,
-}
-
-impl Kind {
-    const ALL: [Self; 3] = [Self::Scalar, Self::Sequence, Self::Mapping];
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Scalar => "a scalar",
-            Self::Sequence => "a sequence",
-            Self::Mapping => "a mapping",
-        })
-    }
-}
+use crate::node::Kind;
 
 /// The kinds of node a directive or an attribute takes.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +82,71 @@ impl fmt::Display for Kinds {
             separator = " or ";
         }
         Ok(())
+    }
+}
+
+/// One attribute of a mapping, with its text for the manual.
+#[derive(Clone, Copy, Debug)]
+pub struct Attribute {
+    /// The name under which [`crate::Attributes::get`] finds it.
+    pub name: &'static str,
+    /// Other names the configuration may use for it.
+    pub aliases: &'static [&'static str],
+    /// What its value may be.
+    pub kinds: Kinds,
+    /// Whether the mapping is refused without it.
+    pub required: bool,
+    /// The grammar of its value, such as `ON|OFF`; for the manual.
+    pub value: &'static str,
+    /// Its effect when it is absent; empty if it has none. For the manual.
+    pub default: &'static str,
+    /// What it does, in a sentence or two of Markdown; for the manual.
+    pub help: &'static str,
+}
+
+impl Attribute {
+    /// An attribute that may be left out. `value`, `default` and `help` are texts for the manual.
+    #[must_use]
+    pub const fn optional(
+        name: &'static str,
+        kinds: Kinds,
+        value: &'static str,
+        default: &'static str,
+        help: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            aliases: &[],
+            kinds,
+            required: false,
+            value,
+            default,
+            help,
+        }
+    }
+
+    /// An attribute that may not be left out. `value` and `help` are texts for the manual.
+    #[must_use]
+    pub const fn required(
+        name: &'static str,
+        kinds: Kinds,
+        value: &'static str,
+        help: &'static str,
+    ) -> Self {
+        Self {
+            required: true,
+            ..Self::optional(name, kinds, value, "", help)
+        }
+    }
+
+    /// Adds other names for the attribute.
+    #[must_use]
+    pub const fn aliases(self, aliases: &'static [&'static str]) -> Self {
+        Self { aliases, ..self }
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
 }
 

@@ -37,6 +37,7 @@
 
 mod attributes;
 mod directive;
+mod document;
 mod error;
 mod explain;
 mod kinds;
@@ -47,6 +48,7 @@ mod markdown;
 mod merge;
 mod nearest;
 mod node;
+mod pos;
 mod registry;
 mod resolve;
 mod source;
@@ -54,15 +56,16 @@ mod tree;
 mod value;
 mod yaml;
 
-pub use attributes::{Attribute, Attributes};
+pub use attributes::Attributes;
 pub use directive::{Command, Directive, Pass};
 pub use error::Error;
-pub use kinds::{Kind, Kinds};
+pub use kinds::{Attribute, Kinds};
 pub use known::KNOWN;
 pub use levels::{Level, Levels};
 pub use load::{UnmatchedPatterns, load, load_noting};
 pub use nearest::nearest;
-pub use node::{Node, Pos, Value};
+pub use node::{Kind, Node, Value};
+pub use pos::Pos;
 pub use registry::Registry;
 pub use source::{Memory, OsSource, Source};
 pub use value::Unit;

@@ -5,10 +5,12 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::document::{Document, ResolvedNode};
 use crate::error::Error;
 use crate::merge::MAX_MERGED;
-use crate::node::{Node, Pos, Value};
-use crate::resolve::{Document, ResolvedNode, resolve};
+use crate::node::{Node, Value};
+use crate::pos::Pos;
+use crate::resolve::resolve;
 use crate::source::Source;
 use crate::tree::{Tag, Tree, TreeContent, parse};
 

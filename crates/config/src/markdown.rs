@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::attributes::Attribute;
 use crate::directive::Directive;
+use crate::kinds::Attribute;
 use crate::known::KNOWN;
 use crate::registry::Registry;
 

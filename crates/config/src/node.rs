@@ -1,43 +1,10 @@
 //! The tree a configuration is loaded into.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::kinds::Kind;
-
-/// A place in a configuration file; cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pos {
-    file: Arc<str>,
-    line: u32,
-    column: u32,
-}
-
-impl Pos {
-    /// Line and column count from 1.
-    #[must_use]
-    pub fn new(file: Arc<str>, line: u32, column: u32) -> Self {
-        Self { file, line, column }
-    }
-
-    /// The path as the command line or `!file` gave it.
-    #[must_use]
-    pub fn file(&self) -> &str {
-        &self.file
-    }
-
-    /// Counted from 1.
-    #[must_use]
-    pub fn line(&self) -> u32 {
-        self.line
-    }
-
-    /// Counted from 1, in characters.
-    #[must_use]
-    pub fn column(&self) -> u32 {
-        self.column
-    }
-}
+use crate::pos::Pos;
 
 /// A value with the place where it was written; cheap to clone.
 #[derive(Clone, Debug)]
@@ -57,6 +24,31 @@ pub enum Value {
     Sequence(Arc<[Node]>),
     /// Pairs in file order, duplicates kept: each occurrence of a directive is executed.
     Mapping(Arc<[(Node, Node)]>),
+}
+
+/// What a [`Node`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A string; YAML's other scalar types do not exist here.
+    Scalar,
+    /// A list of nodes.
+    Sequence,
+    /// A list of pairs of nodes, in which a key may occur more than once.
+    Mapping,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Scalar, Self::Sequence, Self::Mapping];
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scalar => "a scalar",
+            Self::Sequence => "a sequence",
+            Self::Mapping => "a mapping",
+        })
+    }
 }
 
 impl Node {

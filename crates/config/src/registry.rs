@@ -5,10 +5,11 @@ use std::fmt;
 
 use crate::directive::{Command, Directive, Pass};
 use crate::error::Error;
-use crate::kinds::{Kind, Kinds};
+use crate::kinds::Kinds;
 use crate::known::KNOWN;
 use crate::levels::Level;
 use crate::nearest::nearest;
+use crate::node::Kind;
 use crate::node::{Node, Value};
 
 /// How many entries the mappings of a path may have together. Far above any real path; bounds the time spent on a list of many

@@ -4,32 +4,17 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use crate::document::{Document, ResolvedNode};
 use crate::error::Error;
 use crate::merge::{MAX_MERGED, MergeError, is_merge_key, merge};
 use crate::nearest::nearest;
-use crate::node::{Node, Pos, Value};
+use crate::node::{Node, Value};
+use crate::pos::Pos;
 use crate::tree::{MAX_DEPTH, Tree, TreeContent};
 
 /// How many nodes a configuration may have when every alias is counted as often as it is used. Aliases are shared, not copied,
 /// but a walk over the tree meets each of them.
 const MAX_NODES: usize = 10_000_000;
-
-/// A file with everything in it resolved.
-#[derive(Debug)]
-pub(crate) struct Document {
-    pub(crate) root: ResolvedNode,
-    /// The first definition of each anchor, those of included files among them.
-    pub(crate) anchors: HashMap<Arc<str>, ResolvedNode>,
-}
-
-/// A node without aliases and merge keys.
-#[derive(Clone, Debug)]
-pub(crate) struct ResolvedNode {
-    pub(crate) node: Node,
-    pub(crate) depth: usize,
-    /// The number of nodes, aliases counted as often as they are used.
-    pub(crate) size: usize,
-}
 
 /// Resolves the aliases and merges of a file whose tags are resolved. `merged` counts merged entries over all files.
 pub(crate) fn resolve(

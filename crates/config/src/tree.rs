@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::document::Document;
 use crate::error::Error;
 use crate::explain::explain;
-use crate::node::Pos;
-use crate::resolve::Document;
+use crate::pos::Pos;
 use crate::yaml::{Event, EventKind, Parser, Properties};
 
 /// How deep nodes may nest, aliases and included files counted. Far above what directives use; it keeps our recursion, and that

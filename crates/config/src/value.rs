@@ -237,7 +237,8 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{Pos, Value};
+    use crate::node::Value;
+    use crate::pos::Pos;
 
     fn scalar(text: &str) -> Node {
         Node {

@@ -1,0 +1,37 @@
+//! Places in configuration files.
+
+use std::sync::Arc;
+
+/// A place in a configuration file; cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pos {
+    file: Arc<str>,
+    line: u32,
+    column: u32,
+}
+
+impl Pos {
+    /// Line and column count from 1.
+    #[must_use]
+    pub fn new(file: Arc<str>, line: u32, column: u32) -> Self {
+        Self { file, line, column }
+    }
+
+    /// The path as the command line or `!file` gave it.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Counted from 1.
+    #[must_use]
+    pub fn line(&self) -> u32 {
+        self.line
+    }
+
+    /// Counted from 1, in characters.
+    #[must_use]
+    pub fn column(&self) -> u32 {
+        self.column
+    }
+}
