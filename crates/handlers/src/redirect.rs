@@ -151,7 +151,7 @@ impl Handler for Redirect {
             RedirectKind::External => {
                 let headers = exchange.headers();
                 // The exact size, unless something is escaped or filled in.
-                let key = &exchange.site.path(exchange.route).path;
+                let key = key_of(exchange);
                 let len =
                     self.url.len() + exchange.request.target().len().saturating_sub(key.len());
                 Outcome::Done(Response::redirect_to(
@@ -166,6 +166,12 @@ impl Handler for Redirect {
     }
 }
 
+/// The key of the path without a slash at its end: the rest of the request's path begins with one.
+fn key_of(exchange: &Exchange) -> &str {
+    let key = &*exchange.site.path(exchange.route).path;
+    key.strip_suffix('/').unwrap_or(key)
+}
+
 impl Redirect {
     fn destination(&self, exchange: &Exchange) -> Vec<u8> {
         let mut url = Vec::with_capacity(self.url.len() + exchange.request.target().len());
@@ -176,11 +182,8 @@ impl Redirect {
     /// Appends the URL, the rest of the path, and the query, joined as text. Only the URL may name a host: if it is just
     /// `/`, leading slashes of the rest become one, since `//` would begin an authority (RFC 3986 §4.2).
     fn write_destination(&self, exchange: &Exchange, url: &mut Vec<u8>) {
-        let route = exchange.site.path(exchange.route);
         let path = exchange.request.path();
-        // The rest begins with a slash, even if the key of the path ends in one.
-        let key = route.path.strip_suffix('/').unwrap_or(&route.path);
-        let rest = path.get(key.len()..).unwrap_or_default();
+        let rest = path.get(key_of(exchange).len()..).unwrap_or_default();
 
         self.fill_in_host(exchange, url);
         let rest = match &*self.url {
