@@ -67,11 +67,14 @@ impl CacheEntry {
         }
     }
 
+    #[inline]
     fn is_current(&self, clock: &Clock, watches: &mut Watches) -> bool {
-        let (turn, at) = self.checked.get();
-        if turn == clock.turn() {
-            return true;
-        }
+        self.checked.get().0 == clock.turn() || self.is_still_current(clock, watches)
+    }
+
+    /// Whether the entry is valid in this turn, too.
+    fn is_still_current(&self, clock: &Clock, watches: &mut Watches) -> bool {
+        let (_, at) = self.checked.get();
         let now = clock.now();
         if watches.has_no_event_since(self.watch.get(), at, clock) {
             self.checked.set((clock.turn(), at));
@@ -117,12 +120,14 @@ struct Inner {
     hand: usize,
     bytes: usize,
     files: usize,
-    swept: Option<Instant>,
+    /// When idle entries are removed next.
+    sweep_due: Option<Instant>,
     watches: Watches,
 }
 
 impl ContentCache {
     /// The entry for `key`, if it is still valid.
+    #[inline]
     pub(super) fn get(&self, key: CacheKey<'_>, clock: &Clock) -> Option<Rc<CacheEntry>> {
         let inner = &mut *self.inner.borrow_mut();
         inner.sweep(clock.now());
@@ -252,14 +257,16 @@ impl Inner {
     }
 
     /// Removes idle entries, at most once in [`IDLE_FILE`].
+    #[inline]
     fn sweep(&mut self, now: Instant) {
-        if self
-            .swept
-            .is_some_and(|swept| now.saturating_duration_since(swept) <= IDLE_FILE)
-        {
-            return;
+        if self.sweep_due.is_none_or(|due| now > due) {
+            self.remove_idle(now);
         }
-        self.swept = Some(now);
+    }
+
+    #[cold]
+    fn remove_idle(&mut self, now: Instant) {
+        self.sweep_due = Some(now + IDLE_FILE);
         for at in 0..self.places.len() {
             let is_idle = |entry: &Rc<CacheEntry>| entry.is_idle(now);
             if self.places[at].as_ref().is_some_and(is_idle) {

@@ -218,6 +218,7 @@ impl Document {
     }
 
     /// The whole content, with its length if known.
+    #[inline]
     pub(super) fn body(&self) -> Body {
         let body = self.content.body();
         match self.shape {
