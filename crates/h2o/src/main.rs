@@ -1,6 +1,7 @@
 //! `h2o`: the program. Command line, run modes, signals, privileges.
 
 mod check;
+mod compress;
 mod control;
 mod error_log;
 mod events;
@@ -62,8 +63,7 @@ impl Failure {
         }
     }
 
-    /// Something that was checked is not as it should be.
-    #[cfg(feature = "mruby")]
+    /// Something that was checked or done is not as it should be.
     fn check(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -136,6 +136,7 @@ fn start() -> Result<(), Failure> {
     let rest = std::env::args().skip(2);
     match std::env::args().nth(1).as_deref() {
         Some("reload") => reload::command(rest),
+        Some("compress") => compress::run(rest),
         #[cfg(feature = "mruby")]
         Some("mruby") => script::run(rest),
         _ => run_mode(),

@@ -133,6 +133,8 @@ Usage:
   h2o [options]
   h2o mruby FILE [REQUEST...]  runs a handler file without a server
                                (see h2o mruby --help)
+  h2o compress [options] DIR... publishes compressed variants of files
+                               (see h2o compress --help)
   h2o reload [options]         has the running server reload its configuration
                                (see h2o reload --help)
 

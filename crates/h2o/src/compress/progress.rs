@@ -1,0 +1,71 @@
+//! The progress bar.
+
+use std::io::{self, IsTerminal, Write};
+
+/// Characters of a full bar.
+const WIDTH: usize = 40;
+
+/// A bar on standard error, if that is a terminal.
+pub(super) struct Progress {
+    total: usize,
+    done: usize,
+    is_shown: bool,
+    /// Percents that the terminal shows.
+    shown: Option<usize>,
+}
+
+impl Progress {
+    pub(super) fn new(total: usize, is_quiet: bool) -> Self {
+        Self {
+            total,
+            done: 0,
+            is_shown: !is_quiet && io::stderr().is_terminal(),
+            shown: None,
+        }
+    }
+
+    /// One more variant is done.
+    pub(super) fn advance(&mut self) {
+        self.done += 1;
+        let percent = self.done * 100 / self.total.max(1);
+        if self.is_shown && self.shown.replace(percent) != Some(percent) {
+            // A terminal that has gone away is no reason to stop.
+            let _ = write!(io::stderr(), "\r{}", line(self.done, self.total));
+        }
+    }
+
+    /// Removes the bar.
+    pub(super) fn finish(self) {
+        if self.shown.is_some() && self.is_shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn line(done: usize, total: usize) -> String {
+    let full = done * WIDTH / total.max(1);
+    format!(
+        "[{:WIDTH$}] {:3} % ({done} of {total} variants)",
+        "#".repeat(full),
+        done * 100 / total.max(1)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_is_as_long_as_what_is_done() {
+        let half = format!(
+            "[{}{}]  50 % (3 of 6 variants)",
+            "#".repeat(20),
+            " ".repeat(20)
+        );
+        assert_eq!(line(3, 6), half);
+        assert_eq!(
+            line(6, 6),
+            format!("[{}] 100 % (6 of 6 variants)", "#".repeat(40))
+        );
+    }
+}
