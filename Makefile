@@ -13,21 +13,39 @@ run: install-build build
 build:
 	$(CARGO) build --release -p h2o
 
-# What `make build` has built, below $(DESTDIR)$(PREFIX); the helpers that configurations name are links to it.
+# What `make build` has built, below $(DESTDIR)$(PREFIX); the helpers that configurations name are links to it. A configuration
+# that is there stays.
 PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
 BINARY ?= target/release/h2o
 UNITS ?= $(PREFIX)/lib/systemd/system
+ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
+SHARE = $(DESTDIR)$(PREFIX)/share
+# Files that name paths of the installation.
+PLACE = sed 's|/usr/local/|$(PREFIX)/|'
 
 install:
 	install -D $(BINARY) $(DESTDIR)$(PREFIX)/bin/h2o
-	mkdir -p $(DESTDIR)$(PREFIX)/share/h2o $(DESTDIR)$(UNITS)
+	mkdir -p $(SHARE)/h2o $(DESTDIR)$(UNITS)
 	for helper in start_server setuidgid kill-on-close annotate-backtrace-symbols fetch-ocsp-response; do \
-		ln -sfn ../../bin/h2o $(DESTDIR)$(PREFIX)/share/h2o/$$helper || exit 1; \
+		ln -sfn ../../bin/h2o $(SHARE)/h2o/$$helper || exit 1; \
 	done
-	ln -sfn /etc/ssl/certs/ca-certificates.crt $(DESTDIR)$(PREFIX)/share/h2o/ca-bundle.crt
+	ln -sfn /etc/ssl/certs/ca-certificates.crt $(SHARE)/h2o/ca-bundle.crt
 	for unit in h2o.service h2o.socket; do \
-		sed 's|/usr/local/|$(PREFIX)/|' share/systemd/$$unit > $(DESTDIR)$(UNITS)/$$unit || exit 1; \
+		$(PLACE) share/systemd/$$unit > $(DESTDIR)$(UNITS)/$$unit || exit 1; \
 	done
+	mkdir -p $(SHARE)/man/man8 $(SHARE)/man/man5 $(SHARE)/bash-completion/completions
+	mkdir -p $(DESTDIR)$(ZSH_COMPLETIONS) $(SHARE)/fish/vendor_completions.d
+	$(BINARY) --generate h2o.8 > $(SHARE)/man/man8/h2o.8
+	$(BINARY) --generate h2o.conf.5 > $(SHARE)/man/man5/h2o.conf.5
+	$(BINARY) --generate bash > $(SHARE)/bash-completion/completions/h2o
+	$(BINARY) --generate zsh > $(DESTDIR)$(ZSH_COMPLETIONS)/_h2o
+	$(BINARY) --generate fish > $(SHARE)/fish/vendor_completions.d/h2o.fish
+	install -D -m 644 -t $(SHARE)/h2o/site share/site/index.html
+	$(BINARY) compress --quiet $(SHARE)/h2o/site
+	install -D -m 644 share/logrotate/h2o $(DESTDIR)$(SYSCONFDIR)/logrotate.d/h2o
+	mkdir -p $(DESTDIR)$(SYSCONFDIR)/h2o
+	test -e $(DESTDIR)$(SYSCONFDIR)/h2o/h2o.conf || $(PLACE) share/h2o.conf > $(DESTDIR)$(SYSCONFDIR)/h2o/h2o.conf
 
 # What tests need is installed while lint compiles, which takes about as long.
 test: install-build install-lint fmt-check
@@ -130,7 +148,7 @@ install-build:
 install-test: install-build
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client brotli:brotli zstd:zstd php-cgi:php-cgi \
 		nginx:nginx-light go:golang-go redis-server:redis-server start_server:libserver-starter-perl /usr/lib/python3/dist-packages/h2:python3-h2 \
-		certbot:certbot caddy:caddy logrotate:logrotate systemd-analyze:systemd /usr/share/doc/python3-venv:python3-venv
+		certbot:certbot caddy:caddy logrotate:logrotate systemd-analyze:systemd man:man-db zsh:zsh fish:fish /usr/share/doc/python3-venv:python3-venv
 	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so quic-go aioquic/bin/python3)
 
 # The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.

@@ -8,6 +8,51 @@ pub(crate) struct Known<F> {
     pub(crate) short: Option<char>,
     pub(crate) takes_value: bool,
     pub(crate) flag: F,
+    /// What `--help`, the man page and completions say.
+    pub(crate) help: Help,
+}
+
+/// The description of an option. Lines end where its text has line feeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Help {
+    /// The placeholder of the value: `FILE` and `DIRECTORY` are completed as such.
+    pub(crate) value: &'static str,
+    /// All values, if there are few.
+    pub(crate) choices: &'static [&'static str],
+    pub(crate) text: &'static str,
+}
+
+impl<F: Copy> Known<F> {
+    /// The option with its description.
+    pub(crate) const fn help(self, value: &'static str, text: &'static str) -> Self {
+        self.one_of(value, &[], text)
+    }
+
+    /// The option with its description and all its values.
+    pub(crate) const fn one_of(
+        self,
+        value: &'static str,
+        choices: &'static [&'static str],
+        text: &'static str,
+    ) -> Self {
+        let help = Help {
+            value,
+            choices,
+            text,
+        };
+        Self { help, ..self }
+    }
+
+    /// The option without what it means to the program.
+    pub(crate) const fn described(&self) -> Known<()> {
+        Known {
+            long: self.long,
+            short: self.short,
+            takes_value: self.takes_value,
+            flag: (),
+            help: self.help,
+        }
+    }
 }
 
 /// An option without a letter.
@@ -17,6 +62,11 @@ pub(crate) const fn long<F: Copy>(long: &'static str, takes_value: bool, flag: F
         short: None,
         takes_value,
         flag,
+        help: Help {
+            value: "",
+            choices: &[],
+            text: "",
+        },
     }
 }
 

@@ -6,6 +6,7 @@ mod control;
 mod error_log;
 mod events;
 mod files;
+mod generate;
 mod getopt;
 mod helpers;
 mod master;
@@ -24,6 +25,7 @@ mod signals;
 mod supervise;
 mod supervisor;
 mod systemd;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -149,6 +151,14 @@ fn run_mode() -> Result<(), Failure> {
         Command::Run(options) => options,
         Command::Print(text) => {
             print_out(&text);
+            return Ok(());
+        }
+        Command::Help => {
+            print_out(&generate::help());
+            return Ok(());
+        }
+        Command::Generate(kind) => {
+            print_out(&generate::generate(&kind).map_err(Failure::config)?);
             return Ok(());
         }
     };

@@ -1,14 +1,18 @@
 //! The command line of `h2o`. H2O compatibility: H2O applies options from left to right, accepts abbreviations of long ones, and
 //! ignores other words.
 
-use crate::DEFAULT_CONFIG;
 use crate::getopt::{Argument, CommandLine, Known, letter, long};
+use crate::usage::{Operands, Usage};
 
 /// The action that the command line asks for.
 pub(crate) enum Command {
     Run(Options),
     /// Print this and end.
     Print(String),
+    /// `--help`.
+    Help,
+    /// `--generate`: print a man page or completions.
+    Generate(String),
 }
 
 /// How to run.
@@ -58,16 +62,40 @@ enum Flag {
     Version,
     Help,
     ListDirectives,
+    Generate,
 }
 
 const KNOWN: &[Known<Flag>] = &[
-    letter('c', "conf", true, Flag::Conf),
-    letter('m', "mode", true, Flag::Mode),
-    letter('t', "test", false, Flag::Test),
-    long("strict", false, Flag::Strict),
-    letter('v', "version", false, Flag::Version),
-    letter('h', "help", false, Flag::Help),
-    long("list-directives", false, Flag::ListDirectives),
+    letter('c', "conf", true, Flag::Conf).help(
+        "FILE",
+        "configuration file (default: /usr/local/etc/h2o.conf;
+if that does not exist, the current directory is
+served on ports 8080 and 8443)",
+    ),
+    letter('m', "mode", true, Flag::Mode).one_of(
+        "MODE",
+        &["worker", "test", "master", "daemon"],
+        "one of the following modes:
+- worker: serves in the foreground (default)
+- test:   checks the configuration and exits
+- master: checks the configuration, then starts and
+  supervises workers in the foreground
+- daemon: the same in the background",
+    ),
+    letter('t', "test", false, Flag::Test).help("", "the same as --mode=test"),
+    long("strict", false, Flag::Strict)
+        .help("", "with --test: exits with 78 if there are warnings"),
+    letter('v', "version", false, Flag::Version)
+        .help("", "prints versions and key exchange groups"),
+    letter('h', "help", false, Flag::Help).help("", "prints this help"),
+    long("list-directives", false, Flag::ListDirectives)
+        .help("", "prints the name of every directive"),
+    long("generate", true, Flag::Generate).one_of(
+        "KIND",
+        &["h2o.8", "h2o.conf.5", "bash", "zsh", "fish"],
+        "prints a man page, or completions of a shell:
+h2o.8, h2o.conf.5, bash, zsh or fish",
+    ),
 ];
 
 /// Reads the command line, program name left out.
@@ -82,8 +110,8 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
     while let Some(argument) = line.next()? {
         match argument {
             Argument::Option(flag, value) => {
-                if let Some(text) = apply(&mut options, flag, value)? {
-                    return Ok(Command::Print(text));
+                if let Some(command) = apply(&mut options, flag, value)? {
+                    return Ok(command);
                 }
             }
             Argument::Word(word) => {
@@ -98,20 +126,21 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
     Ok(Command::Run(options))
 }
 
-/// Applies one option. Returns a text that is to be printed at once.
+/// Applies one option. Returns what is to be done at once.
 fn apply(
     options: &mut Options,
     flag: Flag,
     value: Option<String>,
-) -> Result<Option<String>, String> {
+) -> Result<Option<Command>, String> {
     match flag {
         Flag::Conf => options.config = value,
         Flag::Mode => options.mode = Mode::parse(&value.unwrap_or_default())?,
         Flag::Test => options.mode = Mode::Test,
         Flag::Strict => options.is_strict = true,
-        Flag::Version => return Ok(Some(version())),
-        Flag::Help => return Ok(Some(help())),
-        Flag::ListDirectives => return Ok(Some(list_directives())),
+        Flag::Version => return Ok(Some(Command::Print(version()))),
+        Flag::Help => return Ok(Some(Command::Help)),
+        Flag::ListDirectives => return Ok(Some(Command::Print(list_directives()))),
+        Flag::Generate => return Ok(Some(Command::Generate(value.unwrap_or_default()))),
     }
     Ok(None)
 }
@@ -125,40 +154,18 @@ fn version() -> String {
     )
 }
 
-fn help() -> String {
-    format!(
-        "h2o version {}
-
-Usage:
-  h2o [options]
-  h2o mruby FILE [REQUEST...]  runs a handler file without a server
-                               (see h2o mruby --help)
-  h2o compress [options] DIR... publishes compressed variants of files
-                               (see h2o compress --help)
-  h2o reload [options]         has the running server reload its configuration
-                               (see h2o reload --help)
-
-Options:
-  -c, --conf FILE        configuration file (default: {DEFAULT_CONFIG};
-                         if that does not exist, the current directory is
-                         served on ports 8080 and 8443)
-  -m, --mode MODE        one of the following modes:
-                         - worker: serves in the foreground (default)
-                         - test:   checks the configuration and exits
-                         - master: checks the configuration, then starts and
-                           supervises workers in the foreground
-                         - daemon: the same in the background
-  -t, --test             the same as --mode=test
-      --strict           with --test: exits with 78 if there are warnings
-  -v, --version          prints versions and key exchange groups
-  -h, --help             prints this help
-      --list-directives  prints the name of every directive
-
-docs/directives.md says for every directive where it may be used, how its value
+/// What `--help` and the man page say.
+pub(crate) fn usage() -> Usage {
+    Usage {
+        name: "",
+        words: "[options]",
+        operands: Operands::None,
+        about: "",
+        options: KNOWN.iter().map(Known::described).collect(),
+        end: "docs/directives.md says for every directive where it may be used, how its value
 is written and what its default is. The manual begins at docs/README.md.
 ",
-        h2o_handlers::SERVER_VERSION
-    )
+    }
 }
 
 fn list_directives() -> String {
@@ -180,6 +187,7 @@ mod tests {
         match parse(words.iter().map(|word| (*word).to_string()))? {
             Command::Run(options) => Ok((options.config, options.mode)),
             Command::Print(text) => Err(text.lines().next().unwrap_or_default().to_string()),
+            Command::Help | Command::Generate(_) => Err("other".into()),
         }
     }
 

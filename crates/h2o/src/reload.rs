@@ -7,6 +7,7 @@ use h2o_log::report_plainly;
 
 use crate::getopt::{Argument, CommandLine, Known, letter, long};
 use crate::question::Question;
+use crate::usage::{Operands, Usage};
 use crate::{DEFAULT_CONFIG, Failure, control, print_out};
 
 /// `h2o reload`: asks the running server. `arguments` are those behind `reload`.
@@ -15,7 +16,7 @@ use crate::{DEFAULT_CONFIG, Failure, control, print_out};
 /// The text and exit status of the server, or that there is none.
 pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let Some(options) = Options::parse(arguments).map_err(Failure::config)? else {
-        print_out(&help());
+        print_out(&usage().help());
         return Ok(());
     };
     let pid_file = match options.pid_file {
@@ -39,24 +40,16 @@ pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Fai
     }
 }
 
-fn help() -> String {
-    format!(
-        "Has the running server reload its configuration, and prints what comes of it.
-
-Usage:
-  h2o reload [options]
-
-Options:
-  -c, --conf FILE      the configuration whose pid-file leads to the server
-                       (default: {DEFAULT_CONFIG})
-      --pid-file FILE  the pid file itself
-      --diff           changes nothing, prints what would change
-  -h, --help           prints this help
-
-Exit status: 0; 78 if nothing has changed, because the configuration has an
-error; 71 if no server answers.
-"
-    )
+/// What `--help` and the man page say.
+pub(crate) fn usage() -> Usage {
+    Usage {
+        name: "reload",
+        words: "[options]",
+        operands: Operands::None,
+        about: "Has the running server reload its configuration, and prints what comes of it.",
+        options: KNOWN.iter().map(Known::described).collect(),
+        end: "Exit status: 0; 78 if nothing has changed, because the configuration has an\nerror; 71 if no server answers.\n",
+    }
 }
 
 /// The command line of `h2o reload`.
@@ -75,10 +68,13 @@ enum Flag {
 }
 
 const KNOWN: &[Known<Flag>] = &[
-    letter('c', "conf", true, Flag::Conf),
-    long("pid-file", true, Flag::PidFile),
-    long("diff", false, Flag::Diff),
-    letter('h', "help", false, Flag::Help),
+    letter('c', "conf", true, Flag::Conf).help(
+        "FILE",
+        "the configuration whose pid-file leads to the server\n(default: /usr/local/etc/h2o.conf)",
+    ),
+    long("pid-file", true, Flag::PidFile).help("FILE", "the pid file itself"),
+    long("diff", false, Flag::Diff).help("", "changes nothing, prints what would change"),
+    letter('h', "help", false, Flag::Help).help("", "prints this help"),
 ];
 
 impl Options {

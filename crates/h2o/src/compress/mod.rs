@@ -12,26 +12,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::getopt::{Argument, CommandLine, Known, letter};
+use crate::usage::{Operands, Usage};
 use crate::{Failure, print_out};
 use progress::Progress;
 use variant::{Coding, Outcome};
 
-const HELP: &str = "Publishes compressed variants beside the files of a directory, for
-file.send-compressed: NAME.br, NAME.zst and NAME.gz.
-
-Usage:
-  h2o compress [options] DIRECTORY...
-
-Options:
-  -j, --jobs NUMBER    files compressed at the same time (default: the number of
-                       processors)
-  -q, --quiet          prints errors only
-  -h, --help           prints this help
-
-A variant is published only if the type of the file gains by compression and the
+/// What `--help` and the man page say.
+pub(crate) fn usage() -> Usage {
+    Usage {
+        name: "compress",
+        words: "[options] DIRECTORY...",
+        operands: Operands::Directories,
+        about: "Publishes compressed variants beside the files of a directory, for\nfile.send-compressed: NAME.br, NAME.zst and NAME.gz.",
+        options: KNOWN.iter().map(Known::described).collect(),
+        end: "A variant is published only if the type of the file gains by compression and the
 variant is smaller. It gets the mtime of the file, and a variant with that mtime
 is not made again. Exit status: 0; 1 if a file could not be compressed.
-";
+",
+    }
+}
 
 /// Most threads: each holds a whole file and the memory of a compressor.
 const MAX_JOBS: usize = 256;
@@ -51,9 +50,12 @@ enum Flag {
 }
 
 const KNOWN: &[Known<Flag>] = &[
-    letter('j', "jobs", true, Flag::Jobs),
-    letter('q', "quiet", false, Flag::Quiet),
-    letter('h', "help", false, Flag::Help),
+    letter('j', "jobs", true, Flag::Jobs).help(
+        "NUMBER",
+        "files compressed at the same time (default: the number of\nprocessors)",
+    ),
+    letter('q', "quiet", false, Flag::Quiet).help("", "prints errors only"),
+    letter('h', "help", false, Flag::Help).help("", "prints this help"),
 ];
 
 /// Runs the command with these arguments, `compress` left out.
@@ -62,7 +64,7 @@ const KNOWN: &[Known<Flag>] = &[
 /// The files that could not be compressed, or what is wrong with the command line.
 pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let Some(options) = parse(arguments).map_err(Failure::config)? else {
-        print_out(HELP);
+        print_out(&usage().help());
         return Ok(());
     };
     let mut errors = Vec::new();

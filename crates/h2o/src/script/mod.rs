@@ -14,6 +14,7 @@ use h2o_server::TrialError;
 
 use crate::getopt::{Argument, CommandLine, Known, letter, long};
 use crate::quick::{BuiltIn, quoted};
+use crate::usage::{Operands, Usage};
 use crate::{Failure, print_out};
 use case::Case;
 use report::{DELEGATES, Report};
@@ -21,23 +22,20 @@ use report::{DELEGATES, Report};
 /// How long a response may take, unless `--timeout` says.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-const HELP: &str =
-    "Runs a handler file without a server: prints the responses to requests, or checks
-those of a test file.
-
-Usage:
-  h2o mruby [options] FILE [REQUEST...]
-
-Options:
-  -p, --path PATH        the path that the script answers (default: /)
-  -t, --test TESTS       file of requests and assertions
-      --timeout SECONDS  longest time of a response (default: 30)
-  -h, --help             prints this help
-
-A REQUEST is a line such as 'GET /a?b', or several: see docs/scripts.md. The
+/// What `--help` and the man page say.
+pub(crate) fn usage() -> Usage {
+    Usage {
+        name: "mruby",
+        words: "[options] FILE [REQUEST...]",
+        operands: Operands::Files,
+        about: "Runs a handler file without a server: prints the responses to requests, or checks\nthose of a test file.",
+        options: KNOWN.iter().map(Known::described).collect(),
+        end: "A REQUEST is a line such as 'GET /a?b', or several: see docs/scripts.md. The
 default is one for PATH. Exit status: 0, or 1 if an assertion does not hold or
 the script raises, or 78 if the script does not load.
-";
+",
+    }
+}
 
 /// What the command line asks for.
 struct Options {
@@ -51,7 +49,7 @@ struct Options {
 /// Runs the command with these arguments, `mruby` left out.
 pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let Some(options) = parse(arguments).map_err(Failure::config)? else {
-        print_out(HELP);
+        print_out(&usage().help());
         return Ok(());
     };
     let cases = read_cases(&options).map_err(Failure::config)?;
@@ -143,10 +141,12 @@ enum Flag {
 }
 
 const KNOWN: &[Known<Flag>] = &[
-    letter('p', "path", true, Flag::Path),
-    letter('t', "test", true, Flag::Test),
-    long("timeout", true, Flag::Timeout),
-    letter('h', "help", false, Flag::Help),
+    letter('p', "path", true, Flag::Path)
+        .help("PATH", "the path that the script answers (default: /)"),
+    letter('t', "test", true, Flag::Test).help("FILE", "file of requests and assertions"),
+    long("timeout", true, Flag::Timeout)
+        .help("SECONDS", "longest time of a response (default: 30)"),
+    letter('h', "help", false, Flag::Help).help("", "prints this help"),
 ];
 
 /// `None`: help is wanted.
