@@ -1,9 +1,12 @@
 class SystemCallError < StandardError
+  # Its own objects have no number; subclasses have the constant, too.
+  Errno = nil
+
   # `SystemCallError.new(detail, number)` is of the class of the number.
   def self.new(detail = nil, number = nil)
     detail, number = nil, detail if Integer === detail
     name = equal?(SystemCallError) && number ? H2O.__errno_name(number) : nil
-    name ? Errno.const_get(name.to_sym).new(detail) : super(detail, number)
+    name ? ::Errno.const_get(name.to_sym).new(detail) : super(detail, number)
   end
 
   # The library raises the errors of its files by this.
@@ -14,7 +17,7 @@ class SystemCallError < StandardError
   attr_reader :errno
 
   def initialize(detail = nil, number = nil)
-    @errno = number || (Integer === self.class::Errno ? self.class::Errno : nil)
+    @errno = number || self.class::Errno
     text = @errno ? H2O.__strerror(@errno) : "unknown error"
     super(detail ? "#{text} - #{detail}" : text)
   end
