@@ -6,6 +6,9 @@
  * instructions, in Debian 12. So both limits interrupt a script in the same way, between two instructions, when nothing is half done: the
  * bytecode of scripts is on pages of its own, which are taken away. The next fetch of an instruction faults in the thread of the VM. The
  * handler of that signal gives the pages back, and raises the exception.
+ *
+ * The library's own code in Ruby has no such pages. A loop in it that never calls the script calls functions of C, and the library looks
+ * for an exception after each: in the end one is put there.
  */
 #include <malloc.h>
 #include <pthread.h>
@@ -18,6 +21,7 @@
 #include <unistd.h>
 
 #include "limits.h"
+#include <mruby/class.h>
 #include <mruby/error.h>
 #include <mruby/proc.h>
 
@@ -41,13 +45,17 @@ struct shim_watch {
   struct pages {
     uint8_t *start;
     size_t size;
+    mrb_irep *evaluated;  /* code from a string, of which the watch has a reference; NULL: code that stays */
   } *pages;
   size_t count;
+  size_t evaluated;       /* codes from strings in `pages` */
+  size_t sweep_at;        /* how many of them there are when the unused ones are given back */
 };
 
 /* ---- memory ---- */
 
 static void interrupt_for_memory(struct shim_watch *of);
+static void sweep(mrb_state *mrb, struct shim_watch *of);
 
 /* Octets that an allocation may have to be granted when there is no more memory: less than a page of objects, of which each needs some. */
 enum { SMALL = 16 * 1024 };
@@ -95,6 +103,7 @@ static __thread struct shim_watch *watch;
 static struct sigaction former;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* PROT_NONE: the script is interrupted at its next instruction. */
 static void set_protection(struct shim_watch *of, int protection)
 {
   size_t i;
@@ -170,6 +179,7 @@ static void enforce(struct shim_watch *of, enum due due, const uint8_t *place)
   mrb_bool failed;
   if (due == DUE_MEMORY) {
     mrb_full_gc(mrb);
+    sweep(mrb, of);
     if (of->memory->used <= scarce(of->memory))
       return;
   }
@@ -299,8 +309,12 @@ struct shim_watch *shim_watch_enter(struct shim_watch *of)
 int shim_watch_leave(struct shim_watch *of, struct shim_watch *before)
 {
   atomic_fetch_add(&of->entries, 1);
-  if (atomic_load(&of->due) != DUE_NOTHING)
+  if (atomic_load(&of->due) != DUE_NOTHING) {
     give_back(of);
+    /* What `shim_watch_interrupt` has put there, and nobody looked for. */
+    if (of->mrb->exc && raw(mrb_obj_value(of->mrb->exc)) == of->exceptions[DUE_TIME])
+      of->mrb->exc = NULL;
+  }
   watch = before;
   return of->interrupts;
 }
@@ -330,6 +344,9 @@ int shim_watch_interrupt(struct shim_watch *of, unsigned long entry)
     set_protection(of, PROT_NONE);
   else if (is_first)
     atomic_store(&of->due, DUE_NOTHING);
+  /* No instruction of the script was fetched since. */
+  else if (interrupts && !of->is_raising && !of->mrb->exc)
+    of->mrb->exc = mrb_obj_ptr(cooked(of->exceptions[DUE_TIME]));
   pthread_mutex_unlock(&of->lock);
   return interrupts;
 }
@@ -384,25 +401,200 @@ static int reserve_pages(struct shim_watch *of)
 }
 
 /* From now on the code can be interrupted. */
-static void add_pages(struct shim_watch *of, const struct code *code)
+static void add_pages(struct shim_watch *of, const struct code *code, mrb_irep *evaluated)
 {
   pthread_mutex_lock(&of->lock);
   of->pages[of->count].start = code->pages;
   of->pages[of->count].size = code->size;
+  of->pages[of->count].evaluated = evaluated;
   of->count++;
   mprotect(code->pages, code->size, atomic_load(&of->due) == DUE_NOTHING ? PROT_READ : PROT_NONE);
   pthread_mutex_unlock(&of->lock);
 }
 
-void limits_isolate(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep)
+static size_t pages_for(const mrb_irep *irep)
 {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  struct code code = { NULL, (size_of_all(irep) + page - 1) / page * page, 0 };
+  return (size_of_all(irep) + page - 1) / page * page;
+}
+
+/* Returns whether there was memory for it. */
+static int isolate(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep, mrb_irep *evaluated)
+{
+  struct code code = { NULL, pages_for(irep), 0 };
   if (!reserve_pages(of))
-    return;
+    return 0;
   code.pages = mmap(NULL, code.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (code.pages == MAP_FAILED)
-    return;
+    return 0;
   move_code(mrb, irep, &code);
-  add_pages(of, &code);
+  add_pages(of, &code, evaluated);
+  return 1;
+}
+
+void limits_isolate(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep)
+{
+  isolate(mrb, of, irep, NULL);
+}
+
+/* ---- code from strings ---- */
+
+/*
+ * Code that scripts evaluate is compiled by the library: it is moved when it is about to run. Its pages are kept as long as anything
+ * refers to the code or to a part of it, such as a block: the watch has one reference of each part, and sees if there are others.
+ */
+
+static void refer(mrb_state *mrb, mrb_irep *irep)
+{
+  int i;
+  mrb_irep_incref(mrb, irep);
+  for (i = 0; i < irep->rlen; i++)
+    refer(mrb, (mrb_irep *)irep->reps[i]);
+}
+
+/* The last one frees the code, and its parts then, too. */
+static void forget(mrb_state *mrb, mrb_irep *irep)
+{
+  int i;
+  for (i = 0; i < irep->rlen; i++)
+    forget(mrb, (mrb_irep *)irep->reps[i]);
+  mrb_irep_decref(mrb, irep);
+}
+
+/* Whether nobody but the watch, and `owners` for what the code is part of, refers to it. */
+static int is_unused(const mrb_irep *irep, int owners)
+{
+  int i;
+  if (irep->refcnt > 1 + owners)
+    return 0;
+  for (i = 0; i < irep->rlen; i++)
+    if (!is_unused(irep->reps[i], 1))
+      return 0;
+  return 1;
+}
+
+/* Gives back the pages of code that nobody uses any more. */
+static void sweep(mrb_state *mrb, struct shim_watch *of)
+{
+  size_t i = 0;
+  while (i < of->count) {
+    struct pages pages = of->pages[i];
+    if (!pages.evaluated || !is_unused(pages.evaluated, 0)) {
+      i++;
+      continue;
+    }
+    pthread_mutex_lock(&of->lock);
+    of->pages[i] = of->pages[--of->count];
+    pthread_mutex_unlock(&of->lock);
+    forget(mrb, pages.evaluated);
+    munmap(pages.start, pages.size);
+    of->memory->used -= pages.size;
+    of->evaluated--;
+  }
+  of->sweep_at = 2 * of->evaluated + 16;
+}
+
+/* Moves evaluated code. Returns whether there was memory for it. */
+static int isolate_evaluated(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep)
+{
+  size_t size = pages_for(irep);
+  if (of->evaluated >= of->sweep_at)
+    sweep(mrb, of);
+  if (of->memory->used + size > scarce(of->memory)) {
+    mrb_full_gc(mrb);
+    sweep(mrb, of);
+    if (of->memory->used + size > scarce(of->memory))
+      return 0;
+  }
+  if (!isolate(mrb, of, irep, irep))
+    return 0;
+  refer(mrb, irep);
+  of->memory->used += size;
+  of->evaluated++;
+  return 1;
+}
+
+struct evaluation {
+  mrb_func_t function;
+  mrb_value receiver;
+};
+
+static mrb_value begin(mrb_state *mrb, void *data)
+{
+  struct evaluation *evaluation = data;
+  return evaluation->function(mrb, evaluation->receiver);
+}
+
+/*
+ * `eval` and its likes. If the interpreter calls them, they make their frame that of the code, push one that it drops, and return: then
+ * it runs the code. If a function of C calls them, they run the code themselves; so they are made to believe that it was the interpreter.
+ */
+static mrb_value evaluate_text(mrb_state *mrb, mrb_value self)
+{
+  struct evaluation evaluation;
+  struct shim_watch *of = watch;
+  ptrdiff_t place = mrb->c->ci - mrb->c->cibase;
+  ptrdiff_t registers = mrb->c->ci->stack - mrb->c->stbase;
+  mrb_callinfo called = *mrb->c->ci, *frame;
+  mrb_bool failed = FALSE;
+  mrb_value result;
+  mrb_irep *code;
+  evaluation.function = (mrb_func_t)mrb_cptr(mrb_proc_cfunc_env_get(mrb, 0));
+  evaluation.receiver = self;
+  mrb->c->ci->cci = 0;
+  result = mrb_protect_error(mrb, begin, &evaluation, &failed);
+  frame = mrb->c->cibase + place;
+  if (failed) {
+    frame->cci = called.cci;
+    mrb_exc_raise(mrb, result);
+  }
+  code = (mrb_irep *)code_of(frame);
+  if (mrb->c->ci != frame + 1 || !code) {
+    frame->cci = called.cci;
+    return result;
+  }
+  if (of && !(code->flags & MRB_ISEQ_NO_FREE)) {
+    ptrdiff_t next = frame->pc - code->iseq;
+    if (!isolate_evaluated(mrb, of, code)) {
+      mrb->c->ci = frame;
+      *frame = called;
+      frame->stack = mrb->c->stbase + registers;
+      mrb_exc_raise(mrb, cooked(of->exceptions[DUE_MEMORY]));
+    }
+    frame->pc = code->iseq + next;
+  }
+  if (called.cci != 0) {
+    const struct RProc *proc = frame->proc;
+    mrb->c->ci = frame;
+    *frame = called;
+    frame->stack = mrb->c->stbase + registers;
+    return mrb_exec_irep(mrb, self, (struct RProc *)proc);
+  }
+  return result;
+}
+
+static void wrap(mrb_state *mrb, struct RClass *class, const char *name)
+{
+  mrb_sym symbol = mrb_intern_cstr(mrb, name);
+  struct RClass *owner = class;
+  mrb_method_t method = mrb_method_search_vm(mrb, &owner, symbol);
+  struct RProc *proc;
+  mrb_value function;
+  if (MRB_METHOD_UNDEF_P(method) || !MRB_METHOD_CFUNC_P(method) || MRB_METHOD_CFUNC(method) == evaluate_text)
+    return;
+  function = mrb_cptr_value(mrb, (void *)MRB_METHOD_CFUNC(method));
+  proc = mrb_proc_new_cfunc_with_env(mrb, evaluate_text, 1, &function);
+  MRB_METHOD_FROM_PROC(method, proc);
+  mrb_define_method_raw(mrb, owner, symbol, method);
+}
+
+void limits_prepare(mrb_state *mrb)
+{
+  wrap(mrb, mrb->kernel_module, "eval");
+  wrap(mrb, mrb_class_ptr(mrb_singleton_class(mrb, mrb_obj_value(mrb->kernel_module))), "eval");
+  wrap(mrb, mrb->object_class, "instance_eval");
+  wrap(mrb, mrb->module_class, "class_eval");
+  wrap(mrb, mrb->module_class, "module_eval");
+  if (mrb_class_defined(mrb, "Binding"))
+    wrap(mrb, mrb_class_get(mrb, "Binding"), "eval");
 }

@@ -18,6 +18,9 @@
 
 struct shim_watch;
 
+/* Exported by the library since 3.1, declared by its headers only later. */
+extern mrb_value mrb_exec_irep(mrb_state *mrb, mrb_value self, struct RProc *p);
+
 /* The fields of `Memory` in ffi.rs. */
 struct shim_memory {
   size_t used;  /* octets allocated, as malloc rounds them */
@@ -31,6 +34,9 @@ void *limits_allocate(mrb_state *mrb, void *old, size_t size, void *memory);
 
 /* Moves the bytecode of a script to where it can be interrupted. Without memory for that it stays where it is. */
 void limits_isolate(mrb_state *mrb, struct shim_watch *watch, mrb_irep *irep);
+
+/* From now on code that scripts evaluate from strings can be interrupted. */
+void limits_prepare(mrb_state *mrb);
 
 static inline uint64_t raw(mrb_value value)
 {

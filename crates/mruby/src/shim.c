@@ -27,9 +27,6 @@ _Static_assert(sizeof(mrb_int) == 8, "integers have 64 bits");
 #error "mruby 3.1 or later is needed"
 #endif
 
-/* Exported by the library since 3.1, declared by its headers only later. */
-extern mrb_value mrb_exec_irep(mrb_state *mrb, mrb_value self, struct RProc *p);
-
 /* ---- the VM ---- */
 
 #if MRUBY_RELEASE_MAJOR >= 4
@@ -276,6 +273,7 @@ void shim_prepare(mrb_state *mrb)
   struct shim_memory *before = use_memory_of(mrb);
   mrb_define_method(mrb, mrb->object_class, "__h2o_execute", execute, MRB_ARGS_REQ(1));
   mrb_define_singleton_method(mrb, (struct RObject *)mrb->kernel_module, "__h2o_resume", resume, MRB_ARGS_ANY());
+  limits_prepare(mrb);
   use_memory(before);
 }
 

@@ -68,6 +68,12 @@ pub(crate) fn evaluate_as(vm: &Vm, context: u64, text: &str) -> String {
 
 /// Texts that newer libraries word in another way, as mruby 3.1 has them.
 fn as_in_3_1(text: &str) -> String {
+    let text = if text.starts_with(['[', '{']) {
+        let symbols = fancy_regex::Regex::new(r"([{ ])(\w+): ").unwrap();
+        symbols.replace_all(text, "$1:$2=>")
+    } else {
+        text.into()
+    };
     text.replace("\" => ", "\"=>")
         .replace("unexpected end of file", "unexpected $end")
         .replace(" for Object (NoMethodError)", " (NoMethodError)")
@@ -385,6 +391,103 @@ fn a_script_that_does_not_end_is_interrupted_and_the_vm_goes_on() {
         "n = 0; begin; while true; end; rescue Exception; n += 1; retry if n < 2; n; end",
     );
     assert_eq!(got, "2");
+}
+
+#[test]
+fn loops_in_code_from_strings_and_in_the_library_are_interrupted() {
+    let vm = vm_with(Options {
+        time_limit: std::time::Duration::from_millis(20),
+        ..Options::default()
+    });
+    for text in [
+        "eval('loop {}')",
+        "eval('while true; end')",
+        "x = 1; eval('while true; x += 1; end')",
+        "eval(\"eval('while true; end')\")",
+        "'x'.instance_eval('while true; end')",
+        "String.class_eval('while true; end')",
+        "String.module_eval('def endless; while true; end; end'); 'x'.endless",
+        "f = eval('lambda { while true; end }'); GC.start; f.call",
+        "send(:eval, 'while true; end')",
+        "method(:eval).call('while true; end')",
+        "['while true; end'].inject(self, &:instance_eval)",
+        "Struct.new(:a).new(1).instance_eval('begin; loop {}; rescue Exception; retry; end')",
+        "eval('begin; loop {}; rescue Exception; retry; end')",
+        "(1..10**18).each(&:to_s)",
+        "(1..10**18).inject(:+)",
+        "[1].cycle(&:to_s)",
+        "begin; binding; rescue NameError; eval('loop {}'); end.eval('while true; end')",
+        "while true; (1..10**18).include?(0.5); begin; [1].cycle(&:to_s); rescue Exception; end; end",
+    ] {
+        for _ in 0..2 {
+            let got = evaluate(&vm, text);
+            assert!(got.contains("(H2O::TimeLimitError)"), "{text}: {got}");
+            assert_eq!(evaluate(&vm, "[1].map { |x| x + 1 }"), "[2]", "{text}");
+        }
+    }
+}
+
+#[test]
+fn code_from_strings_is_as_without_limits_and_leaves_nothing() {
+    let vm = vm();
+    for (text, want) in [
+        ("x = 1; eval('x += 1'); x", "2"),
+        (
+            "x = 1; f = eval('lambda { |y| x + y }'); x = 5; f.call(2)",
+            "7",
+        ),
+        ("def m; eval('return 3'); end; m", "3"),
+        (
+            "eval('__FILE__ + __LINE__.to_s', nil, 'a.rb', 7)",
+            "\"a.rb7\"",
+        ),
+        ("eval('raise \"boom\"')", "raised boom (RuntimeError)"),
+        ("begin; eval('(('); rescue SyntaxError; 1; end", "1"),
+        ("method(:eval).call('1 + 1')", "2"),
+        (
+            "begin; method(:eval).call('(('); rescue SyntaxError; 2; end",
+            "2",
+        ),
+        (
+            "%w[size upcase].map { |name| 'ab'.instance_eval(name) }",
+            "[2, \"AB\"]",
+        ),
+        ("%w[self 2].inject('x', &:instance_eval)", "2"),
+        (
+            "String.class_eval { def twice; self * 2; end }; String.class_eval('def thrice; self * 3; end'); 'a'.twice + 'a'.thrice",
+            "\"aaaaa\"",
+        ),
+        ("[1, 2].map { |x| eval('x * 2') }", "[2, 4]"),
+        ("eval('[1].each { |x| return x }')", "1"),
+        ("eval('1'); 'x'.instance_eval { size }", "1"),
+        ("eval('pause'); 4", ""),
+    ] {
+        assert_eq!(evaluate(&vm, text), want, "{text}");
+    }
+    assert_eq!(resume_all(&vm), 1);
+    let many = "n = 0; while n < 3000; n += eval('[1].map { |x| x }')[0]; end; n";
+    assert_eq!(evaluate(&vm, many), "3000");
+    vm.scope(|| vm.collect());
+    let before = vm.memory();
+    for _ in 0..4 {
+        assert_eq!(evaluate(&vm, many), "3000");
+    }
+    vm.scope(|| vm.collect());
+    assert!(
+        vm.memory() < before + 1024 * 1024,
+        "{} {before}",
+        vm.memory()
+    );
+    let kept = "a = []; loop { a << eval('lambda { 1 }') }";
+    let vm = vm_with(Options {
+        memory_limit: 32 * 1024 * 1024,
+        ..Options::default()
+    });
+    for _ in 0..2 {
+        let got = evaluate(&vm, kept);
+        assert!(got.contains("NoMemoryError"), "{got}");
+        assert_eq!(evaluate(&vm, "eval('1 + 1')"), "2");
+    }
 }
 
 #[test]
