@@ -27,7 +27,7 @@ PLACE = sed 's|/usr/local/|$(PREFIX)/|'
 install:
 	install -D $(BINARY) $(DESTDIR)$(PREFIX)/bin/h2o
 	mkdir -p $(SHARE)/h2o $(DESTDIR)$(UNITS)
-	for helper in start_server setuidgid kill-on-close annotate-backtrace-symbols fetch-ocsp-response; do \
+	for helper in start_server setuidgid kill-on-close annotate-backtrace-symbols fetch-ocsp-response fastcgi-cgi; do \
 		ln -sfn ../../bin/h2o $(SHARE)/h2o/$$helper || exit 1; \
 	done
 	ln -sfn /etc/ssl/certs/ca-certificates.crt $(SHARE)/h2o/ca-bundle.crt

@@ -1,8 +1,11 @@
 //! Foreign servers, as backends.
 
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -97,6 +100,32 @@ impl Service {
         let service = Self::start(command.args(["-b", socket]));
         eventually("PHP", || UnixStream::connect(socket).ok());
         service
+    }
+
+    /// Starts the gateway for CGI scripts at this Unix socket, which any user may connect to. Its messages go to a file.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn cgi(program: &str, socket: &str, options: &[&str], log: &Path) -> Self {
+        let log = File::create(log).expect("the folder is writable");
+        let mut command = Command::new(program);
+        command.arg(format!("--listen={socket}")).args(options);
+        let service = Self::start(command.stderr(log));
+        eventually("the gateway", || UnixStream::connect(socket).ok());
+        let all = Permissions::from_mode(0o777);
+        fs::set_permissions(socket, all).expect("it is ours");
+        service
+    }
+
+    /// Ends the process (SIGTERM), and waits for it.
+    ///
+    /// # Panics
+    /// If it does not end by itself with status 0.
+    pub fn terminate(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the process is ours");
+        let status = self.child.wait().expect("nobody else waits for it");
+        assert!(status.success(), "{status}");
     }
 
     /// Stops the process (SIGSTOP): the kernel accepts connections, but nothing answers.

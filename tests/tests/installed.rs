@@ -7,20 +7,8 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use h2o_tests::{Folder, Setup, binary, curl, eventually, free_port, manual, openssl, run};
+use h2o_tests::{Folder, Setup, binary, curl, eventually, free_port, install, openssl, run};
 use rustix::process::{Pid, Signal, kill_process};
-
-/// An installation below the folder.
-fn install(folder: &Folder) {
-    let output = Command::new("make")
-        .current_dir(manual::root())
-        .args(["--no-print-directory", "install", "PREFIX=/opt/h2o"])
-        .arg(format!("DESTDIR={}", folder.path().display()))
-        .arg(format!("BINARY={}", binary().display()))
-        .output()
-        .expect("make is installed");
-    assert!(output.status.success(), "{output:?}");
-}
 
 fn helper(folder: &Folder, name: &str) -> String {
     folder.name_of(&format!("opt/h2o/share/h2o/{name}"))
@@ -29,7 +17,7 @@ fn helper(folder: &Folder, name: &str) -> String {
 #[test]
 fn helpers_are_this_program_under_other_names() {
     let folder = Folder::new();
-    install(&folder);
+    let _ = install(&folder);
     let output = run(&helper(&folder, "start_server"), &["--version"]);
     assert_eq!(output.code, 0, "{output}");
     let output = run(&helper(&folder, "fetch-ocsp-response"), &["--help"]);
@@ -72,7 +60,7 @@ fn helpers_are_this_program_under_other_names() {
 #[test]
 fn kill_on_close_ends_the_command_with_the_server() {
     let folder = Folder::new();
-    install(&folder);
+    let _ = install(&folder);
     folder.write("remove/file", "");
     let line = format!(
         "exec {} --rm={} -- sh -c 'trap \"echo ended; exit\" TERM; echo begun; while :; do sleep 0.05; done' 5<&0",
@@ -111,7 +99,7 @@ impl Drop for Killed {
 #[test]
 fn responses_are_fetched_from_the_responder_that_the_certificate_names() {
     let folder = Folder::new();
-    install(&folder);
+    let _ = install(&folder);
     let port = free_port();
     let file = |name: &str| folder.name_of(name);
     let (ca, ca_key, leaf, key) = (file("ca.crt"), file("ca.key"), file("a.crt"), file("a.key"));
@@ -190,7 +178,7 @@ fn responses_are_fetched_from_the_responder_that_the_certificate_names() {
 #[test]
 fn units_are_those_of_systemd() {
     let folder = Folder::new();
-    install(&folder);
+    let _ = install(&folder);
     let units = folder.at("opt/h2o/lib/systemd/system");
     for unit in ["h2o.service", "h2o.socket"] {
         let path = units.join(unit);

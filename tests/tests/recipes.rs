@@ -1,7 +1,12 @@
 //! The recipes of the manual, pasted, started and asked.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use h2o_tests::manual::{self, Example};
-use h2o_tests::{Backend, Folder, Response, Server, Service, Setup, curl, eventually, run, tool};
+use h2o_tests::{
+    Backend, Folder, Response, Server, Service, Setup, curl, eventually, install, run, tool,
+};
 
 /// The blocks of a recipe.
 fn recipe(heading: &str) -> Vec<Example> {
@@ -403,6 +408,31 @@ fn php_answers_for_its_files() {
     answer.must_be("200 OK\n\nbody {}");
     let answer = ask(&server, &["http://www.example.com/none.php"]);
     assert_eq!(answer.code(), 404);
+}
+
+#[test]
+fn scripts_answer_below_their_path() {
+    let server = cook("CGI scripts", &[])
+        .file("srv/cgi-bin/show.sh", include_str!("cgi/show.sh"))
+        .file("run/cgi/log", "")
+        .start();
+    let script = server.folder.at("srv/cgi-bin/show.sh");
+    std::fs::set_permissions(script, Permissions::from_mode(0o755)).expect("it is ours");
+    let command = block("CGI scripts", "sh").text;
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let gateway = Folder::new();
+    let program = words[0].replace("/usr/local", &install(&gateway));
+    let socket = server.folder.name_of("run/cgi/cgi.sock");
+    assert_eq!(words[1], "--listen=/run/cgi/cgi.sock");
+    let log = server.folder.at("run/cgi/log");
+    let _gateway = Service::cgi(&program, &socket, &words[2..], &log);
+    let answer = ask(&server, &["http://www.example.com/cgi-bin/show.sh/a?b"]);
+    assert_eq!(answer.code(), 201);
+    assert!(
+        answer.text().contains("GET /cgi-bin/show.sh /a b\n"),
+        "{}",
+        answer.text()
+    );
 }
 
 #[test]

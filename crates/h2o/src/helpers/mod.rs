@@ -1,6 +1,7 @@
 //! The helper programs under `share/h2o`: this program under other names.
 
 mod annotate;
+mod fastcgi_cgi;
 mod kill_on_close;
 mod ocsp;
 mod setuidgid;
@@ -25,6 +26,7 @@ pub(crate) fn run(
         supervisor::NAME => Some(supervisor::run(arguments)),
         "setuidgid" => Some(setuidgid::run(arguments)),
         "kill-on-close" => Some(kill_on_close::run(arguments)),
+        "fastcgi-cgi" => Some(fastcgi_cgi::run(arguments)),
         "annotate-backtrace-symbols" => Some(annotate::run()),
         "fetch-ocsp-response" => Some(ocsp::run(arguments)),
         _ => None,

@@ -2,7 +2,7 @@
 
 use h2o_exchange::{Address, Exchange, RequestBody, ScriptPath, ServerSoftware};
 use h2o_http::{BodyLength, Headers, Known, Name, Scheme};
-use h2o_upstream::encode_parameter;
+use h2o_upstream::fastcgi_record::encode_parameter;
 
 use super::FastcgiSettings;
 

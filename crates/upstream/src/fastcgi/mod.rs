@@ -4,7 +4,7 @@
 
 mod body;
 mod exchange;
-mod record;
+pub mod record;
 
 use std::fmt;
 use std::future::poll_fn;
@@ -23,8 +23,6 @@ use crate::stream::UpstreamStream;
 use crate::{Failure, FailureCause, Upstream};
 use body::FastcgiBody;
 use exchange::{FastcgiExchange, Part, Pooled};
-
-pub use record::encode_parameter;
 
 /// Called with the content of each STDERR record.
 pub type OnStderr = Rc<dyn Fn(&[u8])>;
@@ -87,7 +85,7 @@ impl From<Failure> for FastcgiError {
 pub struct FastcgiCall<'a> {
     /// The worker that the request runs on.
     pub worker: &'a Rc<Worker>,
-    /// The parameters, as [`encode_parameter`] writes them.
+    /// The parameters, as [`record::encode_parameter`] writes them.
     pub parameters: &'a [u8],
     /// The content.
     pub body: RequestBody,

@@ -6,22 +6,91 @@ use bytes::{Buf, Bytes, BytesMut};
 const HEADER: usize = 8;
 /// Most content of a record.
 const MAX_CONTENT: usize = 0xffff;
-/// The only request of a connection at a time.
-const REQUEST: [u8; 2] = 1_u16.to_be_bytes();
 
-const BEGIN_REQUEST: u8 = 1;
-const END_REQUEST: u8 = 3;
-const PARAMS: u8 = 4;
-const STDIN: u8 = 5;
-const STDOUT: u8 = 6;
-const STDERR: u8 = 7;
+/// Types of records.
+pub mod kind {
+    /// The server begins a request.
+    pub const BEGIN_REQUEST: u8 = 1;
+    /// The application has ended a request.
+    pub const END_REQUEST: u8 = 3;
+    /// Parameters of a request.
+    pub const PARAMS: u8 = 4;
+    /// Content of a request.
+    pub const STDIN: u8 = 5;
+    /// Header block and content of a response.
+    pub const STDOUT: u8 = 6;
+    /// Messages for the error log.
+    pub const STDERR: u8 = 7;
+}
 
-/// Appends a record's header.
+use kind::{BEGIN_REQUEST, END_REQUEST, PARAMS, STDERR, STDIN, STDOUT};
+
+/// The header of a record of version 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// One of [`kind`], or another number.
+    pub kind: u8,
+    /// The number of the request.
+    pub request: u16,
+    /// Bytes of content.
+    pub content: u16,
+    /// Bytes of padding behind the content.
+    pub padding: u8,
+}
+
+impl RecordHeader {
+    /// Bytes of a header.
+    pub const LEN: usize = HEADER;
+
+    /// As on the wire.
+    #[must_use]
+    pub fn encode(self) -> [u8; HEADER] {
+        let ([request, request_low], [content, content_low]) =
+            (self.request.to_be_bytes(), self.content.to_be_bytes());
+        [
+            1,
+            self.kind,
+            request,
+            request_low,
+            content,
+            content_low,
+            self.padding,
+            0,
+        ]
+    }
+
+    /// Reads a header; its version is not looked at.
+    #[must_use]
+    pub fn parse(
+        [
+            _,
+            kind,
+            request,
+            request_low,
+            content,
+            content_low,
+            padding,
+            _,
+        ]: [u8; HEADER],
+    ) -> Self {
+        Self {
+            kind,
+            request: u16::from_be_bytes([request, request_low]),
+            content: u16::from_be_bytes([content, content_low]),
+            padding,
+        }
+    }
+}
+
+/// Appends the header of a record of the only request of a connection.
 fn encode_header(kind: u8, len: u16, out: &mut BytesMut) {
-    out.extend_from_slice(&[1, kind]);
-    out.extend_from_slice(&REQUEST);
-    out.extend_from_slice(&len.to_be_bytes());
-    out.extend_from_slice(&[0, 0]);
+    let header = RecordHeader {
+        kind,
+        request: 1,
+        content: len,
+        padding: 0,
+    };
+    out.extend_from_slice(&header.encode());
 }
 
 /// Appends records with `content`; none for empty content, which would end the stream.
@@ -68,6 +137,30 @@ pub fn encode_parameter(name: &[u8], value: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
+/// Reads names and values as [`encode_parameter`] writes them. `None` if they are malformed.
+#[must_use]
+pub fn decode_parameters(mut encoded: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    fn take_len(encoded: &mut &[u8]) -> Option<usize> {
+        let (&first, rest) = encoded.split_first()?;
+        if first < 0x80 {
+            *encoded = rest;
+            return Some(first.into());
+        }
+        let (long, rest) = encoded.split_first_chunk()?;
+        *encoded = rest;
+        usize::try_from(u32::from_be_bytes(*long) & !(1 << 31)).ok()
+    }
+    let mut parameters = Vec::new();
+    while !encoded.is_empty() {
+        let (name, value) = (take_len(&mut encoded)?, take_len(&mut encoded)?);
+        let (name, rest) = encoded.split_at_checked(name)?;
+        let (value, rest) = rest.split_at_checked(value)?;
+        parameters.push((name, value));
+        encoded = rest;
+    }
+    Some(parameters)
+}
+
 /// What a record of the application says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Received {
@@ -107,11 +200,11 @@ impl RecordReader {
             let skipped = self.padding.min(input.len());
             input.advance(skipped);
             self.padding -= skipped;
-            let Some(&[_, kind, _, _, high, low, padding, _]) = input.first_chunk::<HEADER>()
-            else {
+            let Some(header) = input.first_chunk().copied().map(RecordHeader::parse) else {
                 return Received::NeedMore;
             };
-            let len = usize::from(u16::from_be_bytes([high, low]));
+            let RecordHeader { kind, padding, .. } = header;
+            let len = usize::from(header.content);
             match kind {
                 STDOUT => {
                     input.advance(HEADER);
@@ -144,6 +237,25 @@ impl RecordReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_are_read_as_they_were_written() {
+        let long = vec![b'v'; 70_000];
+        let pairs: [(&[u8], &[u8]); 4] = [
+            (b"A", b""),
+            (b"", b"x"),
+            (b"LONG", &long),
+            (&long[..128], b"y"),
+        ];
+        let mut encoded = Vec::new();
+        for (name, value) in pairs {
+            encode_parameter(name, &[value], &mut encoded);
+        }
+        assert_eq!(decode_parameters(&encoded).unwrap(), pairs);
+        for cut in [1, 3, 4, 6, encoded.len() - 1] {
+            assert_eq!(decode_parameters(&encoded[..cut]), None, "{cut}");
+        }
+    }
 
     fn parameter(name: &[u8], value: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
