@@ -252,7 +252,7 @@ mod tests {
             encode_parameter(name, &[value], &mut encoded);
         }
         assert_eq!(decode_parameters(&encoded).unwrap(), pairs);
-        for cut in [1, 3, 4, 6, encoded.len() - 1] {
+        for cut in [1, 2, 4, 5, encoded.len() - 1] {
             assert_eq!(decode_parameters(&encoded[..cut]), None, "{cut}");
         }
     }
