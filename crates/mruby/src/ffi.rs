@@ -134,6 +134,13 @@ unsafe extern "C" {
     pub(crate) fn shim_watch_entries(watch: *mut Watch) -> c_ulong;
     pub(crate) fn shim_watch_time(watch: *mut Watch) -> u64;
     pub(crate) fn shim_watch_interrupt(watch: *mut Watch, entry: c_ulong) -> c_int;
+    pub(crate) fn shim_watch_ask_place(watch: *mut Watch, entry: c_ulong);
+    pub(crate) fn shim_watch_take_place(
+        watch: *mut Watch,
+        place: *mut c_char,
+        size: usize,
+    ) -> c_int;
+    pub(crate) fn limits_trim();
     pub(crate) fn shim_prepare(mrb: *mut State);
     pub(crate) fn shim_run(work: *mut Work) -> u64;
 }

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,11 +23,12 @@
 
 #include "limits.h"
 #include <mruby/class.h>
+#include <mruby/debug.h>
 #include <mruby/error.h>
 #include <mruby/proc.h>
 
-/* Why the pages are taken away. The numbers of `Limit` in limits.rs. */
-enum due { DUE_NOTHING, DUE_TIME, DUE_MEMORY, DUES };
+/* Why the pages are taken away. DUE_PLACE: somebody wants to know where the script is, which goes on. */
+enum due { DUE_NOTHING, DUE_TIME, DUE_MEMORY, DUE_PLACE, DUES };
 
 /* How many interrupts the script may rescue before its next wait. */
 enum { RESCUABLE = 2 };
@@ -42,6 +44,7 @@ struct shim_watch {
   int interrupts;        /* since the VM was entered */
   int is_raising;        /* the signal's handler makes an exception */
   uint64_t exceptions[DUES];
+  char place[512];       /* FILE:LINE where the script was when it was asked for; empty: nobody knows yet */
   struct pages {
     uint8_t *start;
     size_t size;
@@ -97,6 +100,14 @@ void *limits_allocate(mrb_state *mrb, void *old, size_t size, void *userdata)
   return fresh;
 }
 
+/* Gives free memory back to the system: the allocator keeps what a script has left in many small pieces. */
+void limits_trim(void)
+{
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 /* ---- interrupts ---- */
 
 static __thread struct shim_watch *watch;
@@ -126,7 +137,8 @@ static enum due give_back(struct shim_watch *of)
 /* Called by the thread of the VM. */
 static void interrupt_for_memory(struct shim_watch *of)
 {
-  if (!(atomic_load(&of->entries) & 1) || of->is_raising || atomic_load(&of->due) != DUE_NOTHING)
+  int due = atomic_load(&of->due);
+  if (!(atomic_load(&of->entries) & 1) || of->is_raising || due == DUE_TIME || due == DUE_MEMORY)
     return;
   pthread_mutex_lock(&of->lock);
   atomic_store(&of->due, DUE_MEMORY);
@@ -169,6 +181,26 @@ static void forget_rescues(struct shim_watch *of)
     }
 }
 
+/* Notes where the script has called what has just returned: the instruction before the one at `address`, which it fetches. */
+static void note_place(struct shim_watch *of, const uint8_t *address)
+{
+  mrb_state *mrb = of->mrb;
+  const mrb_callinfo *frame;
+  for (frame = mrb->c->ci; frame >= mrb->c->cibase; frame--) {
+    const mrb_irep *code = code_of(frame);
+    const uint8_t *next = frame == mrb->c->ci ? address : frame->pc;
+    if (code && is_code(of, code->iseq) && next > code->iseq && next <= code->iseq + code->ilen) {
+      uint32_t before = (uint32_t)(next - code->iseq) - 1;
+      const char *file = mrb_debug_get_filename(mrb, code, before);
+      int line = (int)mrb_debug_get_line(mrb, code, before);
+      pthread_mutex_lock(&of->lock);
+      snprintf(of->place, sizeof of->place, "%s:%d", file ? file : "?", line);
+      pthread_mutex_unlock(&of->lock);
+      return;
+    }
+  }
+}
+
 static mrb_value raise_it(mrb_state *mrb, void *exception) { mrb_exc_raise(mrb, *(mrb_value *)exception); }
 
 /* Between two instructions. Returns if the script may go on. */
@@ -177,6 +209,10 @@ static void enforce(struct shim_watch *of, enum due due, const uint8_t *place)
   mrb_state *mrb = of->mrb;
   mrb_value exception = cooked(of->exceptions[due]);
   mrb_bool failed;
+  if (due == DUE_PLACE) {
+    note_place(of, place);
+    return;
+  }
   if (due == DUE_MEMORY) {
     mrb_full_gc(mrb);
     sweep(mrb, of);
@@ -331,24 +367,60 @@ uint64_t shim_watch_time(struct shim_watch *of)
   return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
+/*
+ * The watchdog wants `due` at the next instruction of what the VM runs since `entry`. Returns whether it does: if not, it has left. The
+ * caller has the lock.
+ */
+static int is_wanted(struct shim_watch *of, unsigned long entry, enum due due)
+{
+  int before = atomic_load(&of->due);
+  if (before == DUE_NOTHING)
+    atomic_store(&of->due, due);
+  /* Who leaves now sees `due` and waits for the lock. */
+  if (atomic_load(&of->entries) != entry) {
+    if (before == DUE_NOTHING)
+      atomic_store(&of->due, DUE_NOTHING);
+    return 0;
+  }
+  if (before == DUE_NOTHING)
+    set_protection(of, PROT_NONE);
+  return 1;
+}
+
 /* Called by the watchdog: interrupts the VM if it still runs what it ran at `entry`. */
 int shim_watch_interrupt(struct shim_watch *of, unsigned long entry)
 {
-  int none = DUE_NOTHING;
-  int is_first, interrupts;
+  int interrupts, before;
   pthread_mutex_lock(&of->lock);
-  is_first = atomic_compare_exchange_strong(&of->due, &none, DUE_TIME);
-  /* Who leaves now sees `due` and waits for the lock. */
-  interrupts = atomic_load(&of->entries) == entry;
-  if (is_first && interrupts)
-    set_protection(of, PROT_NONE);
-  else if (is_first)
-    atomic_store(&of->due, DUE_NOTHING);
+  before = atomic_load(&of->due);
+  interrupts = is_wanted(of, entry, DUE_TIME);
+  if (interrupts && before == DUE_PLACE)
+    atomic_store(&of->due, DUE_TIME);
   /* No instruction of the script was fetched since. */
-  else if (interrupts && !of->is_raising && !of->mrb->exc)
+  if (interrupts && before == DUE_TIME && !of->is_raising && !of->mrb->exc)
     of->mrb->exc = mrb_obj_ptr(cooked(of->exceptions[DUE_TIME]));
   pthread_mutex_unlock(&of->lock);
   return interrupts;
+}
+
+/* Called by the watchdog: wants to know where the VM is that still runs what it ran at `entry`. */
+void shim_watch_ask_place(struct shim_watch *of, unsigned long entry)
+{
+  pthread_mutex_lock(&of->lock);
+  is_wanted(of, entry, DUE_PLACE);
+  pthread_mutex_unlock(&of->lock);
+}
+
+/* Called by the watchdog: takes the place, as text that ends with NUL. Returns whether there was one. */
+int shim_watch_take_place(struct shim_watch *of, char *place, size_t size)
+{
+  int known;
+  pthread_mutex_lock(&of->lock);
+  known = of->place[0] != 0;
+  snprintf(place, size, "%s", of->place);
+  of->place[0] = 0;
+  pthread_mutex_unlock(&of->lock);
+  return known;
 }
 
 /* ---- code on pages of its own ---- */

@@ -548,6 +548,28 @@ fn a_script_without_memory_ends_at_its_next_instruction_and_leaves_the_vm_whole(
 }
 
 #[test]
+fn calls_that_block_are_named_once_for_each_place() {
+    static REPORTS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    crate::report_to(|text| REPORTS.lock().unwrap().push(text.to_owned()));
+    let vm = vm();
+    let blocks = "x = 1\n`sleep 0.4`\nx\n";
+    let computes = "x = 0\n2_000_000.times { x += 1 }\nx\n";
+    for _ in 0..2 {
+        assert_eq!(evaluate(&vm, blocks), "1");
+        assert_eq!(evaluate(&vm, computes), "2000000");
+    }
+    let want = "a script held its worker for more than 100 ms in a call that blocks, at test.rb:2";
+    let deadline = (0..400).find(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(25));
+        !REPORTS.lock().unwrap().is_empty()
+    });
+    assert!(deadline.is_some(), "nothing was reported");
+    let reports = REPORTS.lock().unwrap();
+    let named = reports.iter().filter(|text| text.contains("blocks"));
+    assert_eq!(named.collect::<Vec<_>>(), [want]);
+}
+
+#[test]
 fn vms_on_several_threads_are_interrupted_each_for_itself() {
     let threads: Vec<_> = (0..4_u32)
         .map(|number| {

@@ -2,7 +2,9 @@
 
 #![expect(unsafe_code, reason = "the shim interrupts")]
 
-use std::ffi::c_ulong;
+use std::collections::HashSet;
+use std::ffi::{CStr, c_char, c_ulong};
+use std::fs;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -12,13 +14,24 @@ use crate::ffi::{self, Memory, State, Watch};
 /// How often a script is interrupted before the log says that it does not heed it.
 const TRIES: u32 = 3;
 
+/// How long a call may hold a worker without using the processor before the log names its place.
+const BLOCKING: Duration = Duration::from_millis(100);
+
+/// How often the watchdog looks at least.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// Most places that the log names.
+const MOST_PLACES: usize = 256;
+
 /// The part of a VM that the watchdog sees.
 pub(crate) struct Watched {
     pub(crate) watch: *mut Watch,
     limit: Duration,
+    /// The kernel's number of the VM's thread.
+    thread: libc::pid_t,
 }
 
-// SAFETY: what other threads call is `shim_watch_entries` and `shim_watch_interrupt`, which lock.
+// SAFETY: what other threads call are the functions for the watchdog, which lock or read atomically.
 unsafe impl Send for Watched {}
 // SAFETY: as above.
 unsafe impl Sync for Watched {}
@@ -28,15 +41,40 @@ impl Watched {
     pub(crate) fn new(mrb: *mut State, memory: *mut Memory, limit: Duration) -> Option<Arc<Self>> {
         // SAFETY: the VM is open, and `Vm` keeps it and the record of its memory as long as it runs anything.
         let watch = unsafe { ffi::shim_watch_new(mrb, memory) };
-        (!watch.is_null()).then(|| Arc::new(Self { watch, limit }))
+        // SAFETY: it has no conditions.
+        let thread = unsafe { libc::gettid() };
+        (!watch.is_null()).then(|| {
+            Arc::new(Self {
+                watch,
+                limit,
+                thread,
+            })
+        })
     }
 
     /// Has the watchdog look after it from now on.
     pub(crate) fn begin(self: &Arc<Self>) {
-        if !self.limit.is_zero() {
-            let mut all = all().lock().unwrap_or_else(PoisonError::into_inner);
-            all.push(Arc::downgrade(self));
-        }
+        let mut all = all().lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Arc::downgrade(self));
+    }
+
+    /// Whether the thread waits in the kernel.
+    fn is_blocked(&self) -> bool {
+        let stat = fs::read(format!("/proc/self/task/{}/stat", self.thread)).unwrap_or_default();
+        // The state comes behind the name of the thread, which is in parentheses.
+        let mut words = stat.rsplit(|byte| *byte == b')');
+        matches!(words.next(), Some([b' ', b'S' | b'D', ..]))
+    }
+
+    /// `FILE:LINE` where the script was when it was asked for.
+    fn take_place(&self) -> Option<String> {
+        let mut place: [c_char; 512] = [0; 512];
+        // SAFETY: the buffer has this size, and the VM's part for other threads lives as long as `self`.
+        let known =
+            unsafe { ffi::shim_watch_take_place(self.watch, place.as_mut_ptr(), place.len()) };
+        // SAFETY: the text ends with a NUL.
+        let text = unsafe { CStr::from_ptr(place.as_ptr()) };
+        (known != 0).then(|| text.to_string_lossy().into_owned())
     }
 }
 
@@ -67,10 +105,14 @@ struct Seen {
     /// does not count.
     since: Duration,
     tries: u32,
+    /// How long the thread has waited in the kernel, as far as the watchdog has seen it.
+    blocked: Duration,
 }
 
 fn look_after() {
     let mut seen: Vec<Seen> = Vec::new();
+    let mut named = HashSet::new();
+    let mut pause = PERIOD;
     loop {
         {
             let mut added = all().lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,15 +121,27 @@ fn look_after() {
                 entry: 0,
                 since: Duration::ZERO,
                 tries: 0,
+                blocked: Duration::ZERO,
             }));
         }
-        let mut pause = Duration::from_millis(100);
+        let passed = std::mem::replace(&mut pause, PERIOD);
         seen.retain_mut(|seen| {
             let Some(vm) = seen.vm.upgrade() else {
                 return false;
             };
-            pause = pause.min((vm.limit / 8).max(Duration::from_millis(1)));
-            seen.look(&vm);
+            if !vm.limit.is_zero() {
+                pause = pause.min((vm.limit / 8).max(Duration::from_millis(1)));
+            }
+            seen.look(&vm, passed);
+            if let Some(place) = vm.take_place()
+                && named.len() < MOST_PLACES
+                && !named.contains(&place)
+            {
+                (log())(&format!(
+                    "a script held its worker for more than 100 ms in a call that blocks, at {place}"
+                ));
+                named.insert(place);
+            }
             true
         });
         thread::sleep(pause);
@@ -95,13 +149,27 @@ fn look_after() {
 }
 
 impl Seen {
-    fn look(&mut self, vm: &Watched) {
+    /// Looks at the VM, after `passed`.
+    fn look(&mut self, vm: &Watched, passed: Duration) {
         // SAFETY: the VM's part for other threads lives as long as `vm`.
         let entry = unsafe { ffi::shim_watch_entries(vm.watch) };
         // SAFETY: as above.
         let now = Duration::from_nanos(unsafe { ffi::shim_watch_time(vm.watch) });
         if entry != self.entry || entry % 2 == 0 {
             (self.entry, self.since, self.tries) = (entry, now, 0);
+            self.blocked = Duration::ZERO;
+            return;
+        }
+        if !vm.is_blocked() {
+            self.blocked = Duration::ZERO;
+        } else if self.blocked < BLOCKING {
+            self.blocked += passed;
+            if self.blocked >= BLOCKING {
+                // SAFETY: as above.
+                unsafe { ffi::shim_watch_ask_place(vm.watch, entry) };
+            }
+        }
+        if vm.limit.is_zero() {
             return;
         }
         if now.saturating_sub(self.since) < vm.limit {

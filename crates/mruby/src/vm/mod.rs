@@ -303,6 +303,8 @@ impl Vm {
         // Before the watchdog counts: the next script must not pay for the garbage of one that reached a limit.
         if is_first && self.is_exhausted.replace(false) {
             self.collect();
+            // SAFETY: it has no conditions.
+            unsafe { ffi::limits_trim() };
             let _ = self.prepare_interrupts();
         }
         // SAFETY: the VM is open, and left when the result is dropped.
