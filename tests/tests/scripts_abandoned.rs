@@ -1,0 +1,155 @@
+//! Requests whose scripts wait, and whose clients go away meanwhile: when the waits are over, nothing of them is left.
+
+use std::fs;
+use std::sync::{Arc, Condvar, Mutex};
+
+use h2o_tests::http2::{Frame, Http2, get};
+use h2o_tests::{Backend, Server, Setup, eventually};
+
+const CONFIG: &str = r##"
+listen: @PORT@
+num-threads: 1
+error-log: @DIR@/error.log
+hosts:
+  default:
+    paths:
+      /sleep:
+        mruby.handler: |
+          lambda { |env| sleep 0.05; [200, {}, ["x" * 1000]] }
+      /fetch:
+        mruby.handler: |
+          lambda { |env| http_request("BACKEND/").join }
+      /redis:
+        mruby.handler: |
+          $redis = H2O::Redis.new(:host => "127.0.0.1", :port => REDIS)
+          lambda { |env| [200, {}, [$redis.call("PING").join.to_s]] }
+      /body:
+        mruby.handler: |
+          class Slow
+            def each
+              2.times { yield "x" * 1000; sleep 0.02 }
+            end
+          end
+          lambda { |env| [200, {}, Slow.new] }
+      /left:
+        mruby.handler: |
+          lambda do |env|
+            GC.start
+            fibers = 0
+            ObjectSpace.each_object(Fiber) { fibers += 1 }
+            [200, {}, [fibers.to_s]]
+          end
+"##;
+
+/// Requests of a connection.
+const BATCH: u32 = 100;
+
+/// Batches that wait at the same time.
+const AT_ONCE: u32 = 4;
+
+/// How many requests are abandoned, unless `H2O_ABANDONED` says another number.
+const REQUESTS: u32 = 3000;
+
+/// Most fibers that a worker keeps for later requests.
+const KEPT: usize = 256 + 10;
+
+/// What backends wait for: how often they have been told to answer.
+#[derive(Default)]
+struct Gate {
+    rounds: Mutex<u32>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn round(&self) -> u32 {
+        *self.rounds.lock().expect("nobody panics")
+    }
+
+    fn open(&self) {
+        *self.rounds.lock().expect("nobody panics") += 1;
+        self.opened.notify_all();
+    }
+
+    fn wait_for_next(&self, round: u32) {
+        let rounds = self.rounds.lock().expect("nobody panics");
+        let later = self.opened.wait_while(rounds, |now| *now <= round);
+        drop(later);
+    }
+}
+
+fn descriptors(server: &Server) -> usize {
+    let folder = format!("/proc/{}/fd", server.pid());
+    fs::read_dir(folder).expect("the server runs").count()
+}
+
+fn fibers(server: &Server) -> usize {
+    let text = server.ask("GET /left").text();
+    text.parse().expect("a number")
+}
+
+/// Sends a batch of requests, lets their scripts begin, and goes away.
+fn abandon(server: &Server, gate: &Gate) {
+    let mut client = Http2::open(server.port(), &[]);
+    for number in 0..BATCH {
+        let path = ["/sleep", "/fetch", "/redis", "/body"][number as usize % 4];
+        client.send_frame(&Frame::request(number * 2 + 1, get(path)));
+    }
+    client.ping();
+    drop(client);
+    gate.open();
+}
+
+#[test]
+fn requests_that_clients_abandon_leave_nothing() {
+    let count = std::env::var("H2O_ABANDONED").ok();
+    let count = count.map_or(REQUESTS, |count| count.parse().expect("a number"));
+    let gate = Arc::new(Gate::default());
+    let backend = {
+        let gate = Arc::clone(&gate);
+        Backend::start(move |talk| {
+            while talk.read_head().is_some() {
+                gate.wait_for_next(gate.round());
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{}",
+                    "y".repeat(1000)
+                );
+                talk.send(answer);
+            }
+        })
+    };
+    let redis = Backend::start(|talk| {
+        while talk.read_until(b"PING\r\n").is_some() {
+            talk.send("+PONG\r\n");
+        }
+    });
+    let config = CONFIG
+        .replace("BACKEND", backend.url("").trim_end_matches('/'))
+        .replace("REDIS", &redis.port().to_string());
+    let server = Setup::new(&config).start();
+    // What is made once, and what is kept for later requests, is made now.
+    for _ in 0..AT_ONCE {
+        abandon(&server, &gate);
+    }
+    let at_rest = |open: usize| {
+        eventually("no fiber and no connection is left", || {
+            gate.open();
+            (descriptors(&server) <= open && fibers(&server) <= KEPT).then_some(())
+        });
+    };
+    at_rest(usize::MAX);
+    let (open, memory) = (descriptors(&server), server.memory_at_rest());
+    for batch in 0..count / BATCH {
+        abandon(&server, &gate);
+        // What is asked for here is what stays, not how much waits at once.
+        if batch % AT_ONCE == 0 {
+            at_rest(usize::MAX);
+        }
+    }
+    // Each batch of clients has a connection, backends may have closed some.
+    at_rest(open);
+    let after = server.memory_at_rest();
+    assert!(
+        after < memory + 8 * 1024 * 1024,
+        "{memory} before, {after} after"
+    );
+}
