@@ -21,7 +21,7 @@ const WAITS: c_int = 2;
 
 /// Calls function number `function` of the VM that runs on this thread.
 #[unsafe(no_mangle)]
-extern "C" fn h2o_mruby_call(_: *mut State, function: i64, raw: *mut RawCall) -> c_int {
+extern "C" fn h2o_mruby_call(_: *mut State, number: i64, raw: *mut RawCall) -> c_int {
     let status = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the shim passes its own record, and arguments that live until it returns.
         let (call, raw) = unsafe {
@@ -40,12 +40,15 @@ extern "C" fn h2o_mruby_call(_: *mut State, function: i64, raw: *mut RawCall) ->
         };
         Vm::with_current(|vm| {
             let called = vm
-                .function(function)
+                .function(number)
                 .ok_or_else(|| Leave::runtime("no such function"));
             let called = called.and_then(|function| {
-                catch_unwind(AssertUnwindSafe(|| function(vm, &call))).unwrap_or_else(|panic| {
-                    Err(Leave::runtime(format!("panic: {}", text_of(&*panic))))
-                })
+                catch_unwind(AssertUnwindSafe(|| {
+                    #[cfg(test)]
+                    faults::strike(number);
+                    function(vm, &call)
+                }))
+                .unwrap_or_else(|panic| Err(Leave::runtime(format!("panic: {}", text_of(&*panic)))))
             });
             let (status, value) = match called {
                 Ok(value) => (RETURNED, value),
@@ -58,6 +61,33 @@ extern "C" fn h2o_mruby_call(_: *mut State, function: i64, raw: *mut RawCall) ->
         })
     }));
     status.unwrap_or(RAISED)
+}
+
+/// Panics on demand.
+#[cfg(test)]
+pub(crate) mod faults {
+    use std::cell::Cell;
+
+    thread_local! {
+        static NEXT: Cell<Option<i64>> = const { Cell::new(None) };
+    }
+
+    /// The next call of this function panics.
+    pub(crate) fn set(number: i64) {
+        NEXT.set(Some(number));
+    }
+
+    /// Whether it has; it will not from now on.
+    pub(crate) fn take() -> bool {
+        NEXT.take().is_none()
+    }
+
+    pub(super) fn strike(number: i64) {
+        if NEXT.get() == Some(number) {
+            NEXT.set(None);
+            panic!("on purpose");
+        }
+    }
 }
 
 /// What a panic says.

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::border::faults;
 use crate::{Finish, Leave, Options, Ticket, Value, Vm};
 
 /// Remembers the results of jobs as text.
@@ -184,6 +185,43 @@ fn a_panic_in_a_function_is_an_exception_of_ruby() {
     std::panic::set_hook(hook);
     assert_eq!(got, "raised panic: on purpose (RuntimeError)");
     assert_eq!(evaluate(&vm, "$ran"), "1");
+}
+
+#[test]
+fn a_panic_in_any_function_costs_its_call() {
+    let vm = vm();
+    let count = vm.functions.borrow().len();
+    assert!(count > 60, "{count}");
+    for number in 0..count {
+        vm.scope(|| {
+            let kernel = vm.constant(None, "Kernel").unwrap();
+            vm.run(crate::ffi::Op::Define, |work| {
+                (work.text, work.len) = ("probe".as_ptr(), 5);
+                (work.a, work.count) = (kernel.0, number);
+            })
+            .unwrap();
+        });
+        let number = i64::try_from(number).unwrap();
+        faults::set(number);
+        // The functions that strands call panic where a strand calls them, all others in the script.
+        let got = evaluate(
+            &vm,
+            "$ran = 0; begin; probe; rescue => e; $ran = 1; e.message; end",
+        );
+        assert!(faults::take(), "{number} was not called");
+        assert!(
+            got == "\"panic: on purpose\"" || got.starts_with("raised panic: on purpose"),
+            "{number}: {got}"
+        );
+        for _ in 0..3 {
+            assert_eq!(
+                evaluate(&vm, "[1].map { |x| x.to_s + JSON.generate([x]) }"),
+                "[\"1[1]\"]",
+                "{number}"
+            );
+        }
+    }
+    assert_eq!(evaluate(&vm, "'abc'.sub(/b/) { $&.upcase }"), "\"aBc\"");
 }
 
 #[test]

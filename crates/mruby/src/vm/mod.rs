@@ -111,7 +111,7 @@ pub struct Vm {
     raw: *mut State,
     memory: Box<std::cell::UnsafeCell<Memory>>,
     this: Weak<Self>,
-    functions: RefCell<Vec<Function>>,
+    pub(crate) functions: RefCell<Vec<Function>>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     strand_class: Cell<u64>,
     /// A registered Array: what Rust refers to.
