@@ -154,6 +154,43 @@ fn h2o_reload_ends_with_the_answer_of_the_server() {
 }
 
 #[test]
+fn changed_options_of_sockets_that_stay_open_are_named() {
+    let config = |tcp: &str, unix: &str| {
+        format!(
+            "pid-file: @DIR@/pid
+listen: {{ host: 127.0.0.1, port: @PORT@, {tcp} }}
+listen: {{ type: unix, port: @DIR@/socket, {unix} }}
+hosts: {{ default: {{ paths: {{ /: {{ status: ON }} }} }} }}
+"
+        )
+    };
+    let mut server = Setup::new(&config("sndbuf: 100000", "permission: 600")).start();
+    let (code, _, errors) = h2o_reload(&server, &[]);
+    assert_eq!((code, &*errors), (0, ""));
+    server.write_config(&config(
+        "sndbuf: 200000, rcvbuf: 100000, cc: reno",
+        "permission: 660",
+    ));
+    let (code, _, errors) = h2o_reload(&server, &[]);
+    assert_eq!(code, 0, "{errors}");
+    let port = format!("127.0.0.1:{}", server.port());
+    let socket = server.folder.name_of("socket");
+    let wants = [
+        ("sndbuf", &port),
+        ("rcvbuf", &port),
+        ("cc", &port),
+        ("permission", &socket),
+    ];
+    for (name, address) in wants {
+        let want = format!(
+            "[warning] `{name}` of `listen` {address} cannot change while the server runs: it stays as it was until a restart\n"
+        );
+        assert!(errors.contains(&want), "{want}{errors}");
+    }
+    assert_eq!(errors.lines().count(), wants.len(), "{errors}");
+}
+
+#[test]
 fn h2o_reload_says_why_it_cannot_ask() {
     let mut server = Setup::new(&site("", &redirect("/a", "one"))).start();
     let (code, _, errors) = h2o_reload(&server, &[]);

@@ -1,8 +1,9 @@
 //! Settings that stay as they are when a configuration replaces another while the server runs.
 
-use h2o_exchange::Site;
+use h2o_exchange::{Endpoint, Site};
 use h2o_tls::ResumptionSettings;
 
+use crate::site::listen::{Listener, Listeners};
 use crate::site::settings::{ServerSettings, worker_plan};
 
 /// Warnings of settings that need a restart, as far as they differ.
@@ -20,6 +21,7 @@ pub(crate) fn settings_that_need_restart(running: &Site, next: &Site) -> Vec<Str
         ),
         ("quic-nodes", before.quic_nodes != after.quic_nodes),
         ("tcp-reuseport", before.tcp_reuseport != after.tcp_reuseport),
+        ("tcp-fastopen", before.tcp_fastopen != after.tcp_fastopen),
         (
             "ssl-session-resumption",
             running.settings.get::<ResumptionSettings>()
@@ -27,9 +29,45 @@ pub(crate) fn settings_that_need_restart(running: &Site, next: &Site) -> Vec<Str
         ),
     ];
     let differs = differs.into_iter().filter(|(_, differs)| *differs);
-    differs
-        .map(|(name, _)| {
-            format!("[warning] `{name}` cannot change while the server runs: it stays as it was until a restart")
+    let settings = differs.map(|(name, _)| format!("`{name}`"));
+    settings
+        .chain(changed_socket_options(running, next))
+        .map(|what| {
+            format!("[warning] {what} cannot change while the server runs: it stays as it was until a restart")
         })
         .collect()
+}
+
+/// The options of sockets that are in both configurations and so stay open, as far as they differ.
+fn changed_socket_options(running: &Site, next: &Site) -> Vec<String> {
+    let before = running.shared.get::<Listeners>();
+    let after = next.shared.get::<Listeners>();
+    let mut changed = Vec::new();
+    for listener in &after.0 {
+        let mut kept = before.0.iter();
+        let Some(kept) = kept.find(|kept| kept.endpoint == listener.endpoint) else {
+            continue;
+        };
+        let buffers = |listener: &Listener| {
+            let quic = listener.quic.as_ref();
+            quic.map(|quic| (quic.send_buffer, quic.receive_buffer))
+                .unwrap_or((listener.sndbuf, listener.rcvbuf))
+        };
+        let ((send_before, receive_before), (send, receive)) = (buffers(kept), buffers(listener));
+        let is_tcp = matches!(listener.endpoint, Endpoint::Tcp(_));
+        let differs = [
+            ("sndbuf", send_before != send),
+            ("rcvbuf", receive_before != receive),
+            ("cc", is_tcp && kept.congestion != listener.congestion),
+            ("owner", kept.unix.owner != listener.unix.owner),
+            ("group", kept.unix.group != listener.unix.group),
+            (
+                "permission",
+                kept.unix.permission != listener.unix.permission,
+            ),
+        ];
+        let differs = differs.into_iter().filter(|(_, differs)| *differs);
+        changed.extend(differs.map(|(name, _)| format!("`{name}` of `listen` {}", listener.label)));
+    }
+    changed
 }
