@@ -1,0 +1,153 @@
+//! The fleet of `examples/fleet`: three servers behind HAProxy, which share the keys of TLS tickets.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use h2o_tests::{Folder, binary, eventually, manual, run, run_with_input};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The running fleet. It ends with this value.
+struct Fleet {
+    child: Child,
+    folder: Folder,
+    port: u16,
+}
+
+impl Fleet {
+    fn start() -> Self {
+        let folder = Folder::new();
+        folder.write("site/index.html", "hello");
+        let log = File::create(folder.at("log")).expect("the folder is writable");
+        // All at once, so that they differ.
+        let sockets = [(); 4]
+            .map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("there are ports"))
+            .map(|socket| socket.local_addr().expect("it is bound").port());
+        let [port, first, second, third] = sockets;
+        let child = Command::new("sh")
+            .arg(manual::root().join("examples/fleet/run.sh"))
+            .arg(binary())
+            .arg(folder.path())
+            .env("FLEET_PORT", port.to_string())
+            .env("FLEET_SITE", folder.at("site"))
+            .env("SERVER_PORT_1", first.to_string())
+            .env("SERVER_PORT_2", second.to_string())
+            .env("SERVER_PORT_3", third.to_string())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("there is a shell");
+        let fleet = Self {
+            child,
+            folder,
+            port,
+        };
+        // The balancer knows of all three.
+        eventually("three servers", || {
+            let mut servers: Vec<_> = (0..3).filter_map(|_| fleet.asked()).collect();
+            servers.sort();
+            (servers == ["server-1", "server-2", "server-3"]).then_some(())
+        });
+        fleet
+    }
+
+    fn url(&self) -> String {
+        format!("https://127.0.0.1:{}/", self.port)
+    }
+
+    /// The server that answers a request over a new connection.
+    fn asked(&self) -> Option<String> {
+        let output = run("curl", &["-sk", "-D-", "-o", "/dev/null", &self.url()]);
+        served_by(&output.text())
+    }
+
+    /// Requests that the servers have logged.
+    fn requests(&self) -> usize {
+        let logs = [1, 2, 3].map(|number| self.folder.read(&format!("server-{number}.log")));
+        let lines = logs.iter().flat_map(|log| log.lines());
+        lines
+            .filter(|line| line.starts_with("127.0.0.1 200 "))
+            .count()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let _ = kill_process(pid.expect("process ids are small"), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+fn served_by(text: &str) -> Option<String> {
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix("x-served-by: ").map(str::to_owned))
+}
+
+#[test]
+fn a_session_that_one_server_began_is_resumed_by_the_others() {
+    let fleet = Fleet::start();
+    for version in ["-tls1_2", "-tls1_3"] {
+        let session = fleet.folder.name_of("session");
+        let address = format!("127.0.0.1:{}", fleet.port);
+        let ask = |option: &str| {
+            let arguments = [
+                "s_client", "-connect", &address, version, "-ign_eof", option, &session,
+            ];
+            let output = run_with_input("openssl", &arguments, "GET / HTTP/1.0\r\n\r\n").text();
+            let server = served_by(&output.replace('\r', ""));
+            (server.expect("a server answers"), output)
+        };
+        let (first, output) = ask("-sess_out");
+        assert!(output.contains("\nNew, TLSv1."), "{version}: {output}");
+        let mut others = Vec::new();
+        for _ in 0..2 {
+            let (server, output) = ask("-sess_in");
+            assert!(output.contains("\nReused, TLSv1."), "{version}: {output}");
+            others.push(server);
+        }
+        others.push(first);
+        others.sort();
+        assert_eq!(others, ["server-1", "server-2", "server-3"], "{version}");
+    }
+}
+
+/// The fleet serves clients of HTTP/1 and HTTP/2, whose connections last longer than a server's worker.
+#[test]
+fn no_request_is_lost_while_one_server_after_the_other_is_upgraded() {
+    let fleet = Fleet::start();
+    let (is_over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let url = fleet.url();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                let text = run("h2load", &["--h1", "-c3", "-n", "300", &url]).text();
+                let all = " 300 succeeded, 0 failed, 0 errored, 0 timeout";
+                assert!(text.contains(all) && text.contains(" 300 2xx"), "{text}");
+                count.fetch_add(300, Relaxed);
+            }
+        });
+        // curl goes on with the next URL on a new connection when the server announces the end of the last one.
+        scope.spawn(|| {
+            let urls = format!("{url}?[1-2000]");
+            let report = "%{http_code} %{http_version}\\n";
+            while !is_over.load(Relaxed) {
+                let arguments = ["-sSk", "--http2", "-o", "/dev/null", "-w", report, &urls];
+                let output = run("curl", &arguments);
+                assert!(output.text() == "200 2\n".repeat(2000), "{output}");
+                count.fetch_add(2000, Relaxed);
+            }
+        });
+        let script = manual::root().join("examples/fleet/upgrade.sh");
+        let directory = fleet.folder.path().display().to_string();
+        let output = run("sh", &[&script.display().to_string(), &directory]);
+        is_over.store(true, Relaxed);
+        let want = "server-1 is upgraded\nserver-2 is upgraded\nserver-3 is upgraded\n";
+        assert_eq!(output.text(), want, "{output}");
+    });
+    let count = count.into_inner();
+    eventually("a log line for each answer", || {
+        (fleet.requests() >= count).then_some(())
+    });
+}
