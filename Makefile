@@ -4,11 +4,16 @@
 CARGO ?= cargo
 SHELL := /bin/bash
 
-.PHONY: run build install test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs test-mruby sanitize-mruby install-build install-lint install-test install-bench
+.PHONY: run fleet build install deb test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs test-mruby sanitize-mruby install-build install-lint install-test install-bench
 
 run: install-build build
 	@examples/make-cert.sh
 	@examples/run.sh target/release/h2o
+
+# Three servers behind a balancer (examples/fleet).
+fleet: install-build build
+	@.ci/install haproxy:haproxy
+	@examples/fleet/run.sh target/release/h2o
 
 build:
 	$(CARGO) build --release -p h2o
@@ -46,6 +51,15 @@ install:
 	install -D -m 644 share/logrotate/h2o $(DESTDIR)$(SYSCONFDIR)/logrotate.d/h2o
 	mkdir -p $(DESTDIR)$(SYSCONFDIR)/h2o
 	test -e $(DESTDIR)$(SYSCONFDIR)/h2o/h2o.conf || $(PLACE) share/h2o.conf > $(DESTDIR)$(SYSCONFDIR)/h2o/h2o.conf
+
+# The package h2o-server for Debian, of what `make build` has built: target/debian/*.deb.
+deb: install-build
+	@cargo deb --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-deb
+	rm -rf target/deb
+	$(MAKE) --no-print-directory install DESTDIR=target/deb PREFIX=/usr \
+		ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions
+	install -D -m 644 -t target/deb/units target/deb/usr/lib/systemd/system/h2o.service
+	$(CARGO) deb --no-build --strip -p h2o
 
 # What tests need is installed while lint compiles, which takes about as long.
 test: install-build install-lint fmt-check
@@ -148,7 +162,7 @@ install-build:
 install-test: install-build
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client brotli:brotli zstd:zstd php-cgi:php-cgi \
 		nginx:nginx-light go:golang-go redis-server:redis-server start_server:libserver-starter-perl /usr/lib/python3/dist-packages/h2:python3-h2 \
-		certbot:certbot caddy:caddy logrotate:logrotate systemd-analyze:systemd man:man-db zsh:zsh fish:fish /usr/share/doc/python3-venv:python3-venv
+		certbot:certbot caddy:caddy logrotate:logrotate systemd-analyze:systemd man:man-db zsh:zsh fish:fish haproxy:haproxy /usr/share/doc/python3-venv:python3-venv
 	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so quic-go aioquic/bin/python3)
 
 # The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
