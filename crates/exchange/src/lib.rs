@@ -60,8 +60,8 @@ pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
 pub use protocol::Protocol;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{
-    BackgroundService, BackgroundServices, Features, FilterFactory, Resource, Resources, Scope,
-    Sweep, WorkerStart, WorkerStarts,
+    BackgroundService, BackgroundServices, ConfiguredUser, Features, FilterFactory, Resource,
+    Resources, Scope, Sweep, WorkerStart, WorkerStarts,
 };
 pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};

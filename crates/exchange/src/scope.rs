@@ -47,6 +47,10 @@ pub trait Resource: Send + Sync {
     }
 }
 
+/// `user`: the user that the server becomes, if it is configured.
+#[derive(Clone, Default)]
+pub struct ConfiguredUser(pub Option<Arc<str>>);
+
 /// The resources of a configuration, in order.
 #[derive(Clone, Default)]
 pub struct Resources(pub Vec<Arc<dyn Resource>>);

@@ -1,11 +1,14 @@
 //! Opens files and runs commands with the rights of the calling process.
 
+use std::ffi::OsStr;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::fs::OFlags;
@@ -13,6 +16,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 /// The error of `open` for a symbolic link under `O_NOFOLLOW`.
 const LOOP: i32 = rustix::io::Errno::LOOP.raw_os_error();
+
+/// The beginning of the names of the directories for sockets of applications.
+pub const APPLICATION_DIRECTORY: &str = "/tmp/h2o.fcgisock.";
+
+/// The name under which the program runs an application: `NAME PIPE DIRECTORY USER COMMAND`, where `PIPE` is the number of the
+/// descriptor that says when to end it, and an empty `USER` is that of the process.
+pub const APPLICATION_HELPER: &str = "run-application";
 
 /// A running log command.
 pub enum RunningCommand {
@@ -110,6 +120,46 @@ pub(crate) fn spawn(command: &str, input: &OwnedFd) -> io::Result<Child> {
         .args(["-c", command])
         .stdin(Stdio::from(input.try_clone()?))
         .spawn()
+}
+
+pub(crate) fn run_application(user: &str, command: &str, socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let directory = application_directory(socket)?;
+    let (end, pipe) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let mut helper = Command::new("/proc/self/exe");
+    helper
+        .arg0(APPLICATION_HELPER)
+        .arg(end.as_raw_fd().to_string())
+        .arg(directory)
+        .args([user, command])
+        .stdin(Stdio::from(socket.try_clone()?))
+        // What a terminal sends to the server is not for the application.
+        .process_group(0);
+    // Another process that is started at the same time inherits this end as well, which harms nobody: it is only read.
+    rustix::io::fcntl_setfd(&end, rustix::io::FdFlags::empty())?;
+    let mut child = helper.spawn()?;
+    // The thread ends with the application.
+    std::thread::Builder::new().spawn(move || status(&mut child))?;
+    Ok(pipe)
+}
+
+/// The directory of an application's socket, which is removed with the rights of this process. Hence only one whose name cannot lead
+/// elsewhere.
+fn application_directory(socket: &OwnedFd) -> io::Result<PathBuf> {
+    let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket)?)?;
+    let path = address.path_bytes().map(OsStr::from_bytes).map(Path::new);
+    let directory = path.and_then(Path::parent);
+    let rest = directory.and_then(|directory| {
+        let bytes = directory.as_os_str().as_bytes();
+        bytes.strip_prefix(APPLICATION_DIRECTORY.as_bytes())
+    });
+    match (directory, rest) {
+        (Some(directory), Some(rest)) if rest.iter().all(u8::is_ascii_alphanumeric) => {
+            Ok(directory.to_owned())
+        }
+        _ => Err(io::Error::other(
+            "its socket is not in a directory for applications",
+        )),
+    }
 }
 
 pub(crate) fn log_file(path: &str) -> io::Result<OwnedFd> {

@@ -37,6 +37,7 @@ pub(crate) enum Task {
     LogFile = b'f',
     LogStream = b's',
     LogCommand = b'c',
+    Application = b'a',
     Read = b'r',
     Remove = b'd',
     Bind = b'b',
@@ -49,6 +50,7 @@ impl Task {
             Self::LogFile,
             Self::LogStream,
             Self::LogCommand,
+            Self::Application,
             Self::Read,
             Self::Remove,
             Self::Bind,
@@ -201,6 +203,12 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
             let input = descriptor.ok_or_else(|| io::Error::other("it has no input"))?;
             run(text()?, &input).map(Some)
         }
+        Task::Application => {
+            let socket = descriptor.ok_or_else(|| io::Error::other("it has no socket"))?;
+            let parts = text()?.split_once('\0');
+            let (user, command) = parts.ok_or_else(|| io::Error::other("it has no user"))?;
+            direct::run_application(user, command, &socket).map(Some)
+        }
     }
 }
 
@@ -329,6 +337,7 @@ mod tests {
             (b'f', name),
             (b's', name),
             (b'c', name),
+            (b'a', name),
             (b'r', "/etc/passwd"),
             (b'd', name),
             (b'b', "tcp 127.0.0.1:0"),

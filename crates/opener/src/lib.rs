@@ -3,7 +3,7 @@
 //! Started by root, the server becomes another user before it serves. That user may neither create a log in `/var/log` nor
 //! read a private key, so it could neither rotate logs nor renew certificates. Hence the [`keeper`](start_keeper): a second
 //! process of the same program that keeps running as root. It has no network connection, reads only requests of the server,
-//! and does only what the configuration says: open those logs, run those log commands, read those files, bind those ports, remove the
+//! and does only what the configuration says: open those logs, run those log commands and applications, read those files, bind those ports, remove the
 //! pid file and the socket beside it. Before a reload it reads the configuration itself.
 //!
 //! Without a keeper the calling process does everything itself.
@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-pub use direct::{RunningCommand, SocketSpec};
+pub use direct::{APPLICATION_DIRECTORY, APPLICATION_HELPER, RunningCommand, SocketSpec};
 pub use keeper::{KEEPER_ARGUMENT, keep, start_keeper};
 
 use keeper::{Task, remember, request_descriptor, request_task};
@@ -56,6 +56,41 @@ pub fn log_command(text: &str, input: &OwnedFd) -> io::Result<RunningCommand> {
         Some(status) => Ok(RunningCommand::Kept(status?)),
         None => direct::spawn(text, input).map(RunningCommand::Child),
     }
+}
+
+/// Has the application of a `fastcgi.spawn` run: `command` of the shell, by `user` or else by the user of this process, with the
+/// listening `socket` as its standard input. It is started again whenever it ends. It ends, and the directory of the socket is
+/// removed, when the returned descriptor is closed.
+///
+/// # Errors
+/// Those of starting a process; also if this user may not run programs as another one, or the socket is not in a directory of
+/// [`APPLICATION_DIRECTORY`].
+pub fn application(user: Option<&str>, command: &str, socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let Some(user) = user else {
+        return direct::run_application("", command, socket);
+    };
+    let name = application_name(user, command);
+    remember(Task::Application, name.as_ref());
+    request_descriptor(Task::Application, name.as_ref(), Some(socket.as_fd())).unwrap_or_else(
+        || {
+            if !rustix::process::geteuid().is_root() {
+                let text = format!("only root may run it as user {user}");
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+            }
+            direct::run_application(user, command, socket)
+        },
+    )
+}
+
+/// Announces [`application`].
+pub fn will_run(user: &str, command: &str) {
+    let name = application_name(user, command);
+    remember(Task::Application, name.as_ref());
+}
+
+/// The keeper's name of an application.
+fn application_name(user: &str, command: &str) -> String {
+    format!("{user}\0{command}")
 }
 
 /// Opens and binds a socket.

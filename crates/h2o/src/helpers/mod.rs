@@ -1,6 +1,7 @@
 //! The helper programs under `share/h2o`: this program under other names.
 
 mod annotate;
+mod application;
 mod fastcgi_cgi;
 mod kill_on_close;
 mod ocsp;
@@ -25,6 +26,7 @@ pub(crate) fn run(
     match name {
         supervisor::NAME => Some(supervisor::run(arguments)),
         "setuidgid" => Some(setuidgid::run(arguments)),
+        h2o_opener::APPLICATION_HELPER => Some(application::run(arguments)),
         "kill-on-close" => Some(kill_on_close::run(arguments)),
         "fastcgi-cgi" => Some(fastcgi_cgi::run(arguments)),
         "annotate-backtrace-symbols" => Some(annotate::run()),

@@ -1,4 +1,4 @@
-//! `fastcgi.connect`: applications answer requests over FastCGI.
+//! `fastcgi.connect` and `fastcgi.spawn`: applications answer requests over FastCGI.
 //!
 //! [`parameters`] describes the request, [`response`] reads the header block of the application. `h2o_upstream` has connections,
 //! records and time limits.
@@ -6,6 +6,7 @@
 mod handler;
 mod parameters;
 mod response;
+mod spawn;
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,6 +33,20 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         help: "Requests are answered by the FastCGI application that listens there, such as php-fpm. At the level of a path it gets \
                all of them, in [`file.custom-handler`](#filecustom-handler) those for files with the extension. See [the recipe](recipes.md#php-and-other-fastcgi-applications).",
         apply: connect,
+    },
+    Directive {
+        name: "fastcgi.spawn",
+        levels: Levels::PATH_EXTENSION,
+        pass: Pass::Content,
+        kinds: Kinds::ANY.with_attributes(&SPAWN),
+        value: "a command of the shell, or a mapping",
+        default: "none",
+        help: "Starts a FastCGI application together with the server, and has it answer requests like \
+               [`fastcgi.connect`](#fastcgiconnect). The command gets a listening Unix socket as its descriptor 0, and `H2O_ROOT` in its \
+               environment. It is started again when it ends, at first after 0.1 seconds, later after up to 10 seconds; a request \
+               meanwhile waits in the socket. It gets SIGTERM when the server ends, or after a reload that no longer has it: begin it with `exec`, so that no \
+               shell stands in between. See [the recipe](recipes.md#php-and-other-fastcgi-applications).",
+        apply: spawn::spawn,
     },
     Directive::setting(
         "fastcgi.document_root",
@@ -103,6 +118,22 @@ const CONNECT: [Attribute; 3] = [
     ),
 ];
 
+const SPAWN: [Attribute; 2] = [
+    Attribute::required(
+        "command",
+        Kinds::SCALAR,
+        "COMMAND",
+        "The command, which is run by `/bin/sh -c`.",
+    ),
+    Attribute::optional(
+        "user",
+        Kinds::SCALAR,
+        "USER",
+        "the user of the server",
+        "The user that runs it. Another one than that of the server needs root.",
+    ),
+];
+
 fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
     let millis = command
         .node
@@ -132,6 +163,11 @@ impl Default for FastcgiSettings {
 
 fn connect(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let url = read_address(command)?;
+    add_handler(scope, command, url)
+}
+
+/// Adds the handler for the application that listens at `url`.
+fn add_handler(scope: &mut Scope, command: &Command<'_>, url: BackendUrl) -> Result<(), Error> {
     let settings = scope.settings.get::<FastcgiSettings>();
     let proxy = ProxySettings::default().upstream();
     let mut upstream = proxy.map_err(|error| command.error(error.to_string()))?;
@@ -191,13 +227,17 @@ fn unix(path: &Node) -> Result<BackendUrl, Error> {
     if text.is_empty() || text.len() > MAX_UNIX_PATH {
         return Err(path.error(format!("path:{text} is too long as a unix socket name")));
     }
-    Ok(BackendUrl {
+    Ok(unix_url(text))
+}
+
+fn unix_url(path: &str) -> BackendUrl {
+    BackendUrl {
         scheme: Scheme::Http,
-        host: BackendHost::Unix(Path::new(text).into()),
+        host: BackendHost::Unix(Path::new(path).into()),
         port: 0,
-        authority: format!("[unix:{text}]").into(),
+        authority: format!("[unix:{path}]").into(),
         path: b"/"[..].into(),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -244,6 +284,17 @@ mod tests {
                 "unexpected key:user",
             ),
             (&*long, "is too long as a unix socket name"),
+            ("fastcgi.spawn: exec php-cgi", "accepted"),
+            ("fastcgi.spawn: { command: a, user: root }", "accepted"),
+            ("fastcgi.spawn: [a]", "argument must be scalar or mapping"),
+            (
+                "fastcgi.spawn: { user: root }",
+                "cannot find mandatory attribute: command",
+            ),
+            (
+                "fastcgi.spawn: { command: a, user: no-such-user }",
+                "getpwnam_r(3) failed to obtain uid of user:no-such-user",
+            ),
             (
                 "fastcgi.document_root: www",
                 "value does not start from `/`",

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass, Unit};
 use h2o_exchange::{
-    KeepsServerField, PathCheck, PathChecks, PathNeed, RerouteLimits, Scope, ServerSoftware,
-    TempFiles,
+    ConfiguredUser, KeepsServerField, PathCheck, PathChecks, PathNeed, RerouteLimits, Scope,
+    ServerSoftware, TempFiles,
 };
 
 use crate::budget::BudgetSettings;
@@ -184,6 +184,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                 return Err(command.error(format!("user:{name} does not exist")));
             }
             settings(scope).user = Some(name.into());
+            scope.shared.edit::<ConfiguredUser>().0 = Some(name.into());
             Ok(())
         },
     ),

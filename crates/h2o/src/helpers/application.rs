@@ -1,0 +1,139 @@
+//! Runs the application of a `fastcgi.spawn`: starts the command again whenever it ends, and ends it when the server closes a
+//! pipe. Started by `h2o_opener::application`.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use h2o_log::{reason, report_plainly};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::Failure;
+
+/// Delay before the command is started again. It doubles each time, up to the longest.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
+
+/// How long the command may take to end after SIGTERM.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the main thread waits for.
+enum Event {
+    /// The server has closed the pipe.
+    Closed,
+    /// The command has ended, in these words.
+    Ended(String),
+}
+
+/// Runs the application until the server ends it.
+pub(super) fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let mut next = || {
+        let missing = || Failure::config("run-application is started by the server only");
+        arguments.next().ok_or_else(missing)
+    };
+    let (pipe, directory, user, command) = (next()?, PathBuf::from(next()?), next()?, next()?);
+    let failed = |what: &str, error: &std::io::Error| {
+        Failure::system(format!("fastcgi.spawn: {what}: {}", reason(error)))
+    };
+    // The end of the server ends the application, not what else the processes of a service or of a terminal are sent.
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+        signal_hook::flag::register(signal, Arc::default())
+            .map_err(|error| failed("failed to register a signal handler", &error))?;
+    }
+    let mut pipe = File::open(format!("/proc/self/fd/{pipe}"))
+        .map_err(|error| failed("failed to open the pipe from the server", &error))?;
+    let (sender, events) = channel();
+    let from_pipe = sender.clone();
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        // Nobody writes; a read returns when the last writer has closed the pipe.
+        while pipe.read(&mut byte).is_ok_and(|count| count > 0) {}
+        let _ = from_pipe.send(Event::Closed);
+    });
+    keep_running(&user, &command, &sender, &events);
+    if let Err(error) = std::fs::remove_dir_all(&directory)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        let text = reason(&error);
+        report_plainly(&format!("failed to remove {}: {text}", directory.display()));
+    }
+    Ok(())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this process has no worker and no clock of one"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Starts the command again and again. Returns when the server has closed the pipe and the command has ended.
+fn keep_running(user: &str, command: &str, sender: &Sender<Event>, events: &Receiver<Event>) {
+    let mut delay = FIRST_DELAY;
+    loop {
+        let begun = now();
+        let text = match start(user, command) {
+            Ok(mut child) => {
+                let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+                let sender = sender.clone();
+                std::thread::spawn(move || {
+                    let status = child.wait();
+                    let text = status.map_or_else(|error| reason(&error), |end| end.to_string());
+                    let _ = sender.send(Event::Ended(text));
+                });
+                match events.recv() {
+                    Ok(Event::Ended(text)) => {
+                        // Processes that it has left behind would answer beside the next one.
+                        let _ = killpg(group, Signal::SIGTERM);
+                        text
+                    }
+                    Ok(Event::Closed) | Err(_) => return end(group, events),
+                }
+            }
+            Err(error) => reason(&error),
+        };
+        if now().duration_since(begun) >= LONGEST_DELAY {
+            delay = FIRST_DELAY;
+        }
+        report_plainly(&format!(
+            "fastcgi.spawn: the application ended ({text}), starting it again in {} seconds: {command}",
+            delay.as_secs_f32()
+        ));
+        if events.recv_timeout(delay).is_ok() {
+            return;
+        }
+        delay = (delay * 2).min(LONGEST_DELAY);
+    }
+}
+
+/// Starts the command in a process group of its own, by this program if it is to run as another user.
+fn start(user: &str, command: &str) -> std::io::Result<Child> {
+    let shell = ["/bin/sh", "-c", command];
+    let mut program = if user.is_empty() {
+        Command::new(shell[0])
+    } else {
+        let mut program = Command::new("/proc/self/exe");
+        program.arg0("setuidgid").arg(user).arg(shell[0]);
+        program
+    };
+    program.args(&shell[1..]);
+    program.env("H2O_ROOT", super::root());
+    program.process_group(0).spawn()
+}
+
+/// Ends the command and what it has started.
+fn end(group: Pid, events: &Receiver<Event>) {
+    let _ = killpg(group, Signal::SIGTERM);
+    if events.recv_timeout(END_PATIENCE).is_err() {
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = events.recv();
+    }
+}
