@@ -1,9 +1,11 @@
-//! `fastcgi.spawn`: applications that the server starts, keeps running and ends; the CGI gateway.
+//! `fastcgi.spawn`: applications that the server starts, keeps running and ends, the CGI gateway among them.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use h2o_tests::{Response, Server, Setup, curl, eventually, manual};
+use h2o_tests::{Folder, Response, Server, Setup, curl, eventually, install, manual};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 const LIMIT: Duration = Duration::from_secs(15);
 
@@ -38,15 +40,15 @@ fn identity(server: &Server, target: &str) -> (i32, u32, String) {
 }
 
 fn is_alive(pid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 /// The directory of the socket at descriptor 0 of a process.
 fn directory(pid: i32) -> PathBuf {
-    let link = std::fs::read_link(format!("/proc/{pid}/fd/0")).expect("the process runs");
+    let link = fs::read_link(format!("/proc/{pid}/fd/0")).expect("the process runs");
     let link = link.to_string_lossy().into_owned();
     let inode = link.trim_start_matches("socket:[").trim_end_matches(']');
-    let sockets = std::fs::read_to_string("/proc/net/unix").expect("it can be read");
+    let sockets = fs::read_to_string("/proc/net/unix").expect("it can be read");
     let line = sockets.lines().find(|line| {
         let mut words = line.split_whitespace().skip(6);
         words.next() == Some(inode)
@@ -164,4 +166,34 @@ fn php_cgi_runs_scripts() {
     let setup = Setup::new(&config).file("www/a.php", "<?= 6 * 7, $_GET['b'];");
     let server = setup.start();
     assert_eq!(ask(&server, "/a.php?b=c").body, b"42c");
+}
+
+#[test]
+fn the_cgi_gateway_runs_scripts() {
+    let folder = Folder::new();
+    let root = install(&folder);
+    for (name, text) in [
+        ("show.sh", include_str!("cgi/show.sh")),
+        ("show.cgi", include_str!("cgi/show.cgi")),
+    ] {
+        let path = folder.write(&format!("cgi/{name}"), text);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    }
+    let config = site(
+        "      /cgi:
+        file.dir: @DIR@/cgi
+        file.custom-handler:
+          extension: default
+          fastcgi.spawn: exec $H2O_ROOT/share/h2o/fastcgi-cgi --max-workers=20",
+    );
+    let setup = Setup::in_folder(folder, &config).variable("H2O_ROOT", &root);
+    let server = setup.start();
+    let answer = curl(&["-d", "content\n", &server.url("/cgi/show.sh/more?a=b")]);
+    answer.must_be(
+        "201 Made\ncontent-type: text/plain\n\nPOST /cgi/show.sh /more a=b\nauthorization: \ncgi\ncontent\n",
+    );
+    // What a script writes to its standard error.
+    server.wait_for_message("complaint of the script");
+    let text = ask(&server, "/cgi/show.cgi?x").text();
+    assert!(text.starts_with("Perl says x\nxxx"), "{text:.100}");
 }
