@@ -167,7 +167,9 @@ class Case:
             needs |= {"proxy", "proxy-to-itself" if self.backend == ITSELF else "proxy"}
         if self.scheme == "https":
             needs.add("tls12" if self.tls == "1.2" else "tls13")
-        if self.status == 301:
+        if self.path.startswith("/script"):
+            needs.add("script")
+        elif self.status == 301:
             needs.add("redirect")
         elif size_of_name(self.path) > BULK:
             needs.add("proxy-bulk" if self.backend else "bulk")
