@@ -90,6 +90,22 @@ impl Service {
         service
     }
 
+    /// Starts memcached on this port.
+    ///
+    /// # Panics
+    /// If it is not installed or does not start.
+    #[must_use]
+    pub fn memcached(port: u16) -> Self {
+        let mut command = Command::new("/usr/bin/memcached");
+        command.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]);
+        if rustix::process::getuid().is_root() {
+            command.args(["-u", "nobody"]);
+        }
+        let service = Self::start(&mut command);
+        eventually("memcached", || TcpStream::connect(("127.0.0.1", port)).ok());
+        service
+    }
+
     /// Starts PHP as one FastCGI application that listens at this Unix socket.
     ///
     /// # Panics

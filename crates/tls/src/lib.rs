@@ -49,5 +49,6 @@ pub use x509::{
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::record::fuzzing::*;
+    pub use crate::resumption::fuzzing::*;
     pub use crate::server::fuzzing::*;
 }

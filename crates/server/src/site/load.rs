@@ -126,7 +126,7 @@ pub(crate) fn load_next(
         && !shares_keys
     {
         let text = "the servers of `quic-nodes` cannot read each other's connection ids, as each makes its own ticket keys";
-        let hint = "give all of them the same `ticket-file` in `ssl-session-resumption`";
+        let hint = "give all of them the same `ticket-file` or store in `ssl-session-resumption`";
         scope.warn(&listener.error(text).with_hint(hint));
     }
     let keys = scope.shared.get::<HostKeys>();

@@ -32,7 +32,7 @@ pub(crate) const DIRECTIVE: Directive<Scope> = Directive {
         "none",
         "The servers of a fleet that share an address, each with a number. Connection ids then name the server that has the connection; \
          packets that reach another one, as after a change of the client's address, are forwarded to it. All servers need the same \
-         ticket keys (`ssl-session-resumption` with `ticket-store: file`). Forwarded packets are accepted from these addresses only, \
+         ticket keys (`ssl-session-resumption` with another `ticket-store` than `internal`). Forwarded packets are accepted from these addresses only, \
          but not authenticated: the network must drop packets that pretend to come from them.",
         |scope, command| {
             let nodes = parse(command.node)?;

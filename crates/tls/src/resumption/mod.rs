@@ -7,19 +7,25 @@
 //! data.
 
 mod binding;
+pub(crate) mod fuzzing;
+mod key_format;
 mod session_cache;
+mod shared_keys;
+mod stores;
 mod ticket_file;
 mod tickets;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Pass};
+use h2o_config::{Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{Resources, Scope};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
 use crate::clock::unix_now;
 pub(crate) use crate::resumption::binding::Binding;
 use crate::resumption::session_cache::SessionCache;
+use crate::resumption::shared_keys::SharedKeys;
+use crate::resumption::stores::SharedEntry;
 use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
 pub use crate::resumption::tickets::QuicSecret;
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
@@ -48,7 +54,7 @@ impl ResumptionSettings {
     #[must_use]
     pub fn shares_ticket_keys(&self) -> bool {
         let tickets = self.tickets.as_ref();
-        tickets.is_some_and(|tickets| matches!(tickets.store, TicketStore::File(_)))
+        tickets.is_some_and(|tickets| tickets.store != TicketStore::Internal)
     }
 }
 
@@ -63,10 +69,14 @@ const DEFAULT_ALGORITHMS: TicketAlgorithms = TicketAlgorithms {
     hash: TicketHash::Sha256,
 };
 
+/// The key of ticket keys in a store. H2O compatibility: as in H2O, for servers that share them.
+const DEFAULT_STORE_KEY: &str = "h2o:ssl-session-key";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TicketStore {
     Internal,
     File(SharedTicketFile),
+    Shared(SharedEntry),
 }
 
 impl Default for ResumptionSettings {
@@ -131,29 +141,29 @@ const ATTRIBUTES: [Attribute; 14] = [
         Kinds::SCALAR,
         "NUMBER",
         "",
-        "Ignored: memcached is not supported yet.",
+        "Ignored: sessions are not kept in memcached yet.",
     ),
     Attribute::optional(
         "cache-memcached-prefix",
         Kinds::SCALAR,
         "TEXT",
         "",
-        "Ignored: memcached is not supported yet.",
+        "Ignored: sessions are not kept in memcached yet.",
     ),
     Attribute::optional(
         "cache-redis-prefix",
         Kinds::SCALAR,
         "TEXT",
         "",
-        "Ignored: redis is not supported yet.",
+        "Ignored: sessions are not kept in Redis yet.",
     ),
     Attribute::optional(
         "ticket-store",
         Kinds::SCALAR,
-        "internal|file",
+        "internal|file|memcached|redis",
         "internal",
-        "Where ticket keys come from: made by the server and changed regularly, or read from `ticket-file`, so that \
-         several servers can share them. `memcached` and `redis` are not supported yet and refused.",
+        "Where ticket keys are: made by the server and changed regularly, or shared by several servers, be it that all read \
+         `ticket-file`, or that they make new keys in turn and keep them in memcached or Redis.",
     ),
     Attribute::optional(
         "ticket-cipher",
@@ -171,7 +181,7 @@ const ATTRIBUTES: [Attribute; 14] = [
     ),
     Attribute::optional(
         "ticket-file",
-        Kinds::SCALAR.with_attributes(&ticket_file::ATTRIBUTES),
+        Kinds::SCALAR.with_attributes(&key_format::ATTRIBUTES),
         "FILE",
         "mandatory with `ticket-store: file`",
         "A YAML file with the keys: a sequence of mappings, see below. It is read again when it changes.",
@@ -179,31 +189,31 @@ const ATTRIBUTES: [Attribute; 14] = [
     Attribute::optional(
         "ticket-memcached-prefix",
         Kinds::SCALAR,
-        "TEXT",
-        "",
-        "Ignored: memcached is not supported yet.",
+        "KEY",
+        DEFAULT_STORE_KEY,
+        "The key that has the ticket keys in memcached.",
     )
     .aliases(&["ticket-memcached-key"]),
     Attribute::optional(
         "ticket-redis-prefix",
         Kinds::SCALAR,
-        "TEXT",
-        "",
-        "Ignored: redis is not supported yet.",
+        "KEY",
+        DEFAULT_STORE_KEY,
+        "The key that has the ticket keys in Redis.",
     ),
     Attribute::optional(
         "memcached",
-        Kinds::MAPPING,
+        Kinds::MAPPING.with_attributes(&stores::MEMCACHED_ATTRIBUTES),
         "a mapping",
-        "",
-        "Ignored: memcached is not supported yet.",
+        "mandatory with `ticket-store: memcached`",
+        "Where memcached is.",
     ),
     Attribute::optional(
         "redis",
-        Kinds::MAPPING,
+        Kinds::MAPPING.with_attributes(&stores::REDIS_ATTRIBUTES),
         "a mapping",
-        "",
-        "Ignored: redis is not supported yet.",
+        "mandatory with `ticket-store: redis`",
+        "Where the Redis server is.",
     ),
 ];
 
@@ -242,26 +252,7 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
     if !tickets {
         return Ok(settings);
     }
-    let mut store = TicketStore::Internal;
-    if let Some(node) = attributes.get("ticket-store") {
-        let words = ["internal", "file", "memcached", "redis"];
-        match node.one_of(&words)? {
-            0 => {}
-            1 => {
-                let file = attributes.get("ticket-file").ok_or_else(|| {
-                    node.error("mandatory attribute `file` is missing")
-                        .with_hint("write `ticket-file: FILE`")
-                })?;
-                store = TicketStore::File(SharedTicketFile::new(file.scalar()?));
-            }
-            index => {
-                return Err(node.error(format!(
-                    "ticket-store `{}` is not supported yet",
-                    words[index]
-                )));
-            }
-        }
-    }
+    let store = ticket_store(&attributes)?;
     let mut algorithms = DEFAULT_ALGORITHMS;
     if let Some(node) = attributes.get("ticket-cipher") {
         algorithms.cipher = TicketCipher::by_name(node.scalar()?).ok_or_else(|| {
@@ -279,6 +270,53 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
     Ok(settings)
 }
 
+fn ticket_store(attributes: &Attributes<'_>) -> Result<TicketStore, Error> {
+    let Some(node) = attributes.get("ticket-store") else {
+        return Ok(TicketStore::Internal);
+    };
+    let missing = |text: &str, example: &str| {
+        let hint = format!("write `{example}`");
+        Err(node.error(text).with_hint(hint))
+    };
+    match node.one_of(&["internal", "file", "memcached", "redis"])? {
+        0 => Ok(TicketStore::Internal),
+        1 => {
+            let Some(file) = attributes.get("ticket-file") else {
+                return missing("mandatory attribute `file` is missing", "ticket-file: FILE");
+            };
+            Ok(TicketStore::File(SharedTicketFile::new(file.scalar()?)))
+        }
+        2 => {
+            let Some(memcached) = attributes.get("memcached") else {
+                let text = "configuration of memcached is missing";
+                return missing(text, "memcached: { host: HOST }");
+            };
+            let key = store_key(attributes.get("ticket-memcached-prefix"))?;
+            Ok(TicketStore::Shared(SharedEntry::memcached(memcached, key)?))
+        }
+        _ => {
+            let Some(redis) = attributes.get("redis") else {
+                let text = "configuration of redis is missing";
+                return missing(text, "redis: { host: HOST }");
+            };
+            let key = store_key(attributes.get("ticket-redis-prefix"))?;
+            Ok(TicketStore::Shared(SharedEntry::redis(redis, key)?))
+        }
+    }
+}
+
+/// The key of an entry that is written; memcached allows no other ones.
+fn store_key(node: Option<&Node>) -> Result<&str, Error> {
+    let Some(node) = node else {
+        return Ok(DEFAULT_STORE_KEY);
+    };
+    let key = node.scalar()?;
+    if key.is_empty() || key.len() > 250 || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(node.error("the key must have 1 to 250 characters of ASCII, without spaces"));
+    }
+    Ok(key)
+}
+
 /// Sessions and ticket keys, shared by all listeners and workers.
 #[derive(Debug)]
 pub struct Resumption {
@@ -290,7 +328,7 @@ pub struct Resumption {
 
 #[derive(Debug)]
 struct Tickets {
-    ring: RwLock<KeyRing>,
+    ring: Arc<RwLock<KeyRing>>,
     algorithms: TicketAlgorithms,
     source: TicketSource,
 }
@@ -302,6 +340,8 @@ enum TicketSource {
         kept: SessionCache,
     },
     File(Mutex<TicketFile>),
+    /// A thread of its own sets the keys.
+    Shared(#[expect(dead_code, reason = "ends the thread when it is dropped")] SharedKeys),
 }
 
 impl Resumption {
@@ -309,19 +349,26 @@ impl Resumption {
     pub fn new(settings: &ResumptionSettings) -> Arc<Self> {
         let lifetime_secs = settings.lifetime_secs;
         let tickets = settings.tickets.as_ref().map(|tickets| {
-            let (ring, source) = match &tickets.store {
-                TicketStore::Internal => {
-                    let kept = SessionCache::new(lifetime_secs);
-                    (KeyRing::default(), TicketSource::Internal { kept })
-                }
+            let ring = Arc::<RwLock<KeyRing>>::default();
+            let algorithms = tickets.algorithms;
+            let source = match &tickets.store {
+                TicketStore::Internal => TicketSource::Internal {
+                    kept: SessionCache::new(lifetime_secs),
+                },
                 TicketStore::File(file) => {
-                    let (file, ring) = file.take();
-                    (ring, TicketSource::File(Mutex::new(file)))
+                    let (file, keys) = file.take();
+                    *ring.write().unwrap_or_else(PoisonError::into_inner) = keys;
+                    TicketSource::File(Mutex::new(file))
+                }
+                TicketStore::Shared(entry) => {
+                    let ring = Arc::clone(&ring);
+                    let keys = SharedKeys::start(entry, algorithms, lifetime_secs, ring);
+                    TicketSource::Shared(keys)
                 }
             };
             Tickets {
-                ring: RwLock::new(ring),
-                algorithms: tickets.algorithms,
+                ring,
+                algorithms,
                 source,
             }
         });
@@ -396,7 +443,7 @@ impl Resumption {
     fn kept(&self) -> Option<&SessionCache> {
         match &self.tickets.as_ref()?.source {
             TicketSource::Internal { kept } => Some(kept),
-            TicketSource::File(_) => None,
+            TicketSource::File(_) | TicketSource::Shared(_) => None,
         }
     }
 
@@ -450,6 +497,7 @@ impl Tickets {
                     self.set_ring(ring);
                 }
             }
+            TicketSource::Shared(_) => {}
         }
     }
 

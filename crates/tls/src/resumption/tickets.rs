@@ -17,6 +17,9 @@ const IV_LEN: usize = 16;
 /// Seconds before a new key is used for encryption: all servers that share the keys must have read it by then.
 const ACTIVATION_SECS: u64 = 60;
 
+/// Most keys of a ring after a rotation. A server keeps some five by itself.
+const MAX_KEYS: usize = 64;
+
 /// Ciphers of ticket keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketCipher {
@@ -36,6 +39,14 @@ impl TicketCipher {
             Some(Self::Aes128Cbc)
         } else {
             None
+        }
+    }
+
+    /// OpenSSL's name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Aes128Cbc => "AES-128-CBC",
+            Self::Aes256Cbc => "AES-256-CBC",
         }
     }
 
@@ -69,6 +80,16 @@ impl TicketHash {
             "sha384" | "sha-384" => Some(Self::Sha384),
             "sha512" | "sha-512" => Some(Self::Sha512),
             _ => None,
+        }
+    }
+
+    /// OpenSSL's name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Sha1 => "SHA1",
+            Self::Sha256 => "SHA256",
+            Self::Sha384 => "SHA384",
+            Self::Sha512 => "SHA512",
         }
     }
 
@@ -130,16 +151,27 @@ impl fmt::Debug for QuicSecret {
     }
 }
 
+/// The bytes of a ticket key, as they are shared with other servers.
+pub(super) struct Material(pub(super) Box<[u8]>);
+
+impl fmt::Debug for Material {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Material(..)")
+    }
+}
+
 /// A ticket key.
 #[derive(Debug)]
 pub(crate) struct TicketKey {
-    name: [u8; NAME_LEN],
+    pub(super) name: [u8; NAME_LEN],
+    pub(super) algorithms: TicketAlgorithms,
+    pub(super) material: Material,
     encrypting: PaddedBlockEncryptingKey,
     decrypting: PaddedBlockDecryptingKey,
     mac: hmac::Key,
     /// Unix times between which the key encrypts.
-    not_before: u64,
-    not_after: u64,
+    pub(super) not_before: u64,
+    pub(super) not_after: u64,
     quic_secret: QuicSecret,
 }
 
@@ -165,6 +197,8 @@ impl TicketKey {
         };
         Ok(Self {
             name,
+            algorithms,
+            material: Material(material.into()),
             encrypting: PaddedBlockEncryptingKey::cbc_pkcs7(unbound()?)?,
             decrypting: PaddedBlockDecryptingKey::cbc_pkcs7(unbound()?)?,
             mac: hmac::Key::new(hash.hmac(), mac_key),
@@ -192,7 +226,7 @@ impl TicketKey {
             algorithms,
             &material,
             not_before,
-            not_before + lifetime_secs,
+            not_before.saturating_add(lifetime_secs),
         )
     }
 
@@ -253,9 +287,18 @@ pub(crate) struct KeyRing(Vec<Arc<TicketKey>>);
 impl KeyRing {
     /// Sorts `keys` by the time they become active.
     pub(crate) fn new(keys: Vec<TicketKey>) -> Self {
-        let mut keys: Vec<_> = keys.into_iter().map(Arc::new).collect();
-        keys.sort_by_key(|key| std::cmp::Reverse(key.not_before));
-        Self(keys)
+        let mut ring = Self(keys.into_iter().map(Arc::new).collect());
+        ring.sort();
+        ring
+    }
+
+    fn sort(&mut self) {
+        self.0.sort_by_key(|key| std::cmp::Reverse(key.not_before));
+    }
+
+    /// The keys, newest first.
+    pub(crate) fn keys(&self) -> &[Arc<TicketKey>] {
+        &self.0
     }
 
     /// The key that encrypts new tickets.
@@ -288,7 +331,7 @@ impl KeyRing {
             || self
                 .0
                 .first()
-                .is_none_or(|newest| newest.not_before + lifetime_secs / 4 <= now)
+                .is_none_or(|newest| newest.not_before.saturating_add(lifetime_secs / 4) <= now)
     }
 
     /// Drops expired keys, and generates a new one if none is usable or the newest has reached a quarter of its
@@ -308,12 +351,14 @@ impl KeyRing {
         } else if self
             .0
             .first()
-            .is_none_or(|newest| newest.not_before + lifetime_secs / 4 <= now)
+            .is_none_or(|newest| newest.not_before.saturating_add(lifetime_secs / 4) <= now)
         {
             now + ACTIVATION_SECS
         } else {
             return Ok(());
         };
+        // Others may have shared any number of keys; a new one must find a free first byte of its name.
+        self.0.truncate(MAX_KEYS - 1);
         let key = loop {
             let key = TicketKey::generate(algorithms, not_before, lifetime_secs)?;
             // The first byte of the name is the key's number in QUIC tokens (H2O compatibility: as in H2O).
@@ -322,6 +367,7 @@ impl KeyRing {
             }
         };
         self.0.insert(0, Arc::new(key));
+        self.sort();
         Ok(())
     }
 }

@@ -402,6 +402,18 @@ fn the_directive_is_checked() {
         ),
         ok("{mode: ticket}")
     );
+    for shared in [
+        "{ticket-store: memcached, memcached: {host: h, port: 1, protocol: ascii}}",
+        "{ticket-store: redis, redis: {host: h}, ticket-redis-prefix: fleet}",
+    ] {
+        assert!(ok(shared).shares_ticket_keys(), "{shared}");
+    }
+    assert_eq!(
+        ok("{ticket-store: memcached, memcached: {host: h}}"),
+        ok(
+            "{ticket-store: memcached, ticket-memcached-prefix: 'h2o:ssl-session-key', memcached: {host: h, port: 11211, protocol: BINARY}}"
+        )
+    );
     let p = "[f:1] in command ssl-session-resumption, ";
     let cases = [
         (
@@ -422,7 +434,19 @@ fn the_directive_is_checked() {
         ),
         (
             "{ticket-store: redis}",
-            "ticket-store `redis` is not supported yet (column 40)",
+            "configuration of redis is missing (column 40; write `redis: { host: HOST }`)",
+        ),
+        (
+            "{ticket-store: memcached}",
+            "configuration of memcached is missing (column 40; write `memcached: { host: HOST }`)",
+        ),
+        (
+            "{ticket-store: memcached, ticket-memcached-prefix: a b, memcached: {host: h}}",
+            "the key must have 1 to 250 characters of ASCII, without spaces (column 76)",
+        ),
+        (
+            "{ticket-store: redis, redis: {port: 1}}",
+            "cannot find mandatory attribute: host (column 54)",
         ),
         (
             "{ticket-store: file}",

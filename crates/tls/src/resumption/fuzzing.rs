@@ -1,0 +1,61 @@
+//! Entry points for fuzzing.
+
+use std::io::{self, Read, Write};
+
+use crate::resumption::DEFAULT_ALGORITHMS;
+use crate::resumption::key_format;
+use crate::resumption::shared_keys::synchronize;
+use crate::resumption::stores::{MemcachedProtocol, SharedEntry, StoreKind};
+use crate::resumption::tickets::KeyRing;
+
+/// A store that answers this, whatever it is asked.
+struct Answers<'a>(&'a [u8]);
+
+impl Read for Answers<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Answers<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads ticket keys from a store whose kind is the first byte and whose answers are the others: keys that are taken can be
+/// written and read again.
+///
+/// # Panics
+/// If an invariant is violated.
+pub fn ticket_store(input: &[u8]) {
+    let Some((kind, answers)) = input.split_first() else {
+        return;
+    };
+    let kind = match kind % 3 {
+        0 => StoreKind::Memcached(MemcachedProtocol::Ascii),
+        1 => StoreKind::Memcached(MemcachedProtocol::Binary),
+        _ => StoreKind::Redis,
+    };
+    let entry = SharedEntry {
+        kind,
+        host: "store".into(),
+        port: 1,
+        key: "k".into(),
+    };
+    let before = KeyRing::default();
+    let mut store = entry.converse(Answers(answers));
+    if let Ok((ring, _)) = synchronize(&mut store, &before, DEFAULT_ALGORITHMS, 3600, 1_700_000_000)
+    {
+        let text = key_format::to_text(&ring);
+        if !ring.keys().is_empty() {
+            let again = key_format::parse("keys", text.as_bytes());
+            let again = again.map(|ring| key_format::to_text(&ring));
+            assert_eq!(again.map_err(|error| error.to_string()), Ok(text));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Ticket keys in a store that several servers share.
+
+use std::io::{self, Read, Write};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use h2o_log::report;
+
+use crate::clock::unix_now;
+use crate::resumption::key_format;
+use crate::resumption::stores::{Conversation, SharedEntry};
+use crate::resumption::tickets::{KeyRing, TicketAlgorithms};
+
+/// Between looks at the store. New keys are used a minute after they were written: all servers have read them by then.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Before the next look at a store that did not answer.
+const RETRY: Duration = Duration::from_secs(2);
+/// How long a start waits for the first keys: without any, clients get no tickets.
+const START: Duration = Duration::from_secs(1);
+/// Attempts to write in a turn. Another server was faster in the others.
+const ATTEMPTS: usize = 3;
+
+/// The thread that keeps a server's keys like those in the store. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct SharedKeys {
+    _ends: Sender<()>,
+}
+
+impl SharedKeys {
+    /// Starts the thread, which is the only one that waits for the store, and waits a moment for the first keys.
+    pub(crate) fn start(
+        entry: &SharedEntry,
+        algorithms: TicketAlgorithms,
+        lifetime_secs: u64,
+        ring: Arc<RwLock<KeyRing>>,
+    ) -> Self {
+        let (ends, end) = mpsc::channel();
+        let (looked, has_looked) = mpsc::channel();
+        let mut keeper = Keeper {
+            entry: entry.clone(),
+            algorithms,
+            lifetime_secs,
+            ring,
+            last: None,
+        };
+        let thread = std::thread::Builder::new().name("ticket-keys".to_owned());
+        match thread.spawn(move || keeper.run(&end, &looked)) {
+            Ok(_) => drop(has_looked.recv_timeout(START)),
+            Err(error) => report!(
+                error,
+                "cannot load session ticket secrets from {}:{}",
+                entry.address(),
+                h2o_log::reason(&error)
+            ),
+        }
+        Self { _ends: ends }
+    }
+}
+
+struct Keeper {
+    entry: SharedEntry,
+    algorithms: TicketAlgorithms,
+    lifetime_secs: u64,
+    ring: Arc<RwLock<KeyRing>>,
+    /// What was said about the last look; a failure is said once.
+    last: Option<Result<(), String>>,
+}
+
+impl Keeper {
+    fn run(&mut self, end: &Receiver<()>, looked: &Sender<()>) {
+        loop {
+            let pause = self.look();
+            let _ = looked.send(());
+            if end.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+        }
+    }
+
+    /// Reads the store, and returns how long to wait before the next time.
+    fn look(&mut self) -> Duration {
+        let before = self
+            .ring
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let result = self.entry.connect().and_then(|mut store| {
+            synchronize(
+                &mut store,
+                &before,
+                self.algorithms,
+                self.lifetime_secs,
+                unix_now(),
+            )
+        });
+        let store = self.entry.address();
+        let (result, pause) = match result {
+            Ok((ring, garbage)) => {
+                *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
+                if let Some(error) = garbage {
+                    report!(
+                        error,
+                        "failed to load session ticket secrets from {store}:{error}, they are replaced"
+                    );
+                }
+                (Ok(()), INTERVAL)
+            }
+            Err(error) => (Err(h2o_log::reason(&error)), RETRY),
+        };
+        if self.last.as_ref() != Some(&result) {
+            match &result {
+                Ok(()) => report!(notice, "session ticket secrets have been (re)loaded"),
+                Err(reason) => report!(
+                    error,
+                    "cannot load session ticket secrets from {store}:{reason}"
+                ),
+            }
+        }
+        self.last = Some(result);
+        pause
+    }
+}
+
+/// The keys of the store, after it got a new one where that is due. If it has none, as after a restart, or something else,
+/// it gets those that this server has. Returns as well what was wrong with its contents.
+pub(super) fn synchronize<S: Read + Write>(
+    store: &mut Conversation<'_, S>,
+    before: &KeyRing,
+    algorithms: TicketAlgorithms,
+    lifetime_secs: u64,
+    now: u64,
+) -> io::Result<(KeyRing, Option<String>)> {
+    let (mut latest, mut garbage) = (None, None);
+    for _ in 0..ATTEMPTS {
+        let stored = store.get()?;
+        let found = stored.as_ref().and_then(|stored| {
+            let parsed = key_format::parse("session ticket secrets", &stored.value);
+            parsed
+                .map_err(|error| garbage = Some(error.to_string()))
+                .ok()
+        });
+        latest.clone_from(&found);
+        if let Some(ring) = &found
+            && !ring.is_stale(now, lifetime_secs)
+        {
+            break;
+        }
+        let mut ring = found.unwrap_or_else(|| before.clone());
+        ring.rotate(now, lifetime_secs, algorithms)
+            .map_err(|_| io::Error::other("no random numbers"))?;
+        let text = key_format::to_text(&ring);
+        store.replace(stored.as_ref(), text.as_bytes(), lifetime_secs, now)?;
+    }
+    let ring = latest.ok_or_else(|| io::Error::other("it does not keep what is written"))?;
+    Ok((ring, garbage))
+}

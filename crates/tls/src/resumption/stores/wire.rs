@@ -1,0 +1,72 @@
+//! Bytes to and from a store.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+
+/// Longest line of a reply, and longest value.
+const MAX_LINE: u64 = 1024;
+const MAX_VALUE: usize = 256 << 10;
+
+/// What a store has under the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) value: Vec<u8>,
+    /// Identifies this version of the value to memcached.
+    pub(super) version: u64,
+}
+
+/// A connection to a store, whose replies are limited.
+#[derive(Debug)]
+pub(super) struct Wire<S>(BufReader<S>);
+
+impl<S: Read + Write> Wire<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self(BufReader::new(stream))
+    }
+
+    #[cfg(test)]
+    pub(super) fn stream(&self) -> &S {
+        self.0.get_ref()
+    }
+
+    pub(super) fn send(&mut self, command: &[u8]) -> io::Result<()> {
+        self.0.get_mut().write_all(command)?;
+        self.0.get_mut().flush()
+    }
+
+    /// A line, without its end.
+    pub(super) fn line(&mut self) -> io::Result<String> {
+        let mut line = Vec::new();
+        (&mut self.0).take(MAX_LINE).read_until(b'\n', &mut line)?;
+        let line = line.strip_suffix(b"\r\n").ok_or_else(nonsense)?;
+        Ok(String::from_utf8_lossy(line).into_owned())
+    }
+
+    pub(super) fn bytes(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        if len > MAX_VALUE {
+            return Err(nonsense());
+        }
+        let mut bytes = vec![0; len];
+        self.0.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A value and the end of its line.
+    pub(super) fn value(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        let value = self.bytes(len)?;
+        if self.bytes(2)? != b"\r\n" {
+            return Err(nonsense());
+        }
+        Ok(value)
+    }
+}
+
+/// The store has answered with something else than its protocol allows, or with an error.
+pub(super) fn nonsense() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "unexpected answer")
+}
+
+/// The store has answered with an error.
+pub(super) fn refusal(text: &str) -> io::Error {
+    let shown: String = text.chars().filter(|c| !c.is_control()).take(100).collect();
+    io::Error::other(format!("answered `{shown}`"))
+}
