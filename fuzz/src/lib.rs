@@ -30,6 +30,7 @@ mod response_head;
 mod ruby;
 mod server;
 mod strict_http1;
+mod ticket_store;
 mod tls_client;
 
 pub use acl::acl;
@@ -54,6 +55,7 @@ pub use range::range;
 pub use request_head::request_head;
 pub use response_head::response_head;
 pub use ruby::{ruby_json, ruby_patterns, ruby_values};
+pub use ticket_store::ticket_store;
 pub use tls_client::{tls_handshake, tls_records};
 
 /// Panics if the input breaks an invariant.
@@ -89,6 +91,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("ruby_json", ruby_json),
     ("ruby_patterns", ruby_patterns),
     ("ruby_values", ruby_values),
+    ("ticket_store", ticket_store),
     ("tls_handshake", tls_handshake),
     ("tls_records", tls_records),
 ];
