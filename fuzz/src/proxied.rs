@@ -69,6 +69,7 @@ impl Proxied {
 
 fn site(directives: &str, mount: &str) -> Site {
     let features = Features {
+        guards: Vec::new(),
         sweeps: Vec::new(),
         registry: Registry::new(&h2o_handlers::directives()),
         filters: Vec::new(),

@@ -143,7 +143,10 @@ pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> 
         if path.ends_with(".pem") || path.ends_with(".crt") || path.ends_with(".key") {
             let names = names(examples.clone());
             certify(folder, path, &names);
-        } else if path.ends_with(".html") || path.ends_with(".ico") {
+        } else if [".html", ".ico", ".htpasswd"]
+            .iter()
+            .any(|it| path.ends_with(it))
+        {
             folder.write(path, "");
         }
     }

@@ -30,6 +30,12 @@ fn the_version_report_names_what_is_built_in() {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].starts_with("h2o version "), "{text}");
         assert!(lines[1].starts_with("OpenSSL: "), "{text}");
+        // Words that programs look for, in their order.
+        let parts: Vec<_> = lines[2..lines.len() - 1].to_vec();
+        let known = ["mruby: YES", "brotli: YES", "zstd: YES", "ktls: YES"];
+        let in_order: Vec<_> = known.into_iter().filter(|it| parts.contains(it)).collect();
+        assert_eq!(parts, in_order, "{text}");
+        assert!(parts.len() >= 3, "{text}");
         let last = lines.last().unwrap().to_lowercase();
         assert!(last.starts_with("key-exchanges: "), "{text}");
         for group in ["x25519", "secp256r1", "x25519mlkem768"] {

@@ -324,13 +324,7 @@ fn caching_is_told_by_path() {
 
 #[test]
 fn other_origins_are_told_what_they_may_do() {
-    let backend = Backend::by_request(|request| {
-        let extra = match request.method() {
-            "OPTIONS" => "access-control-allow-methods: PUT\r\n",
-            _ => "",
-        };
-        format!("HTTP/1.1 200 OK\r\n{extra}content-length: 0\r\n\r\n")
-    });
+    let backend = Backend::answering(h2o_tests::FINE);
     let server = cook(
         "CORS",
         &[("127.0.0.1:9000", &format!("127.0.0.1:{}", backend.port()))],
@@ -362,33 +356,73 @@ fn other_origins_are_told_what_they_may_do() {
     );
     assert_eq!(
         allowed(&preflight),
-        (200, "https://app.example.com".to_owned())
+        (204, "https://app.example.com".to_owned())
     );
-    assert_eq!(preflight.field("access-control-allow-methods"), Some("PUT"));
+    let methods = preflight.field("access-control-allow-methods");
+    assert_eq!(methods, Some("GET, POST, PUT, DELETE"));
 }
 
 #[test]
-fn visitors_see_the_maintenance_page_while_the_application_is_stopped() {
+fn a_file_closes_the_site_for_maintenance() {
     let backend = application("fine");
     let server = cook(
         "Maintenance page",
         &[("127.0.0.1:9000", &format!("127.0.0.1:{}", backend.port()))],
     )
-    .file("var/www/maintenance/index.html", "back soon")
-    .file("var/www/maintenance/a.png", "image")
     .start();
-    let visit = |path: &str| {
-        let answer = ask(&server, &[&format!("http://www.example.com{path}")]);
-        let body = String::from_utf8_lossy(&answer.body).into_owned();
-        let retry = answer.field("retry-after").unwrap_or("").to_owned();
-        (answer.code(), body, retry)
+    std::fs::remove_file(server.folder.at("var/www/down.html")).expect("the page is there");
+    let visit = || {
+        let answer = ask(&server, &["http://www.example.com/shop"]);
+        (answer.code(), answer.text())
     };
-    let text = str::to_owned;
-    assert_eq!(visit("/shop"), (200, text("fine"), text("")));
-    drop(backend);
+    eventually("the site", || {
+        (visit() == (200, "fine".to_owned())).then_some(())
+    });
+    server.folder.write("var/www/down.html", "back soon");
+    eventually("the page", || {
+        (visit() == (503, "back soon".to_owned())).then_some(())
+    });
     keeps_its_word(&server, "Maintenance page");
-    assert_eq!(visit("/shop"), (502, text("back soon"), text("600")));
-    assert_eq!(visit("/maintenance/a.png").1, "image");
+}
+
+#[test]
+fn passwords_and_networks_are_asked_for() {
+    let heading = "Passwords and networks";
+    let server = cook(heading, &[])
+        .file(
+            "etc/h2o/staff.htpasswd",
+            "ann:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n",
+        )
+        .file("var/www/staff/index.html", "staff")
+        .start();
+    keeps_its_word(&server, heading);
+    let url = "http://www.example.com/staff/";
+    assert_eq!(ask(&server, &["-u", "ann:secret", url]).text(), "staff");
+}
+
+#[test]
+fn other_urls_lead_to_files_and_the_application() {
+    let heading = "Other URLs";
+    let backend = Backend::by_request(|request| {
+        let target = request.target();
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{target}",
+            target.len()
+        )
+    });
+    let application = format!("127.0.0.1:{}", backend.port());
+    let server = cook(heading, &[("127.0.0.1:9000", &application)])
+        .file("var/www/site/about.html", "about")
+        .start();
+    keeps_its_word(&server, heading);
+    for (path, want) in [
+        ("about", "about"),
+        ("u/ann", "/user?name=ann"),
+        ("shop/users", "/shop/users"),
+    ] {
+        let url = format!("http://www.example.com/{path}");
+        assert_eq!(ask(&server, &[&url]).text(), want);
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod http2;
 mod http3;
 mod outcome;
 mod path_check;
+mod path_pattern;
 mod protocol;
 mod request_body;
 mod scope;
@@ -57,11 +58,12 @@ pub use outcome::{
     Response, Restore, Successor,
 };
 pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
+pub use path_pattern::{PathPattern, compile_regex};
 pub use protocol::Protocol;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{
-    BackgroundService, BackgroundServices, ConfiguredUser, Features, FilterFactory, Resource,
-    Resources, Scope, Sweep, WorkerStart, WorkerStarts,
+    BackgroundService, BackgroundServices, ConfiguredUser, Features, FilterFactory, GuardFactory,
+    Resource, Resources, Scope, Sweep, WorkerStart, WorkerStarts,
 };
 pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};

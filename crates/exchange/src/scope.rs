@@ -14,6 +14,9 @@ use crate::{
 /// Creates a filter from the final settings of a path; `None` if the path does not use it.
 pub type FilterFactory = fn(&Scope) -> Option<Box<dyn Filter>>;
 
+/// Creates a handler that runs before those of a path from the final settings of the path; `None` if the path does not use it.
+pub type GuardFactory = fn(&Scope) -> Option<Box<dyn Handler>>;
+
 /// Drops what a worker keeps for configurations that no request uses any more.
 pub type Sweep = fn(&Worker);
 
@@ -21,6 +24,8 @@ pub type Sweep = fn(&Worker);
 pub struct Features {
     /// The directives.
     pub registry: Registry<Scope>,
+    /// Who may ask, and similar: in the order in which they run, before the handlers of every path.
+    pub guards: Vec<GuardFactory>,
     /// In the order in which they run.
     pub filters: Vec<FilterFactory>,
     /// Called on each worker after a reload, and again after the last request that began before it.
@@ -235,13 +240,17 @@ impl Scope {
             .iter()
             .filter_map(|factory| factory(self))
             .collect();
+        let guards = self.features.guards.iter();
+        let mut handlers: Vec<_> = guards.filter_map(|factory| factory(self)).collect();
+        handlers.append(&mut self.handlers);
         let keep_trace = self.loggers.iter().any(|logger| logger.wants_trace())
             || filters.iter().any(|filter| filter.wants_trace());
         let early_hints = filters.iter().find_map(|filter| filter.early_hints());
         PathRoute {
             early_hints: early_hints.cloned(),
             path: path.into(),
-            handlers: std::mem::take(&mut self.handlers),
+            handlers,
+            pattern: None,
             filters,
             keep_unfiltered: self
                 .loggers

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use h2o_http::{Headers, Scheme};
 
-use crate::{ConnectionInfo, Endpoint, EnvCommands, Filter, Handler, Logger, SettingsMap};
+use crate::{
+    ConnectionInfo, Endpoint, EnvCommands, Filter, Handler, Logger, PathPattern, SettingsMap,
+};
 
 /// A whole configuration. Built by [`crate::Scope`] and never changed.
 pub struct Site {
@@ -140,7 +142,7 @@ pub struct Host {
     pub client_authorities: Box<[(Endpoint, Option<Arc<str>>)]>,
     /// The `alt-svc` header that tells clients of the host's QUIC listener (RFC 7838 §3), if it has one.
     pub alt_svc: Option<Box<[u8]>>,
-    /// Its paths, longest first, equal lengths in file order. The last entry is for requests that match no path.
+    /// Its paths, longest first, equal lengths in file order with patterns first. The last entry is for requests that match no path.
     pub paths: Vec<PathRoute>,
 }
 
@@ -176,6 +178,8 @@ impl Host {
 pub struct PathRoute {
     /// The key; empty for requests that match no path.
     pub path: Box<str>,
+    /// What the whole path of a request has to match besides, for keys that are patterns; their `path` is `/`.
+    pub pattern: Option<PathPattern>,
     /// Run in order.
     pub handlers: Vec<Box<dyn Handler>>,
     /// Run in order.
@@ -208,6 +212,7 @@ impl PathRoute {
         // routing/last-of-100-paths).
         begin.iter().rev().eq(key.iter().rev())
             && (key.ends_with(b"/") || path.len() == key.len() || path[key.len()] == b'/')
+            && (self.pattern.as_ref()).is_none_or(|pattern| pattern.is_match(path))
     }
 
     /// The part of `path` after the key.

@@ -149,6 +149,7 @@ fn run(text: &str) -> (Scope, Result<(), Error>) {
 
 fn run_with(text: &str, filters: Vec<h2o_exchange::FilterFactory>) -> (Scope, Result<(), Error>) {
     let mut scope = Scope::new(Arc::new(Features {
+        guards: Vec::new(),
         sweeps: Vec::new(),
         registry: Registry::new(&[DIRECTIVES]),
         filters,

@@ -145,9 +145,21 @@ fn apply(
     Ok(None)
 }
 
+/// What this build, and the kernel that it runs on, have: in H2O's words and order, which programs look for.
 fn version() -> String {
+    let parts = [
+        ("mruby", cfg!(feature = "mruby")),
+        ("brotli", true),
+        ("zstd", true),
+        ("ktls", h2o_server::has_kernel_tls()),
+    ];
+    let parts: String = parts
+        .iter()
+        .filter(|(_, is_there)| *is_there)
+        .map(|(name, _)| format!("{name}: YES\n"))
+        .collect();
     format!(
-        "h2o version {}\nOpenSSL: {}\nkey-exchanges: {}\n",
+        "h2o version {}\nOpenSSL: {}\n{parts}key-exchanges: {}\n",
         h2o_handlers::SERVER_VERSION,
         h2o_handlers::TLS_LIBRARY,
         h2o_server::tls_group_names().join(", ")

@@ -1,11 +1,14 @@
 //! Handlers, which answer requests, and filters, which edit responses. One module per feature: its directives beside the
 //! code that implements them. [`directives`] and [`filters`] only concatenate the modules' lists.
 
+mod access;
 mod access_log;
 mod asset;
+mod basic_auth;
 mod coding;
 mod compress;
 mod connect;
+mod cors;
 mod env;
 mod error_doc;
 mod expires;
@@ -13,21 +16,26 @@ mod fastcgi;
 mod file;
 mod header;
 mod http2_debug_state;
+mod maintenance;
 #[cfg(feature = "mruby")]
 mod mruby;
+mod network;
 mod proxy;
 pub mod push;
 mod redirect;
 mod reproxy;
+mod rewrite;
 mod server_timing;
 mod status;
 #[cfg(test)]
 mod testing;
 mod throttle;
+mod turns;
 mod version;
+mod watched_file;
 
 use h2o_config::Directive;
-use h2o_exchange::{Exchange, FilterFactory, Response, Scope, Sweep};
+use h2o_exchange::{Exchange, FilterFactory, GuardFactory, Response, Scope, Sweep};
 use h2o_http::StatusCode;
 
 pub use http2_debug_state::{HpackReport, Http2Report, SettingsReport, StreamReport};
@@ -39,9 +47,11 @@ pub use version::{SERVER_VERSION, TLS_LIBRARY};
 /// Entry points for fuzzing.
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use crate::basic_auth::fuzzing::*;
     pub use crate::connect::fuzzing::*;
     pub use crate::file::fuzzing::*;
     pub use crate::proxy::fuzzing::*;
+    pub use crate::rewrite::fuzzing::*;
 }
 
 /// The answer to a request when no file descriptor is left.
@@ -56,15 +66,19 @@ fn unavailable(exchange: &Exchange) -> Response {
 pub fn directives() -> Vec<&'static [Directive<Scope>]> {
     vec![
         file::DIRECTIVES,
+        access::DIRECTIVES,
         access_log::DIRECTIVES,
+        basic_auth::DIRECTIVES,
         compress::DIRECTIVES,
         connect::DIRECTIVES,
+        cors::DIRECTIVES,
         env::DIRECTIVES,
         error_doc::DIRECTIVES,
         expires::DIRECTIVES,
         fastcgi::DIRECTIVES,
         header::DIRECTIVES,
         http2_debug_state::DIRECTIVES,
+        maintenance::DIRECTIVES,
         #[cfg(feature = "mruby")]
         mruby::DIRECTIVES,
         proxy::DIRECTIVES,
@@ -72,6 +86,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         push::SETTINGS_DIRECTIVES,
         redirect::DIRECTIVES,
         reproxy::DIRECTIVES,
+        rewrite::DIRECTIVES,
         server_timing::DIRECTIVES,
         status::DIRECTIVES,
         throttle::DIRECTIVES,
@@ -90,11 +105,23 @@ pub fn sweeps() -> Vec<Sweep> {
     ]
 }
 
+/// What runs before the handlers of a path, in this order.
+#[must_use]
+pub fn guards() -> Vec<GuardFactory> {
+    vec![
+        access::guard,
+        maintenance::guard,
+        cors::guard,
+        basic_auth::guard,
+    ]
+}
+
 /// The filters in the order in which they see a response.
 #[must_use]
 pub fn filters() -> Vec<FilterFactory> {
     vec![
         reproxy::filter,
+        cors::filter,
         header::filter,
         throttle::filter,
         error_doc::filter,

@@ -167,7 +167,7 @@ impl Handler for Redirect {
 }
 
 /// The key of the path without a slash at its end: the rest of the request's path begins with one.
-fn key_of(exchange: &Exchange) -> &str {
+pub(crate) fn key_of(exchange: &Exchange) -> &str {
     let key = &*exchange.site.path(exchange.route).path;
     key.strip_suffix('/').unwrap_or(key)
 }

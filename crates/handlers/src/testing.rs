@@ -49,6 +49,7 @@ impl Setup {
         running: Option<Arc<Site>>,
     ) -> Result<Site, Error> {
         let features = Features {
+            guards: Vec::new(),
             sweeps: Vec::new(),
             registry: Registry::new(&[self.directives]),
             filters: self.filter.into_iter().collect(),

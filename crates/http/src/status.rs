@@ -17,6 +17,8 @@ impl StatusCode {
     pub const NOT_MODIFIED: Self = Self(304);
     pub const TEMPORARY_REDIRECT: Self = Self(307);
     pub const PERMANENT_REDIRECT: Self = Self(308);
+    /// 401
+    pub const UNAUTHORIZED: Self = Self(401);
     pub const BAD_REQUEST: Self = Self(400);
     pub const FORBIDDEN: Self = Self(403);
     pub const NOT_FOUND: Self = Self(404);
@@ -98,6 +100,7 @@ impl StatusCode {
             404 => "Not Found",
             405 => "Method Not Allowed",
             408 => "Request Timeout",
+            410 => "Gone",
             413 => "Content Too Large",
             416 => "Range Not Satisfiable",
             417 => "Expectation Failed",

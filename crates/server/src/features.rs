@@ -7,7 +7,9 @@ use h2o_exchange::{Features, Scope};
 
 use crate::pace;
 use crate::site::load::{LoadedConfig, load_next, load_with};
-use crate::site::{hosts, http2_directives, http3_directives, listen, quic_nodes, settings};
+use crate::site::{
+    accepted, hosts, http2_directives, http3_directives, listen, quic_nodes, settings,
+};
 
 /// All built-in features.
 #[must_use]
@@ -20,6 +22,7 @@ pub fn features() -> Arc<Features> {
 pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
     let mut groups = vec![
         hosts::DIRECTIVES,
+        accepted::DIRECTIVES,
         listen::DIRECTIVES,
         settings::DIRECTIVES,
         pace::DIRECTIVES,
@@ -33,6 +36,7 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
     groups.extend(others);
     Arc::new(Features {
         registry: Registry::new(&groups),
+        guards: h2o_handlers::guards(),
         filters: h2o_handlers::filters(),
         sweeps: h2o_handlers::sweeps(),
     })

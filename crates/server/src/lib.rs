@@ -52,3 +52,9 @@ pub use worker::{Server, WorkerEnd};
 pub fn tls_group_names() -> Vec<&'static str> {
     h2o_tls::tls_group_names().collect()
 }
+
+/// Whether the kernel can encrypt TLS records (`ssl-offload: kernel`).
+#[must_use]
+pub fn has_kernel_tls() -> bool {
+    h2o_tls::has_kernel_tls()
+}

@@ -33,7 +33,8 @@ pub use error::TlsError;
 pub use groups::names as tls_group_names;
 pub use handshake::Progress;
 pub use record::kernel::{
-    DIRECTIVES as OFFLOAD_DIRECTIVES, KernelAction, KernelKeys, OFFLOADED_FILE_LEN, OffloadSettings,
+    DIRECTIVES as OFFLOAD_DIRECTIVES, KernelAction, KernelKeys, OFFLOADED_FILE_LEN,
+    OffloadSettings, is_supported as has_kernel_tls,
 };
 pub use record::output::OutputBuffer;
 pub use record::traffic::PlainSink;

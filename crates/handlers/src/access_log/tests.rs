@@ -366,6 +366,7 @@ fn a_json_format_gives_json_whatever_is_missing() {
 
 fn read(levels: [&str; 2]) -> Result<Scope, h2o_config::Error> {
     let features = Features {
+        guards: Vec::new(),
         sweeps: Vec::new(),
         registry: Registry::new(&[DIRECTIVES]),
         filters: Vec::new(),

@@ -69,6 +69,7 @@ fn inner_levels_inherit_and_old_names_are_warned_of() {
         "proxy.connect.proxy-status: ON\nproxy-status.identity: a b\nproxy.happy-eyeballs.connection-attempt-delay: 7",
     );
     let features = Features {
+        guards: Vec::new(),
         sweeps: Vec::new(),
         registry: Registry::new(&[DIRECTIVES]),
         filters: Vec::new(),

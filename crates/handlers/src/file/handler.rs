@@ -20,7 +20,7 @@ use super::locate::{FoundFile, Lookup, LookupResult};
 use super::open::Access;
 use super::service::{Service, ServiceTarget};
 use super::settings::file_name;
-use super::{listing, respond};
+use super::{listing, respond, try_files};
 
 pub(super) const DIR: Directive<Scope> = Directive {
     name: "file.dir",
@@ -38,6 +38,7 @@ pub(super) const DIR: Directive<Scope> = Directive {
             is_listed: service.settings.listing,
         };
         check_later(scope, command, &name, need);
+        try_files::note_root(scope, &name);
         scope.handlers.push(Box::new(FileHandler(service)));
         Ok(())
     },

@@ -27,6 +27,7 @@ mod settings;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod try_files;
 mod watch;
 
 use h2o_config::Directive;
@@ -42,6 +43,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     settings::SEND_COMPRESSED,
     settings::SEND_GZIP,
     settings::IO_URING,
+    try_files::TRY_FILES,
     mime::SETTYPES,
     mime::ADDTYPES,
     mime::REMOVETYPES,

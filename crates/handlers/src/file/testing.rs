@@ -122,6 +122,7 @@ pub(super) fn kit_at(root: &Path, path: &str, global: &str, config: &str) -> Kit
 impl Kit {
     fn build(global: &str, path: &str, config: &str) -> Result<Self, String> {
         let features = Features {
+            guards: Vec::new(),
             sweeps: Vec::new(),
             registry: Registry::new(&[super::DIRECTIVES, TEST_DIRECTIVES, crate::env::DIRECTIVES]),
             filters: Vec::new(),

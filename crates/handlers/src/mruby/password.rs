@@ -1,22 +1,10 @@
 //! Passwords whose hashes take long on purpose: checked by other threads, while the script waits.
 
-use std::rc::Rc;
-
 use h2o_mruby::{Call, Leave, Value, Vm};
-use tokio::sync::Semaphore;
+use h2o_password::PasswordHash;
 
 use super::machine::Host;
-
-/// Passwords that a worker has checked at a time: each takes a processor for that long. More wait in turn.
-const AT_ONCE: usize = 2;
-
-struct Turns(Rc<Semaphore>);
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self(Rc::new(Semaphore::new(AT_ONCE)))
-    }
-}
+use crate::turns::Turns;
 
 /// Defines `H2O.__fits_bcrypt`.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
@@ -30,15 +18,13 @@ fn fits_bcrypt(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [password, hash] = call.arguments.exactly()?;
     let password = vm.text_of(password)?;
     let hash = String::from_utf8_lossy(&vm.text_of(hash)?).into_owned();
-    let check = move || bcrypt::verify(password, &hash).unwrap_or(false);
+    let check = move || PasswordHash::parse(&hash).is_some_and(|hash| hash.fits(&password));
     let worker = Host::worker(vm)?;
     let ticket = vm.suspend()?;
-    let turns = Rc::clone(&vm.local::<Turns>().0);
+    let turns = worker.local::<Turns>();
     let vm = vm.reference();
     worker.spawn(async move {
-        let turn = turns.acquire().await;
-        let fits = tokio::task::spawn_blocking(check).await.unwrap_or(false);
-        drop(turn);
+        let fits = turns.take(check).await.unwrap_or(false);
         if let Some(vm) = vm.upgrade() {
             vm.resume(ticket, |_| Value::boolean(fits));
         }

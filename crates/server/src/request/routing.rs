@@ -55,7 +55,8 @@ pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
 #[inline]
 pub(crate) fn set_route(exchange: &mut Exchange, route: Route) {
     exchange.route = route;
-    if exchange.site.path(route).env.is_some() {
+    let path = exchange.site.path(route);
+    if path.env.is_some() || path.pattern.is_some() {
         apply_env(exchange);
     }
 }
@@ -63,7 +64,17 @@ pub(crate) fn set_route(exchange: &mut Exchange, route: Route) {
 #[cold]
 fn apply_env(exchange: &mut Exchange) {
     let site = Rc::clone(&exchange.site);
-    if let Some(env) = &site.path(exchange.route).env {
+    let path = site.path(exchange.route);
+    if let Some(pattern) = &path.pattern {
+        let variables: Vec<_> = pattern.variables(exchange.request.path()).collect();
+        for (name, value) in variables {
+            match value {
+                Some(value) => exchange.set_env(name, &value),
+                None => exchange.unset_env(name),
+            }
+        }
+    }
+    if let Some(env) = &path.env {
         env.apply(exchange);
     }
 }

@@ -1,7 +1,7 @@
 //! `hosts`, `paths` and `strict-match`: reads the tree of virtual hosts.
 
 use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Pos};
-use h2o_exchange::{Host, HostName, Scope};
+use h2o_exchange::{Host, HostName, PathPattern, PathRoute, Scope};
 
 use crate::site::listen::Listeners;
 
@@ -32,7 +32,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::MAPPING,
         value: "mapping of path to the settings of the path",
         default: "mandatory",
-        help: "The paths of a host. The longest matching one wins: `/doc` matches `/doc` and `/doc/a`, not `/document`.",
+        help: "The paths of a host. The longest matching one wins: `/doc` matches `/doc` and `/doc/a`, not `/document`. A key such as \
+               `~ ^/u/([a-z]+)` is a [regular expression](https://docs.rs/regex/#syntax) for the whole path, without query; these are \
+               tried in the order of the file, if no path but `/` matches. Its handlers see the path as those of `/` do, and its groups \
+               are variables of the request: `PATH_1` and so on, `PATH_NAME` for `(?<NAME>...)`.",
         apply: paths,
     },
     Directive {
@@ -93,8 +96,8 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
         ));
     }
     let mut paths = std::mem::take(&mut scope.paths);
-    // Longest first. The sort is stable, so the first of two equal keys stays first.
-    paths.sort_by_key(|path| std::cmp::Reverse(path.path.len()));
+    // Longest first, and patterns, whose path is `/`, before `/`. The sort is stable, so the first of two equal keys stays first.
+    paths.sort_by_key(|path| (std::cmp::Reverse(path.path.len()), path.pattern.is_none()));
     paths.push(scope.build_path(""));
     Ok(Host {
         alt_svc: None,
@@ -117,18 +120,32 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
                 key.error("key (representing the virtual path) must not be an empty string")
             );
         }
-        let route = scope.enter(Level::Path, |scope| {
-            scope.path = Some(path.into());
+        let pattern = match path.strip_prefix('~') {
+            Some(text) => Some(PathPattern::new(text.trim_start()).map_err(|text| {
+                key.error(text)
+                    .with_hint("expected such as `~ ^/u/([a-z]+)`")
+            })?),
+            None => None,
+        };
+        // A pattern says who is served, and nothing about what belongs to the path: handlers see the whole path.
+        let prefix = if pattern.is_some() { "/" } else { path };
+        let (mut route, has_handlers) = scope.enter(Level::Path, |scope| {
+            scope.path = Some(prefix.into());
             scope.run(value)?;
-            Ok(scope.build_path(path))
+            let has_handlers = !scope.handlers.is_empty();
+            Ok((scope.build_path(prefix), has_handlers))
         })?;
-        if let Some(error) = doubtful_path(command, key, path) {
+        route.pattern = pattern;
+        let is_pattern = route.pattern.is_some();
+        let twin =
+            |other: &PathRoute| !is_pattern && other.pattern.is_none() && *other.path == *path;
+        if let Some(error) = doubtful_path(command, key, path).filter(|_| !is_pattern) {
             scope.warn(&error);
-        } else if scope.paths.iter().any(|other| *other.path == *path) {
+        } else if scope.paths.iter().any(twin) {
             let error = command.error_at(key, format!("the path `{path}` is given twice"));
             let hint = "the first one gets all requests; write the handlers of both below one";
             scope.warn(&error.with_hint(hint));
-        } else if route.handlers.is_empty() {
+        } else if !has_handlers {
             let error = command.error_at(key, format!("the path `{path}` has no handler"));
             let hint = "requests get 404; add one such as `file.dir` or `proxy.reverse.url`";
             scope.warn(&error.with_hint(hint));
@@ -148,14 +165,17 @@ fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error>
         let hint = format!("write `{prefix}`, which matches everything below it");
         return Some(error.with_hint(hint));
     }
-    let is_pattern = path.starts_with(['~', '^', '='])
+    let is_pattern = path.starts_with(['^', '='])
         || path.ends_with('$')
         || path.contains(['\\', '*', '|'])
         || path.contains("(?");
     if is_pattern {
-        let error = command.error_at(key, format!("patterns in paths are not supported: the server compares `{path}` character by character"));
+        let error = command.error_at(
+            key,
+            format!("the server compares `{path}` character by character"),
+        );
         return Some(error.with_hint(
-            "a path is a prefix such as `/app`; for file types there is `file.custom-handler`",
+            "a path is a prefix such as `/app`; a regular expression is written `~ ^/u/([a-z]+)`",
         ));
     }
     (!path.starts_with('/')).then(|| {

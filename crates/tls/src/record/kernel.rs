@@ -75,6 +75,12 @@ impl Resource for KernelTlsProbe {
     }
 }
 
+/// Whether the kernel can encrypt TLS records.
+#[must_use]
+pub fn is_supported() -> bool {
+    find().is_ok()
+}
+
 /// # Errors
 /// The kernel's error.
 fn find() -> Result<(), Errno> {

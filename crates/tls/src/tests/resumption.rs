@@ -25,6 +25,7 @@ use crate::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
 fn parse(mapping: &str) -> Result<ResumptionSettings, String> {
     let directives: &'static [Directive<Scope>] = DIRECTIVES;
     let features = Arc::new(Features {
+        guards: Vec::new(),
         sweeps: Vec::new(),
         registry: Registry::new(&[directives]),
         filters: Vec::new(),

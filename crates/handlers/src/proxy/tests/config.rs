@@ -305,6 +305,7 @@ fn resolver_threads_are_of_the_process() {
 #[test]
 fn old_names_still_work_with_a_warning() {
     let features = Features {
+        guards: Vec::new(),
         sweeps: Vec::new(),
         registry: h2o_config::Registry::new(&[super::DIRECTIVES]),
         filters: Vec::new(),

@@ -1,0 +1,103 @@
+//! Keys of `paths` that are patterns.
+
+use std::sync::Arc;
+
+use regex::bytes::Regex;
+
+/// A regular expression for whole paths. Matching takes time in proportion to the length of the path.
+#[derive(Debug)]
+pub struct PathPattern {
+    regex: Regex,
+    /// The names of the variables for its groups, without the whole match: `PATH_1`, and `PATH_NAME` for named ones.
+    variables: Box<[Arc<str>]>,
+}
+
+impl PathPattern {
+    /// Reads the expression.
+    ///
+    /// # Errors
+    /// Why it is none, in a line.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let regex = compile_regex(text)?;
+        let names = regex.capture_names().enumerate().skip(1);
+        let variables = names.map(|(number, name)| match name {
+            Some(name) => format!("PATH_{name}").into(),
+            None => format!("PATH_{number}").into(),
+        });
+        Ok(Self {
+            variables: variables.collect(),
+            regex,
+        })
+    }
+
+    /// Whether the normalised path matches.
+    #[must_use]
+    pub fn is_match(&self, path: &[u8]) -> bool {
+        self.regex.is_match(path)
+    }
+
+    /// The variables with what their groups match in the path; `None` for groups that match nothing, or no UTF-8.
+    pub fn variables(&self, path: &[u8]) -> impl Iterator<Item = (&Arc<str>, Option<Arc<str>>)> {
+        let captures = self.regex.captures(path);
+        self.variables.iter().enumerate().map(move |(index, name)| {
+            let group = captures.as_ref().and_then(|found| found.get(index + 1));
+            let text = group.and_then(|group| std::str::from_utf8(group.as_bytes()).ok());
+            (name, text.map(Arc::from))
+        })
+    }
+}
+
+/// Memory that a compiled expression, and its caches on each worker, may take.
+const SIZE_LIMIT: usize = 1 << 20;
+
+/// Compiles a regular expression of the configuration for octets.
+///
+/// # Errors
+/// Why it is none, in a line.
+pub fn compile_regex(text: &str) -> Result<Regex, String> {
+    let built = regex::bytes::RegexBuilder::new(text)
+        .size_limit(SIZE_LIMIT)
+        .dfa_size_limit(SIZE_LIMIT)
+        .build();
+    built.map_err(|error| {
+        let text = error.to_string();
+        let reason = text.lines().last().unwrap_or_default();
+        let reason = reason.strip_prefix("error: ").unwrap_or(reason);
+        format!("invalid regular expression: {reason}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_become_variables() {
+        let pattern = PathPattern::new("^/u/([a-z]+)(?:/(?<page>[0-9]+))?(z)?").unwrap();
+        let shown = |path: &[u8]| -> Vec<String> {
+            let variables = pattern.variables(path);
+            let shown = variables
+                .map(|(name, value)| format!("{name}={}", value.as_deref().unwrap_or("-")));
+            shown.collect()
+        };
+        assert_eq!(
+            shown(b"/u/ann/7"),
+            ["PATH_1=ann", "PATH_page=7", "PATH_3=-"]
+        );
+        assert_eq!(shown(b"/u/ann"), ["PATH_1=ann", "PATH_page=-", "PATH_3=-"]);
+        assert!(pattern.is_match(b"/u/b") && !pattern.is_match(b"/x/u/b"));
+    }
+
+    #[test]
+    fn errors_are_one_line() {
+        for (text, want) in [
+            ("(", "invalid regular expression: unclosed group"),
+            (
+                "a{2000}{2000}",
+                "invalid regular expression: Compiled regex exceeds size limit of 1048576 bytes.",
+            ),
+        ] {
+            assert_eq!(PathPattern::new(text).unwrap_err(), want);
+        }
+    }
+}

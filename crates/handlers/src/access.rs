@@ -1,0 +1,180 @@
+//! `allow` and `deny`: which client addresses are served.
+
+use h2o_config::{Command, Directive, Error, Kinds, Level, Levels};
+use h2o_exchange::{Address, BodyUse, Exchange, Handler, Outcome, Response, Scope};
+use h2o_http::StatusCode;
+
+use crate::network::Network;
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    Directive {
+        kinds: Kinds::SCALAR.or(Kinds::SEQUENCE),
+        levels: Levels::ALL_BUT_EXTENSION,
+        ..Directive::setting(
+            "allow",
+            "`ADDRESS`, `ADDRESS/BITS`, `unix`, `all`, or a sequence of these",
+            "everyone is served",
+            "Serves clients with these addresses. Rules of `allow` and `deny` are tried in the order of the file, and the first that \
+             names the client decides; others are served if no rule is an `allow`, and get 403 otherwise. The rules of an \
+             inner level replace those of the outer one. `unix` stands for clients of Unix sockets.",
+            |scope, command| add(scope, command, true),
+        )
+    },
+    Directive {
+        kinds: Kinds::SCALAR.or(Kinds::SEQUENCE),
+        levels: Levels::ALL_BUT_EXTENSION,
+        ..Directive::setting(
+            "deny",
+            "`ADDRESS`, `ADDRESS/BITS`, `unix`, `all`, or a sequence of these",
+            "nobody is refused",
+            "Answers clients with these addresses with 403. See [`allow`](#allow).",
+            |scope, command| add(scope, command, false),
+        )
+    },
+];
+
+/// Whom a rule names.
+#[derive(Clone, Copy, Debug)]
+enum Clients {
+    All,
+    Unix,
+    In(Network),
+}
+
+/// The rules of a level.
+#[derive(Clone, Debug, Default)]
+struct AccessRules {
+    /// The level that has them: an inner one begins anew.
+    owner: Option<Level>,
+    rules: Vec<(Clients, bool)>,
+}
+
+fn add(scope: &mut Scope, command: &Command<'_>, is_allowed: bool) -> Result<(), Error> {
+    let mut read = Vec::new();
+    for node in command.node.one_or_more() {
+        let clients = match node.scalar()? {
+            "all" => Clients::All,
+            "unix" => Clients::Unix,
+            _ => Clients::In(Network::read(node)?),
+        };
+        read.push((clients, is_allowed));
+    }
+    let owner = Some(command.level);
+    let access = scope.edit::<AccessRules>();
+    if access.owner != owner {
+        access.owner = owner;
+        access.rules.clear();
+    }
+    access.rules.extend(read);
+    Ok(())
+}
+
+/// The guard of a path that has rules.
+pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
+    let access = scope.settings.peek::<AccessRules>()?;
+    Some(Box::new(AccessGuard {
+        // Who names some clients to be served means no others.
+        others: !access.rules.iter().any(|(_, is_allowed)| *is_allowed),
+        rules: access.rules.clone().into(),
+    }))
+}
+
+struct AccessGuard {
+    rules: Box<[(Clients, bool)]>,
+    /// Whether clients are served that no rule names.
+    others: bool,
+}
+
+impl AccessGuard {
+    fn serves(&self, address: Address) -> bool {
+        let rule = self.rules.iter().find(|(clients, _)| match clients {
+            Clients::All => true,
+            Clients::Unix => address == Address::Unix,
+            Clients::In(network) => network.contains(address),
+        });
+        rule.map_or(self.others, |(_, is_allowed)| *is_allowed)
+    }
+}
+
+impl Handler for AccessGuard {
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        if self.serves(exchange.connection.peer) {
+            return Outcome::Declined;
+        }
+        let status = StatusCode::FORBIDDEN;
+        exchange.worker.counters.count_status(status);
+        exchange.note_error("access", "the address of the client is denied");
+        Outcome::Done(Response::error(status, "Forbidden", "forbidden"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use h2o_config::{Memory, Registry, load};
+    use h2o_exchange::Features;
+
+    /// Whom the rules serve, of a few clients.
+    fn served(levels: [&str; 2]) -> String {
+        let features = Features {
+            guards: Vec::new(),
+            sweeps: Vec::new(),
+            registry: Registry::new(&[DIRECTIVES]),
+            filters: Vec::new(),
+        };
+        let mut scope = Scope::new(Arc::new(features));
+        let run = |scope: &mut Scope, text: &str| {
+            let file = Memory::new().file("f", text);
+            load("f", &file).and_then(|top| scope.run(&top)).unwrap();
+        };
+        run(&mut scope, levels[0]);
+        let inner = scope.enter(Level::Path, |scope| {
+            if !levels[1].is_empty() {
+                run(scope, levels[1]);
+            }
+            let access = scope.settings.get::<AccessRules>();
+            Ok(AccessGuard {
+                others: !access.rules.iter().any(|(_, is_allowed)| *is_allowed),
+                rules: access.rules.clone().into(),
+            })
+        });
+        let guard = inner.unwrap();
+        let ip = |text: &str| Address::Ip(text.parse().unwrap());
+        let clients = [
+            ("ten", ip("10.1.1.1:1")),
+            ("one", ip("192.0.2.1:1")),
+            ("six", ip("[2001:db8::1]:1")),
+            ("unix", Address::Unix),
+        ];
+        let names = clients
+            .into_iter()
+            .filter(|(_, address)| guard.serves(*address));
+        names.map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_first_rule_that_names_a_client_decides() {
+        for (levels, want) in [
+            (["deny: 10.0.0.0/8", ""], "one six unix"),
+            (["allow: 10.0.0.0/8", ""], "ten"),
+            (["allow: [10.0.0.0/8, unix]", ""], "ten unix"),
+            (["deny: 10.1.1.1\nallow: all", ""], "one six unix"),
+            (["allow: all\ndeny: 10.1.1.1", ""], "ten one six unix"),
+            (
+                ["allow: 10.1.1.1\ndeny: 10.0.0.0/8\nallow: '::/0'", ""],
+                "ten six",
+            ),
+            (["deny: all", "allow: 192.0.2.1"], "one"),
+            (["allow: 10.0.0.0/8", "deny: unix"], "ten one six"),
+            (["deny: all", ""], ""),
+        ] {
+            assert_eq!(served(levels), want, "{levels:?}");
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! `auth.basic`: names and passwords (RFC 7617) against a file as `htpasswd` of Apache writes it.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::{hmac, rand};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels};
+use h2o_exchange::{
+    BodyUse, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Response, Scope,
+};
+use h2o_http::{Known, StatusCode};
+use h2o_log::report;
+use h2o_password::PasswordHash;
+use tokio::task::spawn_blocking;
+
+use crate::turns::Turns;
+use crate::watched_file::{Loaded, WatchedFile};
+
+const ATTRIBUTES: [Attribute; 2] = [
+    Attribute::required(
+        "file",
+        Kinds::SCALAR,
+        "FILE",
+        "A line `NAME:HASH` for each user. Changes take effect within a second, without a reload.",
+    ),
+    Attribute::optional(
+        "realm",
+        Kinds::SCALAR,
+        "TEXT",
+        "`restricted`",
+        "What browsers may show when they ask for the password.",
+    ),
+];
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    levels: Levels::ALL_BUT_EXTENSION,
+    kinds: Kinds::SCALAR
+        .or(Kinds::MAPPING)
+        .with_attributes(&ATTRIBUTES),
+    ..Directive::setting(
+        "auth.basic",
+        "FILE, `OFF`, or a mapping",
+        "OFF",
+        "Serves only clients that send the name and password of a user, and answers others with 401. Hashes are bcrypt \
+         (`htpasswd -B`), `$apr1$` or `{SHA}`, which is warned of. The name is `REMOTE_USER` for logs, scripts and FastCGI. \
+         `OFF` opens a path that an outer level closes.",
+        |scope, command| {
+            scope.edit::<BasicAuth>().0 = read(file_and_realm(command)?, command)?;
+            if let Some(realm) = &scope.settings.get::<BasicAuth>().0 {
+                let path = realm.users.path().to_path_buf();
+                let check = PathCheck::new(command, command.node, &path, PathNeed::File);
+                scope.shared.edit::<PathChecks>().0.push(check);
+            }
+            Ok(())
+        },
+    )
+}];
+
+/// `auth.basic` of a level.
+#[derive(Clone, Default)]
+struct BasicAuth(Option<Arc<Realm>>);
+
+/// File and realm of the argument; `None` for `OFF`.
+fn file_and_realm<'a>(command: &Command<'a>) -> Result<Option<(&'a str, &'a str)>, Error> {
+    const REALM: &str = "restricted";
+    let (file, realm) = match command.node.as_str() {
+        Some("OFF") => return Ok(None),
+        Some(file) => (file, REALM),
+        None => {
+            let attributes = command.node.attributes(&ATTRIBUTES)?;
+            let realm = match attributes.get("realm") {
+                Some(node) => {
+                    let realm = node.scalar()?;
+                    if !realm
+                        .bytes()
+                        .all(|byte| byte == b' ' || byte.is_ascii_graphic())
+                    {
+                        return Err(node.error("the realm must be printable ASCII"));
+                    }
+                    realm
+                }
+                None => REALM,
+            };
+            (attributes.require("file")?.scalar()?, realm)
+        }
+    };
+    if file.is_empty() || file.contains('\0') {
+        return Err(command.error("not a file name"));
+    }
+    Ok(Some((file, realm)))
+}
+
+fn read(
+    argument: Option<(&str, &str)>,
+    command: &Command<'_>,
+) -> Result<Option<Arc<Realm>>, Error> {
+    let Some((file, realm)) = argument else {
+        return Ok(None);
+    };
+    let mut key = [0; 32];
+    rand::fill(&mut key).map_err(|_| command.error("the system gives no random numbers"))?;
+    let realm = realm.replace('\\', "\\\\").replace('"', "\\\"");
+    Ok(Some(Arc::new(Realm {
+        challenge: format!("Basic realm=\"{realm}\", charset=\"UTF-8\"").into(),
+        users: WatchedFile::new(Path::new(file), Users::parse),
+        key: hmac::Key::new(hmac::HMAC_SHA256, &key),
+    })))
+}
+
+/// The guard of a path that asks for a password.
+pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
+    let realm = scope.settings.peek::<BasicAuth>()?.0.clone()?;
+    Some(Box::new(AuthGuard(realm)))
+}
+
+struct Realm {
+    challenge: Box<str>,
+    users: WatchedFile<Users>,
+    /// For digests of passwords that were right, so that memory has neither them nor a plain hash.
+    key: hmac::Key,
+}
+
+/// For how long a password that was right is not checked again.
+const REMEMBERED: Duration = Duration::from_secs(300);
+/// Most passwords of a file that are remembered.
+const MOST_REMEMBERED: usize = 4096;
+
+/// The content of a file.
+pub(crate) struct Users {
+    /// Several lines of a user are tried in order. `None`: a hash of another kind.
+    hashes: HashMap<Box<[u8]>, Vec<Option<PasswordHash>>>,
+    /// Checked for names that nobody has, so that these take as long.
+    decoy: Option<PasswordHash>,
+    /// Digests of name and password, and when they were found right. Forgotten with the content of the file.
+    right: Mutex<HashMap<[u8; 32], Instant>>,
+}
+
+impl Users {
+    /// Reads lines `NAME:HASH`; those without a colon and comments are skipped.
+    fn parse(content: Vec<u8>) -> Self {
+        let mut hashes: HashMap<Box<[u8]>, Vec<_>> = HashMap::new();
+        let mut decoy = None;
+        for line in content.split(|&byte| byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let Some(colon) = line.iter().position(|&byte| byte == b':') else {
+                continue;
+            };
+            if line.starts_with(b"#") {
+                continue;
+            }
+            let (name, hash) = (&line[..colon], &line[colon + 1..]);
+            // Further fields of a line are comments.
+            let hash = hash.split(|&byte| byte == b':').next().unwrap_or_default();
+            let hash = std::str::from_utf8(hash).ok().and_then(PasswordHash::parse);
+            if decoy.is_none() {
+                decoy.clone_from(&hash);
+            }
+            hashes.entry(name.into()).or_default().push(hash);
+        }
+        Self {
+            hashes,
+            decoy,
+            right: Mutex::default(),
+        }
+    }
+
+    /// Whether some hash falls quickly to guessing.
+    fn has_weak(&self) -> bool {
+        let mut all = self.hashes.values().flatten().flatten();
+        all.any(PasswordHash::is_weak)
+    }
+
+    /// Takes long on purpose.
+    fn judge(&self, credentials: &Credentials, digest: [u8; 32], now: Instant) -> Verdict {
+        let verdict = self.check(&credentials.name, &credentials.password);
+        if verdict == Verdict::Right {
+            self.remember(digest, now);
+        }
+        verdict
+    }
+
+    fn check(&self, name: &[u8], password: &[u8]) -> Verdict {
+        let Some(hashes) = self.hashes.get(name) else {
+            if let Some(decoy) = &self.decoy {
+                let _ = decoy.fits(password);
+            }
+            return Verdict::Wrong;
+        };
+        if hashes.iter().flatten().any(|hash| hash.fits(password)) {
+            Verdict::Right
+        } else if hashes.iter().any(Option::is_none) {
+            Verdict::UnknownHash
+        } else {
+            Verdict::Wrong
+        }
+    }
+
+    fn remembers(&self, digest: &[u8; 32], now: Instant) -> bool {
+        let right = self.right.lock().unwrap_or_else(PoisonError::into_inner);
+        right
+            .get(digest)
+            .is_some_and(|at| now.saturating_duration_since(*at) < REMEMBERED)
+    }
+
+    fn remember(&self, digest: [u8; 32], now: Instant) {
+        let mut right = self.right.lock().unwrap_or_else(PoisonError::into_inner);
+        if right.len() >= MOST_REMEMBERED {
+            right.retain(|_, at| now.saturating_duration_since(*at) < REMEMBERED);
+        }
+        if right.len() >= MOST_REMEMBERED {
+            right.clear();
+        }
+        right.insert(digest, now);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Right,
+    Wrong,
+    /// A line of the user has a hash of another kind.
+    UnknownHash,
+}
+
+/// Name and password of a request.
+struct Credentials {
+    name: Vec<u8>,
+    password: Vec<u8>,
+}
+
+impl Credentials {
+    /// Reads the value of `authorization` (RFC 7617 §2); `None` if it is malformed or of another scheme.
+    fn parse(value: &[u8]) -> Option<Self> {
+        let (scheme, rest) = value.split_at_checked(6)?;
+        if !scheme.eq_ignore_ascii_case(b"basic ") {
+            return None;
+        }
+        let mut name = STANDARD.decode(rest.trim_ascii()).ok()?;
+        let colon = name.iter().position(|&byte| byte == b':')?;
+        let password = name.split_off(colon + 1);
+        name.pop();
+        (!name.iter().any(u8::is_ascii_control)).then_some(Self { name, password })
+    }
+
+    fn digest(&self, key: &hmac::Key) -> [u8; 32] {
+        let mut context = hmac::Context::with_key(key);
+        context.update(&self.name);
+        context.update(b":");
+        context.update(&self.password);
+        let mut digest = [0; 32];
+        digest.copy_from_slice(context.sign().as_ref());
+        digest
+    }
+}
+
+struct AuthGuard(Arc<Realm>);
+
+impl Handler for AuthGuard {
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let value = exchange.request.headers.get(Known::Authorization);
+        let Some(credentials) = value.and_then(Credentials::parse) else {
+            return self.0.ask(exchange);
+        };
+        let digest = credentials.digest(&self.0.key);
+        let now = exchange.worker.clock.now();
+        if let Some(Ok(users)) = self.0.users.fresh(now)
+            && users.remembers(&digest, now)
+        {
+            return admit(exchange, &credentials);
+        }
+        let Some(reference) = exchange.reference() else {
+            return self.0.ask(exchange);
+        };
+        let realm = Arc::clone(&self.0);
+        let turns = exchange.worker.local::<Turns>();
+        Outcome::Later(Box::pin(async move {
+            let looking = Arc::clone(&realm);
+            // Whoever guesses waits in turn, and does not hold up those whose password is known.
+            let judged = match spawn_blocking(move || looking.look(now)).await {
+                Ok(Ok(users)) if users.remembers(&digest, now) => {
+                    Some((credentials, Ok(Verdict::Right)))
+                }
+                Ok(Ok(users)) => {
+                    let work = move || {
+                        let verdict = users.judge(&credentials, digest, now);
+                        (credentials, Ok(verdict))
+                    };
+                    turns.take(work).await
+                }
+                Ok(Err(error)) => Some((credentials, Err(error))),
+                Err(_) => None,
+            };
+            let exchange = &mut *reference.borrow_mut();
+            let failure = match judged {
+                Some((credentials, Ok(Verdict::Right))) => return admit(exchange, &credentials),
+                Some((_, Ok(Verdict::Wrong))) => return realm.ask(exchange),
+                Some((_, Ok(Verdict::UnknownHash))) => {
+                    "crypt-style password hash is not supported".to_owned()
+                }
+                Some((_, Err(error))) => error.to_string(),
+                None => "the check has failed".to_owned(),
+            };
+            let path = realm.users.path().display();
+            let text = format!("failed to validate password using file:{path}:{failure}");
+            exchange.note_error("auth.basic", &text);
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            exchange.worker.counters.count_status(status);
+            let reason = "Internal Server Error";
+            Outcome::Done(Response::error(status, reason, reason))
+        }))
+    }
+}
+
+impl Realm {
+    /// The users as they are now, with a warning if the content is new and has weak hashes.
+    fn look(&self, now: Instant) -> Loaded<Users> {
+        let before = self.users.latest();
+        let users = self.users.look(now)?;
+        let is_new = !matches!(before, Some(Ok(before)) if Arc::ptr_eq(&before, &users));
+        if is_new && users.has_weak() {
+            report!(
+                warning,
+                "auth.basic: {} has {{SHA}} hashes, which are guessed quickly: make new ones by `htpasswd -B`",
+                self.users.path().display()
+            );
+        }
+        Ok(users)
+    }
+
+    fn ask(&self, exchange: &mut Exchange) -> Outcome {
+        let status = StatusCode::UNAUTHORIZED;
+        exchange.worker.counters.count_status(status);
+        let mut response = Response::error(status, "Unauthorized", "Authorization Required");
+        response
+            .headers
+            .push(Known::WwwAuthenticate, self.challenge.as_bytes());
+        Outcome::Done(response)
+    }
+}
+
+/// Lets the request through, in the name of the user.
+fn admit(exchange: &mut Exchange, credentials: &Credentials) -> Outcome {
+    let name: Arc<str> = String::from_utf8_lossy(&credentials.name).into();
+    exchange.set_env(&Arc::from("REMOTE_USER"), &name);
+    Outcome::Declined
+}
+
+/// Entry points for fuzzing.
+pub(crate) mod fuzzing {
+    use super::{Credentials, Users};
+
+    /// Reads a file of users, and each of its lines as the value of `authorization`.
+    ///
+    /// # Panics
+    /// If an invariant does not hold.
+    pub fn htpasswd(content: &[u8]) {
+        let users = Users::parse(content.to_vec());
+        let lines = content.split(|&byte| byte == b'\n');
+        assert!(users.hashes.len() <= lines.clone().count());
+        assert!(!users.hashes.keys().any(|name| name.contains(&b'\n')));
+        for line in lines {
+            if let Some(credentials) = Credentials::parse(line) {
+                assert!(!credentials.name.contains(&b':'));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_read_as_the_rfc_writes_them() {
+        let read = |value: &str| {
+            let found = Credentials::parse(value.as_bytes())?;
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            Some((text(found.name), text(found.password)))
+        };
+        let some = |name: &str, password: &str| Some((name.to_owned(), password.to_owned()));
+        for (value, want) in [
+            (
+                "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==",
+                some("Aladdin", "open sesame"),
+            ),
+            (
+                "basic  QWxhZGRpbjpvcGVuIHNlc2FtZQ== ",
+                some("Aladdin", "open sesame"),
+            ),
+            ("Basic YTpiOmM=", some("a", "b:c")),
+            ("Basic Og==", some("", "")),
+            ("Basic YQ==", None),
+            ("Basic", None),
+            ("Basic ", None),
+            ("Basic ?", None),
+            ("Bearer YTpi", None),
+            ("Basic YQo6Yg==", None),
+        ] {
+            assert_eq!(read(value), want, "{value}");
+        }
+    }
+
+    #[test]
+    fn lines_of_a_user_are_tried_in_order() {
+        let users = Users::parse(
+            b"# ann:{SHA}\nann:{SHA}fEqNCco3Yq9h5ZUglD3CZJT4lBs=:a comment\r\nann:crypt\nno colon\nbob:crypt".to_vec(),
+        );
+        assert!(users.has_weak());
+        for (name, password, want) in [
+            ("ann", "123456", Verdict::Right),
+            ("ann", "x", Verdict::UnknownHash),
+            ("bob", "x", Verdict::UnknownHash),
+            ("# ann", "123456", Verdict::Wrong),
+            ("no colon", "", Verdict::Wrong),
+            ("", "", Verdict::Wrong),
+        ] {
+            let got = users.check(name.as_bytes(), password.as_bytes());
+            assert_eq!(got, want, "{name} {password}");
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let now = h2o_exchange::Clock::default().now();
+        let users = Users::parse(Vec::new());
+        for number in 0..10_000_u32 {
+            let mut digest = [0; 32];
+            digest[..4].copy_from_slice(&number.to_be_bytes());
+            users.remember(digest, now);
+            assert!(users.remembers(&digest, now));
+        }
+        assert!(users.right.lock().unwrap().len() <= MOST_REMEMBERED);
+    }
+}

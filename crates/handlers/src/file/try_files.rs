@@ -1,0 +1,308 @@
+//! `file.try-files`: what answers if there is no file for a path.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, Reroute, RerouteKind, Response, Scope};
+use h2o_http::{StatusCode, escape};
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+
+use super::open::{self, Access, LOOK};
+use crate::redirect::key_of;
+
+pub(super) const TRY_FILES: Directive<Scope> = Directive {
+    name: "file.try-files",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR.or(Kinds::SEQUENCE),
+    value: "a sequence of files, the last one a path of the site or `=STATUS`",
+    default: "none",
+    help: "What answers if the first `file.dir` of the path has no file for a request. The elements are tried in order: names of files \
+           there, or of directories if they end with `/`, in which `$path` stands for the path of the request below the key. The last \
+           element is not looked for: a path such as `/index.php$query`, which the server runs the request again at, or `=404`. Clients do \
+           not see which file answers. It is a handler: write it above `file.dir`, and below `rewrite`.",
+    apply: |scope, command| {
+        let elements = read(command)?;
+        scope.handlers.push(Box::new(TryFilesHandler(elements)));
+        Ok(())
+    },
+};
+
+/// The first `file.dir` of a path.
+#[derive(Clone, Default)]
+struct Root(Option<Arc<CString>>);
+
+struct Elements {
+    files: Box<[Box<str>]>,
+    last: Last,
+}
+
+enum Last {
+    Path(Box<str>),
+    Status(StatusCode),
+}
+
+fn read(command: &Command<'_>) -> Result<Arc<Elements>, Error> {
+    let Some((last, files)) = command.node.one_or_more().split_last() else {
+        return Err(command.error("the sequence cannot be empty"));
+    };
+    let text = last.scalar()?;
+    let last = match text.strip_prefix('=') {
+        Some(code) => {
+            let code = code.parse().ok().filter(|code| (400..=599).contains(code));
+            let status = code.and_then(StatusCode::new);
+            Last::Status(status.ok_or_else(|| last.error("status should be within 400 to 599"))?)
+        }
+        None => Last::Path(read_path(last)?),
+    };
+    let files = files.iter().map(read_path).collect::<Result<_, _>>()?;
+    Ok(Arc::new(Elements { files, last }))
+}
+
+fn read_path(node: &Node) -> Result<Box<str>, Error> {
+    let text = node.scalar()?;
+    let is_path = text.starts_with('/') && !text.starts_with("//") || text.starts_with("$path");
+    if !is_path || text.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err(node.error("not a path").with_hint(
+            "expected such as `$path.html` or `/index.html`; the last one may be `=404`",
+        ));
+    }
+    if text.split('/').any(|part| part == "..") {
+        return Err(node.error("a path cannot lead out of the directory"));
+    }
+    Ok(text.into())
+}
+
+/// Called for each `file.dir`.
+pub(super) fn note_root(scope: &mut Scope, name: &[u8]) {
+    let root = &mut scope.edit::<Root>().0;
+    if root.is_none() {
+        *root = CString::new(name).ok().map(Arc::new);
+    }
+}
+
+struct TryFilesHandler(Arc<Elements>);
+
+/// What was found.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// The file that the request names.
+    Itself,
+    /// This path below the key.
+    Other(Vec<u8>),
+    Nothing,
+}
+
+impl Handler for TryFilesHandler {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        if exchange.request.path_has_nul() {
+            return Outcome::Declined;
+        }
+        let path = exchange.request.path();
+        let rest = path.get(key_of(exchange).len()..).unwrap_or_default();
+        let rest = if rest.is_empty() { b"/" } else { rest };
+        let settings = &exchange.site.path(exchange.route).settings;
+        let Some(root) = settings.peek::<Root>().and_then(|root| root.0.clone()) else {
+            return self.0.answer(exchange, Found::Nothing);
+        };
+        match self.0.find(&root, rest, Access::InMemory) {
+            Ok(found) => self.0.answer(exchange, found),
+            Err(_) => self.find_later(exchange, rest.to_vec(), root),
+        }
+    }
+
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::Whole
+    }
+}
+
+impl TryFilesHandler {
+    fn find_later(&self, exchange: &Exchange, rest: Vec<u8>, root: Arc<CString>) -> Outcome {
+        let Some(reference) = exchange.reference() else {
+            return Outcome::Declined;
+        };
+        let elements = Arc::clone(&self.0);
+        Outcome::Later(Box::pin(async move {
+            let looking = Arc::clone(&elements);
+            let look = move || looking.find(&root, &rest, Access::Waiting);
+            let found = match tokio::task::spawn_blocking(look).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(_)) | Err(_) => Found::Nothing,
+            };
+            elements.answer(&mut reference.borrow_mut(), found)
+        }))
+    }
+}
+
+impl Elements {
+    /// The first element for which there is a file.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`] if that needs the disk and may not wait for it.
+    fn find(&self, root: &CString, rest: &[u8], access: Access) -> Result<Found, Errno> {
+        if !rest.ends_with(b"/") && is_there(root, rest, access)? {
+            return Ok(Found::Itself);
+        }
+        for element in &self.files {
+            let mut name = fill_in(element, rest, b"", |text, out| out.extend_from_slice(text));
+            // `$path/`, and the path ends with a slash.
+            while name.ends_with(b"//") {
+                name.pop();
+            }
+            if is_there(root, &name, access)? {
+                return Ok(if name == rest {
+                    Found::Itself
+                } else {
+                    Found::Other(name)
+                });
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    fn answer(&self, exchange: &mut Exchange, found: Found) -> Outcome {
+        let request = &exchange.request;
+        let url = match (found, &self.last) {
+            (Found::Itself, _) => return Outcome::Declined,
+            (Found::Other(name), _) => {
+                let mut url = Vec::new();
+                let path = [key_of(exchange).as_bytes(), &name].concat();
+                escape::uri(&path, b"/@:", &mut url);
+                url.extend_from_slice(request.query());
+                url
+            }
+            (Found::Nothing, Last::Status(status)) => {
+                exchange.worker.counters.count_status(*status);
+                let reason = status.reason();
+                return Outcome::Done(Response::error(*status, reason, reason));
+            }
+            (Found::Nothing, Last::Path(path)) => {
+                let rest = request.path().get(key_of(exchange).len()..);
+                let rest = rest.unwrap_or_default();
+                let url = fill_in(path, rest, request.query(), |text, out| {
+                    escape::uri(text, b"/@:", out);
+                });
+                let end = url
+                    .iter()
+                    .position(|&byte| byte == b'?')
+                    .unwrap_or(url.len());
+                // It has led here already.
+                if url[..end] == *request.path() || url[..end] == *request.raw_path() {
+                    return Outcome::Declined;
+                }
+                url
+            }
+        };
+        let slashes = url.iter().take_while(|byte| **byte == b'/').count();
+        let url = [b"/", &url[slashes..]].concat();
+        let mut order = Reroute::to(url, request.method.clone(), true);
+        // The answer is the client's own: a redirect in it goes to the client.
+        order.kind = RerouteKind::Reprocess;
+        Outcome::Reroute(order)
+    }
+}
+
+/// The element with its variables; `write` appends the path.
+fn fill_in(
+    element: &str,
+    rest: &[u8],
+    query: &[u8],
+    write: impl Fn(&[u8], &mut Vec<u8>),
+) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut text = element;
+    while let Some(at) = text.find('$') {
+        out.extend_from_slice(&text.as_bytes()[..at]);
+        text = &text[at..];
+        if let Some(behind) = text.strip_prefix("$path") {
+            write(rest, &mut out);
+            text = behind;
+        } else if let Some(behind) = text.strip_prefix("$query") {
+            out.extend_from_slice(query);
+            text = behind;
+        } else {
+            out.push(b'$');
+            text = &text[1..];
+        }
+    }
+    out.extend_from_slice(text.as_bytes());
+    out
+}
+
+/// Whether there is a file, or a directory if the name ends with `/`.
+fn is_there(root: &CString, name: &[u8], access: Access) -> Result<bool, Errno> {
+    let wants_directory = name.ends_with(b"/");
+    let start = name
+        .iter()
+        .position(|&byte| byte != b'/')
+        .unwrap_or(name.len());
+    let looked = || {
+        let root = open::configured(root, LOOK | OFlags::DIRECTORY, access)?;
+        let relative = if start == name.len() {
+            b"."
+        } else {
+            &name[start..]
+        };
+        let relative = CString::new(relative).map_err(|_| Errno::INVAL)?;
+        let file = open::beneath(std::os::fd::AsFd::as_fd(&root), &relative, LOOK, access)?;
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+        Ok(match kind {
+            FileType::Directory => wants_directory,
+            FileType::RegularFile => !wants_directory,
+            _ => false,
+        })
+    };
+    match looked() {
+        Err(Errno::AGAIN) => Err(Errno::AGAIN),
+        Err(_) => Ok(false),
+        Ok(is_there) => Ok(is_there),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_element_with_a_file_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("docs")).unwrap();
+        for name in ["a.html", "b", "b.html", "docs/index.html"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let root = CString::new(folder.path().to_str().unwrap()).unwrap();
+        let elements = Elements {
+            files: ["$path.html", "$path/", "$path/$path.x"]
+                .map(Box::from)
+                .into(),
+            last: Last::Status(StatusCode::NOT_FOUND),
+        };
+        for (rest, want) in [
+            ("/a", Found::Other(b"/a.html".to_vec())),
+            ("/b", Found::Itself),
+            ("/docs", Found::Other(b"/docs/".to_vec())),
+            ("/docs/", Found::Itself),
+            ("/c", Found::Nothing),
+            ("/a.html/", Found::Nothing),
+            ("/../a", Found::Nothing),
+        ] {
+            let got = elements.find(&root, rest.as_bytes(), Access::Waiting);
+            assert_eq!(got, Ok(want), "{rest}");
+        }
+    }
+
+    #[test]
+    fn variables_are_filled_in() {
+        let fill = |element: &str| {
+            let filled = fill_in(element, b"/a b", b"?c=d", |text, out| {
+                escape::uri(text, b"/", out);
+            });
+            String::from_utf8(filled).unwrap()
+        };
+        assert_eq!(fill("/index.php$query"), "/index.php?c=d");
+        assert_eq!(fill("/x$path.html"), "/x/a%20b.html");
+        assert_eq!(fill("/$5/$"), "/$5/$");
+    }
+}

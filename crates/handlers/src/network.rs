@@ -1,0 +1,102 @@
+//! Networks in the configuration: `ADDRESS[/BITS]`.
+
+use std::net::IpAddr;
+
+use h2o_config::{Error, Node};
+use h2o_exchange::Address;
+
+/// The addresses that begin with the same bits as this one. IPv4 addresses in the form of IPv6 (RFC 4291 §2.5.5.2) count as IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    /// Without the bits behind the prefix.
+    bits: u128,
+    mask: u128,
+    is_v4: bool,
+}
+
+impl Network {
+    /// Reads a network.
+    ///
+    /// # Errors
+    /// If the text is none.
+    pub(crate) fn read(node: &Node) -> Result<Self, Error> {
+        Self::parse(node.scalar()?).ok_or_else(|| {
+            node.error("not an address or a network")
+                .with_hint("expected such as `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`")
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let (bits, is_v4) = number(address.parse().ok()?);
+        let width = if is_v4 { 32 } else { 128 };
+        let prefix = match prefix {
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                digits.parse().ok().filter(|prefix| *prefix <= width)?
+            }
+            Some(_) => return None,
+            None => width,
+        };
+        let mask = u128::MAX.checked_shl(width - prefix).unwrap_or(0);
+        Some(Self {
+            bits: bits & mask,
+            mask,
+            is_v4,
+        })
+    }
+
+    /// Whether the address is in the network. Clients of Unix sockets have none.
+    pub(crate) fn contains(&self, address: Address) -> bool {
+        let Address::Ip(address) = address else {
+            return false;
+        };
+        let (bits, is_v4) = number(address.ip());
+        is_v4 == self.is_v4 && bits & self.mask == self.bits
+    }
+}
+
+/// The address as a number, and whether it is one of IPv4.
+fn number(address: IpAddr) -> (u128, bool) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => (u128::from(address.to_bits()), true),
+        IpAddr::V6(address) => (address.to_bits(), false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_contain_what_begins_alike() {
+        for (network, address, want) in [
+            ("192.0.2.1", "192.0.2.1", Some(true)),
+            ("192.0.2.1", "192.0.2.2", Some(false)),
+            ("10.1.2.3/8", "10.255.0.1", Some(true)),
+            ("10.1.2.3/8", "11.0.0.1", Some(false)),
+            ("10.0.0.0/8", "::ffff:10.0.0.1", Some(true)),
+            ("::ffff:10.0.0.1", "10.0.0.1", Some(true)),
+            ("0.0.0.0/0", "255.0.0.1", Some(true)),
+            ("0.0.0.0/0", "2001:db8::1", Some(false)),
+            ("::/0", "2001:db8::1", Some(true)),
+            ("::/0", "10.0.0.1", Some(false)),
+            ("2001:db8::/32", "2001:db8:ffff::1", Some(true)),
+            ("2001:db8::/32", "2001:db9::1", Some(false)),
+            ("10.0.0.0/33", "10.0.0.0", None),
+            ("10.0.0.0/", "10.0.0.0", None),
+            ("10.0.0.0/+8", "10.0.0.0", None),
+            ("::/129", "::", None),
+            ("example.com", "::", None),
+            ("", "::", None),
+        ] {
+            let address = Address::Ip((address.parse::<IpAddr>().unwrap(), 1).into());
+            let got = Network::parse(network).map(|network| network.contains(address));
+            assert_eq!(got, want, "{network} {address}");
+        }
+        let all = Network::parse("::/0").unwrap();
+        assert!(!all.contains(Address::Unix));
+    }
+}

@@ -1,0 +1,272 @@
+//! What other servers have and H2O has not: rules for addresses, passwords, rewriting, patterns of paths, CORS, a maintenance page.
+
+use h2o_tests::{Backend, FINE, Server, Setup, Talk, curl, eventually, run};
+
+/// `www/` with files that say their name.
+fn start(paths: &str) -> Server {
+    let config = format!(
+        "listen: @PORT@\naccess-log: {{ path: @DIR@/log, format: '%U %s %u %{{PATH_1}}e' }}\nhosts:\n  default:\n    paths:\n{paths}"
+    );
+    let mut setup = Setup::new(&config);
+    for name in [
+        "a.txt",
+        "b.html",
+        "docs/index.html",
+        "app.html",
+        "index.php",
+    ] {
+        setup = setup.file(&format!("www/{name}"), format!("this is {name}"));
+    }
+    setup.start()
+}
+
+/// Status and content of the answer.
+fn ask(server: &Server, request: &str) -> String {
+    let response = server.ask(request);
+    format!("{} {}", response.code(), response.text().trim())
+}
+
+#[test]
+fn addresses_are_allowed_and_denied_in_order() {
+    let server = start(
+        "      /open: { file.dir: @DIR@/www }
+      /closed: { deny: all, file.dir: @DIR@/www }
+      /inner: { allow: [10.0.0.0/8, 127.0.0.0/8], file.dir: @DIR@/www }
+      /others: { allow: 10.0.0.0/8, file.dir: @DIR@/www }
+      /local: { deny: 127.0.0.1, allow: all, file.dir: @DIR@/www }
+      /nothing: { deny: all }
+",
+    );
+    for (path, want) in [
+        ("/open/a.txt", "200 this is a.txt"),
+        ("/closed/a.txt", "403 forbidden"),
+        ("/inner/a.txt", "200 this is a.txt"),
+        ("/others/a.txt", "403 forbidden"),
+        ("/local/a.txt", "403 forbidden"),
+        ("/nothing/", "403 forbidden"),
+    ] {
+        assert_eq!(ask(&server, &format!("GET {path}")), want, "{path}");
+    }
+    server.wait_for_message("[access] in request:");
+}
+
+#[test]
+fn passwords_are_checked_against_a_file() {
+    let server = start(
+        "      /: { auth.basic: { file: @DIR@/users, realm: 'staff \"only\"' }, file.dir: @DIR@/www }
+      /free: { auth.basic: OFF, file.dir: @DIR@/www }
+      /broken: { auth.basic: @DIR@/none, file.dir: @DIR@/www }
+",
+    );
+    let apr1 = run(
+        "openssl",
+        &["passwd", "-apr1", "-salt", "saltsalt", "secret"],
+    )
+    .text();
+    // Of `htpasswd -B`, and of `htpasswd -s`.
+    let bcrypt = "$2b$04$P8RuztND1vn5rPLudBSnOe7RoMzUbtqy9vWWqu6kh6zpm44kYozia";
+    let sha = "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=";
+    let users = format!("# staff\nann:{apr1}bob:{bcrypt}\ncy:{sha}\ndan:plain\n");
+    server.folder.write("users", users);
+    let status = |user: &str, path: &str| curl(&["-u", user, &server.url(path)]).code();
+    for (user, want) in [
+        ("ann:secret", 200),
+        ("ann:secret", 200),
+        ("ann:other", 401),
+        ("bob:secret", 200),
+        ("bob:wrong", 401),
+        ("cy:secret", 200),
+        ("cy:", 401),
+        ("dan:plain", 500),
+        ("eve:secret", 401),
+        ("#:", 401),
+    ] {
+        assert_eq!(status(user, "/a.txt"), want, "{user}");
+    }
+    server.wait_for_message("has {SHA} hashes, which are guessed quickly");
+    server.wait_for_message("crypt-style password hash is not supported");
+    let asked = server.ask("GET /a.txt");
+    assert_eq!(asked.code(), 401);
+    let challenge = "Basic realm=\"staff \\\"only\\\"\", charset=\"UTF-8\"";
+    assert_eq!(asked.field("www-authenticate"), Some(challenge));
+    assert_eq!(ask(&server, "GET /free/a.txt"), "200 this is a.txt");
+    assert_eq!(status("ann:secret", "/broken/a.txt"), 500);
+    let _ = server.read_until("log", "/a.txt 200 ann -\n");
+    // Who is taken out of the file stays out, although the password was right a moment ago.
+    server.folder.write("users", format!("cy:{sha}\n"));
+    eventually("the new users", || {
+        (status("ann:secret", "/a.txt") == 401).then_some(())
+    });
+    assert_eq!(status("cy:secret", "/a.txt"), 200);
+}
+
+#[test]
+fn rewriting_is_seen_by_the_client_only_with_a_status() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        while let Some(request) = talk.read_request() {
+            let line = request.head.lines().next().unwrap_or_default().to_owned();
+            let body = String::from_utf8_lossy(&request.body).into_owned();
+            let text = format!("{line} {body}");
+            talk.send(format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}",
+                text.len()
+            ));
+        }
+    });
+    let server = start(&format!(
+        "      /:
+        rewrite:
+          - {{ match: '^/u/(?<name>[^/]+)$', to: '/backend/user?name=${{name}}' }}
+          - {{ match: '^/old/(.*)$', to: '/$1', status: 301 }}
+          - {{ match: '^/twice$', to: /a.txt }}
+          - {{ match: '^/loop', to: /loop }}
+        file.dir: @DIR@/www
+      /backend: {{ proxy.reverse.url: '{}' }}
+",
+        backend.url("/")
+    ));
+    assert_eq!(ask(&server, "GET /twice"), "200 this is a.txt");
+    assert_eq!(ask(&server, "GET /a.txt"), "200 this is a.txt");
+    let moved = server.ask("GET /old/x%20y?z");
+    assert_eq!(
+        (moved.code(), moved.field("location")),
+        (301, Some("/x%20y?z"))
+    );
+    let posted = curl(&["-d", "content", &server.url("/u/ann%26x%3D1")]);
+    assert_eq!(
+        posted.text(),
+        "POST /user?name=ann%26x%3D1 HTTP/1.1 content"
+    );
+    assert_eq!(server.ask("GET /loop").code(), 502);
+}
+
+#[test]
+fn patterns_of_paths_come_after_prefixes() {
+    let server = start(
+        "      '~ ^/u/([a-z]+)': { file.file: @DIR@/www/app.html }
+      '~ \\.txt$': { file.file: @DIR@/www/b.html }
+      /u/ann: { file.file: @DIR@/www/a.txt }
+      /: { file.dir: @DIR@/www }
+",
+    );
+    for (path, want) in [
+        ("/u/bob", "200 this is app.html"),
+        ("/u/bob/x.txt", "200 this is app.html"),
+        ("/u/ann", "200 this is a.txt"),
+        ("/a.txt", "200 this is b.html"),
+        ("/docs/", "200 this is docs/index.html"),
+        ("/u/7", "404 not found"),
+    ] {
+        assert_eq!(ask(&server, &format!("GET {path}")), want, "{path}");
+    }
+    let _ = server.read_until("log", "/u/bob 200 - bob\n");
+}
+
+#[test]
+fn files_are_tried_before_the_last_element() {
+    let server = start(
+        "      /: { file.try-files: [$path.html, $path/, '/index.php$query'], file.dir: @DIR@/www }
+      /front: { file.try-files: '/index.php$query', file.dir: @DIR@/www }
+      /spa: { file.dir: @DIR@/www, file.try-files: /spa/app.html }
+      /strict: { file.try-files: [$path.html, =410], file.dir: @DIR@/www }
+",
+    );
+    for (path, want) in [
+        ("/a.txt", "200 this is a.txt"),
+        ("/b", "200 this is b.html"),
+        ("/docs/", "200 this is docs/index.html"),
+        ("/docs", "200 this is docs/index.html"),
+        ("/some/article?x", "200 this is index.php"),
+        ("/front/", "200 this is index.php"),
+        ("/front/docs", "200 this is index.php"),
+        ("/spa/any/view", "200 this is app.html"),
+        ("/spa/a.txt", "200 this is a.txt"),
+        ("/strict/b", "200 this is b.html"),
+        ("/strict/c", "410 Gone"),
+        ("/%2e%2e/secret", "200 this is index.php"),
+    ] {
+        assert_eq!(ask(&server, &format!("GET {path}")), want, "{path}");
+    }
+}
+
+#[test]
+fn pages_of_named_origins_may_ask() {
+    let backend = Backend::answering(FINE);
+    let server = start(&format!(
+        "      /:
+        cors: {{ origins: [https://a.example], methods: [GET, PUT], headers: content-type, credentials: YES, max-age: 60 }}
+        auth.basic: @DIR@/users
+        proxy.reverse.url: '{}'
+",
+        backend.url("/")
+    ));
+    let preflight = |origin: &str| {
+        server.ask(&format!(
+            "OPTIONS /\nOrigin: {origin}\nAccess-Control-Request-Method: PUT"
+        ))
+    };
+    let fields = |origin| {
+        let response = preflight(origin);
+        let names = ["origin", "methods", "headers", "credentials"];
+        let values = names.map(|name| {
+            let value = response.field(&format!("access-control-allow-{name}"));
+            value.unwrap_or("-").to_owned()
+        });
+        (response.code(), values.join("; "))
+    };
+    let allowed = "https://a.example; GET, PUT; content-type; true".to_owned();
+    assert_eq!(fields("https://a.example"), (204, allowed));
+    assert_eq!(fields("https://b.example"), (204, "-; -; -; -".to_owned()));
+    // A page may also read that a password is asked for.
+    let refused = server.ask("GET /\nOrigin: https://a.example");
+    assert_eq!(refused.code(), 401);
+    let origin = refused.field("access-control-allow-origin");
+    assert_eq!(
+        (origin, refused.field("vary")),
+        (Some("https://a.example"), Some("origin"))
+    );
+}
+
+#[test]
+fn a_file_switches_the_maintenance_page_on_and_off() {
+    let server = start(
+        "      /: { maintenance: { file: @DIR@/down.html, retry-after: 60 }, file.dir: @DIR@/www }
+      /team: { maintenance: { file: @DIR@/down.html, except: 127.0.0.1 }, file.dir: @DIR@/www }
+",
+    );
+    assert_eq!(ask(&server, "GET /a.txt"), "200 this is a.txt");
+    let file = server.folder.write("down.html", "<p>back soon");
+    eventually("the page", || {
+        (server.ask("GET /a.txt").code() == 503).then_some(())
+    });
+    let response = server.ask("GET /missing");
+    assert_eq!(response.field("retry-after"), Some("60"));
+    assert_eq!(
+        response.field("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    assert_eq!(response.text(), "<p>back soon");
+    assert_eq!(ask(&server, "GET /team/a.txt"), "200 this is a.txt");
+    std::fs::remove_file(file).expect("the page is there");
+    eventually("the site", || {
+        (server.ask("GET /a.txt").code() == 200).then_some(())
+    });
+}
+
+#[test]
+fn every_directive_of_the_reference_is_accepted() {
+    let config = "crash-handler: /bin/true\ncrash-handler.wait-pipe-close: OFF\nio_uring-batch-size: 4\nusdt-selective-tracing: ON\nlisten: @PORT@\nhosts:\n  default:\n    h2olog: appdata\n    paths:\n      /: { self-trace: ON, file.dir: @DIR@/www }\n";
+    let server = Setup::new(config).file("www/a.txt", "hello").start();
+    assert_eq!(ask(&server, "GET /a.txt"), "200 hello");
+    let messages = server.messages();
+    for name in [
+        "crash-handler",
+        "io_uring-batch-size",
+        "usdt-selective-tracing",
+        "h2olog",
+        "self-trace",
+    ] {
+        let line = format!("in command {name}, ");
+        assert!(messages.contains(&line), "{name}: {messages}");
+    }
+}
