@@ -4,6 +4,7 @@
 //! replays the corpora and some thousands of mutations of them (`tests/replay.rs`).
 
 mod acl;
+mod additions;
 mod backend_url;
 mod capsules;
 mod certificate;
@@ -34,6 +35,7 @@ mod ticket_store;
 mod tls_client;
 
 pub use acl::acl;
+pub use additions::{htpasswd, rewrite};
 pub use backend_url::backend_url;
 pub use capsules::capsules;
 pub use certificate::certificate;
@@ -74,6 +76,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("configuration", configuration),
     ("hpack_decode", hpack_decode),
     ("hpack_round_trip", hpack_round_trip),
+    ("htpasswd", htpasswd),
     ("http2_client", http2_client),
     ("http2_server", http2_server),
     ("http3_client", http3_client),
@@ -88,6 +91,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("range", range),
     ("request_head", request_head),
     ("response_head", response_head),
+    ("rewrite", rewrite),
     ("ruby_json", ruby_json),
     ("ruby_patterns", ruby_patterns),
     ("ruby_values", ruby_values),
