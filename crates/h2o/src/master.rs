@@ -11,7 +11,7 @@ use h2o_server::LoadedConfig;
 
 use crate::options::Mode;
 use crate::parent::VIA_MASTER;
-use crate::{Failure, check, helpers, supervisor};
+use crate::{Failure, check, supervisor};
 
 /// Becomes the supervisor of workers with this configuration.
 ///
@@ -63,7 +63,7 @@ pub(crate) fn supervise(
         .arg(program)
         .args(["-c", config])
         .env(VIA_MASTER, "")
-        .env("H2O_ROOT", helpers::root());
+        .env("H2O_ROOT", h2o_opener::installation_root());
     let error = command.exec();
     Err(Failure::config(format!(
         "failed to run the supervisor: {}",

@@ -9,20 +9,17 @@
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IoSlice, IoSliceMut, Write as _};
-use std::mem::MaybeUninit;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::direct::{self, SocketSpec};
+use crate::message::{receive, send};
 
 /// The one argument that makes the program a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
@@ -232,53 +229,6 @@ fn text_of(error: &io::Error) -> String {
         text.truncate(at);
     }
     text
-}
-
-struct Message<'a> {
-    byte: u8,
-    text: &'a [u8],
-    descriptor: Option<OwnedFd>,
-}
-
-fn send(
-    socket: impl AsFd,
-    byte: u8,
-    text: &[u8],
-    descriptor: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.as_slice();
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    let parts = [
-        IoSlice::new(std::slice::from_ref(&byte)),
-        IoSlice::new(text),
-    ];
-    rustix::io::retry_on_intr(|| sendmsg(&socket, &parts, &mut control, SendFlags::NOSIGNAL))?;
-    Ok(())
-}
-
-/// `None` at the end of the stream.
-fn receive<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Message<'a>>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::io::retry_on_intr(|| {
-        recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
-    })?;
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    Ok(buffer[..received.bytes]
-        .split_first()
-        .map(|(byte, text)| Message {
-            byte: *byte,
-            text,
-            descriptor,
-        }))
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@
 //! Without a keeper the calling process does everything itself.
 
 mod direct;
+mod installation;
 mod keeper;
+mod message;
 
 use std::fs::File;
 use std::io;
@@ -17,7 +19,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 pub use direct::{APPLICATION_DIRECTORY, APPLICATION_HELPER, RunningCommand, SocketSpec};
+pub use installation::installation_root;
 pub use keeper::{KEEPER_ARGUMENT, keep, start_keeper};
+pub use message::{Message, receive as receive_message, send as send_message};
 
 use keeper::{Task, remember, request_descriptor, request_task};
 
@@ -190,6 +194,24 @@ pub fn stamp(path: &Path) -> Option<Stamp> {
         len: metadata.len(),
         inode: metadata.ino(),
     })
+}
+
+/// Opens a file of the configuration for reading.
+///
+/// # Errors
+/// Those of opening it.
+pub fn open(path: &Path) -> io::Result<OwnedFd> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let kept = request_descriptor(Task::Read, path.as_os_str(), None);
+            kept.unwrap_or(Err(error))
+        }
+        Err(error) => Err(error),
+        Ok(file) => {
+            remember(Task::Read, path.as_os_str());
+            Ok(file.into())
+        }
+    }
 }
 
 /// Reads a file of the configuration.

@@ -8,15 +8,12 @@ mod ocsp;
 mod setuidgid;
 
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use h2o_log::reason;
 
 use crate::{Failure, supervisor};
-
-/// Where the installation of an H2O is, unless `H2O_ROOT` or the place of this program says so.
-const DEFAULT_ROOT: &str = "/usr/local";
 
 /// Runs the helper of that name, if there is one.
 pub(crate) fn run(
@@ -42,19 +39,6 @@ pub(crate) fn own_name() -> String {
     name.and_then(|name| name.to_str())
         .unwrap_or_default()
         .to_owned()
-}
-
-/// The directory that contains `share/h2o`, for commands that expect `H2O_ROOT`.
-pub(crate) fn root() -> PathBuf {
-    if let Some(root) = std::env::var_os("H2O_ROOT") {
-        return root.into();
-    }
-    let program = std::env::current_exe().ok();
-    let directory = program.as_deref().and_then(Path::parent);
-    let prefix = directory
-        .filter(|directory| directory.ends_with("bin"))
-        .and_then(Path::parent);
-    prefix.map_or_else(|| DEFAULT_ROOT.into(), Path::to_owned)
 }
 
 /// Becomes a command.

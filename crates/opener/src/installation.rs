@@ -1,0 +1,20 @@
+//! Where the program is installed.
+
+use std::path::{Path, PathBuf};
+
+/// Where the installation of an H2O is, unless `H2O_ROOT` or the place of this program says so.
+const DEFAULT_ROOT: &str = "/usr/local";
+
+/// The directory that contains `share/h2o` and `var/h2o`; commands get it as `H2O_ROOT`.
+#[must_use]
+pub fn installation_root() -> PathBuf {
+    if let Some(root) = std::env::var_os("H2O_ROOT") {
+        return root.into();
+    }
+    let program = std::env::current_exe().ok();
+    let directory = program.as_deref().and_then(Path::parent);
+    let prefix = directory
+        .filter(|directory| directory.ends_with("bin"))
+        .and_then(Path::parent);
+    prefix.map_or_else(|| DEFAULT_ROOT.into(), Path::to_owned)
+}
