@@ -151,6 +151,17 @@ pub fn expired(folder: &Folder, name: &str, host: &str) {
 
 /// Writes a key to `NAME.key` and a client certificate, signed by `ISSUER.key`, to `NAME.crt`.
 pub fn client(folder: &Folder, name: &str, issuer: &str) {
+    let extensions = "extendedKeyUsage=clientAuth\nsubjectAltName=DNS:client.example\n";
+    issued(folder, name, issuer, extensions);
+}
+
+/// Writes a key to `NAME.key` and a certificate for 127.0.0.1, signed by `ISSUER.key`, to `NAME.crt`.
+pub fn local_server(folder: &Folder, name: &str, issuer: &str) {
+    let extensions = "extendedKeyUsage=serverAuth\nsubjectAltName=IP:127.0.0.1\n";
+    issued(folder, name, issuer, extensions);
+}
+
+fn issued(folder: &Folder, name: &str, issuer: &str, extensions: &str) {
     key(folder, name, Key::EcPkcs8);
     let file = |suffix: &str| folder.name_of(&format!("{name}.{suffix}"));
     let _ = openssl(&[
@@ -164,10 +175,8 @@ pub fn client(folder: &Folder, name: &str, issuer: &str) {
         "/CN=client",
     ])
     .success();
-    folder.write(
-        &format!("{name}.ext"),
-        "basicConstraints=CA:FALSE\nextendedKeyUsage=clientAuth\nsubjectAltName=DNS:client.example\n",
-    );
+    let extensions = format!("basicConstraints=CA:FALSE\n{extensions}");
+    folder.write(&format!("{name}.ext"), extensions);
     let _ = openssl(&[
         "x509",
         "-req",

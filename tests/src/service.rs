@@ -255,8 +255,17 @@ https://127.0.0.1:{port} {{
     /// If it cannot be built or does not start.
     #[must_use]
     pub fn acme(http_port: u16) -> (Self, u16) {
+        Self::acme_with(&[], http_port)
+    }
+
+    /// As [`Service::acme`], with these options.
+    ///
+    /// # Panics
+    /// If it cannot be built or does not start.
+    #[must_use]
+    pub fn acme_with(options: &[&str], http_port: u16) -> (Self, u16) {
         let mut command = Command::new(tool("acme-ca"));
-        command.arg(http_port.to_string());
+        command.args(options).arg(http_port.to_string());
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let (service, numbers) = Self::start_and_read_ports(&mut command);
         let [port] = numbers[..] else {

@@ -1,8 +1,9 @@
 // Command acme-ca is a certificate authority that speaks ACME (RFC 8555), for names that all lead to 127.0.0.1.
 //
-//	acme-ca HTTP-PORT     checks names at that port; prints its own port, serves until standard input ends
+//	acme-ca [OPTIONS] HTTP-PORT     checks names at that port; prints its own port, serves until standard input ends
 //
-// Its own certificate is good for nothing but having one, as ACME goes over https: clients must not verify it.
+// It is Pebble without its pauses and refusals, and forgets everything when it ends. Without -certificate its own certificate is
+// good for nothing but having one, as ACME goes over https: clients must not verify it.
 package main
 
 import (
@@ -11,14 +12,18 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/letsencrypt/challtestsrv"
@@ -31,12 +36,17 @@ import (
 const daysOfCertificates = 90
 
 func main() {
-	if len(os.Args) != 2 {
-		fail(fmt.Errorf("usage: acme-ca HTTP-PORT"))
-	}
-	httpPort, err := strconv.Atoi(os.Args[1])
+	port := flag.Int("port", 0, "its own `PORT`; 0: any")
+	tlsPort := flag.Int("tls-port", 0, "the `PORT` where TLS-ALPN-01 is checked")
+	certificate := flag.String("certificate", "", "the `FILE` of its own certificate")
+	key := flag.String("key", "", "the `FILE` of the key")
+	lifetime := flag.Uint64("lifetime", daysOfCertificates*24*60*60, "`SECONDS` that certificates are valid")
+	account := flag.String("external-account", "", "`ID:KEY` of the accounts that may register, in base64url")
+	hidesRenewals := flag.Bool("without-renewal-info", false, "does not say when certificates should be renewed (RFC 9773)")
+	flag.Parse()
+	httpPort, err := strconv.Atoi(flag.Arg(0))
 	if err != nil {
-		fail(err)
+		fail(fmt.Errorf("usage: acme-ca [OPTIONS] HTTP-PORT: %w", err))
 	}
 	// Neither pauses nor refusals that are there to exercise clients.
 	for _, name := range []string{"PEBBLE_VA_NOSLEEP", "PEBBLE_WFE_NONCEREJECT", "PEBBLE_AUTHZREUSE"} {
@@ -51,7 +61,7 @@ func main() {
 	logger := log.New(os.Stderr, "acme-ca ", 0)
 
 	dns := freeAddress()
-	names, err := challtestsrv.New(challtestsrv.Config{DNSOneAddrs: []string{dns}, Log: logger})
+	names, err := challtestsrv.New(challtestsrv.Config{DNSAddrs: []string{dns}, Log: logger})
 	if err != nil {
 		fail(err)
 	}
@@ -60,11 +70,21 @@ func main() {
 	names.Run()
 
 	store := db.NewMemoryStore()
-	authority := ca.New(logger, store, "", 0, 1, daysOfCertificates*24*60*60)
-	validator := va.New(logger, httpPort, 0, false, dns)
-	front := wfe.New(logger, store, validator, authority, false, false)
+	if id, secret, found := strings.Cut(*account, ":"); found {
+		if err := store.AddExternalAccountKeyByID(id, secret); err != nil {
+			fail(err)
+		}
+	}
+	profiles := map[string]ca.Profile{"default": {Description: "the only one", ValidityPeriod: *lifetime}}
+	authority := ca.New(logger, store, "", "ecdsa", 0, 1, profiles)
+	validator := va.New(logger, httpPort, *tlsPort, false, dns, store)
+	front := wfe.New(logger, store, validator, authority, nil, false, *account != "", 1, 1)
+	handler := front.Handler()
+	if *hidesRenewals {
+		handler = withoutRenewalInfo(handler)
+	}
 
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port))
 	if err != nil {
 		fail(err)
 	}
@@ -73,15 +93,41 @@ func main() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
+	own := ownCertificate(*certificate, *key)
 	server := http.Server{
-		Handler:   front.Handler(),
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{ownCertificate()}},
+		Handler:   handler,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{own}},
 	}
 	fail(server.ServeTLS(listener, "", ""))
 }
 
-func ownCertificate() tls.Certificate {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// withoutRenewalInfo leaves the address of renewal information out of the directory.
+func withoutRenewalInfo(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		if request.URL.Path != wfe.DirectoryPath {
+			handler.ServeHTTP(response, request)
+			return
+		}
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, request)
+		var directory map[string]any
+		if err := json.Unmarshal(recorder.Body.Bytes(), &directory); err != nil {
+			fail(err)
+		}
+		delete(directory, "renewalInfo")
+		_ = json.NewEncoder(response).Encode(directory)
+	})
+}
+
+func ownCertificate(certificate, key string) tls.Certificate {
+	if certificate != "" {
+		pair, err := tls.LoadX509KeyPair(certificate, key)
+		if err != nil {
+			fail(err)
+		}
+		return pair
+	}
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		fail(err)
 	}
@@ -90,11 +136,11 @@ func ownCertificate() tls.Certificate {
 		NotAfter:     time.Now().Add(24 * time.Hour),
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, private.Public(), private)
 	if err != nil {
 		fail(err)
 	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}
 }
 
 func fail(err error) {
