@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use h2o_acme::Owner;
 use h2o_config::Source;
 use h2o_log::{Target, report, report_plainly};
 use h2o_server::{ListeningSockets, LoadedConfig, Server, bind_or_take, worker_plan};
+use nix::unistd::{Uid, User};
 use signal_hook::iterator::Signals;
 
 use crate::check::{check_temp_buffer_path, inspect_as_running_user};
@@ -52,6 +54,7 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     }
     loaded.open_resources().map_err(Failure::config)?;
     privileges::raise_descriptor_limit(&settings)?;
+    prepare_acme(loaded, user.as_ref())?;
     // Pid file and error log of a supervisor of ours are those of the configuration.
     let is_configured = settings.error_log.is_some() && !plan.parent.is_master;
     let log = error_log::open(&settings, plan.parent.is_master)?;
@@ -87,6 +90,20 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     }
     error_log::begin(Arc::clone(&log), is_configured)?;
     serve_until_ended(plan, bound, &events, &log)
+}
+
+/// Makes the directory that certificates are obtained into, for the running user.
+fn prepare_acme(loaded: &LoadedConfig, user: Option<&User>) -> Result<(), Failure> {
+    let Some(acme) = loaded.acme() else {
+        return Ok(());
+    };
+    let owner = user
+        .filter(|_| Uid::effective().is_root())
+        .map(|user| Owner {
+            user: user.uid.as_raw(),
+            group: user.gid.as_raw(),
+        });
+    acme.state.prepare(owner).map_err(Failure::system)
 }
 
 /// Runs the workers until a signal or a dead worker ends the server.

@@ -28,7 +28,7 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
         pace::DIRECTIVES,
         http2_directives::DIRECTIVES,
         http3_directives::DIRECTIVES,
-        &[quic_nodes::DIRECTIVE],
+        &[quic_nodes::DIRECTIVE, h2o_acme::DIRECTIVE],
         h2o_tls::DIRECTIVES,
         h2o_tls::OFFLOAD_DIRECTIVES,
     ];

@@ -27,8 +27,9 @@ mod tests;
 mod versions;
 mod x509;
 
+pub use alpn::CHALLENGE as ALPN_CHALLENGE;
 pub use client::connection::ClientConnection;
-pub use client::{TlsClient, TlsClientError, TlsClientSettings, handshake_text};
+pub use client::{TlsClient, TlsClientError, TlsClientSettings, authority_client, handshake_text};
 pub use error::TlsError;
 pub use groups::names as tls_group_names;
 pub use handshake::Progress;
@@ -40,11 +41,22 @@ pub use record::output::OutputBuffer;
 pub use record::traffic::PlainSink;
 pub use resumption::{DIRECTIVES, QuicSecret, Resumption, ResumptionSettings};
 pub use server::acceptor::{QuicChoice, TlsAcceptor, quic_client_info};
+pub use server::challenge::ChallengeCertificate;
 pub use server::connection::TlsConnection;
+pub use settings::identity::{ObtainedFiles, has_identity, is_pair};
 pub use settings::{ATTRIBUTES, TlsSettings, parse};
 pub use x509::{
     AlternativeName, Certificate, Element, PublicKey, Reader, same_name, same_public_key,
 };
+
+/// The SHA-256 digest of some bytes.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    let mut out = [0; 32];
+    out.copy_from_slice(digest.as_ref());
+    out
+}
 
 /// Entry points for fuzzing.
 #[doc(hidden)]

@@ -3,6 +3,7 @@
 use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Pos};
 use h2o_exchange::{Host, HostName, PathPattern, PathRoute, Scope};
 
+use crate::site::acme;
 use crate::site::listen::Listeners;
 
 /// Positions of the keys of `hosts`, in file order.
@@ -95,6 +96,7 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
             "mandatory configuration directive `listen` does not exist, neither at global level or at this host level",
         ));
     }
+    acme::add_answers(scope)?;
     let mut paths = std::mem::take(&mut scope.paths);
     // Longest first, and patterns, whose path is `/`, before `/`. The sort is stable, so the first of two equal keys stays first.
     paths.sort_by_key(|path| (std::cmp::Reverse(path.path.len()), path.pattern.is_none()));

@@ -10,6 +10,7 @@ use h2o_config::{
 use h2o_exchange::{Endpoint, Host, Scope};
 use rustc_hash::FxHashMap;
 
+use crate::site::acme;
 use crate::site::port_holder::PortOf;
 use crate::site::quic;
 use crate::site::quic_settings::QuicSettings;
@@ -454,7 +455,9 @@ impl<'a> ListenOptions<'a> {
         let tls = attributes
             .get("ssl")
             .map(|node| {
-                let settings = Arc::new(h2o_tls::parse(node, &mut scope.warnings)?);
+                let obtained = acme::obtained_files(scope, node)?;
+                let settings = h2o_tls::parse(node, obtained.as_ref(), &mut scope.warnings)?;
+                let settings = Arc::new(settings);
                 Ok(SslMapping { node, settings })
             })
             .transpose()?;

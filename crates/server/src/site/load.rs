@@ -7,6 +7,7 @@ use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Si
 
 use h2o_tls::ResumptionSettings;
 
+use crate::site::acme;
 use crate::site::certificates::list_certificates;
 use crate::site::hosts::HostKeys;
 use crate::site::listen::{Listeners, set_alternative_services, set_client_authorities};
@@ -37,6 +38,12 @@ impl LoadedConfig {
     #[must_use]
     pub fn certificates(&self) -> Arc<[CertificateInfo]> {
         self.site.shared.get::<Certificates>().list()
+    }
+
+    /// `acme`, if it is configured.
+    #[must_use]
+    pub fn acme(&self) -> Option<Arc<h2o_acme::Acme>> {
+        self.site.settings.get::<h2o_acme::AcmeSettings>().0.clone()
     }
 
     /// What a reload of `next` would change: a line for each value that goes (`-`) or comes (`+`), and warnings of settings that
@@ -137,6 +144,7 @@ pub(crate) fn load_next(
         .shared
         .edit::<Certificates>()
         .set(list_certificates(listeners.0.iter(), &scope.hosts));
+    acme::add_client(&mut scope, &listeners);
     set_client_authorities(&mut scope.hosts, &listeners);
     set_alternative_services(&mut scope.hosts, &listeners);
     *scope.shared.edit() = listeners;

@@ -1,6 +1,7 @@
 //! A site: reads its configuration and the server's own settings, with its listeners.
 
 pub(crate) mod accepted;
+pub(crate) mod acme;
 pub(crate) mod certificates;
 pub(crate) mod hosts;
 pub(crate) mod http2_directives;

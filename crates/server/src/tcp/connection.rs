@@ -278,6 +278,11 @@ impl Connection {
             let info = self.state.info();
             info.tls.as_ref().and_then(|tls| tls.alpn)
         };
+        if protocol == Some(h2o_tls::ALPN_CHALLENGE) {
+            // RFC 8737 §3: the connection is closed once the handshake is complete.
+            self.state.io.close_notify();
+            return Flow::Close;
+        }
         self.phase = if protocol.is_some_and(|name| name.starts_with("h2")) {
             Phase::Http2(Box::new(Http2::new(context, &self.state, now)))
         } else {
@@ -356,6 +361,7 @@ impl Connection {
         let protocol = info.tls.as_ref().and_then(|tls| tls.alpn);
         match protocol {
             Some("http/1.1") => counters.count(Counter::SslAlpnH1),
+            Some(h2o_tls::ALPN_CHALLENGE) => {}
             Some(_) => counters.count(Counter::SslAlpnH2),
             None => {}
         }

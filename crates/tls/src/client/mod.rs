@@ -9,7 +9,7 @@ mod verifier;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,6 +86,25 @@ impl PartialEq for TlsClient {
         };
         self.settings == other.settings && pinned(self) == pinned(other)
     }
+}
+
+/// The configuration of a client that verifies servers by the authorities of a file, or by those of the system, for libraries that
+/// do their own handshakes.
+///
+/// # Errors
+/// The file cannot be read, or has no usable certificate.
+pub fn authority_client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsClientError> {
+    let trust = match ca_file {
+        Some(path) => Arc::new(Trust::read(path)?),
+        None => Trust::system(),
+    };
+    let provider = aws_lc_rs::default_provider();
+    let config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites for both versions")
+        .with_root_certificates(trust.roots.clone())
+        .with_no_client_auth();
+    Ok(Arc::new(config))
 }
 
 impl TlsClient {

@@ -8,6 +8,7 @@ use rustls::{CipherSuite, ServerConfig};
 
 use crate::alpn;
 use crate::resumption::Resumption;
+use crate::server::challenge;
 use crate::server::client_hello::ClientHello;
 use crate::server::configs::{Carrier, HostConfigs};
 use crate::server::connection::TlsConnection;
@@ -175,6 +176,15 @@ impl TlsAcceptor {
 
     /// The configuration for the client of this ClientHello.
     pub(crate) fn choose(&self, hello: &ClientHello<'_>) -> ChosenConfig {
+        if let Some(config) = challenge::config(hello) {
+            return ChosenConfig {
+                config,
+                server_name: None,
+                hidden_name_at: None,
+                client_authority: None,
+                may_offload: false,
+            };
+        }
         let entry = match hello.hidden_name_at {
             Some(_) => &self.nameless,
             None => self.entry(hello.server_name),

@@ -199,6 +199,15 @@ impl<'a> ClientHello<'a> {
         Some(hello)
     }
 
+    /// Whether the client offers this protocol and no other.
+    pub(crate) fn offers_only(&self, protocol: &[u8]) -> bool {
+        let Some(list) = self.alpn else {
+            return false;
+        };
+        let mut reader = Reader(list);
+        reader.vector8() == Some(protocol) && reader.vector8().is_none()
+    }
+
     /// Whether the client offers protocols, but none of `ours`.
     pub(crate) fn alpn_mismatch(&self, ours: &[Vec<u8>]) -> bool {
         let Some(list) = self.alpn else {

@@ -1,5 +1,6 @@
 //! Certificates with their private keys, read and checked while the configuration is read.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::{AlternativeName, Certificate, same_public_key};
@@ -18,6 +19,19 @@ pub(crate) struct Identity {
     /// Position of the certificate in the configuration: `FILE:LINE`.
     place: Box<str>,
     pub(crate) certified_key: Arc<CertifiedKey>,
+    /// Whether the files are obtained by ACME, and a certificate of our own is used until they are there.
+    is_obtained: bool,
+}
+
+/// The files of a certificate that is obtained by ACME.
+#[derive(Clone, Debug)]
+pub struct ObtainedFiles {
+    /// The name that the certificate is for.
+    pub name: Box<str>,
+    /// The certificates in PEM form.
+    pub certificate: Box<str>,
+    /// The key in PEM form.
+    pub key: Box<str>,
 }
 
 /// The files of an identity.
@@ -25,6 +39,8 @@ pub(crate) struct Identity {
 struct IdentityFiles {
     certificate: Box<str>,
     key: Box<str>,
+    /// Whether the key is kept in the key process (`neverbleed`).
+    is_isolated: bool,
 }
 
 /// Why a pair of files cannot be used.
@@ -92,10 +108,14 @@ impl Identity {
     /// # Errors
     /// The message to show.
     pub(crate) fn reload(&self) -> Result<Option<Self>, String> {
-        let key = load_pair(&self.files).map_err(|fault| match fault.reason {
-            Some(reason) => format!("{}: {reason}", fault.message),
-            None => fault.message,
-        })?;
+        let is_missing = || {
+            let files = self.files();
+            files.iter().any(|file| !Path::new(file).exists())
+        };
+        if self.is_obtained && is_missing() {
+            return Ok(None);
+        }
+        let key = load_pair(&self.files).map_err(IdentityError::text)?;
         // The key must match the certificate, so an unchanged certificate means an unchanged key.
         let is_same = key.cert == self.certified_key.cert;
         Ok((!is_same).then(|| Self {
@@ -104,10 +124,11 @@ impl Identity {
         }))
     }
 
-    fn load(certificate_file: &Node, key_file: &Node) -> Result<Self, Error> {
+    fn load(certificate_file: &Node, key_file: &Node, is_isolated: bool) -> Result<Self, Error> {
         let files = IdentityFiles {
             certificate: certificate_file.scalar()?.into(),
             key: key_file.scalar()?.into(),
+            is_isolated,
         };
         let certified_key = load_pair(&files).map_err(|fault| {
             let node = if fault.is_of_key {
@@ -126,8 +147,82 @@ impl Identity {
             files,
             place: format!("{}:{}", pos.file(), pos.line()).into(),
             certified_key: Arc::new(certified_key),
+            is_obtained: false,
         })
     }
+
+    /// Loads what was obtained by ACME. Until then, or if it cannot be used, clients get a self-signed certificate.
+    fn load_obtained(
+        ssl: &Node,
+        obtained: &ObtainedFiles,
+        is_isolated: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, Error> {
+        let files = IdentityFiles {
+            certificate: obtained.certificate.clone(),
+            key: obtained.key.clone(),
+            is_isolated,
+        };
+        let is_there = Path::new(&*files.certificate).exists();
+        let loaded = match load_pair(&files) {
+            Ok(pair) => Some(pair),
+            Err(fault) => {
+                if is_there {
+                    let text = format!(
+                        "{}; a certificate of our own is used until a new one is obtained",
+                        fault.text()
+                    );
+                    warnings.push(ssl.error(text).in_command("listen", &ssl.pos).to_warning());
+                }
+                None
+            }
+        };
+        let certified_key = match loaded {
+            Some(pair) => pair,
+            None => self_signed(&obtained.name).map_err(|text| ssl.error(text))?,
+        };
+        Ok(Self {
+            files,
+            place: format!("{}:{}", ssl.pos.file(), ssl.pos.line()).into(),
+            certified_key: Arc::new(certified_key),
+            is_obtained: true,
+        })
+    }
+}
+
+impl IdentityError {
+    fn text(self) -> String {
+        match self.reason {
+            Some(reason) => format!("{}: {reason}", self.message),
+            None => self.message,
+        }
+    }
+}
+
+/// Whether a certificate and a key are there and belong together.
+#[must_use]
+pub fn is_pair(certificate: &Path, key: &Path) -> bool {
+    let text = |path: &Path| path.to_str().map(Box::from);
+    let (Some(certificate), Some(key)) = (text(certificate), text(key)) else {
+        return false;
+    };
+    let files = IdentityFiles {
+        certificate,
+        key,
+        is_isolated: false,
+    };
+    load_pair(&files).is_ok()
+}
+
+/// A certificate of our own, which no client trusts.
+fn self_signed(name: &str) -> Result<CertifiedKey, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("failed to make a certificate: {error}");
+    let made =
+        rcgen::generate_simple_self_signed([name.to_owned()]).map_err(|error| failed(&error))?;
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key);
+    let key = key.map_err(|error| failed(&error))?;
+    Ok(CertifiedKey::new(vec![made.cert.der().clone()], key))
 }
 
 /// The names of a certificate, in their order in it.
@@ -146,11 +241,28 @@ fn names_of(certificate: &Certificate<'_>) -> Vec<Box<str>> {
     }
 }
 
+/// Whether an `ssl` mapping names a certificate.
+///
+/// # Errors
+/// If it has unknown attributes.
+pub fn has_identity(ssl: &Node) -> Result<bool, Error> {
+    let attributes = ssl.attributes(&crate::settings::ATTRIBUTES)?;
+    let names = ["certificate-file", "key-file", "identity"];
+    Ok(names.iter().any(|name| attributes.get(name).is_some()))
+}
+
 /// Reads the identities of an `ssl` mapping; the last one is the fallback.
 ///
 /// # Errors
 /// Those of `certificate-file`, `key-file` and `identity`.
-pub(crate) fn parse(ssl: &Node, attributes: &Attributes<'_>) -> Result<Vec<Identity>, Error> {
+pub(crate) fn parse(
+    ssl: &Node,
+    attributes: &Attributes<'_>,
+    obtained: Option<&ObtainedFiles>,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Identity>, Error> {
+    let is_isolated = attributes.get("neverbleed").map(Node::on_off).transpose()?;
+    let is_isolated = is_isolated.unwrap_or(false);
     let certificate_file = attributes.get("certificate-file");
     let key_file = attributes.get("key-file");
     match (attributes.get("identity"), certificate_file.or(key_file)) {
@@ -162,33 +274,37 @@ pub(crate) fn parse(ssl: &Node, attributes: &Attributes<'_>) -> Result<Vec<Ident
             if pairs.is_empty() {
                 return Err(identity.error("at least one identity must be specified"));
             }
-            pairs.iter().map(parse_pair).collect()
+            pairs.iter().map(|pair| parse_pair(pair, is_isolated)).collect()
         }
         (None, Some(_)) => {
             let certificate_file = attributes.require("certificate-file")?;
             let key_file = attributes.require("key-file")?;
-            Ok(vec![Identity::load(certificate_file, key_file)?])
+            Ok(vec![Identity::load(certificate_file, key_file, is_isolated)?])
         }
         (None, None) => {
+            if let Some(obtained) = obtained {
+                return Ok(vec![Identity::load_obtained(ssl, obtained, is_isolated, warnings)?]);
+            }
             let text = "missing TLS identity - certificate file is not specified, ACME configuration could not be found";
             Err(ssl
                 .error(text)
-                .with_hint("write `certificate-file` and `key-file`"))
+                .with_hint("write `certificate-file` and `key-file`, or `acme` at the global level"))
         }
     }
 }
 
-fn parse_pair(node: &Node) -> Result<Identity, Error> {
+fn parse_pair(node: &Node, is_isolated: bool) -> Result<Identity, Error> {
     let attributes = node.attributes(&PAIR)?;
     Identity::load(
         attributes.require("certificate-file")?,
         attributes.require("key-file")?,
+        is_isolated,
     )
 }
 
 fn load_pair(files: &IdentityFiles) -> Result<CertifiedKey, IdentityError> {
     let chain = load_chain(&files.certificate)?;
-    let key = load_key(&files.key)?;
+    let key = load_key(&files.key, files.is_isolated)?;
     let Some(leaf) = chain.first().and_then(|leaf| Certificate::parse(leaf)) else {
         return Err(certificate_fault(
             &files.certificate,
@@ -235,30 +351,17 @@ fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError>
     Ok(chain)
 }
 
-fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, IdentityError> {
-    let fault = |reason: &str| IdentityError {
+fn load_key(path: &str, is_isolated: bool) -> Result<Arc<dyn SigningKey>, IdentityError> {
+    let fault = |reason: String| IdentityError {
         is_of_key: true,
         message: format!("failed to load private key file:{path}:{reason}"),
         reason: None,
     };
-    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&h2o_log::reason(&error)))?;
-    if is_encrypted(&text) {
-        return Err(fault(
-            "encrypted keys are not supported; decrypt it with `openssl pkey`",
-        ));
+    if is_isolated && let Some(isolated) = h2o_keys::isolate(path.as_ref()) {
+        return isolated.map_err(fault);
     }
-    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
-        rustls::pki_types::pem::Error::NoItemsFound => fault("no private key in PEM form"),
-        error => fault(&error.to_string()),
-    })?;
-    rustls::crypto::aws_lc_rs::sign::any_supported_type(&key)
-        .map_err(|_| fault("not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key"))
-}
-
-/// PKCS#8 has a separate label for encrypted keys, the older formats a header line (RFC 1421 §4.6.1.1).
-fn is_encrypted(pem: &[u8]) -> bool {
-    let contains = |needle: &[u8]| pem.windows(needle.len()).any(|window| window == needle);
-    contains(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(b"Proc-Type: 4,ENCRYPTED")
+    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(h2o_log::reason(&error)))?;
+    h2o_keys::parse(&text).map_err(fault)
 }
 
 fn belongs_to(key: &dyn SigningKey, public_key: &[u8]) -> bool {

@@ -15,7 +15,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, SupportedCipherSuite};
 
-use crate::settings::identity::Identity;
+use crate::settings::identity::{Identity, ObtainedFiles};
 use crate::versions::{Version, Versions};
 use crate::{groups, suites};
 
@@ -54,14 +54,14 @@ pub const ATTRIBUTES: [Attribute; 18] = [
         "certificate-file",
         Kinds::SCALAR,
         "FILE",
-        "mandatory unless `identity` is given",
+        "mandatory unless `identity` or [`acme`](#acme) is given",
         "Certificates in PEM form: the server's own first, then intermediate ones.",
     ),
     Attribute::optional(
         "key-file",
         Kinds::SCALAR,
         "FILE",
-        "mandatory unless `identity` is given",
+        "mandatory unless `identity` or [`acme`](#acme) is given",
         "Private key of the certificate in PEM form (PKCS#8, PKCS#1 or SEC1), not encrypted.",
     ),
     Attribute::optional(
@@ -156,7 +156,7 @@ pub const ATTRIBUTES: [Attribute; 18] = [
         Kinds::SCALAR,
         "ON|OFF",
         "OFF",
-        "`ON` is ignored with a warning: private keys stay in the server's process.",
+        "Whether private keys are kept in a process of their own, which signs for the server.",
     ),
     Attribute::optional(
         "max-tickets",
@@ -355,12 +355,17 @@ impl TlsSettings {
     }
 }
 
-/// Reads an `ssl` mapping.
+/// Reads an `ssl` mapping. Without a certificate in it, that which is obtained by ACME is used.
 ///
 /// # Errors
 /// The error, with its position.
-pub fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettings, Error> {
+pub fn parse(
+    node: &Node,
+    obtained: Option<&ObtainedFiles>,
+    warnings: &mut Vec<String>,
+) -> Result<TlsSettings, Error> {
     let attributes = node.attributes(&ATTRIBUTES)?;
+    let identities = identity::parse(node, &attributes, obtained, warnings)?;
     let warn: &mut dyn FnMut(&Node, &str) = &mut |node: &Node, text: &str| {
         warnings.push(format!(
             "[warning] [{}:{}] in command listen, {text}",
@@ -368,7 +373,7 @@ pub fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettings, Err
             node.pos.line()
         ));
     };
-    let mut settings = TlsSettings::new(identity::parse(node, &attributes)?);
+    let mut settings = TlsSettings::new(identities);
     settings.versions = Versions::parse(
         attributes.get("min-version"),
         attributes.get("max-version"),
@@ -428,7 +433,7 @@ fn check_without_effect(
 ) -> Result<(), Error> {
     type Check = fn(&Node) -> Result<(), Error>;
     const NO_OCSP: &str = "OCSP stapling is not supported yet";
-    let cases: [(&str, Check, &str); 6] = [
+    let cases: [(&str, Check, &str); 5] = [
         (
             "dh-file",
             |node| node.scalar().map(drop),
@@ -449,11 +454,6 @@ fn check_without_effect(
         ),
         ("ocsp-update-cmd", |node| node.scalar().map(drop), NO_OCSP),
         (
-            "neverbleed",
-            |node| node.on_off().map(drop),
-            "private keys stay in the server's process",
-        ),
-        (
             "ech",
             |node| node.sequence().map(drop),
             "Encrypted Client Hello is not supported yet",
@@ -464,9 +464,6 @@ fn check_without_effect(
             check(node)?;
             // No warning if the attribute asks for the existing behaviour.
             let is_as_wished = match name {
-                "neverbleed" => node
-                    .as_str()
-                    .is_some_and(|word| word.eq_ignore_ascii_case("OFF")),
                 "ocsp-update-interval" => node.as_str() == Some("0"),
                 _ => false,
             };

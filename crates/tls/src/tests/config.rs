@@ -247,10 +247,6 @@ fn what_we_cannot_do_is_warned_of() {
             "ocsp-update-cmd: /bin/ocsp",
             "`ocsp-update-cmd` has no effect: OCSP stapling is not supported yet",
         ),
-        (
-            "neverbleed: ON",
-            "`neverbleed` has no effect: private keys stay in the server's process",
-        ),
     ];
     for (attribute, want) in cases {
         let (settings, warnings) = files.parse(&format!("{pair}{attribute}\n"));
@@ -383,7 +379,7 @@ fn identities_are_pairs_alone_or_in_a_list() {
     let cases = [
         (
             "{}",
-            "[f:1] missing TLS identity - certificate file is not specified, ACME configuration could not be found (column 1; write `certificate-file` and `key-file`)",
+            "[f:1] missing TLS identity - certificate file is not specified, ACME configuration could not be found (column 1; write `certificate-file` and `key-file`, or `acme` at the global level)",
         ),
         (
             "certificate-file: DIR/a.crt",

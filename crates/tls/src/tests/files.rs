@@ -55,7 +55,7 @@ impl Files {
 
 fn parse_text(mapping: &str, warnings: &mut Vec<String>) -> Result<TlsSettings, Error> {
     let node = h2o_config::load("f", &Memory::new().file("f", mapping))?;
-    parse(&node, warnings)
+    parse(&node, None, warnings)
 }
 
 /// An authority for client certificates.

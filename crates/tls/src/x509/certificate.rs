@@ -19,6 +19,8 @@ const EXTENSIONS: u8 = 0xa3;
 /// Primitive, context-specific, of a GeneralName: numbers 2 and 7.
 const DNS_NAME: u8 = 0x82;
 const IP_ADDRESS: u8 = 0x87;
+/// Primitive, context-specific, of an AuthorityKeyIdentifier: number 0.
+const KEY_IDENTIFIER: u8 = 0x80;
 /// UTF8String, PrintableString, TeletexString, IA5String: one byte per character in host names.
 const TEXTS: [u8; 4] = [0x0c, 0x13, 0x14, 0x16];
 
@@ -32,6 +34,8 @@ const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
 /// 2.5.29.30
 const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x1e];
+/// 2.5.29.35
+const AUTHORITY_KEY_ID: &[u8] = &[0x55, 0x1d, 0x23];
 /// 2.5.29.37
 const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
 /// 2.5.29.37.0
@@ -46,6 +50,8 @@ const KEY_CERT_SIGN: u8 = 0x04;
 pub struct Certificate<'a> {
     /// Whether it has version 1, which has no extensions.
     pub is_version1: bool,
+    /// The serial number: the content of an INTEGER.
+    pub serial: &'a [u8],
     /// The name of the issuer: the content of an RDNSequence.
     pub issuer: &'a [u8],
     /// The name of the subject: the content of an RDNSequence.
@@ -77,6 +83,8 @@ struct Extensions<'a> {
     key_usage: Option<&'a [u8]>,
     extended_key_usage: Option<&'a [u8]>,
     name_constraints: Option<&'a [u8]>,
+    /// The keyIdentifier of authorityKeyIdentifier.
+    authority_key_id: Option<&'a [u8]>,
     /// Whether there is another critical extension.
     has_unknown_critical: bool,
 }
@@ -111,8 +119,7 @@ impl<'a> Certificate<'a> {
         let signed = certificate.element()?;
         let mut tbs = Reader(signed.content_of(SEQUENCE)?);
         let is_version1 = tbs.content_if(VERSION).is_none();
-        // serialNumber
-        tbs.element()?;
+        let serial = tbs.content_of(INTEGER)?;
         let signature_algorithm = tbs.content_of(SEQUENCE)?;
         let issuer = tbs.content_of(SEQUENCE)?;
         let mut validity = Reader(tbs.content_of(SEQUENCE)?);
@@ -134,6 +141,7 @@ impl<'a> Certificate<'a> {
         let signature = bits(certificate.content_of(BIT_STRING)?)?;
         Some(Self {
             is_version1,
+            serial,
             issuer,
             subject,
             subject_public_key_info: subject_public_key_info.whole,
@@ -170,6 +178,12 @@ impl<'a> Certificate<'a> {
             }
             Some(element.map(alternative_name))
         }))
+    }
+
+    /// The identifier of the issuer's key (RFC 5280 §4.2.1.1).
+    #[must_use]
+    pub fn authority_key_id(&self) -> Option<&'a [u8]> {
+        self.extensions.authority_key_id
     }
 
     /// Whether it limits the names of certificates below it (RFC 5280 §4.2.1.10).
@@ -264,6 +278,11 @@ impl<'a> Extensions<'a> {
                 .content_if(BOOLEAN)
                 .is_some_and(|value| value != [0]);
             let value = extension.content_of(OCTET_STRING)?;
+            if identifier == AUTHORITY_KEY_ID {
+                let content = Reader(value).content_of(SEQUENCE);
+                found.authority_key_id =
+                    content.and_then(|content| Reader(content).content_if(KEY_IDENTIFIER));
+            }
             let (slot, tag) = match identifier {
                 SUBJECT_ALT_NAME => (&mut found.alternative_names, SEQUENCE),
                 BASIC_CONSTRAINTS => (&mut found.basic_constraints, SEQUENCE),

@@ -1,0 +1,255 @@
+//! The conversation with the authority: account, order, answers, certificate.
+
+use std::time::Duration;
+
+use h2o_http::base64url;
+use h2o_log::report;
+use h2o_tls::Certificate;
+use instant_acme::{
+    Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeType,
+    ExternalAccountKey, Identifier, KeyAuthorization, NewAccount, NewOrder, OrderStatus,
+    RetryPolicy,
+};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use crate::challenge::{Answer, Question};
+use crate::failure::{Cause, Failure};
+use crate::http::Https;
+use crate::renewal::{Validity, Window};
+use crate::{Acme, Challenge, Order};
+
+/// How long the authority may take to check a name, and to issue a certificate.
+const DECISION: RetryPolicy = RetryPolicy::new()
+    .initial_delay(Duration::from_millis(500))
+    .backoff(1.5)
+    .timeout(Duration::from_secs(120));
+
+/// What the authority says about the renewal of a certificate.
+pub(crate) struct Advice {
+    pub(crate) window: Window,
+    /// When to ask again.
+    pub(crate) ask_after: Duration,
+}
+
+/// A certificate that is there.
+pub(crate) struct Held {
+    pub(crate) validity: Validity,
+    /// By which the authority knows it; `None` if it lacks what that takes.
+    id: Option<CertificateIdentifier<'static>>,
+}
+
+impl Held {
+    /// The first certificate of a chain in PEM form, if it is for this name.
+    pub(crate) fn parse(chain: &[u8], name: &str) -> Option<Self> {
+        let leaf = CertificateDer::from_pem_slice(chain).ok()?;
+        let certificate = Certificate::parse(&leaf)?;
+        let mut names = certificate.alternative_names()?;
+        let is_for = |found| matches!(found, Some(h2o_tls::AlternativeName::Dns(found)) if found.eq_ignore_ascii_case(name.as_bytes()));
+        names.any(is_for).then(|| Self {
+            validity: Validity {
+                not_before: certificate.not_before,
+                not_after: certificate.not_after,
+            },
+            id: identifier(&certificate),
+        })
+    }
+}
+
+/// RFC 9773 §4.1: the key identifier of the issuer, and the serial number.
+fn identifier(certificate: &Certificate<'_>) -> Option<CertificateIdentifier<'static>> {
+    Some(CertificateIdentifier {
+        authority_key_identifier: base64url::encode(certificate.authority_key_id()?).into(),
+        serial: base64url::encode(certificate.serial).into(),
+    })
+}
+
+/// The client of an authority, with an account there.
+pub(crate) struct Client<'a> {
+    acme: &'a Acme,
+    account: Account,
+}
+
+impl<'a> Client<'a> {
+    /// Uses the account of the state directory, or registers one.
+    pub(crate) async fn open(acme: &'a Acme) -> Result<Self, Failure> {
+        if let Some(text) = acme.state.read_account(&acme.server)? {
+            match serde_json::from_slice::<AccountCredentials>(&text) {
+                Ok(credentials) => {
+                    let builder = Account::builder_with_http(Box::new(Https::new(&acme.tls)));
+                    match builder.from_credentials(credentials).await {
+                        Ok(account) => return Ok(Self { acme, account }),
+                        Err(instant_acme::Error::KeyRejected) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                Err(_) => {}
+            }
+            let aside = acme.state.set_account_aside(&acme.server)?;
+            report!(
+                warning,
+                "acme: the account file is broken and was moved to {}; registering a new account",
+                aside.display()
+            );
+        }
+        Self::register(acme).await
+    }
+
+    /// Registers an account, in place of one that the authority does not know.
+    pub(crate) async fn register(acme: &'a Acme) -> Result<Self, Failure> {
+        let contact = format!("mailto:{}", acme.email);
+        let external = acme.external_account.as_ref();
+        let external =
+            external.map(|account| ExternalAccountKey::new(account.id.to_string(), &account.key));
+        let builder = Account::builder_with_http(Box::new(Https::new(&acme.tls)));
+        let request = NewAccount {
+            contact: &[&contact],
+            terms_of_service_agreed: true,
+            only_return_existing: false,
+        };
+        let (account, credentials) = builder
+            .create(&request, acme.server.to_string(), external.as_ref())
+            .await?;
+        let text = serde_json::to_vec(&credentials)
+            .map_err(|error| Failure::new(Cause::Local, error.to_string()))?;
+        acme.state.write_account(&acme.server, &text)?;
+        report!(notice, "acme: registered an account at {}", acme.server);
+        Ok(Self { acme, account })
+    }
+
+    /// When the authority wants a certificate renewed; `None` if it does not say.
+    pub(crate) async fn advice(&self, held: &Held) -> Option<Advice> {
+        let id = held.id.as_ref()?;
+        // An authority that knows nothing of renewal information, or of this certificate, leaves the choice to us.
+        let (info, ask_after) = self.account.renewal_info(id).await.ok()?;
+        Some(Advice {
+            window: Window {
+                start: info.suggested_window.start.unix_timestamp(),
+                end: info.suggested_window.end.unix_timestamp(),
+            },
+            ask_after,
+        })
+    }
+
+    /// Obtains a certificate and writes it into the state directory. `held` is the one that it replaces.
+    pub(crate) async fn obtain(&self, order: &Order, held: Option<&Held>) -> Result<Held, Failure> {
+        let identifiers = [Identifier::Dns(order.name.to_string())];
+        let request = || NewOrder::new(&identifiers);
+        let replaced = held.and_then(|held| held.id.clone());
+        let placed = match replaced {
+            Some(id) => match self.account.new_order(&request().replaces(id)).await {
+                Err(error) if !is_fatal(&error) => self.account.new_order(&request()).await,
+                placed => placed,
+            },
+            None => self.account.new_order(&request()).await,
+        };
+        let mut placed = placed?;
+        // They stand until the authority has decided.
+        let answers = self.answer(&mut placed, order).await?;
+        if !matches!(
+            placed.state().status,
+            OrderStatus::Ready | OrderStatus::Valid
+        ) {
+            match placed.poll_ready(&DECISION).await {
+                Ok(OrderStatus::Ready | OrderStatus::Valid) => {}
+                Ok(_) => return Err(reason_of(&mut placed, None).await),
+                Err(error) => return Err(reason_of(&mut placed, Some(error)).await),
+            }
+        }
+        drop(answers);
+        let made = |error: rcgen::Error| Failure::new(Cause::Local, error.to_string());
+        let key = KeyPair::generate().map_err(made)?;
+        let mut parameters = CertificateParams::new([order.name.to_string()]).map_err(made)?;
+        parameters.distinguished_name = DistinguishedName::new();
+        let request = parameters.serialize_request(&key).map_err(made)?;
+        placed.finalize_csr(request.der()).await?;
+        let chain = placed.poll_certificate(&DECISION).await?;
+        let obtained = Held::parse(chain.as_bytes(), &order.name);
+        let obtained = obtained
+            .ok_or_else(|| Failure::refused("the authority sent a certificate for other names"))?;
+        (self.acme.state).write_certificate(&order.name, &chain, &key.serialize_pem())?;
+        Ok(obtained)
+    }
+
+    /// Answers the questions of an order.
+    async fn answer(
+        &self,
+        placed: &mut instant_acme::Order,
+        order: &Order,
+    ) -> Result<Vec<Answer>, Failure> {
+        let kind = match order.challenge {
+            Challenge::Http01 => ChallengeType::Http01,
+            Challenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
+        };
+        let mut answers = Vec::new();
+        let mut authorizations = placed.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization?;
+            match authorization.status {
+                AuthorizationStatus::Valid => continue,
+                AuthorizationStatus::Pending => {}
+                _ => {
+                    return Err(Failure::refused(
+                        "the authority does not ask for the name any more",
+                    ));
+                }
+            }
+            let question = authorization.challenge(kind.clone());
+            let mut question = question.ok_or_else(|| {
+                Failure::refused("the authority does not offer the configured `challenge`")
+            })?;
+            let expected: KeyAuthorization = question.key_authorization();
+            answers.push(Answer::give(
+                order.challenge,
+                &self.acme.state,
+                &Question {
+                    name: &order.name,
+                    token: &question.token,
+                    key_authorization: expected.as_str(),
+                    digest: expected.digest().as_ref(),
+                },
+            )?);
+            question.set_ready().await?;
+        }
+        Ok(answers)
+    }
+}
+
+/// Whether an order that names the replaced certificate failed for another reason than that: authorities refuse those that they do not
+/// know or that were replaced before (RFC 9773 §5).
+fn is_fatal(error: &instant_acme::Error) -> bool {
+    match error {
+        instant_acme::Error::Api(problem) => {
+            let kind = problem.r#type.as_deref().unwrap_or_default();
+            kind.ends_with(":rateLimited") || kind.ends_with(":accountDoesNotExist")
+        }
+        instant_acme::Error::Unsupported(_) => false,
+        instant_acme::Error::Other(error) => {
+            !error.to_string().starts_with("replaces field mismatch")
+        }
+        _ => true,
+    }
+}
+
+/// Why an order was not fulfilled: what the authority found when it checked the name, if it says that.
+async fn reason_of(
+    placed: &mut instant_acme::Order,
+    error: Option<instant_acme::Error>,
+) -> Failure {
+    let mut authorizations = placed.authorizations();
+    while let Some(Ok(mut authorization)) = authorizations.next().await {
+        let Ok(state) = authorization.refresh().await else {
+            break;
+        };
+        let problem = state
+            .challenges
+            .iter()
+            .find_map(|challenge| challenge.error.clone());
+        if let Some(problem) = problem {
+            return instant_acme::Error::Api(problem).into();
+        }
+    }
+    let refused = || Failure::refused("the authority did not accept the name");
+    error.map_or_else(refused, Failure::from)
+}

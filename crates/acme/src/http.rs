@@ -1,0 +1,91 @@
+//! HTTPS requests to the authority: one connection each, as there are a dozen in a month.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::Request;
+use hyper::header::HOST;
+use hyper_util::rt::TokioIo;
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Limit for a request with its response.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Most bytes of a response: a chain of certificates has some ten thousand.
+const LONGEST_BODY: usize = 1 << 20;
+
+/// The authority, as instant-acme speaks to it.
+#[derive(Clone)]
+pub(crate) struct Https {
+    connector: TlsConnector,
+}
+
+type Body = BodyWrapper<hyper::body::Bytes>;
+
+impl Https {
+    pub(crate) fn new(config: &Arc<ClientConfig>) -> Self {
+        Self {
+            connector: TlsConnector::from(Arc::clone(config)),
+        }
+    }
+
+    async fn send(self, mut request: Request<Body>) -> Result<BytesResponse, Error> {
+        let url = request.uri().clone();
+        let fault = |text: &str| other(format!("{url}: {text}"));
+        let host = url.host().filter(|_| url.scheme_str() == Some("https"));
+        let host = host.ok_or_else(|| fault("it is no URL of scheme https"))?;
+        // RFC 3986 §3.2.2: IPv6 addresses stand in brackets.
+        let bare = host.trim_matches(['[', ']']);
+        let name =
+            ServerName::try_from(bare.to_owned()).map_err(|error| fault(&error.to_string()))?;
+        let target = url.path_and_query().map_or("/", |target| target.as_str());
+        *request.uri_mut() = target.parse()?;
+        let authority = url.authority().map_or(host, |authority| authority.as_str());
+        let authority = authority.parse().map_err(|_| fault("it has no host"))?;
+        request.headers_mut().insert(HOST, authority);
+
+        let io = |error: std::io::Error| fault(&h2o_log::reason(&error));
+        let socket = TcpStream::connect((bare, url.port_u16().unwrap_or(443)));
+        let stream = self.connector.connect(name, socket.await.map_err(io)?);
+        let stream = TokioIo::new(stream.await.map_err(io)?);
+        let hyper = |error: hyper::Error| fault(&error.to_string());
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
+            .await
+            .map_err(hyper)?;
+        // It ends with the response: nothing else is sent.
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await.map_err(hyper)?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, LONGEST_BODY).collect().await;
+        let body = body.map_err(|error| fault(&error.to_string()))?.to_bytes();
+        Ok(BytesResponse {
+            parts: head,
+            body: Box::new(body),
+        })
+    }
+}
+
+impl HttpClient for Https {
+    fn request(
+        &self,
+        request: Request<Body>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let url = request.uri().clone();
+        let sent = tokio::time::timeout(PATIENCE, self.clone().send(request));
+        Box::pin(async move {
+            sent.await
+                .unwrap_or_else(|_| Err(other(format!("{url}: no answer in time"))))
+        })
+    }
+}
+
+fn other(text: String) -> Error {
+    Error::Other(text.into())
+}

@@ -1,0 +1,289 @@
+//! The client as a background service, on a thread of its own.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use h2o_exchange::{BackgroundService, Clock};
+use h2o_log::report;
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+
+use crate::client::{Client, Held};
+use crate::failure::{Cause, Failure};
+use crate::renewal::{Window, pause_after, renewal_time};
+use crate::{Acme, Order};
+
+/// How often the lock is tried while another process has it: a server that drains gives it back.
+const LOCK_PAUSE: Duration = Duration::from_secs(2);
+/// Limits of the interval at which the authority is asked when it wants a certificate renewed.
+const ADVICE_INTERVAL: (Duration, Duration) =
+    (Duration::from_secs(60), Duration::from_secs(86_400));
+/// Longest sleep, so that a clock that was set, or a machine that was suspended, is noticed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(600);
+/// Limit for everything that one certificate takes.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(600);
+
+/// Obtains and renews certificates.
+pub struct AcmeClient {
+    acme: Arc<Acme>,
+    orders: Vec<Order>,
+    /// Whether the last attempt for some certificate has failed.
+    has_failed: Arc<AtomicBool>,
+}
+
+impl AcmeClient {
+    /// The client for these certificates.
+    #[must_use]
+    pub fn new(acme: Arc<Acme>, orders: Vec<Order>) -> Self {
+        Self {
+            acme,
+            orders,
+            has_failed: Arc::default(),
+        }
+    }
+}
+
+impl BackgroundService for AcmeClient {
+    fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
+        // After a reload the directory may be new.
+        self.acme.state.prepare(None)?;
+        let (stop, is_stopped) = oneshot::channel();
+        let (acme, orders) = (Arc::clone(&self.acme), self.orders.clone());
+        let has_failed = Arc::clone(&self.has_failed);
+        let thread = std::thread::Builder::new().name("acme".to_owned());
+        let thread = thread.spawn(move || run(&acme, orders, &has_failed, is_stopped));
+        let thread = thread.map_err(|error| {
+            let reason = h2o_log::reason(&error);
+            format!("failed to start the thread that obtains certificates: {reason}")
+        })?;
+        Ok(Box::new(Running {
+            stop: Some(stop),
+            thread: Some(thread),
+        }))
+    }
+
+    /// A client whose attempts fail is started again by each reload, which may have removed the cause.
+    fn is_same_as(&self, running: &dyn BackgroundService) -> bool {
+        let running = running.as_any().downcast_ref::<Self>();
+        running.is_some_and(|running| {
+            running.acme == self.acme
+                && running.orders == self.orders
+                && !running.has_failed.load(Relaxed)
+        })
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The running client; dropping this stops it.
+struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // The panic hook has reported a panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    acme: &Acme,
+    orders: Vec<Order>,
+    has_failed: &AtomicBool,
+    is_stopped: oneshot::Receiver<()>,
+) {
+    let runtime = match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            report!(
+                error,
+                "acme: certificates are not obtained: {}",
+                h2o_log::reason(&error)
+            );
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let (mut working, mut is_stopped) =
+            (pin!(obtain_all(acme, orders, has_failed)), pin!(is_stopped));
+        // Nothing is ever sent: this waits until the sender is dropped.
+        poll_fn(|task| match is_stopped.as_mut().poll(task) {
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => working.as_mut().poll(task),
+        })
+        .await;
+    });
+    // A name that is still being looked up is not waited for.
+    runtime.shutdown_background();
+}
+
+/// A certificate with what is to be done for it, and when.
+struct Task {
+    order: Order,
+    held: Option<Held>,
+    window: Option<Window>,
+    /// Chooses the time in the window.
+    random: f64,
+    /// When the authority is asked about the window, in seconds since the Unix epoch.
+    ask_at: i64,
+    /// When the next attempt may be made.
+    attempt_at: i64,
+    failures: u32,
+}
+
+impl Task {
+    fn new(acme: &Acme, order: Order) -> Self {
+        if let Err(failure) = acme.state.finish_replacement(&order.name) {
+            report!(warning, "acme: {failure}");
+        }
+        let chain = std::fs::read(acme.state.certificate_file(&order.name)).ok();
+        // A certificate whose key is lost is obtained anew.
+        let has_key = h2o_tls::is_pair(
+            &acme.state.certificate_file(&order.name),
+            &acme.state.key_file(&order.name),
+        );
+        let held = chain
+            .filter(|_| has_key)
+            .and_then(|chain| Held::parse(&chain, &order.name));
+        Self {
+            order,
+            held,
+            window: None,
+            random: fastrand::f64(),
+            ask_at: i64::MIN,
+            attempt_at: i64::MIN,
+            failures: 0,
+        }
+    }
+
+    /// When a certificate is to be obtained.
+    fn due_at(&self) -> i64 {
+        let wanted = self.held.as_ref().map_or(i64::MIN, |held| {
+            renewal_time(held.validity, self.window, self.random)
+        });
+        wanted.max(self.attempt_at)
+    }
+
+    /// When there is something to do.
+    fn next_at(&self) -> i64 {
+        match self.held {
+            Some(_) => self.due_at().min(self.ask_at.max(self.attempt_at)),
+            None => self.due_at(),
+        }
+    }
+
+    async fn advance(&mut self, acme: &Acme) -> Result<(), Failure> {
+        let mut client = Client::open(acme).await?;
+        let now = now();
+        if let Some(held) = self.held.as_ref().filter(|_| self.ask_at <= now) {
+            let advice = client.advice(held).await;
+            let (shortest, longest) = ADVICE_INTERVAL;
+            let ask_after = advice.as_ref().map_or(longest, |advice| advice.ask_after);
+            self.ask_at = after(now, ask_after.clamp(shortest, longest));
+            self.window = advice.map(|advice| advice.window);
+        }
+        if self.due_at() > now {
+            return Ok(());
+        }
+        let name = &self.order.name;
+        let obtained = match client.obtain(&self.order, self.held.as_ref()).await {
+            Err(failure) if failure.cause == Cause::AccountUnknown => {
+                report!(
+                    warning,
+                    "acme: {}: {failure}; registering a new account",
+                    acme.server
+                );
+                client = Client::register(acme).await?;
+                client.obtain(&self.order, None).await
+            }
+            obtained => obtained,
+        }?;
+        let verb = if self.held.is_some() {
+            "renewed"
+        } else {
+            "obtained"
+        };
+        report!(notice, "acme: {verb} the certificate of {name}");
+        self.held = Some(obtained);
+        self.window = None;
+        self.random = fastrand::f64();
+        self.ask_at = i64::MIN;
+        Ok(())
+    }
+}
+
+async fn obtain_all(acme: &Acme, orders: Vec<Order>, has_failed: &AtomicBool) {
+    let _lock = lock(acme).await;
+    let mut tasks: Vec<Task> = orders
+        .into_iter()
+        .map(|order| Task::new(acme, order))
+        .collect();
+    loop {
+        for task in &mut tasks {
+            if task.next_at() > now() {
+                continue;
+            }
+            let advanced = tokio::time::timeout(ATTEMPT_LIMIT, task.advance(acme)).await;
+            let advanced = advanced
+                .unwrap_or_else(|_| Err(Failure::refused("the authority did not answer in time")));
+            match advanced {
+                Ok(()) => task.failures = 0,
+                Err(failure) => {
+                    task.failures = task.failures.saturating_add(1);
+                    let pause = pause_after(task.failures, failure.cause);
+                    task.attempt_at = after(now(), pause);
+                    report!(
+                        error,
+                        "acme: failed to obtain the certificate of {}: {failure}; next attempt in {} seconds",
+                        task.order.name,
+                        pause.as_secs()
+                    );
+                }
+            }
+            has_failed.store(task.failures > 0, Relaxed);
+        }
+        has_failed.store(tasks.iter().any(|task| task.failures > 0), Relaxed);
+        let next = tasks.iter().map(Task::next_at).min().unwrap_or(i64::MAX);
+        let pause = u64::try_from(next.saturating_sub(now())).unwrap_or(0);
+        let pause = Duration::from_secs(pause.max(1)).min(LONGEST_SLEEP);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Waits until no other process obtains certificates: that of an earlier generation, or another server with the same directory.
+async fn lock(acme: &Acme) -> std::fs::File {
+    let mut is_reported = false;
+    loop {
+        match acme.state.lock() {
+            Ok(Some(file)) => return file,
+            Ok(None) => {}
+            Err(failure) if !is_reported => {
+                is_reported = true;
+                report!(error, "acme: certificates are not obtained: {failure}");
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(LOCK_PAUSE).await;
+    }
+}
+
+fn now() -> i64 {
+    i64::try_from(Clock::default().unix().as_secs()).unwrap_or(i64::MAX)
+}
+
+fn after(now: i64, pause: Duration) -> i64 {
+    now.saturating_add(i64::try_from(pause.as_secs()).unwrap_or(i64::MAX))
+}

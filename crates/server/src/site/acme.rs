@@ -1,0 +1,154 @@
+//! Hosts whose certificates are obtained by ACME.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use h2o_acme::{Acme, AcmeClient, AcmeSettings, Challenge, Order};
+use h2o_config::{Error, Memory, Node};
+use h2o_exchange::{BackgroundServices, HostName, Scope};
+use h2o_tls::ObtainedFiles;
+
+use crate::site::listen::Listeners;
+
+/// The path of the files by which an authority checks a name (RFC 8555 §8.3).
+const ANSWERS: &str = "/.well-known/acme-challenge/";
+
+/// The hosts with such certificates, each with its index.
+#[derive(Clone, Default)]
+pub(crate) struct AcmeHosts(Vec<(u32, Box<str>)>);
+
+/// The files for the `ssl` mapping of a host that names no certificate; `None` if the mapping names one, or there is no `acme`.
+///
+/// # Errors
+/// If no certificate can be obtained for it.
+pub(crate) fn obtained_files(
+    scope: &mut Scope,
+    ssl: &Node,
+) -> Result<Option<ObtainedFiles>, Error> {
+    let Some(acme) = scope.settings.get::<AcmeSettings>().0.clone() else {
+        return Ok(None);
+    };
+    if h2o_tls::has_identity(ssl)? {
+        return Ok(None);
+    }
+    let Some(HostName { name, .. }) = scope.host.clone() else {
+        let text = "to use ACME, the `ssl` node must only be specified within each host";
+        return Err(ssl.error(text));
+    };
+    if !is_public_name(&name) {
+        let error = ssl.error(format!(
+            "no certificate can be obtained for `{name}` by ACME"
+        ));
+        let hint = "an authority checks names such as `www.example.com`; write `certificate-file` and `key-file` here";
+        return Err(error.with_hint(hint));
+    }
+    let hosts: &mut AcmeHosts = scope.shared.edit();
+    if !hosts.0.iter().any(|(_, known)| *known == name) {
+        hosts.0.push((scope.host_index, name.clone()));
+    }
+    let text = |path: &Path| {
+        let text = path.to_str();
+        text.map(Box::from)
+            .ok_or_else(|| ssl.error("`state-directory` of `acme` is not UTF-8"))
+    };
+    Ok(Some(ObtainedFiles {
+        certificate: text(&acme.state.certificate_file(&name))?,
+        key: text(&acme.state.key_file(&name))?,
+        name,
+    }))
+}
+
+/// Whether authorities check the name: it becomes the name of a file, too.
+fn is_public_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        !label.is_empty() && label.len() < 64 && label.bytes().all(is_plain)
+    };
+    name.len() < 240 && name.split('.').all(is_label) && name.parse::<std::net::IpAddr>().is_err()
+}
+
+/// Gives a host the path where its answers to HTTP-01 are served.
+///
+/// # Errors
+/// Those of the directives of the path.
+pub(crate) fn add_answers(scope: &mut Scope) -> Result<(), Error> {
+    let Some(acme) = scope.settings.get::<AcmeSettings>().0.clone() else {
+        return Ok(());
+    };
+    let directory = acme.state.answers();
+    // A double quoted scalar of YAML takes any text whose quotes and backslashes are escaped.
+    let directory = directory
+        .to_string_lossy()
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"");
+    let text = format!("{ANSWERS}:\n  file.dir: \"{directory}\"\n  file.dirlisting: OFF\n");
+    let source = Memory::new().file("acme", text);
+    let paths = h2o_config::load("acme", &source)?;
+    for (_, settings) in paths.mapping()? {
+        let route = scope.enter(h2o_config::Level::Path, |scope| {
+            scope.path = Some(ANSWERS.into());
+            scope.run(settings)?;
+            Ok(scope.build_path(ANSWERS))
+        })?;
+        scope.paths.push(route);
+    }
+    Ok(())
+}
+
+/// Adds the client that obtains the certificates, once all hosts and `listeners` are read.
+pub(crate) fn add_client(scope: &mut Scope, listeners: &Listeners) {
+    let Some(acme) = scope.settings.get::<AcmeSettings>().0.clone() else {
+        return;
+    };
+    let hosts = scope.shared.get::<AcmeHosts>();
+    if hosts.0.is_empty() {
+        return;
+    }
+    let orders = hosts.0.iter().map(|(host, name)| Order {
+        name: name.clone(),
+        challenge: challenge(&acme, *host, listeners),
+    });
+    let client = AcmeClient::new(acme.clone(), orders.collect());
+    let services: &mut BackgroundServices = scope.shared.edit();
+    services.0.push(Arc::new(client));
+}
+
+/// The challenge that a host can answer.
+fn challenge(acme: &Acme, host: u32, listeners: &Listeners) -> Challenge {
+    acme.challenge.unwrap_or_else(|| {
+        let serves =
+            |hosts: &Option<Vec<u32>>| (hosts.as_ref()).is_none_or(|hosts| hosts.contains(&host));
+        let is_clear = |listener: &&crate::site::listen::Listener| {
+            !listener.is_tls() && listener.port().is_some() && serves(&listener.hosts)
+        };
+        match listeners.0.iter().find(is_clear) {
+            Some(_) => Challenge::Http01,
+            None => Challenge::TlsAlpn01,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_public_name;
+
+    #[test]
+    fn certificates_are_obtained_for_names_that_are_file_names() {
+        let long = format!("{}.test", "a".repeat(64));
+        for (name, want) in [
+            ("a.test", true),
+            ("localhost", true),
+            ("xn--bcher-kva.example", true),
+            ("*.a.test", false),
+            ("*", false),
+            ("..", false),
+            ("a..b", false),
+            ("127.0.0.1", false),
+            ("[::1]", false),
+            ("a_b.test", false),
+            (&*long, false),
+        ] {
+            assert_eq!(is_public_name(name), want, "{name}");
+        }
+    }
+}

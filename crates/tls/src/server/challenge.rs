@@ -1,0 +1,84 @@
+//! Certificates for the challenge TLS-ALPN-01 (RFC 8737), by which an authority checks that a name leads to this server.
+//!
+//! They belong to the process, not to a listener: the authority may connect to any of them, and a reload may replace the listeners
+//! meanwhile.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs as provider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::alpn::CHALLENGE;
+use crate::server::client_hello::ClientHello;
+use crate::settings::identity::Resolver;
+
+type Configs = HashMap<Box<str>, Arc<ServerConfig>>;
+
+/// By name, in lower case.
+static PRESENTED: RwLock<Option<Configs>> = RwLock::new(None);
+
+fn presented() -> RwLockWriteGuard<'static, Option<Configs>> {
+    PRESENTED.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A certificate that is presented to authorities as long as this lives.
+#[derive(Debug)]
+pub struct ChallengeCertificate {
+    name: Box<str>,
+}
+
+impl ChallengeCertificate {
+    /// Presents a certificate to clients that ask for the name and offer nothing but the protocol `acme-tls/1`.
+    ///
+    /// # Errors
+    /// If the key cannot be used.
+    pub fn present(
+        name: &str,
+        certificate: CertificateDer<'static>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, String> {
+        let builder = ServerConfig::builder_with_provider(Arc::new(provider::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let key = provider::sign::any_supported_type(&key).map_err(|error| error.to_string())?;
+        // Not `with_single_cert`, which refuses the critical extension of such a certificate.
+        let mut config = builder
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(Resolver {
+                preferred: Vec::new(),
+                fallback: Arc::new(CertifiedKey::new(vec![certificate], key)),
+            }));
+        config.alpn_protocols = vec![CHALLENGE.into()];
+        config.send_tls13_tickets = 0;
+        config.enable_secret_extraction = true;
+        let name: Box<str> = name.to_ascii_lowercase().into();
+        let mut presented = presented();
+        presented
+            .get_or_insert_default()
+            .insert(name.clone(), Arc::new(config));
+        Ok(Self { name })
+    }
+}
+
+impl Drop for ChallengeCertificate {
+    fn drop(&mut self) {
+        if let Some(configs) = &mut *presented() {
+            configs.remove(&self.name);
+        }
+    }
+}
+
+/// The configuration for the client of this ClientHello, if it is an authority that checks a name now.
+pub(crate) fn config(hello: &ClientHello<'_>) -> Option<Arc<ServerConfig>> {
+    // RFC 8737 §3: it offers no other protocol.
+    if !hello.offers_only(CHALLENGE.as_bytes()) {
+        return None;
+    }
+    let name = std::str::from_utf8(hello.server_name?).ok()?;
+    let presented = PRESENTED.read().unwrap_or_else(PoisonError::into_inner);
+    let configs = presented.as_ref()?;
+    configs.get(&*name.to_ascii_lowercase()).cloned()
+}

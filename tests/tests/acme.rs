@@ -1,0 +1,279 @@
+//! Certificates that the server obtains by ACME, from Pebble.
+
+use std::os::unix::fs::PermissionsExt;
+
+use h2o_tests::certs::{Key, local_server, self_signed};
+use h2o_tests::{Folder, Server, Service, Setup, curl, eventually, free_port, run};
+
+/// A server with two hosts, and the authority that it is to ask.
+struct Site {
+    folder: Folder,
+    http: u16,
+    tls: u16,
+    authority: u16,
+}
+
+/// The authority, which can be started more than once.
+struct Authority {
+    options: Vec<String>,
+    http: u16,
+}
+
+impl Authority {
+    fn start(&self, options: &[&str]) -> Service {
+        let own = self.options.iter().map(String::as_str);
+        let options: Vec<&str> = own.chain(options.iter().copied()).collect();
+        Service::acme_with(&options, self.http).0
+    }
+}
+
+impl Site {
+    fn new() -> Self {
+        let folder = Folder::new();
+        self_signed(
+            &folder,
+            "root",
+            Key::EcPkcs8,
+            "Root of the authority's server",
+        );
+        local_server(&folder, "authority", "root");
+        folder.write("site/index.html", "hello\n");
+        Self {
+            folder,
+            http: free_port(),
+            tls: free_port(),
+            authority: free_port(),
+        }
+    }
+
+    fn authority(&self) -> Authority {
+        let (port, tls) = (self.authority.to_string(), self.tls.to_string());
+        let file = |name: &str| self.folder.name_of(name);
+        let (certificate, key) = (file("authority.crt"), file("authority.key"));
+        let own = [
+            "-port",
+            &port,
+            "-tls-port",
+            &tls,
+            "-certificate",
+            &certificate,
+            "-key",
+            &key,
+        ];
+        Authority {
+            options: own.map(str::to_owned).to_vec(),
+            http: self.http,
+        }
+    }
+
+    /// The configuration, with further attributes of `acme`. Without `has_http` there is no listener in the clear.
+    fn config(&self, attributes: &str, has_http: bool) -> String {
+        let Self {
+            http,
+            tls,
+            authority,
+            ..
+        } = self;
+        let clear = format!("{{ host: 127.0.0.1, port: {http} }}, ");
+        let clear = if has_http { clear.as_str() } else { "" };
+        let listen = format!("[ {clear}{{ host: 127.0.0.1, port: {tls}, ssl: {{}} }} ]");
+        let host = |name: &str| {
+            format!(
+                "  {name}:\n    listen: {listen}\n    paths: {{ /: {{ file.dir: @DIR@/site }} }}\n"
+            )
+        };
+        format!(
+            "acme:\n  email: \"admin\\x40example.com\"\n  accept-tos: YES\n  server: https://127.0.0.1:{authority}/dir\n  \
+             ca-file: @DIR@/root.crt\n  state-directory: @DIR@/state/acme\n{attributes}\nhosts:\n{}{}",
+            host("a.test"),
+            host("b.test")
+        )
+    }
+
+    fn start(self, attributes: &str, has_http: bool) -> (Server, u16) {
+        let config = self.config(attributes, has_http);
+        (Setup::in_folder(self.folder, &config).start(), self.tls)
+    }
+}
+
+/// What a client of this name gets: issuer, names and serial number.
+fn presented(port: u16, name: &str) -> String {
+    let command = format!(
+        "openssl s_client -connect 127.0.0.1:{port} -servername {name} </dev/null 2>/dev/null \
+         | openssl x509 -noout -issuer -serial -ext subjectAltName"
+    );
+    run("sh", &["-c", &command]).text()
+}
+
+/// Waits until a client of this name gets a certificate of the authority for it, other than `before`.
+fn obtained(port: u16, name: &str, before: &str) -> String {
+    eventually(&format!("another certificate for {name}"), || {
+        let found = presented(port, name);
+        let is_new = found != before && found.contains("Pebble Intermediate");
+        is_new.then(|| {
+            assert!(found.contains(&format!("DNS:{name}")), "{found}");
+            found
+        })
+    })
+}
+
+const NAMES: [&str; 2] = ["a.test", "b.test"];
+
+#[test]
+fn each_host_gets_a_certificate_by_http_and_keeps_it() {
+    let site = Site::new();
+    let (http, authority) = (site.http, site.authority().start(&[]));
+    let (server, tls) = site.start("", true);
+    let found = NAMES.map(|name| obtained(tls, name, ""));
+    assert_ne!(found[0], found[1]);
+    for file in ["a.test.key", "b.test.key"] {
+        let path = server.folder.at(&format!("state/acme/certificates/{file}"));
+        let mode = std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    // Nothing is left of the answers, and the directory is not listed.
+    let answers = server
+        .folder
+        .at("state/acme/webroot/.well-known/acme-challenge");
+    assert_eq!(std::fs::read_dir(answers).unwrap().count(), 0);
+    for path in ["", "none"] {
+        let url = format!("http://127.0.0.1:{http}/.well-known/acme-challenge/{path}");
+        assert_ne!(curl(&[&url]).code(), 200);
+    }
+    // Without an authority: the certificates are on the disk.
+    authority.kill();
+    let config = server.folder.read("h2o.conf");
+    let folder = server.stop();
+    let _server = Setup::in_folder(folder, &config).start();
+    assert_eq!(NAMES.map(|name| presented(tls, name)), found);
+}
+
+#[test]
+fn certificates_are_obtained_by_tls_while_clients_get_one_of_our_own() {
+    let site = Site::new();
+    let authority = site.authority();
+    let (server, tls) = site.start("", false);
+    // The authority is not there yet.
+    server.wait_for_message("Connection refused; next attempt in 5 seconds");
+    for name in NAMES {
+        let own = presented(tls, name);
+        assert!(
+            own.contains("self signed") && own.contains(&format!("DNS:{name}")),
+            "{own}"
+        );
+    }
+    let _authority = authority.start(&[]);
+    for name in NAMES {
+        obtained(tls, name, "");
+    }
+    // The protocol of the challenge is for authorities that check a name.
+    let command = format!(
+        "openssl s_client -connect 127.0.0.1:{tls} -servername a.test -alpn acme-tls/1 </dev/null 2>&1"
+    );
+    let refused = run("sh", &["-c", &command]).text();
+    assert!(refused.contains("no application protocol"), "{refused}");
+}
+
+#[test]
+fn an_account_can_belong_to_an_external_one() {
+    const KEY: &str = "aGVsbG8gd29ybGQgaGVsbG8gd29ybGQgaGVsbG8gd28";
+    let site = Site::new();
+    let _authority = site
+        .authority()
+        .start(&["-external-account", &format!("kid-1:{KEY}")]);
+    let attributes = "  eab-key-id: kid-1\n  eab-key-file: @DIR@/eab";
+    site.folder.write("eab", "d3Jvbmc");
+    let right = site.config(attributes, true);
+    let (server, tls) = site.start(attributes, true);
+    server.wait_for_message("failed to obtain the certificate of a.test: the authority refused: ");
+    // A reload begins anew, although the configuration names the same file.
+    server.folder.write("eab", format!("{KEY}\n"));
+    server.replace_config(&right);
+    server.reload();
+    for name in NAMES {
+        obtained(tls, name, "");
+    }
+}
+
+#[test]
+fn a_certificate_is_renewed_when_the_authority_says_and_by_its_age() {
+    for option in [
+        &["-lifetime", "12"][..],
+        &["-lifetime", "12", "-without-renewal-info"],
+    ] {
+        let site = Site::new();
+        let _authority = site.authority().start(option);
+        let (server, tls) = site.start("", true);
+        let first = obtained(tls, "a.test", "");
+        server.wait_for_message("acme: renewed the certificate of a.test");
+        obtained(tls, "a.test", &first);
+    }
+}
+
+#[test]
+fn an_authority_that_was_away_and_has_forgotten_everything_is_asked_again() {
+    let site = Site::new();
+    let authority = site.authority();
+    let running = authority.start(&["-lifetime", "12"]);
+    let (server, tls) = site.start("", true);
+    let first = NAMES.map(|name| obtained(tls, name, ""));
+    running.kill();
+    server.wait_for_message("failed to obtain the certificate of a.test");
+    // What is there stays in use.
+    assert!(presented(tls, "a.test").contains("Pebble Intermediate"));
+    let _authority = authority.start(&[]);
+    for (name, first) in NAMES.iter().zip(first) {
+        obtained(tls, name, &first);
+    }
+    server.wait_for_message("registering a new account");
+}
+
+#[test]
+fn a_wrong_url_is_named_and_a_reload_mends_it() {
+    let site = Site::new();
+    let _authority = site.authority().start(&[]);
+    let right = site.config("", true);
+    let wrong = right.replace("/dir\n", "/wrong\n");
+    let tls = site.tls;
+    let server = Setup::in_folder(site.folder, &wrong).start();
+    server.wait_for_message(
+        "failed to obtain the certificate of a.test: the answer is not one of an ACME server",
+    );
+    assert!(presented(tls, "a.test").contains("self signed"));
+    server.replace_config(&right);
+    server.reload();
+    for name in NAMES {
+        obtained(tls, name, "");
+    }
+}
+
+#[test]
+fn broken_files_of_the_state_are_named_and_replaced() {
+    let site = Site::new();
+    let _authority = site.authority().start(&[]);
+    let (server, tls) = site.start("", true);
+    let first = NAMES.map(|name| obtained(tls, name, ""));
+    let config = server.folder.read("h2o.conf");
+    let folder = server.stop();
+    let account = run(
+        "sh",
+        &[
+            "-c",
+            &format!("ls {}/state/acme/account-*.json", folder.path().display()),
+        ],
+    );
+    std::fs::write(account.text().trim(), "{").unwrap();
+    std::fs::write(folder.at("state/acme/certificates/a.test.key"), "").unwrap();
+    std::fs::write(folder.at("state/acme/certificates/b.test.crt"), "").unwrap();
+    let server = Setup::in_folder(folder, &config).start();
+    server.wait_for_message(
+        "a.test.key:no private key in PEM form; a certificate of our own is used",
+    );
+    server.wait_for_message(
+        "b.test.crt: no certificate in PEM form; a certificate of our own is used",
+    );
+    server.wait_for_message("acme: the account file is broken and was moved to ");
+    for (name, first) in NAMES.iter().zip(first) {
+        obtained(tls, name, &first);
+    }
+}
