@@ -102,9 +102,11 @@ fn main() -> ExitCode {
     // lost.
     let _ = nix::sys::prctl::set_thp_disable(true);
     std::panic::set_hook(Box::new(on_panic));
-    let is_keeper = std::env::args().skip(1).eq([h2o_opener::KEEPER_ARGUMENT]);
-    let ended = if is_keeper {
+    let is = |argument: &str| std::env::args().skip(1).eq([argument]);
+    let ended = if is(h2o_opener::KEEPER_ARGUMENT) {
         privileges::keep()
+    } else if is(h2o_keys::KEY_PROCESS_ARGUMENT) {
+        privileges::keep_keys()
     } else {
         let helper = helpers::run(&helpers::own_name(), std::env::args().skip(1));
         helper.unwrap_or_else(start)
@@ -194,7 +196,8 @@ fn run_mode() -> Result<(), Failure> {
             let refused = master::supervise(&load(&config)?, &config, mode);
             return refused.map(|never| match never {});
         }
-        Mode::Worker => {}
+        // A process that serves keeps no keys where `neverbleed` says so.
+        Mode::Worker => h2o_keys::allow("/proc/self/exe"),
     }
     let parent = Parent::find();
     let signals = events::catch_signals()?;

@@ -59,14 +59,28 @@ pub(crate) fn start_keeper(output: Option<OwnedFd>) {
     }
 }
 
+/// Runs the key process, which ends as the keeper does.
+pub(crate) fn keep_keys() -> Result<(), Failure> {
+    let failed =
+        |error: std::io::Error| Failure::system(format!("key process: {}", reason(&error)));
+    outlive_signals().map_err(failed)?;
+    h2o_keys::serve(std::io::stdin()).map_err(failed)
+}
+
+/// Signals that end the server do not end processes that it needs to finish requests.
+fn outlive_signals() -> std::io::Result<()> {
+    // Handled, not ignored: commands that such a process starts would inherit ignored signals.
+    let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT];
+    for signal in signals {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    Ok(())
+}
+
 /// Runs the keeper. It ignores signals that end the server, which may still finish requests, and ends when the server does.
 pub(crate) fn keep() -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::system(format!("keeper: {}", reason(&error)));
-    // Handled, not ignored: log commands that the keeper starts would inherit ignored signals.
-    let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT];
-    for signal in signals {
-        signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
-    }
+    outlive_signals().map_err(failed)?;
     let learn = |config: &str| {
         let loaded = h2o_server::load(config, &Files).map_err(|error| error.to_string())?;
         loaded.announce();
@@ -86,6 +100,7 @@ pub(crate) fn switch_user(user: &User) -> Result<(), Failure> {
     };
     let name = std::ffi::CString::new(user.name.as_str())
         .map_err(|_| Failure::system("`user` must not contain a NUL character"))?;
+    h2o_keys::switch_user(user.uid.as_raw(), user.gid.as_raw()).map_err(Failure::system)?;
     nix::unistd::setgid(user.gid).map_err(refused)?;
     nix::unistd::initgroups(&name, user.gid).map_err(refused)?;
     nix::unistd::setuid(user.uid).map_err(refused)

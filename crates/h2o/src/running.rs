@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use h2o_config::Source;
+use h2o_keys::Revival;
 use h2o_log::{Target, report};
 use h2o_server::{LoadedConfig, Server};
 
@@ -117,6 +118,24 @@ impl Control for RunningServer<'_> {
     }
 
     fn tick(&mut self) {
+        match h2o_keys::revive() {
+            None => {}
+            Some(Revival::Revived(lost)) => {
+                report!(
+                    error,
+                    "the key process had ended or did not answer; it was started again"
+                );
+                for text in lost {
+                    report!(error, "{text}; handshakes with this key fail");
+                }
+            }
+            Some(Revival::Failed(reason)) => {
+                report!(
+                    error,
+                    "the key process cannot be started again: {reason}; TLS handshakes fail"
+                );
+            }
+        }
         self.server.release_retired();
         let Some(reloaded) = self.server.reload_changed_certificates() else {
             return;
