@@ -42,10 +42,10 @@ fn secrets(server: &Server, name: &str) -> Vec<Vec<u8>> {
         der[7..39].to_vec()
     } else {
         let text = openssl(&["pkey", "-in", &file, "-noout", "-text"]).text();
-        let (_, prime) = text.split_once("prime1:").unwrap();
-        let (prime, _) = prime.split_once("prime2:").unwrap();
+        let (_, prime) = text.split_once("prime1:").expect("it is an RSA key");
+        let (prime, _) = prime.split_once("prime2:").expect("it has two primes");
         let digits: String = prime.chars().filter(char::is_ascii_hexdigit).collect();
-        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("they are digits");
         // After the zero that keeps it positive.
         (2..digits.len()).step_by(2).map(byte).collect()
     };
@@ -64,19 +64,19 @@ fn secrets(server: &Server, name: &str) -> Vec<Vec<u8>> {
 
 /// Whether a process has some bytes in its memory.
 fn has_in_memory(pid: u32, needles: &[Vec<u8>]) -> bool {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("it is ours");
     let mut read = 0;
     let mut is_found = false;
     for line in maps.lines() {
-        let (range, rest) = line.split_once(' ').unwrap();
-        let (from, to) = range.split_once('-').unwrap();
-        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        let (range, rest) = line.split_once(' ').expect("a range comes first");
+        let (from, to) = range.split_once('-').expect("it has an end");
+        let number = |text| u64::from_str_radix(text, 16).expect("it is a number");
         let (from, to) = (number(from), number(to));
         if !rest.starts_with("rw") {
             continue;
         }
-        let mut content = vec![0; usize::try_from(to - from).unwrap()];
+        let mut content = vec![0; usize::try_from(to - from).expect("it fits")];
         // Some special regions cannot be read.
         let Ok(len) = memory.read_at(&mut content, from) else {
             continue;

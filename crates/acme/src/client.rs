@@ -75,16 +75,13 @@ impl<'a> Client<'a> {
     /// Uses the account of the state directory, or registers one.
     pub(crate) async fn open(acme: &'a Acme) -> Result<Self, Failure> {
         if let Some(text) = acme.state.read_account(&acme.server)? {
-            match serde_json::from_slice::<AccountCredentials>(&text) {
-                Ok(credentials) => {
-                    let builder = Account::builder_with_http(Box::new(Https::new(&acme.tls)));
-                    match builder.from_credentials(credentials).await {
-                        Ok(account) => return Ok(Self { acme, account }),
-                        Err(instant_acme::Error::KeyRejected) => {}
-                        Err(error) => return Err(error.into()),
-                    }
+            if let Ok(credentials) = serde_json::from_slice::<AccountCredentials>(&text) {
+                let builder = Account::builder_with_http(Box::new(Https::new(&acme.tls)));
+                match builder.from_credentials(credentials).await {
+                    Ok(account) => return Ok(Self { acme, account }),
+                    Err(instant_acme::Error::KeyRejected) => {}
+                    Err(error) => return Err(error.into()),
                 }
-                Err(_) => {}
             }
             let aside = acme.state.set_account_aside(&acme.server)?;
             report!(
