@@ -125,7 +125,7 @@ fn start(user: &str, command: &str) -> std::io::Result<Child> {
         program
     };
     program.args(&shell[1..]);
-    program.env("H2O_ROOT", super::root());
+    program.env("H2O_ROOT", h2o_opener::installation_root());
     program.process_group(0).spawn()
 }
 
