@@ -12,7 +12,7 @@ run: install-build build
 
 # Three servers behind a balancer (examples/fleet).
 fleet: install-build build
-	@.ci/install haproxy:haproxy
+	@.ci/install haproxy:haproxy redis-server:redis-server
 	@examples/fleet/run.sh target/release/h2o
 
 build:

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs a fleet on this machine until Ctrl-C: three servers behind HAProxy.
+# Runs a fleet on this machine until Ctrl-C: three servers behind HAProxy, which share ticket keys through Redis.
 #
 #   sh examples/fleet/run.sh PROGRAM [DIRECTORY]      (default: target/fleet)
 #
-# Ports: FLEET_PORT (8443), SERVER_PORT_1 to 3 (8444 to 8446).
+# Ports: FLEET_PORT (8443), SERVER_PORT_1 to 3 (8444 to 8446), FLEET_REDIS_PORT (8447).
 set -eu
 program=$(command -v "$1")
 here=$(cd "$(dirname "$0")" && pwd)
@@ -12,10 +12,9 @@ dir=$(cd "${2:-target/fleet}" && pwd)
 
 export FLEET_PORT="${FLEET_PORT:-8443}" FLEET_SITE="${FLEET_SITE:-$here/../site}"
 export SERVER_PORT_1="${SERVER_PORT_1:-8444}" SERVER_PORT_2="${SERVER_PORT_2:-8445}" SERVER_PORT_3="${SERVER_PORT_3:-8446}"
-export FLEET_CERTIFICATE="$dir/cert.pem" FLEET_KEY="$dir/key.pem" FLEET_TICKETS="$dir/tickets.yaml"
+export FLEET_CERTIFICATE="$dir/cert.pem" FLEET_KEY="$dir/key.pem" FLEET_REDIS_PORT="${FLEET_REDIS_PORT:-8447}"
 
 sh "$here/../make-cert.sh" "$dir"
-sh "$here/tickets.sh" "$FLEET_TICKETS"
 
 config=$here/h2o.conf
 # Started by root a server becomes `nobody`, who may not be allowed to look into this directory.
@@ -29,6 +28,8 @@ processes=
 trap 'trap - EXIT; kill $processes 2>/dev/null; wait' EXIT
 trap 'exit 0' INT TERM
 
+redis-server --bind 127.0.0.1 --port "$FLEET_REDIS_PORT" --save '' --dir "$dir" --logfile "$dir/redis.log" &
+processes=$!
 for number in 1 2 3; do
     eval "port=\$SERVER_PORT_$number"
     SERVER_PORT=$port SERVER_PID_FILE=$dir/server-$number.pid SERVER_LOG=$dir/server-$number.log \
