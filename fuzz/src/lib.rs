@@ -12,6 +12,7 @@ mod chunked_body;
 mod client_hello;
 mod conditional;
 mod configuration;
+mod forwarded_fields;
 mod hpack;
 mod http2_client;
 mod http2_messages;
@@ -43,6 +44,7 @@ pub use chunked_body::chunked_body;
 pub use client_hello::client_hello;
 pub use conditional::conditional;
 pub use configuration::configuration;
+pub use forwarded_fields::forwarded_fields;
 pub use hpack::{hpack_decode, hpack_round_trip};
 pub use http2_client::http2_client;
 pub use http2_server::http2_server;
@@ -74,6 +76,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("client_hello", client_hello),
     ("conditional", conditional),
     ("configuration", configuration),
+    ("forwarded_fields", forwarded_fields),
     ("hpack_decode", hpack_decode),
     ("hpack_round_trip", hpack_round_trip),
     ("htpasswd", htpasswd),

@@ -531,6 +531,14 @@ async def get():
         await client.expect(client.ask("/large"), 200, LARGE)
 
 
+async def one():
+    """One request, of a path with fields: the status and the content are shown."""
+    fields = [tuple(line.split(": ", 1)) for line in sys.argv[4].splitlines()]
+    async with connected() as client:
+        answer = await client.answer(client.ask(sys.argv[3], fields=fields))
+        print(answer.status, answer.content.decode())
+
+
 async def download():
     """Files over a path that is not good."""
     async with connected() as client:

@@ -10,8 +10,9 @@ use h2o_http::{Headers, Method, RequestHead, Scheme, StatusCode};
 use h2o_log::LineLimit;
 
 use crate::{
-    BodyError, ConnectionInfo, ExchangeRef, ForwardedRequest, LocalSite, Protocol, PushOrder,
-    RequestBody, RerouteKind, Reroutes, Response, Restore, Route, SubRequest, Worker,
+    Address, BodyError, ClientOrigin, ConnectionInfo, ExchangeRef, ForwardedRequest, LocalSite,
+    Protocol, PushOrder, RequestBody, RerouteKind, Reroutes, Response, Restore, Route, SubRequest,
+    Worker,
 };
 
 /// One request with its response, from the first byte of the head to the log line.
@@ -24,6 +25,8 @@ pub struct Exchange {
     pub body: RequestBody,
     /// The client's connection.
     pub connection: Rc<ConnectionInfo>,
+    /// Whether the client is the peer of the connection, or one that it names.
+    pub client: ClientOrigin,
     /// The worker of the connection.
     pub worker: Rc<Worker>,
     /// The configuration in force when the request began.
@@ -161,6 +164,7 @@ impl Exchange {
             original: None,
             body: RequestBody::None,
             connection,
+            client: ClientOrigin::Peer,
             worker,
             site,
             route: Route::default(),
@@ -240,6 +244,7 @@ impl Exchange {
     #[inline]
     pub fn rewind(&mut self) {
         self.original = None;
+        self.client = ClientOrigin::Peer;
         self.body = RequestBody::None;
         self.route = Route::default();
         self.env.clear();
@@ -275,6 +280,18 @@ impl Exchange {
         let mut headers = std::mem::take(&mut self.spare);
         headers.clear();
         headers
+    }
+
+    /// The client's address, for logs, access lists and backends: that of the connection, unless a trusted proxy has told
+    /// another one.
+    #[must_use]
+    pub fn client_address(&self) -> Address {
+        match self.client {
+            ClientOrigin::Proxy {
+                client: Some(client),
+            } => Address::Ip(client),
+            ClientOrigin::Peer | ClientOrigin::Proxy { client: None } => self.connection.peer,
+        }
     }
 
     /// The method that the client sent, before internal redirects.

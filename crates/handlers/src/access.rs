@@ -102,7 +102,7 @@ impl Handler for AccessGuard {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        if self.serves(exchange.connection.peer) {
+        if self.serves(exchange.client_address()) {
             return Outcome::Declined;
         }
         let status = StatusCode::FORBIDDEN;

@@ -30,6 +30,7 @@ mod status;
 #[cfg(test)]
 mod testing;
 mod throttle;
+mod trusted_proxies;
 mod turns;
 mod version;
 mod watched_file;
@@ -42,6 +43,7 @@ pub use http2_debug_state::{HpackReport, Http2Report, SettingsReport, StreamRepo
 #[cfg(feature = "mruby")]
 pub use mruby::are_scripts_evaluated;
 pub use proxy::OtherServer;
+pub use trusted_proxies::TrustedProxies;
 pub use version::{SERVER_VERSION, TLS_LIBRARY};
 
 /// Entry points for fuzzing.
@@ -52,6 +54,7 @@ pub mod fuzzing {
     pub use crate::file::fuzzing::*;
     pub use crate::proxy::fuzzing::*;
     pub use crate::rewrite::fuzzing::*;
+    pub use crate::trusted_proxies::fuzzing::*;
 }
 
 /// The answer to a request when no file descriptor is left.
@@ -90,6 +93,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         server_timing::DIRECTIVES,
         status::DIRECTIVES,
         throttle::DIRECTIVES,
+        trusted_proxies::DIRECTIVES,
     ]
 }
 

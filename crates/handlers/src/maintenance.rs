@@ -99,7 +99,7 @@ impl Handler for MaintenanceGuard {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        let peer = exchange.connection.peer;
+        let peer = exchange.client_address();
         if self.0.except.iter().any(|network| network.contains(peer)) {
             return Outcome::Declined;
         }

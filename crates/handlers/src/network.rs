@@ -26,7 +26,7 @@ impl Network {
         })
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),
             None => (text, None),
@@ -50,10 +50,15 @@ impl Network {
 
     /// Whether the address is in the network. Clients of Unix sockets have none.
     pub(crate) fn contains(&self, address: Address) -> bool {
-        let Address::Ip(address) = address else {
-            return false;
-        };
-        let (bits, is_v4) = number(address.ip());
+        match address {
+            Address::Ip(address) => self.contains_ip(address.ip()),
+            Address::Unix => false,
+        }
+    }
+
+    /// Whether the address is in the network.
+    pub(crate) fn contains_ip(&self, address: IpAddr) -> bool {
+        let (bits, is_v4) = number(address);
         is_v4 == self.is_v4 && bits & self.mask == self.bits
     }
 }

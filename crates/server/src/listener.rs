@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use h2o_exchange::{Endpoint, HostName, HostTable};
+use h2o_exchange::{Address, Endpoint, HostName, HostTable};
 use h2o_http::Scheme;
 use rustc_hash::FxHashMap;
 
@@ -116,6 +116,12 @@ impl LocalListener {
         } else {
             Scheme::Http
         }
+    }
+
+    /// Whether a PROXY header from `peer` is obeyed.
+    pub(crate) fn believes_proxy_header(&self, peer: Address) -> bool {
+        let trusted = self.setup.trusted_proxies.as_ref();
+        trusted.is_none_or(|trusted| trusted.trust(peer))
     }
 
     /// Whether only a proxy in front of us connects here, which also tells the client's address and scheme.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_exchange::{LocalSite, Site};
+use h2o_handlers::TrustedProxies;
 
 use crate::budget::BudgetSettings;
 use crate::site::http2_settings::Http2Settings;
@@ -31,12 +32,15 @@ pub(crate) struct Setup {
     /// Bytes.
     pub(crate) temp_buffer_max_size: u64,
     pub(crate) budget: BudgetSettings,
+    /// `trusted-proxies`
+    pub(crate) trusted_proxies: Option<Arc<TrustedProxies>>,
 }
 
 impl Setup {
     pub(crate) fn new(site: Arc<Site>, settings: &ServerSettings) -> Self {
         let http2 = &settings.http2;
         Self {
+            trusted_proxies: TrustedProxies::of(&site),
             site: Rc::new(LocalSite(site)),
             http1: Arc::new(settings.http1.clone()),
             http2_engine: Arc::new(h2o_http2::Settings {

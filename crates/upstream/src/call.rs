@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use h2o_exchange::{Body, ConnectionInfo, RequestBody, Trace, Worker};
+use h2o_exchange::{Address, Body, ConnectionInfo, RequestBody, Trace, Worker};
 use h2o_http::{Headers, RequestHead, StatusCode};
 
 use crate::BackendUrl;
@@ -27,6 +27,8 @@ pub struct Call<'a> {
     pub worker: &'a Rc<Worker>,
     /// The client's connection, for the PROXY header.
     pub client: Rc<ConnectionInfo>,
+    /// The client's address, for the same.
+    pub client_address: Address,
     /// Fills in the head for the chosen backend; the head passed in is empty and keeps its memory from earlier
     /// requests.
     ///

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use h2o_exchange::{Address, ConnectionInfo};
 
-/// The PROXY header at the start of a connection to a backend: the client's address.
-pub(crate) fn line(client: &ConnectionInfo) -> Vec<u8> {
-    let local = match client.peer {
-        Address::Ip(_) => client.transport.local_address(),
+/// The PROXY header at the start of a connection to a backend: the client's address, and that of our end of the connection on
+/// which its request has come.
+pub(crate) fn line(client: Address, connection: &ConnectionInfo) -> Vec<u8> {
+    let local = match client {
+        Address::Ip(_) => connection.transport.local_address(),
         Address::Unix => None,
     };
-    let (family, peer, local) = match (client.peer, local) {
+    let (family, peer, local) = match (client, local) {
         (Address::Ip(peer @ SocketAddr::V4(_)), Some(Address::Ip(local @ SocketAddr::V4(_)))) => {
             ("TCP4", peer, local)
         }
@@ -77,7 +78,7 @@ mod tests {
                 transport: Rc::new(Local(local)),
                 listener: Rc::default(),
             };
-            assert_eq!(line(&client), want.as_bytes());
+            assert_eq!(line(peer, &client), want.as_bytes());
         }
     }
 }

@@ -166,7 +166,7 @@ impl Line<'_> {
     fn socket(&self, end: ConnectionEnd) -> Option<Address> {
         match end {
             ConnectionEnd::Local => self.exchange.connection.transport.local_address(),
-            ConnectionEnd::Remote => Some(self.exchange.connection.peer),
+            ConnectionEnd::Remote => Some(self.exchange.client_address()),
         }
     }
 

@@ -20,7 +20,7 @@ pub(super) fn build(
     out.add_script(exchange, script, settings);
     let query = request.query();
     out.add("QUERY_STRING", query.strip_prefix(b"?").unwrap_or(query));
-    if let Address::Ip(peer) = exchange.connection.peer {
+    if let Address::Ip(peer) = exchange.client_address() {
         out.add("REMOTE_ADDR", peer.ip().to_string());
         out.add("REMOTE_PORT", peer.port().to_string());
     }

@@ -44,7 +44,7 @@ pub(super) fn build(
     let classes = classes(vm, &cell)?;
     let request = Request {
         head: exchange.request.clone(),
-        peer: exchange.connection.peer,
+        peer: exchange.client_address(),
         site: Rc::downgrade(&exchange.site),
         route: exchange.route,
         variables: exchange.env.clone(),

@@ -193,6 +193,7 @@ async fn forward(
             exchange.protocol.is_multiplexed(),
         )
     };
+    let client_address = reference.borrow().client_address();
     let trace = trace(&mut reference.borrow_mut());
     let forwards_expectation = proxy.request.forwards_expectation(&reference.borrow());
     let pipe = match &body {
@@ -210,6 +211,7 @@ async fn forward(
         .send(Call {
             worker: &worker,
             client,
+            client_address,
             build: &mut |backend, protocol, head| {
                 let exchange = &mut *reference.borrow_mut();
                 let rules = &proxy.request;

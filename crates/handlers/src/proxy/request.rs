@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 
-use h2o_exchange::{Address, Exchange, RequestBody};
+use h2o_exchange::{Address, ClientOrigin, Exchange, RequestBody};
 use h2o_http::{
     BodyLength, Headers, Known, Method, Name, RequestHead, StatusCode, Version, authority, escape,
 };
@@ -162,7 +162,9 @@ impl RequestRules {
         // The number was checked when the request was admitted.
         let options = ConnectionOptions::read(received.get_all(Known::Connection));
         let options = options.unwrap_or_default();
+        let keeps_proto = self.keeps_x_forwarded_proto(exchange);
         headers.retain(|field| match field.name {
+            Name::Known(Known::XForwardedProto) => keeps_proto,
             Name::Known(known) => self.keeps(known),
             Name::Other(name) => !options.have(name) && !self.is_look_alike(received, name),
         });
@@ -181,7 +183,7 @@ impl RequestRules {
             headers.push_pieces(Known::Cookie, std::iter::once(first).chain(others));
         }
         if self.emit_x_forwarded {
-            if !self.preserve_x_forwarded_proto {
+            if !keeps_proto {
                 let scheme = exchange.original_scheme().as_str().as_bytes();
                 headers.push(Known::XForwardedProto, scheme);
             }
@@ -213,7 +215,17 @@ impl RequestRules {
         }
     }
 
-    /// Whether the field is forwarded at its place.
+    /// Whether the scheme that the request's `x-forwarded-proto` names is told to the backend: that of a client of a trusted proxy
+    /// always, if the proxy tells it.
+    fn keeps_x_forwarded_proto(&self, exchange: &Exchange) -> bool {
+        let is_told = || {
+            let told = exchange.request.headers.get(Known::XForwardedProto);
+            told.is_some() && matches!(exchange.client, ClientOrigin::Proxy { .. })
+        };
+        self.preserve_x_forwarded_proto || is_told()
+    }
+
+    /// Whether the field is forwarded at its place. Not asked for `x-forwarded-proto`.
     const fn keeps(&self, name: Known) -> bool {
         match name {
             // Fields of the connection (RFC 9110 §7.6.1), or written by the engine.
@@ -233,7 +245,6 @@ impl RequestRules {
             // Set by the proxy.
             | Known::Cookie => false,
             Known::XForwardedFor => !self.emit_x_forwarded,
-            Known::XForwardedProto => self.preserve_x_forwarded_proto,
             Known::Via => !self.emit_via,
             _ => true,
         }

@@ -383,6 +383,8 @@ fn prepare_push(turn: &Turn<'_>, exchange: &ExchangeRef, page: &Exchange, head: 
     // Not the id of a client's stream: pushes push nothing.
     exchange.protocol = Protocol::Http2(Http2Stream::default());
     routing::route(exchange, &turn.connection.listener);
+    // The promised request has no field that names the client.
+    exchange.client = page.client;
 }
 
 /// The head of a promised request (RFC 9113 §8.4.1).

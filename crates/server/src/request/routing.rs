@@ -7,8 +7,11 @@ use h2o_http::{Method, Scheme};
 
 use crate::listener::LocalListener;
 
-/// Chooses host and path of a new request, and applies the environment of the path.
+/// Finds out whose request it is, chooses its host and path, and applies the environment of the path.
 pub(crate) fn route(exchange: &mut Exchange, listener: &LocalListener) {
+    if let Some(trusted) = &listener.setup.trusted_proxies {
+        trusted.settle(exchange);
+    }
     let scheme = listener.scheme();
     if exchange.request.scheme != scheme {
         settle_scheme(exchange, listener);

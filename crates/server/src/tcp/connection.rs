@@ -209,6 +209,13 @@ impl Connection {
                     return Flow::Close;
                 }
                 ParseResult::Absent => 0,
+                // The peer is not a proxy that may say who the client is.
+                ParseResult::Header { .. } if !local.believes_proxy_header(self.state.peer) => {
+                    if local.proxy_protocol == ProxyProtocol::Required {
+                        return Flow::Close;
+                    }
+                    0
+                }
                 ParseResult::Header { len, source } => {
                     self.state.peer = source.map_or(self.state.peer, Address::Ip);
                     len

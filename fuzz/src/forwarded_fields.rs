@@ -1,0 +1,9 @@
+//! The fields in which proxies name clients.
+
+/// Whatever a client writes into the field, the address that a proxy adds behind it is found.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn forwarded_fields(input: &[u8]) {
+    h2o_handlers::fuzzing::forwarded_fields(input);
+}
