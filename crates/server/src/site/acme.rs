@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use h2o_acme::{Acme, AcmeClient, AcmeSettings, Challenge, Order};
 use h2o_config::{Error, Memory, Node};
-use h2o_exchange::{BackgroundServices, HostName, Scope};
+use h2o_exchange::{BackgroundServices, HostName, PathChecks, Scope};
 use h2o_tls::ObtainedFiles;
 
 use crate::site::listen::Listeners;
@@ -84,6 +84,7 @@ pub(crate) fn add_answers(scope: &mut Scope) -> Result<(), Error> {
     let text = format!("{ANSWERS}:\n  file.dir: \"{directory}\"\n  file.dirlisting: OFF\n");
     let source = Memory::new().file("acme", text);
     let paths = h2o_config::load("acme", &source)?;
+    let checks = scope.shared.get::<PathChecks>().0.len();
     for (_, settings) in paths.mapping()? {
         let route = scope.enter(h2o_config::Level::Path, |scope| {
             scope.path = Some(ANSWERS.into());
@@ -92,6 +93,8 @@ pub(crate) fn add_answers(scope: &mut Scope) -> Result<(), Error> {
         })?;
         scope.paths.push(route);
     }
+    // The server makes the directory when it starts; nothing is amiss before.
+    scope.shared.edit::<PathChecks>().0.truncate(checks);
     Ok(())
 }
 
