@@ -21,7 +21,7 @@ fn pair() -> Pair {
         path("key")
     );
     let node = h2o_config::load("f", &h2o_config::Memory::new().file("f", mapping.as_str()));
-    let settings = h2o_tls::parse(&node.expect("a mapping"), &mut Vec::new());
+    let settings = h2o_tls::parse(&node.expect("a mapping"), None, &mut Vec::new());
     let acceptor = TlsAcceptor::for_quic(
         &[Arc::new(settings.expect("settings"))],
         Vec::new(),
