@@ -1,8 +1,9 @@
 //! A request to a backend, and the reply.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
-use h2o_exchange::{Address, Body, ConnectionInfo, RequestBody, Trace, Worker};
+use h2o_exchange::{Body, ConnectionInfo, RequestBody, Trace, Worker};
 use h2o_http::{Headers, RequestHead, StatusCode};
 
 use crate::BackendUrl;
@@ -27,8 +28,8 @@ pub struct Call<'a> {
     pub worker: &'a Rc<Worker>,
     /// The client's connection, for the PROXY header.
     pub client: Rc<ConnectionInfo>,
-    /// The client's address, for the same.
-    pub client_address: Address,
+    /// For the same: the client's address, if a proxy in front of this server has told one. Boxed, as it is rare and this value is moved.
+    pub client_address: Option<Box<SocketAddr>>,
     /// Fills in the head for the chosen backend; the head passed in is empty and keeps its memory from earlier
     /// requests.
     ///

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 
 use h2o_exchange::{Address, ConnectionInfo};
 
-/// The PROXY header at the start of a connection to a backend: the client's address, and that of our end of the connection on
-/// which its request has come.
-pub(crate) fn line(client: Address, connection: &ConnectionInfo) -> Vec<u8> {
+/// The PROXY header at the start of a connection to a backend: the client's address, which is that of the connection unless a proxy in
+/// front of this server has told `client`, and that of our end of the connection on which its request has come.
+pub(crate) fn line(client: Option<&SocketAddr>, connection: &ConnectionInfo) -> Vec<u8> {
+    let client = client.map_or(connection.peer, |&client| Address::Ip(client));
     let local = match client {
         Address::Ip(_) => connection.transport.local_address(),
         Address::Unix => None,
@@ -78,7 +79,14 @@ mod tests {
                 transport: Rc::new(Local(local)),
                 listener: Rc::default(),
             };
-            assert_eq!(line(peer, &client), want.as_bytes());
+            assert_eq!(line(None, &client), want.as_bytes());
+            if let Address::Ip(told) = peer {
+                let client = ConnectionInfo {
+                    peer: Address::Unix,
+                    ..client
+                };
+                assert_eq!(line(Some(&told), &client), want.as_bytes());
+            }
         }
     }
 }

@@ -153,7 +153,7 @@ impl Outgoing {
         upstream
             .send(Call {
                 worker,
-                client_address: client.peer,
+                client_address: None,
                 client: Rc::new(client),
                 build: &mut |backend: &BackendUrl, _, head: &mut RequestHead| {
                     head.headers.extend_from(&headers);

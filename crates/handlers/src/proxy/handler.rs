@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
 use h2o_exchange::{
-    BodyUse, Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, RerouteKind,
-    Trace, Worker,
+    BodyUse, ClientOrigin, Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody,
+    RerouteKind, Trace, Worker,
 };
 use h2o_http::{BodyLength, StatusCode};
 use h2o_upstream::{Call, Upstream};
@@ -193,7 +193,10 @@ async fn forward(
             exchange.protocol.is_multiplexed(),
         )
     };
-    let client_address = reference.borrow().client_address();
+    let client_address = match reference.borrow().client {
+        ClientOrigin::Proxy { client } => client.map(Box::new),
+        ClientOrigin::Peer => None,
+    };
     let trace = trace(&mut reference.borrow_mut());
     let forwards_expectation = proxy.request.forwards_expectation(&reference.borrow());
     let pipe = match &body {

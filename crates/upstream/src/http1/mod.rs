@@ -200,7 +200,10 @@ fn begin(
     };
     let mut out = scratch.take_output();
     if settings.proxy_protocol && connection.engine.request_index() == 0 {
-        out.extend_from_slice(&proxy_protocol::line(call.client_address, &call.client));
+        out.extend_from_slice(&proxy_protocol::line(
+            call.client_address.as_deref(),
+            &call.client,
+        ));
     }
     let request = ClientRequest {
         method: &head.method,

@@ -260,7 +260,7 @@ pub(crate) async fn send_and_tell(
     };
     let call = Call {
         worker,
-        client_address: client.peer,
+        client_address: None,
         client: Rc::new(client),
         build: &mut build,
         body: ask.body,

@@ -204,7 +204,7 @@ pub(crate) async fn send_and_tell(
     let mut on_informational = |status: StatusCode, _: &Headers| told.push(status.as_u16());
     let call = Call {
         worker,
-        client_address: client.peer,
+        client_address: None,
         client: Rc::new(client),
         build: &mut build,
         body: ask.body,
