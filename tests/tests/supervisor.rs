@@ -437,6 +437,13 @@ fn a_foreign_worker_serves_under_our_supervisor() {
 
     folder.write("env/WORD", "two");
     send(supervisor.0.id(), Signal::USR1);
+    // The next worker, which does not handle the signal at once, must not get it.
+    eventually("the signal's line", || {
+        folder
+            .read("log")
+            .contains("worker got SIGUSR1")
+            .then_some(())
+    });
     let ask_to = |option: &str| {
         let mut command = start_server(&folder);
         command.arg(option);
