@@ -2,7 +2,6 @@
 //! pipe. Started by `h2o_opener::application`.
 
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -15,6 +14,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::closing;
 use crate::Failure;
 
 /// Delay before the command is started again. It doubles each time, up to the longest.
@@ -47,23 +47,15 @@ pub(super) fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Fai
         signal_hook::flag::register(signal, Arc::default())
             .map_err(|error| failed("failed to register a signal handler", &error))?;
     }
-    let mut pipe = File::open(format!("/proc/self/fd/{pipe}"))
+    let pipe = File::open(format!("/proc/self/fd/{pipe}"))
         .map_err(|error| failed("failed to open the pipe from the server", &error))?;
     let (sender, events) = channel();
     let from_pipe = sender.clone();
-    std::thread::spawn(move || {
-        let mut byte = [0];
-        // Nobody writes; a read returns when the last writer has closed the pipe.
-        while pipe.read(&mut byte).is_ok_and(|count| count > 0) {}
+    closing::on_close(pipe, move || {
         let _ = from_pipe.send(Event::Closed);
     });
     keep_running(&user, &command, &sender, &events);
-    if let Err(error) = std::fs::remove_dir_all(&directory)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        let text = reason(&error);
-        report_plainly(&format!("failed to remove {}: {text}", directory.display()));
-    }
+    closing::remove(&directory);
     Ok(())
 }
 

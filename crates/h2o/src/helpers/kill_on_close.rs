@@ -2,17 +2,17 @@
 //! ends or closes descriptor 5, and then removes a directory.
 
 use std::fs::File;
-use std::io::Read;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use h2o_log::{reason, report_plainly};
+use h2o_log::reason;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::SIGINT;
 
+use super::closing;
 use crate::Failure;
 use crate::getopt::{Argument, CommandLine, Known, long};
 
@@ -45,17 +45,14 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
     };
     signal_hook::flag::register(SIGINT, Arc::default())
         .map_err(|error| failed("failed to register a signal handler", &error))?;
-    let mut pipe = File::open(PIPE)
+    let pipe = File::open(PIPE)
         .map_err(|error| failed("descriptor 5 must be a pipe from the server", &error))?;
     let child = Command::new(&program).args(words).spawn();
     let mut child = child.map_err(|error| failed(&format!("failed to start {program}"), &error))?;
     let pid = i32::try_from(child.id()).map_or_else(|_| Pid::this(), Pid::from_raw);
     let (ended, has_ended) = channel();
     let from_child = ended.clone();
-    std::thread::spawn(move || {
-        // Nobody writes; a read returns when the last writer has closed the pipe.
-        let mut byte = [0];
-        while pipe.read(&mut byte).is_ok_and(|count| count > 0) {}
+    closing::on_close(pipe, move || {
         let _ = ended.send(true);
     });
     std::thread::spawn(move || {
@@ -67,12 +64,8 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
         let _ = kill(pid, Signal::SIGTERM);
         while has_ended.recv() == Ok(true) {}
     }
-    if let Some(path) = remove
-        && let Err(error) = std::fs::remove_dir_all(&path)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        let text = reason(&error);
-        report_plainly(&format!("failed to remove {}: {text}", path.display()));
+    if let Some(path) = remove {
+        closing::remove(&path);
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod annotate;
 mod application;
+mod closing;
 mod fastcgi_cgi;
 mod kill_on_close;
 mod ocsp;
