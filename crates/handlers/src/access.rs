@@ -71,12 +71,8 @@ fn add(scope: &mut Scope, command: &Command<'_>, is_allowed: bool) -> Result<(),
 
 /// The guard of a path that has rules.
 pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
-    let access = scope.settings.peek::<AccessRules>()?;
-    Some(Box::new(AccessGuard {
-        // Who names some clients to be served means no others.
-        others: !access.rules.iter().any(|(_, is_allowed)| *is_allowed),
-        rules: access.rules.clone().into(),
-    }))
+    let rules = scope.settings.peek::<AccessRules>()?;
+    Some(Box::new(AccessGuard::new(&rules)))
 }
 
 struct AccessGuard {
@@ -86,6 +82,14 @@ struct AccessGuard {
 }
 
 impl AccessGuard {
+    fn new(access: &AccessRules) -> Self {
+        Self {
+            // Who names some clients to be served means no others.
+            others: !access.rules.iter().any(|(_, is_allowed)| *is_allowed),
+            rules: access.rules.clone().into(),
+        }
+    }
+
     fn serves(&self, address: Address) -> bool {
         let rule = self.rules.iter().find(|(clients, _)| match clients {
             Clients::All => true,
@@ -115,36 +119,14 @@ impl Handler for AccessGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-
-    use h2o_config::{Memory, Registry, load};
-    use h2o_exchange::Features;
+    use crate::testing::Setup;
 
     /// Whom the rules serve, of a few clients.
-    fn served(levels: [&str; 2]) -> String {
-        let features = Features {
-            guards: Vec::new(),
-            sweeps: Vec::new(),
-            registry: Registry::new(&[DIRECTIVES]),
-            filters: Vec::new(),
-        };
-        let mut scope = Scope::new(Arc::new(features));
-        let run = |scope: &mut Scope, text: &str| {
-            let file = Memory::new().file("f", text);
-            load("f", &file).and_then(|top| scope.run(&top)).unwrap();
-        };
-        run(&mut scope, levels[0]);
-        let inner = scope.enter(Level::Path, |scope| {
-            if !levels[1].is_empty() {
-                run(scope, levels[1]);
-            }
-            let access = scope.settings.get::<AccessRules>();
-            Ok(AccessGuard {
-                others: !access.rules.iter().any(|(_, is_allowed)| *is_allowed),
-                rules: access.rules.clone().into(),
-            })
-        });
-        let guard = inner.unwrap();
+    fn served([global, path]: [&str; 2]) -> String {
+        let site = Setup::new(DIRECTIVES, None)
+            .read([global, "", path])
+            .unwrap();
+        let guard = AccessGuard::new(&site.hosts[0].paths[0].settings.get());
         let ip = |text: &str| Address::Ip(text.parse().unwrap());
         let clients = [
             ("ten", ip("10.1.1.1:1")),
