@@ -212,15 +212,6 @@ impl PathRoute {
         // routing/last-of-100-paths).
         begin.iter().rev().eq(key.iter().rev())
             && (key.ends_with(b"/") || path.len() == key.len() || path[key.len()] == b'/')
-            && (self.pattern.is_none() || self.matches_pattern(path))
-    }
-
-    /// Whether the pattern matches, if there is one. Kept apart, so that paths without a pattern need no more instructions than without
-    /// this.
-    #[cold]
-    #[inline(never)]
-    fn matches_pattern(&self, path: &[u8]) -> bool {
-        (self.pattern.as_ref()).is_none_or(|pattern| pattern.is_match(path))
     }
 
     /// The part of `path` after the key.
@@ -249,6 +240,7 @@ impl Site {
     /// The route of a normalised path on a host: the longest matching key, else the entry for requests that match no
     /// path.
     #[must_use]
+    #[inline]
     pub fn select_path(&self, host: u32, path: &[u8]) -> Route {
         let paths = &self.hosts[host as usize].paths;
         let last = paths.len().saturating_sub(1);
@@ -256,11 +248,27 @@ impl Site {
             .iter()
             .position(|entry| entry.matches(path))
             .unwrap_or(last);
+        let found = match paths.get(found) {
+            Some(entry) if entry.pattern.is_some() => found + first_match(&paths[found..], path),
+            Some(_) | None => found,
+        };
         Route {
             host,
             path: u32::try_from(found).unwrap_or(u32::MAX),
         }
     }
+}
+
+/// The index of the first path whose key and pattern match, or that of the last path. Kept apart, so that hosts without patterns do
+/// not pay for them.
+#[cold]
+fn first_match(paths: &[PathRoute], path: &[u8]) -> usize {
+    let is_match = |entry: &PathRoute| {
+        let pattern = entry.pattern.as_ref();
+        entry.matches(path) && pattern.is_none_or(|pattern| pattern.is_match(path))
+    };
+    let found = paths.iter().position(is_match);
+    found.unwrap_or(paths.len() - 1)
 }
 
 #[cfg(test)]
