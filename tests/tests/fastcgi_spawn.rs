@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use h2o_tests::{Folder, Response, Server, Setup, curl, eventually, install, manual};
+use h2o_tests::{Folder, Response, Server, Setup, curl, eventually, install};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// The command of the small application of these tests.
-fn application() -> String {
-    let path = manual::root().join("tests/clients/fastcgi_app.py");
-    format!("exec {}", path.display())
+/// The command of the small application of these tests. It lies in the folder of the server, as other users may not be able to reach the
+/// source tree.
+const APPLICATION: &str = "exec python3 @DIR@/application.py";
+
+fn with_application(config: &str) -> Setup {
+    Setup::new(config).file("application.py", include_str!("../clients/fastcgi_app.py"))
 }
 
 fn site(paths: &str) -> String {
@@ -66,12 +68,9 @@ fn wait_until_ended(pid: i32, directory: &std::path::Path) {
 
 #[test]
 fn an_application_runs_as_long_as_the_server_and_is_started_again() {
-    let config = site(&format!(
-        "      /: {{ fastcgi.spawn: '{}' }}",
-        application()
-    ));
+    let config = site(&format!("      /: {{ fastcgi.spawn: '{APPLICATION}' }}"));
     for arguments in [&["-m", "worker"], &["-m", "master"]] {
-        let mut server = Setup::new(&config).arguments(arguments).start();
+        let mut server = with_application(&config).arguments(arguments).start();
         let (first, _, root) = identity(&server, "/");
         assert!(root.starts_with('/'), "{root}");
         let directory = directory(first);
@@ -90,9 +89,9 @@ fn an_application_runs_as_long_as_the_server_and_is_started_again() {
 
 #[test]
 fn an_application_ends_with_a_server_that_is_killed() {
-    let command = format!("exec 3<&0; {} <&3 & wait", &application()["exec ".len()..]);
+    let command = format!("exec 3<&0; {} <&3 & wait", &APPLICATION["exec ".len()..]);
     let config = site(&format!("      /: {{ fastcgi.spawn: '{command}' }}"));
-    let mut server = Setup::new(&config).start();
+    let mut server = with_application(&config).start();
     let (pid, ..) = identity(&server, "/");
     let directory = directory(pid);
     server.signal(rustix::process::Signal::KILL);
@@ -103,11 +102,11 @@ fn an_application_ends_with_a_server_that_is_killed() {
 
 #[test]
 fn a_reload_keeps_the_applications_that_have_not_changed() {
-    let command = application();
+    let command = APPLICATION;
     let kept = format!("      /kept: {{ fastcgi.spawn: '{command}' }}");
     let twice = format!("      /twice: {{ fastcgi.spawn: '{command}' }}");
     let other = format!("      /other: {{ fastcgi.spawn: 'A=1; {command}' }}");
-    let server = Setup::new(&site(&format!("{kept}\n{other}"))).start();
+    let server = with_application(&site(&format!("{kept}\n{other}"))).start();
     let (before, ..) = identity(&server, "/kept");
     let (gone, ..) = identity(&server, "/other");
     let directory = directory(gone);
@@ -124,13 +123,13 @@ fn applications_of_root_run_as_other_users_also_after_a_reload() {
         return;
     }
     let daemon = nix_user("daemon");
-    let (command, nobody) = (application(), nix_user("nobody"));
+    let (command, nobody) = (APPLICATION, nix_user("nobody"));
     let nobodys = format!("      /nobody: {{ fastcgi.spawn: '{command}' }}");
     let daemons = |path: &str| {
         format!("      /{path}: {{ fastcgi.spawn: {{ command: '{command}', user: daemon }} }}")
     };
     let config = |paths: &str| format!("user: nobody\n{}", site(paths));
-    let mut server = Setup::new(&config(&format!("{nobodys}\n{}", daemons("a")))).start();
+    let mut server = with_application(&config(&format!("{nobodys}\n{}", daemons("a")))).start();
     assert_eq!(identity(&server, "/nobody").1, nobody);
     assert_eq!(identity(&server, "/a").1, daemon);
     server.replace_config(&config(&format!(
