@@ -97,8 +97,13 @@ fn a_session_that_one_server_began_is_resumed_by_the_others() {
                 "s_client", "-connect", &address, version, "-ign_eof", option, &session,
             ];
             let output = run_with_input("openssl", &arguments, "GET / HTTP/1.0\r\n\r\n").text();
-            let server = served_by(&output.replace('\r', ""));
-            (server.expect("a server answers"), output)
+            match served_by(&output.replace('\r', "")) {
+                Some(server) => (server, output),
+                None => {
+                    let log = fleet.folder.read("log");
+                    panic!("{version} {option}: no server has answered: {output}\n{log}")
+                }
+            }
         };
         // Servers that start at the same time may need a while until all have the same keys.
         eventually("sessions that all servers know", || {
