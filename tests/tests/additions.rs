@@ -255,13 +255,14 @@ fn a_file_switches_the_maintenance_page_on_and_off() {
 
 #[test]
 fn every_directive_of_the_reference_is_accepted() {
-    let config = "crash-handler: /bin/true\ncrash-handler.wait-pipe-close: OFF\nio_uring-batch-size: 4\nusdt-selective-tracing: ON\nlisten: @PORT@\nhosts:\n  default:\n    h2olog: appdata\n    paths:\n      /: { self-trace: ON, file.dir: @DIR@/www }\n";
+    let config = "crash-handler: /bin/true\ncrash-handler.wait-pipe-close: OFF\nio_uring-batch-size: 4\nneverbleed-offload: QAT\nusdt-selective-tracing: ON\nlisten: @PORT@\nhosts:\n  default:\n    h2olog: appdata\n    paths:\n      /: { self-trace: ON, file.dir: @DIR@/www }\n";
     let server = Setup::new(config).file("www/a.txt", "hello").start();
     assert_eq!(ask(&server, "GET /a.txt"), "200 hello");
     let messages = server.messages();
     for name in [
         "crash-handler",
         "io_uring-batch-size",
+        "neverbleed-offload",
         "usdt-selective-tracing",
         "h2olog",
         "self-trace",

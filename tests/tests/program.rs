@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
@@ -277,6 +277,72 @@ fn a_server_started_by_root_runs_as_the_user_it_is_told() {
         // Logs were opened before.
         assert_eq!(fs::metadata(server.folder.at("log")).unwrap().uid(), 0);
     }
+}
+
+/// A field of the status of each thread of a process (proc(5)).
+fn of_threads(pid: u32, field: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let statuses =
+        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok());
+    let values = statuses.map(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        line.unwrap_or_default().trim().to_owned()
+    });
+    values.collect()
+}
+
+#[test]
+fn capabilities_outlive_the_change_of_the_user() {
+    if !is_root() {
+        eprintln!("only root has capabilities to keep");
+        return;
+    }
+    // CAP_DAC_READ_SEARCH (2) opens files of others; CAP_NET_RAW (13) nothing here.
+    let cases = [
+        ("", 403, 0),
+        ("capabilities: []", 403, 0),
+        (
+            "capabilities: [CAP_NET_RAW, cap_dac_read_search]",
+            200,
+            1 << 2 | 1 << 13,
+        ),
+    ];
+    for (directive, code, mask) in cases {
+        let config = format!("user: nobody\n{directive}\nlisten: @PORT@\n{SITE}");
+        let server = Setup::new(&config).file("www/a", "a").start();
+        let file = server.folder.at("www/a");
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(server.ask("GET /a").code(), code, "{directive}");
+        let kept = format!("{mask:016x}");
+        for (field, value) in [
+            ("CapEff:", &kept),
+            ("CapPrm:", &kept),
+            ("CapInh:", &format!("{:016x}", 0)),
+        ] {
+            let threads = of_threads(server.pid(), field);
+            assert!(
+                threads.len() > 1 && threads.iter().all(|found| found == value),
+                "{directive}: {field} {threads:?}"
+            );
+        }
+    }
+    // Without a change of the user the others are given up as well.
+    let config = format!("user: root\ncapabilities: [CAP_NET_RAW]\nlisten: @PORT@\n{SITE}");
+    let server = Setup::new(&config).file("www/a", "a").start();
+    let threads = of_threads(server.pid(), "CapEff:");
+    assert!(
+        threads.iter().all(|found| found == "0000000000002000"),
+        "{threads:?}"
+    );
+
+    let config = format!("capabilities: [CAP_CHOWN, CAP_NONSENSE]\nlisten: @PORT@\n{SITE}");
+    let refused = Setup::new(&config).try_start().unwrap_err();
+    let text = "unknown capability name `CAP_NONSENSE`";
+    assert!(
+        refused.code == Some(78) && refused.stderr.contains(text),
+        "{}",
+        refused.stderr
+    );
 }
 
 #[test]

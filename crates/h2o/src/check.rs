@@ -18,7 +18,7 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
     let own = nix::unistd::Uid::effective();
     let is_current = match &user {
         Some(user) if own.is_root() => {
-            let switched = privileges::switch_user(user);
+            let switched = privileges::switch_user(user, settings.capabilities);
             if let Err(failure) = &switched {
                 warnings.push(format!("[warning] {}", failure.text()));
             }

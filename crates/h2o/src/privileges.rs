@@ -7,6 +7,7 @@ use h2o_log::{reason, report};
 use h2o_server::ServerSettings;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{Uid, User};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::Failure;
@@ -89,8 +90,8 @@ pub(crate) fn keep() -> Result<(), Failure> {
     h2o_opener::keep(std::io::stdin(), learn).map_err(failed)
 }
 
-/// Gives up the rights of the starting user. Must be called before threads are started.
-pub(crate) fn switch_user(user: &User) -> Result<(), Failure> {
+/// Gives up the rights of the starting user but `kept`. Must be called before threads are started.
+pub(crate) fn switch_user(user: &User, kept: Option<CapabilitySet>) -> Result<(), Failure> {
     let refused = |error: nix::errno::Errno| {
         Failure::system(format!(
             "failed to change the running user (are you sure you are running as root?): user {}: {}",
@@ -101,7 +102,27 @@ pub(crate) fn switch_user(user: &User) -> Result<(), Failure> {
     let name = std::ffi::CString::new(user.name.as_str())
         .map_err(|_| Failure::system("`user` must not contain a NUL character"))?;
     h2o_keys::switch_user(user.uid.as_raw(), user.gid.as_raw()).map_err(Failure::system)?;
+    set_keep_capabilities(kept.is_some()).map_err(capabilities_refused)?;
     nix::unistd::setgid(user.gid).map_err(refused)?;
     nix::unistd::initgroups(&name, user.gid).map_err(refused)?;
-    nix::unistd::setuid(user.uid).map_err(refused)
+    nix::unistd::setuid(user.uid).map_err(refused)?;
+    kept.map_or(Ok(()), keep_capabilities)
+}
+
+/// Gives up all capabilities but these. Must be called before threads are started.
+pub(crate) fn keep_capabilities(kept: CapabilitySet) -> Result<(), Failure> {
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets).map_err(capabilities_refused)
+}
+
+fn capabilities_refused(error: rustix::io::Errno) -> Failure {
+    let error = std::io::Error::from(error);
+    Failure::system(format!(
+        "failed to keep the `capabilities` (has the starting user them?): {}",
+        reason(&error)
+    ))
 }

@@ -72,7 +72,9 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
             let output = log.descriptor().ok().flatten();
             privileges::start_keeper(output.filter(|_| is_configured));
         }
-        privileges::switch_user(user)?;
+        privileges::switch_user(user, settings.capabilities)?;
+    } else if let Some(kept) = settings.capabilities {
+        privileges::keep_capabilities(kept)?;
     }
     for warning in inspect_as_running_user(loaded, user.as_ref(), true) {
         report_plainly(&warning);

@@ -8,7 +8,7 @@ use h2o_exchange::{Features, Scope};
 use crate::pace;
 use crate::site::load::{LoadedConfig, load_next, load_with};
 use crate::site::{
-    accepted, hosts, http2_directives, http3_directives, listen, quic_nodes, settings,
+    accepted, capabilities, hosts, http2_directives, http3_directives, listen, quic_nodes, settings,
 };
 
 /// All built-in features.
@@ -23,6 +23,7 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
     let mut groups = vec![
         hosts::DIRECTIVES,
         accepted::DIRECTIVES,
+        capabilities::DIRECTIVES,
         listen::DIRECTIVES,
         settings::DIRECTIVES,
         pace::DIRECTIVES,

@@ -11,6 +11,6 @@ pub(super) fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Fai
     let name = arguments.next().ok_or_else(|| Failure::config(USAGE))?;
     let user = User::from_name(&name).ok().flatten();
     let user = user.ok_or_else(|| Failure::config(format!("unknown user:{name}")))?;
-    privileges::switch_user(&user)?;
+    privileges::switch_user(&user, None)?;
     Err(super::become_command(arguments, USAGE))
 }

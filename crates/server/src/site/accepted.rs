@@ -49,6 +49,23 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         ..GLOBAL
     },
     Directive {
+        name: "neverbleed-offload",
+        value: "OFF|QAT|QAT-AUTO",
+        default: "OFF",
+        help: "Accepted; others than `OFF` with a warning: private keys are used by the processor, not by QuickAssist cards.",
+        apply: |scope, command| {
+            if command.node.one_of(&["OFF", "QAT", "QAT-AUTO"])? != 0 {
+                warn(
+                    scope,
+                    command,
+                    "QuickAssist cards are not used: the processor does the work of private keys",
+                );
+            }
+            Ok(())
+        },
+        ..GLOBAL
+    },
+    Directive {
         name: "usdt-selective-tracing",
         value: "ON|OFF",
         default: "OFF",

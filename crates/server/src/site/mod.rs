@@ -2,6 +2,7 @@
 
 pub(crate) mod accepted;
 pub(crate) mod acme;
+pub(crate) mod capabilities;
 pub(crate) mod certificates;
 pub(crate) mod hosts;
 pub(crate) mod http2_directives;

@@ -12,6 +12,7 @@ pub(crate) fn settings_that_need_restart(running: &Site, next: &Site) -> Vec<Str
     let after = next.settings.get::<ServerSettings>();
     let differs = [
         ("user", before.user != after.user),
+        ("capabilities", before.capabilities != after.capabilities),
         ("pid-file", before.pid_file != after.pid_file),
         ("error-log", before.error_log != after.error_log),
         ("num-threads", worker_plan(&before) != worker_plan(&after)),

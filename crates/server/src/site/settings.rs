@@ -9,6 +9,7 @@ use h2o_exchange::{
     ConfiguredUser, KeepsServerField, PathCheck, PathChecks, PathNeed, RerouteLimits, Scope,
     ServerSoftware, TempFiles,
 };
+use rustix::thread::CapabilitySet;
 
 use crate::budget::BudgetSettings;
 use crate::site::http2_settings::Http2Settings;
@@ -19,6 +20,8 @@ use crate::site::quic_settings::{Http3Settings, QuicNodes};
 pub struct ServerSettings {
     /// `user`.
     pub user: Option<Arc<str>>,
+    /// `capabilities` that the process keeps; `None`: those of the running user.
+    pub capabilities: Option<CapabilitySet>,
     /// `pid-file`.
     pub pid_file: Option<PathBuf>,
     /// `error-log`: a path, or `| command`.
@@ -88,6 +91,7 @@ impl Default for ServerSettings {
     fn default() -> Self {
         Self {
             user: None,
+            capabilities: None,
             pid_file: None,
             error_log: None,
             workers: Vec::new(),
