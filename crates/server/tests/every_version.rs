@@ -379,7 +379,7 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
         let server = start("connection-budget: 100\nconnection-budget.per-second: 0");
         let mut client = Client::connect(&server, version);
         // An error response costs 5 units, another one restores 2.
-        for round in 0..20 {
+        for round in 0..60 {
             let found = client.ask(Request::Get("/measure"));
             assert_eq!(found, answered(&[200], "no body"), "{version:?}, {round}");
             if round % 3 == 2 {
@@ -392,10 +392,10 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
             }
         }
         let missing = (0..40).map_while(|_| client.ask(Request::Get("/missing")));
-        // 99 units were left; 70 if nothing were restored. The response that exceeds the budget is still sent, as the last one.
-        // Over HTTP/3, probes of a client that waits long cost some units as well.
+        // Without what was restored nothing would be left; with it up to 99 units are. The response that exceeds the budget is still
+        // sent, as the last one. Over HTTP/3, probes of a client that waits long cost some units as well.
         let count = missing.count();
-        assert!((17..=20).contains(&count), "{version:?}: {count}");
+        assert!((10..=20).contains(&count), "{version:?}: {count}");
     }
 }
 
