@@ -647,26 +647,28 @@ async def idle():
     await get()
 
 
+async def comes_first(client, fields, urgent, urgency):
+    """Whether `urgent` arrives before three parts of which the first has begun when it is asked for."""
+    parts = [client.ask(f"/part/{n}", fields=fields) for n in range(3)]
+    await client.until(lambda: client.answers[parts[0]].content)
+    await client.expect(client.ask(urgent, fields=[("priority", urgency)]), 200)
+    is_first = not any(client.answers[part].has_ended for part in parts)
+    for part in parts:
+        await client.expect(part, 200)
+    return is_first
+
+
 async def priorities():
     """What is more urgent comes before what was asked for earlier."""
     async with connected() as client:
-        ended = []
-        low = [client.ask(f"/part/{n}", fields=[("priority", "u=6")]) for n in range(3)]
-        await client.until(lambda: client.answers[low[0]].content)
-        high = client.ask("/part/3", fields=[("priority", "u=1")])
-        await client.expect(high, 200)
-        for stream in low:
-            assert not client.answers[stream].has_ended, f"{stream} came before {high}"
-        for stream in low:
-            await client.expect(stream, 200)
-        # Also what is so small that the transport takes all of it at once.
-        low = [client.ask(f"/part/{n}") for n in range(3)]
-        await client.until(lambda: client.answers[low[0]].content)
-        await client.expect(client.ask("/part/style.css", fields=[("priority", "u=0")]), 200)
-        for stream in low:
-            assert not client.answers[stream].has_ended, f"{stream} came before the style sheet"
-        for stream in low:
-            await client.expect(stream, 200)
+        # The second one is so small that the transport takes all of it at once.
+        for fields, urgent, urgency in [([("priority", "u=6")], "/part/3", "u=1"), ([], "/part/style.css", "u=0")]:
+            # A client that a busy machine halts asks too late, and asks again.
+            for _ in range(3):
+                if await comes_first(client, fields, urgent, urgency):
+                    break
+            else:
+                raise AssertionError(f"what is less urgent came before {urgent}")
 
 
 async def websocket():
