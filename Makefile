@@ -163,7 +163,7 @@ install-test: install-build
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client brotli:brotli zstd:zstd php-cgi:php-cgi \
 		nginx:nginx-light go:golang-go redis-server:redis-server memcached:memcached start_server:libserver-starter-perl /usr/lib/python3/dist-packages/h2:python3-h2 \
 		certbot:certbot caddy:caddy logrotate:logrotate systemd-analyze:systemd man:man-db zsh:zsh fish:fish haproxy:haproxy /usr/share/doc/python3-venv:python3-venv
-	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so quic-go aioquic/bin/python3)
+	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so quic-go aioquic/bin/python3 prometheus/bin/python3)
 
 # The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
 target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum
@@ -190,11 +190,11 @@ target/tools/quic-go: tests/clients/quic-go/main.go tests/clients/quic-go/go.mod
 	go=$$(.ci/go) && cd $(<D) && $$go build -mod=readonly -o $(CURDIR)/$@ .
 	@touch $@
 
-# Another one, pinned with all it is built from; Debian has no package of it.
-target/tools/aioquic/bin/python3: tests/clients/aioquic/requirements.txt
+# Another one, and the parser of metrics that belongs to Prometheus, pinned with all they are built from.
+target/tools/aioquic/bin/python3 target/tools/prometheus/bin/python3: target/tools/%/bin/python3: tests/clients/%/requirements.txt
 	@mkdir -p target/tools
-	python3 -m venv target/tools/aioquic
-	target/tools/aioquic/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	python3 -m venv target/tools/$*
+	target/tools/$*/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
 # What names resolve to, as a test says.

@@ -30,6 +30,12 @@ impl PathPattern {
         })
     }
 
+    /// The expression as configured.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.regex.as_str()
+    }
+
     /// Whether the normalised path matches.
     #[must_use]
     pub fn is_match(&self, path: &[u8]) -> bool {

@@ -1,4 +1,14 @@
-//! Content negotiation by `accept` (RFC 9110 §12.5.1) between HTML and plain text.
+//! Content negotiation by `accept` (RFC 9110 §12.5.1).
+
+/// Whether a client with these `accept` values names the media type `name`, with a weight above 0.
+pub fn names_type<'a>(values: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> bool {
+    let mut elements = values.flat_map(|value| value.split(|&byte| byte == b','));
+    elements.any(|element| {
+        let mut parts = element.split(|&byte| byte == b';');
+        let range = parts.next().unwrap_or_default().trim_ascii();
+        range.eq_ignore_ascii_case(name) && quality(parts).is_some_and(|quality| quality > 0)
+    })
+}
 
 /// Whether a client with these `accept` values prefers HTML to plain text. `*/*` does not count as HTML: programs send it,
 /// while browsers name `text/html`.
@@ -66,6 +76,25 @@ fn quality<'a>(mut parameters: impl Iterator<Item = &'a [u8]>) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_type_with_weight_zero_is_not_named() {
+        let cases = [
+            ("application/x", true),
+            (
+                "text/plain;q=0.5, Application/X ; version=1.0.0;q=0.1",
+                true,
+            ),
+            ("application/x;q=0", false),
+            ("application/x;q=7", false),
+            ("application/*, */*", false),
+            ("", false),
+        ];
+        for (value, want) in cases {
+            let got = names_type(std::iter::once(value.as_bytes()), b"application/x");
+            assert_eq!(got, want, "{value}");
+        }
+    }
 
     #[test]
     fn html_is_not_for_clients_that_do_not_name_it() {

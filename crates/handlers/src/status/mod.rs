@@ -1,9 +1,11 @@
-//! The status page, and the report as JSON for it and for monitoring tools.
+//! The status page, and for monitoring tools the report as JSON and metrics.
 
 mod durations;
 mod events;
+mod exposition;
 mod page;
 mod report;
+mod request_metrics;
 mod requests;
 
 #[cfg(test)]
@@ -16,10 +18,13 @@ use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope, Site, Worker};
 use h2o_http::{Headers, Known, StatusCode};
+use tokio::sync::oneshot;
 
+use exposition::Format;
 use report::{Module, Report};
 
-pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[STATUS, durations::DIRECTIVE];
+pub(crate) const DIRECTIVES: &[Directive<Scope>] =
+    &[STATUS, durations::DIRECTIVE, request_metrics::DIRECTIVE];
 
 const STATUS: Directive<Scope> = Directive {
     name: "status",
@@ -28,7 +33,8 @@ const STATUS: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR,
     value: "ON|OFF",
     default: "OFF",
-    help: "Shows what the server is doing: a page for people at the path, a report for programs at `json` below it. \
+    help: "Shows what the server is doing: a page for people at the path, a report for programs at `json` below it, \
+           and, not in H2O, metrics for Prometheus at `metrics`. \
            `json?show=main,events` limits the report to some of its modules: main, requests, events, ssl, durations, \
            memory, and, not in H2O, traffic, backends, certificates.",
     apply: |scope, command| {
@@ -55,6 +61,7 @@ impl Handler for Status {
         match rest.strip_prefix(b"/").unwrap_or(rest) {
             b"" => Outcome::Done(page::respond(exchange)),
             b"json" => json(exchange),
+            b"metrics" => metrics(exchange),
             name => match page::asset(name) {
                 Some(asset) => {
                     let has_hash = page::is_current(asset, exchange.request.query());
@@ -88,16 +95,52 @@ fn json(exchange: &mut Exchange) -> Outcome {
     }
     let site = Rc::clone(&exchange.site);
     Outcome::Later(Box::pin(async move {
-        let deadline = worker.clock.now() + ANSWER_TIME;
         let mut lists: Vec<_> = own.into_iter().collect();
-        for answer in others {
-            let left = deadline.saturating_duration_since(worker.clock.now());
-            if let Ok(Ok(list)) = worker.timeout(left, answer).await {
-                lists.push(list);
-            }
-        }
+        lists.extend(answers(&worker, others).await);
         Outcome::Done(respond(headers, report(&modules, lists, &worker, &site)))
     }))
+}
+
+/// The metrics, for any method as the report.
+fn metrics(exchange: &mut Exchange) -> Outcome {
+    let mut headers = exchange.headers();
+    let accept = exchange.request.headers.get_all(Known::Accept);
+    let format = Format::accepted(accept);
+    headers.push(Known::ContentType, format.content_type());
+    headers.push(Known::CacheControl, b"no-cache, no-store");
+    headers.push(Known::Vary, b"accept");
+    let worker = Rc::clone(&exchange.worker);
+    requests::publish(&worker);
+    let site = Rc::clone(&exchange.site);
+    let others = requests::ask_others(&worker, false);
+    let respond = move |worker: &Worker| {
+        let text = exposition::metrics(format, worker, &site);
+        Outcome::Done(Response::new(
+            StatusCode::OK,
+            headers,
+            Body::Bytes(Bytes::from(text)),
+        ))
+    };
+    if others.is_empty() {
+        return respond(&worker);
+    }
+    Outcome::Later(Box::pin(async move {
+        answers(&worker, others).await;
+        respond(&worker)
+    }))
+}
+
+/// What other workers answer within [`ANSWER_TIME`].
+async fn answers(worker: &Rc<Worker>, others: Vec<oneshot::Receiver<Vec<u8>>>) -> Vec<Vec<u8>> {
+    let deadline = worker.clock.now() + ANSWER_TIME;
+    let mut lists = Vec::new();
+    for answer in others {
+        let left = deadline.saturating_duration_since(worker.clock.now());
+        if let Ok(Ok(list)) = worker.timeout(left, answer).await {
+            lists.push(list);
+        }
+    }
+    lists
 }
 
 /// The modules of a report. `requests`: those of each worker.

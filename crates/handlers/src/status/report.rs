@@ -341,14 +341,14 @@ fn memory(members: &mut Members<'_>, worker: &Worker) {
 }
 
 /// Resident memory of the process in bytes (proc_pid_statm(5): the second number, in pages). Needs no disk.
-fn resident() -> Option<usize> {
+pub(super) fn resident() -> Option<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size())
 }
 
 /// The sum of a counter over all workers; 0 if there is no such counter.
-fn total(worker: &Worker, name: &str) -> u64 {
+pub(super) fn total(worker: &Worker, name: &str) -> u64 {
     let Some(&counter) = Counter::ALL.iter().find(|counter| counter.name() == name) else {
         return 0;
     };

@@ -164,6 +164,41 @@ fn the_report_is_plain_text_and_not_cached_for_any_method() {
 }
 
 #[test]
+fn metrics_have_the_format_that_the_client_accepts() {
+    let worker = lone_worker();
+    worker.counters.count(Counter::SslHandshakeResume);
+    for (accept, content_type, total) in [
+        ("*/*", "text/plain; version=0.0.4; charset=utf-8", "_total"),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.1",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            "",
+        ),
+    ] {
+        let mut exchange = kit::begun(&worker);
+        exchange.site = Rc::new(LocalSite(Arc::new(
+            SETUP.read(["", "", "status: ON"]).unwrap(),
+        )));
+        kit::ask(&mut exchange, "GET", "www.example", "/s/metrics");
+        let headers = &mut exchange.request.headers;
+        headers.push(Known::Accept, accept.as_bytes());
+        exchange.route = exchange.site.select_path(0, exchange.request.path());
+        let response = done(Status.on_request(&mut exchange));
+        assert_eq!(
+            response.headers.get(Known::ContentType),
+            Some(content_type.as_bytes())
+        );
+        let text = text(response);
+        let family = format!("# TYPE h2o_tls_handshakes{total} counter\n");
+        assert!(text.contains(&family), "{text}");
+        assert!(text.contains("\nh2o_tls_handshakes_total{kind=\"resumed\"} 1\n"));
+        assert_eq!(text.ends_with("\n# EOF\n"), total.is_empty());
+        // Nothing is counted by host and path without the directive.
+        assert!(!text.contains("h2o_http_requests"), "{text}");
+    }
+}
+
+#[test]
 fn show_chooses_modules_only_at_the_start_of_the_query() {
     let worker = lone_worker();
     let first = |query| {
