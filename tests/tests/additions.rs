@@ -271,3 +271,54 @@ fn every_directive_of_the_reference_is_accepted() {
         assert!(messages.contains(&line), "{name}: {messages}");
     }
 }
+
+#[test]
+fn bodies_that_come_while_the_guards_decide_are_whole() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        while let Some(request) = talk.read_request() {
+            let text = request.body.len().to_string();
+            talk.send(format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}",
+                text.len()
+            ));
+        }
+    });
+    let server = start(&format!(
+        "      /upload:
+        maintenance: @DIR@/none.html
+        auth.basic: @DIR@/users
+        rewrite: {{ match: '^/upload', to: /backend }}
+      /backend: {{ proxy.reverse.url: '{}' }}
+",
+        backend.url("/")
+    ));
+    server
+        .folder
+        .write("users", "cy:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n");
+    let large = "x".repeat(3_000_000);
+    server.folder.write("large", &large);
+    let content = format!("@{}", server.folder.name_of("large"));
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        for (user, content, want) in [
+            ("cy:secret", "short", "200 5"),
+            ("cy:secret", &*content, "200 3000000"),
+            ("cy:wrong", "short", "401 Authorization Required"),
+            ("cy:wrong", &*content, "401 Authorization Required"),
+        ] {
+            // Without `Expect: 100-continue` the body follows the head at once.
+            let (url, expect) = (server.url("/upload"), "expect:");
+            let response = curl(&[
+                version,
+                "-u",
+                user,
+                "-H",
+                expect,
+                "--data-binary",
+                content,
+                &url,
+            ]);
+            let got = format!("{} {}", response.code(), response.text().trim());
+            assert_eq!(got, want, "{version} {user}");
+        }
+    }
+}

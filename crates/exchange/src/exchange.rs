@@ -55,6 +55,8 @@ pub struct Exchange {
     pub informational: Vec<(StatusCode, Headers)>,
     /// Whether the early hints of the path were sent.
     pub is_hinted: bool,
+    /// Whether the guards of the path have let the request through before its body was collected. Handlers then run without them.
+    pub has_passed_guards: bool,
     /// Resources to push with the response.
     pub pushes: Vec<PushOrder>,
     /// Internal redirects so far.
@@ -178,6 +180,7 @@ impl Exchange {
             is_misdirected: false,
             informational: Vec::new(),
             is_hinted: false,
+            has_passed_guards: false,
             pushes: Vec::new(),
             reroutes: Reroutes::default(),
             delegated: false,
@@ -261,6 +264,7 @@ impl Exchange {
         self.is_misdirected = false;
         self.informational.clear();
         self.is_hinted = false;
+        self.has_passed_guards = false;
         self.pushes.clear();
         self.reroutes = Reroutes::default();
         self.delegated = false;

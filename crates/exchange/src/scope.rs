@@ -242,6 +242,7 @@ impl Scope {
             .collect();
         let guards = self.features.guards.iter();
         let mut handlers: Vec<_> = guards.filter_map(|factory| factory(self)).collect();
+        let guards = handlers.len();
         handlers.append(&mut self.handlers);
         let keep_trace = self.loggers.iter().any(|logger| logger.wants_trace())
             || filters.iter().any(|filter| filter.wants_trace());
@@ -250,6 +251,7 @@ impl Scope {
             early_hints: early_hints.cloned(),
             path: path.into(),
             handlers,
+            guards,
             pattern: None,
             filters,
             keep_unfiltered: self

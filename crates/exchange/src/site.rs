@@ -182,6 +182,8 @@ pub struct PathRoute {
     pub pattern: Option<PathPattern>,
     /// Run in order.
     pub handlers: Vec<Box<dyn Handler>>,
+    /// How many of the first handlers are guards, which run before the body of a request is collected.
+    pub guards: usize,
     /// Run in order.
     pub filters: Vec<Box<dyn Filter>>,
     /// Run when an exchange is finished.

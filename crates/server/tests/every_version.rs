@@ -107,6 +107,11 @@ const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.handlers", |scope, comm
 })];
 
 fn start(settings: &str) -> Embedded {
+    start_with(settings, "")
+}
+
+/// `paths`: lines of more paths.
+fn start_with(settings: &str, paths: &str) -> Embedded {
     static IDENTITY: OnceLock<tempfile::TempDir> = OnceLock::new();
     let identity = IDENTITY.get_or_init(identity::folder).path();
     Embedded::start(DIRECTIVES, |port| {
@@ -124,6 +129,7 @@ hosts:
       /twice: {{ test.handlers: wrap wrap later }}
       /alone: {{ test.handlers: wrap }}
       /declined: {{ test.handlers: wrap no-text }}
+{paths}
 "
         )
     })
@@ -143,11 +149,30 @@ const VERSIONS: [Version; 3] = [Version::Http1, Version::Http2, Version::Http3];
 enum Request<'a> {
     Get(&'a str),
     Connect(&'a str),
-    /// A body of this length, sent with `Expect: 100-continue`.
+    /// A body of this length, sent with `Expect: 100-continue` and credentials.
     Expect(&'a str, usize),
     /// An empty body with `content-length: 0`.
     Empty(&'a str),
+    /// A method other than CONNECT, path and fields.
+    With(&'a str, &'a str, &'a [(&'a str, &'a str)]),
+    /// The same, with a body that is announced by the fields and never sent.
+    Promised(&'a str, &'a [(&'a str, &'a str)]),
 }
+
+/// Credentials of `ann`, whose password is `secret`.
+const RIGHT: &str = "Basic YW5uOnNlY3JldA==";
+
+/// Fields that [`Answer::told`] watches for.
+const TOLD: [(&str, &str); 5] = [
+    ("access-control-allow-methods", "GET, PUT"),
+    ("access-control-allow-origin", "https://a.test"),
+    ("location", "/new/x"),
+    ("retry-after", "60"),
+    (
+        "www-authenticate",
+        "Basic realm=\"staff\", charset=\"UTF-8\"",
+    ),
+];
 
 /// The response to a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -156,13 +181,33 @@ struct Answer {
     statuses: Vec<u16>,
     /// Whether the filters of the path were applied to the response.
     is_filtered: bool,
+    /// Which fields of [`TOLD`] the final response has.
+    told: Vec<&'static str>,
     body: String,
+}
+
+impl Answer {
+    fn new() -> Self {
+        Self {
+            statuses: Vec::new(),
+            is_filtered: false,
+            told: Vec::new(),
+            body: String::new(),
+        }
+    }
+
+    /// Status, watched fields and content of an answer without interim responses that the filters have seen.
+    fn line(&self) -> String {
+        assert!(self.is_filtered && self.statuses.len() == 1, "{self:?}");
+        format!("{} {:?} {}", self.statuses[0], self.told, self.body.trim())
+    }
 }
 
 fn answered(statuses: &[u16], body: &str) -> Option<Answer> {
     Some(Answer {
         statuses: statuses.to_vec(),
         is_filtered: true,
+        told: Vec::new(),
         body: body.to_owned(),
     })
 }
@@ -196,30 +241,42 @@ impl Client {
     }
 }
 
+/// Fields as lines of a head.
+fn lines(fields: &[(&str, &str)]) -> String {
+    let lines = fields.iter();
+    lines
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect()
+}
+
 fn ask_http1(stream: &mut BufReader<TcpStream>, request: Request<'_>) -> Option<Answer> {
     let (line, fields, body) = match request {
         Request::Get(path) => (format!("GET {path}"), String::new(), 0),
         Request::Connect(authority) => (format!("CONNECT {authority}"), String::new(), 0),
         Request::Expect(path, len) => {
-            let fields = format!("Content-Length: {len}\r\nExpect: 100-continue\r\n");
+            let fields = format!(
+                "Content-Length: {len}\r\nExpect: 100-continue\r\nAuthorization: {RIGHT}\r\n"
+            );
             (format!("POST {path}"), fields, len)
         }
         Request::Empty(path) => {
             let fields = "Content-Length: 0\r\n".to_owned();
             (format!("POST {path}"), fields, 0)
         }
+        Request::With(method, path, fields) => (format!("{method} {path}"), lines(fields), 0),
+        Request::Promised(path, fields) => (format!("POST {path}"), lines(fields), 0),
     };
     let host = match request {
         Request::Connect(authority) => authority,
-        Request::Get(_) | Request::Expect(..) | Request::Empty(_) => "a.test",
+        Request::Get(_)
+        | Request::Expect(..)
+        | Request::Empty(_)
+        | Request::With(..)
+        | Request::Promised(..) => "a.test",
     };
     let head = format!("{line} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
     stream.get_mut().write_all(head.as_bytes()).ok()?;
-    let mut answer = Answer {
-        statuses: Vec::new(),
-        is_filtered: false,
-        body: String::new(),
-    };
+    let mut answer = Answer::new();
     loop {
         let (mut head, mut len) = (String::new(), 0);
         while !head.ends_with("\r\n\r\n") {
@@ -232,7 +289,12 @@ fn ask_http1(stream: &mut BufReader<TcpStream>, request: Request<'_>) -> Option<
                 len = value.trim().parse().unwrap();
             }
             answer.is_filtered |= line == "x-rule: seen by filters\r\n";
+            let told = TOLD
+                .iter()
+                .filter(|(name, value)| line == format!("{name}: {}\r\n", value.to_lowercase()));
+            answer.told.extend(told.map(|(name, _)| name));
         }
+        answer.told.sort_unstable();
         let status = head[9..12].parse().unwrap();
         answer.statuses.push(status);
         if status == 100 {
@@ -254,6 +316,7 @@ fn ask_http2(client: &mut http2_client::Client, request: Request<'_>) -> Option<
             let fields = [
                 ("content-length", &*len.to_string()),
                 ("expect", "100-continue"),
+                ("authorization", RIGHT),
             ]
             .map(|(name, value)| (name, value.to_owned()));
             let fields = fields.each_ref().map(|(name, value)| (*name, &**value));
@@ -264,12 +327,10 @@ fn ask_http2(client: &mut http2_client::Client, request: Request<'_>) -> Option<
             client.send(stream, b"", true);
             (stream, 0)
         }
+        Request::With(method, path, fields) => (client.begin(method, path, fields, true), 0),
+        Request::Promised(path, fields) => (client.post_with(path, fields), 0),
     };
-    let mut answer = Answer {
-        statuses: Vec::new(),
-        is_filtered: false,
-        body: String::new(),
-    };
+    let mut answer = Answer::new();
     loop {
         for frame in client.next_unless_closed()? {
             let Some(seen) = frame.strip_prefix(&format!("{stream} ")) else {
@@ -283,6 +344,9 @@ fn ask_http2(client: &mut http2_client::Client, request: Request<'_>) -> Option<
             {
                 answer.statuses.push(status);
                 answer.is_filtered |= seen.contains("x-rule=seen by filters");
+                let told = TOLD.iter();
+                let told = told.filter(|(name, value)| seen.contains(&format!("{name}={value}")));
+                answer.told.extend(told.map(|(name, _)| name));
                 if status == 100 {
                     client.send(stream, &vec![b'x'; len], true);
                 }
@@ -318,13 +382,27 @@ fn ask_http3(client: &mut http3_client::Client, request: Request<'_>) -> Option<
             len = count.to_string();
             body = Some(count);
             let mut head = pseudo("POST", path);
-            head.extend([("content-length", &*len), ("expect", "100-continue")]);
+            head.extend([
+                ("content-length", &*len),
+                ("expect", "100-continue"),
+                ("authorization", RIGHT),
+            ]);
             client.ask(&head, false)
         }
         Request::Empty(path) => {
             let mut head = pseudo("POST", path);
             head.push(("content-length", "0"));
             client.ask(&head, true)
+        }
+        Request::With(method, path, fields) => {
+            let mut head = pseudo(method, path);
+            head.extend_from_slice(fields);
+            client.ask(&head, true)
+        }
+        Request::Promised(path, fields) => {
+            let mut head = pseudo("POST", path);
+            head.extend_from_slice(fields);
+            client.ask(&head, false)
         }
     };
     if let Some(count) = body {
@@ -344,6 +422,10 @@ fn ask_http3(client: &mut http3_client::Client, request: Request<'_>) -> Option<
         statuses: answer.statuses(),
         is_filtered: (fields.iter())
             .any(|(name, value)| name == "x-rule" && value == "seen by filters"),
+        told: (TOLD.iter())
+            .filter(|told| (fields.iter()).any(|(name, value)| (&**name, &**value) == **told))
+            .map(|(name, _)| *name)
+            .collect(),
         body: String::from_utf8(answer.content.clone()).unwrap(),
     })
 }
@@ -466,4 +548,120 @@ fn the_log_tells_the_same_of_a_request() {
     assert_eq!(log[0].lines().count(), 3, "{log:?}");
     assert_eq!(log[0], log[1]);
     assert_eq!(log[0], log[2]);
+}
+
+#[test]
+fn guards_answer_before_the_body_is_collected() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.display().to_string()
+    };
+    let page = file("page.html", "closed for today");
+    let users = file("users", "ann:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n");
+    let missing = folder.path().join("none.html");
+    let paths = format!(
+        "      /denied: {{ deny: all, test.handlers: measure }}
+      /closed: {{ maintenance: {page}, test.handlers: measure }}
+      /users: {{ auth.basic: {{ file: {users}, realm: staff }}, test.handlers: measure }}
+      /open: {{ allow: all, maintenance: {}, auth.basic: {{ file: {users}, realm: staff }}, test.handlers: measure }}
+",
+        missing.display()
+    );
+    let wrong = ("authorization", "Basic YW5uOm90aGVy");
+    for version in VERSIONS {
+        for (path, want) in [
+            ("/denied", "403 [] forbidden"),
+            ("/closed", "503 [] closed for today"),
+            ("/users", "401 [\"www-authenticate\"] "),
+            ("/open", "401 [\"www-authenticate\"] "),
+        ] {
+            for expect in [&[][..], &[("expect", "100-continue")]] {
+                let server = start_with("", &paths);
+                // No octet of the body comes.
+                let fields = [&[wrong, ("content-length", "3000000")], expect].concat();
+                let answer =
+                    Client::connect(&server, version).ask(Request::Promised(path, &fields));
+                let line = answer.map(|answer| answer.line()).unwrap_or_default();
+                assert!(line.starts_with(want), "{version:?} {path}: {line}");
+            }
+        }
+        // Who is let through is told so, whether the guards have to look at files or remember them.
+        let server = start_with("", &paths);
+        let mut client = Client::connect(&server, version);
+        for _ in 0..2 {
+            let counted = client.ask(Request::Expect("/open", 30_000));
+            assert_eq!(counted, answered(&[100, 200], "30000 bytes"), "{version:?}");
+        }
+    }
+}
+
+#[test]
+fn additions_are_the_same_over_every_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.display().to_string()
+    };
+    let page = file("page.html", "closed for today");
+    let users = file("users", "ann:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n");
+    file("there.txt", "a file");
+    let root = folder.path().display();
+    let paths = format!(
+        "      /denied: {{ deny: all, test.handlers: measure }}
+      /allowed: {{ allow: 127.0.0.1, test.handlers: measure }}
+      /closed: {{ maintenance: {{ file: {page}, retry-after: 60 }}, test.handlers: measure }}
+      /users: {{ auth.basic: {{ file: {users}, realm: staff }}, test.handlers: measure }}
+      /cors: {{ cors: {{ origins: https://a.test, methods: [GET, PUT] }}, test.handlers: measure }}
+      /old: {{ rewrite: {{ match: '^/old/(.*)$', to: '/new/$1', status: 301 }} }}
+      /inside: {{ rewrite: {{ match: '^/inside', to: /measure }} }}
+      /files: {{ file.try-files: [$path, /measure], file.dir: {root} }}
+"
+    );
+    let from = ("origin", "https://a.test");
+    let asked = ("access-control-request-method", "PUT");
+    let lines = VERSIONS.map(|version| {
+        let server = start_with("", &paths);
+        let mut client = Client::connect(&server, version);
+        let mut line = |method, path, fields: &[_]| {
+            let answer = client.ask(Request::With(method, path, fields));
+            answer.map(|answer| answer.line()).unwrap_or_default()
+        };
+        [
+            line("GET", "/denied", &[]),
+            line("GET", "/allowed", &[]),
+            line("GET", "/closed", &[]),
+            line("GET", "/users", &[("authorization", RIGHT)]),
+            line("GET", "/cors", &[from]),
+            line("GET", "/cors", &[("origin", "https://b.test")]),
+            line("OPTIONS", "/cors", &[from, asked]),
+            line("GET", "/old/x", &[])
+                .split(" <")
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+            line("GET", "/inside", &[]),
+            line("GET", "/files/there.txt", &[]),
+            line("GET", "/files/missing", &[]),
+        ]
+    });
+    let origin = "[\"access-control-allow-origin\"]";
+    let want = [
+        "403 [] forbidden",
+        "200 [] no body",
+        "503 [\"retry-after\"] closed for today",
+        "200 [] no body",
+        &format!("200 {origin} no body"),
+        "200 [] no body",
+        "204 [\"access-control-allow-methods\", \"access-control-allow-origin\"] ",
+        "301 [\"location\"]",
+        "200 [] no body",
+        "200 [] a file",
+        "200 [] no body",
+    ];
+    for (version, lines) in VERSIONS.iter().zip(&lines) {
+        assert_eq!(lines.each_ref().map(|line| &**line), want, "{version:?}");
+    }
 }

@@ -4,6 +4,7 @@ use h2o_exchange::{BodyUse, Exchange, Response};
 use h2o_http::{BodyLength, StatusCode};
 
 use super::collect::Collector;
+use super::guards::{self, Guarded, WaitingGuard};
 use super::{answers, routing, serve};
 use crate::context::Context;
 use crate::setup::Setup;
@@ -20,6 +21,8 @@ pub(crate) enum Admission {
     Tunnel,
     /// Run the handlers once the body is complete.
     Collect(Collector),
+    /// Like [`Admission::Collect`], once this guard of the path has let the request through.
+    CollectOnceGuarded(Collector, WaitingGuard),
     /// Run the handlers once the first bytes of the body have come; they pull the rest.
     Stream,
     /// Like [`Admission::Stream`], but run the handlers now: one of them decides whether the client may send the body (100
@@ -78,11 +81,21 @@ pub(crate) fn admit(
             Admission::StreamOnceAsked
         }
         BodyUse::Stream => Admission::Stream,
-        BodyUse::Whole => match exchange.request.body {
-            BodyLength::Known(len) if len > setup.temp_buffer_max_size => {
-                Admission::Refuse(answers::too_large(context))
+        BodyUse::Whole => {
+            let guard = match guards::run(exchange, 0) {
+                Guarded::Passed => None,
+                Guarded::Answered(response) => return Admission::Refuse(response),
+                Guarded::Waiting(guard) => Some(guard),
+            };
+            let announced = exchange.request.body;
+            if matches!(announced, BodyLength::Known(len) if len > setup.temp_buffer_max_size) {
+                return Admission::Refuse(answers::too_large(context));
             }
-            announced => Admission::Collect(Collector::new(context, setup, announced)),
-        },
+            let collector = Collector::new(context, setup, announced);
+            match guard {
+                None => Admission::Collect(collector),
+                Some(guard) => Admission::CollectOnceGuarded(collector, guard),
+            }
+        }
     }
 }

@@ -113,6 +113,9 @@ impl Requests {
     /// Continues to collect a body: gives the client window for what has been stored, and runs the handlers once the body is
     /// complete.
     pub(super) fn collect<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
+        if !self.pass_guards(streams, turn, id) {
+            return;
+        }
         let Some(slot) = self.slots.get_mut(id) else {
             return;
         };

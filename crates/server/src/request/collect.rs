@@ -10,6 +10,7 @@ use h2o_exchange::{
 use h2o_http::BodyLength;
 
 use super::answers;
+use super::guards::WaitingGuard;
 use crate::context::Context;
 use crate::setup::Setup;
 
@@ -28,14 +29,17 @@ pub(super) struct BodyCollection {
     pub(super) owed: usize,
     /// Whether all of the body has come.
     pub(super) is_complete: bool,
+    /// The guard that has not decided yet whether the body may be collected.
+    pub(super) guard: Option<WaitingGuard>,
 }
 
 impl BodyCollection {
-    pub(super) const fn new(collector: Collector) -> Self {
+    pub(super) const fn new(collector: Collector, guard: Option<WaitingGuard>) -> Self {
         Self {
             collector,
             owed: 0,
             is_complete: false,
+            guard,
         }
     }
 

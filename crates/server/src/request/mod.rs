@@ -13,6 +13,7 @@ mod collect;
 mod content;
 mod early;
 mod error_page;
+mod guards;
 pub(crate) mod paces;
 mod push;
 mod reroute;

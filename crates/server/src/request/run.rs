@@ -145,8 +145,16 @@ impl Requests {
                 if expects_continue {
                     send_continue(streams, turn, id, &exchange);
                 }
-                let collecting = BodyCollection::new(collector);
+                let collecting = BodyCollection::new(collector, None);
                 self.await_body(id, exchange, Phase::Collecting(collecting));
+            }
+            Admission::CollectOnceGuarded(collector, guard) => {
+                let collecting = BodyCollection::new(collector, Some(guard));
+                self.await_body(id, exchange, Phase::Collecting(collecting));
+                if let Some(slot) = self.slots.get_mut(id) {
+                    slot.awaits_continue = expects_continue;
+                }
+                self.collect(streams, turn, id);
             }
         }
     }
@@ -416,7 +424,7 @@ fn gets_interims<S: Streams>(turn: &Turn<'_>, exchange: &Exchange) -> bool {
 }
 
 /// Sends 100 (Continue), if the client gets it.
-fn send_continue<S: Streams>(
+pub(super) fn send_continue<S: Streams>(
     streams: &mut S,
     turn: &mut Turn<'_>,
     id: SlotId,

@@ -40,10 +40,17 @@ pub(crate) fn wants_informational(exchange: &Exchange) -> bool {
     exchange.request.headers.get(Known::NoEarlyHints) != Some(b"1")
 }
 
-/// Runs the handlers of the request's path.
+/// Runs the handlers of the request's path, without the guards that have let the request through.
 #[inline]
 pub(crate) fn start(worker: &Worker, exchange: &ExchangeRef) -> Progress {
-    start_at(worker, exchange, 0)
+    let first = {
+        let exchange = exchange.borrow();
+        match exchange.has_passed_guards {
+            true => exchange.site.path(exchange.route).guards,
+            false => 0,
+        }
+    };
+    start_at(worker, exchange, first)
 }
 
 /// Runs the handlers of the request's path from number `first` on.
@@ -371,7 +378,7 @@ fn filter(
 }
 
 /// Runs code of a handler or filter. A panic is answered with 500 and affects no other request.
-fn fenced<T>(worker: &Worker, run: impl FnOnce() -> T) -> Result<T, Box<Response>> {
+pub(super) fn fenced<T>(worker: &Worker, run: impl FnOnce() -> T) -> Result<T, Box<Response>> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| Box::new(on_panic(worker)))
 }
 

@@ -48,13 +48,24 @@ impl Client {
     }
 
     pub fn ask(&mut self, path: &str, fields: &[(&str, &str)]) -> u32 {
+        self.begin("GET", path, fields, true)
+    }
+
+    /// Sends the head of a request; `is_end`: it has no body.
+    pub fn begin(
+        &mut self,
+        method: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+        is_end: bool,
+    ) -> u32 {
         let pseudo = [
-            (":method", "GET"),
+            (":method", method),
             (":scheme", "http"),
             (":authority", "a.test"),
             (":path", path),
         ];
-        self.send_head(&pseudo, fields, true)
+        self.send_head(&pseudo, fields, is_end)
     }
 
     /// Begins a request with a body.
@@ -64,13 +75,7 @@ impl Client {
 
     /// Begins a request with a body and additional fields.
     pub fn post_with(&mut self, path: &str, fields: &[(&str, &str)]) -> u32 {
-        let pseudo = [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":authority", "a.test"),
-            (":path", path),
-        ];
-        self.send_head(&pseudo, fields, false)
+        self.begin("POST", path, fields, false)
     }
 
     /// Extended CONNECT (RFC 8441 §4).
@@ -241,9 +246,15 @@ impl Client {
         for (name, value) in self.decoder.decode_text(section) {
             match &*name {
                 ":status" | ":path" => shown.push(value),
-                "link" | "x-rule" | "x-http2-push" | "grpc-status" => {
-                    shown.push(format!("{name}={value}"))
-                }
+                "link"
+                | "x-rule"
+                | "x-http2-push"
+                | "grpc-status"
+                | "access-control-allow-methods"
+                | "access-control-allow-origin"
+                | "location"
+                | "retry-after"
+                | "www-authenticate" => shown.push(format!("{name}={value}")),
                 "set-cookie" => shown.push(value.split(';').next().unwrap_or("").to_owned()),
                 _ => {}
             }
