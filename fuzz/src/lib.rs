@@ -12,6 +12,7 @@ mod chunked_body;
 mod client_hello;
 mod conditional;
 mod configuration;
+mod fastcgi;
 mod forwarded_fields;
 mod hpack;
 mod http2_client;
@@ -44,6 +45,7 @@ pub use chunked_body::chunked_body;
 pub use client_hello::client_hello;
 pub use conditional::conditional;
 pub use configuration::configuration;
+pub use fastcgi::{fastcgi_head, fastcgi_records};
 pub use forwarded_fields::forwarded_fields;
 pub use hpack::{hpack_decode, hpack_round_trip};
 pub use http2_client::http2_client;
@@ -76,6 +78,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("client_hello", client_hello),
     ("conditional", conditional),
     ("configuration", configuration),
+    ("fastcgi_head", fastcgi_head),
+    ("fastcgi_records", fastcgi_records),
     ("forwarded_fields", forwarded_fields),
     ("hpack_decode", hpack_decode),
     ("hpack_round_trip", hpack_round_trip),

@@ -53,3 +53,9 @@ pub use resolver::{Family, NameOrigin, ResolveError, Resolver, limit_threads};
 pub use sequential_connect::{ConnectError, ConnectLimits, connect, connect_error_text};
 pub use settings::UpstreamSettings;
 pub use upstream::{Backend, Balancing, HealthPolicy, Upstream};
+
+/// Entry points for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::fastcgi::record::fuzzing::*;
+}

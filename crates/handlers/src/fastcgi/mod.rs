@@ -18,6 +18,7 @@ use h2o_upstream::{BackendHost, BackendUrl, Balancing, Upstream};
 
 use crate::proxy::settings::ProxySettings;
 use handler::FastcgiHandler;
+pub(crate) use response::fuzzing;
 
 /// Longest path of a socket (`sun_path`), without the terminating zero.
 const MAX_UNIX_PATH: usize = 107;

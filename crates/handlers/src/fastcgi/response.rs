@@ -132,6 +132,36 @@ fn shown(value: &[u8]) -> String {
     value.escape_ascii().to_string()
 }
 
+/// Entry points for fuzzing.
+pub(crate) mod fuzzing {
+    use h2o_http::{Known, is_token};
+
+    /// Reads the header block of an application's response.
+    ///
+    /// # Panics
+    /// If an invariant does not hold.
+    pub fn fastcgi_head(block: &[u8]) {
+        let Ok(head) = super::parse(block) else {
+            return;
+        };
+        assert!((200..=999).contains(&head.status.as_u16()));
+        assert!(!head.reason.contains(['\r', '\n']));
+        assert!(head.headers.len() <= super::MAX_FIELDS);
+        for field in head.headers.iter() {
+            assert!(is_token(field.name.as_str().as_bytes()));
+            assert!(super::is_field_value(field.value));
+        }
+        // They are the engines' to write.
+        for name in [
+            Known::ContentLength,
+            Known::Connection,
+            Known::TransferEncoding,
+        ] {
+            assert!(head.headers.get(name).is_none());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

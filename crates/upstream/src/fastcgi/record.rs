@@ -234,6 +234,61 @@ impl RecordReader {
     }
 }
 
+/// Entry points for fuzzing.
+pub(crate) mod fuzzing {
+    use bytes::{Bytes, BytesMut};
+
+    use super::{Received, RecordReader, decode_parameters, encode_parameter};
+
+    /// Reads what an application sends: the first byte says in which pieces it comes and is taken.
+    ///
+    /// # Panics
+    /// If an invariant does not hold.
+    pub fn fastcgi_records(input: &[u8]) {
+        let Some((&size, sent)) = input.split_first() else {
+            return;
+        };
+        let size = usize::from(size).max(1);
+        let whole = read([sent].into_iter(), usize::MAX);
+        assert_eq!(read(sent.chunks(size), size), whole);
+        if let Some(parameters) = decode_parameters(sent) {
+            let mut encoded = Vec::new();
+            for &(name, value) in &parameters {
+                encode_parameter(name, &[value], &mut encoded);
+            }
+            // Lengths may have been written longer than necessary.
+            assert!(encoded.len() <= sent.len());
+            assert_eq!(decode_parameters(&encoded), Some(parameters));
+        }
+    }
+
+    /// The response, the messages, and how the records end: with what was found, or where.
+    fn read<'a>(
+        pieces: impl Iterator<Item = &'a [u8]>,
+        max: usize,
+    ) -> (Vec<u8>, Vec<Bytes>, Received) {
+        let mut reader = RecordReader::default();
+        let (mut input, mut stdout, mut stderr) = (BytesMut::new(), Vec::new(), Vec::new());
+        for piece in pieces {
+            input.extend_from_slice(piece);
+            loop {
+                match reader.next(&mut input, max) {
+                    Received::Stdout(content) => {
+                        assert!((1..=max).contains(&content.len()));
+                        stdout.extend_from_slice(&content);
+                    }
+                    Received::Stderr(content) => stderr.push(content),
+                    Received::NeedMore => break,
+                    end @ (Received::End | Received::Unexpected(_)) => {
+                        return (stdout, stderr, end);
+                    }
+                }
+            }
+        }
+        (stdout, stderr, Received::NeedMore)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

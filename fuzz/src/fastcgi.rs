@@ -1,0 +1,17 @@
+//! What FastCGI applications send.
+
+/// The header block of a response.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn fastcgi_head(input: &[u8]) {
+    h2o_handlers::fuzzing::fastcgi_head(input);
+}
+
+/// Records, and parameters.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn fastcgi_records(input: &[u8]) {
+    h2o_upstream::fuzzing::fastcgi_records(input);
+}
