@@ -222,3 +222,44 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     // The next one has it, too.
     let _ = server.read_until("error-log", "log command ended (signal: 9");
 }
+
+#[test]
+fn python_reads_json_lines_whatever_clients_send() {
+    const READ: &str = "
+import datetime, json, sys
+for line in sys.stdin:
+    it = json.loads(line)
+    datetime.datetime.strptime(it.pop('time'), '%Y-%m-%dT%H:%M:%S.%f%z')
+    assert it.pop('duration') >= 0
+    assert type(it.pop('client-port')) is int
+    print(ascii(it))
+";
+    let config = "
+listen: @PORT@
+access-log:
+  path: @DIR@/log
+  format: json
+  fields:
+    [time, client, client-port, method, path, query, status, bytes, duration, request-header.x-id, ssl.cipher]
+hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
+";
+    let server = Setup::new(config).file("www/page", "0123456789").start();
+    let _ = server.ask("GET /page?q='%22%5C'\nX-Id: \"\\\" \\u0041 \u{e9}\t}");
+    let mut broken = server.connect();
+    broken.send("GET /\r\n\r\n bad : 1\r\n\r\n");
+    let folder = server.stop();
+    let text = folder.read("log");
+    let read = h2o_tests::run_with_input("python3", &["-c", READ], &text).success();
+    let read = String::from_utf8(read).expect("it is ASCII");
+    let mut lines = read.lines();
+    assert_eq!(
+        lines.next(),
+        Some(
+            r#"{'client': '127.0.0.1', 'method': 'GET', 'path': '/page', 'query': "?q='%22%5C'", 'status': 200, 'bytes': 10, 'request-header.x-id': '"\\" \\u0041 \xc3\xa9\t}', 'ssl.cipher': None}"#
+        ),
+        "{text}"
+    );
+    let broken = lines.next().unwrap_or_default();
+    assert!(broken.contains("'path': None"), "{text}");
+    assert!(broken.contains("'status': 400"), "{text}");
+}

@@ -3,6 +3,7 @@
 mod escape;
 mod field;
 mod format;
+mod json;
 mod local_time;
 mod render;
 mod strftime;
@@ -17,7 +18,9 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
-use h2o_config::{Attribute, Command, Directive, Error, Kind, Kinds, Levels, Node, Pass};
+use h2o_config::{
+    Attribute, Attributes, Command, Directive, Error, Kind, Kinds, Levels, Node, Pass,
+};
 use h2o_exchange::{Exchange, Logger, PathCheck, PathChecks, PathNeed, Scope};
 
 pub(crate) use escape::Escape;
@@ -37,7 +40,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     apply,
 }];
 
-const ATTRIBUTES: [Attribute; 3] = [
+const ATTRIBUTES: [Attribute; 4] = [
     Attribute::required(
         "path",
         Kinds::SCALAR,
@@ -47,9 +50,16 @@ const ATTRIBUTES: [Attribute; 3] = [
     Attribute::optional(
         "format",
         Kinds::SCALAR,
-        "FORMAT",
+        "FORMAT, or `json`",
         "`%h %l %u %t \"%r\" %s %b \"%{Referer}i\" \"%{User-agent}i\"`",
-        "What a line consists of; see [the page on logs](logs.md).",
+        "What a line consists of; `json` for a JSON object with `fields`. See [the page on logs](logs.md).",
+    ),
+    Attribute::optional(
+        "fields",
+        Kinds::SEQUENCE,
+        "list of names",
+        json::DEFAULT,
+        "For `format: json`: what the object of a line has, in this order; see [the list](logs.md#write-json).",
     ),
     Attribute::optional(
         "escape",
@@ -65,26 +75,20 @@ const ATTRIBUTES: [Attribute; 3] = [
 const KEPT_LINE: usize = 64 * 1024;
 
 fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
-    let (path, format, escape) = match command.node.kind() {
-        Kind::Scalar => (command.node, None, None),
+    let (path, format) = match command.node.kind() {
+        Kind::Scalar => {
+            let format = compile(command.node, format::DEFAULT, Escape::Apache)?;
+            (command.node, format)
+        }
         Kind::Mapping => {
             let attributes = command.node.attributes(&ATTRIBUTES)?;
             (
                 attributes.require("path")?,
-                attributes.get("format"),
-                attributes.get("escape"),
+                chosen_format(command, &attributes)?,
             )
         }
         Kind::Sequence => return Err(command.error("node must be a scalar or a mapping")),
     };
-    let escape = match escape.map(|node| node.one_of(&["apache", "json"])) {
-        Some(Ok(1)) => Escape::Json,
-        Some(Err(error)) => return Err(error),
-        Some(Ok(_)) | None => Escape::Apache,
-    };
-    let text = format.map_or(Ok(format::DEFAULT), Node::scalar)?;
-    let format = Format::compile(text, escape)
-        .map_err(|message| format.unwrap_or(command.node).error(message))?;
     let name = path.scalar()?;
     let target = LogTarget::of(scope, name);
     if !name.starts_with('|') {
@@ -93,6 +97,33 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     }
     scope.loggers.push(Arc::new(AccessLog { format, target }));
     Ok(())
+}
+
+fn chosen_format(command: &Command<'_>, attributes: &Attributes<'_>) -> Result<Format, Error> {
+    let (format, fields) = (attributes.get("format"), attributes.get("fields"));
+    let escape = attributes.get("escape");
+    let text = format.map_or(Ok(format::DEFAULT), Node::scalar)?;
+    let node = format.unwrap_or(command.node);
+    let chosen = escape.map(|escape| escape.one_of(&["apache", "json"]));
+    let chosen = match chosen.transpose()? {
+        Some(1) => Some(Escape::Json),
+        Some(_) => Some(Escape::Apache),
+        None => None,
+    };
+    if text == "json" {
+        if let (Some(Escape::Apache), Some(escape)) = (chosen, escape) {
+            return Err(escape.error("`format: json` needs `escape: json`; remove this line"));
+        }
+        return compile(node, &json::format(fields)?, Escape::Json);
+    }
+    if let Some(fields) = fields {
+        return Err(fields.error("`fields` needs `format: json`"));
+    }
+    compile(node, text, chosen.unwrap_or_default())
+}
+
+fn compile(node: &Node, text: &str, escape: Escape) -> Result<Format, Error> {
+    Format::compile(text, escape).map_err(|message| node.error(message))
 }
 
 /// One `access-log`.

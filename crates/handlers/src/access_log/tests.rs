@@ -364,6 +364,50 @@ fn a_json_format_gives_json_whatever_is_missing() {
     );
 }
 
+#[test]
+fn json_in_one_word_has_the_fields_that_are_listed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let path = path.to_str().unwrap();
+    let log = |rest: &str| format!("access-log: {{path: {path}, format: json{rest}}}");
+    let chosen =
+        "[status, duration, request-header.X-A, response-header.set-cookie, ssl.cipher-bits]";
+    let levels = [log(""), log(&format!(", escape: json, fields: {chosen}"))];
+    let mut scope = read([&levels[0], &levels[1]]).unwrap();
+    for resource in &std::mem::take(scope.shared.edit::<Resources>()).0 {
+        resource.open().unwrap();
+    }
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    for exchange in [complete(&worker), begun(&worker)] {
+        for logger in &scope.loggers {
+            logger.log(&exchange);
+        }
+    }
+    let text = std::fs::read_to_string(path).unwrap();
+    // The time is that of this test's time zone; the end-to-end test reads it.
+    let lines: Vec<&str> = (text.lines())
+        .map(|line| line.find(r#","client""#).map_or(line, |at| &line[at..]))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            r#","client":"192.0.2.1","method":"POST","host":"WWW.example:8443","path":"/a%20b/../c","query":"?q=1&r=?","protocol":"HTTP/1.1","status":404,"bytes":1234,"duration":3,"referer":"https://example.org/","user-agent":"curl/8.0 (x; y)"}"#,
+            r#"{"status":404,"duration":3,"request-header.X-A":"first","response-header.set-cookie":"a=1, b=2","ssl.cipher-bits":256}"#,
+            r#","client":"localhost","method":null,"host":"www.example:8443","path":null,"query":null,"protocol":null,"status":null,"bytes":0,"duration":null,"referer":null,"user-agent":null}"#,
+            r#"{"status":null,"duration":null,"request-header.X-A":null,"response-header.set-cookie":null,"ssl.cipher-bits":null}"#,
+        ]
+    );
+}
+
+#[test]
+fn unknown_fields_have_the_nearest_name_as_a_hint() {
+    let text = "access-log: {path: a, format: json, fields: [pth]}";
+    let error = read([text, "{}"]).err().unwrap().to_string();
+    let start = "[f:1] in command access-log, unknown field `pth`; the fields are time, client, ";
+    assert!(error.starts_with(start), "{error}");
+    assert!(error.contains("did you mean `path`"), "{error}");
+}
+
 fn read(levels: [&str; 2]) -> Result<Scope, h2o_config::Error> {
     let features = Features {
         guards: Vec::new(),
@@ -437,6 +481,26 @@ fn faults_of_the_directive_are_placed() {
         (
             "access-log: {path: a, file: b}",
             "[f:1] in command access-log, unexpected key:file (column 23)",
+        ),
+        (
+            "access-log:\n  path: a\n  fields: [path]",
+            "[f:3] in command access-log, `fields` needs `format: json` (column 11)",
+        ),
+        (
+            "access-log:\n  path: a\n  format: json\n  escape: apache",
+            "[f:4] in command access-log, `format: json` needs `escape: json`; remove this line (column 11)",
+        ),
+        (
+            "access-log: {path: a, format: json, fields: []}",
+            "[f:1] in command access-log, lists no field; write for example `[time, path, status]` (column 45)",
+        ),
+        (
+            "access-log: {path: a, format: json, fields: [path, host, path]}",
+            "[f:1] in command access-log, `path` is listed twice (column 58)",
+        ),
+        (
+            "access-log: {path: a, format: json, fields: ['request-header.a}i']}",
+            "[f:1] in command access-log, `a}i` is not the name of a header (column 46)",
         ),
     ];
     for (text, want) in cases {
