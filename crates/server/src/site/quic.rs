@@ -31,7 +31,7 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "ON|OFF",
         "OFF",
         "Has each new client show that it receives at the address it sends from (Retry), which costs it a round trip. A token of an \
-         earlier connection spares it that. While a thread has more than 24 handshakes under way, new clients have to do so in any case.",
+         earlier connection spares it that. While a thread has 24 handshakes or more under way, new clients have to do so in any case.",
     ),
     attribute(
         "sndbuf",
