@@ -189,7 +189,7 @@ pub struct ServerRole {
     /// Bytes sent for each byte of a client that has not shown its address (RFC 9000 §8.1), at most 3.
     pub amplification_limit: u16,
     /// Handshakes that may be under way before new clients have to show first that they receive at their addresses, as with `retry`.
-    /// One takes 20 to 40 KB.
+    /// One takes 28 to 35 KB.
     pub retry_above: usize,
     /// Handshakes that may be under way before new ones are ignored.
     pub max_handshakes: usize,

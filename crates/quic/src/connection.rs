@@ -163,6 +163,11 @@ const LEAST_HANDSHAKE_RTT: Duration = Duration::from_millis(66);
 /// hundred bytes, until the client acknowledges it.
 const MAX_HANDSHAKE_ACKS: u64 = 64;
 
+/// NEW_TOKEN frames sent during a handshake. The library (quinn-proto 0.11) sends one for each Handshake packet that it gets, and remembers
+/// it until the client acknowledges it: about 700 bytes for a packet of 50. A client needs such packets for what it acknowledges of the
+/// server's certificates, for its own certificates and for its Finished message, and again for those of them that are lost.
+const MAX_HANDSHAKE_TOKENS: u64 = 20;
+
 /// What has to be free in a packet for the library to put PATH_CHALLENGE there.
 const CHALLENGE_ROOM: usize = 10;
 
@@ -593,8 +598,9 @@ impl Connection {
         };
         let is_late = self.handshake_ends().is_some_and(|ends| ends <= now);
         let stats = self.library.stats();
-        let is_too_much =
-            stats.udp_tx.datagrams > limit.datagrams || stats.frame_tx.acks > MAX_HANDSHAKE_ACKS;
+        let is_too_much = stats.udp_tx.datagrams > limit.datagrams
+            || stats.frame_tx.acks > MAX_HANDSHAKE_ACKS
+            || stats.frame_tx.new_token > MAX_HANDSHAKE_TOKENS;
         if is_late || is_too_much {
             self.exceeded = Some(if is_late {
                 Exceeded::Time

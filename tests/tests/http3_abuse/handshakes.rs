@@ -63,7 +63,7 @@ fn halves_of_a_client_hello() {
 fn handshakes_that_never_end() {
     let server = start(HANDSHAKE_TIMEOUT, "");
     let (mut neighbour, _) = attack(&server, |port| {
-        let mut clients: Vec<Quic> = (0..10)
+        let mut clients: Vec<Quic> = (0..20)
             .map(|_| {
                 let mut client = Quic::new(port, Options::default());
                 client.flush();
