@@ -7,33 +7,19 @@ use std::time::Duration;
 
 use h2o_tests::http3::{Frame, varint};
 use h2o_tests::quic::{Header, Options, Quic, control_streams, get, request};
-use h2o_tests::{Backend, Deadline, Folder, Request, Server, Setup, certs, eventually};
+use h2o_tests::{Backend, Deadline, Request, Server, Setup, eventually};
 
 const REQUEST_CANCELLED: u64 = 0x10c;
 
 fn start(settings: &str, paths: &str) -> Server {
-    let folder = Folder::new();
-    certs::self_signed(&folder, "site", certs::Key::EcPkcs8, "localhost");
-    let config = format!(
+    let rest = format!(
         "
-{settings}
-listen: &tls
-  host: 127.0.0.1
-  port: @PORT@
-  ssl: {{ certificate-file: @DIR@/site.crt, key-file: @DIR@/site.key }}
-listen:
-  <<: *tls
-  type: quic
-hosts:
-  default:
-    paths:
-      /: {{ file.dir: @DIR@/www }}
       /status: {{ status: ON }}
 {paths}
 access-log: {{ path: @DIR@/access_log, format: '%m %U %s' }}
 "
     );
-    Setup::in_folder(folder, &config)
+    Setup::http3(settings, "", &rest)
         .file("www/a.txt", "hello")
         .file("www/medium", vec![b'x'; 200_000])
         .file("www/large", vec![b'x'; 2_000_000])
