@@ -1,6 +1,6 @@
 //! FastCGI: what applications receive, and what becomes of what they answer.
 
-use h2o_tests::{Backend, Response, Server, Setup, Talk, curl};
+use h2o_tests::{Backend, Raw, Response, Server, Setup, Talk, curl};
 
 const STDOUT: u8 = 6;
 const STDERR: u8 = 7;
@@ -410,4 +410,67 @@ fn an_application_that_is_not_there_is_503() {
     assert_eq!(response.status, "503 Internal Server Error");
     let line = "[fastcgi] in request:a/:connection failed:connection refused";
     h2o_tests::eventually(line, || server.messages().contains(line).then_some(()));
+}
+
+/// Applications get the content of a chunked request once all of it is there. Guards are asked before that.
+#[test]
+fn whom_a_guard_refuses_makes_the_server_store_nothing() {
+    let backend = recorder();
+    let settings =
+        "temp-buffer-threshold: 1048576\ntemp-buffer-max-size: 5000000\nauth.basic: @DIR@/users";
+    let server = start(&backend, settings);
+    // Of `htpasswd -B`: secret.
+    let bcrypt = "$2b$04$P8RuztND1vn5rPLudBSnOe7RoMzUbtqy9vWWqu6kh6zpm44kYozia";
+    server.folder.write("users", format!("bob:{bcrypt}\n"));
+    // base64 of bob:wrong
+    for credentials in ["", "Authorization: Basic Ym9iOndyb25n\r\n"] {
+        let mut client = Raw::connect(server.port());
+        client.send(format!(
+            "POST /app HTTP/1.1\r\nHost: a\r\n{credentials}Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n"
+        ));
+        // The content never ends.
+        assert_eq!(client.read_response("POST").code(), 401, "{credentials}");
+        let mut client = Raw::connect(server.port());
+        client.send(format!(
+            "POST /app HTTP/1.1\r\nHost: a\r\n{credentials}Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+        ));
+        assert_eq!(client.read_head().code(), 401, "{credentials}");
+    }
+    for (len, kind, want) in [
+        (3, "memory", 200),
+        (900_000, "memory", 200),
+        (3_000_000, "file", 200),
+        (6_000_000, "none", 413),
+    ] {
+        server.folder.write("content", "x".repeat(len));
+        let file = format!("@{}", server.folder.at("content").display());
+        for version in ["--http1.1", "--http2-prior-knowledge"] {
+            for expect in ["Expect: 100-continue", "Expect:"] {
+                let response = curl(&[
+                    version,
+                    "-u",
+                    "bob:secret",
+                    "-H",
+                    expect,
+                    "-H",
+                    "Transfer-Encoding: chunked",
+                    "--data-binary",
+                    &file,
+                    &server.url("/app"),
+                ]);
+                let place = format!("{len} {kind} {version} {expect}");
+                assert_eq!(response.code(), want, "{place}: {}", server.messages());
+                if want == 200 {
+                    let text = String::from_utf8_lossy(&response.body).into_owned();
+                    let (parameters, content) =
+                        text.split_once("\n\n").expect("it is the recorder's");
+                    assert!(
+                        parameters.contains(&format!("CONTENT_LENGTH={len}\n")),
+                        "{place}: {parameters}"
+                    );
+                    assert_eq!(content.len(), len, "{place}");
+                }
+            }
+        }
+    }
 }
