@@ -24,7 +24,7 @@ const LOCK_PAUSE: Duration = Duration::from_secs(2);
 /// Limits of the interval at which the authority is asked when it wants a certificate renewed.
 const ADVICE_INTERVAL: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(86_400));
-/// Longest sleep, so that a clock that was set, or a machine that was suspended, is noticed.
+/// Longest time between two looks at the clock: somebody may set it, and the machine may be suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(600);
 /// Limit for everything that one certificate takes.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(600);

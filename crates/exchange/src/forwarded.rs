@@ -41,11 +41,11 @@ pub struct Trace {
     pub response_ended: Cell<Option<Instant>>,
     /// Bytes written, without TLS overhead.
     pub sent: Cell<u64>,
-    /// Those of the head.
+    /// Bytes of the request head among those that were sent.
     pub sent_head: Cell<u64>,
     /// Bytes read, without TLS overhead.
     pub received: Cell<u64>,
-    /// Those of heads, including interim responses.
+    /// Bytes of response heads among those that were received, interim responses included.
     pub received_head: Cell<u64>,
     /// TLS parameters of the connection; `None` for clear text.
     pub tls: RefCell<Option<TlsInfo>>,

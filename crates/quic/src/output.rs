@@ -90,7 +90,7 @@ impl Output {
     }
 }
 
-/// What the transport has not taken of streams whose users have written everything.
+/// Bytes that the transport still has to take, of streams that the server has written to their end.
 #[derive(Debug, Default)]
 pub struct Tails(Vec<(StreamId, Output)>);
 

@@ -156,7 +156,8 @@ pub(super) static FIELDS: [Entry; LEN] = {
     ]
 };
 
-/// The entries of one name: the first index, and how many follow each other. The few that stand apart are only received.
+/// Entries of the static table that have the same name and stand one after the other: the index of the first, and their number. A few
+/// entries stand apart from the others of their name: the decoder knows them, the encoder does not use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) first: u8,

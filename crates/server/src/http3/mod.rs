@@ -256,8 +256,8 @@ impl Http3 {
         }
     }
 
-    /// Keeps what was read behind a field section that waits for the QPACK table. Its end, if that has come, was told with the
-    /// section.
+    /// Keeps what the client has sent on a stream after a field section that cannot be decoded yet, as entries of the QPACK table are
+    /// missing. Whether the stream has ended is kept with the section.
     fn hold_back(&mut self, turn: &mut Turn<'_>, id: StreamId, behind: Option<Read>) {
         match behind {
             Some(Read::Data(piece)) => {

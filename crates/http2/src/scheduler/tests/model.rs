@@ -261,7 +261,7 @@ fn random_calls_keep_the_invariants() {
             let any = (!open.is_empty())
                 .then(|| open[random.below(u32::try_from(open.len()).unwrap()) as usize]);
             match (random.below(10), any) {
-                // As Chromium does: below the newest stream of no less weight.
+                // The client opens a stream as Chromium does: it depends on the newest stream whose weight is not smaller.
                 (0..=2, _) => {
                     let weight = WEIGHT_OF_URGENCY[random.below(8) as usize];
                     bench.open(
