@@ -9,7 +9,8 @@ use crate::frame::{self, FrameType, HEADER_LEN, StreamId, flags};
 use crate::stream::StreamKey;
 
 impl Connection {
-    /// Writes a DATA frame with `data`, at most as long as granted.
+    /// Appends a DATA frame with `data` to `out`. The caller passes no more than the flow control windows and the frame size
+    /// allow.
     #[inline]
     pub(crate) fn write_data(
         &mut self,

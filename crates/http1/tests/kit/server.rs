@@ -168,7 +168,8 @@ impl Conversation {
         next
     }
 
-    /// Time passes. Returns the limit that passed, if any. The engine is called when it asked for it.
+    /// Moves the simulated clock on by `time`, or only to the first time limit that expires, which is returned. Calls the
+    /// engine at the timeouts that it asks for.
     pub(crate) fn wait(&mut self, time: Duration) -> Option<TimeLimit> {
         let until = self.now + time;
         while let Some(at) = self.connection.next_timeout() {

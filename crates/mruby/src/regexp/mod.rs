@@ -1,6 +1,7 @@
 //! `Regexp`, `MatchData`, `$~ $1 ...`, and the methods of String that take patterns. The engine is fancy-regex: patterns without look-around
-//! and back references run in linear time, others have a limit of steps. The forms with blocks are in Ruby (`prelude/regexp.rb`),
-//! so that the blocks can wait.
+//! and back references run in linear time, others have a limit of steps. The methods that call a block are in
+//! Ruby (`prelude/regexp.rb`), because a block may wait for I/O: its fiber then suspends, which it cannot do below a
+//! function of Rust or C.
 
 mod engine;
 mod match_data;

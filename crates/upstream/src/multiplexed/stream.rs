@@ -348,7 +348,8 @@ impl Stream {
         self.is_detached && self.upload.is_none() && !self.is_open()
     }
 
-    /// Whether nothing is sent until the backend responds.
+    /// Whether no content of the request can be sent now: there is none left, the backend has not opened the tunnel yet, or
+    /// the content is held back until the backend answers.
     pub(super) fn is_sent(&self) -> bool {
         (self.upload.as_ref()).is_none_or(|upload| self.asks_for_tunnel || upload.is_held())
     }
