@@ -336,13 +336,19 @@ impl Worker {
 
     /// The worker's state of type `T`, created on first use.
     pub fn local<T: Default + 'static>(&self) -> Rc<T> {
-        let mut locals = self.locals.borrow_mut();
-        let value = locals
-            .entry(TypeId::of::<T>())
-            .or_insert_with(|| Rc::new(T::default()));
-        Rc::clone(value)
+        let known = self.locals.borrow().get(&TypeId::of::<T>()).cloned();
+        let value = known.unwrap_or_else(|| self.create_local::<T>());
+        value
             .downcast()
             .unwrap_or_else(|_| unreachable!("entries are filed under their own type"))
+    }
+
+    #[cold]
+    fn create_local<T: Default + 'static>(&self) -> Rc<dyn Any> {
+        let value: Rc<dyn Any> = Rc::new(T::default());
+        let mut locals = self.locals.borrow_mut();
+        locals.insert(TypeId::of::<T>(), Rc::clone(&value));
+        value
     }
 
     /// An unused exchange with an empty request head, to be filled in. [`Worker::begin`] turns it into a request of

@@ -5,11 +5,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{Exchange, ExchangeRef, LocalBoxFuture, Outcome, Response};
 
-use super::run::send_continue;
 use super::serve::fenced;
-use super::slots::{Mark, Phase};
-use super::{Requests, SlotId, Streams};
-use crate::flow::Turn;
 
 /// What the guards of a path say of a request.
 pub(super) enum Guarded {
@@ -53,7 +49,8 @@ pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
 }
 
 impl WaitingGuard {
-    fn poll(mut self, exchange: &ExchangeRef, task: &mut TaskContext<'_>) -> Guarded {
+    /// Polls the guard, and those behind it once it has declined.
+    pub(super) fn poll(mut self, exchange: &ExchangeRef, task: &mut TaskContext<'_>) -> Guarded {
         let worker = Rc::clone(&exchange.borrow().worker);
         loop {
             match fenced(&worker, || self.future.as_mut().poll(task)) {
@@ -70,52 +67,6 @@ impl WaitingGuard {
                 Ok(Poll::Ready(Outcome::Later(_) | Outcome::Next(_) | Outcome::Reroute(_))) => {
                     return Guarded::Passed;
                 }
-            }
-        }
-    }
-}
-
-impl Requests {
-    /// Polls the guard that a request waits for, if any, before more of its body is collected. Whether all guards have let the
-    /// request through.
-    pub(super) fn pass_guards<S: Streams>(
-        &mut self,
-        streams: &mut S,
-        turn: &mut Turn<'_>,
-        id: SlotId,
-    ) -> bool {
-        let Some(slot) = self.slots.get_mut(id) else {
-            return false;
-        };
-        let Phase::Collecting(collecting) = &mut slot.phase else {
-            return false;
-        };
-        let Some(guard) = collecting.guard.take() else {
-            return true;
-        };
-        let waker = slot.waker(turn, id);
-        let Some(exchange) = slot.exchange.clone() else {
-            return false;
-        };
-        match guard.poll(&exchange, &mut TaskContext::from_waker(&waker)) {
-            Guarded::Waiting(guard) => {
-                if let Phase::Collecting(collecting) = &mut slot.phase {
-                    collecting.guard = Some(guard);
-                }
-                // The client gets no window meanwhile.
-                self.slots.mark(id, Mark::Waiting, true);
-                false
-            }
-            Guarded::Answered(response) => {
-                self.refuse(streams, turn, id, response);
-                false
-            }
-            Guarded::Passed => {
-                if std::mem::take(&mut slot.awaits_continue) {
-                    send_continue(streams, turn, id, &exchange);
-                }
-                self.slots.mark(id, Mark::Waiting, false);
-                true
             }
         }
     }

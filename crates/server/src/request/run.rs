@@ -10,6 +10,7 @@ use h2o_http::{BodyLength, Headers, StatusCode};
 
 use super::admission::{self, Admission, Pending};
 use super::collect::BodyCollection;
+use super::guards::Guarded;
 use super::serve::{self, Progress};
 use super::slots::{Mark, Phase};
 use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window, routing};
@@ -155,6 +156,50 @@ impl Requests {
                     slot.awaits_continue = expects_continue;
                 }
                 self.collect(streams, turn, id);
+            }
+        }
+    }
+
+    /// Polls the guard that a request waits for, if any, before more of its body is collected. Whether all guards have let the
+    /// request through.
+    pub(super) fn pass_guards<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+    ) -> bool {
+        let Some(slot) = self.slots.get_mut(id) else {
+            return false;
+        };
+        let Phase::Collecting(collecting) = &mut slot.phase else {
+            return false;
+        };
+        let Some(guard) = collecting.guard.take() else {
+            return true;
+        };
+        let waker = slot.waker(turn, id);
+        let Some(exchange) = slot.exchange.clone() else {
+            return false;
+        };
+        match guard.poll(&exchange, &mut TaskContext::from_waker(&waker)) {
+            Guarded::Waiting(guard) => {
+                if let Phase::Collecting(collecting) = &mut slot.phase {
+                    collecting.guard = Some(guard);
+                }
+                // The client gets no window meanwhile.
+                self.slots.mark(id, Mark::Waiting, true);
+                false
+            }
+            Guarded::Answered(response) => {
+                self.refuse(streams, turn, id, response);
+                false
+            }
+            Guarded::Passed => {
+                if std::mem::take(&mut slot.awaits_continue) {
+                    send_continue(streams, turn, id, &exchange);
+                }
+                self.slots.mark(id, Mark::Waiting, false);
+                true
             }
         }
     }

@@ -8,8 +8,6 @@ use h2o_config::{Error, Memory, Node};
 use h2o_exchange::{BackgroundServices, HostName, PathChecks, Scope};
 use h2o_tls::ObtainedFiles;
 
-use crate::site::listen::Listeners;
-
 /// The path of the files by which an authority checks a name (RFC 8555 §8.3).
 const ANSWERS: &str = "/.well-known/acme-challenge/";
 
@@ -98,8 +96,9 @@ pub(crate) fn add_answers(scope: &mut Scope) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds the client that obtains the certificates, once all hosts and `listeners` are read.
-pub(crate) fn add_client(scope: &mut Scope, listeners: &Listeners) {
+/// Adds the client that obtains the certificates, once all hosts and listeners are read. `has_clear_port`: whether a listener
+/// serves the host with this index without TLS.
+pub(crate) fn add_client(scope: &mut Scope, has_clear_port: impl Fn(u32) -> bool) {
     let Some(acme) = scope.settings.get::<AcmeSettings>().0.clone() else {
         return;
     };
@@ -109,7 +108,7 @@ pub(crate) fn add_client(scope: &mut Scope, listeners: &Listeners) {
     }
     let orders = hosts.0.iter().map(|(host, name)| Order {
         name: name.clone(),
-        challenge: challenge(&acme, *host, listeners),
+        challenge: challenge(&acme, has_clear_port(*host)),
     });
     let client = AcmeClient::new(acme.clone(), orders.collect());
     let services: &mut BackgroundServices = scope.shared.edit();
@@ -117,17 +116,10 @@ pub(crate) fn add_client(scope: &mut Scope, listeners: &Listeners) {
 }
 
 /// The challenge that a host can answer.
-fn challenge(acme: &Acme, host: u32, listeners: &Listeners) -> Challenge {
-    acme.challenge.unwrap_or_else(|| {
-        let serves =
-            |hosts: &Option<Vec<u32>>| (hosts.as_ref()).is_none_or(|hosts| hosts.contains(&host));
-        let is_clear = |listener: &&crate::site::listen::Listener| {
-            !listener.is_tls() && listener.port().is_some() && serves(&listener.hosts)
-        };
-        match listeners.0.iter().find(is_clear) {
-            Some(_) => Challenge::Http01,
-            None => Challenge::TlsAlpn01,
-        }
+fn challenge(acme: &Acme, has_clear_port: bool) -> Challenge {
+    acme.challenge.unwrap_or(match has_clear_port {
+        true => Challenge::Http01,
+        false => Challenge::TlsAlpn01,
     })
 }
 

@@ -24,6 +24,17 @@ const ALT_SVC_SECS: u32 = 86_400;
 #[derive(Clone, Default)]
 pub(crate) struct Listeners(pub(crate) Vec<Listener>);
 
+impl Listeners {
+    /// Whether one of them serves the host with this index without TLS, at a port.
+    pub(crate) fn have_clear_port(&self, host: u32) -> bool {
+        let serves =
+            |hosts: &Option<Vec<u32>>| (hosts.as_ref()).is_none_or(|hosts| hosts.contains(&host));
+        self.0.iter().any(|listener| {
+            !listener.is_tls() && listener.port().is_some() && serves(&listener.hosts)
+        })
+    }
+}
+
 /// One listening address.
 #[derive(Clone)]
 pub(crate) struct Listener {

@@ -144,7 +144,7 @@ pub(crate) fn load_next(
         .shared
         .edit::<Certificates>()
         .set(list_certificates(listeners.0.iter(), &scope.hosts));
-    acme::add_client(&mut scope, &listeners);
+    acme::add_client(&mut scope, |host| listeners.have_clear_port(host));
     set_client_authorities(&mut scope.hosts, &listeners);
     set_alternative_services(&mut scope.hosts, &listeners);
     *scope.shared.edit() = listeners;
