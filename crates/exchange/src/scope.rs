@@ -242,7 +242,8 @@ impl Scope {
             .collect();
         let guards = self.features.guards.iter();
         let mut handlers: Vec<_> = guards.filter_map(|factory| factory(self)).collect();
-        let guards = handlers.len();
+        // There is one for each kind at most.
+        let guards = u32::try_from(handlers.len()).unwrap_or(u32::MAX);
         handlers.append(&mut self.handlers);
         let keep_trace = self.loggers.iter().any(|logger| logger.wants_trace())
             || filters.iter().any(|filter| filter.wants_trace());

@@ -183,7 +183,7 @@ pub struct PathRoute {
     /// Run in order.
     pub handlers: Vec<Box<dyn Handler>>,
     /// How many of the first handlers are guards, which run before the body of a request is collected.
-    pub guards: usize,
+    pub guards: u32,
     /// Run in order.
     pub filters: Vec<Box<dyn Filter>>,
     /// Run when an exchange is finished.

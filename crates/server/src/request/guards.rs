@@ -29,7 +29,7 @@ pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
     let site = Rc::clone(&exchange.site);
     let path = site.path(exchange.route);
     let worker = Rc::clone(&exchange.worker);
-    let guards = path.handlers.iter().take(path.guards).enumerate();
+    let guards = path.handlers.iter().take(path.guards as usize).enumerate();
     for (number, guard) in guards.skip(first) {
         exchange.handler = number;
         match fenced(&worker, || guard.on_request(exchange)) {

@@ -46,7 +46,7 @@ pub(crate) fn start(worker: &Worker, exchange: &ExchangeRef) -> Progress {
     let first = {
         let exchange = exchange.borrow();
         match exchange.has_passed_guards {
-            true => exchange.site.path(exchange.route).guards,
+            true => exchange.site.path(exchange.route).guards as usize,
             false => 0,
         }
     };
