@@ -27,18 +27,6 @@ pub(crate) fn open(settings: &ServerSettings, is_open: bool) -> Result<Arc<Targe
     Ok(Arc::new(target))
 }
 
-/// Opens the log anew, after it was moved away.
-///
-/// # Errors
-/// The text to show.
-pub(crate) fn reopen(log: &Target) -> Result<(), String> {
-    if !log.is_reopenable() {
-        return Ok(());
-    }
-    log.reopen()?;
-    redirect_output(log).map_err(|failure| failure.text().to_owned())
-}
-
 /// Sends all later messages to the log. Standard input becomes empty; with `error-log`, standard output and standard error
 /// are redirected to the log as well, since log commands inherit them.
 pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure> {
@@ -49,7 +37,10 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
     nix::unistd::dup2_stdin(&null).map_err(|error| not_redirected(&error.into()))?;
     if is_configured {
         h2o_log::keep_standard_error().map_err(|error| not_redirected(&error))?;
-        redirect_output(&log)?;
+    }
+    // A supervisor's worker has these streams from it; they have to follow when the log is opened anew.
+    if is_configured || log.is_reopenable() {
+        log.take_output().map_err(Failure::system)?;
     }
     h2o_log::become_error_log(log).map_err(|error| {
         Failure::system(format!(
@@ -57,15 +48,6 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
             reason(&error)
         ))
     })
-}
-
-/// Points standard output and standard error at the log.
-fn redirect_output(log: &Target) -> Result<(), Failure> {
-    if let Some(log) = log.descriptor().map_err(|error| not_redirected(&error))? {
-        nix::unistd::dup2_stdout(&log).map_err(|error| not_redirected(&error.into()))?;
-        nix::unistd::dup2_stderr(&log).map_err(|error| not_redirected(&error.into()))?;
-    }
-    Ok(())
 }
 
 fn not_redirected(error: &std::io::Error) -> Failure {

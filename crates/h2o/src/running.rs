@@ -10,7 +10,7 @@ use h2o_server::{LoadedConfig, Server};
 use crate::question::{Answer, Question};
 use crate::supervise::Control;
 use crate::systemd::{self, State};
-use crate::{Failure, check, error_log, privileges};
+use crate::{Failure, check, privileges};
 
 /// The running server as [`handle_events`](crate::supervise::handle_events) sees it.
 pub(crate) struct RunningServer<'a> {
@@ -162,7 +162,7 @@ impl Control for RunningServer<'_> {
             "received {signal}, reopening logs and reloading changed certificates"
         );
         let mut failures = self.loaded.reopen_resources();
-        failures.extend(error_log::reopen(self.error_log).err());
+        failures.extend(self.error_log.reopen().err());
         for failure in &failures {
             report!(
                 error,

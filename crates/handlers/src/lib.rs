@@ -39,8 +39,9 @@ use h2o_config::Directive;
 use h2o_exchange::{Exchange, FilterFactory, GuardFactory, Response, Scope, Sweep};
 use h2o_http::StatusCode;
 
-pub use http2_debug_state::{HpackReport, Http2Report, SettingsReport, StreamReport};
 #[cfg(feature = "mruby")]
+pub use access_log::rotate_logs;
+pub use http2_debug_state::{HpackReport, Http2Report, SettingsReport, StreamReport};
 pub use mruby::are_scripts_evaluated;
 pub use proxy::OtherServer;
 pub use trusted_proxies::TrustedProxies;
@@ -72,6 +73,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         file::DIRECTIVES,
         access::DIRECTIVES,
         access_log::DIRECTIVES,
+        access_log::ROTATION,
         basic_auth::DIRECTIVES,
         compress::DIRECTIVES,
         connect::DIRECTIVES,

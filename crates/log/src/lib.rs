@@ -6,17 +6,20 @@
 
 mod limit;
 mod report;
+mod rotator;
 mod stream;
 mod target;
 
 use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+pub use h2o_opener::{Rotation, will_rotate};
 pub use limit::{HeldBack, LineLimit};
 pub use report::{
     Level, become_error_log, close_error_log, error_log, keep_standard_error, report,
     report_plainly,
 };
+pub use rotator::{Rotator, follow_rotation};
 pub use target::{RunningTarget, Target};
 
 /// The text of an error, without the number that Rust adds.

@@ -5,10 +5,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use h2o_opener::log_file;
+use h2o_opener::{Rotation, log_file};
 use rustix::io::DupFlags;
 
 use crate::stream::Stream;
@@ -28,6 +28,8 @@ pub struct Target {
     is_inherited: bool,
     sink: OnceLock<Sink>,
     complained: AtomicU64,
+    /// Whether standard output and standard error of the process lead here, and follow when it is reopened.
+    has_output: AtomicBool,
 }
 
 enum Sink {
@@ -49,6 +51,7 @@ impl Target {
             is_inherited: false,
             sink: OnceLock::new(),
             complained: AtomicU64::new(0),
+            has_output: AtomicBool::new(false),
         }
     }
 
@@ -126,7 +129,80 @@ impl Target {
             }
             Some(Sink::Stream(stream)) => stream.reopen(),
         };
-        reopened.map_err(|error| self.not_opened(&error))
+        reopened.map_err(|error| self.not_opened(&error))?;
+        if self.has_output.load(Relaxed) {
+            return self.redirect_output();
+        }
+        Ok(())
+    }
+
+    /// Points standard output and standard error of the process at the target, from now on.
+    ///
+    /// # Errors
+    /// The text to show.
+    pub fn take_output(&self) -> Result<(), String> {
+        self.has_output.store(true, Relaxed);
+        self.redirect_output()
+    }
+
+    fn redirect_output(&self) -> Result<(), String> {
+        let redirected = self.descriptor().and_then(|log| {
+            if let Some(log) = log {
+                rustix::stdio::dup2_stdout(&log)?;
+                rustix::stdio::dup2_stderr(&log)?;
+            }
+            Ok(())
+        });
+        redirected.map_err(|error| {
+            let reason = reason(&error);
+            format!("failed to redirect the standard streams: {reason}")
+        })
+    }
+
+    /// Opens the file anew if another process has rotated it.
+    ///
+    /// # Errors
+    /// The text to show.
+    pub(crate) fn follow(&self) -> Result<(), String> {
+        let identity = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
+        let Some(Ok(open)) = self.file().map(rustix::fs::fstat) else {
+            return Ok(());
+        };
+        match rustix::fs::stat(&*self.path) {
+            Ok(found) if identity(found) != identity(open) => self.reopen(),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The path, or `|` and a command.
+    #[must_use]
+    pub const fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The file, if the target is one and open.
+    pub(crate) fn file(&self) -> Option<&OwnedFd> {
+        match self.sink.get()? {
+            Sink::File(file) if !self.is_inherited => Some(file),
+            Sink::File(_) | Sink::Stream(_) => None,
+        }
+    }
+
+    /// Rotates the file and opens the new one, if that is due; `None` if not. From the returned pipe the text of a failure to
+    /// compress and remove older files can be read.
+    ///
+    /// # Errors
+    /// The text to show.
+    pub(crate) fn rotate(&self, rotation: Rotation) -> Result<Option<OwnedFd>, String> {
+        if !self.file().is_some_and(|file| rotation.is_due(file)) {
+            return Ok(None);
+        }
+        let tidying = h2o_opener::rotate_log(&self.path, rotation).map_err(|error| {
+            let reason = reason(&error);
+            format!("failed to rotate the log file:{}:{reason}", self.path)
+        })?;
+        self.reopen()?;
+        Ok(Some(tidying))
     }
 
     fn not_opened(&self, error: &io::Error) -> String {
@@ -263,6 +339,25 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\n");
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777 & !0o644, 0);
+    }
+
+    #[test]
+    fn a_file_that_another_process_has_rotated_is_opened_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let target = open(path("log").to_str().unwrap());
+        let write = |line: &[u8]| {
+            target.follow().unwrap();
+            target.write(line, Duration::ZERO);
+        };
+        write(b"one\n");
+        std::fs::rename(path("log"), path("old")).unwrap();
+        // There is no new file yet.
+        write(b"two\n");
+        std::fs::write(path("log"), "").unwrap();
+        write(b"three\n");
+        assert_eq!(std::fs::read(path("old")).unwrap(), b"one\ntwo\n");
+        assert_eq!(std::fs::read(path("log")).unwrap(), b"three\n");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::direct::{self, SocketSpec};
 use crate::message::{receive, send};
+use crate::rotation::{self, Rotation};
 
 /// The one argument that makes the program a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
@@ -34,6 +35,7 @@ pub(crate) enum Task {
     LogFile = b'f',
     LogStream = b's',
     LogCommand = b'c',
+    Rotate = b'o',
     Application = b'a',
     Read = b'r',
     Remove = b'd',
@@ -47,6 +49,7 @@ impl Task {
             Self::LogFile,
             Self::LogStream,
             Self::LogCommand,
+            Self::Rotate,
             Self::Application,
             Self::Read,
             Self::Remove,
@@ -188,6 +191,11 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
     match task {
         Task::LogFile => direct::log_file(text()?).map(Some),
         Task::LogStream => direct::log_stream(text()?).map(Some),
+        Task::Rotate => {
+            let parts = Rotation::parse(text()?);
+            let (rotation, path) = parts.ok_or_else(|| io::Error::other("it is no rotation"))?;
+            rotation::rotate(path.as_ref(), rotation).map(Some)
+        }
         Task::Read => std::fs::File::open(name).map(|file| Some(file.into())),
         Task::Remove => std::fs::remove_file(name).map(|()| None),
         Task::Bind => {
@@ -287,6 +295,7 @@ mod tests {
             (b'f', name),
             (b's', name),
             (b'c', name),
+            (b'o', name),
             (b'a', name),
             (b'r', "/etc/passwd"),
             (b'd', name),

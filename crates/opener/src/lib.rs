@@ -3,7 +3,7 @@
 //! Started by root, the server becomes another user before it serves. That user may neither create a log in `/var/log` nor
 //! read a private key, so it could neither rotate logs nor renew certificates. Hence the [`keeper`](start_keeper): a second
 //! process of the same program that keeps running as root. It has no network connection, reads only requests of the server,
-//! and does only what the configuration says: open those logs, run those log commands and applications, read those files, bind those ports, remove the
+//! and does only what the configuration says: open and rotate those logs, run those log commands and applications, read those files, bind those ports, remove the
 //! pid file and the socket beside it. Before a reload it reads the configuration itself.
 //!
 //! Without a keeper the calling process does everything itself.
@@ -12,6 +12,7 @@ mod direct;
 mod installation;
 mod keeper;
 mod message;
+mod rotation;
 
 use std::fs::File;
 use std::io;
@@ -22,6 +23,7 @@ pub use direct::{APPLICATION_DIRECTORY, APPLICATION_HELPER, RunningCommand, Sock
 pub use installation::installation_root;
 pub use keeper::{KEEPER_ARGUMENT, keep, start_keeper};
 pub use message::{Message, receive as receive_message, send as send_message};
+pub use rotation::{Rotation, has_birth_time};
 
 use keeper::{Task, remember, request_descriptor, request_task};
 
@@ -37,6 +39,23 @@ pub fn log_file(path: &str) -> io::Result<OwnedFd> {
 /// Lets the keeper open a log that another process has opened for this one.
 pub fn allow_log_file(path: &str) {
     remember(Task::LogFile, path.as_ref());
+}
+
+/// Rotates the log file at `path` if that is due and no other process is doing it: renames it, creates an empty one with the same
+/// owner and mode, and begins to compress and remove older ones. From the returned pipe the text of a failure of this work can be
+/// read; the pipe ends with the work. The caller then has to open the log file anew, whoever has rotated it.
+///
+/// # Errors
+/// Those of renaming and creating files; also if it is a link, or no regular file.
+pub fn rotate_log(path: &str, rotation: Rotation) -> io::Result<OwnedFd> {
+    let name = rotation.task_name(path);
+    request_descriptor(Task::Rotate, name.as_ref(), None)
+        .unwrap_or_else(|| rotation::rotate(path.as_ref(), rotation))
+}
+
+/// Announces [`rotate_log`].
+pub fn will_rotate(path: &str, rotation: Rotation) {
+    remember(Task::Rotate, rotation.task_name(path).as_ref());
 }
 
 /// Connects to a Unix socket, or opens a named pipe or a character device for appending. Reads and writes of the descriptor

@@ -73,6 +73,13 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
     if let Some(log) = &log {
         log.open().map_err(Failure::config)?;
         error_log::begin(Arc::clone(log), true)?;
+        // A worker may rotate it.
+        h2o_log::follow_rotation(Arc::clone(log)).map_err(|error| {
+            let reason = reason(&error);
+            Failure::system(format!(
+                "failed to start a thread for the log file: {reason}"
+            ))
+        })?;
     }
     let (sender, received) = channel();
     signals::forward(signals, move |signal| sender.send(signal).is_ok())?;
@@ -330,7 +337,7 @@ impl Supervisor<'_> {
 
     /// USR1: opens the log anew, after it was moved away, and has the workers do the same with theirs.
     fn reopen_logs(&self) {
-        if let Some(Err(text)) = self.log.map(error_log::reopen) {
+        if let Some(Err(text)) = self.log.map(Target::reopen) {
             say(&text);
         }
         for (_, worker) in &self.workers {

@@ -6,6 +6,7 @@ mod format;
 mod json;
 mod local_time;
 mod render;
+mod rotation;
 mod strftime;
 mod target;
 
@@ -26,6 +27,8 @@ use h2o_exchange::{Exchange, Logger, PathCheck, PathChecks, PathNeed, Scope};
 pub(crate) use escape::Escape;
 pub(crate) use format::Format;
 pub(crate) use local_time::LocalTime;
+pub(crate) use rotation::DIRECTIVES as ROTATION;
+pub use rotation::rotate_logs;
 use target::LogTarget;
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {

@@ -15,6 +15,12 @@ pub(super) struct LogTarget(Arc<h2o_log::Target>);
 #[derive(Clone, Default)]
 struct Targets(HashMap<Box<str>, Arc<LogTarget>>);
 
+/// The targets of all access logs of a configuration.
+pub(super) fn all(scope: &Scope) -> Vec<Arc<h2o_log::Target>> {
+    let targets = scope.shared.get::<Targets>();
+    targets.0.values().map(|log| Arc::clone(&log.0)).collect()
+}
+
 impl LogTarget {
     /// The target for `path`, which is opened together with the other resources of the configuration.
     pub(super) fn of(scope: &mut Scope, path: &str) -> Arc<Self> {

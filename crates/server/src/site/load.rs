@@ -145,6 +145,8 @@ pub(crate) fn load_next(
         .edit::<Certificates>()
         .set(list_certificates(listeners.0.iter(), &scope.hosts));
     acme::add_client(&mut scope, |host| listeners.have_clear_port(host));
+    let error_log = scope.settings.get::<ServerSettings>().error_log.clone();
+    h2o_handlers::rotate_logs(&mut scope, error_log.as_deref());
     set_client_authorities(&mut scope.hosts, &listeners);
     set_alternative_services(&mut scope.hosts, &listeners);
     *scope.shared.edit() = listeners;

@@ -1,0 +1,130 @@
+//! A thread that rotates log files.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use h2o_opener::{Rotation, has_birth_time};
+use rustix::fs::OFlags;
+
+use crate::{Target, reason, report};
+
+/// Time between two looks at the files.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time between two looks at a file that another process rotates.
+const FOLLOWING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Most bytes that are read of the text of a failure.
+const LONGEST_FAILURE: usize = 4096;
+
+/// A thread that rotates log files when they are due. Dropping this ends it.
+pub struct Rotator {
+    _end: Sender<()>,
+}
+
+struct RotatedLog {
+    target: Arc<Target>,
+    /// While older logs are compressed and removed: from here a failure of that can be read.
+    tidying: Option<File>,
+    /// Reported once, until it works again.
+    failure: Option<String>,
+}
+
+impl Rotator {
+    /// Starts the thread. Targets that are no files are left alone.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub fn start(rotation: Rotation, targets: Vec<Arc<Target>>) -> io::Result<Self> {
+        let (end, ended) = channel::<()>();
+        let mut logs: Vec<_> = targets.into_iter().map(RotatedLog::new).collect();
+        let run = move || {
+            if rotation.age.is_some() {
+                logs.iter().for_each(RotatedLog::check_age);
+            }
+            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                for log in &mut logs {
+                    log.check(rotation);
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("h2o-log-rotation".to_owned())
+            .spawn(run)?;
+        Ok(Self { _end: end })
+    }
+}
+
+/// Starts a thread that opens a log file anew whenever another process has rotated it.
+///
+/// # Errors
+/// Those of starting a thread.
+pub fn follow_rotation(target: Arc<Target>) -> io::Result<()> {
+    let run = move || {
+        loop {
+            thread::sleep(FOLLOWING_INTERVAL);
+            // Until it can be opened, lines go to the file of before.
+            let _ = target.follow();
+        }
+    };
+    thread::Builder::new()
+        .name("h2o-log-follow".to_owned())
+        .spawn(run)?;
+    Ok(())
+}
+
+impl RotatedLog {
+    const fn new(target: Arc<Target>) -> Self {
+        Self {
+            target,
+            tidying: None,
+            failure: None,
+        }
+    }
+
+    fn check_age(&self) {
+        if let Some(file) = self.target.file()
+            && !has_birth_time(file)
+        {
+            report!(
+                warning,
+                "the age of {} is not known, because its file system does not record when files were created: `age` of `log-rotation` has no effect on it",
+                self.target.path()
+            );
+        }
+    }
+
+    fn check(&mut self, rotation: Rotation) {
+        if let Some(tidying) = &mut self.tidying {
+            let mut text = vec![0; LONGEST_FAILURE];
+            match tidying.read(&mut text) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(0) => self.failure = None,
+                Ok(len) => self.on_failure(String::from_utf8_lossy(&text[..len]).into_owned()),
+                Err(error) => self.on_failure(reason(&error)),
+            }
+            self.tidying = None;
+        }
+        match self.target.rotate(rotation) {
+            Ok(None) => {}
+            Ok(Some(tidying)) => {
+                let flags = rustix::fs::fcntl_getfl(&tidying).unwrap_or(OFlags::empty());
+                let set = rustix::fs::fcntl_setfl(&tidying, flags | OFlags::NONBLOCK);
+                // A pipe that cannot be read without waiting is not read.
+                self.tidying = set.is_ok().then(|| tidying.into());
+            }
+            Err(text) => self.on_failure(text),
+        }
+    }
+
+    fn on_failure(&mut self, text: String) {
+        if self.failure.as_ref() != Some(&text) {
+            report!(error, "{text}");
+            self.failure = Some(text);
+        }
+    }
+}
