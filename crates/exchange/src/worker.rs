@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -87,6 +87,8 @@ pub struct Shared {
     pub workers: OnceLock<Vec<WorkerHandle>>,
     /// Reloads of the configuration.
     pub reloads: Reloads,
+    /// Whether the process has been told to end: at first it may still accept connections (`shutdown-delay`).
+    pub is_ending: AtomicBool,
 }
 
 /// Reloads of the configuration, as the status page counts them.

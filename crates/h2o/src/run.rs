@@ -15,7 +15,7 @@ use crate::events::{Event, Events};
 use crate::parent::Parent;
 use crate::pid_file::PidFile;
 use crate::running::RunningServer;
-use crate::supervise::{End, ShutdownRules, handle_events};
+use crate::supervise::{End, handle_events};
 use crate::systemd::{self, State};
 use crate::{Failure, error_log, print_out, privileges};
 
@@ -139,7 +139,7 @@ fn serve_until_ended(
     if let Some(greeting) = plan.greeting {
         print_out(greeting);
     }
-    let (workers, limit) = (server.workers(), loaded.settings().shutdown_timeout);
+    let workers = server.workers();
     let mut running = RunningServer {
         server,
         loaded,
@@ -147,11 +147,8 @@ fn serve_until_ended(
         source: plan.source,
         error_log,
     };
-    let rules = ShutdownRules {
-        limit,
-        is_term_counted: !plan.parent.is_supervisor(),
-    };
-    match handle_events(events, &mut running, workers, rules) {
+    let is_term_counted = !plan.parent.is_supervisor();
+    match handle_events(events, &mut running, workers, is_term_counted) {
         End::Drained => running.server.join(),
         End::Abandoned => running.server.abandon(),
         End::WorkerDied => {

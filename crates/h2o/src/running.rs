@@ -8,7 +8,7 @@ use h2o_log::{Target, report};
 use h2o_server::{LoadedConfig, Server};
 
 use crate::question::{Answer, Question};
-use crate::supervise::Control;
+use crate::supervise::{Control, ShutdownTimes};
 use crate::systemd::{self, State};
 use crate::{Failure, check, privileges};
 
@@ -81,6 +81,18 @@ impl RunningServer<'_> {
 }
 
 impl Control for RunningServer<'_> {
+    fn announce_end(&self) {
+        self.server.announce_end();
+    }
+
+    fn shutdown_times(&self) -> ShutdownTimes {
+        let settings = self.loaded.settings();
+        ShutdownTimes {
+            delay: settings.shutdown_delay,
+            limit: settings.shutdown_timeout,
+        }
+    }
+
     fn shut_down(&self) {
         systemd::notify(State::Stopping);
         self.server.shut_down();

@@ -18,8 +18,12 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// Actions of [`handle_events`] on the server; its test implements them.
 pub(crate) trait Control {
+    /// Has probes see that the server will end, while it goes on serving.
+    fn announce_end(&self);
     /// Begins the graceful shutdown.
     fn shut_down(&self);
+    /// `shutdown-delay` and `shutdown-timeout` of the configuration in use.
+    fn shutdown_times(&self) -> ShutdownTimes;
     /// Closes the remaining connections.
     fn close_connections(&self);
     /// USR1, and HUP before it reloads: reopens logs and loads changed certificates.
@@ -43,21 +47,22 @@ pub(crate) enum End {
     WorkerDied,
 }
 
-/// How the server ends.
-#[derive(Clone, Copy)]
-pub(crate) struct ShutdownRules {
-    /// `shutdown-timeout`.
+/// How long the server takes to end.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ShutdownTimes {
+    /// Time between TERM and the begin of the graceful shutdown.
+    pub(crate) delay: Duration,
+    /// Time that the graceful shutdown may take; `None`: no limit.
     pub(crate) limit: Option<Duration>,
-    /// Whether a further TERM closes all connections. Supervisors repeat it without that meaning.
-    pub(crate) is_term_counted: bool,
 }
 
-/// Handles events until the `workers` have ended.
+/// Handles events until the `workers` have ended. `is_term_counted`: whether a further TERM closes all connections; supervisors
+/// repeat it without that meaning.
 pub(crate) fn handle_events(
     events: &Events,
     control: &mut impl Control,
     workers: usize,
-    rules: ShutdownRules,
+    is_term_counted: bool,
 ) -> End {
     let mut phase = Phase::Serving;
     let mut left = workers;
@@ -83,16 +88,17 @@ pub(crate) fn handle_events(
             Ok(Event::Question(question, client)) => {
                 let answer = match phase {
                     Phase::Serving => control.answer(question),
-                    Phase::Draining(_) | Phase::Closing(_) => {
+                    Phase::Announced(_) | Phase::Draining(_) | Phase::Closing(_) => {
                         Answer::refused("the server is shutting down")
                     }
                 };
                 // The client may have gone.
                 let _ = client.send(answer);
             }
-            Ok(Event::Signal(signal)) => phase = phase.on_signal(signal, control, rules),
+            Ok(Event::Signal(signal)) => phase = phase.on_signal(signal, control, is_term_counted),
             Err(RecvTimeoutError::Timeout) => match phase {
                 Phase::Serving => control.tick(),
+                Phase::Announced(_) => phase = Phase::drain(control),
                 Phase::Draining(_) => {
                     report!(
                         notice,
@@ -112,6 +118,8 @@ pub(crate) fn handle_events(
 #[derive(Clone, Copy)]
 enum Phase {
     Serving,
+    /// The graceful shutdown begins at that time.
+    Announced(Instant),
     /// Connections may finish, at most until this time.
     Draining(Option<Instant>),
     /// Connections are being closed; workers are waited for until this time.
@@ -122,20 +130,30 @@ impl Phase {
     fn deadline(self) -> Option<Instant> {
         match self {
             Self::Serving => Some(now() + TICK),
+            Self::Announced(until) => Some(until),
             Self::Draining(until) => until,
             Self::Closing(until) => Some(until),
         }
     }
 
     /// The phase after a signal.
-    fn on_signal(self, signal: i32, control: &mut impl Control, rules: ShutdownRules) -> Self {
+    fn on_signal(self, signal: i32, control: &mut impl Control, is_term_counted: bool) -> Self {
         match (signal, self) {
             (SIGTERM, Self::Serving) => {
-                report!(notice, "received SIGTERM, gracefully shutting down");
-                control.shut_down();
-                return Self::Draining(rules.limit.map(|limit| now() + limit));
+                control.announce_end();
+                let delay = control.shutdown_times().delay;
+                if delay.is_zero() {
+                    report!(notice, "received SIGTERM, gracefully shutting down");
+                    return Self::drain(control);
+                }
+                let seconds = delay.as_secs();
+                report!(
+                    notice,
+                    "received SIGTERM, gracefully shutting down in {seconds} seconds"
+                );
+                return Self::Announced(now() + delay);
             }
-            (SIGTERM, _) if rules.is_term_counted => {
+            (SIGTERM, _) if is_term_counted => {
                 report!(notice, "received SIGTERM again, closing all connections");
                 return self.close(control);
             }
@@ -157,9 +175,16 @@ impl Phase {
         self
     }
 
+    /// Begins the graceful shutdown.
+    fn drain(control: &impl Control) -> Self {
+        control.shut_down();
+        let limit = control.shutdown_times().limit;
+        Self::Draining(limit.map(|limit| now() + limit))
+    }
+
     fn close(self, control: &mut impl Control) -> Self {
         match self {
-            Self::Serving | Self::Draining(_) => {
+            Self::Serving | Self::Announced(_) | Self::Draining(_) => {
                 control.close_connections();
                 Self::Closing(now() + CLOSE_PATIENCE)
             }
@@ -183,23 +208,34 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[derive(Default)]
-    struct Recorder(RefCell<Vec<&'static str>>);
+    struct Recorder {
+        did: RefCell<Vec<&'static str>>,
+        times: ShutdownTimes,
+    }
 
     impl Control for Recorder {
+        fn announce_end(&self) {
+            self.did.borrow_mut().push("announce");
+        }
+
+        fn shutdown_times(&self) -> ShutdownTimes {
+            self.times
+        }
+
         fn shut_down(&self) {
-            self.0.borrow_mut().push("shut down");
+            self.did.borrow_mut().push("shut down");
         }
 
         fn close_connections(&self) {
-            self.0.borrow_mut().push("close");
+            self.did.borrow_mut().push("close");
         }
 
         fn reopen(&self, _signal: &str) {
-            self.0.borrow_mut().push("open");
+            self.did.borrow_mut().push("open");
         }
 
         fn reload(&mut self) {
-            self.0.borrow_mut().push("reload");
+            self.did.borrow_mut().push("reload");
         }
 
         fn answer(&mut self, _: Question) -> Answer {
@@ -210,18 +246,17 @@ mod tests {
     }
 
     /// What two workers' server does about `events`, and how it ends.
-    fn run(happens: Vec<Event>, limit: Option<Duration>) -> (Vec<&'static str>, End) {
+    fn run(happens: Vec<Event>, times: ShutdownTimes) -> (Vec<&'static str>, End) {
         let (sender, receiver) = channel();
         for event in happens {
             sender.send(event).unwrap();
         }
-        let mut control = Recorder::default();
-        let rules = ShutdownRules {
-            limit,
-            is_term_counted: true,
+        let mut control = Recorder {
+            times,
+            ..Recorder::default()
         };
-        let end = handle_events(&Events { sender, receiver }, &mut control, 2, rules);
-        (control.0.into_inner(), end)
+        let end = handle_events(&Events { sender, receiver }, &mut control, 2, true);
+        (control.did.into_inner(), end)
     }
 
     fn drained() -> Event {
@@ -239,8 +274,11 @@ mod tests {
             drained(),
             drained(),
         ];
-        let (did, end) = run(happens, None);
-        assert_eq!(did, ["open", "reload", "open", "shut down", "open"]);
+        let (did, end) = run(happens, ShutdownTimes::default());
+        assert_eq!(
+            did,
+            ["open", "reload", "open", "announce", "shut down", "open"]
+        );
         assert_eq!(end, End::Drained);
     }
 
@@ -254,9 +292,9 @@ mod tests {
                 drained(),
                 drained(),
             ];
-            let (did, end) = run(happens, None);
+            let (did, end) = run(happens, ShutdownTimes::default());
             let want: &[_] = if first == SIGTERM {
-                &["shut down", "close"]
+                &["announce", "shut down", "close"]
             } else {
                 &["close"]
             };
@@ -266,17 +304,46 @@ mod tests {
     }
 
     #[test]
+    fn the_end_is_announced_before_the_shutdown_begins() {
+        let times = ShutdownTimes {
+            delay: Duration::from_millis(1),
+            limit: Some(Duration::from_millis(1)),
+        };
+        let (did, end) = run(vec![Event::Signal(SIGTERM)], times);
+        assert_eq!(did, ["announce", "shut down", "close"]);
+        assert_eq!(end, End::Abandoned);
+        // A second TERM does not wait.
+        let times = ShutdownTimes {
+            delay: Duration::from_secs(3600),
+            limit: None,
+        };
+        let happens = vec![
+            Event::Signal(SIGTERM),
+            Event::Signal(SIGTERM),
+            drained(),
+            drained(),
+        ];
+        let (did, end) = run(happens, times);
+        assert_eq!(did, ["announce", "close"]);
+        assert_eq!(end, End::Drained);
+    }
+
+    #[test]
     fn no_connection_outlives_the_shutdown_timeout() {
-        let limit = Some(Duration::from_millis(1));
-        let (did, end) = run(vec![Event::Signal(SIGTERM)], limit);
-        assert_eq!(did, ["shut down", "close"]);
+        let times = ShutdownTimes {
+            limit: Some(Duration::from_millis(1)),
+            ..ShutdownTimes::default()
+        };
+        let (did, end) = run(vec![Event::Signal(SIGTERM)], times);
+        assert_eq!(did, ["announce", "shut down", "close"]);
         // Nor does a worker that does not listen.
         assert_eq!(end, End::Abandoned);
     }
 
     #[test]
     fn no_process_lives_on_when_a_worker_has_died() {
-        let (did, end) = run(vec![Event::Worker(WorkerEnd::Died)], None);
+        let happens = vec![Event::Worker(WorkerEnd::Died)];
+        let (did, end) = run(happens, ShutdownTimes::default());
         assert!(did.is_empty());
         assert_eq!(end, End::WorkerDied);
     }

@@ -15,6 +15,7 @@ mod expires;
 mod fastcgi;
 mod file;
 mod header;
+mod health;
 mod http2_debug_state;
 mod maintenance;
 #[cfg(feature = "mruby")]
@@ -83,6 +84,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         expires::DIRECTIVES,
         fastcgi::DIRECTIVES,
         header::DIRECTIVES,
+        health::DIRECTIVES,
         http2_debug_state::DIRECTIVES,
         maintenance::DIRECTIVES,
         #[cfg(feature = "mruby")]

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
@@ -181,6 +181,11 @@ impl Server {
         self.current.tls().reload()
     }
 
+    /// Has the probe for readiness fail from now on, while all else goes on.
+    pub fn announce_end(&self) {
+        self.shared.is_ending.store(true, Relaxed);
+    }
+
     /// Begins graceful shutdown: no connection is accepted any more, and each one
     /// ends when the requests that it has begun are answered.
     pub fn shut_down(&self) {
@@ -229,6 +234,7 @@ fn shared(settings: &ServerSettings, listeners: usize, workers: usize) -> Shared
         listeners: listeners.into(),
         workers: OnceLock::new(),
         reloads: Reloads::default(),
+        is_ending: AtomicBool::new(false),
     };
     set_limits(&shared, settings, workers);
     shared

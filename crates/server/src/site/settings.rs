@@ -44,6 +44,8 @@ pub struct ServerSettings {
     pub handshake_timeout: Duration,
     /// `shutdown-timeout`; `None`: no limit.
     pub shutdown_timeout: Option<Duration>,
+    /// `shutdown-delay`.
+    pub shutdown_delay: Duration,
     /// `tcp-fastopen`: queue length; 0 turns it off.
     pub tcp_fastopen: u32,
     /// `tcp-reuseport`.
@@ -103,6 +105,7 @@ impl Default for ServerSettings {
             soft_connection_min_age: Duration::from_secs(30),
             handshake_timeout: Duration::from_secs(10),
             shutdown_timeout: None,
+            shutdown_delay: Duration::ZERO,
             tcp_fastopen: 4096,
             tcp_reuseport: false,
             server_name: None,
@@ -281,6 +284,17 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                 Duration::ZERO => None,
                 limit => Some(limit),
             };
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "shutdown-delay",
+        "SECONDS",
+        "0",
+        "How long the server goes on as before after TERM, while the probe `health: READY` already says 503: balancers then send no \
+         more connections. The graceful shutdown follows.",
+        |scope, command| {
+            settings(scope).shutdown_delay = seconds(command.node)?;
             Ok(())
         },
     ),

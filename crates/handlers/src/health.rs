@@ -1,0 +1,55 @@
+//! `health`: says to balancers and orchestrators whether the server runs, and whether it wants more requests.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope};
+use h2o_http::{Known, StatusCode};
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "health",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "LIVE|READY",
+    default: "none",
+    help: "Answers probes. `LIVE`: 200 as long as the server runs. `READY`: 200 while it wants new connections, 503 from the TERM on \
+           that ends it; with `shutdown-delay` there is time to see that. \
+           See [the page on running it](running.md#probes).",
+    apply: |scope, command| {
+        const KINDS: [(&str, Probe); 2] = [("LIVE", Probe::Live), ("READY", Probe::Ready)];
+        let chosen = command.node.one_of(&KINDS.map(|(word, _)| word))?;
+        scope.handlers.push(Box::new(KINDS[chosen].1));
+        Ok(())
+    },
+}];
+
+/// What a probe asks.
+#[derive(Clone, Copy)]
+enum Probe {
+    /// Whether the server runs.
+    Live,
+    /// Whether it wants new connections.
+    Ready,
+}
+
+impl Handler for Probe {
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let worker = &exchange.worker;
+        let is_ending = worker.shared.is_ending.load(Relaxed) || worker.shutting_down.get();
+        let (status, text) = match self {
+            Self::Ready if is_ending => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
+            Self::Live | Self::Ready => (StatusCode::OK, "ok\n"),
+        };
+        let mut headers = exchange.headers();
+        headers.push(Known::ContentType, b"text/plain; charset=utf-8");
+        headers.push(Known::CacheControl, b"no-store");
+        let body = Body::Bytes(Bytes::from_static(text.as_bytes()));
+        Outcome::Done(Response::new(status, headers, body))
+    }
+}

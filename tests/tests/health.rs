@@ -1,0 +1,77 @@
+//! `health` and `shutdown-delay`: what probes see before, during and after a shutdown.
+
+use h2o_tests::{Setup, eventually};
+use rustix::process::{Pid, Signal};
+
+fn terminate(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pid = pid.expect("a process");
+    rustix::process::kill_process(pid, Signal::TERM).expect("it is ours");
+}
+
+const SITE: &str = "
+listen: @PORT@
+hosts:
+  default:
+    paths:
+      /live: { health: LIVE }
+      /ready: { health: READY }
+      /: { file.dir: @DIR@/www }
+";
+
+#[test]
+fn a_server_that_will_end_is_alive_and_serves_but_is_not_ready() {
+    let config = format!("shutdown-delay: 3600\n{SITE}");
+    let mut server = Setup::new(&config).file("www/a", "a").start();
+    for path in ["/live", "/ready"] {
+        let answer = server.ask(&format!("GET {path}"));
+        assert_eq!((answer.code(), answer.text()), (200, "ok\n".to_owned()));
+        assert_eq!(answer.field("cache-control"), Some("no-store"));
+    }
+    terminate(server.pid());
+    eventually("a server that is not ready", || {
+        (server.ask("GET /ready").code() == 503).then_some(())
+    });
+    // New connections are served.
+    assert_eq!(server.ask("GET /ready").text(), "shutting down\n");
+    assert_eq!(server.ask("GET /live").code(), 200);
+    assert_eq!(server.ask("GET /a").code(), 200);
+    server.wait_for_message("received SIGTERM, gracefully shutting down in 3600 seconds");
+    // A second TERM does not wait for the first one's time.
+    terminate(server.pid());
+    let ended = server.wait(std::time::Duration::from_secs(20));
+    assert!(ended.success(), "{ended}");
+}
+
+#[test]
+fn the_shutdown_follows_the_delay_and_a_connection_of_before_learns_of_it() {
+    let config = format!("shutdown-delay: 1\n{SITE}");
+    let mut server = Setup::new(&config).file("www/a", "a").start();
+    let mut client = server.connect();
+    let mut ask = || {
+        client.send("GET /ready HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.read_response("GET")
+    };
+    assert_eq!(ask().code(), 200);
+    terminate(server.pid());
+    // The connection is kept until the delay has passed.
+    eventually("a response that closes the connection", || {
+        let answer = ask();
+        (answer.field("connection") == Some("close")).then_some(())
+    });
+    let ended = server.wait(std::time::Duration::from_secs(20));
+    assert!(ended.success(), "{ended}");
+}
+
+#[test]
+fn only_known_probes_are_accepted() {
+    let refused = Setup::new(&SITE.replace("LIVE", "ALIVE"))
+        .try_start()
+        .expect_err("there is no such probe");
+    let text = "argument must be one of: LIVE,READY";
+    assert!(
+        refused.code == Some(78) && refused.stderr.contains(text),
+        "{}",
+        refused.stderr
+    );
+}
