@@ -1,9 +1,12 @@
 //! The metrics of `status`, read by the parser of Prometheus.
 
 use std::fmt::Write as _;
+use std::net::TcpStream;
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{ClosedPort, Folder, Server, Setup, eventually, run, run_with_input, tool};
+use h2o_tests::{
+    Backend, ClosedPort, FINE, Folder, Server, Setup, eventually, run, run_with_input, tool,
+};
 
 const PROMETHEUS: (&str, &str) = ("prometheus", "*/*");
 const OPEN_METRICS: (&str, &str) = (
@@ -86,11 +89,102 @@ hosts:
                 && is_there(&backend)
                 && samples.contains("gauge h2o_certificate_days_left{file=")
                 && samples.contains("gauge h2o_resident_bytes{} ")
-                && samples.contains("gauge h2o_connections{state=active} ");
+                && samples.contains("gauge h2o_connections{protocol=http1,state=active} ");
             is_complete.then_some(())
         });
     }
 }
+
+#[test]
+fn connections_memory_the_cache_and_retries_are_counted() {
+    // A handshake that fails: the request goes to the other backend.
+    let silent = Backend::start(|talk| {
+        talk.read_some();
+    });
+    let fine = Backend::answering(FINE);
+    let config = format!(
+        "
+num-threads: 2
+max-memory: 268435456
+listen: @PORT@
+listen: {{ port: @TLS_PORT@, ssl: {{ certificate-file: @DIR@/a.crt, key-file: @DIR@/a.key }} }}
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: @DIR@/www }}
+      /status: {{ status: ON }}
+      /app:
+        proxy.retry: ON
+        proxy.reverse.url: ['https://127.0.0.1:{}/', '{}']
+",
+        silent.port(),
+        fine.url("/")
+    );
+    let folder = Folder::new();
+    self_signed(&folder, "a", Key::EcPkcs8, "localhost");
+    let server = Setup::in_folder(folder, &config)
+        .file("www/small", "hello")
+        .start();
+    let value = |name: &str| {
+        let samples = samples(&server, PROMETHEUS);
+        let line = samples.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|rest| rest.trim().parse::<f64>().ok());
+        value.unwrap_or_else(|| panic!("{name}: {samples}"))
+    };
+    assert_eq!(value("gauge h2o_buffers_limit_bytes{}"), 268_435_456.0);
+    assert!(value("gauge h2o_buffers_bytes{}") < 268_435_456.0);
+
+    assert_eq!(
+        value("counter h2o_file_cache_lookups_total{result=hit}"),
+        0.0
+    );
+    assert_eq!(server.ask("GET /small").code(), 200);
+    assert_eq!(
+        value("counter h2o_file_cache_lookups_total{result=miss}"),
+        1.0
+    );
+    // A file is kept once its time of modification is of the past.
+    eventually("an answer of the cache", || {
+        assert_eq!(server.ask("GET /small").code(), 200);
+        (value("counter h2o_file_cache_lookups_total{result=hit}") > 0.0).then_some(())
+    });
+
+    assert_eq!(value("counter h2o_proxy_retries_total{}"), 0.0);
+    for _ in 0..2 {
+        assert_eq!(server.ask("GET /app").code(), 200);
+    }
+    assert!(value("counter h2o_proxy_retries_total{}") >= 1.0);
+
+    let opening = "gauge h2o_connections{protocol=none,state=active}";
+    assert_eq!(value(opening), 0.0);
+    let handshake = TcpStream::connect(("127.0.0.1", server.port_of("TLS_PORT"))).unwrap();
+    eventually("a handshake", || (value(opening) == 1.0).then_some(()));
+    drop(handshake);
+    eventually("its end", || (value(opening) == 0.0).then_some(()));
+    let mut connection = server.connect();
+    connection.send("GET /small HTTP/1.1\r\nHost: default\r\n\r\n");
+    let _ = connection.read_response("GET");
+    eventually("a connection between requests", || {
+        (value("gauge h2o_connections{protocol=http1,state=idle}") == 1.0).then_some(())
+    });
+    let http2 = || {
+        ["idle", "active"].map(|state| {
+            value(&format!(
+                "gauge h2o_connections{{protocol=http2,state={state}}}"
+            ))
+        })
+    };
+    assert_eq!(http2(), [0.0, 0.0]);
+    let mut connection = server.connect();
+    connection.send(PREFACE_AND_SETTINGS);
+    // It has had no request.
+    eventually("a connection of HTTP/2", || {
+        (http2() == [0.0, 1.0]).then_some(())
+    });
+}
+
+/// What a client of HTTP/2 begins with (RFC 9113 §3.4): the preface, and SETTINGS without a parameter.
+const PREFACE_AND_SETTINGS: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 #[test]
 fn neither_clients_nor_large_configurations_add_series_without_end() {

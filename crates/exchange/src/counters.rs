@@ -279,12 +279,28 @@ counters! {
     QuicRespectedAppLimited = "quic.num-respected-app-limited",
     /// Idle connections closed by `soft-connection-limit`.
     ConnectionsIdleClosed = "connections.idle-closed",
+    /// Open connections before HTTP begins: PROXY header, TLS or QUIC handshake.
+    ConnectionsOpening = "connections.opening",
+    /// Connections after their last response, until the client closes them too.
+    ConnectionsClosing = "connections.closing",
     /// Open connections without a request in progress.
-    ConnectionsIdle = "connections.idle",
+    Http1Idle = "connections.http1.idle",
     /// Open connections with a request in progress, or before their first request.
-    ConnectionsActive = "connections.active",
+    Http1Active = "connections.http1.active",
     /// Open connections in graceful shutdown.
-    ConnectionsShutdown = "connections.shutdown",
+    Http1Shutdown = "connections.http1.shutdown",
+    /// As above.
+    Http2Idle = "connections.http2.idle",
+    /// As above.
+    Http2Active = "connections.http2.active",
+    /// As above.
+    Http2Shutdown = "connections.http2.shutdown",
+    /// As above.
+    Http3Idle = "connections.http3.idle",
+    /// As above.
+    Http3Active = "connections.http3.active",
+    /// As above.
+    Http3Shutdown = "connections.http3.shutdown",
     /// TLS handshakes that failed.
     SslErrors = "ssl.errors",
     /// Connections that chose HTTP/1 by ALPN.
@@ -305,6 +321,14 @@ counters! {
     Overdrawn = "connections.overdrawn",
     /// Connections closed because of `max-memory`.
     MemoryClosed = "connections.memory-closed",
+    /// Bytes that connections hold in buffers: what `max-memory` limits.
+    BufferBytes = "memory.buffers-bytes",
+    /// Requests for files that the content cache answered.
+    CacheHits = "file.cache-hits",
+    /// Requests for files that were looked up in the file system.
+    CacheMisses = "file.cache-misses",
+    /// Attempts to send a request to a backend once more.
+    Retries = "proxy.retries",
     /// Backends' responses that were buffered, in part or whole, for a slow client.
     ResponsesBuffered = "proxy.responses-buffered",
     /// Requests that ended by a panic in a handler or filter.

@@ -187,6 +187,12 @@ impl BufferLimits {
         self.memory.load(Relaxed)
     }
 
+    /// What [`BufferLimits::memory`] is for so many workers, if there is a limit.
+    #[must_use]
+    pub fn memory_of(&self, workers: usize) -> Option<usize> {
+        self.memory().checked_mul(workers)
+    }
+
     /// `max-spare-pipes`.
     #[must_use]
     pub fn spare_pipes(&self) -> usize {

@@ -72,17 +72,22 @@ fn main() {
         (
             "log-default",
             "Access log: line in the default format",
-            "/log".to_owned(),
+            "access-log: /log".to_owned(),
         ),
         (
             "log-long",
             "Access log: line of 32 specifiers",
-            format!("{{path: /log, format: \"{LONG_FORMAT}\"}}"),
+            format!("access-log: {{path: /log, format: \"{LONG_FORMAT}\"}}"),
         ),
         (
             "log-json",
             "Access log: line in JSON",
-            format!("{{path: /log, escape: json, format: \"{JSON_FORMAT}\"}}"),
+            format!("access-log: {{path: /log, escape: json, format: \"{JSON_FORMAT}\"}}"),
+        ),
+        (
+            "metrics",
+            "Metrics: a request counted",
+            "metrics: ON".to_owned(),
         ),
     ] {
         bench.case(name, title, || log(&config));
@@ -136,9 +141,9 @@ fn begin_and_release() -> impl FnMut() {
     }
 }
 
-/// The log is not opened: lines are made, and not written.
+/// A request that has ended, for the loggers. Logs are not opened: lines are made, and not written.
 fn log(config: &str) -> impl FnMut() {
-    let setup = Setup::new(&format!("access-log: {config}"), "file.dir: @root@");
+    let setup = Setup::new(config, "file.dir: @root@");
     let reference = setup.request(
         "/1k.txt?page=2",
         &[

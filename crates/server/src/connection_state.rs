@@ -119,21 +119,41 @@ impl ConnectionState {
 /// State of an open connection, as the status page counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionStatus {
+    /// Before HTTP.
+    Opening,
     /// Between requests.
-    Idle,
+    Idle(HttpVersion),
     /// A request is in progress, or the first request has not arrived yet.
-    Active,
+    Active(HttpVersion),
     /// Graceful shutdown: the connection ends after the requests in progress.
-    Shutdown,
+    Shutdown(HttpVersion),
+    /// After HTTP.
+    Closing,
+}
+
+/// The protocol of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HttpVersion {
+    Http1,
+    Http2,
+    Http3,
 }
 
 impl ConnectionStatus {
     /// The counter of connections in this state.
     pub(crate) const fn counter(self) -> Counter {
         match self {
-            Self::Idle => Counter::ConnectionsIdle,
-            Self::Active => Counter::ConnectionsActive,
-            Self::Shutdown => Counter::ConnectionsShutdown,
+            Self::Opening => Counter::ConnectionsOpening,
+            Self::Idle(HttpVersion::Http1) => Counter::Http1Idle,
+            Self::Idle(HttpVersion::Http2) => Counter::Http2Idle,
+            Self::Idle(HttpVersion::Http3) => Counter::Http3Idle,
+            Self::Active(HttpVersion::Http1) => Counter::Http1Active,
+            Self::Active(HttpVersion::Http2) => Counter::Http2Active,
+            Self::Active(HttpVersion::Http3) => Counter::Http3Active,
+            Self::Shutdown(HttpVersion::Http1) => Counter::Http1Shutdown,
+            Self::Shutdown(HttpVersion::Http2) => Counter::Http2Shutdown,
+            Self::Shutdown(HttpVersion::Http3) => Counter::Http3Shutdown,
+            Self::Closing => Counter::ConnectionsClosing,
         }
     }
 

@@ -8,6 +8,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use h2o_exchange::Counter;
+
 use crate::attempt::Attempt;
 use crate::backend_choice::BackendChoice;
 use crate::pool::{LocalState, LocalStates};
@@ -80,6 +82,7 @@ async fn retry(
         if is_lost {
             (attempt.backends).choose_again(upstream, call.worker.clock.now());
         }
+        call.worker.counters.count(Counter::Retries);
         let result = attempt.send(local, call, None).await;
         return result.map_err(|unanswered| unanswered.failure);
     };
@@ -102,6 +105,7 @@ async fn retry(
             .prefer_another(unanswered.backend, upstream);
         (attempt.backends).choose_again(upstream, call.worker.clock.now());
         let open = attempt.pick_shared(local);
+        call.worker.counters.count(Counter::Retries);
         match attempt.send(local, call, open).await {
             Ok(reply) => return Ok(reply),
             Err(failed) => unanswered = failed,

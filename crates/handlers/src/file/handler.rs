@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Command, Directive, Kinds, Levels, Pass};
-use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Scope};
+use h2o_exchange::{
+    BodyUse, Counter, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Scope,
+};
 
 use h2o_log::reason;
 use rustix::io::Errno;
@@ -104,8 +106,10 @@ impl Handler for FileHandler {
             path: service.cache_path(exchange.request.path()),
         };
         if let Some(entry) = cache.get(key, &exchange.worker.clock) {
+            exchange.worker.counters.count(Counter::CacheHits);
             return respond::document(exchange, &entry.document);
         }
+        exchange.worker.counters.count(Counter::CacheMisses);
         let lookup = Lookup {
             service: Arc::clone(service),
             path: exchange.request.path().to_vec(),

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use h2o_exchange::{Certificates, Counter, Site, Worker};
 use h2o_http::accept;
 
-use super::report::{resident, total};
+use super::events::CONNECTIONS;
+use super::report::{buffers_limit, resident, total};
 use super::request_metrics::{CLASSES, LIMITS, Metrics, Series};
 use crate::SERVER_VERSION;
 use crate::proxy::Upstreams;
@@ -45,9 +46,9 @@ pub(super) fn metrics(format: Format, worker: &Worker, site: &Site) -> String {
     let mut text = Text::new(format);
     server(&mut text, worker);
     connections(&mut text, worker);
-    memory(&mut text, worker);
+    memory_and_cache(&mut text, worker);
     reloads(&mut text, worker);
-    backends(&mut text, site);
+    backends(&mut text, site, worker);
     certificates(&mut text, site, worker);
     if let Some(collected) = &site.shared.get::<Metrics>().0 {
         requests(&mut text, &collected.series());
@@ -184,13 +185,14 @@ fn connections(text: &mut Text, worker: &Worker) {
         "Connections accepted.",
         count(Counter::Sessions),
     );
-    text.family("gauge", "h2o_connections", "Open connections by state.");
-    for (state, counter) in [
-        ("idle", Counter::ConnectionsIdle),
-        ("active", Counter::ConnectionsActive),
-        ("shutdown", Counter::ConnectionsShutdown),
-    ] {
-        text.sample("h2o_connections", &[("state", state)], count(counter));
+    text.family(
+        "gauge",
+        "h2o_connections",
+        "Open connections by protocol and state.",
+    );
+    for (protocol, state, counter) in CONNECTIONS {
+        let labels = [("protocol", protocol), ("state", state)];
+        text.sample("h2o_connections", &labels, count(counter));
     }
     text.counters(
         "h2o_connections_closed",
@@ -214,7 +216,7 @@ fn connections(text: &mut Text, worker: &Worker) {
     );
 }
 
-fn memory(text: &mut Text, worker: &Worker) {
+fn memory_and_cache(text: &mut Text, worker: &Worker) {
     if let Some(bytes) = resident() {
         text.gauge("h2o_resident_bytes", "Memory of the process.", bytes);
     }
@@ -222,6 +224,24 @@ fn memory(text: &mut Text, worker: &Worker) {
         "h2o_temp_files_bytes",
         "Size of the temporary files.",
         worker.shared.temp_files.used(),
+    );
+    let count = |counter: Counter| total(worker, counter.name());
+    text.gauge(
+        "h2o_buffers_bytes",
+        "What connections hold in buffers.",
+        count(Counter::BufferBytes),
+    );
+    if let Some(limit) = buffers_limit(worker) {
+        text.gauge("h2o_buffers_limit_bytes", "max-memory.", limit);
+    }
+    text.counters(
+        "h2o_file_cache_lookups",
+        "Requests for files, answered by the content cache (hit) or looked up in the file system (miss).",
+        "result",
+        [
+            ("hit", count(Counter::CacheHits)),
+            ("miss", count(Counter::CacheMisses)),
+        ],
     );
 }
 
@@ -238,7 +258,12 @@ fn reloads(text: &mut Text, worker: &Worker) {
     );
 }
 
-fn backends(text: &mut Text, site: &Site) {
+fn backends(text: &mut Text, site: &Site, worker: &Worker) {
+    text.counter(
+        "h2o_proxy_retries",
+        "Attempts to send a request to a backend once more.",
+        total(worker, Counter::Retries.name()),
+    );
     text.family(
         "gauge",
         "h2o_backend_up",

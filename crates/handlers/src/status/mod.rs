@@ -79,12 +79,12 @@ fn json(exchange: &mut Exchange) -> Outcome {
     let worker = Rc::clone(&exchange.worker);
     let lists_requests = modules.contains(&Module::Requests);
     // Counters that connections have are brought up to date for the report.
-    let has_events = modules.contains(&Module::Events);
-    if has_events {
+    let has_live = modules.contains(&Module::Events) || modules.contains(&Module::Memory);
+    if has_live {
         requests::publish(&worker);
     }
     let own = lists_requests.then(|| requests::of_worker(&worker, Some(exchange)));
-    let others = if lists_requests || has_events {
+    let others = if lists_requests || has_live {
         requests::ask_others(&worker, lists_requests)
     } else {
         Vec::new()

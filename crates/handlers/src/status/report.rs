@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use h2o_exchange::{Certificates, Counter, HostName, Site, Worker};
 
 use super::durations::{DurationStats, NAMES, PERCENTILES};
-use super::events::{EVENTS, SSL, TRAFFIC, names};
+use super::events::{CONNECTIONS, EVENTS, SSL, TRAFFIC, names};
 use crate::access_log::{Escape, LocalTime};
 use crate::proxy::Upstreams;
 use crate::{SERVER_VERSION, TLS_LIBRARY};
@@ -242,6 +242,9 @@ fn main(members: &mut Members<'_>, worker: &Worker) {
 fn events(members: &mut Members<'_>, worker: &Worker) {
     for name in names(EVENTS) {
         let value = match name.as_str() {
+            "connections.idle" => connections(worker, "idle"),
+            "connections.active" => connections(worker, "active"),
+            "connections.shutdown" => connections(worker, "shutdown"),
             "temp-files.made" => worker.shared.temp_files.made(),
             "temp-files.octets-written" => worker.shared.temp_files.written(),
             "temp-files.write-failures" => worker.shared.temp_files.failures(),
@@ -250,6 +253,14 @@ fn events(members: &mut Members<'_>, worker: &Worker) {
         };
         members.raw(&name, value);
     }
+}
+
+/// Open connections in a state, whatever their protocol.
+fn connections(worker: &Worker, state: &str) -> u64 {
+    let counters = CONNECTIONS.iter().filter(|(_, found, _)| *found == state);
+    counters
+        .map(|(.., counter)| total(worker, counter.name()))
+        .sum()
 }
 
 fn counters(
@@ -338,6 +349,16 @@ fn memory(members: &mut Members<'_>, worker: &Worker) {
         members.raw("memory.resident-bytes", bytes);
     }
     members.raw("memory.temp-files-bytes", worker.shared.temp_files.used());
+    let buffers = total(worker, Counter::BufferBytes.name());
+    members.raw(Counter::BufferBytes.name(), buffers);
+    let limit = buffers_limit(worker).map_or("null".to_owned(), |limit| limit.to_string());
+    members.raw("memory.buffers-limit-bytes", limit);
+}
+
+/// `max-memory`, if it is set.
+pub(super) fn buffers_limit(worker: &Worker) -> Option<usize> {
+    let workers = worker.shared.workers.get().map_or(1, Vec::len);
+    worker.shared.buffers.memory_of(workers)
 }
 
 /// Resident memory of the process in bytes (proc_pid_statm(5): the second number, in pages). Needs no disk.

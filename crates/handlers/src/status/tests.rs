@@ -252,8 +252,10 @@ fn all_modules_come_in_their_order_with_every_name() {
     worker.counters.count(Counter::SslHandshakeFull);
     worker.counters.count_http2_error(11);
     worker.counters.count(Counter::Http2StreamingRequests);
-    worker.counters.add(Counter::ConnectionsActive, 4);
-    worker.counters.uncount(Counter::ConnectionsActive);
+    worker.counters.add(Counter::Http1Active, 3);
+    worker.counters.uncount(Counter::Http1Active);
+    worker.counters.count(Counter::ConnectionsOpening);
+    worker.counters.count(Counter::Http2Idle);
     let report = report(&worker, "");
     let names = names(&report);
     let at = |name| names.iter().position(|found| *found == name).expect(name);

@@ -11,7 +11,7 @@ use h2o_quic::{CloseReason, ConnectionIndex, Endpoint, Event};
 
 use super::qlog::QlogFile;
 use super::transport::QuicTransport;
-use crate::connection_state::{ConnectionState, ConnectionStatus};
+use crate::connection_state::{ConnectionState, ConnectionStatus, HttpVersion};
 use crate::context::Context;
 use crate::event::socket::unmapped;
 use crate::flow::{Flow, Turn};
@@ -63,7 +63,7 @@ impl QuicConnection {
         settings: Rc<QuicSettings>,
         local: std::net::SocketAddr,
     ) -> Self {
-        let status = ConnectionStatus::Active;
+        let status = ConnectionStatus::Opening;
         context.worker.counters.count(status.counter());
         Self {
             state,
@@ -358,10 +358,13 @@ impl QuicConnection {
     /// Updates the worker's counters of connections, memory and traffic.
     pub(crate) fn settle_account(&mut self, context: &Context) {
         let status = match &self.phase {
-            Phase::Http3(http3) if http3.is_shutting_down() => ConnectionStatus::Shutdown,
-            Phase::Http3(http3) if http3.is_idle() => ConnectionStatus::Idle,
-            Phase::Http3(_) | Phase::Handshake => ConnectionStatus::Active,
-            Phase::Closed => ConnectionStatus::Shutdown,
+            Phase::Handshake => ConnectionStatus::Opening,
+            Phase::Http3(http3) if http3.is_shutting_down() => {
+                ConnectionStatus::Shutdown(HttpVersion::Http3)
+            }
+            Phase::Http3(http3) if http3.is_idle() => ConnectionStatus::Idle(HttpVersion::Http3),
+            Phase::Http3(_) => ConnectionStatus::Active(HttpVersion::Http3),
+            Phase::Closed => ConnectionStatus::Closing,
         };
         self.status.set(context, status);
         let retained = self.retained();

@@ -9,7 +9,7 @@ use h2o_http::Scheme;
 use h2o_log::{LineLimit, reason, report};
 
 use crate::budget::Budget;
-use crate::connection_state::{ConnectionState, ConnectionStatus};
+use crate::connection_state::{ConnectionState, ConnectionStatus, HttpVersion};
 use crate::context::{Context, per_turn};
 use crate::event::event_loop::timer_event;
 use crate::event::reactor::Readiness;
@@ -78,24 +78,22 @@ impl Connection {
     ) -> Self {
         let mut io = Io::new(Rc::new(socket));
         let expects_proxy_header = listener.proxy_protocol != ProxyProtocol::Off;
-        let phase = if expects_proxy_header || listener.tls.is_some() {
+        let (status, phase) = if expects_proxy_header || listener.tls.is_some() {
             if !expects_proxy_header {
                 io.tls = listener
                     .tls
                     .as_ref()
                     .map(|slot| Box::new(slot.current().accept()));
             }
-            Phase::Opening {
+            let phase = Phase::Opening {
                 until: now + listener.setup.handshake_timeout,
                 expects_proxy_header,
-            }
+            };
+            (ConnectionStatus::Opening, phase)
         } else {
-            Phase::Http1(Box::new(Http1::new(
-                context,
-                &listener.setup,
-                Scheme::Http,
-                now,
-            )))
+            let http1 = Http1::new(context, &listener.setup, Scheme::Http, now);
+            let status = ConnectionStatus::Active(HttpVersion::Http1);
+            (status, Phase::Http1(Box::new(http1)))
         };
         let budget = Budget::new(listener.setup.budget);
         let mut connection = Self {
@@ -114,7 +112,7 @@ impl Connection {
                 info: None,
             },
             charged: 0,
-            status: ConnectionStatus::Active,
+            status,
             phase,
         };
         if matches!(connection.phase, Phase::Http1(_)) {
@@ -125,9 +123,9 @@ impl Connection {
 
     /// Runs the connection after an event of its socket.
     pub(crate) fn on_ready(&mut self, context: &Context, ready: &Readiness) -> Flow {
-        if self.status == ConnectionStatus::Idle {
+        if let ConnectionStatus::Idle(version) = self.status {
             // The client that requests the status page must see its own connection as active.
-            self.status.set(context, ConnectionStatus::Active);
+            self.status.set(context, ConnectionStatus::Active(version));
         }
         self.state.io.on_ready(ready);
         self.run(context)
@@ -567,18 +565,18 @@ impl Connection {
 
     /// Status for the counters.
     fn current_status(&self) -> ConnectionStatus {
-        let is_shutting_down = match &self.phase {
-            Phase::Http1(http1) => http1.is_shutting_down(),
-            Phase::Http2(http2) => http2.is_shutting_down(),
-            Phase::Opening { .. } => false,
-            Phase::Lingering { .. } => true,
+        let (version, is_shutting_down) = match &self.phase {
+            Phase::Opening { .. } => return ConnectionStatus::Opening,
+            Phase::Http1(http1) => (HttpVersion::Http1, http1.is_shutting_down()),
+            Phase::Http2(http2) => (HttpVersion::Http2, http2.is_shutting_down()),
+            Phase::Lingering { .. } => return ConnectionStatus::Closing,
         };
         if is_shutting_down {
-            ConnectionStatus::Shutdown
+            ConnectionStatus::Shutdown(version)
         } else if self.is_idle() {
-            ConnectionStatus::Idle
+            ConnectionStatus::Idle(version)
         } else {
-            ConnectionStatus::Active
+            ConnectionStatus::Active(version)
         }
     }
 

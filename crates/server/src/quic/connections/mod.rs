@@ -125,7 +125,11 @@ impl QuicConnections {
         let endpoints = Rc::<Endpoints>::default();
         let live = worker.local::<LiveCounters>();
         let published = Rc::clone(&endpoints);
-        live.set(move |counters| published.publish(counters));
+        let memory = Rc::clone(&context.memory);
+        live.set(move |counters| {
+            published.publish(counters);
+            counters.set(Counter::BufferBytes, memory.used.get() as u64);
+        });
         if let Some(mailbox) = shared.mailboxes.get(worker.index) {
             mailbox.set_waker(context.waker(first_token | MAIL_BIT, 0));
         }
