@@ -40,9 +40,9 @@ use h2o_config::Directive;
 use h2o_exchange::{Exchange, FilterFactory, GuardFactory, Response, Scope, Sweep};
 use h2o_http::StatusCode;
 
-#[cfg(feature = "mruby")]
 pub use access_log::rotate_logs;
 pub use http2_debug_state::{HpackReport, Http2Report, SettingsReport, StreamReport};
+#[cfg(feature = "mruby")]
 pub use mruby::are_scripts_evaluated;
 pub use proxy::OtherServer;
 pub use trusted_proxies::TrustedProxies;
