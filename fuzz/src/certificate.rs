@@ -1,6 +1,6 @@
 //! X.509 certificates of clients' authorities, listeners and backends.
 
-use h2o_tls::{Certificate, same_name, same_public_key};
+use h2o_tls::{Certificate, ocsp_validity, same_name, same_public_key};
 
 /// What is read of a certificate lies within it, and every name is the same as itself.
 ///
@@ -29,10 +29,27 @@ pub fn certificate(input: &[u8]) {
     let key = certificate.subject_public_key_info;
     let _ = same_public_key(key, key);
     let _ = certificate.common_name();
+    let _ = certificate.has_ocsp_responder();
     let names = certificate.alternative_names();
     let count = names.map_or(0, Iterator::count);
     assert!(count <= input.len());
     // What may issue others for servers may be trusted to.
     assert!(!certificate.may_issue_plainly(0) || certificate.may_be_root());
     assert!(!certificate.may_issue_plainly(1) || certificate.may_issue_plainly(0));
+}
+
+/// The serial number of the certificate in the seeds.
+const SERIAL: &[u8] = &[0x12, 0x34];
+
+/// A response is read to its end or refused, and one that is accepted is neither part of a longer one nor contains a shorter one.
+///
+/// # Panics
+/// If an invariant is violated.
+pub fn ocsp_response(input: &[u8]) {
+    let valid = ocsp_validity(input, SERIAL);
+    let longer = [input, &[0]].concat();
+    assert!(valid.is_none() || ocsp_validity(&longer, SERIAL).is_none());
+    if let Some((_, shorter)) = input.split_last() {
+        assert!(valid.is_none() || ocsp_validity(shorter, SERIAL).is_none());
+    }
 }

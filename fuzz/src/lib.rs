@@ -40,7 +40,7 @@ pub use acl::acl;
 pub use additions::{htpasswd, rewrite};
 pub use backend_url::backend_url;
 pub use capsules::capsules;
-pub use certificate::certificate;
+pub use certificate::{certificate, ocsp_response};
 pub use chunked_body::chunked_body;
 pub use client_hello::client_hello;
 pub use conditional::conditional;
@@ -88,6 +88,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("http2_server", http2_server),
     ("http3_client", http3_client),
     ("http3_server", http3_server),
+    ("ocsp_response", ocsp_response),
     ("path", path),
     ("proxy_requests", proxy_requests),
     ("proxy_responses", proxy_responses),

@@ -7,7 +7,9 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use h2o_tests::{Folder, Setup, binary, curl, eventually, free_port, install, openssl, run};
+use h2o_tests::{
+    Folder, OcspAuthority, Setup, binary, curl, eventually, free_port, install, openssl, run,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn helper(folder: &Folder, name: &str) -> String {
@@ -100,39 +102,8 @@ impl Drop for Killed {
 fn responses_are_fetched_from_the_responder_that_the_certificate_names() {
     let folder = Folder::new();
     let _ = install(&folder);
-    let port = free_port();
+    let authority = OcspAuthority::new(&folder, "a");
     let file = |name: &str| folder.name_of(name);
-    let (ca, ca_key, leaf, key) = (file("ca.crt"), file("ca.key"), file("a.crt"), file("a.key"));
-    let curve = [
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-x509",
-    ];
-    let make = |rest: &[&str]| openssl(&[&["req"][..], &curve, rest].concat()).success();
-    make(&["-subj", "/CN=ca", "-keyout", &ca_key, "-out", &ca]);
-    let responder = format!("authorityInfoAccess=OCSP;URI:http://127.0.0.1:{port}");
-    make(&[
-        "-subj",
-        "/CN=a",
-        "-keyout",
-        &key,
-        "-out",
-        &leaf,
-        "-CA",
-        &ca,
-        "-CAkey",
-        &ca_key,
-        "-addext",
-        &responder,
-        "-set_serial",
-        "0x1234",
-    ]);
-    folder.write("index", "V\t391231235959Z\t\t1234\tunknown\t/CN=a\n");
-    let chain = format!("{}{}", folder.read("a.crt"), folder.read("ca.crt"));
-    folder.write("chain", chain);
     let fetch = || run(&helper(&folder, "fetch-ocsp-response"), &[&file("chain")]);
     let output = fetch();
     assert_eq!(output.code, 75, "{output}");
@@ -143,19 +114,7 @@ fn responses_are_fetched_from_the_responder_that_the_certificate_names() {
         "{output}"
     );
 
-    let mut command = Command::new("openssl");
-    command.args([
-        "ocsp",
-        "-index",
-        &file("index"),
-        "-port",
-        &port.to_string(),
-        "-CA",
-        &ca,
-    ]);
-    command.args(["-rsigner", &ca, "-rkey", &ca_key, "-ndays", "1"]);
-    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
-    let _responder = Killed(command.spawn().expect("openssl is installed"));
+    let _responder = authority.respond(&folder);
     let response = eventually("a response", || {
         let output = fetch();
         (output.code == 0).then_some(output.stdout)
@@ -171,7 +130,7 @@ fn responses_are_fetched_from_the_responder_that_the_certificate_names() {
     .text();
     assert!(shown.contains("Cert Status: good"), "{shown}");
 
-    let output = run(&helper(&folder, "fetch-ocsp-response"), &[&ca]);
+    let output = run(&helper(&folder, "fetch-ocsp-response"), &[&file("ca.crt")]);
     assert_eq!(output.code, 78, "{output}");
 }
 

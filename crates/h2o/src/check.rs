@@ -33,6 +33,7 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
     for warning in &warnings {
         report_plainly(warning);
     }
+    loaded.test_stapling(report_plainly);
     if is_strict && !warnings.is_empty() {
         return Err(Failure::config(format!(
             "the configuration has warnings ({}), which `--strict` does not allow",

@@ -149,6 +149,7 @@ impl Control for RunningServer<'_> {
             }
         }
         self.server.release_retired();
+        self.server.update_staples();
         let Some(reloaded) = self.server.reload_changed_certificates() else {
             return;
         };

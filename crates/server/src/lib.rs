@@ -28,6 +28,7 @@ mod setup;
 mod simulation;
 mod site;
 mod sockets;
+mod stapling;
 mod sys;
 mod tcp;
 #[cfg(feature = "mruby")]

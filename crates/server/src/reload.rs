@@ -10,6 +10,7 @@ use crate::LoadedConfig;
 use crate::current::Retired;
 use crate::site::certificates::CertificateReload;
 use crate::site::needs_restart::settings_that_need_restart;
+use crate::site::settings::ServerSettings;
 use crate::sockets::bind::bind_new;
 use crate::worker::{Server, set_limits};
 
@@ -60,6 +61,13 @@ impl Server {
     pub fn reload_changed_certificates(&mut self) -> Option<CertificateReload> {
         let is_changed = self.watch.poll(self.current.tls().files());
         is_changed.then(|| self.reload_certificates())
+    }
+
+    /// Begins to fetch the OCSP responses that are due. Called every now and then.
+    pub fn update_staples(&self) {
+        let settings = self.current.site().settings.get::<ServerSettings>();
+        self.staple_fetches
+            .begin_due(self.current.tls().staples(), settings.ocsp_updaters);
     }
 
     /// Drops earlier configurations whose last request has ended. Called every now and then.

@@ -29,6 +29,7 @@ use crate::request::sub_request::SubRequestHandlers;
 use crate::site::certificates::{CertificateReload, CertificateWatch};
 use crate::sockets::bind::ListeningSockets;
 use crate::sockets::inherited::supervisor_generation;
+use crate::stapling::StapleFetches;
 use crate::tcp::connections::Connections;
 use crate::{LoadedConfig, ServerSettings, worker_plan};
 use h2o_quic::KnownPaths;
@@ -47,6 +48,7 @@ pub struct Server {
     /// Earlier ones, which still serve requests.
     pub(crate) retired: Vec<Retired>,
     pub(crate) watch: CertificateWatch,
+    pub(crate) staple_fetches: StapleFetches,
 }
 
 /// How a worker's thread ended.
@@ -107,6 +109,7 @@ impl Server {
             current,
             retired: Vec::new(),
             watch: CertificateWatch::default(),
+            staple_fetches: StapleFetches::default(),
         };
         let mut handles = Vec::new();
         let known_paths = KnownPaths::default();

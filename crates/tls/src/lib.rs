@@ -21,6 +21,7 @@ mod record;
 mod resumption;
 mod server;
 mod settings;
+mod stapling;
 mod suites;
 #[cfg(test)]
 mod tests;
@@ -45,8 +46,10 @@ pub use server::challenge::ChallengeCertificate;
 pub use server::connection::TlsConnection;
 pub use settings::identity::{ObtainedFiles, has_identity, is_pair};
 pub use settings::{ATTRIBUTES, TlsSettings, parse};
+pub use stapling::{Fetched, Staple, StapleChange, StapleFetch};
 pub use x509::{
-    AlternativeName, Certificate, Element, PublicKey, Reader, same_name, same_public_key,
+    AlternativeName, Certificate, Element, OcspValidity, PublicKey, Reader, ocsp_validity,
+    same_name, same_public_key,
 };
 
 /// The SHA-256 digest of some bytes.

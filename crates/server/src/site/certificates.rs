@@ -9,6 +9,7 @@ use h2o_opener::Stamp;
 use rustc_hash::FxHashMap;
 
 use crate::site::listen::{Listener, TlsEntry};
+use crate::stapling::Staples;
 use h2o_tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
 
 /// ALPN protocols in order of preference. H2O compatibility: H2O has the same list, with its HTTP/2 drafts.
@@ -125,6 +126,12 @@ impl TlsListeners {
         files.map(Box::from).collect()
     }
 
+    /// The OCSP responses that are stapled to certificates, each once.
+    pub(crate) fn staples(&self) -> Staples {
+        let list = self.list();
+        staples_of(list.iter().map(|known| &known.listener))
+    }
+
     /// Host names, each with the index of its entry.
     fn names(&self, entries: &[TlsEntry]) -> Vec<(HostName, usize)> {
         let hosts_of = |(index, entry): (usize, &TlsEntry)| -> Vec<_> {
@@ -219,6 +226,14 @@ impl CertificateWatch {
         self.stamps = stamps;
         std::mem::replace(&mut self.is_changed, is_new) && !is_new
     }
+}
+
+/// The OCSP responses of the certificates of listeners, each once.
+pub(crate) fn staples_of<'a>(listeners: impl Iterator<Item = &'a Listener>) -> Staples {
+    let entries = listeners.flat_map(|listener| &listener.tls);
+    let staples = entries.flat_map(|entry| entry.settings.staples());
+    let keyed = staples.map(|staple| (Arc::as_ptr(staple), Arc::clone(staple)));
+    keyed.collect()
 }
 
 /// Facts about the certificates of listeners, each file once.

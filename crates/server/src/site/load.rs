@@ -8,7 +8,7 @@ use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Si
 use h2o_tls::ResumptionSettings;
 
 use crate::site::acme;
-use crate::site::certificates::list_certificates;
+use crate::site::certificates::{list_certificates, staples_of};
 use crate::site::hosts::HostKeys;
 use crate::site::listen::{Listeners, set_alternative_services, set_client_authorities};
 use crate::site::needs_restart::settings_that_need_restart;
@@ -66,6 +66,12 @@ impl LoadedConfig {
             .0
             .iter()
             .try_for_each(|resource| resource.open())
+    }
+
+    /// Fetches the OCSP response of each certificate once, and says what came of it.
+    pub fn test_stapling(&self, say: impl FnMut(&str)) {
+        let listeners = self.site.shared.get::<Listeners>();
+        crate::stapling::test(&staples_of(listeners.0.iter()), say);
     }
 
     /// Reopens log files, with the rights of the running user. Returns a message for each that failed; the others are

@@ -44,6 +44,8 @@ pub struct ServerSettings {
     pub handshake_timeout: Duration,
     /// `shutdown-timeout`; `None`: no limit.
     pub shutdown_timeout: Option<Duration>,
+    /// `num-ocsp-updaters`.
+    pub ocsp_updaters: usize,
     /// `shutdown-delay`.
     pub shutdown_delay: Duration,
     /// `tcp-fastopen`: queue length; 0 turns it off.
@@ -105,6 +107,7 @@ impl Default for ServerSettings {
             soft_connection_min_age: Duration::from_secs(30),
             handshake_timeout: Duration::from_secs(10),
             shutdown_timeout: None,
+            ocsp_updaters: 10,
             shutdown_delay: Duration::ZERO,
             tcp_fastopen: 4096,
             tcp_reuseport: false,
@@ -284,6 +287,16 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                 Duration::ZERO => None,
                 limit => Some(limit),
             };
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "num-ocsp-updaters",
+        "NUMBER",
+        "10",
+        "How many OCSP responses are fetched at a time.",
+        |scope, command| {
+            settings(scope).ocsp_updaters = command.node.integer("%zu", 1..=u64::MAX)?;
             Ok(())
         },
     ),

@@ -14,6 +14,7 @@ use rustls::sign::CertifiedKey;
 use crate::alpn::CHALLENGE;
 use crate::server::client_hello::ClientHello;
 use crate::settings::identity::Resolver;
+use crate::stapling::PresentedKey;
 
 type Configs = HashMap<Box<str>, Arc<ServerConfig>>;
 
@@ -49,7 +50,10 @@ impl ChallengeCertificate {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(Resolver {
                 preferred: Vec::new(),
-                fallback: Arc::new(CertifiedKey::new(vec![certificate], key)),
+                fallback: Arc::new(PresentedKey::new(
+                    Arc::new(CertifiedKey::new(vec![certificate], key)),
+                    None,
+                )),
             }));
         config.alpn_protocols = vec![CHALLENGE.into()];
         config.send_tls13_tickets = 0;

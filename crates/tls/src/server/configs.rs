@@ -12,7 +12,8 @@ use crate::resumption::{Binding, CacheUse, HostSessions, HostTickets, Resumption
 use crate::server::client_hello::ClientHello;
 use crate::server::server_name::{RestoringVerifier, restoring};
 use crate::settings::TlsSettings;
-use crate::settings::identity::Resolver;
+use crate::settings::identity::{Identity, Resolver};
+use crate::stapling::PresentedKey;
 use crate::versions::Version;
 
 /// Most bytes of early data from one client. H2O compatibility: H2O has the same limit.
@@ -139,9 +140,7 @@ struct ConfigBuilder<'a> {
 impl ConfigBuilder<'_> {
     fn tls13(&self, ticket_use: TicketUse) -> Result<Arc<ServerConfig>, String> {
         let identities = &self.settings.identities;
-        let preferred = identities
-            .iter()
-            .map(|identity| Arc::clone(&identity.certified_key));
+        let preferred = identities.iter().map(Identity::presented);
         let mut config = self.base(&self.settings.groups, preferred.collect())?;
         config.alpn_protocols = self.alpn.to_vec();
         if self.resumption.has_tickets() {
@@ -182,7 +181,7 @@ impl ConfigBuilder<'_> {
     fn base(
         &self,
         groups: &[&'static dyn SupportedKxGroup],
-        preferred: Vec<Arc<rustls::sign::CertifiedKey>>,
+        preferred: Vec<Arc<PresentedKey>>,
     ) -> Result<ServerConfig, String> {
         let settings = self.settings;
         let mut cipher_suites = settings.tls13_suites.clone();
@@ -210,7 +209,7 @@ impl ConfigBuilder<'_> {
             .ok_or("at least one identity must be specified")?;
         let mut config = builder.with_cert_resolver(Arc::new(Resolver {
             preferred,
-            fallback: Arc::clone(&fallback.certified_key),
+            fallback: fallback.presented(),
         }));
         config.ignore_client_order = settings.prefer_our_order;
         config.enable_secret_extraction = true;

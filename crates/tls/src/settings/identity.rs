@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::stapling::{PresentedKey, Staple, StaplingSettings};
 use crate::{AlternativeName, Certificate, same_public_key};
 use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
 use h2o_exchange::CertificateInfo;
@@ -18,7 +19,9 @@ pub(crate) struct Identity {
     files: IdentityFiles,
     /// Position of the certificate in the configuration: `FILE:LINE`.
     place: Box<str>,
-    pub(crate) certified_key: Arc<CertifiedKey>,
+    certified_key: Arc<CertifiedKey>,
+    stapling: StaplingSettings,
+    staple: Option<Arc<Staple>>,
     /// Whether the files are obtained by ACME, and a certificate of our own is used until they are there.
     is_obtained: bool,
 }
@@ -41,6 +44,13 @@ struct IdentityFiles {
     key: Box<str>,
     /// Whether the key is kept in the key process (`neverbleed`).
     is_isolated: bool,
+}
+
+/// What an `ssl` mapping says of all its identities.
+struct IdentityOptions {
+    /// Whether keys are kept in the key process (`neverbleed`).
+    is_isolated: bool,
+    stapling: StaplingSettings,
 }
 
 /// Why a pair of files cannot be used.
@@ -77,6 +87,28 @@ impl Identity {
     /// The files of certificate and key.
     pub(crate) fn files(&self) -> [&str; 2] {
         [&self.files.certificate, &self.files.key]
+    }
+
+    /// Whether both present the same certificate, with OCSP responses of the same settings.
+    pub(crate) fn presents_same(&self, other: &Self) -> bool {
+        self.certified_key.cert == other.certified_key.cert && self.stapling == other.stapling
+    }
+
+    /// What clients get.
+    pub(crate) fn presented(&self) -> Arc<PresentedKey> {
+        let key = Arc::clone(&self.certified_key);
+        Arc::new(PresentedKey::new(key, self.staple.clone()))
+    }
+
+    /// The OCSP response that is stapled to the certificate.
+    pub(crate) const fn staple(&self) -> Option<&Arc<Staple>> {
+        self.staple.as_ref()
+    }
+
+    fn with_staple(mut self) -> Self {
+        let staple = |leaf| Staple::of(&self.files.certificate, leaf, &self.stapling);
+        self.staple = self.leaf().and_then(|leaf| staple(leaf));
+        self
     }
 
     /// The server's own certificate.
@@ -118,17 +150,24 @@ impl Identity {
         let key = load_pair(&self.files).map_err(IdentityError::text)?;
         // The key must match the certificate, so an unchanged certificate means an unchanged key.
         let is_same = key.cert == self.certified_key.cert;
-        Ok((!is_same).then(|| Self {
-            certified_key: Arc::new(key),
-            ..self.clone()
+        Ok((!is_same).then(|| {
+            let renewed = Self {
+                certified_key: Arc::new(key),
+                ..self.clone()
+            };
+            renewed.with_staple()
         }))
     }
 
-    fn load(certificate_file: &Node, key_file: &Node, is_isolated: bool) -> Result<Self, Error> {
+    fn load(
+        certificate_file: &Node,
+        key_file: &Node,
+        options: &IdentityOptions,
+    ) -> Result<Self, Error> {
         let files = IdentityFiles {
             certificate: certificate_file.scalar()?.into(),
             key: key_file.scalar()?.into(),
-            is_isolated,
+            is_isolated: options.is_isolated,
         };
         let certified_key = load_pair(&files).map_err(|fault| {
             let node = if fault.is_of_key {
@@ -147,21 +186,24 @@ impl Identity {
             files,
             place: format!("{}:{}", pos.file(), pos.line()).into(),
             certified_key: Arc::new(certified_key),
+            stapling: options.stapling.clone(),
+            staple: None,
             is_obtained: false,
-        })
+        }
+        .with_staple())
     }
 
     /// Loads what was obtained by ACME. Until then, or if it cannot be used, clients get a self-signed certificate.
     fn load_obtained(
         ssl: &Node,
         obtained: &ObtainedFiles,
-        is_isolated: bool,
+        options: &IdentityOptions,
         warnings: &mut Vec<String>,
     ) -> Result<Self, Error> {
         let files = IdentityFiles {
             certificate: obtained.certificate.clone(),
             key: obtained.key.clone(),
-            is_isolated,
+            is_isolated: options.is_isolated,
         };
         let is_there = Path::new(&*files.certificate).exists();
         let loaded = match load_pair(&files) {
@@ -185,8 +227,11 @@ impl Identity {
             files,
             place: format!("{}:{}", ssl.pos.file(), ssl.pos.line()).into(),
             certified_key: Arc::new(certified_key),
+            stapling: options.stapling.clone(),
+            staple: None,
             is_obtained: true,
-        })
+        }
+        .with_staple())
     }
 }
 
@@ -262,7 +307,10 @@ pub(crate) fn parse(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Identity>, Error> {
     let is_isolated = attributes.get("neverbleed").map(Node::on_off).transpose()?;
-    let is_isolated = is_isolated.unwrap_or(false);
+    let options = &IdentityOptions {
+        is_isolated: is_isolated.unwrap_or(false),
+        stapling: StaplingSettings::parse(attributes)?,
+    };
     let certificate_file = attributes.get("certificate-file");
     let key_file = attributes.get("key-file");
     match (attributes.get("identity"), certificate_file.or(key_file)) {
@@ -274,16 +322,16 @@ pub(crate) fn parse(
             if pairs.is_empty() {
                 return Err(identity.error("at least one identity must be specified"));
             }
-            pairs.iter().map(|pair| parse_pair(pair, is_isolated)).collect()
+            pairs.iter().map(|pair| parse_pair(pair, options)).collect()
         }
         (None, Some(_)) => {
             let certificate_file = attributes.require("certificate-file")?;
             let key_file = attributes.require("key-file")?;
-            Ok(vec![Identity::load(certificate_file, key_file, is_isolated)?])
+            Ok(vec![Identity::load(certificate_file, key_file, options)?])
         }
         (None, None) => {
             if let Some(obtained) = obtained {
-                return Ok(vec![Identity::load_obtained(ssl, obtained, is_isolated, warnings)?]);
+                return Ok(vec![Identity::load_obtained(ssl, obtained, options, warnings)?]);
             }
             let text = "missing TLS identity - certificate file is not specified, ACME configuration could not be found";
             Err(ssl
@@ -293,12 +341,12 @@ pub(crate) fn parse(
     }
 }
 
-fn parse_pair(node: &Node, is_isolated: bool) -> Result<Identity, Error> {
+fn parse_pair(node: &Node, options: &IdentityOptions) -> Result<Identity, Error> {
     let attributes = node.attributes(&PAIR)?;
     Identity::load(
         attributes.require("certificate-file")?,
         attributes.require("key-file")?,
-        is_isolated,
+        options,
     )
 }
 
@@ -375,8 +423,8 @@ fn belongs_to(key: &dyn SigningKey, public_key: &[u8]) -> bool {
 pub(crate) struct Resolver {
     /// TLS 1.3: the first identity whose key the client can verify. TLS 1.2: the fallback only (H2O compatibility: H2O
     /// uses one certificate there).
-    pub(crate) preferred: Vec<Arc<CertifiedKey>>,
-    pub(crate) fallback: Arc<CertifiedKey>,
+    pub(crate) preferred: Vec<Arc<PresentedKey>>,
+    pub(crate) fallback: Arc<PresentedKey>,
 }
 
 impl ResolvesServerCert for Resolver {
@@ -390,8 +438,8 @@ impl ResolvesServerCert for Resolver {
         let fitting = self
             .preferred
             .iter()
-            .find(|identity| identity.key.choose_scheme(&offered).is_some());
-        Some(Arc::clone(fitting.unwrap_or(&self.fallback)))
+            .find(|identity| identity.key().key.choose_scheme(&offered).is_some());
+        Some(fitting.unwrap_or(&self.fallback).present())
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) mod identity;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use h2o_config::{Attribute, Attributes, Error, Kinds, Node, Unit};
+use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
 use h2o_exchange::CertificateInfo;
 use rustls::crypto::SupportedKxGroup;
 use rustls::pki_types::CertificateDer;
@@ -16,6 +16,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, SupportedCipherSuite};
 
 use crate::settings::identity::{Identity, ObtainedFiles};
+use crate::stapling::Staple;
 use crate::versions::{Version, Versions};
 use crate::{groups, suites};
 
@@ -134,22 +135,25 @@ pub const ATTRIBUTES: [Attribute; 18] = [
         "ocsp-update-interval",
         Kinds::SCALAR,
         "SECONDS",
-        "",
-        "Ignored with a warning, except for `0`: OCSP stapling is not supported yet.",
+        "14400",
+        "How often the status of the certificate is fetched from its OCSP responder, to be stapled to handshakes; `0`: never. \
+         Certificates without a responder need none.",
     ),
     Attribute::optional(
         "ocsp-max-failures",
         Kinds::SCALAR,
         "NUMBER",
-        "",
-        "Ignored with a warning.",
+        "3",
+        "How many fetches in a row may fail before the last response is no longer stapled. It never is after its end.",
     ),
     Attribute::optional(
         "ocsp-update-cmd",
         Kinds::SCALAR,
         "COMMAND",
-        "",
-        "Ignored with a warning.",
+        "`fetch-ocsp-response`",
+        "The program that fetches a response: it gets the certificate file on standard input and writes the response in DER to \
+         standard output. Exit status 75: a later attempt may succeed; another one but 0: none will. The default one needs the \
+         program `openssl`.",
     ),
     Attribute::optional(
         "neverbleed",
@@ -220,7 +224,7 @@ impl TlsSettings {
             |ca: &Option<ClientCa>| ca.as_ref().map(|ca| (Arc::clone(&ca.path), ca.digest));
         self.same_identity(other)
             && (self.identities.iter().zip(&other.identities))
-                .all(|(one, other)| one.certified_key.cert == other.certified_key.cert)
+                .all(|(one, other)| one.presents_same(other))
             && self.versions == other.versions
             && self.tls12_suites == other.tls12_suites
             && self.tls13_suites == other.tls13_suites
@@ -324,6 +328,11 @@ impl TlsSettings {
     /// Facts about the certificates, without listeners and hosts.
     pub fn certificates(&self) -> impl Iterator<Item = CertificateInfo> {
         self.identities.iter().filter_map(Identity::info)
+    }
+
+    /// The OCSP responses that are stapled to the certificates.
+    pub fn staples(&self) -> impl Iterator<Item = &Arc<Staple>> {
+        self.identities.iter().filter_map(Identity::staple)
     }
 
     /// Reads the files of certificates, keys and authorities again. A file that cannot be used keeps its loaded
@@ -432,27 +441,12 @@ fn check_without_effect(
     warn: &mut dyn FnMut(&Node, &str),
 ) -> Result<(), Error> {
     type Check = fn(&Node) -> Result<(), Error>;
-    const NO_OCSP: &str = "OCSP stapling is not supported yet";
-    let cases: [(&str, Check, &str); 5] = [
+    let cases: [(&str, Check, &str); 2] = [
         (
             "dh-file",
             |node| node.scalar().map(drop),
             "finite-field Diffie-Hellman is not supported",
         ),
-        (
-            "ocsp-update-interval",
-            |node| {
-                node.quantity::<u64>(Unit::Seconds, "%lu", 0..=u64::MAX)
-                    .map(drop)
-            },
-            NO_OCSP,
-        ),
-        (
-            "ocsp-max-failures",
-            |node| node.integer::<u32>("%u", 0..=u64::from(u32::MAX)).map(drop),
-            NO_OCSP,
-        ),
-        ("ocsp-update-cmd", |node| node.scalar().map(drop), NO_OCSP),
         (
             "ech",
             |node| node.sequence().map(drop),
@@ -462,14 +456,7 @@ fn check_without_effect(
     for (name, check, reason) in cases {
         if let Some(node) = attributes.get(name) {
             check(node)?;
-            // No warning if the attribute asks for the existing behaviour.
-            let is_as_wished = match name {
-                "ocsp-update-interval" => node.as_str() == Some("0"),
-                _ => false,
-            };
-            if !is_as_wished {
-                warn(node, &format!("`{name}` has no effect: {reason}"));
-            }
+            warn(node, &format!("`{name}` has no effect: {reason}"));
         }
     }
     Ok(())

@@ -235,18 +235,6 @@ fn what_we_cannot_do_is_warned_of() {
             "ech: []",
             "`ech` has no effect: Encrypted Client Hello is not supported yet",
         ),
-        (
-            "ocsp-update-interval: 18446744073709551615",
-            "`ocsp-update-interval` has no effect: OCSP stapling is not supported yet",
-        ),
-        (
-            "ocsp-max-failures: 4294967295",
-            "`ocsp-max-failures` has no effect: OCSP stapling is not supported yet",
-        ),
-        (
-            "ocsp-update-cmd: /bin/ocsp",
-            "`ocsp-update-cmd` has no effect: OCSP stapling is not supported yet",
-        ),
     ];
     for (attribute, want) in cases {
         let (settings, warnings) = files.parse(&format!("{pair}{attribute}\n"));
@@ -260,6 +248,9 @@ fn what_we_cannot_do_is_warned_of() {
         "max-tickets: 0",
         "neverbleed: off",
         "ocsp-update-interval: 0",
+        "ocsp-update-interval: 18446744073709551615",
+        "ocsp-max-failures: 4294967295",
+        "ocsp-update-cmd: /bin/ocsp",
         "cipher-suite: 'TLS_AES_128_GCM_SHA256:HIGH'",
     ] {
         let (settings, warnings) = files.parse(&format!("{pair}{attribute}\n"));
@@ -536,7 +527,7 @@ fn certificate_files_are_checked() {
                 "certificate-file: {certificate}\nkey-file: {key}\n"
             ))
             .0
-            .map(|settings| settings.identities[0].certified_key.cert.len())
+            .map(|settings| settings.identities[0].presented().key().cert.len())
     };
     let own = pair.certificate.pem();
     let error = |reason: &str| {

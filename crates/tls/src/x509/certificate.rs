@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::x509::der::{Element, Reader};
 
 const BOOLEAN: u8 = 0x01;
-const INTEGER: u8 = 0x02;
+pub(super) const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
-const OCTET_STRING: u8 = 0x04;
-const OBJECT_IDENTIFIER: u8 = 0x06;
+pub(super) const OCTET_STRING: u8 = 0x04;
+pub(super) const OBJECT_IDENTIFIER: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
-const SEQUENCE: u8 = 0x30;
+pub(super) const GENERALIZED_TIME: u8 = 0x18;
+pub(super) const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 /// Constructed, context-specific, of a certificate: numbers 0 and 3.
 const VERSION: u8 = 0xa0;
@@ -38,6 +38,12 @@ const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x1e];
 const AUTHORITY_KEY_ID: &[u8] = &[0x55, 0x1d, 0x23];
 /// 2.5.29.37
 const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
+/// 1.3.6.1.5.5.7.1.1
+const AUTHORITY_INFO_ACCESS: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x01];
+/// id-ad-ocsp: 1.3.6.1.5.5.7.48.1
+const OCSP_ACCESS: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01];
+/// Primitive, context-specific, of a GeneralName: number 6.
+const URI: u8 = 0x86;
 /// 2.5.29.37.0
 const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
 /// 1.3.6.1.5.5.7.3.1
@@ -85,6 +91,8 @@ struct Extensions<'a> {
     name_constraints: Option<&'a [u8]>,
     /// The keyIdentifier of authorityKeyIdentifier.
     authority_key_id: Option<&'a [u8]>,
+    /// The content of authorityInfoAccess.
+    authority_info_access: Option<&'a [u8]>,
     /// Whether there is another critical extension.
     has_unknown_critical: bool,
 }
@@ -186,6 +194,17 @@ impl<'a> Certificate<'a> {
         self.extensions.authority_key_id
     }
 
+    /// Whether it names an OCSP responder (RFC 5280 §4.2.2.1).
+    #[must_use]
+    pub fn has_ocsp_responder(&self) -> bool {
+        let mut descriptions = Reader(self.extensions.authority_info_access.unwrap_or_default());
+        std::iter::from_fn(|| descriptions.content_of(SEQUENCE)).any(|description| {
+            let mut description = Reader(description);
+            description.content_of(OBJECT_IDENTIFIER) == Some(OCSP_ACCESS)
+                && description.content_of(URI).is_some()
+        })
+    }
+
     /// Whether it limits the names of certificates below it (RFC 5280 §4.2.1.10).
     #[must_use]
     pub fn has_name_constraints(&self) -> bool {
@@ -282,6 +301,9 @@ impl<'a> Extensions<'a> {
                 let content = Reader(value).content_of(SEQUENCE);
                 found.authority_key_id =
                     content.and_then(|content| Reader(content).content_if(KEY_IDENTIFIER));
+            }
+            if identifier == AUTHORITY_INFO_ACCESS {
+                found.authority_info_access = Reader(value).content_of(SEQUENCE);
             }
             let (slot, tag) = match identifier {
                 SUBJECT_ALT_NAME => (&mut found.alternative_names, SEQUENCE),
@@ -383,7 +405,7 @@ pub fn same_public_key(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// A Time (RFC 5280 §4.1.2.5) as seconds since the Unix epoch.
-fn time(element: Element<'_>) -> Option<i64> {
+pub(super) fn time(element: Element<'_>) -> Option<i64> {
     let (year, rest) = match element.tag {
         UTC_TIME => {
             let (year, rest) = element.content.split_at_checked(2)?;

@@ -3,7 +3,9 @@
 mod certificate;
 mod der;
 mod name;
+mod ocsp;
 
 pub use certificate::{AlternativeName, Certificate, PublicKey, same_public_key};
 pub use der::{Element, Reader};
 pub use name::same_name;
+pub use ocsp::{OcspValidity, ocsp_validity};

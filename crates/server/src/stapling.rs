@@ -1,0 +1,225 @@
+//! Fetches OCSP responses by commands, a thread for each fetch.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use h2o_exchange::Clock;
+use h2o_log::{reason, report};
+use h2o_tls::{Fetched, Staple, StapleChange, StapleFetch};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+/// Name of the command of this program.
+const FETCHER: &str = "fetch-ocsp-response";
+
+/// How long a command may take.
+const FETCH_TIME: Duration = Duration::from_secs(60);
+
+/// Longest response in bytes.
+const LONGEST: usize = 64 * 1024;
+
+/// Exit status of a command (`EX_TEMPFAIL`): a later attempt may succeed.
+const TEMPORARY: i32 = 75;
+
+/// How often the end of a command is looked for that has closed its output.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Staples, each once.
+pub(crate) type Staples = HashMap<*const Staple, Arc<Staple>>;
+
+/// The fetches that are running.
+#[derive(Default)]
+pub(crate) struct StapleFetches {
+    running: Arc<AtomicUsize>,
+}
+
+impl StapleFetches {
+    /// Begins the fetches that are due, at most `limit` at a time. Called every now and then.
+    pub(crate) fn begin_due(&self, staples: Staples, limit: usize) {
+        let now = Clock::default().unix();
+        for staple in staples.into_values() {
+            if self.running.load(Relaxed) >= limit {
+                return;
+            }
+            let Some(fetch) = staple.poll(now) else {
+                continue;
+            };
+            self.running.fetch_add(1, Relaxed);
+            let running = Arc::clone(&self.running);
+            let run = {
+                let staple = Arc::clone(&staple);
+                move || {
+                    update(&staple, &fetch);
+                    running.fetch_sub(1, Relaxed);
+                }
+            };
+            let thread = thread::Builder::new().name("h2o-ocsp".to_owned());
+            if thread.spawn(run).is_err() {
+                self.running.fetch_sub(1, Relaxed);
+                staple.finish(Fetched::TemporaryFailure, now);
+            }
+        }
+    }
+}
+
+fn update(staple: &Staple, fetch: &StapleFetch) {
+    let fetched = run(fetch).unwrap_or_else(|text| {
+        report!(error, "[OCSP Stapling] {text}");
+        Fetched::PermanentFailure
+    });
+    let now = Clock::default().unix();
+    let file = staple.file();
+    if let Fetched::Response(response) = &fetched
+        && !staple.is_usable(response, now)
+    {
+        report!(
+            error,
+            "[OCSP Stapling] the response for certificate file:{file} is malformed, not of this certificate, or not valid now"
+        );
+    }
+    match staple.finish(fetched, now) {
+        StapleChange::Updated => report!(
+            notice,
+            "[OCSP Stapling] successfully updated the response for certificate file:{file}"
+        ),
+        StapleChange::Kept => report!(
+            warning,
+            "[OCSP Stapling] reusing old response due to a temporary error occurred while fetching OCSP response for certificate file:{file}"
+        ),
+        StapleChange::Removed => report!(
+            error,
+            "[OCSP Stapling] OCSP stapling is temporary disabled due to repeated errors for certificate file:{file}"
+        ),
+        StapleChange::Disabled => report!(
+            error,
+            "[OCSP Stapling] disabled for certificate file:{file}"
+        ),
+    }
+}
+
+/// For `-m test`: fetches each response once, and says what came of it. H2O compatibility: the texts, and that a failure does not fail
+/// the test.
+pub(crate) fn test(staples: &Staples, mut say: impl FnMut(&str)) {
+    for staple in staples.values() {
+        let file = staple.file();
+        say(&format!(
+            "[OCSP Stapling] testing for certificate file:{file}"
+        ));
+        let outcome = match run(&staple.fetch()) {
+            Ok(Fetched::Response(response))
+                if staple.is_usable(&response, Clock::default().unix()) =>
+            {
+                "stapling works for"
+            }
+            Ok(Fetched::Response(_) | Fetched::TemporaryFailure) => "temporary failed for",
+            Ok(Fetched::PermanentFailure) => "does not work, will be disabled for",
+            Err(text) => {
+                say(&format!("[OCSP Stapling] {text}"));
+                "does not work, will be disabled for"
+            }
+        };
+        say(&format!("[OCSP Stapling] {outcome} file:{file}"));
+    }
+}
+
+/// Runs the command of a fetch.
+///
+/// # Errors
+/// Why it cannot be run: this will not change.
+fn run(fetch: &StapleFetch) -> Result<Fetched, String> {
+    let input = h2o_opener::open(fetch.file.as_ref().as_ref()).map_err(|error| {
+        let (file, reason) = (&fetch.file, reason(&error));
+        format!("failed to read certificate file:{file}: {reason}")
+    })?;
+    let (mut command, name) = match &fetch.command {
+        Some(path) => (Command::new(path), path.display().to_string()),
+        None => {
+            let mut command = Command::new("/proc/self/exe");
+            command.arg0(FETCHER);
+            (command, FETCHER.to_owned())
+        }
+    };
+    command
+        .stdin(input)
+        .stdout(Stdio::piped())
+        .env("H2O_ROOT", h2o_opener::installation_root())
+        // It is ended together with what it has started.
+        .process_group(0);
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("failed to run {name}: {}", reason(&error)))?;
+    let deadline = now() + FETCH_TIME;
+    let output = child.stdout.take();
+    let read = output.map(|output| read_until(output, deadline));
+    let fetched = match read {
+        Some(Ok(response)) => ended(&mut child, response, deadline),
+        Some(Err(_)) | None => None,
+    };
+    Ok(fetched.unwrap_or_else(|| {
+        report!(
+            error,
+            "[OCSP Stapling] {name} took more than {} seconds, or wrote more than {LONGEST} bytes",
+            FETCH_TIME.as_secs()
+        );
+        if let Some(group) = i32::try_from(child.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+        {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = child.wait();
+        Fetched::TemporaryFailure
+    }))
+}
+
+/// All that is written to a pipe.
+fn read_until(mut output: ChildStdout, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut response = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        let left = deadline.saturating_duration_since(now());
+        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::TimedOut)?;
+        let mut fds = [PollFd::from_borrowed_fd(output.as_fd(), PollFlags::IN)];
+        if rustix::event::poll(&mut fds, Some(&left))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match output.read(&mut piece)? {
+            0 => return Ok(response),
+            len => response.extend_from_slice(&piece[..len]),
+        }
+        if response.len() > LONGEST {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+    }
+}
+
+/// What a command means that has closed its output; `None` if it does not end.
+fn ended(child: &mut Child, response: Vec<u8>, deadline: Instant) -> Option<Fetched> {
+    loop {
+        if let Some(status) = child.try_wait().ok()? {
+            return Some(match status.code() {
+                Some(0) => Fetched::Response(response),
+                Some(TEMPORARY) => Fetched::TemporaryFailure,
+                Some(_) | None => Fetched::PermanentFailure,
+            });
+        }
+        if now() >= deadline {
+            return None;
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "commands are waited for outside of workers, which have the clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,304 @@
+//! OCSP stapling (RFC 6066 §8): which response clients get with a certificate, and when a new one is fetched.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use h2o_config::{Attributes, Error, Node, Unit};
+use rustls::sign::CertifiedKey;
+
+use crate::x509::{Certificate, ocsp_validity};
+
+/// How far the clock of a responder may be ahead, in seconds.
+const CLOCK_DIFFERENCE: i64 = 300;
+
+/// The `ocsp-*` attributes of an `ssl` mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StaplingSettings {
+    /// Time between two fetches; `None`: nothing is stapled.
+    pub(crate) interval: Option<Duration>,
+    /// Number of failures in a row after which a response is still used.
+    pub(crate) max_failures: u32,
+    /// The command that fetches responses; `None`: that of this program.
+    pub(crate) command: Option<Box<str>>,
+}
+
+impl Default for StaplingSettings {
+    fn default() -> Self {
+        Self {
+            interval: Some(Duration::from_secs(14_400)),
+            max_failures: 3,
+            command: None,
+        }
+    }
+}
+
+impl StaplingSettings {
+    /// # Errors
+    /// What is wrong with an attribute.
+    pub(crate) fn parse(attributes: &Attributes<'_>) -> Result<Self, Error> {
+        let mut settings = Self::default();
+        if let Some(node) = attributes.get("ocsp-update-interval") {
+            let seconds = node.quantity(Unit::Seconds, "%lu", 0..=u64::MAX)?;
+            settings.interval = (seconds > 0).then(|| Duration::from_secs(seconds));
+        }
+        if let Some(node) = attributes.get("ocsp-max-failures") {
+            settings.max_failures = node.integer("%u", 0..=u64::from(u32::MAX))?;
+        }
+        if let Some(node) = attributes.get("ocsp-update-cmd") {
+            settings.command = Some(Node::scalar(node)?.into());
+        }
+        Ok(settings)
+    }
+}
+
+/// The response for a certificate. One for all listeners and, over a reload, for all configurations that have the certificate with
+/// the same settings.
+#[derive(Debug)]
+pub struct Staple {
+    file: Box<str>,
+    leaf: Vec<u8>,
+    settings: StaplingSettings,
+    /// 0 without a response; changes with the response.
+    version: AtomicU64,
+    state: Mutex<StapleState>,
+}
+
+#[derive(Debug, Default)]
+struct StapleState {
+    response: Option<Response>,
+    /// When to fetch the next one, as time since the Unix epoch.
+    next: Duration,
+    /// Failures since the last response.
+    failures: u32,
+    is_fetching: bool,
+    /// Whether a failure was permanent.
+    is_given_up: bool,
+}
+
+#[derive(Debug)]
+struct Response {
+    bytes: Vec<u8>,
+    /// In seconds since the Unix epoch.
+    until: Option<i64>,
+}
+
+/// What to do for a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StapleFetch {
+    /// The file with the certificates, in PEM form.
+    pub file: Box<str>,
+    /// The command to run; `None`: that of this program.
+    pub command: Option<PathBuf>,
+}
+
+/// What came of a fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// The response.
+    Response(Vec<u8>),
+    /// A later attempt may succeed.
+    TemporaryFailure,
+    /// No attempt will succeed.
+    PermanentFailure,
+}
+
+/// What a finished fetch has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StapleChange {
+    /// There is a new response.
+    Updated,
+    /// The old one, if any, stays.
+    Kept,
+    /// Too many attempts have failed; there will be more.
+    Removed,
+    /// There will be no more attempts.
+    Disabled,
+}
+
+/// The staples that are in use.
+static STAPLES: Mutex<Vec<Weak<Staple>>> = Mutex::new(Vec::new());
+
+impl Staple {
+    /// The staple of a certificate; `None` if there is nothing to fetch: stapling is off, or neither the certificate names a responder
+    /// nor the settings a command.
+    pub(crate) fn of(file: &str, leaf: &[u8], settings: &StaplingSettings) -> Option<Arc<Self>> {
+        settings.interval?;
+        if settings.command.is_none() && !Certificate::parse(leaf)?.has_ocsp_responder() {
+            return None;
+        }
+        let mut staples = STAPLES.lock().unwrap_or_else(PoisonError::into_inner);
+        staples.retain(|staple| staple.strong_count() > 0);
+        let is_same = |staple: &Arc<Self>| {
+            *staple.file == *file && staple.leaf == leaf && staple.settings == *settings
+        };
+        if let Some(staple) = staples.iter().filter_map(Weak::upgrade).find(is_same) {
+            return Some(staple);
+        }
+        let staple = Arc::new(Self {
+            file: file.into(),
+            leaf: leaf.to_vec(),
+            settings: settings.clone(),
+            version: AtomicU64::new(0),
+            state: Mutex::default(),
+        });
+        staples.push(Arc::downgrade(&staple));
+        Some(staple)
+    }
+
+    /// The file of the certificate.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    fn state(&self) -> MutexGuard<'_, StapleState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, state: &mut StapleState, response: Option<Response>) {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        state.response = response;
+        let version = match state.response {
+            Some(_) => LAST.fetch_add(1, Ordering::Relaxed) + 1,
+            None => 0,
+        };
+        self.version.store(version, Ordering::Release);
+    }
+
+    /// Removes a response that is no longer valid. Returns what to fetch, if it is time; [`Staple::finish`] must follow. `now`: time
+    /// since the Unix epoch.
+    pub fn poll(&self, now: Duration) -> Option<StapleFetch> {
+        let mut state = self.state();
+        let is_stale = |response: &Response| is_over(response.until, now);
+        if state.response.as_ref().is_some_and(is_stale) {
+            self.set(&mut state, None);
+        }
+        if state.is_fetching || state.is_given_up || now < state.next {
+            return None;
+        }
+        state.is_fetching = true;
+        Some(self.fetch())
+    }
+
+    /// What to fetch, whether or not it is time.
+    pub fn fetch(&self) -> StapleFetch {
+        let command = self.settings.command.as_deref();
+        StapleFetch {
+            file: self.file.clone(),
+            command: command.map(command_path),
+        }
+    }
+
+    /// Whether the response is valid now, and of this certificate.
+    pub fn is_usable(&self, response: &[u8], now: Duration) -> bool {
+        self.validity_end(response, now).is_some()
+    }
+
+    /// The end of the validity of a response that is usable now.
+    fn validity_end(&self, response: &[u8], now: Duration) -> Option<Option<i64>> {
+        let certificate = Certificate::parse(&self.leaf)?;
+        let validity = ocsp_validity(response, certificate.serial)?;
+        let has_begun = validity.from <= seconds(now).saturating_add(CLOCK_DIFFERENCE);
+        (has_begun && !is_over(validity.until, now)).then_some(validity.until)
+    }
+
+    /// Takes up what was fetched. A response that is not usable counts as a temporary failure.
+    pub fn finish(&self, fetched: Fetched, now: Duration) -> StapleChange {
+        let interval = self.settings.interval.unwrap_or_default();
+        let mut state = self.state();
+        state.is_fetching = false;
+        state.next = now.saturating_add(interval);
+        match fetched {
+            Fetched::Response(bytes) => {
+                if let Some(until) = self.validity_end(&bytes, now) {
+                    state.failures = 0;
+                    self.set(&mut state, Some(Response { bytes, until }));
+                    return StapleChange::Updated;
+                }
+            }
+            Fetched::TemporaryFailure => {}
+            Fetched::PermanentFailure => {
+                state.is_given_up = true;
+                self.set(&mut state, None);
+                return StapleChange::Disabled;
+            }
+        }
+        state.failures = state.failures.saturating_add(1);
+        if state.failures > self.settings.max_failures {
+            self.set(&mut state, None);
+            return StapleChange::Removed;
+        }
+        StapleChange::Kept
+    }
+}
+
+fn seconds(time: Duration) -> i64 {
+    i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn is_over(until: Option<i64>, now: Duration) -> bool {
+    until.is_some_and(|until| until <= seconds(now))
+}
+
+/// H2O compatibility: an absolute path is taken as it is, another one with a slash from the installation's directory, and a name is
+/// looked for in `PATH`.
+fn command_path(command: &str) -> PathBuf {
+    match command.contains('/') {
+        true => h2o_opener::installation_root().join(command),
+        false => command.into(),
+    }
+}
+
+/// A certificate with its key, as it is presented: with the response that is stapled to it.
+#[derive(Debug)]
+pub(crate) struct PresentedKey {
+    key: Arc<CertifiedKey>,
+    staple: Option<Arc<Staple>>,
+    /// The key with the response of a version.
+    stapled: RwLock<(u64, Arc<CertifiedKey>)>,
+}
+
+impl PresentedKey {
+    pub(crate) fn new(key: Arc<CertifiedKey>, staple: Option<Arc<Staple>>) -> Self {
+        Self {
+            stapled: RwLock::new((0, Arc::clone(&key))),
+            key,
+            staple,
+        }
+    }
+
+    /// The key, for choosing among several.
+    pub(crate) fn key(&self) -> &CertifiedKey {
+        &self.key
+    }
+
+    /// The key with the response of now, if there is one.
+    pub(crate) fn present(&self) -> Arc<CertifiedKey> {
+        let Some(staple) = &self.staple else {
+            return Arc::clone(&self.key);
+        };
+        let version = staple.version.load(Ordering::Acquire);
+        if version == 0 {
+            return Arc::clone(&self.key);
+        }
+        let stapled = self.stapled.read().unwrap_or_else(PoisonError::into_inner);
+        if stapled.0 == version {
+            return Arc::clone(&stapled.1);
+        }
+        drop(stapled);
+        let state = staple.state();
+        let Some(response) = &state.response else {
+            return Arc::clone(&self.key);
+        };
+        let key = Arc::new(CertifiedKey {
+            ocsp: Some(response.bytes.clone()),
+            ..CertifiedKey::clone(&self.key)
+        });
+        let version = staple.version.load(Ordering::Acquire);
+        drop(state);
+        let mut stapled = self.stapled.write().unwrap_or_else(PoisonError::into_inner);
+        *stapled = (version, Arc::clone(&key));
+        key
+    }
+}

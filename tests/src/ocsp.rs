@@ -1,0 +1,88 @@
+//! An authority with an OCSP responder: the program `openssl`.
+
+use std::process::{Child, Command, Stdio};
+
+use crate::{Folder, free_port, openssl};
+
+/// An authority whose responder is not running yet, and a certificate of it that names the responder. In the folder: `ca.crt`,
+/// `a.crt` with `a.key`, and `chain` with both certificates.
+pub struct OcspAuthority {
+    port: u16,
+}
+
+/// A running responder. It ends when this is dropped.
+pub struct OcspResponder(Child);
+
+impl OcspAuthority {
+    /// Makes keys and certificates; `name` is that of the server.
+    #[must_use]
+    pub fn new(folder: &Folder, name: &str) -> Self {
+        let port = free_port();
+        let file = |name: &str| folder.name_of(name);
+        let (ca, ca_key) = (file("ca.crt"), file("ca.key"));
+        let curve = [
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-x509",
+        ];
+        let make = |rest: &[&str]| openssl(&[&["req"][..], &curve, rest].concat()).success();
+        make(&["-subj", "/CN=ca", "-keyout", &ca_key, "-out", &ca]);
+        let responder = format!("authorityInfoAccess=OCSP;URI:http://127.0.0.1:{port}");
+        let names = format!("subjectAltName=DNS:{name}");
+        make(&[
+            "-subj",
+            &format!("/CN={name}"),
+            "-keyout",
+            &file("a.key"),
+            "-out",
+            &file("a.crt"),
+            "-CA",
+            &ca,
+            "-CAkey",
+            &ca_key,
+            "-addext",
+            &responder,
+            "-addext",
+            &names,
+            "-set_serial",
+            "0x1234",
+        ]);
+        let line = format!("V\t391231235959Z\t\t1234\tunknown\t/CN={name}\n");
+        folder.write("index", line);
+        let chain = format!("{}{}", folder.read("a.crt"), folder.read("ca.crt"));
+        folder.write("chain", chain);
+        Self { port }
+    }
+
+    /// The port of the responder.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Starts the responder. Its responses are valid for a day.
+    ///
+    /// # Panics
+    /// If `openssl` is not installed.
+    #[must_use]
+    pub fn respond(&self, folder: &Folder) -> OcspResponder {
+        let file = |name: &str| folder.name_of(name);
+        let mut command = Command::new("openssl");
+        command.args(["ocsp", "-index", &file("index")]);
+        command.args(["-port", &self.port.to_string(), "-CA", &file("ca.crt")]);
+        command.args(["-rsigner", &file("ca.crt"), "-rkey", &file("ca.key")]);
+        command.args(["-ndays", "1"]);
+        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+        OcspResponder(command.spawn().expect("openssl is installed"))
+    }
+}
+
+impl Drop for OcspResponder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

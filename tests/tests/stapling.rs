@@ -1,0 +1,196 @@
+//! OCSP stapling, with the responder and the client of OpenSSL.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use h2o_tests::{Folder, OcspAuthority, Server, Setup, eventually, openssl, run};
+
+/// A server with the certificate of an authority, and these attributes in its `ssl`.
+fn setup(folder: Folder, attributes: &str) -> Setup {
+    let config = format!(
+        "
+num-ocsp-updaters: 1
+listen:
+  port: @PORT@
+  host: 127.0.0.1
+  ssl:
+    certificate-file: @DIR@/chain
+    key-file: @DIR@/a.key
+    {attributes}
+hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
+"
+    );
+    Setup::in_folder(folder, &config)
+}
+
+/// What OpenSSL says of a handshake in which it asks for the status of the certificate.
+fn handshake(server: &Server, version: &str) -> String {
+    let address = format!("127.0.0.1:{}", server.port());
+    let ca = server.folder.name_of("ca.crt");
+    let arguments = ["s_client", "-connect", &address, "-CAfile", &ca, "-status"];
+    openssl(&[&arguments[..], &[version, "-servername", "a.test"]].concat()).text()
+}
+
+const GOOD: &str = "Cert Status: good";
+const NONE: &str = "OCSP response: no response sent";
+
+/// Waits for handshakes with a text.
+fn wait_for(server: &Server, text: &str) {
+    for version in ["-tls1_2", "-tls1_3"] {
+        eventually(text, || {
+            handshake(server, version).contains(text).then_some(())
+        });
+    }
+}
+
+#[test]
+fn the_response_of_the_responder_is_stapled_and_kept_while_it_is_gone() {
+    let folder = Folder::new();
+    let authority = OcspAuthority::new(&folder, "a.test");
+    let server = setup(
+        folder,
+        "ocsp-update-interval: 1\n    ocsp-max-failures: 1000000",
+    )
+    .start();
+    // Nobody responds yet.
+    server.wait_for_message(&format!(
+        "[OCSP Stapling] reusing old response due to a temporary error occurred while fetching OCSP response for certificate file:{}",
+        server.folder.name_of("chain")
+    ));
+    wait_for(&server, NONE);
+    let responder = authority.respond(&server.folder);
+    wait_for(&server, GOOD);
+    server.wait_for_message(
+        "[OCSP Stapling] successfully updated the response for certificate file:",
+    );
+    drop(responder);
+    let failures = || server.messages().matches("reusing old response").count();
+    let before = failures();
+    eventually("another failure", || (failures() > before).then_some(()));
+    wait_for(&server, GOOD);
+    // A client that does not ask gets none.
+    let address = format!("127.0.0.1:{}", server.port());
+    let plain = openssl(&["s_client", "-connect", &address]).text();
+    assert!(!plain.contains("OCSP"), "{plain}");
+}
+
+#[test]
+fn too_many_failures_remove_the_response_until_it_can_be_fetched_again() {
+    let folder = Folder::new();
+    let authority = OcspAuthority::new(&folder, "a.test");
+    let responder = authority.respond(&folder);
+    let server = setup(folder, "ocsp-update-interval: 1\n    ocsp-max-failures: 1").start();
+    wait_for(&server, GOOD);
+    drop(responder);
+    server.wait_for_message("OCSP stapling is temporary disabled due to repeated errors");
+    wait_for(&server, NONE);
+    let _responder = authority.respond(&server.folder);
+    wait_for(&server, GOOD);
+}
+
+/// A command that does what a script says.
+fn command(folder: &Folder, script: &str) -> String {
+    let path = folder.write("fetch", format!("#!/bin/sh\n{script}\n"));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    format!("ocsp-update-cmd: {}", path.display())
+}
+
+#[test]
+fn a_command_gets_the_certificate_and_its_failures_count_as_it_says() {
+    let folder = Folder::new();
+    let authority = OcspAuthority::new(&folder, "a.test");
+    let responder = authority.respond(&folder);
+    let script = format!(
+        "cat > {0}/input; openssl ocsp -no_nonce -url http://127.0.0.1:{1} -issuer {0}/ca.crt -cert {0}/a.crt -CAfile {0}/ca.crt -respout {0}/der >&2 && cat {0}/der",
+        folder.path().display(),
+        authority.port(),
+    );
+    let attribute = command(&folder, &script);
+    let server = setup(folder, &attribute).start();
+    wait_for(&server, GOOD);
+    assert_eq!(server.folder.read("input"), server.folder.read("chain"));
+    drop((responder, server.stop()));
+
+    let cases = [
+        ("exit 1", "[OCSP Stapling] disabled for certificate file:"),
+        ("exit 75", "reusing old response"),
+        ("echo no response", "is malformed, not of this certificate"),
+        (
+            "cat /dev/zero",
+            "took more than 60 seconds, or wrote more than",
+        ),
+    ];
+    for (script, message) in cases {
+        let folder = Folder::new();
+        let _ = OcspAuthority::new(&folder, "a.test");
+        let attribute = command(&folder, script);
+        let server = setup(folder, &attribute).start();
+        server.wait_for_message(message);
+        assert!(handshake(&server, "-tls1_3").contains(NONE), "{script}");
+    }
+    let folder = Folder::new();
+    let _ = OcspAuthority::new(&folder, "a.test");
+    let server = setup(folder, "ocsp-update-cmd: no-such-program-here").start();
+    server.wait_for_message("[OCSP Stapling] failed to run no-such-program-here: ");
+    server.wait_for_message("[OCSP Stapling] disabled for certificate file:");
+}
+
+#[test]
+fn a_reload_keeps_the_response_and_a_new_certificate_gets_its_own() {
+    let folder = Folder::new();
+    let authority = OcspAuthority::new(&folder, "a.test");
+    let responder = authority.respond(&folder);
+    let server = setup(folder, "ocsp-max-failures: 0").start();
+    wait_for(&server, GOOD);
+    drop(responder);
+    // Nothing is fetched for hours: the response is that of before.
+    server.reload();
+    wait_for(&server, GOOD);
+    // A certificate without a responder has no response.
+    let (key, chain) = (
+        server.folder.name_of("a.key"),
+        server.folder.name_of("chain"),
+    );
+    let make = [
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=a.test",
+    ];
+    let _ = openssl(&[&make[..], &["-keyout", &key, "-out", &chain]].concat()).success();
+    wait_for(&server, NONE);
+}
+
+#[test]
+fn a_test_of_the_configuration_says_whether_stapling_works() {
+    let folder = Folder::new();
+    let authority = OcspAuthority::new(&folder, "a.test");
+    let responder = authority.respond(&folder);
+    let server = setup(folder, "").start();
+    let test = || {
+        let config = server.folder.name_of("h2o.conf");
+        let binary = h2o_tests::binary().display().to_string();
+        let output = run(&binary, &["-t", "-c", &config]);
+        assert_eq!((output.code, &*output.text()), (0, "configuration OK\n"));
+        output.stderr
+    };
+    let file = server.folder.name_of("chain");
+    eventually("a test that works", || {
+        let said = test();
+        assert!(
+            said.contains(&format!(
+                "[OCSP Stapling] testing for certificate file:{file}\n"
+            )),
+            "{said}"
+        );
+        said.contains(&format!("[OCSP Stapling] stapling works for file:{file}\n"))
+            .then_some(())
+    });
+    drop(responder);
+    let said = test();
+    let failed = format!("[OCSP Stapling] temporary failed for file:{file}\n");
+    assert!(said.contains(&failed), "{said}");
+}
