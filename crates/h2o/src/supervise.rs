@@ -16,7 +16,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// Interval of the main thread's own work while the server serves.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Actions of [`handle_events`] on the server; its test implements them.
+/// What [`handle_events`] has the server do on a signal or an event. The tests have an implementation of their own.
 pub(crate) trait Control {
     /// Has probes see that the server will end, while it goes on serving.
     fn announce_end(&self);

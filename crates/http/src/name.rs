@@ -341,7 +341,7 @@ mod tests {
                 let odd = known.as_str().to_owned() + odd;
                 assert_eq!(Known::before_colon(odd.as_bytes()), None, "{odd}");
             }
-            // No byte but a letter counts as another one.
+            // Only letters have two cases: a name in which any other byte is replaced is not recognised.
             for at in 0..known.as_str().len() {
                 for byte in 0..=255 {
                     let mut line = line.clone().into_bytes();

@@ -27,7 +27,7 @@ pub(crate) mod cost {
     pub(crate) const CONTROL: u32 = 1;
     /// Each sixteen values of a SETTINGS frame.
     pub(crate) const SETTINGS_VALUES: usize = 16;
-    /// Per DATA frame that neither carries content nor ends its stream (CVE-2019-9518), and per empty CONTINUATION.
+    /// Cost of a DATA frame that neither carries content nor ends its stream (CVE-2019-9518), and of an empty CONTINUATION.
     pub(crate) const EMPTY: u32 = 1;
     /// Our DATA frame, cut to a few bytes by a small window (CVE-2019-9511, -9517).
     pub(crate) const DRIBBLE: u32 = 2;
@@ -457,7 +457,8 @@ impl Connection {
         }
     }
 
-    /// A handler reads the content of the stream: its window opens to `window` bytes.
+    /// To be called when a handler begins to read the content of the stream: raises the stream's flow control window from its
+    /// default to `window` bytes, so that the peer may send that much.
     pub(crate) fn accept_content(&mut self, key: StreamKey, window: u32, out: &mut Vec<u8>) {
         if let Some(stream) = self.streams.get_mut(key)
             && !std::mem::replace(&mut stream.is_accepted, true)

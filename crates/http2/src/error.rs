@@ -65,7 +65,7 @@ pub enum PeerError {
     TrailersInTunnel,
     /// A stream that depends on itself (RFC 7540 §5.3.1).
     SelfDependency,
-    /// PRIORITY frames for more idle streams than we remember.
+    /// The client has sent PRIORITY frames for more streams that it has not opened yet than this endpoint keeps priorities of.
     TooManyIdle,
     /// A frame on a stream that was never opened (§5.1).
     IdleStream(FrameType),

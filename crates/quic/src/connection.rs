@@ -778,8 +778,8 @@ impl Connection {
             .reset(code(reason));
     }
 
-    /// Among streams with something to send those of the highest priority go first, and take turns. What is queued at the time
-    /// keeps its old place.
+    /// Sets the priority of a stream. Of all streams that have data to send, those with the highest priority send first, in turns.
+    /// Data that is already queued keeps the place that it was queued at.
     pub fn set_priority(&mut self, stream: StreamId, priority: i32) {
         let mut stream = self.library.send_stream(stream.library());
         // A stream that is gone has nothing to send.

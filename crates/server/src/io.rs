@@ -66,7 +66,7 @@ struct Backlog {
     tail: Bytes,
 }
 
-/// Bytes received from and sent to the socket.
+/// Numbers of bytes that were read from the socket and written to it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     received: u32,

@@ -40,7 +40,7 @@ pub(crate) trait Origin: BodySource {
     /// Bytes still to come; `None` if unknown.
     fn remaining(&self) -> Option<u64>;
 
-    /// Bytes that the origin may hold in memory itself.
+    /// Most bytes of the body that the origin itself may hold in memory, such as in the receive window of its connection.
     fn max_held(&self) -> usize {
         0
     }

@@ -77,7 +77,7 @@ pub(super) struct Node {
     pub(super) kind: NodeKind,
     pub(super) received: Priority,
 
-    /// 1 to 256, or [`ELEVATED`](super::wheel::ELEVATED).
+    /// The weight of the stream among its siblings (RFC 7540 §5.3.2), 1 to 256, or [`ELEVATED`](super::wheel::ELEVATED).
     pub(super) weight: u16,
     pub(super) parent: u32,
     pub(super) first_child: u32,

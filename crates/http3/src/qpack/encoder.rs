@@ -119,7 +119,8 @@ impl Encoder {
         (self.inserted + self.tried, self.known)
     }
 
-    /// Begins a section, which is appended to `out`. `instructions` is for the encoder stream; `None`: that takes none now.
+    /// Begins an encoded field section, which is appended to `out`. `instructions` collects what is to be sent on the encoder stream;
+    /// with `None` that stream has no room, and the section uses only what the dynamic table already has.
     #[inline]
     pub fn section<'e>(
         &'e mut self,

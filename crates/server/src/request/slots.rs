@@ -50,7 +50,7 @@ pub(super) enum Phase {
     /// The client's END_STREAM, after a complete response. The body is still read: by the handler of a tunnel, or by the source
     /// of the response's body, which is polled for that.
     HalfClosed(Option<Box<dyn BodySource>>),
-    /// The client's END_STREAM, after the response: the rest of the request's body is read and dropped.
+    /// The client's END_STREAM, after the response was sent: until then the rest of the request's body is read and dropped.
     InGrace,
 }
 

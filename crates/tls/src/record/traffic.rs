@@ -33,7 +33,7 @@ const MAX_TICKET_LEN: usize = 0xffff;
 pub(crate) struct Traffic {
     opener: Protection,
     sealer: Protection,
-    /// Number of records that may be protected with one key.
+    /// Number of records that may be protected with one key before new keys are needed (RFC 8446 §5.5).
     seal_limit: u64,
     keys: KeySource,
     record_size: RecordSize,

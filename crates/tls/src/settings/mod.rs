@@ -214,7 +214,7 @@ impl TlsSettings {
                 .all(|(one, other)| one.same_files(other))
     }
 
-    /// Whether both have the same values and the same certificates.
+    /// Whether both `ssl` mappings have the same values of all attributes, and their certificate files the same content.
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         let names = |groups: &[&'static dyn SupportedKxGroup]| -> Vec<_> {

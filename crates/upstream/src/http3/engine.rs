@@ -40,7 +40,7 @@ pub(crate) struct Http3 {
     pub(super) handshake: Handshake,
     clock: Rc<Clock>,
     pub(super) liveness: Liveness,
-    /// Connections to be run because a request has changed something.
+    /// Connections that the worker has to run soon, because a request has given them something to send.
     changed: Rc<RefCell<Vec<ConnectionIndex>>>,
     /// Our unidirectional streams, in the order of [`LocalStream::ALL`].
     local: Vec<StreamId>,
@@ -130,7 +130,8 @@ impl Http3 {
         }
     }
 
-    /// Opens our unidirectional streams, and that of the next request, as far as the backend allows.
+    /// Opens the control and QPACK streams of this side, and the stream that the next request will use, as far as the backend's
+    /// stream limits allow.
     pub(super) fn open_streams_ahead(&mut self) {
         self.quic
             .open_urgent(&mut self.local, LocalStream::ALL.len());

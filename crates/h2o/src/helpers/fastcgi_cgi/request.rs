@@ -188,7 +188,7 @@ fn start<'a>(
         .stdin(content.map_or_else(Stdio::null, Stdio::from))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // What the script has started is ended with it.
+        // Processes that the script starts are in its group, so that they are ended together with it.
         .process_group(0)
         .spawn()
 }
