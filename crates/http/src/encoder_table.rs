@@ -123,7 +123,7 @@ impl EncoderTable {
                 return (name.is_of(&entry) && entry.has_value(value)).then_some(age);
             }
             let older = u32::from(newest.wrapping_sub(entry.note().older));
-            // The number of an entry that is gone may look like that of another one.
+            // Numbers of entries wrap around: that of an evicted entry may look like the number of an entry that is in the table.
             if older <= age {
                 return None;
             }

@@ -62,7 +62,8 @@ pub(crate) struct Connection {
     pub(crate) block: Option<Box<FieldBlock>>,
     /// Costs that the peer has caused since the caller last took them.
     debt: u32,
-    /// WINDOW_UPDATE frames that our DATA explains: one each for the stream and for the connection.
+    /// Number of WINDOW_UPDATE frames that the peer may send without cost, because DATA frames sent to it call for them: for each
+    /// one for the stream and one for the connection.
     pub(crate) due_updates: u32,
     /// When our SETTINGS were sent, and when they were first acknowledged.
     pub(crate) settings_sent: Option<Instant>,

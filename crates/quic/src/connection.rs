@@ -47,7 +47,7 @@ pub enum Event {
         /// Of which kind.
         bidirectional: bool,
     },
-    /// [`Connection::receive_datagram`] has something.
+    /// A DATAGRAM frame has arrived: [`Connection::receive_datagram`] returns its content.
     DatagramReceived,
     /// There is room again for a datagram that was [`SendDatagramError::Blocked`].
     DatagramsUnblocked,
@@ -219,7 +219,7 @@ pub(crate) struct HandshakeLimit {
     /// Until the client has shown that it receives at its address (RFC 9000 §8.1): so many bytes are sent for each received. The library
     /// has the same limit, but begins a datagram as long as there is any credit.
     pub(crate) amplification: Option<u64>,
-    /// Bytes received. The library does not count those of the first datagram.
+    /// Bytes received from the client, with those of the first datagram, which the count of the library leaves out.
     pub(crate) received: u64,
     /// A hash of the id that the client has made up: one that we have made shows that it receives.
     pub(crate) first_id: u64,

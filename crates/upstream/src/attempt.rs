@@ -163,8 +163,8 @@ impl Attempt {
         {
             return Ok(Connection::Http2(connection));
         }
-        // Dropped at the end of this function: requests that wait for the connection are woken then, and run after ours
-        // is queued.
+        // Marks the connection as being opened, until this function ends: other requests that wait for the connection are woken
+        // then, and run after this one is queued.
         let _opening = local.http2.begin_opening(first);
         let connected = connect(worker, local, BOTH, limit, &mut self.backends).await?;
         let is_http2 = is_http2(&local.upstream, &connected.stream).inspect_err(|failure| {
@@ -251,7 +251,7 @@ async fn connect_http3(
     let memory = local.http3_memory(backend);
     let url = &upstream.backends[backend].url;
     let _in_use = InUse::begin(upstream, backend);
-    // Dropped at the end of this function: requests that wait for the connection are woken then.
+    // Marks the connection as being opened, until this function ends: other requests that wait for it are woken then.
     let _opening = local.http3.begin_opening(backend);
     let limit = (limit / 2).min(HTTP3_LIMIT);
     let connected = http3::connect(worker, &upstream.settings, url, backend, limit).await;

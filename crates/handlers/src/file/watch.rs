@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::identity::FileStamp;
 
-/// An entry gets watches of its own after it was checked in this many turns.
+/// A cached file gets inotify watches of its own after it was checked by `stat` in this many turns of the event loop.
 const HITS: u8 = 8;
 /// Most watches of a worker. The system's limit is shared by all processes of a user.
 const MAX_WATCHES: usize = 1024;

@@ -207,7 +207,7 @@ fn count(attributes: &Attributes<'_>, name: &str, default: u32) -> Result<u32, E
     }
 }
 
-/// The policy for these backends under these settings.
+/// Which health checks are made of these backends: those of their own URL, or else those of the settings of the path.
 pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> HealthPolicy {
     let of_backend = |backend: &BackendSpec| {
         let active = match &backend.check {

@@ -107,7 +107,7 @@ impl RequestRules {
             self.edit(&mut head.headers);
         }
         let authority = match head.headers.get(Known::Host) {
-            // Only a rule can have added it: use it as `host`.
+            // `host` is not copied from the client's request, so a `proxy.header` rule has added it: use that.
             Some(host) => host.to_vec(),
             None => Vec::new(),
         };

@@ -243,7 +243,7 @@ impl Default for TlsRules {
     }
 }
 
-/// The rules, with the client made from them once it is needed.
+/// The rules for TLS towards backends, with the TLS client that is made from them when the first backend needs it.
 #[derive(Default)]
 pub(super) struct Tls {
     pub(super) rules: TlsRules,

@@ -13,7 +13,7 @@ pub enum SectionKind {
     Head,
     /// Trailers.
     Trailers,
-    /// A section of a stream that has ended: it is decoded and dropped.
+    /// A section of a stream that has ended already: it is decoded, since that changes the dynamic table, and its fields are dropped.
     Discarded,
 }
 

@@ -1,4 +1,4 @@
-//! Sends to the server: requests, and their content in turns.
+//! What the client role sends: requests, and their content, for which the streams take turns.
 
 use h2o_http::field_section::{connect_protocol, encode_request_pseudo, forwardable};
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead};

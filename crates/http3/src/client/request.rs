@@ -83,7 +83,8 @@ impl ClientConnection {
         self.connection.begin_data(key, len, end_stream, out)
     }
 
-    /// The content ended: with `trailers`, or with the stream alone. The caller ends the stream behind what is written.
+    /// To be called at the end of the content: appends `trailers` to `out`, if there are any. The caller then ends the stream (FIN)
+    /// behind what is in `out`.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         self.connection.finish(key, trailers, out);
     }

@@ -256,7 +256,7 @@ impl Vm {
         Ok(())
     }
 
-    /// One job that waits and ends, and one that raises.
+    /// Checks at the start that the library works: runs a job that waits and then ends, and one that raises an exception.
     fn test_itself(&self) -> Result<(), String> {
         #[derive(Default)]
         struct Seen(RefCell<Vec<String>>);

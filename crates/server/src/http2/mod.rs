@@ -45,7 +45,7 @@ pub(crate) struct Http2 {
     wants_shutdown: bool,
     /// Whether a request has been received.
     is_used: bool,
-    /// Whether the time until our SETTINGS were acknowledged was handed to the transport.
+    /// Whether the transport has been told the round-trip time: that from the server's SETTINGS to the client's acknowledgement.
     is_rtt_noted: bool,
 }
 

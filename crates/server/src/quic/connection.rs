@@ -27,7 +27,7 @@ pub(crate) struct QuicConnection {
     pub(crate) state: ConnectionState,
     pub(crate) endpoint: Rc<RefCell<Endpoint>>,
     pub(crate) index: ConnectionIndex,
-    /// The listener, by its place among those of QUIC.
+    /// The listener that the connection came by: its index among the QUIC listeners.
     pub(crate) listener: usize,
     /// Whether it is to be run in this turn.
     pub(crate) is_listed: bool,

@@ -316,7 +316,7 @@ impl Talk {
     }
 }
 
-/// Result of `receive`, the plaintext, and the records of the reply.
+/// How a connection reacts to what it receives: the result of `receive`, the plaintext it delivers, and the records it sends.
 pub(super) type Reaction = (
     Result<Progress, TlsError>,
     Vec<u8>,

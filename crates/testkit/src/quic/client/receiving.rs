@@ -178,7 +178,7 @@ impl Quic {
             0x1e => self.is_confirmed = true,
             0x30 => self.datagrams.push(std::mem::take(&mut reader.0).to_vec()),
             0x31 => self.datagrams.push(reader.prefixed()?.to_vec()),
-            // STOP_SENDING, MAX_STREAM_DATA, STREAM_DATA_BLOCKED.
+            // STOP_SENDING, MAX_STREAM_DATA and STREAM_DATA_BLOCKED are read over: each has two numbers.
             5 | 0x11 | 0x15 => {
                 reader.numbers(2)?;
             }

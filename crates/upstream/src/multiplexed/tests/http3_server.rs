@@ -299,7 +299,7 @@ impl Http3Server {
         self.0.borrow_mut().is_silent = true;
     }
 
-    /// A server without a connection, and its URL.
+    /// Starts a server that no client has connected to yet. Returns it after its URL.
     pub(super) fn listen() -> (BackendUrl, Self) {
         let io = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let address: SocketAddr = io.local_addr().expect("it is bound");
