@@ -96,6 +96,26 @@ hosts:
 }
 
 #[test]
+fn the_report_has_what_was_counted_by_path() {
+    let config = |global: &str| {
+        format!(
+            "{global}\nlisten: @PORT@\nhosts:\n  default:\n    paths:\n      /status: {{ status: ON }}\n      /r: {{ redirect: / }}\n"
+        )
+    };
+    let server = Setup::new(&config("metrics: ON")).start();
+    let paths = |server: &Server| server.ask("GET /status/json?show=paths").text();
+    for _ in 0..3 {
+        assert_eq!(server.ask("GET /r").code(), 302);
+    }
+    let want = r#"{"host":"default","path":"/r","requests":3,"errors":0,"micros":"#;
+    eventually("the requests", || {
+        paths(&server).contains(want).then_some(())
+    });
+    let without = Setup::new(&config("")).start();
+    assert_eq!(paths(&without), "{\n \"paths\": null\n}\n");
+}
+
+#[test]
 fn connections_memory_the_cache_and_retries_are_counted() {
     // A handshake that fails: the request goes to the other backend.
     let silent = Backend::start(|talk| {

@@ -1,4 +1,4 @@
-//! The control socket: a Unix socket beside the pid file, by which `h2o reload` asks the running server.
+//! The control socket: a Unix socket beside the pid file, by which `h2o reload` and `h2o top` ask the running server.
 //!
 //! The file belongs to the user who starts the server, and only that user and root can connect.
 
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use h2o_config::OsSource;
 use h2o_log::{reason, report};
 use nix::sys::stat::{Mode, umask};
 
@@ -47,7 +48,7 @@ impl ControlSocket {
             Err(error) => {
                 report!(
                     warning,
-                    "`h2o reload` will not find this server, failed to open {}: {}",
+                    "`h2o reload` and `h2o top` will not find this server, failed to open {}: {}",
                     path.display(),
                     reason(&error)
                 );
@@ -122,6 +123,27 @@ fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
         client.write_all(answer.encode().as_bytes())?;
     }
     Ok(())
+}
+
+/// The pid file of the server to ask: `named`, or that of the configuration. Only that is read: the server says what is wrong
+/// with the rest.
+///
+/// # Errors
+/// The configuration cannot be read, or has none.
+pub(crate) fn pid_file(named: Option<String>, config: &str) -> Result<String, Failure> {
+    if let Some(path) = named {
+        return Ok(path);
+    }
+    let top =
+        h2o_config::load(config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
+    let entries = top.as_mapping().unwrap_or_default().iter();
+    let named = entries.filter(|(key, _)| key.as_str() == Some("pid-file"));
+    let path = named.filter_map(|(_, value)| value.as_str()).next_back();
+    path.map(str::to_owned).ok_or_else(|| {
+        Failure::config(format!(
+            "{config} has no `pid-file`, so the running server cannot be found; the signal HUP reloads, too"
+        ))
+    })
 }
 
 /// Asks the server with this pid file.

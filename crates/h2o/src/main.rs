@@ -25,6 +25,7 @@ mod signals;
 mod supervise;
 mod supervisor;
 mod systemd;
+mod top;
 mod usage;
 
 use std::process::ExitCode;
@@ -140,6 +141,7 @@ fn start() -> Result<(), Failure> {
     let rest = std::env::args().skip(2);
     match std::env::args().nth(1).as_deref() {
         Some("reload") => reload::command(rest),
+        Some("top") => top::command(rest),
         Some("compress") => compress::run(rest),
         #[cfg(feature = "mruby")]
         Some("mruby") => script::run(rest),

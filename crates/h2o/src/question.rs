@@ -12,6 +12,8 @@ pub(crate) enum Question {
     Reload,
     /// Only say what that would change.
     Differences,
+    /// The status report.
+    Status,
 }
 
 impl Question {
@@ -20,12 +22,13 @@ impl Question {
         match self {
             Self::Reload => "reload",
             Self::Differences => "differences",
+            Self::Status => "status",
         }
     }
 
     /// The question of that line, if it is one.
     pub(crate) fn parse(line: &str) -> Option<Self> {
-        let all = [Self::Reload, Self::Differences];
+        let all = [Self::Reload, Self::Differences, Self::Status];
         all.into_iter().find(|question| question.line() == line)
     }
 }
@@ -45,6 +48,16 @@ impl Answer {
     /// The answer to a question that the server does not follow.
     pub(crate) fn refused(text: &str) -> Self {
         let failure = Failure::config(text);
+        Self {
+            code: failure.code,
+            messages: vec![failure.text],
+            ..Self::default()
+        }
+    }
+
+    /// The answer to a question that the server cannot answer now.
+    pub(crate) fn busy(text: &str) -> Self {
+        let failure = Failure::system(text);
         Self {
             code: failure.code,
             messages: vec![failure.text],
@@ -109,7 +122,7 @@ mod tests {
 
     #[test]
     fn questions_are_lines() {
-        for question in [Question::Reload, Question::Differences] {
+        for question in [Question::Reload, Question::Differences, Question::Status] {
             assert_eq!(Question::parse(question.line()), Some(question));
         }
         assert_eq!(Question::parse("reload now"), None);

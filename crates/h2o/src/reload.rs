@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use h2o_config::OsSource;
 use h2o_log::report_plainly;
 
 use crate::getopt::{Argument, CommandLine, Known, letter, long};
@@ -19,10 +18,7 @@ pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Fai
         print_out(&usage().help());
         return Ok(());
     };
-    let pid_file = match options.pid_file {
-        Some(path) => path,
-        None => configured_pid_file(&options.config)?,
-    };
+    let pid_file = control::pid_file(options.pid_file, &options.config)?;
     let answer = control::ask(Path::new(&pid_file), options.question)?;
     for message in &answer.messages {
         report_plainly(message);
@@ -104,18 +100,4 @@ impl Options {
         }
         Ok(Some(options))
     }
-}
-
-/// `pid-file` of a configuration. Only that is read: the server says what is wrong with the rest.
-fn configured_pid_file(config: &str) -> Result<String, Failure> {
-    let top =
-        h2o_config::load(config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
-    let entries = top.as_mapping().unwrap_or_default().iter();
-    let named = entries.filter(|(key, _)| key.as_str() == Some("pid-file"));
-    let path = named.filter_map(|(_, value)| value.as_str()).next_back();
-    path.map(str::to_owned).ok_or_else(|| {
-        Failure::config(format!(
-            "{config} has no `pid-file`, so the running server cannot be found; send it the signal HUP"
-        ))
-    })
 }

@@ -117,6 +117,13 @@ impl Control for RunningServer<'_> {
                 lines: self.loaded.differences(&next),
                 ..Answer::default()
             }),
+            Question::Status => {
+                let report = self.server.status().map(|report| Answer {
+                    lines: vec![String::from_utf8_lossy(&report).into_owned()],
+                    ..Answer::default()
+                });
+                return report.unwrap_or_else(|| Answer::busy("the workers do not answer"));
+            }
         };
         done.unwrap_or_else(|text| {
             if question == Question::Reload {

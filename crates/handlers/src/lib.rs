@@ -45,6 +45,7 @@ pub use http2_debug_state::{HpackReport, Http2Report, SettingsReport, StreamRepo
 #[cfg(feature = "mruby")]
 pub use mruby::are_scripts_evaluated;
 pub use proxy::OtherServer;
+pub use status::{publish_counters, report_of};
 pub use trusted_proxies::TrustedProxies;
 pub use version::{SERVER_VERSION, TLS_LIBRARY};
 

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use h2o_exchange::{
     BufferLimits, ConnectionLimits, Counters, Descriptors, Order, Reloads, Shared,
@@ -37,6 +38,9 @@ use h2o_tls::{Resumption, ResumptionSettings};
 
 /// Threads per worker for blocking file operations.
 const DISK_THREADS: usize = 4;
+
+/// How long each step of a status report waits for the workers.
+const STATUS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The running workers.
 pub struct Server {
@@ -199,6 +203,32 @@ impl Server {
     pub fn close_connections(&self) {
         self.shut_down();
         self.order_all(|| Order::Close);
+    }
+
+    /// The status report, as JSON. `None` if no worker has answered within [`STATUS_PATIENCE`].
+    #[must_use]
+    pub fn status(&self) -> Option<Vec<u8>> {
+        let (done, published) = mpsc::channel::<()>();
+        self.order_all(|| {
+            let done = done.clone();
+            Order::Run(Box::new(move |worker| {
+                h2o_handlers::publish_counters(worker);
+                drop(done);
+            }))
+        });
+        drop(done);
+        // Nothing is ever sent: this waits until the workers have dropped the senders. The counters of one that is busy are shown
+        // as they were.
+        let _ = published.recv_timeout(STATUS_PATIENCE);
+        let (sender, answer) = mpsc::channel();
+        self.order_all(|| {
+            let (site, sender) = (Arc::clone(self.current.site()), sender.clone());
+            Order::Run(Box::new(move |worker| {
+                // The first one that answers is enough.
+                let _ = sender.send(h2o_handlers::report_of(worker, &site));
+            }))
+        });
+        answer.recv_timeout(STATUS_PATIENCE).ok()
     }
 
     fn order_all(&self, order: impl Fn() -> Order) {

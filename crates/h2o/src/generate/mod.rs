@@ -5,7 +5,7 @@ mod man;
 mod roff;
 
 use crate::usage::Usage;
-use crate::{compress, options, reload};
+use crate::{compress, options, reload, top};
 
 /// What the program without a command says of itself.
 const ABOUT: &str = "HTTP/1, HTTP/2 and HTTP/3 server";
@@ -18,6 +18,7 @@ fn usages() -> Vec<Usage> {
         #[cfg(feature = "mruby")]
         crate::script::usage(),
         reload::usage(),
+        top::usage(),
     ]
 }
 

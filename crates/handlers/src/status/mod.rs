@@ -36,7 +36,7 @@ const STATUS: Directive<Scope> = Directive {
     help: "Shows what the server is doing: a page for people at the path, a report for programs at `json` below it, \
            and, not in H2O, metrics for Prometheus at `metrics`. \
            `json?show=main,events` limits the report to some of its modules: main, requests, events, ssl, durations, \
-           memory, and, not in H2O, traffic, backends, certificates.",
+           memory, and, not in H2O, traffic, backends, certificates, reloads, paths.",
     apply: |scope, command| {
         if command.node.on_off()? {
             scope.handlers.push(Box::new(Status));
@@ -128,6 +128,18 @@ fn metrics(exchange: &mut Exchange) -> Outcome {
         answers(&worker, others).await;
         respond(&worker)
     }))
+}
+
+/// Brings the counters of a worker up to date, for [`report_of`].
+pub fn publish_counters(worker: &Worker) {
+    requests::publish(worker);
+}
+
+/// What `h2o top` shows, as JSON. Must run on the thread of the worker.
+#[must_use]
+pub fn report_of(worker: &Worker, site: &Site) -> Vec<u8> {
+    let none: [Vec<u8>; 0] = [];
+    report(&Module::TOP, none, worker, site).into_json()
 }
 
 /// What other workers answer within [`ANSWER_TIME`].

@@ -7,6 +7,7 @@ use h2o_exchange::{Certificates, Counter, HostName, Site, Worker};
 
 use super::durations::{DurationStats, NAMES, PERCENTILES};
 use super::events::{CONNECTIONS, EVENTS, SSL, TRAFFIC, names};
+use super::request_metrics::Metrics;
 use crate::access_log::{Escape, LocalTime};
 use crate::proxy::Upstreams;
 use crate::{SERVER_VERSION, TLS_LIBRARY};
@@ -25,11 +26,12 @@ pub(super) enum Module {
     Backends,
     Certificates,
     Reloads,
+    Paths,
 }
 
 impl Module {
     /// In the order of the report.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Main,
         Self::Requests,
         Self::Events,
@@ -40,6 +42,17 @@ impl Module {
         Self::Backends,
         Self::Certificates,
         Self::Reloads,
+        Self::Paths,
+    ];
+
+    /// What `h2o top` shows.
+    pub(super) const TOP: [Self; 6] = [
+        Self::Main,
+        Self::Events,
+        Self::Memory,
+        Self::Traffic,
+        Self::Backends,
+        Self::Paths,
     ];
 
     /// The modules that a query asks for: all, unless it begins with `show=`. H2O compatibility: H2O takes everything after
@@ -68,6 +81,7 @@ impl Module {
             Self::Backends => name == b"backends",
             Self::Certificates => name == b"certificates",
             Self::Reloads => name == b"reloads",
+            Self::Paths => name == b"paths",
         }
     }
 }
@@ -111,6 +125,7 @@ impl Report {
             Module::Backends => backends(&mut members, site),
             Module::Certificates => certificates(&mut members, site, worker),
             Module::Reloads => reloads(&mut members, worker),
+            Module::Paths => paths(&mut members, &site.shared.get::<Metrics>()),
         }
     }
 
@@ -297,6 +312,24 @@ fn backends(members: &mut Members<'_>, site: &Site) {
         })
     });
     members.list("backends", backends);
+}
+
+/// What `metrics` has counted by host and path; null where it is off. `errors` are responses 5xx.
+fn paths(members: &mut Members<'_>, metrics: &Metrics) {
+    let Some(collected) = &metrics.0 else {
+        return members.raw("paths", "null");
+    };
+    let all = collected.series();
+    let paths = all.iter().map(|series| {
+        let server_errors = series.classes[4];
+        Object::new()
+            .text("host", &series.labels.host)
+            .text("path", &series.labels.path)
+            .raw("requests", series.classes.iter().sum::<u64>())
+            .raw("errors", server_errors)
+            .raw("micros", series.micros)
+    });
+    members.list("paths", paths);
 }
 
 /// The certificates of the listeners.

@@ -1,0 +1,180 @@
+//! `h2o top`: what the running server does, anew each second on a terminal.
+
+mod report;
+mod view;
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::control::{self, pid_file};
+use crate::getopt::{Argument, CommandLine, Known, letter, long};
+use crate::question::Question;
+use crate::usage::{Operands, Usage};
+use crate::{DEFAULT_CONFIG, Failure, print_out};
+
+use report::Report;
+use view::{Order, lines};
+
+/// Between two looks at the server.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// What a terminal is taken for that does not say how large it is.
+const USUAL_SIZE: (usize, usize) = (24, 80);
+
+/// `h2o top`: shows the running server. `arguments` are those behind `top`.
+///
+/// # Errors
+/// That no server answers.
+pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let Some(options) = Options::parse(arguments).map_err(Failure::config)? else {
+        print_out(&usage().help());
+        return Ok(());
+    };
+    let pid_file = pid_file(options.pid_file, &options.config)?;
+    let is_live = !options.is_once && std::io::stdout().is_terminal();
+    let look = || look(Path::new(&pid_file));
+    let (mut before, mut at) = (look()?, now());
+    loop {
+        std::thread::sleep(INTERVAL);
+        let (report, later) = (look()?, now());
+        let seconds = later.saturating_duration_since(at).as_secs_f64();
+        let lines = lines(&before, &report, seconds, options.order);
+        if !is_live {
+            print_out(&(lines.join("\n") + "\n"));
+            return Ok(());
+        }
+        if show(&lines).is_err() {
+            // The terminal has gone away.
+            return Ok(());
+        }
+        (before, at) = (report, later);
+    }
+}
+
+/// Asks the server.
+fn look(pid_file: &Path) -> Result<Report, Failure> {
+    let answer = control::ask(pid_file, Question::Status)?;
+    if answer.code != 0 {
+        return Err(Failure {
+            text: answer.messages.join("\n"),
+            code: answer.code,
+        });
+    }
+    let report = Report::parse(&answer.lines.concat());
+    report.ok_or_else(|| Failure::system("the server has answered what is no report"))
+}
+
+/// Replaces what the terminal shows, as far as it has room.
+fn show(lines: &[String]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let size = rustix::termios::tcgetwinsize(&out).ok();
+    let size = size.filter(|size| size.ws_row > 0 && size.ws_col > 0);
+    let (rows, columns) = size.map_or(USUAL_SIZE, |size| {
+        (usize::from(size.ws_row), usize::from(size.ws_col))
+    });
+    // To the upper left; each line is cleared behind its end, and so is what is below the last.
+    let mut text = "\x1b[H".to_owned();
+    for (number, line) in lines.iter().take(rows).enumerate() {
+        if number > 0 {
+            text += "\r\n";
+        }
+        text.extend(line.chars().take(columns));
+        text += "\x1b[K";
+    }
+    text += "\x1b[J";
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a program of its own has no worker's clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// What `--help` and the man page say.
+pub(crate) fn usage() -> Usage {
+    Usage {
+        name: "top",
+        words: "[options]",
+        operands: Operands::None,
+        about: "Shows what the running server does: requests per second, paths, backends,\n\
+                connections. On a terminal anew each second, until Ctrl-C; otherwise once.",
+        options: KNOWN.iter().map(Known::described).collect(),
+        end: "Paths are counted where the configuration has metrics: ON.\n\
+              Exit status: 0; 71 if no server answers.\n",
+    }
+}
+
+/// The command line of `h2o top`.
+struct Options {
+    config: String,
+    pid_file: Option<String>,
+    is_once: bool,
+    order: Order,
+}
+
+#[derive(Clone, Copy)]
+enum Flag {
+    Conf,
+    PidFile,
+    Once,
+    Sort,
+    Help,
+}
+
+const KNOWN: &[Known<Flag>] = &[
+    letter('c', "conf", true, Flag::Conf).help(
+        "FILE",
+        "the configuration whose pid-file leads to the server\n(default: /usr/local/etc/h2o.conf)",
+    ),
+    long("pid-file", true, Flag::PidFile).help("FILE", "the pid file itself"),
+    letter('1', "once", false, Flag::Once).help("", "prints the numbers of one second, and ends"),
+    letter('s', "sort", true, Flag::Sort).one_of(
+        "ORDER",
+        &["requests", "time"],
+        "which paths come first: those with the most requests,\nor the slowest (default: requests)",
+    ),
+    letter('h', "help", false, Flag::Help).help("", "prints this help"),
+];
+
+impl Options {
+    /// `None`: help is wanted.
+    fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
+        let mut options = Self {
+            config: DEFAULT_CONFIG.to_owned(),
+            pid_file: None,
+            is_once: false,
+            order: Order::Requests,
+        };
+        let mut line = CommandLine::new("h2o top", KNOWN, arguments);
+        while let Some(argument) = line.next()? {
+            match argument {
+                Argument::Option(Flag::Conf, path) => {
+                    options.config = path.unwrap_or(options.config);
+                }
+                Argument::Option(Flag::PidFile, path) => options.pid_file = path,
+                Argument::Option(Flag::Once, _) => options.is_once = true,
+                Argument::Option(Flag::Sort, name) => {
+                    options.order = match name.as_deref() {
+                        Some("requests") => Order::Requests,
+                        Some("time") => Order::Time,
+                        _ => {
+                            return Err("h2o top: --sort takes requests or time".to_owned());
+                        }
+                    };
+                }
+                Argument::Option(Flag::Help, _) => return Ok(None),
+                Argument::Word(word) => {
+                    return Err(format!(
+                        "h2o top: unexpected argument: {word} (see h2o top --help)"
+                    ));
+                }
+                Argument::End => {}
+            }
+        }
+        Ok(Some(options))
+    }
+}

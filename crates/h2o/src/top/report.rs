@@ -1,0 +1,66 @@
+//! The status report of a server, as `h2o top` reads it. What it lacks, as that of another version does, is 0 or empty.
+
+use serde_json::Value;
+
+/// A report.
+pub(super) struct Report(Value);
+
+/// What was counted for a path.
+pub(super) struct PathNumbers {
+    /// Host and path of the configuration.
+    pub(super) name: String,
+    pub(super) requests: f64,
+    /// Responses 5xx.
+    pub(super) errors: f64,
+    /// The sum of all durations.
+    pub(super) micros: f64,
+}
+
+impl Report {
+    /// The report of this text, if it is one.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let report: Value = serde_json::from_str(text).ok()?;
+        report.is_object().then_some(Self(report))
+    }
+
+    pub(super) fn number(&self, name: &str) -> f64 {
+        number(&self.0, name)
+    }
+
+    pub(super) fn text(&self, name: &str) -> String {
+        text(&self.0, name)
+    }
+
+    /// `None`: paths are not counted.
+    pub(super) fn paths(&self) -> Option<Vec<PathNumbers>> {
+        let paths = self.0.get("paths")?.as_array()?;
+        let path = |path: &Value| PathNumbers {
+            name: text(path, "host") + &text(path, "path"),
+            requests: number(path, "requests"),
+            errors: number(path, "errors"),
+            micros: number(path, "micros"),
+        };
+        Some(paths.iter().map(path).collect())
+    }
+
+    /// The backends: whether each is up, if that is known, its URL, and for which host and path it is.
+    pub(super) fn backends(&self) -> Vec<(Option<bool>, String, String)> {
+        let backends = self.0.get("backends").and_then(Value::as_array);
+        let backend = |backend: &Value| {
+            let is_up = backend.get("up").and_then(Value::as_bool);
+            let place = text(backend, "host") + &text(backend, "path");
+            (is_up, text(backend, "url"), place)
+        };
+        backends.into_iter().flatten().map(backend).collect()
+    }
+}
+
+fn number(object: &Value, name: &str) -> f64 {
+    object.get(name).and_then(Value::as_f64).unwrap_or(0.0)
+}
+
+/// Without characters that control the terminal.
+fn text(object: &Value, name: &str) -> String {
+    let text = object.get(name).and_then(Value::as_str).unwrap_or_default();
+    text.replace(char::is_control, "?")
+}
