@@ -1,9 +1,12 @@
 "use strict";
 const $ = id => document.getElementById(id);
 const source = location.pathname.replace(/\/*$/, "/json");
-const modules = "main,requests,events,ssl,memory,traffic,backends,certificates";
+const modules = "main,requests,events,ssl,memory,traffic,backends,certificates,reloads,paths";
 // Long lists would slow the page down; all of them are in the JSON.
 const most = 200;
+// As many looks as a chart has points.
+const remembered = 60;
+const history = {};
 let last = null, timer = 0;
 
 function element(name, text, className) {
@@ -37,7 +40,26 @@ function size(bytes) {
   return bytes.toFixed(unit && bytes < 100 ? 1 : 0) + " " + units[unit];
 }
 
-function card(title, value, note, part) {
+// The latest values of a name, as a line with the greatest at the top.
+function chart(name, value) {
+  const values = history[name] ??= [];
+  // The first look has only the average since the start.
+  if (last) values.push(value);
+  if (values.length > remembered) values.shift();
+  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const line = document.createElementNS(picture.namespaceURI, "polyline");
+  const most = Math.max(...values) || 1;
+  const at = index => remembered - values.length + index;
+  line.setAttribute("points", values.map((value, index) => at(index) + "," + (19 - 18 * value / most)).join(" "));
+  picture.setAttribute("viewBox", "0 0 " + (remembered - 1) + " 20");
+  picture.setAttribute("preserveAspectRatio", "none");
+  picture.setAttribute("aria-hidden", "true");
+  picture.classList.add("chart");
+  picture.append(line);
+  return picture;
+}
+
+function card(title, value, note, part, picture) {
   const made = element("div", undefined, "card");
   made.append(element("span", title), element("b", value));
   if (part !== undefined) {
@@ -46,6 +68,7 @@ function card(title, value, note, part) {
     bar.append(fill);
     made.append(bar);
   }
+  if (picture) made.append(picture);
   made.append(element("span", note || "\u00a0"));
   return made;
 }
@@ -96,6 +119,43 @@ const backendColumns = [
   ["for", b => b.host + b.path, "long"],
 ];
 
+const connectionColumns = [
+  ["protocol", row => row.name],
+  ["active", row => number(row.active), "number"], ["idle", row => number(row.idle), "number"],
+  ["ending", row => number(row.shutdown), "number"],
+];
+
+function connectionRows(status) {
+  const versions = [["HTTP/1", "http1"], ["HTTP/2", "http2"], ["HTTP/3", "http3"]].map(([name, key]) => {
+    const [active, idle, shutdown] = ["active", "idle", "shutdown"].map(state => status["connections." + key + "." + state]);
+    return { name, active, idle, shutdown };
+  });
+  const none = { name: "before and after", active: status["connections.opening"], idle: 0, shutdown: status["connections.closing"] };
+  return [...versions, none].filter(row => row.active || row.idle || row.shutdown);
+}
+
+const pathColumns = [
+  ["path", row => row.name, "long"],
+  ["per second", row => rate(row.perSecond), "number"],
+  ["mean time", row => row.millis === undefined ? "" : row.millis < .01 ? "<0.01 ms" : row.millis.toFixed(row.millis < 10 ? 2 : 0) + " ms", "number"],
+  ["5xx", row => row.errors ? element("span", number(row.errors), "bad") : "0", "number"],
+  ["requests", row => number(row.requests), "number"],
+];
+
+// Mean times are of the requests since the last look, as long as there were any.
+function pathRows(status, seconds) {
+  const before = new Map((last?.status.paths || []).map(path => [path.host + path.path, path]));
+  const rows = status.paths.map(path => {
+    const name = path.host + path.path;
+    const earlier = before.get(name) || { requests: 0, micros: 0 };
+    const count = path.requests - earlier.requests;
+    const [micros, of] = count > 0 ? [path.micros - earlier.micros, count] : [path.micros, path.requests];
+    const perSecond = last && seconds > .2 ? Math.max(0, count) / seconds : path.requests / Math.max(1, status.uptime);
+    return { name, perSecond, millis: of ? micros / of / 1000 : undefined, errors: path.errors, requests: path.requests };
+  });
+  return rows.sort((a, b) => b.perSecond - a.perSecond || b.requests - a.requests);
+}
+
 function daysLeft(certificate) {
   const days = certificate["days-left"];
   if (days < 0) return element("span", "expired", "bad");
@@ -142,22 +202,36 @@ function show(status) {
   const part = (name, word = name) => number(status["connections." + name]) + " " + word;
   const connections = status.connections, limit = status["max-connections"];
   const inFlight = status.requests.filter(request => request.path !== source);
+  const flow = (title, name, shown, total) => {
+    const value = perSecond(name);
+    return card(title + " per second" + since, shown(value), total(status[name]) + " so far", undefined, chart(name, value));
+  };
   const cards = [
-    card("Requests per second" + since, rate(perSecond("traffic.requests")), number(status["traffic.requests"]) + " so far"),
-    card("Sent per second" + since, size(perSecond("traffic.bytes-sent")), size(status["traffic.bytes-sent"]) + " so far"),
-    card("Received per second" + since, size(perSecond("traffic.bytes-received")),
-      size(status["traffic.bytes-received"]) + " so far"),
+    flow("Requests", "traffic.requests", rate, number),
+    flow("Sent", "traffic.bytes-sent", size, size),
+    flow("Received", "traffic.bytes-received", size, size),
     card("Connections", number(connections), [part("active"), part("idle"), part("shutdown", "ending")].join(", ")
       + "; at most " + number(limit), connections / limit),
     card("Accepted per second" + since, rate(perSecond("num-sessions")), number(status["num-sessions"]) + " connections so far"),
   ];
   const memory = status["memory.resident-bytes"];
-  if (memory !== undefined) cards.push(card("Memory", size(memory), "resident"));
+  if (memory !== undefined) cards.push(card("Memory", size(memory), "resident", undefined, chart("memory", memory)));
+  const buffers = status["memory.buffers-bytes"], ceiling = status["memory.buffers-limit-bytes"];
+  cards.push(card("Buffers of connections", size(buffers), ceiling === null ? "no limit" : "at most " + size(ceiling),
+    ceiling === null ? undefined : buffers / ceiling));
+  const hits = status["file.cache-hits"], lookups = hits + status["file.cache-misses"];
+  if (lookups) cards.push(card("Files from the cache", (100 * hits / lookups).toFixed(0) + " %", number(lookups) + " requests", hits / lookups));
+  const failed = status["reloads.failed"], reloads = status["reloads.succeeded"] + failed;
+  if (reloads) cards.push(card("Reloads", number(reloads), failed ? number(failed) + " failed" : "none failed"));
   const threads = status["worker-threads"];
   cards.push(card("Uptime", span(status.uptime), threads + (threads === 1 ? " thread" : " threads")
     + (status.generation === null ? "" : ", generation " + status.generation)));
   $("cards").replaceChildren(...cards);
   showResponses(status);
+  $("connections-panel").hidden = !connections;
+  table("connections", connectionColumns, connectionRows(status));
+  $("paths-panel").hidden = !status.paths;
+  if (status.paths) table("paths", pathColumns, pathRows(status, seconds));
   $("backends-panel").hidden = !status.backends.length;
   $("backends-count").textContent = status.backends.some(b => b.up === false)
     ? status.backends.filter(b => b.up === false).length + " down" : "";
@@ -167,7 +241,7 @@ function show(status) {
   $("count").textContent = inFlight.length || "";
   table("requests", requestColumns, inFlight);
   const counted = Object.entries(status).filter(([name, value]) =>
-    /^(status-errors|http\d|connections\.|quic|ssl|h2olog|temp-files|panics)/.test(name) && typeof value === "number" && value > 0);
+    /^(status-errors|http\d|connections\.|quic|ssl|h2olog|temp-files|panics|file|proxy|scripts)/.test(name) && typeof value === "number" && value > 0);
   $("counters").replaceChildren(...(counted.length ? counted : [["none", ""]]).map(([name, value]) => {
     const row = element("div");
     row.append(element("dt", name), element("dd", value === "" ? "" : number(value)));

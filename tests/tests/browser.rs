@@ -87,16 +87,24 @@ hosts:
       /: {{ file.dir: @DIR@/www, file.dirlisting: ON, file.index: [] }}
       /status: {{ status: ON }}
 access-log: @DIR@/access-log
+metrics: ON
 "
         ))
         .file("www/a/b/file", "")
         .start();
-        // Scripts make the heads of columns buttons.
-        // What scripts make: buttons in the heads of columns, and the bar of responses.
-        for (path, mark) in [("/a/b/", "<button>Name"), ("/status", "class=\"c2\"")] {
+        // What scripts make: buttons in the heads of columns; the bar of responses, charts, tables of paths and connections.
+        let status = [
+            "class=\"c2\"",
+            "class=\"chart\"",
+            ">default/</td>",
+            ">HTTP/1</td>",
+        ];
+        for (path, marks) in [("/a/b/", &["<button>Name"][..]), ("/status", &status)] {
             let output = browse_patiently(&server.folder, &server.url(path));
             let page = output.text();
-            assert!(page.contains(mark), "{page}");
+            for mark in marks {
+                assert!(page.contains(mark), "{mark}: {page}");
+            }
             let complaint = "Content Security Policy";
             assert!(!output.stderr.contains(complaint), "{}", output.stderr);
         }
