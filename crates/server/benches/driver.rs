@@ -16,10 +16,10 @@ use tempfile::TempDir;
 
 /// The file that is asked for.
 const BODY: &[u8] = b"hello\n";
-/// Requests of one operation over HTTP/1. The server collects entropy when it starts, which takes a million instructions more or
-/// less: one request per operation would not stand out.
+/// Number of requests per measured operation over HTTP/1. Collecting entropy at the start of the server takes a number of
+/// instructions that varies by a million: the cost of a single request would be lost in that.
 const REQUESTS: u32 = 32;
-/// Requests of one operation over HTTP/2, sent at once.
+/// Number of requests per measured operation over HTTP/2; the client sends them all at once.
 const STREAMS: u32 = 16;
 
 fn main() {
@@ -39,7 +39,7 @@ fn main() {
 /// A running server, and a connection to it.
 struct Connection {
     stream: UnixStream,
-    /// Cleared once: to clear memory takes an instruction per byte on some processors.
+    /// Read buffer, zeroed once and reused: zeroing takes an instruction per byte on some processors, which would be measured.
     buffer: Box<[u8]>,
     _server: Server,
     _folder: TempDir,

@@ -97,7 +97,7 @@ struct Backend<P> {
 
 /// What the backend speaks.
 trait Protocol: Default {
-    /// Takes requests from `input`, and appends the responses to `out`.
+    /// Removes complete requests from `input`, and appends the backend's responses to `out`.
     fn receive(&mut self, input: &mut Vec<u8>, out: &mut Vec<u8>);
 }
 
@@ -113,21 +113,22 @@ impl<P: Protocol> Backend<P> {
         }
     }
 
-    /// Polls `work`, then serves what that has sent.
+    /// Polls `work`, then lets the backend answer the requests that `work` has sent.
     fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
         mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
         let polled = work(context);
-        // A response wakes the future. Without one, the request is still on its way through a task of the runtime.
+        // A response of the backend wakes the future. If the backend had nothing to answer, a task of the runtime has yet to send
+        // the request: poll again.
         if polled.is_pending() && !self.serve() {
             context.waker().wake_by_ref();
         }
         polled
     }
 
-    /// Answers the requests that have come. True if there were any.
+    /// Lets the backend answer the requests that have arrived. Returns whether there were any.
     fn serve(&mut self) -> bool {
         if self.stream.is_none()
             && let Ok((stream, _)) = self.listener.accept()

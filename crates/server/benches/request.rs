@@ -1,4 +1,4 @@
-//! Cost of what a request meets between its head and its response: the handler, the filters, the log line.
+//! Benchmark of the steps between parsing a request's head and sending its response: the handler, the filters, the log line.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -14,7 +14,8 @@ use h2o_http::{Known, StatusCode};
 
 use site::Setup;
 
-/// `%t` and times of all sorts, both ends of the connection, fields of the request and the response, TLS.
+/// An access-log format with all kinds of items: times, both addresses of the connection, fields of the request and the
+/// response, TLS.
 const LONG_FORMAT: &str = r#"%h %{remote}p %A %p %u %t %{%Y-%m-%dT%H:%M:%S}t.%{msec_frac}t %m %U %q %H %V %v \"%r\" %s %b \"%{Referer}i\" \"%{User-agent}i\" \"%{Accept-Language}i\" \"%{Content-Type}o\" %{connection-id}x %{request-id}x %{connect-time}x %{request-total-time}x %{response-time}x %{duration}x %{response-header-bytes}x %{ssl.protocol-version}x %{ssl.cipher}x %{ssl.server-name}x %{error}x"#;
 const JSON_FORMAT: &str = r#"{\"at\":\"%{sec}t.%{msec_frac}t\",\"client\":\"%h\",\"request\":\"%r\",\"status\":%s,\"bytes\":%b,\"agent\":\"%{User-agent}i\",\"referer\":\"%{Referer}i\",\"time\":%{duration}x}"#;
 

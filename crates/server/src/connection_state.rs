@@ -20,8 +20,8 @@ pub(crate) struct ConnectionState {
     pub(crate) token: u64,
     /// Timer of the connection, set by the table of connections.
     pub(crate) timer: TimerKey,
-    /// When the timer fires. The deadline of the connection may be later: it is put off with every request, the timer only once
-    /// it has fired.
+    /// When the timer fires. The deadline of the connection may be later: every request postpones the deadline, but the timer
+    /// is set anew only once it has fired.
     pub(crate) timer_at: Option<Instant>,
     /// Number of the connection, counted over the process from 1; 0 until HTTP begins.
     pub(crate) id: u64,

@@ -14,7 +14,8 @@ use crate::event::pipes::Pipes;
 use crate::event::wake_queue::WakeQueue;
 use h2o_tls::OutputBuffer;
 
-/// Bytes after which a connection's turn ends. Lower in simulations, so that they reach this limit.
+/// Number of bytes after which a connection's turn in the event loop ends: `bytes`, but fewer in tests, so that simulations
+/// reach this limit.
 pub(crate) const fn per_turn(bytes: usize) -> usize {
     if cfg!(test) { bytes / 64 } else { bytes }
 }
@@ -27,7 +28,7 @@ pub(crate) struct Context {
     pub(crate) worker: Rc<Worker>,
     pub(crate) memory: Rc<MemoryAccount>,
     wakes: Arc<WakeQueue>,
-    /// Connections that ended their turn with work left, by token.
+    /// Tokens of the connections whose turn in the event loop ended with work left.
     pub(crate) unfinished: Rc<RefCell<Vec<u64>>>,
     /// See [`EventLoop::wanted`].
     pub(crate) wanted: Rc<Cell<usize>>,
@@ -35,7 +36,7 @@ pub(crate) struct Context {
     pub(crate) pipes: Rc<Pipes>,
 }
 
-/// Buffers for the connection that is running, so that idle ones need none.
+/// Buffers lent to the connection whose turn it is, so that idle connections need none.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) input: Reusable<Vec<u8>>,

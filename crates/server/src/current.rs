@@ -26,7 +26,7 @@ pub(crate) struct Current {
     next_id: u32,
 }
 
-/// A background service, which runs until this is dropped.
+/// A background service, which stops when this value is dropped.
 struct RunningService {
     service: Arc<dyn BackgroundService>,
     running: Box<dyn Any + Send>,
@@ -34,14 +34,14 @@ struct RunningService {
 
 /// A configuration that was replaced.
 pub(crate) struct Retired {
-    /// Requests that began with it keep it as well.
+    /// Also referenced by the requests that began under this configuration.
     site: Arc<Site>,
     /// Services that such requests still use.
     _services: Vec<RunningService>,
 }
 
 impl Current {
-    /// The first configuration of the process. Nothing of it runs yet.
+    /// The first configuration of the process. Its background services have not been started.
     pub(crate) fn new(loaded: &LoadedConfig, resumption: Arc<Resumption>) -> Self {
         Self {
             site: Arc::clone(&loaded.site),
@@ -52,7 +52,7 @@ impl Current {
         }
     }
 
-    /// The next configuration, of which nothing runs yet. Listeners keep their numbers.
+    /// The configuration that replaces this one. Its background services have not been started. Listeners keep their numbers.
     pub(crate) fn next(&self, loaded: &LoadedConfig) -> Self {
         let resumption = Arc::clone(self.tls.resumption());
         Self {
@@ -194,7 +194,7 @@ impl Current {
 }
 
 impl Retired {
-    /// Whether a request that began with it has not ended.
+    /// Whether a request that began under the replaced configuration is still in progress.
     pub(crate) fn is_in_use(&self) -> bool {
         // Workers drop their references, and those of requests with them.
         Arc::strong_count(&self.site) > 1

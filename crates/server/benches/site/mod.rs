@@ -37,7 +37,7 @@ fn address(text: &str) -> Address {
 }
 
 impl Setup {
-    /// `global` is a directive of the global level, `path` the settings of `/`.
+    /// `global` is a directive at the global level of the configuration, `path` the directives of the path `/`.
     pub(crate) fn new(global: &str, path: &str) -> Self {
         let root = tempfile::tempdir().expect("a directory");
         let file = root.path().join("1k.txt");
