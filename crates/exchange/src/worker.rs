@@ -343,6 +343,7 @@ impl Worker {
     }
 
     /// The worker's state of type `T`, created on first use.
+    #[inline]
     pub fn local<T: Default + 'static>(&self) -> Rc<T> {
         let known = self.locals.borrow().get(&TypeId::of::<T>()).cloned();
         let value = known.unwrap_or_else(|| self.create_local::<T>());

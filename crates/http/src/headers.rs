@@ -226,7 +226,11 @@ impl Headers {
     }
 
     /// Begins a field line whose value has `len` bytes.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "most callers have a known name, for which the branch is removed (bench: request/redirect)"
+    )]
+    #[inline(always)]
     fn push_name(&mut self, name: Name<'_>, len: usize) -> (Option<Known>, Span) {
         match name {
             Name::Known(known) => {
