@@ -23,6 +23,7 @@ pub mod manual;
 mod message;
 mod ocsp;
 mod raw;
+mod recipe;
 mod server;
 mod service;
 
@@ -34,5 +35,6 @@ pub use installation::install;
 pub use message::Response;
 pub use ocsp::{OcspAuthority, OcspResponder};
 pub use raw::Raw;
+pub use recipe::{RecipePage, ask_by_name};
 pub use server::{Refused, Server, Setup, binary};
 pub use service::{Service, free_port};

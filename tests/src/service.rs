@@ -118,6 +118,33 @@ impl Service {
         service
     }
 
+    /// Starts php-fpm at this Unix socket, which any user may connect to. What it writes for itself is in `folder`.
+    ///
+    /// # Panics
+    /// If it is not installed or does not start.
+    #[must_use]
+    pub fn php_fpm(folder: &Folder, socket: &str) -> Self {
+        let programs = fs::read_dir("/usr/sbin").expect("it is there").flatten();
+        let mut programs = programs.map(|entry| entry.path());
+        let program = programs
+            .find(|path| path.display().to_string().contains("/php-fpm"))
+            .expect("php-fpm is installed");
+        let user = match rustix::process::geteuid().is_root() {
+            true => "user = nobody\ngroup = nogroup\n",
+            false => "",
+        };
+        let config = folder.write(
+            "php-fpm.conf",
+            format!(
+                "[global]\nerror_log = {}\ndaemonize = no\n[www]\n{user}listen = {socket}\nlisten.mode = 0666\npm = static\npm.max_children = 3\n",
+                folder.name_of("php-fpm.log")
+            ),
+        );
+        let service = Self::start(Command::new(program).arg("-y").arg(config));
+        eventually("php-fpm", || UnixStream::connect(socket).ok());
+        service
+    }
+
     /// Starts the gateway for CGI scripts at this Unix socket, which any user may connect to. Its messages go to a file.
     ///
     /// # Panics

@@ -5,101 +5,30 @@ use std::os::unix::fs::PermissionsExt;
 
 use h2o_tests::manual::{self, Example};
 use h2o_tests::{
-    Backend, Folder, Response, Server, Service, Setup, curl, eventually, install, run, tool,
+    Backend, Folder, RecipePage, Response, Server, Service, Setup, ask_by_name, curl, eventually,
+    install, run, tool,
 };
 
-/// The blocks of a recipe.
+const RECIPES: RecipePage = RecipePage("docs/recipes.md");
+
 fn recipe(heading: &str) -> Vec<Example> {
-    let mut blocks = manual::examples("docs/recipes.md");
-    blocks.retain(|block| block.section == heading);
-    assert!(!blocks.is_empty(), "there is no recipe `{heading}`");
-    blocks
+    RECIPES.recipe(heading)
 }
 
-/// The first block of a recipe in this language.
 fn block(heading: &str, language: &str) -> Example {
-    let mut blocks = recipe(heading).into_iter();
-    let found = blocks.find(|block| block.language == language);
-    found.unwrap_or_else(|| panic!("`{heading}` has no {language}"))
+    RECIPES.block(heading, language)
 }
 
-/// The configuration of a recipe. Its files lie in the folder of the server; ports 80 and 443 are free ones, `@PORT@` and
-/// `@TLS_PORT@`; `others` are further replacements, such as the addresses of backends.
 fn cook(heading: &str, others: &[(&str, &str)]) -> Setup {
-    let example = block(heading, "yaml");
-    let folder = Folder::new();
-    manual::furnish(&folder, std::iter::once(&example));
-    let mut text = example.moved();
-    let ports = [
-        ("listen: 80\n", "listen: @PORT@\n"),
-        ("port: 80\n", "port: @PORT@\n"),
-        ("port: 443\n", "port: @TLS_PORT@\n"),
-    ];
-    for (written, meant) in ports {
-        text = text.replace(written, meant);
-    }
-    for (written, meant) in others {
-        assert!(text.contains(written), "`{heading}` has no `{written}`");
-        text = text.replace(written, meant);
-    }
-    Setup::in_folder(folder, &text)
+    RECIPES.cook(heading, others)
 }
 
-/// Options of curl by which the names of the manual lead to the server.
-fn options(server: &Server) -> Vec<String> {
-    let mut options = Vec::new();
-    for (standard, name) in [(80, "PORT"), (443, "TLS_PORT")] {
-        if let Some(port) = server.find_port(name) {
-            options.push("--connect-to".to_owned());
-            options.push(format!(":{standard}:127.0.0.1:{port}"));
-        }
-    }
-    if server.find_port("TLS_PORT").is_some() {
-        options.push("--cacert".to_owned());
-        options.push(server.folder.name_of("manual.crt"));
-    }
-    options
-}
-
-/// Asks with curl for a URL as the manual writes it.
 fn ask(server: &Server, args: &[&str]) -> Response {
-    let options = options(server);
-    let mut all: Vec<&str> = options.iter().map(String::as_str).collect();
-    all.extend(args);
-    curl(&all)
+    ask_by_name(server, args)
 }
 
-/// Runs the lines with curl of a recipe, and compares status and fields with those of the comments.
 fn keeps_its_word(server: &Server, heading: &str) {
-    let mut count = 0;
-    for block in recipe(heading)
-        .iter()
-        .filter(|block| block.language == "sh")
-    {
-        let text = block.text.replace("\\\n", " ");
-        for line in text.lines().filter(|line| line.starts_with("curl ")) {
-            let (command, promise) = line.split_once(" # ").unwrap_or((line, ""));
-            let options = options(server).join(" ");
-            // One that waits for more than the head is content with that.
-            let command = command.replacen("curl", &format!("curl -s --max-time 3 {options}"), 1);
-            let output = run("sh", &["-c", &command]).text().to_lowercase();
-            for part in promise.split(", ") {
-                let word = part.split(' ').next().unwrap_or_default();
-                let is_status = word.len() == 3 && word.parse::<u16>().is_ok();
-                let is_there = if is_status {
-                    let line = output.lines().next().unwrap_or_default();
-                    line.starts_with("http/") && line.contains(&format!(" {word}"))
-                } else if part.contains(": ") {
-                    output.contains(&format!("\n{part}\r"))
-                } else {
-                    continue;
-                };
-                assert!(is_there, "{line}\n{output}");
-                count += 1;
-            }
-        }
-    }
-    assert!(count > 0, "`{heading}` promises nothing");
+    RECIPES.keeps_its_word(server, heading);
 }
 
 fn location(response: &Response) -> (u16, &str) {

@@ -1,0 +1,155 @@
+//! The page of the manual on PHP, with Debian's php-fpm: a directory, and an application of many small files with a front
+//! controller, as Chromium shows it.
+
+use std::fs;
+use std::path::Path;
+
+use h2o_tests::{RecipePage, Server, Service, Setup, ask_by_name, browse};
+
+const PAGE: RecipePage = RecipePage("docs/php.md");
+
+fn php(server: &Server) -> Service {
+    let socket = server.folder.name_of("run/php/php-fpm.sock");
+    Service::php_fpm(&server.folder, &socket)
+}
+
+/// Adds the files of `tests/php` below a directory.
+fn with_application(mut setup: Setup, root: &str) -> Setup {
+    fn files(directory: &Path, found: &mut Vec<std::path::PathBuf>) {
+        for entry in fs::read_dir(directory).expect("it is there").flatten() {
+            match entry.path() {
+                path if path.is_dir() => files(&path, found),
+                path => found.push(path),
+            }
+        }
+    }
+    let application = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/php");
+    let mut found = Vec::new();
+    files(&application, &mut found);
+    assert!(found.len() >= 20, "{found:?}");
+    for path in found {
+        let name = path.strip_prefix(&application).expect("it is below");
+        let content = fs::read(&path).expect("it can be read");
+        setup = setup.file(&format!("{root}/{}", name.display()), content);
+    }
+    setup
+}
+
+#[test]
+fn files_of_a_directory_are_run_or_sent() {
+    let heading = "A directory with PHP files";
+    let server = PAGE
+        .cook(heading, &[])
+        .file(
+            "srv/www/index.php",
+            "<?php echo 'begin ', $_GET['x'] ?? '';",
+        )
+        .file("srv/www/a.php", "<?php echo $_SERVER['PATH_INFO'];")
+        .file("srv/www/style.css", "body {}")
+        .start();
+    let _php = php(&server);
+    PAGE.keeps_its_word(&server, heading);
+    for (path, want) in [("?x=1", "begin 1"), ("a.php/more/of%20it", "/more/of it")] {
+        let url = format!("http://www.example.com/{path}");
+        assert_eq!(ask_by_name(&server, &[&url]).text(), want);
+    }
+    // Output before the failure of a script, and the failure in the error log.
+    server.folder.write(
+        "srv/www/fails.php",
+        "<?php ini_set('log_errors', '1'); ini_set('error_log', ''); error_log('went wrong');",
+    );
+    let url = "http://www.example.com/fails.php";
+    assert_eq!(ask_by_name(&server, &[url]).code(), 200);
+    server.wait_for_message("went wrong");
+}
+
+#[test]
+fn an_application_answers_all_that_is_no_file() {
+    let heading = "An application with a front controller";
+    let server = with_application(PAGE.cook(heading, &[]), "srv/app").start();
+    let _php = php(&server);
+    PAGE.keeps_its_word(&server, heading);
+    let get = |path: &str| ask_by_name(&server, &[&format!("http://www.example.com{path}")]);
+    let home = get("/?name=%3Cb%3E").text();
+    assert!(home.contains("Hello &lt;b&gt;."), "{home}");
+    let missing = get("/not/there%20at%20all");
+    assert_eq!(missing.code(), 404);
+    assert!(missing.text().contains("There is no /not/there at all."));
+    // What lies beside `public` cannot be reached.
+    for path in ["/../src/App.php", "/%2e%2e/src/App.php", "/src/App.php"] {
+        assert_eq!(get(path).code(), 404, "{path}");
+    }
+
+    // An upload that PHP gets in many pieces.
+    let content: Vec<u8> = (0..1_500_000_u32)
+        .map(|number| (number % 251) as u8)
+        .collect();
+    let file = server.folder.write("upload", &content);
+    let digest = h2o_tests::run("sha256sum", &[&file.display().to_string()]).text();
+    let digest = digest.split(' ').next().unwrap_or_default();
+    let form = format!("file=@{}", file.display());
+    let url = "http://www.example.com/form";
+    let answer = ask_by_name(&server, &["-F", "who=me", "-F", &form, url]);
+    assert_eq!(answer.code(), 201);
+    assert!(
+        answer.text().contains(&format!("From me: {digest}")),
+        "{}",
+        answer.text()
+    );
+
+    // The page with what belongs to it.
+    let url = format!("http://127.0.0.1:{}/?name=browser", server.port());
+    let page = browse(&server.folder, &url).text();
+    assert!(page.contains("Hello browser."), "{page}");
+    assert!(page.contains("data-script=\"ran\""), "{page}");
+}
+
+#[test]
+fn uploads_of_wordpress_are_never_run() {
+    let server = PAGE
+        .cook("WordPress", &[])
+        .file(
+            "srv/wordpress/index.php",
+            "<?php echo 'page of ', $_SERVER['REQUEST_URI'];",
+        )
+        .file("srv/wordpress/wp-login.php", "<?php echo 'login';")
+        .file("srv/wordpress/xmlrpc.php", "<?php echo 'remote';")
+        .file(
+            "srv/wordpress/wp-content/uploads/a.php",
+            "<?php echo 'run';",
+        )
+        .start();
+    let _php = php(&server);
+    let get = |path: &str| ask_by_name(&server, &[&format!("http://www.example.com{path}")]);
+    assert_eq!(
+        get("/2026/11/title/?x=1").text(),
+        "page of /2026/11/title/?x=1"
+    );
+    assert_eq!(get("/wp-login.php").text(), "login");
+    assert_eq!(get("/xmlrpc.php").code(), 403);
+    assert_eq!(get("/wp-content/uploads/a.php").text(), "<?php echo 'run';");
+}
+
+#[test]
+fn data_of_nextcloud_stays_where_it_is() {
+    let heading = "Nextcloud";
+    let server = PAGE
+        .cook(heading, &[])
+        .file(
+            "srv/nextcloud/index.php",
+            "<?php echo $_SERVER['PATH_INFO'] ?? 'begin';",
+        )
+        .file(
+            "srv/nextcloud/remote.php",
+            "<?php echo 'dav ', $_SERVER['PATH_INFO'] ?? '';",
+        )
+        .file("srv/nextcloud/config/config.php", "<?php $secret = 1;")
+        .file("srv/nextcloud/data/a", "secret")
+        .start();
+    let _php = php(&server);
+    PAGE.keeps_its_word(&server, heading);
+    let get = |path: &str| ask_by_name(&server, &[&format!("http://www.example.com{path}")]);
+    assert_eq!(get("/remote.php/dav/files").text(), "dav /dav/files");
+    assert_eq!(get("/index.php/apps/files").text(), "/apps/files");
+    assert_eq!(get("/data/a").code(), 403);
+}

@@ -1,0 +1,4 @@
+<?php
+require __DIR__ . '/../src/autoload.php';
+
+(new App())->run(Request::current())->send();

@@ -1,0 +1,5 @@
+<?php
+interface Page
+{
+    public function answer(Request $request): Response;
+}

@@ -1,0 +1,1 @@
+<p>Made of small files.</p>

@@ -1,0 +1,1 @@
+<p>Hello <?= Text::safe($name) ?>.</p>

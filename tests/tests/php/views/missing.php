@@ -1,0 +1,1 @@
+<p>There is no <?= Text::safe($path) ?>.</p>

@@ -1,0 +1,1 @@
+<p>From <?= Text::safe($who) ?>: <?= Text::safe($digest) ?></p>
