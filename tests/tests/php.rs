@@ -105,6 +105,21 @@ fn an_application_answers_all_that_is_no_file() {
 }
 
 #[test]
+fn an_application_that_is_gone_or_too_slow_is_503_and_the_log_says_which() {
+    let heading = "An application with a front controller";
+    let setup = PAGE.cook(heading, &[("timeout.io: 60000", "timeout.io: 300")]);
+    let server = with_application(setup, "srv/app").start();
+    let get = |path: &str| ask_by_name(&server, &[&format!("http://www.example.com{path}")]);
+    assert_eq!(get("/slow").code(), 503);
+    server.wait_for_message("connection failed");
+    let _php = php(&server);
+    assert_eq!(get("/slow").code(), 503);
+    server.wait_for_message("I/O timeout");
+    // What PHP has nothing to do with goes on.
+    assert_eq!(get("/app.js").code(), 200);
+}
+
+#[test]
 fn uploads_of_wordpress_are_never_run() {
     let server = PAGE
         .cook("WordPress", &[])

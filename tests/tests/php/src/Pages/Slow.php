@@ -5,7 +5,7 @@ final class Slow implements \Page
 {
     public function answer(\Request $request): \Response
     {
-        sleep(30);
+        sleep(3);
         return new \Response('late');
     }
 }
