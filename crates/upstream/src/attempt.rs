@@ -17,16 +17,16 @@ use crate::ready_body::ReadyBody;
 use crate::unanswered::{Reuse, Unanswered};
 use crate::{Call, Failure, Reply, http1, http2, http3, multiplexed};
 
-/// How long a request waits for an HTTP/3 connection before it uses another protocol: at most half of
-/// `proxy.timeout.connect`, and this.
+/// Longest time that a request waits for an HTTP/3 connection to open before it uses another protocol. Half of
+/// `proxy.timeout.connect` is the limit if that is shorter.
 const HTTP3_LIMIT: Duration = Duration::from_secs(2);
 
 /// An attempt to send a request. A retry continues with the backends and the body that this one leaves.
 pub(crate) struct Attempt {
     pub(crate) backends: BackendChoice,
-    /// Whether it must use HTTP/1, whatever the backend supports.
+    /// Whether this attempt must use HTTP/1, whatever the backend supports.
     pub(crate) by_http1: bool,
-    /// Whether it is to use HTTP/3, if there is a connection or one can be opened.
+    /// Whether this attempt is to use HTTP/3, if an HTTP/3 connection is open or can be opened.
     pub(crate) by_http3: bool,
     pub(crate) body: ReadyBody,
 }
@@ -93,18 +93,19 @@ impl Attempt {
         match class {
             ProtocolClass::Http1 => ConnectionChoice::Http1,
             ProtocolClass::Http2 if http2.used < http2.most => ConnectionChoice::Http2,
-            // Known to speak HTTP/1 only, whatever the ratio says.
+            // The backend is known to speak HTTP/1 only: use HTTP/1 although the configured ratio chose HTTP/2.
             ProtocolClass::Http2 if declines_http2 && http1.idle > 0 => ConnectionChoice::Http1,
             ProtocolClass::Http2 => ConnectionChoice::New,
-            // Without HTTP/3 the request goes as if there were no share for it.
+            // No HTTP/3 connection can be used: choose between HTTP/1 and HTTP/2 as if no share of requests were
+            // configured for HTTP/3.
             ProtocolClass::Http3 | ProtocolClass::ServerDriven => {
                 ConnectionChoice::choose(http1, http2)
             }
         }
     }
 
-    /// An HTTP/3 connection: one that others are opening, or a new one. `None` if there is none: the request is to use
-    /// another protocol.
+    /// Waits for an HTTP/3 connection that another request is opening, or opens one. `None` if both fail: the request
+    /// then uses another protocol.
     async fn open_http3(
         &mut self,
         local: &Rc<LocalState>,
@@ -119,7 +120,7 @@ impl Attempt {
             connection = open_http3(local, worker, backend, limit).await;
         }
         let connection = connection?;
-        // The backend counts as tried, and a health probe of it as made.
+        // Marks the backend as tried for this request, and starts the health probe if one is due.
         self.backends.next(&local.upstream, worker.clock.now());
         Some(Connection::Http3(connection))
     }
@@ -174,7 +175,8 @@ impl Attempt {
         if !is_http2 {
             return Ok(http1(connected));
         }
-        // `in_use` counted the connecting; it is dropped, and the request counts itself.
+        // Drops the guard `in_use`, which counted a connection while it was being opened: the request itself is counted
+        // from here on.
         let NewConnection {
             stream, backend, ..
         } = connected;

@@ -29,7 +29,8 @@ pub struct BackendUrl {
     pub host: BackendHost,
     /// The port; unused for Unix-domain sockets.
     pub port: u16,
-    /// `host:port` as written, in lower case; `[unix:/path]` with the path as written.
+    /// The authority of the URL: `host:port` as configured but in lower case, or `[unix:/path]` with the path
+    /// unchanged.
     pub authority: Box<str>,
     /// Path and query, the prefix of every request's path; at least `/`.
     pub path: Box<[u8]>,

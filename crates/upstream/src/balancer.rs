@@ -9,7 +9,7 @@ use crate::{Balancing, Upstream};
 pub(crate) enum Balancer {
     RoundRobin {
         weights: Box<[u32]>,
-        /// Upper half: the backend chosen last. Lower half: how many times in a row.
+        /// Upper 32 bits: index of the backend chosen last. Lower 32 bits: how many times in a row it was chosen.
         turn: AtomicU64,
     },
     LeastConn(Box<[Load]>),
@@ -126,7 +126,8 @@ fn unpack(turn: u64) -> (usize, u32) {
     (index, u32::try_from(turn & 0xffff_ffff).unwrap_or(0))
 }
 
-/// The backend with the fewest requests for its weight. Backends with weight 0 are never chosen.
+/// Chooses the backend with the lowest ratio of requests in progress to its weight. Backends with weight 0 are never
+/// chosen.
 fn choose_least(loads: &[Load], weights: impl Iterator<Item = u64>) -> Option<usize> {
     let mut best: Option<(usize, u64, u64)> = None;
     for (index, (load, weight)) in loads.iter().zip(weights).enumerate() {

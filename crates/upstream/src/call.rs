@@ -28,7 +28,8 @@ pub struct Call<'a> {
     pub worker: &'a Rc<Worker>,
     /// The client's connection, for the PROXY header.
     pub client: Rc<ConnectionInfo>,
-    /// For the same: the client's address, if a proxy in front of this server has told one. Boxed, as it is rare and this value is moved.
+    /// The client's address for the PROXY header, if a proxy in front of this server reported one. Boxed to keep `Call`
+    /// small: most calls have none, and each call is moved.
     pub client_address: Option<Box<SocketAddr>>,
     /// Fills in the head for the chosen backend; the head passed in is empty and keeps its memory from earlier
     /// requests.

@@ -62,7 +62,7 @@ struct ConnectAttempt {
 pub(crate) struct ConnectDetails {
     /// The address that the backend's name resolved to.
     address: Option<SocketAddr>,
-    /// The system's error, where the client is told less.
+    /// The error of the operating system, if the message for the client does not contain it.
     error: Option<io::Error>,
 }
 
@@ -207,7 +207,7 @@ async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// ALPN offered if the backend may choose the protocol.
+/// The ALPN protocols offered in the TLS handshake if the backend may choose between HTTP/2 and HTTP/1.
 pub(crate) const BOTH: &[&[u8]] = &[b"h2", b"http/1.1"];
 
 /// Whether the backend chose HTTP/2.

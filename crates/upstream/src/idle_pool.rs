@@ -23,10 +23,10 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// Longest interval between sweeps.
 const LONGEST_SWEEP: Duration = Duration::from_secs(60);
 
-/// IdleState connections of one protocol to the backends of an upstream.
+/// Idle connections of one protocol to the backends of an upstream.
 pub(crate) struct IdlePool<C> {
     upstream: Rc<LocalUpstream>,
-    /// By backend, the connection that was idle longest first.
+    /// The idle connections of each backend; the one that was idle longest comes first.
     backends: Box<[RefCell<VecDeque<IdleConnection<C>>>]>,
     /// Whether the sweep task is running.
     is_swept: Cell<bool>,

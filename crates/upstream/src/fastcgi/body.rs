@@ -8,12 +8,14 @@ use h2o_exchange::{BodyError, BodySource, Trailers};
 use super::exchange::{FastcgiExchange, Part};
 use crate::read_ahead::Origin;
 
-/// Pulls the body, and puts the connection into the pool when the application has ended the request.
+/// The body of a FastCGI response: reads it from the connection when polled, and returns the connection to the pool
+/// after END_REQUEST.
 pub(super) struct FastcgiBody {
     exchange: Option<FastcgiExchange>,
     /// What came with the head.
     ready: Bytes,
-    /// Bytes up to the announced length; what is beyond is dropped.
+    /// Bytes of the body that may still be passed on before the announced length is reached; the application's bytes
+    /// beyond it are dropped.
     left: Option<u64>,
 }
 

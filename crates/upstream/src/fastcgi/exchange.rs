@@ -44,7 +44,7 @@ enum Content {
     Ended,
 }
 
-/// A connection with the pool that it goes back to.
+/// A connection to a backend, and the pool that it returns to after the request.
 pub(super) struct Pooled {
     pub(super) stream: UpstreamStream,
     pub(super) pool: Rc<IdlePool<UpstreamStream>>,
@@ -55,7 +55,7 @@ pub(super) struct Pooled {
 #[derive(Debug)]
 pub(super) enum Part {
     Content(Bytes),
-    /// END_REQUEST. The connection is back in the pool, or closed.
+    /// The application sent END_REQUEST. The connection has been returned to the pool or closed.
     End,
     /// The application has closed the connection.
     Closed,
@@ -103,7 +103,8 @@ impl FastcgiExchange {
         }
     }
 
-    /// Sends as much of the request as the connection takes. Returns whether only the client holds it up.
+    /// Sends as much of the request as the connection takes. Returns whether sending can continue only when the client
+    /// sends more of the request body.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<bool, FastcgiError> {
         loop {
             while !self.out.is_empty() {
@@ -113,7 +114,8 @@ impl FastcgiExchange {
                         self.out.advance(sent);
                         self.is_waiting = false;
                     }
-                    // The application does not read: it may have answered already.
+                    // Writing failed: stop the upload, but keep reading, since the application may already have
+                    // responded.
                     Poll::Ready(Ok(0) | Err(_)) => {
                         self.stop_upload();
                         self.keeps_connection = false;
@@ -160,7 +162,7 @@ impl FastcgiExchange {
         Ok(Poll::Ready(()))
     }
 
-    /// Drops what has not been sent: the application does not want it.
+    /// Drops the part of the request body that has not been sent, because the application no longer reads it.
     fn stop_upload(&mut self) {
         if let Content::Stream(pipe) = &self.content {
             pipe.abandon();

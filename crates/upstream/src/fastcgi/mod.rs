@@ -35,19 +35,19 @@ const MAX_HEAD: usize = 64 * 1024;
 pub enum FastcgiError {
     /// There is no connection, for this reason.
     NotConnected(Box<str>),
-    /// `fastcgi.timeout.io` has passed while connecting.
+    /// The connection to the application was not established within `fastcgi.timeout.io`.
     ConnectTimeout,
     /// No descriptor was left.
     NoDescriptor,
     /// `fastcgi.timeout.io` has passed.
     IoTimeout,
-    /// The connection was closed before the end of the header block.
+    /// The application closed the connection before the end of the response's header block.
     Closed,
-    /// The request was ended before the end of the header block.
+    /// The application sent END_REQUEST before the end of the response's header block.
     EndBeforeHead,
     /// The header block is too long.
     HeadTooLong,
-    /// A record of this type is not for servers.
+    /// The application sent a record of this type, which FastCGI does not allow it to send to a server.
     UnexpectedRecord(u8),
     /// The client did not send the whole body.
     Client,
@@ -103,7 +103,8 @@ pub struct FastcgiReply {
 }
 
 impl FastcgiReply {
-    /// The body, of which bytes beyond `length` are dropped. Its length is known if the whole response has arrived.
+    /// The body of the response; bytes beyond the announced `length` are dropped. If the whole response has already
+    /// arrived, the body is in memory and its length is known.
     #[must_use]
     pub fn into_body(self, length: Option<u64>) -> Body {
         let is_short = length.is_some_and(|length| length > self.ready.len() as u64);
@@ -114,7 +115,8 @@ impl FastcgiReply {
             }
             return Body::Bytes(ready);
         }
-        // A body that is shorter than announced is broken off after its last byte.
+        // A body that ends before its announced length fails after its last byte, so that the client notices the
+        // truncation.
         let body = FastcgiBody::new(self.exchange, self.ready, length);
         read_ahead::body(body, self.buffering)
     }

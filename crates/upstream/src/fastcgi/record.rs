@@ -240,7 +240,8 @@ pub(crate) mod fuzzing {
 
     use super::{Received, RecordReader, decode_parameters, encode_parameter};
 
-    /// Reads what an application sends: the first byte says in which pieces it comes and is taken.
+    /// Fuzz target: parses `input` as the records of an application, once whole and once in pieces of the size that its
+    /// first byte gives, and compares the results.
     ///
     /// # Panics
     /// If an invariant does not hold.
@@ -256,13 +257,15 @@ pub(crate) mod fuzzing {
             for &(name, value) in &parameters {
                 encode_parameter(name, &[value], &mut encoded);
             }
-            // Lengths may have been written longer than necessary.
+            // Encoding again may give fewer bytes, since a sender may use the four-byte form of a length where one byte
+            // suffices.
             assert!(encoded.len() <= sent.len());
             assert_eq!(decode_parameters(&encoded), Some(parameters));
         }
     }
 
-    /// The response, the messages, and how the records end: with what was found, or where.
+    /// Parses the pieces. Returns the content of the STDOUT records, the STDERR messages, and the last result of the
+    /// reader.
     fn read<'a>(
         pieces: impl Iterator<Item = &'a [u8]>,
         max: usize,

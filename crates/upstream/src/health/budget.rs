@@ -8,7 +8,7 @@ use std::time::Instant;
 pub struct Retry {
     /// Most retries of one request.
     pub attempts: u32,
-    /// Most retries per hundred requests; a few per second are always free.
+    /// Most retries per hundred requests of the upstream; a few retries per second are always allowed in addition.
     pub budget: u32,
 }
 
@@ -23,20 +23,21 @@ impl Default for Retry {
 
 /// The retry budget of an upstream, shared by the workers: a backend in trouble must not get several times the load.
 ///
-/// Every request adds its percentage of a retry, and every retry beyond the free ones costs a whole one.
+/// Every request adds the configured percentage of one retry to the budget. Every retry beyond the free ones of its
+/// second takes one whole retry from it.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     percentage: u32,
     /// Saved retries, in hundredths.
     saved: AtomicI64,
-    /// Upper half: the current second. Lower half: the free retries used in it.
+    /// Upper 32 bits: the current second. Lower 32 bits: the free retries used in that second.
     floor: AtomicU64,
     origin: Instant,
 }
 
 /// The cost of a retry, in the unit of `saved`.
 const RETRY: i64 = 100;
-/// Most that can be saved: the retries that a sudden outage may cause at once.
+/// Upper limit of `saved`: 1000 retries, which a sudden outage may use up at once.
 const MAX_SAVED: i64 = 1000 * RETRY;
 /// Free retries per second, so that low-traffic upstreams can retry at all.
 const FLOOR: u32 = 10;
@@ -51,7 +52,7 @@ impl RetryBudget {
         }
     }
 
-    /// Adds the percentage of this many requests.
+    /// Adds to the budget what `requests` requests earn: `percentage` hundredths of a retry each.
     pub(crate) fn earn(&self, requests: u32) {
         let paid = i64::from(requests) * i64::from(self.percentage);
         // Two threads may exceed the limit together for a moment; that does no harm.

@@ -36,13 +36,13 @@ pub(super) struct HealthMachine {
 enum HealthState {
     /// In use.
     Up,
-    /// In use again since then; the share grows (slow start).
+    /// The backend came up at `since`; its share of the requests is still growing (slow start).
     Returning { since: Instant },
     /// Active checks failed, and only active checks bring it up again.
     Down,
-    /// Requests failed: not used until then, or until active checks succeed.
+    /// Requests to the backend failed: it gets none before `until`, unless active checks succeed earlier.
     Paused { until: Instant },
-    /// The pause is over, and one request is sent as a probe.
+    /// The pause is over, and one request is sent to the backend as a probe.
     OnProbe { number: u32, until: Instant },
 }
 
@@ -85,7 +85,7 @@ impl HealthMachine {
                 self.state = HealthState::Down;
                 HealthChange::Down
             }
-            // From here on only active checks bring it up.
+            // Active checks fail as well: from now on only successful active checks bring the backend up.
             HealthState::Paused { .. } | HealthState::OnProbe { .. }
                 if self.failed_checks >= fall =>
             {
@@ -113,7 +113,8 @@ impl HealthMachine {
                 HealthChange::Nothing
             }
             HealthState::OnProbe { .. } => self.come_up(now),
-            // The response to a request sent before the backend went down.
+            // This response belongs to a request sent before the backend went down, so it does not show that the
+            // backend is up.
             HealthState::Down | HealthState::Paused { .. } => HealthChange::Nothing,
         }
     }
@@ -314,10 +315,10 @@ mod tests {
             (None, PASSIVE, "fff", "..D"),
             (None, PASSIVE, "ffaffaff", "........"),
             (None, PASSIVE, "----", "...."),
-            // Responses to requests from before say nothing.
+            // Responses to requests sent before the backend went down do not bring it up.
             (None, PASSIVE, "fffafft", "..D...n"),
             (ACTIVE, PASSIVE, "fff++", "..D.U"),
-            // Active checks from before the failures do not count.
+            // Active checks that succeeded before the requests failed do not count towards `rise`.
             (ACTIVE, PASSIVE, "+fff+-++", "...D...U"),
             (ACTIVE, PASSIVE, "fff---++", "..D....U"),
             (ACTIVE, PASSIVE, "---fff++", "..D....U"),

@@ -37,7 +37,7 @@ use crate::Upstream;
 pub struct HealthCheck {
     /// Path and query of the request.
     pub path: Box<str>,
-    /// Its `host`; `None`: the backend's, or `localhost` for a Unix socket.
+    /// The `host` field of the check's request; `None`: the backend's host, or `localhost` for a Unix socket.
     pub host: Option<Box<str>>,
     /// Time between checks.
     pub interval: Duration,
@@ -103,7 +103,8 @@ pub(crate) struct Health {
     backends: Box<[PublishedState]>,
     /// Number of backends that are down.
     down: AtomicUsize,
-    /// From when on the balancer must ask the machines, in milliseconds since `origin`.
+    /// From this time on, in milliseconds since `origin`, the balancer must ask the health state machines which
+    /// backends to use.
     needed_from: AtomicU64,
     origin: Instant,
     group: Mutex<Group>,
@@ -125,7 +126,7 @@ struct Group {
     turns: Vec<i64>,
 }
 
-/// Value of `needed_from`: do not ask the machines.
+/// Value of `needed_from` while the balancer need not ask the health state machines.
 const NEVER: u64 = u64::MAX;
 
 /// The backend chosen for a request.

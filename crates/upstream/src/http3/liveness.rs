@@ -15,7 +15,8 @@ pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(5);
 pub(super) struct Liveness {
     /// When something was last received.
     heard: Instant,
-    /// When something was first sent since then that has to be acknowledged, within milliseconds (RFC 9000 §13.2.1).
+    /// When we sent the first packet, after the last datagram received, that the backend must acknowledge, which it
+    /// does within milliseconds (RFC 9000 §13.2.1). `None`: no acknowledgement is due.
     asked: Option<Instant>,
 }
 
@@ -32,7 +33,7 @@ impl Liveness {
         *self = Self::new(now);
     }
 
-    /// Something was sent that has to be acknowledged.
+    /// Notes that a packet was sent that the backend must acknowledge.
     pub(super) fn on_sent(&mut self, now: Instant) {
         self.asked.get_or_insert(now);
     }
@@ -43,8 +44,8 @@ impl Liveness {
             .is_some_and(|asked| now.saturating_duration_since(asked) >= DOUBT)
     }
 
-    /// When the connection is given up, unless something is received. What keeps the connection alive is sent while no request
-    /// is.
+    /// When the connection is closed as lost, unless a datagram is received before. If no packet awaits an
+    /// acknowledgement, a PING is still to be sent `KEEP_ALIVE` after the last datagram.
     pub(super) fn ends(self) -> Instant {
         match self.asked {
             Some(asked) => asked + LOSS,

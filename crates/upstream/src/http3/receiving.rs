@@ -42,7 +42,7 @@ impl State<Http3> {
             }
             Event::Closed(reason) => self.on_closed(&reason),
             Event::DatagramReceived => {
-                // No request has asked for any, and they may be dropped (RFC 9297 §2).
+                // Datagrams are dropped, which RFC 9297 §2 allows: no request asks for them.
                 self.engine
                     .quic
                     .with(|quic| while quic.receive_datagram().is_some() {});
@@ -127,7 +127,7 @@ impl State<Http3> {
             let input = rest;
             rest = rest.get(step.taken..).unwrap_or_default();
             match step.received {
-                // Nothing can wait for a dynamic table, since there is none.
+                // No field section can be blocked on QPACK's dynamic table, since we allow none.
                 ClientReceived::NeedMore | ClientReceived::Blocked => return Ok(()),
                 received => self.on_received(Some(received), input, now),
             }

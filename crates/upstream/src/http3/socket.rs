@@ -60,9 +60,9 @@ struct Entry {
     /// Bytes of frames that were made until the last turn, and those of streams that were read.
     made: u64,
     read: u64,
-    /// Whether a datagram was received for it in this turn.
+    /// Whether a datagram was received for the connection in this turn of the socket's task.
     is_heard: bool,
-    /// When to run it next, though nothing happens.
+    /// When to run the connection next even if nothing is received or sent before: its earliest timer.
     deadline: Option<Instant>,
     is_closing: bool,
 }

@@ -28,7 +28,7 @@ pub(crate) trait Engine: 'static {
     fn most_streams(&self) -> usize;
     /// Whether the backend's SETTINGS have arrived.
     fn has_settings(&self) -> bool;
-    /// Whether these allow extended CONNECT (RFC 8441, RFC 9220).
+    /// Whether the backend's SETTINGS allow extended CONNECT (RFC 8441, RFC 9220).
     fn takes_extended_connect(&self) -> bool;
 
     /// Writes the head of a request; `is_complete` if no content follows. Returns the stream, and the bytes of the head; `None`
@@ -70,9 +70,10 @@ pub(crate) trait Engine: 'static {
     fn has_backlog(&self) -> bool;
     /// Whether everything that was written on a stream has left for the backend.
     fn is_written(&self, stream: StreamIndex) -> bool;
-    /// Bytes of a frame with a payload of this many bytes.
+    /// Length in bytes of a whole DATA frame, header included, with a payload of this many bytes.
     fn frame_len(payload: usize) -> usize;
-    /// Bytes of a stream that may still arrive without being asked for, besides those that were received.
+    /// Bytes that the backend may still send on a stream before we extend its flow-control window, besides those
+    /// already received.
     fn stream_window(&self) -> usize;
 
     /// A request has changed something, and the connection's task is being woken.
