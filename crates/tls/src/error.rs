@@ -17,21 +17,22 @@ pub enum TlsError {
     RecordOverflow,
     /// A record does not authenticate.
     BadRecordMac,
-    /// A message that is not allowed at this point.
+    /// The peer sent a message that is not allowed at this point of the connection.
     UnexpectedMessage,
     /// A malformed message.
     Decode,
     /// A KeyUpdate with an unknown request.
     IllegalParameter,
-    /// The client wants a raw public key and no certificate (RFC 7250 §4.2).
+    /// The client accepts only a raw public key in place of a certificate (RFC 7250 §4.2), which this server does not
+    /// offer.
     UnsupportedCertificate,
     /// A TLS 1.2 client asked to renegotiate.
     Renegotiation,
-    /// Too many empty records, warnings or handshake messages in a row.
+    /// The peer sent too many empty records, warning alerts or handshake messages in a row.
     Flood,
     /// The peer sent this fatal alert.
     PeerAlert(u8),
-    /// The keys are worn out, and TLS 1.2 cannot replace them.
+    /// The keys have protected as many records as they may, and TLS 1.2 has no KeyUpdate to replace them.
     KeysExhausted,
     /// The connection has already failed or was closed.
     Closed,

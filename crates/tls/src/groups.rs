@@ -16,10 +16,11 @@ static GROUPS: [(&str, &dyn SupportedKxGroup); 7] = [
     ("secp384r1", kx_group::SECP384R1),
 ];
 
-/// Groups that a configuration may name but our library does not support.
+/// Key exchange groups that H2O's configuration can name but our TLS library does not support: they get an error of
+/// their own.
 const UNSUPPORTED: [&str; 2] = ["secp521r1", "secp384r1mlkem1024"];
 
-/// The default groups: those of H2O, after a post-quantum hybrid.
+/// The default key exchange groups, in order of preference: a post-quantum hybrid, then H2O's defaults.
 const DEFAULT: [&str; 4] = ["x25519mlkem768", "x25519", "secp256r1", "secp384r1"];
 
 /// The names that a configuration may use.

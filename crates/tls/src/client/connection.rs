@@ -24,7 +24,7 @@ enum HandshakeState {
     /// Boxed: only needed during the handshake.
     Handshake(Box<Handshake<UnbufferedClientConnection>>),
     Established(Box<Traffic>),
-    /// Failed, or closed by the backend during the handshake.
+    /// The connection has failed, or the backend closed it during the handshake.
     Ended,
 }
 

@@ -130,7 +130,8 @@ impl TlsClient {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
-        // This crate protects the records of established connections, so it needs the keys.
+        // Lets this crate take the keys from rustls after the handshake: it encrypts and decrypts the records of
+        // established connections itself.
         config.enable_secret_extraction = true;
         let cache = |(lifetime, capacity)| Arc::new(SessionCache::new(lifetime, capacity));
         Ok(Arc::new(Self {

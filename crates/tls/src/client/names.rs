@@ -12,7 +12,7 @@ pub(super) const MISMATCH: &str = "certificate name mismatch";
 /// Whether the common name may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommonName {
-    /// It is used if there are no alternative names.
+    /// The common name is compared with the host if the certificate has no alternative names.
     Counts,
     Ignored,
 }
@@ -56,7 +56,8 @@ pub(super) fn check(
 
 /// Compares a name of the certificate with the backend's, `text`. `*.` stands for one label, but not in an address.
 fn is_name_for(presented: &[u8], name: &ServerName<'_>, text: &str) -> Result<bool, &'static str> {
-    // An authority may have signed "www.example.com\0.example.org", but it is not a host name.
+    // Refuse names with a zero byte, such as "www.example.com\0.example.org": an authority may have signed one for the
+    // owner of example.org.
     if presented.contains(&0) {
         return Err(INVALID);
     }

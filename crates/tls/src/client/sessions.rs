@@ -25,7 +25,7 @@ pub(super) struct SessionCache {
 /// Sessions of one backend, by `HOST:PORT`.
 #[derive(Default)]
 struct Sessions {
-    /// Time of the last change of another field, in seconds since 1970.
+    /// When another field was last changed, in seconds since 1970: the backend with the oldest change is evicted first.
     latest: Option<u64>,
     /// The backend's preferred key exchange; using it saves a round trip.
     group: Option<NamedGroup>,

@@ -31,8 +31,8 @@ pub(super) const NO_ISSUER: &str = "unable to get local issuer certificate";
 /// Most certificates of a chain followed to find out why it is not trusted; rustls has the same limit.
 const MAX_DEPTH: usize = 8;
 
-/// Verifies chain and name; neither with `proxy.ssl.verify-peer: OFF`. That the backend has the certificate's key is
-/// always verified.
+/// Verifies the backend's certificate chain and name, unless `proxy.ssl.verify-peer` is `OFF`. Whether the backend has
+/// the certificate's private key is verified in any case.
 #[derive(Debug)]
 pub(super) struct Verifier {
     trust: Option<Arc<Trust>>,
@@ -100,7 +100,7 @@ impl Verifier {
         {
             return Ok(common_name);
         }
-        // Like OpenSSL, reports other problems only of complete chains.
+        // Like OpenSSL, reports a missing issuer before any other problem of the chain.
         let missing = missing_issuer(&trust.roots, leaf, intermediates);
         Err(missing.unwrap_or_else(|| text_of(&error)))
     }

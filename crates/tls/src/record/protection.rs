@@ -144,7 +144,8 @@ impl Protection {
                 .seal_out_of_place_scatter(nonce, aad, plain, body, inner_type, tail)
         } else {
             let body_start = out.len();
-            // This copy is needed: the cipher takes one contiguous piece.
+            // Copies all pieces of the plaintext into the output and encrypts them there: the cipher takes only one
+            // contiguous piece.
             for part in parts {
                 out.extend_from_slice(part);
             }

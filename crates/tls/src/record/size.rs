@@ -18,7 +18,7 @@ pub(crate) struct RecordSize {
 }
 
 impl RecordSize {
-    /// Full records from the start: for nearby peers.
+    /// Writes records of full length from the start, as is best for peers in the same network.
     pub(crate) const fn full() -> Self {
         Self {
             written: SMALL_UNTIL,

@@ -59,9 +59,9 @@ struct Offload {
 
 /// Source of later keys.
 enum KeySource {
-    /// TLS 1.2 has one set for the whole connection.
+    /// TLS 1.2: one set of keys protects the whole connection.
     Fixed(Side),
-    /// TLS 1.3: rustls keeps the traffic secrets.
+    /// TLS 1.3: rustls keeps the traffic secrets, and derives new keys from them for a KeyUpdate.
     Schedule(KeySchedule),
 }
 

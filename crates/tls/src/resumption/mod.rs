@@ -50,7 +50,7 @@ impl ResumptionSettings {
         self.tickets.is_some()
     }
 
-    /// Whether other servers can have the same ticket keys.
+    /// Whether other servers may use the same ticket keys, from a file or a shared store.
     #[must_use]
     pub fn shares_ticket_keys(&self) -> bool {
         let tickets = self.tickets.as_ref();
@@ -69,7 +69,8 @@ const DEFAULT_ALGORITHMS: TicketAlgorithms = TicketAlgorithms {
     hash: TicketHash::Sha256,
 };
 
-/// The key of ticket keys in a store. H2O compatibility: as in H2O, for servers that share them.
+/// The name of the memcached or Redis entry that holds the ticket keys. It is H2O's, so that both servers can share the
+/// keys.
 const DEFAULT_STORE_KEY: &str = "h2o:ssl-session-key";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -521,7 +522,7 @@ impl Tickets {
 pub(crate) enum TicketUse {
     /// New tickets are encrypted sessions.
     Encrypted,
-    /// New tickets name sessions in memory, and allow early data.
+    /// New tickets only identify a session kept in this server's memory, and allow early data.
     Kept,
     /// Like `Kept`; the client sends early data, so its ticket cannot be used again.
     EarlyData,

@@ -12,13 +12,15 @@ use crate::resumption::key_format;
 use crate::resumption::stores::{Conversation, SharedEntry};
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms};
 
-/// Between looks at the store. New keys are used a minute after they were written: all servers have read them by then.
+/// Interval between reads of the store. New keys are used a minute after they were written, when all servers have read
+/// them.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Before the next look at a store that did not answer.
+/// How long to wait before reading again from a store that did not answer.
 const RETRY: Duration = Duration::from_secs(2);
 /// How long a start waits for the first keys: without any, clients get no tickets.
 const START: Duration = Duration::from_secs(1);
-/// Attempts to write in a turn. Another server was faster in the others.
+/// Most attempts to write new keys before the thread waits again. An attempt fails if another server has changed the
+/// entry since it was read.
 const ATTEMPTS: usize = 3;
 
 /// The thread that keeps a server's keys like those in the store. It ends when this is dropped.
@@ -63,7 +65,7 @@ struct Keeper {
     algorithms: TicketAlgorithms,
     lifetime_secs: u64,
     ring: Arc<RwLock<KeyRing>>,
-    /// What was said about the last look; a failure is said once.
+    /// What was logged about the last read of the store: a failure that persists is logged once.
     last: Option<Result<(), String>>,
 }
 

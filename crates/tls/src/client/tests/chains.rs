@@ -261,7 +261,7 @@ fn a_certificate_with_the_name_and_key_of_a_pinned_one_is_not_trusted() {
             "{name}"
         );
     }
-    // Its key must not issue other certificates.
+    // A self-signed certificate of the CA file must not issue other certificates.
     let own_params = params("own", &[]);
     let issuer = Issuer::from_params(&own_params, &key);
     let mut other = params("other", &[NAME]);
@@ -273,7 +273,7 @@ fn a_certificate_with_the_name_and_key_of_a_pinned_one_is_not_trusted() {
         outcome(&client, NAME, &[issued.der(), &pinned], &other_key),
         ""
     );
-    // Nor may another certificate replace one that has expired.
+    // A new certificate with the same key must not replace an expired one of the CA file.
     assert_eq!(
         outcome(&client, NAME, &[&expired], &key),
         "certificate has expired"
@@ -468,7 +468,7 @@ fn authorities_between_that_may_not_issue_do_not_do_so_under_another_name() {
 fn many_authorities_of_one_name_do_not_cost_more_than_some_signatures() {
     let trusted = root("our authority");
     let client = trusting(&[trusted.der()]);
-    // They have one key, so each has signed every other one.
+    // These 40 authorities share one key and one name, so that each counts as the issuer of every other.
     let key = KeyPair::generate().unwrap();
     let issuer = Issuer::new(authority_params("our authority"), key);
     let sent: Vec<_> = (0..40)
@@ -521,7 +521,7 @@ fn leaves_of_version_1_are_not_refused_if_the_ca_file_has_their_issuer() {
     assert_ne!(outcome(&client, NAME, &[&forged], &key), "");
     let (unknown, key) = version1(&root("unknown"), |_| {});
     assert_ne!(outcome(&client, NAME, &[&unknown], &key), "");
-    // The certificate alone, without its key, is not enough.
+    // A backend that presents a trusted certificate without having its private key is refused.
     let (good, _) = version1(&trusted, |_| {});
     let other_key = KeyPair::generate().unwrap();
     assert_eq!(

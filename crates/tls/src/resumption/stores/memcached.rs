@@ -11,10 +11,10 @@ pub(crate) enum MemcachedProtocol {
     Binary,
 }
 
-/// Lifetimes above this, 30 days, are taken as a time.
+/// Longest lifetime in seconds, 30 days, that can be sent as such: memcached takes larger numbers as a Unix time.
 const MAX_RELATIVE_SECS: u64 = 60 * 60 * 24 * 30;
 
-/// What memcached is told about when an entry expires.
+/// The expiry time of an entry as memcached expects it: a lifetime in seconds, or a Unix time.
 pub(super) fn expiration(lifetime_secs: u64, now: u64) -> u32 {
     let number = if lifetime_secs > MAX_RELATIVE_SECS {
         now.saturating_add(lifetime_secs)
@@ -35,7 +35,8 @@ pub(super) fn get<S: Read + Write>(
     }
 }
 
-/// Writes an entry that is missing, or has this version. That it is there or has another one by now is no error.
+/// Writes an entry that was missing, or that still has this version. If another server has created or changed it
+/// meanwhile, that is no error.
 pub(super) fn replace<S: Read + Write>(
     wire: &mut Wire<S>,
     protocol: MemcachedProtocol,

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 
-/// Longest line of a reply, and longest value.
+/// Length limit in bytes of a line of the store's reply, and of a value in it.
 const MAX_LINE: u64 = 1024;
 const MAX_VALUE: usize = 256 << 10;
 
@@ -10,7 +10,8 @@ const MAX_VALUE: usize = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) value: Vec<u8>,
-    /// Identifies this version of the value to memcached.
+    /// memcached's number for this version of the value (`cas`): sent with a write, it makes the write fail if the
+    /// value has changed.
     pub(super) version: u64,
 }
 
