@@ -20,7 +20,8 @@ fn main() {
 
     let mut build = cc::Build::new();
     build.files(["src/shim.c", "src/limits.c"]).std("gnu99");
-    // The flags that move fields of structs. Include paths of the machine that built the package mean nothing here.
+    // Uses those flags of the installed mruby that define `MRB_` macros, which change the layout of its structs, and
+    // include paths that exist on this machine: others belong to the machine that built the package.
     for flag in flags.split_whitespace() {
         if flag.starts_with("-DMRB_")
             || flag

@@ -12,7 +12,7 @@ use crate::ffi::{RawCall, State};
 use crate::function::{Arguments, Call, Leave};
 use crate::vm::Vm;
 
-/// An object of Rust that belongs to one of Ruby.
+/// A Rust value that is owned by a Ruby object.
 pub(crate) type Object = Box<dyn Any>;
 
 const RETURNED: c_int = 0;

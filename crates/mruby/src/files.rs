@@ -1,4 +1,4 @@
-//! What `Dir` and `File::Stat` ask of the system. The classes are in `prelude/files.rb`.
+//! The system calls behind Ruby's `Dir` and `File::Stat`. The classes themselves are in `prelude/files.rb`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

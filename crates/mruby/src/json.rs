@@ -248,7 +248,7 @@ fn read(vm: &Vm, text: &[u8]) -> Result<Value, Leave> {
             None
         };
         let token = reader.token().ok_or_else(invalid)?;
-        // The container refers to the value from here on.
+        // From here on the container refers to the value, which protects it from the garbage collector.
         begun = vm.scope(|| {
             let value = value_of(vm, &token)?;
             attach(vm, within.container, key, value)?;

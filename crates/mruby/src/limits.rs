@@ -34,7 +34,8 @@ impl Vm {
         Ok(())
     }
 
-    /// `MESSAGE (CLASS)`, or the class if there is no message. Exceptions of limits have their place besides.
+    /// The text of an exception for the log: `MESSAGE (CLASS)`, or the class if there is no message. For exceptions
+    /// raised by a limit, the place in the script is added.
     #[must_use]
     pub fn describe(&self, exception: Value) -> String {
         let class = self.class_name(exception);

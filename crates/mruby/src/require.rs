@@ -41,7 +41,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Files that H2O has loaded before any script: what they define is there.
+/// Files that H2O loads before any script. To `require` them has no effect, since what they define exists already.
 const LOADED: [&str; 3] = ["bootstrap.rb", "acl.rb", "preloads.rb"];
 
 /// The code of a file, and the text that it was made of.

@@ -52,12 +52,13 @@ impl Drop for Ticket {
     }
 }
 
-/// What is known of a strand that runs or waits.
+/// The state of a strand (a fiber that runs a script) while it runs or waits.
 #[derive(Clone)]
 pub(crate) struct Info {
     /// `None` once it has its result.
     pub(crate) job: Option<Rc<dyn Finish>>,
-    /// What the embedder wants to know while the strand runs: which handler it belongs to.
+    /// A value that the caller of [`Vm::spawn`] attaches to the strand, such as the number of the handler whose script
+    /// it runs.
     pub(crate) context: u64,
 }
 

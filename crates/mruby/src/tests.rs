@@ -54,7 +54,7 @@ pub(crate) fn evaluate(vm: &Vm, text: &str) -> String {
     evaluate_as(vm, 7, text)
 }
 
-/// The same for the script with this context.
+/// Like [`evaluate`], for a script that runs in a strand with this context.
 pub(crate) fn evaluate_as(vm: &Vm, context: u64, text: &str) -> String {
     let results = Rc::new(Results::default());
     vm.scope(|| match vm.compile(text, "test.rb", 1) {

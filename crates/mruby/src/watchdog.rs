@@ -52,7 +52,7 @@ impl Watched {
         })
     }
 
-    /// Has the watchdog look after it from now on.
+    /// Registers this VM with the watchdog thread, which from now on interrupts its scripts at the time limit.
     pub(crate) fn begin(self: &Arc<Self>) {
         let mut all = all().lock().unwrap_or_else(PoisonError::into_inner);
         all.push(Arc::downgrade(self));
@@ -187,7 +187,7 @@ impl Seen {
     }
 }
 
-/// Where the watchdog reports what nobody else can.
+/// The function to which the watchdog reports a script that cannot be interrupted.
 pub type Report = fn(&str);
 
 static REPORT: OnceLock<Report> = OnceLock::new();

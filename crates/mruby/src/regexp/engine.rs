@@ -11,10 +11,11 @@ pub(super) const IGNORECASE: i64 = 1;
 pub(super) const EXTENDED: i64 = 2;
 pub(super) const MULTILINE: i64 = 4;
 
-/// The third argument `n`: subjects are octets.
+/// Flag of a pattern whose third argument of `Regexp.new` was `n`: it is matched against bytes, not characters.
 pub(super) const OCTETS: i64 = 32;
 
-/// Steps of a search with back references or look-around, at most.
+/// Most steps of a search with a pattern that has back references or look-around; searches with other patterns run in
+/// linear time.
 const MOST_STEPS: usize = 1_000_000;
 
 /// A compiled pattern.
@@ -176,7 +177,8 @@ fn failed(error: Error) -> Leave {
     Leave::New("RegexpError", text)
 }
 
-/// Where a search goes on after this match: after an empty one at the next character.
+/// The position from which to search for the next match: the end of this match, or one character further if this match
+/// is empty.
 pub(super) fn after(subject: &[u8], (start, end): (usize, usize)) -> usize {
     if end > start {
         return end;

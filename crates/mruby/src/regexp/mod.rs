@@ -20,7 +20,7 @@ use engine::{EXTENDED, IGNORECASE, MULTILINE, OCTETS, Regexp, embedded, escape, 
 use match_data::{Match, define_match, new_match, set_last};
 use strings::{replace, scan, split};
 
-/// Patterns that are kept compiled, per set of flags.
+/// Most compiled patterns that are cached per set of flags.
 const MOST_KEPT: usize = 512;
 
 /// After so many compiled patterns garbage is collected: the collector does not see how much memory they have.

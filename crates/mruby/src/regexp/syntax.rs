@@ -6,7 +6,7 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Nesting of brackets in brackets, and of groups, at most.
+/// Most levels to which bracket expressions, and groups, of a pattern may be nested.
 const MOST_NESTED: usize = 250;
 
 /// How subjects are read.

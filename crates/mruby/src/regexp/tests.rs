@@ -2,7 +2,7 @@
 
 use crate::tests::{evaluate, vm};
 
-/// Each text in a VM of its own, since the global variables last.
+/// Runs each script in a VM of its own, because global variables such as `$~` keep their values until the VM is closed.
 fn expect(cases: &[(&str, &str)]) {
     let vm = vm();
     let mut wrong = Vec::new();

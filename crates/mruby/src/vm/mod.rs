@@ -102,7 +102,7 @@ pub fn check(text: &str, file: &str, line: u32) -> Result<(), CompileFault> {
     vm.scope(|| vm.compile(text, file, line)).map(drop)
 }
 
-/// What is called with an exception that no job gets.
+/// The function that is called with the exception of a failed task, since no caller waits for its result.
 type LostHook = Box<dyn Fn(&Vm, Value)>;
 
 /// A VM. It stays on its thread, and must not be entered again by functions that Ruby calls, except through the methods that take
@@ -122,7 +122,7 @@ pub struct Vm {
     pub(crate) watched: Arc<Watched>,
     /// Number of [`Entered`] in force.
     entries: Cell<u32>,
-    /// Raised when a script has reached its limit of time, and of memory.
+    /// The exceptions that are raised when a script has reached its time limit, and its memory limit.
     pub(crate) interrupts: RefCell<Option<[Rooted; 2]>>,
     pub(crate) time_limit: Duration,
     lost: RefCell<Option<LostHook>>,
@@ -132,7 +132,7 @@ pub struct Vm {
     released: RefCell<Vec<usize>>,
     pub(crate) strands: RefCell<FxHashMap<u64, Info>>,
     pub(crate) idle: RefCell<Vec<Rooted>>,
-    /// Number of strands that run, one resumed by the other.
+    /// Depth of nested strands: each was resumed by a function that the strand outside it called.
     pub(crate) depth: Cell<u32>,
     /// The strand that has paused last.
     pub(crate) paused: Cell<u64>,
