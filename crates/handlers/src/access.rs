@@ -44,7 +44,7 @@ enum Clients {
 /// The rules of a level.
 #[derive(Clone, Debug, Default)]
 struct AccessRules {
-    /// The level that has them: an inner one begins anew.
+    /// The configuration level on which `rules` were given. Rules of an inner level replace them.
     owner: Option<Level>,
     rules: Vec<(Clients, bool)>,
 }
@@ -77,14 +77,14 @@ pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
 
 struct AccessGuard {
     rules: Box<[(Clients, bool)]>,
-    /// Whether clients are served that no rule names.
+    /// Whether a client whose address matches no rule is served.
     others: bool,
 }
 
 impl AccessGuard {
     fn new(access: &AccessRules) -> Self {
         Self {
-            // Who names some clients to be served means no others.
+            // If some rule is an `allow`, clients that match no rule are refused.
             others: !access.rules.iter().any(|(_, is_allowed)| *is_allowed),
             rules: access.rules.clone().into(),
         }

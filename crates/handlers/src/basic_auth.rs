@@ -120,22 +120,24 @@ pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
 struct Realm {
     challenge: Box<str>,
     users: WatchedFile<Users>,
-    /// For digests of passwords that were right, so that memory has neither them nor a plain hash.
+    /// Key of the HMAC by which verified passwords are remembered, so that memory contains neither the passwords nor
+    /// unkeyed hashes of them.
     key: hmac::Key,
 }
 
-/// For how long a password that was right is not checked again.
+/// How long a verified password is accepted without computing its slow hash again.
 const REMEMBERED: Duration = Duration::from_secs(300);
-/// Most passwords of a file that are remembered.
+/// Most verified passwords that are remembered per password file.
 const MOST_REMEMBERED: usize = 4096;
 
 /// The content of a file.
 pub(crate) struct Users {
-    /// Several lines of a user are tried in order. `None`: a hash of another kind.
+    /// The password hashes by user name. The lines of a user are tried in order. `None`: a line with a hash of an
+    /// unsupported kind.
     hashes: HashMap<Box<[u8]>, Vec<Option<PasswordHash>>>,
-    /// Checked for names that nobody has, so that these take as long.
+    /// The hash checked for unknown user names, so that the response time does not reveal which names exist.
     decoy: Option<PasswordHash>,
-    /// Digests of name and password, and when they were found right. Forgotten with the content of the file.
+    /// HMACs of user name and password, with the time at which each was verified. Discarded when the file changes.
     right: Mutex<HashMap<[u8; 32], Instant>>,
 }
 
@@ -222,7 +224,7 @@ impl Users {
 enum Verdict {
     Right,
     Wrong,
-    /// A line of the user has a hash of another kind.
+    /// The password was not verified: a line of this user has a hash of an unsupported kind.
     UnknownHash,
 }
 

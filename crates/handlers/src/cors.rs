@@ -81,7 +81,7 @@ struct CorsRules {
     origins: Option<Box<[Box<str>]>>,
     has_credentials: bool,
     expose: Box<str>,
-    /// Further fields of the answer to a preflight request.
+    /// Response fields that are sent only in the answer to a preflight request.
     preflight: Headers,
 }
 
@@ -200,7 +200,7 @@ impl Handler for Preflight {
         if !is_preflight {
             return Outcome::Declined;
         }
-        // The filter adds the rest, if the origin may.
+        // The filter adds the fields common to all responses, if the origin is allowed.
         let mut fields = exchange.headers();
         if self.0.allowed(exchange).is_some() {
             fields.extend_from(&self.0.preflight);

@@ -104,7 +104,7 @@ mod tests {
         let written = texts.map(|text| {
             let mut out = Vec::new();
             Escape::Json.write(text, &mut out);
-            // Strings end at the first quote that has no backslash of its own.
+            // A JSON string ends at the first quote without a backslash, so every quote in the output must have one.
             let quotes = out.iter().filter(|&&byte| byte == b'"').count();
             let escaped = out.windows(2).filter(|two| two == b"\\\"").count();
             assert_eq!(quotes, escaped, "{}", out.escape_ascii());

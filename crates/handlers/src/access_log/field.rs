@@ -59,7 +59,7 @@ pub(super) enum ConnectionEnd {
 /// Before or after the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// As first generated, or as received from upstream (`%<`).
+    /// The value before filters changed it: as a handler generated it, or as received from upstream (`%<`).
     First,
     /// As sent (`%>`).
     Final,
@@ -133,7 +133,7 @@ pub(super) enum Http2Field {
     ReceivedExclusive,
     ReceivedParent,
     ReceivedWeight,
-    /// The current place in the dependency tree.
+    /// The stream's current place in HTTP/2's dependency tree.
     Actual,
     ActualParent,
     ActualWeight,

@@ -145,7 +145,8 @@ fn request_header(name: &str) -> Field {
     match FieldName::new(name) {
         FieldName::Known(Known::Upgrade) => Field::Upgrade,
         FieldName::Known(Known::Expect) => Field::Expect,
-        // Engines interpret these and keep them apart from the other fields. H2O compatibility: H2O does so too.
+        // Logged as null: the protocol engines interpret these fields and do not list them among the others. H2O
+        // compatibility: H2O does the same.
         FieldName::Known(Known::Host | Known::ContentLength | Known::TransferEncoding) => {
             Field::Null
         }

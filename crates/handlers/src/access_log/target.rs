@@ -30,7 +30,8 @@ impl LogTarget {
         }
         let running = scope.running.as_ref();
         let running = running.and_then(|site| site.shared.get::<Targets>().0.get(path).cloned());
-        // A log that is open is used on: a command keeps running.
+        // A log that the running configuration has open is taken over, so that a command that receives log lines keeps
+        // running.
         let target =
             running.unwrap_or_else(|| Arc::new(Self(Arc::new(h2o_log::Target::new(path)))));
         let targets = scope.shared.edit::<Targets>();

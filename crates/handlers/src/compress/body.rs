@@ -22,7 +22,8 @@ pub(super) struct CompressedBody {
     worker: Rc<Worker>,
     method: Method,
     stage: Stage,
-    /// Memory of the compressor, which a thread may have.
+    /// Bytes of memory that the compressor holds, noted here because the compressor itself may be in use by another
+    /// thread.
     memory: usize,
     /// Collected input.
     input: BytesMut,
@@ -30,7 +31,7 @@ pub(super) struct CompressedBody {
     is_holding: bool,
     /// Compressed bytes that have not been pulled.
     output: Bytes,
-    /// Bytes of the announced length that the source has not returned.
+    /// Bytes that are still expected from the source, if the length of the uncompressed body was announced.
     left: Option<u64>,
     /// The turn in which a piece was compressed last.
     turn: u64,
@@ -93,7 +94,7 @@ impl CompressedBody {
                 }
             };
             if piece.is_empty() {
-                // The source lets other connections go first.
+                // An empty piece means that the source yields to other connections: poll it again in a later turn.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }

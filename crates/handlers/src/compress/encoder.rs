@@ -91,7 +91,8 @@ impl Encoder {
                 let level = Compression::new(u32::from(method.level));
                 Ok(Self::Gzip {
                     state: Box::new(Compress::new_gzip(level, bits)),
-                    // The window twice and its chains, 128 KiB of hash heads, 64 KiB of symbols.
+                    // What zlib allocates: four window sizes for the doubled window and the hash chains, and about 200
+                    // KiB for hash heads and symbols.
                     memory: (4 << bits) + 200 * 1024,
                 })
             }
@@ -116,7 +117,8 @@ impl Encoder {
                     CParameter::CompressionLevel(i32::from(method.level)),
                 )?;
                 if method.level <= 3 {
-                    // Together with the window 270 KB; zstd takes 3 MB by default.
+                    // With these parameters a zstd compressor takes 270 KB, its window included; by default it takes 3
+                    // MB.
                     set(&mut state, CParameter::HashLog(14))?;
                     set(&mut state, CParameter::ChainLog(13))?;
                     set(&mut state, CParameter::MaxBlockSize(1 << 14))?;
@@ -162,7 +164,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// Resets it after a response. Returns false if that is not possible.
+    /// Resets the compressor after a response, so that another response can use it. Returns false if that is not
+    /// possible.
     fn reset(&mut self) -> bool {
         match self {
             Self::Gzip { state, .. } => {

@@ -104,7 +104,7 @@ pub(super) struct CompressSettings {
     pub(super) methods: Methods,
     /// Shortest content that is compressed, in bytes.
     pub(super) minimum: u64,
-    /// The level of the last `compress-minimum-size`.
+    /// The configuration level on which `compress-minimum-size` was last set.
     minimum_set_at: Option<Level>,
 }
 

@@ -244,7 +244,8 @@ mod tests {
             (&local, "192.0.2.9:8099", true),
             (&local, "192.0.2.9:8100", false),
             (&local, "192.0.3.9:8000", false),
-            // IPv4 addresses in the clothes of IPv6: no way around a denial, and nothing that permits them.
+            // IPv4-mapped and similar IPv6 addresses: an entry that denies the IPv4 address denies them too, but one
+            // that permits it does not permit them.
             (&local, "[::ffff:127.0.0.1]:443", false),
             (&local, "[::ffff:192.0.2.9]:443", true),
             (&["+192.0.2.9"], "[::ffff:192.0.2.9]:443", false),

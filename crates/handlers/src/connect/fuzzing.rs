@@ -1,4 +1,4 @@
-//! AclEntry points for fuzzing: capsules and access control lists.
+//! Entry points for fuzzing: capsules and access control lists.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

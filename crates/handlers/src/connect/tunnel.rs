@@ -48,7 +48,7 @@ struct TunnelState {
     upload: Cell<UploadState>,
     /// The waker of the task that waits for the far end.
     reader: Cell<Option<Waker>>,
-    /// What the socket of the far end counts as.
+    /// Counts the socket to the far end towards the server's limit of file descriptors.
     _descriptor: Descriptor,
 }
 

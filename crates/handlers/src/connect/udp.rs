@@ -108,7 +108,8 @@ impl FarEnd {
     }
 }
 
-/// The body of a tunnel whose datagrams go past the stream.
+/// The body of a tunnel whose payloads travel in HTTP datagrams and not on the request's stream: it stays empty, and
+/// lasts as long as the tunnel.
 struct EmptyBody(Tunnel);
 
 impl BodySource for EmptyBody {
@@ -377,7 +378,7 @@ mod tests {
                     next(&mut source, 9000).await.unwrap(),
                     format!("{head}pong")
                 );
-                // What is too long is dropped, what is just not is not.
+                // A payload one byte above the limit is dropped; one of exactly the limit is passed on.
                 far.send(&[b'x'; 1501]).await.unwrap();
                 far.send(&[b'y'; 1500]).await.unwrap();
                 let mut capsule = next(&mut source, 9000).await.unwrap();

@@ -77,7 +77,8 @@ async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, parameters: Vec<u8
         if let RequestBody::Stream(pipe) = &body
             && !pipe.is_complete()
         {
-            // The rest of the body has no reader, so no further request could be read.
+            // Close the client's connection after the response: nobody reads the rest of the request body, so the next
+            // request cannot be reached.
             response.closes = true;
             pipe.abandon();
         }

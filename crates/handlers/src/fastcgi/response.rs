@@ -85,7 +85,7 @@ fn add_field(head: &mut Head, name: &str, value: &[u8]) -> Result<(), HeadError>
             let length = h2o_http::parse_content_length(value);
             head.length = Some(length.ok_or_else(|| HeadError::Length(shown(value)))?);
         }
-        // They belong to a connection, or are written by engines.
+        // These fields are dropped: they apply to a single connection, or the protocol engines write their own.
         Name::Known(
             Known::Connection
             | Known::KeepAlive

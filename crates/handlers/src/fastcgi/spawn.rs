@@ -13,7 +13,7 @@ use h2o_log::reason;
 use h2o_opener::APPLICATION_DIRECTORY;
 use nix::unistd::{Uid, User, geteuid};
 
-/// The user that a server becomes that root has started, unless `user` says otherwise.
+/// The user that a server started by root switches to if the configuration has no `user`.
 const DEFAULT_USER: &str = "nobody";
 
 /// The applications of a configuration.
@@ -23,7 +23,7 @@ struct Applications(Vec<Arc<Application>>);
 /// An application, which runs from [`Resource::open`] until the value is dropped.
 struct Application {
     command: Box<str>,
-    /// Who runs it; `None`: who runs the server.
+    /// The user that runs the application; `None`: the user that runs the server.
     user: Option<Box<str>>,
     /// `user` of the server.
     running_user: Option<Arc<str>>,
@@ -143,7 +143,7 @@ impl Application {
 impl Resource for Application {
     fn open(&self) -> Result<(), String> {
         if self.pipe.get().is_some() {
-            // It was taken over from the running configuration.
+            // The application runs already: it was taken over from the running configuration.
             return Ok(());
         }
         let started = self.start();

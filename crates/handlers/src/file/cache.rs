@@ -52,7 +52,7 @@ pub(super) struct CacheEntry {
     /// The turn in which the entry was last known to be valid, and when its files were last checked.
     checked: Cell<(u64, Instant)>,
     watch: Cell<WatchState>,
-    /// Whether it was used since the clock hand last passed.
+    /// Whether the entry was used since eviction last examined it (second-chance algorithm).
     used: Cell<bool>,
     hash: u64,
     bytes: usize,
@@ -299,7 +299,7 @@ mod tests {
         (root, kit)
     }
 
-    /// The books agree with what there is, and nothing is above its limit.
+    /// Asserts that the cache's counters agree with its entries, and that none exceeds its limit.
     fn check(kit: &Kit) -> [usize; 3] {
         let cache = kit.worker.local::<ContentCache>();
         let inner = cache.inner.borrow();

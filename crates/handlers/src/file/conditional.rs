@@ -18,7 +18,7 @@ pub(super) struct Validators<'a> {
 #[inline]
 pub(super) fn is_not_modified(request: &Headers, validators: Validators<'_>) -> bool {
     if request.get(Known::IfNoneMatch).is_some() {
-        // If-Modified-Since is then ignored, match or not (§13.1.3).
+        // A request with If-None-Match: If-Modified-Since is ignored, whether or not a tag matches (RFC 9110 §13.1.3).
         let mut tags = request.get_all(Known::IfNoneMatch);
         return tags.any(|value| lists_tag(value, validators.etag));
     }

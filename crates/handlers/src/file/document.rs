@@ -21,7 +21,7 @@ use crate::coding::Coding;
 /// Files up to this size are kept in memory. Of larger ones the descriptor is kept.
 pub(super) const SMALL: u64 = 64 * 1024;
 
-/// How often to read a file that changes while it is read.
+/// Most attempts to read a file into memory if it changes while being read.
 const ATTEMPTS: usize = 3;
 
 /// The place of the content.
