@@ -126,7 +126,7 @@ impl MaintenancePage {
         let body = match content {
             Ok(page) => Bytes::clone(page),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Outcome::Declined,
-            // The file is there: the page is on, although it cannot be shown.
+            // The maintenance file exists but cannot be read: maintenance is on, so answer with a plain text.
             Err(error) => {
                 let path = self.file.path().display();
                 exchange.note_error("maintenance", &format!("failed to read {path}:{error}"));

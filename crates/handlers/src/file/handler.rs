@@ -78,7 +78,8 @@ struct FileHandler(Arc<Service>);
 impl Handler for FileHandler {
     fn body_use(&self, _: &Exchange) -> BodyUse {
         if self.0.has_dynamic_types() {
-            // The lookup decides whether a custom handler gets the request.
+            // Keep the request body: only the lookup of the file shows whether a custom handler gets the request, and
+            // it may read the body.
             BodyUse::Whole
         } else {
             BodyUse::None

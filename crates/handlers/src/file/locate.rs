@@ -32,7 +32,7 @@ pub(super) struct Lookup {
 /// The result of a lookup.
 pub(super) enum LookupResult {
     File(FoundFile),
-    /// The path needs a trailing slash: it is a directory. Redirect to this path.
+    /// The request's path is a directory but lacks the trailing slash: redirect to this path, which has it.
     Redirect(Vec<u8>),
     /// A directory without an index file; to be listed.
     Listing(OwnedFd),
@@ -59,11 +59,12 @@ pub(super) struct FoundFile {
     pub(super) shape: ContentCoding,
     /// The files that the result relies on; `None` if it may not outlive the request.
     pub(super) stamps: Option<Vec<FileStamp>>,
-    /// Whether the mtime is old enough to reveal another write.
+    /// Whether the file's mtime is old enough that another write would change it: two writes within one tick of the
+    /// clock give the same mtime.
     pub(super) mtime_is_reliable: bool,
 }
 
-/// The lookup would have to wait for the disk.
+/// The lookup was not done on the event loop, since it would have to wait for the disk.
 #[derive(Debug)]
 pub(super) struct NotInMemory;
 
@@ -146,7 +147,8 @@ impl ServiceTarget {
 struct Search<'a> {
     lookup: &'a Lookup,
     access: Access,
-    /// The directory that contains all results, open and as text; neither for a single file.
+    /// The directory of `file.dir`, below which all results are: `tree` is its open descriptor, `root` its path.
+    /// `file.file` has neither.
     tree: Option<OwnedFd>,
     root: &'a [u8],
     absent: Vec<CString>,

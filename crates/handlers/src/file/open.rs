@@ -10,7 +10,8 @@ use rustix::io::Errno;
 /// Whether a call may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// The call does not wait: if the data is not in memory, it fails with [`Errno::AGAIN`]. For the event loop.
+    /// The call fails with [`Errno::AGAIN`] instead of waiting for the disk if the kernel has not cached the path's
+    /// directories. For the event loop.
     InMemory,
     /// The call may wait. For the disk threads.
     Waiting,

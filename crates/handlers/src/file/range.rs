@@ -22,7 +22,7 @@ impl ByteRange {
 /// The ranges that a field selects.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selection {
-    /// The whole file: too many ranges, the field is ignored.
+    /// Send the whole file: the `Range` field has too many ranges and is ignored.
     Whole,
     /// No existing range: the answer is 416. H2O compatibility: H2O also answers 416 to a malformed field or another unit,
     /// which RFC 9110 §14.2 would ignore.
@@ -79,7 +79,7 @@ enum RequestedRange {
 }
 
 impl RequestedRange {
-    /// The existing part of it in a file of `size` bytes.
+    /// The part of the requested range that exists in a file of `size` bytes; `None` if no byte of it does.
     fn within(&self, size: u64) -> Option<ByteRange> {
         let end = size.checked_sub(1)?;
         let (first, last) = match *self {

@@ -18,7 +18,7 @@ thread_local! {
     static AHEAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// From now on, in this thread, every file access would have to wait for the disk.
+/// Makes every later file access of this thread behave as if the data were on disk and not in memory.
 pub(super) fn cool_the_disk() {
     COLD.set(true);
 }

@@ -198,7 +198,7 @@ impl Elements {
         let slashes = url.iter().take_while(|byte| **byte == b'/').count();
         let url = [b"/", &url[slashes..]].concat();
         let mut order = Reroute::to(url, request.method.clone(), true);
-        // The answer is the client's own: a redirect in it goes to the client.
+        // A redirect in the response of the other path is sent to the client, and not followed by the server.
         order.kind = RerouteKind::Reprocess;
         Outcome::Reroute(order)
     }

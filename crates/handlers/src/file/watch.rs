@@ -37,11 +37,12 @@ const ANY: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::DONT_FOLLOW)
     .union(WatchFlags::MASK_ADD);
-/// Events for a file with other names through which it may be written.
+/// The inotify events for a file that has further hard links: it may be written through another name, which its
+/// directory's events do not show.
 const FILE: WatchFlags = ANY.union(WatchFlags::MODIFY);
-/// Events for the directories above. A symbolic link is an error.
+/// The inotify events for the directories above the file's own one. Watching fails if one of them is a symbolic link.
 const ABOVE: WatchFlags = ANY.union(WatchFlags::ONLYDIR);
-/// Events for the directory of the name, existing or not; they include changes of its files.
+/// The inotify events for the directory that contains the file, or would contain it; they include changes of its files.
 const PARENT: WatchFlags = ABOVE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::CREATE)

@@ -20,7 +20,7 @@ pub(crate) enum Edit {
 }
 
 impl Edit {
-    /// Whether it changes or removes the field `name`, which is in lower case.
+    /// Whether this edit changes or removes the field `name`, which is in lower case.
     pub(crate) fn names(&self, name: &str) -> bool {
         let is_it = |field: &FieldName| field.get().as_str() == name;
         match self {

@@ -238,7 +238,8 @@ impl Filter for HeaderFilter {
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         for edit in &self.edits {
             if exchange.error_document {
-                // The rules of the path that failed have edited these fields, and may be the same rules.
+                // This response takes the place of a failed one whose path's rules have edited its fields already, and
+                // these may be the same rules: add nothing twice.
                 edit.apply_again(&mut response.headers);
             } else {
                 edit.apply(&mut response.headers);

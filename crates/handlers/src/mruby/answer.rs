@@ -44,7 +44,7 @@ pub(super) struct ScriptResponse {
 enum BodyKind {
     /// An Array, or nil.
     Array,
-    /// `each` of an object. The request lasts as long as it.
+    /// The script's body object yields the content by its method `each`. The request lasts until `each` returns.
     Script,
     /// The response of another server, or of a sub-request.
     HandedOn,
@@ -216,7 +216,7 @@ pub(super) fn read_field(
     add: &mut dyn FnMut(&str, &[u8]),
 ) -> Result<(), Leave> {
     let name = name.to_ascii_lowercase();
-    // A name that is none would end the head early, or be another field.
+    // An invalid field name, such as one with a line break, could end the response's head early or begin another field.
     if !h2o_http::is_token(&name) {
         let shown = name.escape_ascii();
         return Err(Leave::argument(format!("invalid header name: {shown}")));
@@ -291,7 +291,8 @@ fn delegate(fields: Fields) -> Outcome {
         return Outcome::Declined;
     }
     Outcome::Next(Box::new(move |_, mut response| {
-        // H2O compatibility: errors of the server drop what was collected.
+        // H2O compatibility: if the server itself generates an error response, the fields that the script collected are
+        // dropped.
         if !response.is_plain_error {
             let links = headers.get(Known::Link).is_some();
             let mut all = headers;

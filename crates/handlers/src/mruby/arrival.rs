@@ -35,7 +35,8 @@ impl<T> Default for Arrival<T> {
 }
 
 impl<T> Arrival<T> {
-    /// The result is there: who waits for it gets it. Only the first one counts.
+    /// Stores the result, or passes it to the script or Rust code that waits for it. Calls after the first one have no
+    /// effect.
     pub(super) fn settle(&self, vm: &Weak<Vm>, result: T) {
         let before = self.0.replace(State::Taken);
         match before {

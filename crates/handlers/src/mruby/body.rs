@@ -12,7 +12,8 @@ use h2o_mruby::{Finish, Kind, Leave, Ticket, Value, Vm};
 use super::machine::{self, Host};
 use super::objects::RequestState;
 
-/// Bytes from which on `each` waits for the client, where it can.
+/// With this many bytes queued, the script's `each` waits until the client has taken some, if the script runs where it
+/// can wait.
 const FULL: usize = 256 * 1024;
 
 /// The chunks that a script has made and the client has not taken.
@@ -26,7 +27,7 @@ pub(super) struct Queue {
     /// Whether `close` of the body was called or is about to be.
     is_close_called: bool,
     reader: Option<Waker>,
-    /// The strand, which waits until there is room.
+    /// The script's strand (fiber), while it waits for room in the queue.
     writer: Option<Ticket>,
 }
 
@@ -140,7 +141,7 @@ pub(super) struct ScriptBody {
 }
 
 impl ScriptBody {
-    /// Nothing beyond the announced length is sent.
+    /// Limits a body to its announced length: bytes beyond it are not sent.
     pub(super) fn cut(body: Body, length: u64) -> Body {
         match body {
             Body::Stream(source) => Body::Stream(Box::new(Cut {
@@ -151,7 +152,8 @@ impl ScriptBody {
         }
     }
 
-    /// Lets the strand go on, in a task: not inside the connection's turn.
+    /// Resumes the script's strand (fiber) that waits for room, in a task of its own, so that the script does not run
+    /// while the connection is being served.
     fn resume_writer(&self, ticket: Ticket) {
         let vm = self.vm.clone();
         let Some(worker) = vm.upgrade().and_then(|vm| Host::worker(&vm).ok()) else {
