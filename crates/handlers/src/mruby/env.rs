@@ -88,7 +88,7 @@ pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
 fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
     let source = vm.source_of(hash)?;
     let request = vm.with_object(source, |request: &Rc<Request>| Rc::clone(request))?;
-    // What the script has got already, and may have changed.
+    // The entries that the script has read already, and may have changed: these values are kept.
     let before = vm.make_plain(hash)?;
     let [made_keys, made] = [0, 1].map(|index| {
         let part = vm

@@ -88,7 +88,7 @@ pub(super) struct LocalScript {
 }
 
 enum State {
-    /// Its top level waits; so do these requests.
+    /// The script's top level waits for something; requests for the script wait too, with these wakers.
     Evaluating(Vec<Waker>),
     /// What it evaluated to.
     Ready(Rc<Rooted>),
@@ -98,7 +98,7 @@ enum State {
 
 /// What a script evaluated to.
 pub(super) enum App {
-    /// Nothing yet: the waker is called when it has.
+    /// The script has not evaluated to an object yet: the waker is called when it has.
     Evaluating,
     /// This object.
     Ready(Rc<Rooted>),

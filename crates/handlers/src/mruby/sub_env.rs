@@ -28,7 +28,7 @@ pub(super) struct Description {
     pub(super) reprocesses: Option<u32>,
 }
 
-/// Keys that say nothing about the new request.
+/// Keys of the script's Hash that are ignored, since they do not describe the new request.
 const IGNORED: &[&str] = &[
     "SERVER_SOFTWARE",
     "rack.early_hints",
@@ -186,7 +186,8 @@ pub(super) fn read(vm: &Vm, env: Value) -> Result<Description, Leave> {
             "rack.errors" => described.errors = value,
             "h2o.remaining_delegations" => described.delegations = Some(count(value)),
             "h2o.remaining_reprocesses" => described.reprocesses = Some(count(value)),
-            // They are objects of the request that they came with.
+            // Keys that begin with `h2o.` are ignored: they hold objects of the client's request from which the script
+            // copied them.
             _ if name.starts_with("h2o.") => {}
             _ => match name.strip_prefix("HTTP_") {
                 Some(field) => add_fields(vm, &mut described.head.headers, field, value)?,
@@ -243,7 +244,7 @@ fn read_input(vm: &Vm, input: Value, length: Option<&[u8]>) -> Result<Option<Byt
 fn finish(texts: Texts, mut described: Description) -> Result<Description, Leave> {
     let head = &mut described.head;
     let method = not_empty("REQUEST_METHOD", texts.method.as_deref())?;
-    // A tunnel needs the connection of a client.
+    // CONNECT is refused: a tunnel needs a client's connection, and a sub-request has none.
     head.method = Method::from_token(method)
         .filter(|method| *method != Method::Connect)
         .ok_or_else(invalid)?;

@@ -10,7 +10,7 @@ use super::health_policy;
 pub(super) struct BackendSpec {
     pub(super) url: BackendUrl,
     pub(super) weight: u32,
-    /// Its own `health-check`, which replaces that of the level.
+    /// The backend's own `health-check`, which replaces that of the configuration level.
     pub(super) check: Option<Option<HealthCheck>>,
 }
 

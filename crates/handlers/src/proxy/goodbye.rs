@@ -13,7 +13,7 @@ use tokio::sync::futures::OwnedNotified;
 /// A close frame with the code 1001, "going away" (RFC 6455 §5.5.1, §7.4.1).
 const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
 
-/// Time limit for client and backend to close the WebSocket after that.
+/// Time limit for client and backend to close the WebSocket after this server has sent its close frame.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
 
 /// The frames of a backend over a WebSocket. When the server shuts down, the client gets a close frame after the current
@@ -131,7 +131,7 @@ struct FramePosition {
     second: u8,
     /// Bytes of the header seen so far; 0 between frames and in a payload.
     seen: u8,
-    /// The length from a long header so far; then the bytes of payload still to come.
+    /// In a header: the payload length read so far. In a payload: the bytes still to come.
     payload: u64,
     /// Whether a close frame has begun.
     is_closing: bool,

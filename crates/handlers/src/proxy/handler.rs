@@ -59,7 +59,8 @@ pub(super) struct ProxyHandler {
     /// Identifies the handler in the tables of workers.
     id: u64,
     proxy: Arc<Proxy>,
-    /// Dropped with the handler, so that workers notice.
+    /// Workers hold weak references to this value: when the handler is dropped, they notice and drop their state for
+    /// it.
     alive: Arc<()>,
 }
 
@@ -92,7 +93,7 @@ struct Proxies(RefCell<FxHashMap<u64, KnownProxy>>);
 
 struct KnownProxy {
     proxy: Rc<LocalProxy>,
-    /// From the handler: dead once the handler is dropped.
+    /// A weak reference to the handler's `alive`: it fails to upgrade once the handler is dropped.
     alive: Weak<()>,
 }
 

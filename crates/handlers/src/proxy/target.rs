@@ -11,7 +11,8 @@ use h2o_upstream::BackendUrl;
 pub(super) enum PathMapping {
     /// The part below the key of its path is appended to the path of the backend's URL.
     Below,
-    /// All of the target is used: an internal redirect of the backend named it.
+    /// The whole request target is sent to the backend unchanged: it comes from an internal redirect that the backend
+    /// asked for.
     Whole,
 }
 

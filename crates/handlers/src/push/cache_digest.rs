@@ -79,9 +79,10 @@ impl Digests {
             match parameter.to_ascii_lowercase().as_slice() {
                 b"reset" => reset = true,
                 b"validators" => validators = true,
-                // Pushes do not depend on whether the digest is complete.
+                // The flag `complete` is ignored: resources are pushed or not alike, whether or not the digest lists
+                // all that the client has.
                 b"complete" => {}
-                // Flags such as `stale`: the digest does not list fresh resources.
+                // A digest with another flag, such as `stale`, is ignored: it does not list fresh resources.
                 _ => return,
             }
         }

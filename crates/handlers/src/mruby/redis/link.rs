@@ -19,7 +19,7 @@ use crate::mruby::arrival::Arrival;
 
 /// Most bytes of commands that wait to be sent.
 const MAX_OUTGOING: usize = 64 << 20;
-/// Reads per turn; then other connections have theirs.
+/// Most reads from one Redis connection per turn of the event loop, so that other connections get their turn.
 const READS: usize = 16;
 const READ_SIZE: usize = 64 * 1024;
 
@@ -71,7 +71,8 @@ struct Topic {
 
 /// A command whose reply has not come.
 struct Awaited {
-    /// `None` before it is sent, and where no time limit applies.
+    /// When the command fails for want of a reply; `None` before the command is sent, and for commands without a time
+    /// limit.
     deadline: Option<Instant>,
     what: What,
 }

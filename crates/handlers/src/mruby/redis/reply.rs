@@ -125,7 +125,7 @@ impl Parser {
                     if self.open.len() >= MAX_DEPTH || len > MAX_REPLY / ELEMENT {
                         return Err(Malformed);
                     }
-                    // Not by a number that the peer merely claims.
+                    // Reserve memory for at most 64 elements: the peer only claims that `len` will follow.
                     self.open.push((len, Vec::with_capacity(len.min(64))));
                     (end + 1, Element::Opened)
                 }

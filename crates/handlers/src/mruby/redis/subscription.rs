@@ -9,16 +9,16 @@ use h2o_mruby::{Leave, Ticket, Value, Vm};
 use super::link::{Failure, Link, Outcome};
 use crate::mruby::arrival::Arrival;
 
-/// Messages from which on nothing more is read until the script takes some.
+/// With this many messages queued, nothing more is read from Redis until the script takes some.
 const FULL: usize = 1000;
-/// Bytes from which on nothing more is read.
+/// With this many bytes of messages queued, nothing more is read from Redis until the script takes some.
 const FULL_BYTES: usize = 4 << 20;
 
 /// A subscription.
 pub(super) struct Subscription {
     /// Settled when Redis has confirmed it.
     pub(super) confirmed: Arrival<Outcome>,
-    /// Number of channels and patterns that it still has.
+    /// Number of channels and patterns that the script is still subscribed to.
     pub(super) topics: Cell<usize>,
     messages: RefCell<VecDeque<Message>>,
     bytes: Cell<usize>,
