@@ -458,35 +458,49 @@ func cancelled() error {
 // What is more urgent comes before what was asked for earlier.
 func priorities() error {
 	return with(quic.Config{}, false, func(c *client) error {
-		begun := make(chan bool, 4)
-		var ended atomic.Int32
-		part := func(n int, priority string) error {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			response, err := c.http.RoundTrip(request(ctx, "GET", "/part/"+strconv.Itoa(n), nil, "priority", priority))
-			if err != nil {
+		var before int32
+		// A client that a busy machine halts asks too late, and asks again.
+		for range 3 {
+			var err error
+			if before, err = c.comesBefore(); err != nil || before == 0 {
 				return err
 			}
-			if _, err := io.ReadFull(response.Body, make([]byte, 1)); err != nil {
-				return err
-			}
-			begun <- true
-			if _, err := io.ReadAll(response.Body); err != nil {
-				return err
-			}
-			if before := ended.Add(1); n == 3 && before != 1 {
-				return fmt.Errorf("%d of less urgency came before", before-1)
-			}
-			return nil
 		}
-		return atOnce(4, func(n int) error {
-			if n < 3 {
-				return part(n, "u=6")
-			}
-			<-begun
-			return part(n, "u=1")
-		})
+		return fmt.Errorf("%d of less urgency came before", before)
 	})
+}
+
+// Asks for three parts, and once one of them arrives for a more urgent one. Returns how many came before that.
+func (c *client) comesBefore() (int32, error) {
+	begun := make(chan bool, 4)
+	var ended, before atomic.Int32
+	part := func(n int, priority string) error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		response, err := c.http.RoundTrip(request(ctx, "GET", "/part/"+strconv.Itoa(n), nil, "priority", priority))
+		if err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(response.Body, make([]byte, 1)); err != nil {
+			return err
+		}
+		begun <- true
+		if _, err := io.ReadAll(response.Body); err != nil {
+			return err
+		}
+		if place := ended.Add(1); n == 3 {
+			before.Store(place - 1)
+		}
+		return nil
+	}
+	err := atOnce(4, func(n int) error {
+		if n < 3 {
+			return part(n, "u=6")
+		}
+		<-begun
+		return part(n, "u=1")
+	})
+	return before.Load(), err
 }
 
 // A WebSocket through extended CONNECT: a message goes to the backend and back.
