@@ -75,7 +75,8 @@ pub(crate) fn begin_watchdog(shared: &Arc<Shared>) {
     };
     let shared = Arc::clone(shared);
     let watch = move || {
-        // Every order that has yet to run holds it.
+        // Each worker is sent a copy by an order, and drops it when it runs the order: once this is the only copy, all workers
+        // have answered.
         let round = Arc::new(());
         loop {
             if Arc::strong_count(&round) == 1 {

@@ -79,7 +79,8 @@ impl<'a> From<Name<'a>> for EncodedName<'a> {
 #[derive(Debug)]
 pub struct EncoderTable {
     table: DynamicTable<Note>,
-    /// By hash, the low bits of the number of the newest entry of each chain.
+    /// Hash table: for each hash value the number (its low bits) of the newest entry that has it; entries with the same hash are
+    /// chained from there.
     newest: [u16; CHAINS],
 }
 

@@ -112,7 +112,7 @@ pub struct ServerConnection {
 }
 
 impl ServerConnection {
-    /// A connection opened at `now`; `origins` are announced on it.
+    /// A connection that was opened at `now`. The client is told `origins` by an ORIGIN frame (RFC 8336).
     #[must_use]
     pub fn new(settings: Arc<Settings>, origins: Option<Arc<[Box<str>]>>, now: Instant) -> Self {
         Self {

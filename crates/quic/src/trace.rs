@@ -163,7 +163,8 @@ impl Trace {
     }
 }
 
-/// The record that a file begins with. `began`: when the connection did, since the Unix epoch.
+/// The first record of a qlog file. `began`: time between the Unix epoch and the begin of the connection; the times of later
+/// records count from there.
 pub fn header(name: &str, began: Duration) -> String {
     let began = milliseconds(began);
     format!(

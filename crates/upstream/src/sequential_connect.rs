@@ -334,7 +334,8 @@ mod tests {
 
     type Resolved = (u64, Result<&'static [&'static str], ResolveError>);
 
-    /// A scripted network, with times in milliseconds: results of both look-ups and of the attempts.
+    /// A simulated network that answers as a test says: results of the look-ups of IPv6 and IPv4 addresses and of the attempts to
+    /// connect, with times in milliseconds.
     struct Net {
         v6: Resolved,
         v4: Resolved,

@@ -29,7 +29,7 @@ impl Progress {
         self.done += 1;
         let percent = self.done * 100 / self.total.max(1);
         if self.is_shown && self.shown.replace(percent) != Some(percent) {
-            // A terminal that has gone away is no reason to stop.
+            // If the terminal was closed, writing fails; the work goes on.
             let _ = write!(io::stderr(), "\r{}", line(self.done, self.total));
         }
     }

@@ -256,7 +256,8 @@ mod tests {
         }
     }
 
-    /// What a client gets, in pieces of at most `max` bytes, if the server ends when it has got `before`.
+    /// Runs a WebSocket whose backend sends `backend`, and returns all that the client receives, in pieces of at most `max` bytes.
+    /// The server begins to shut down once the client has `before` bytes.
     fn received(backend: &[&[u8]], before: usize, max: usize) -> Vec<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()

@@ -115,8 +115,9 @@ impl ServerConnection {
         })
     }
 
-    /// Whether the input ends with an empty line, as it does when a client waits for its answer: it then has a whole head,
-    /// and parsing finds its end. Only for short inputs, as all of the input is copied.
+    /// Whether `input` certainly has a whole request head, because it ends with an empty line, as it does when a client waits for the
+    /// response. The end of the head then need not be looked for before parsing. Only for short inputs, since all of the input is
+    /// copied.
     fn is_surely_whole(&self, input: &[u8]) -> bool {
         const SHORT: usize = 4096;
         input.ends_with(b"\r\n\r\n")

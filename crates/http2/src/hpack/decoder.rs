@@ -84,7 +84,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A buffer for text that is decoded outside of a section.
+    /// A buffer that callers may decode Huffman text into while no field section is being decoded.
     #[inline]
     pub(crate) const fn scratch(&mut self) -> &mut Vec<u8> {
         &mut self.scratch

@@ -87,7 +87,7 @@ pub struct NodeKey(u32);
 pub enum PriorityError {
     /// A stream cannot depend on itself (RFC 7540 §5.3.1).
     SelfDependency,
-    /// More idle streams have priorities than we remember.
+    /// The client has given priorities to more streams that it has not opened yet than the scheduler keeps.
     TooManyPlaceholders,
 }
 

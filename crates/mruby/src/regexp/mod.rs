@@ -29,7 +29,7 @@ const COMPILED_PER_COLLECTION: u32 = 256;
 /// Compiled patterns by source, for one set of flags.
 type Kept = FxHashMap<Box<[u8]>, Rooted>;
 
-/// Patterns of literals, and what the global variables have.
+/// State of an interpreter: the compiled patterns of literals in scripts, and what `$~` and `$1` to `$9` stand for.
 #[derive(Default)]
 struct State {
     kept: RefCell<FxHashMap<i64, Kept>>,

@@ -377,7 +377,7 @@ impl Input<'_> {
     }
 }
 
-/// RFC 9204 Appendix A, as another implementation has it.
+/// The static table of QPACK (RFC 9204 Appendix A), written down independently of the one under test.
 pub const STATIC: [(&str, &str); 99] = [
     (":authority", ""),
     (":path", "/"),

@@ -90,7 +90,7 @@ impl Connections {
         self.idle.len(backend) > 0
     }
 
-    /// Load of the connections to backends for which `suits` is true.
+    /// Numbers of busy and idle connections to those backends for whose index `suits` returns true.
     pub(crate) fn load(&self, suits: impl Fn(usize) -> bool) -> Http1Load {
         let mut load = Http1Load { busy: 0, idle: 0 };
         for (backend, count) in self.counts.iter().enumerate() {

@@ -401,7 +401,7 @@ impl Quic {
         stream
     }
 
-    /// The datagrams with what TLS has to say, ACKs included. Nothing is sent.
+    /// Builds the datagrams with the TLS messages that are due, and with ACKs. Does not send them.
     #[must_use]
     pub fn handshake_datagrams(&mut self) -> Vec<Vec<u8>> {
         let mut datagrams: Vec<Vec<u8>> = Vec::new();
