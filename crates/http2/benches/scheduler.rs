@@ -20,7 +20,7 @@ enum Ready {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tree {
     Flat,
-    /// As Chromium opens streams of one kind: each below the one before.
+    /// Opens streams as Chromium does for requests of one kind: each new stream depends on the one before it.
     Chain,
     Urgencies,
 }
@@ -103,7 +103,7 @@ impl Streams {
     }
 }
 
-/// All that is done for a response of one frame, beside `count` that are blocked.
+/// All calls to the scheduler for a response of one frame, on a connection with `count` other streams that cannot send.
 fn respond(count: u32, tree: Tree) -> impl FnMut() {
     let mut streams = Streams::new(count, tree, Ready::None);
     move || {

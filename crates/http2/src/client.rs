@@ -49,15 +49,16 @@ pub struct ClientConnection {
     newest: StreamId,
     /// Streams that were not released yet.
     held: u32,
-    /// The last stream that the server processes, as its GOAWAY says.
+    /// The last stream that the server will process, as its GOAWAY frame says.
     last: Option<StreamId>,
-    /// Streams above `last` that are still to be reported as refused.
+    /// Our streams above `last`: the server refused them with its GOAWAY, which the caller has not been told yet.
     refused: Vec<StreamKey>,
-    /// A stream whose content ended short of its announced length. All of its content was reported; the error is next.
+    /// A stream whose response ended before the announced `content-length`. All of its content was passed to the caller; the
+    /// next step reports the error.
     cut_off: Option<StreamId>,
     /// Whether GOAWAY was sent.
     is_leaving: bool,
-    /// Our PING frames without an acknowledgement.
+    /// Number of PING frames that we sent and the server has not acknowledged.
     pings: u32,
 }
 
@@ -66,11 +67,11 @@ impl ClientConnection {
     /// compatibility: H2O sends the same values.
     #[must_use]
     pub fn new(settings: Arc<ClientSettings>, now: Instant, out: &mut Vec<u8>) -> Self {
-        // No limit of content held for the connection: its streams serve different clients, and none should wait for
-        // another.
+        // The content that this connection holds unread is not limited: its streams serve different clients, and a slow one
+        // must not make the others wait.
         let mut connection = Connection::new(usize::MAX);
-        // Servers do not accept pushes (RFC 9113 §8.4). With this, a server that announces SETTINGS_ENABLE_PUSH is
-        // detected.
+        // Set to false here, so that a server that announces SETTINGS_ENABLE_PUSH is detected: servers do not accept pushes
+        // (RFC 9113 §8.4).
         connection.peer.enable_push = false;
         connection.settings_sent = Some(now);
         out.extend_from_slice(PREFACE);
@@ -110,7 +111,7 @@ impl ClientConnection {
         }
     }
 
-    /// Makes no more requests: writes GOAWAY; open streams are finished.
+    /// Begins the graceful shutdown: writes GOAWAY and makes no more requests; the open streams are finished.
     pub fn go_away(&mut self, out: &mut Vec<u8>) {
         if self.opening != Opening::Failed && !std::mem::replace(&mut self.is_leaving, true) {
             // 0: the server has opened no streams.
@@ -118,7 +119,8 @@ impl ClientConnection {
         }
     }
 
-    /// Writes PING, unless the connection has failed; [`ClientReceived::Pong`] answers it.
+    /// Writes a PING frame, unless the connection has failed. The server's acknowledgement is reported as
+    /// [`ClientReceived::Pong`].
     pub fn ping(&mut self, data: [u8; 8], out: &mut Vec<u8>) {
         if self.opening != Opening::Failed {
             self.pings += 1;
@@ -139,7 +141,7 @@ impl ClientConnection {
         self.connection.streams.open_count()
     }
 
-    /// Most streams that may be open at a time: the lower of our limit and the server's.
+    /// Number of streams that may be open at a time: the lower of our limit and the server's.
     #[must_use]
     pub fn most_streams(&self) -> usize {
         let theirs = self.connection.peer.max_concurrent_streams;
@@ -199,7 +201,7 @@ impl ClientConnection {
         )
     }
 
-    /// Time between our SETTINGS and their acknowledgement; `None` before that.
+    /// Time between our SETTINGS frame and its acknowledgement by the server; `None` before the acknowledgement.
     #[must_use]
     pub fn settings_rtt(&self) -> Option<Duration> {
         Some(
@@ -239,7 +241,8 @@ impl ClientConnection {
         self.held -= 1;
     }
 
-    /// The caller has used `len` bytes of a response's content: the server may send as many more.
+    /// The caller has used `len` bytes of a response's content: the stream's window opens again, so that the server may send
+    /// as many more.
     pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         self.connection.release_content(key, len, out);
     }

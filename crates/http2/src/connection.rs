@@ -15,12 +15,12 @@ use crate::stream::{Stream, StreamKey, StreamState, Streams};
 /// The receive window of a connection. H2O compatibility: H2O's has the same size.
 pub const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// Limit of the request content that a connection holds, together with the rest of its window: a full stream with the
-/// largest window, and some more for other streams beside one whose handler does not read.
+/// Limit of the unread request content that a connection holds, plus what its window still lets the client send. It has room
+/// for one full stream with the largest window whose handler does not read, and some more for other streams.
 pub(crate) const MAX_HELD: usize = CONNECTION_WINDOW as usize + (1 << 20);
 
-/// Costs of a peer's actions, in units of the connection's budget. Each is far below what a client in good faith causes per
-/// second, as served requests and sent content earn units.
+/// What a peer's actions cost, in units of the connection's budget. Served requests and sent content earn units, so that a
+/// client in good faith stays far within its budget.
 pub(crate) mod cost {
     /// PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, unknown frames, and WINDOW_UPDATE frames that our DATA frames do not
     /// explain: each makes us work or answer (CVE-2019-9512, -9513, -9515).
@@ -29,7 +29,8 @@ pub(crate) mod cost {
     pub(crate) const SETTINGS_VALUES: usize = 16;
     /// Cost of a DATA frame that neither carries content nor ends its stream (CVE-2019-9518), and of an empty CONTINUATION.
     pub(crate) const EMPTY: u32 = 1;
-    /// Our DATA frame, cut to a few bytes by a small window (CVE-2019-9511, -9517).
+    /// A DATA frame that we had to cut to a few bytes because the peer's flow control window is small (CVE-2019-9511,
+    /// -9517).
     pub(crate) const DRIBBLE: u32 = 2;
     /// A request that the peer cancels (CVE-2023-44487, "rapid reset").
     pub(crate) const RESET: u32 = 5;
@@ -38,12 +39,13 @@ pub(crate) mod cost {
     /// A field section refused for its size.
     pub(crate) const BOMB: u32 = 25;
 }
-/// WINDOW_UPDATE frames that cost nothing although they are late, or at the beginning.
+/// The value of `due_updates` at the beginning, and its limit later: so many WINDOW_UPDATE frames without cost can be saved
+/// up.
 pub(crate) const MAX_DUE_UPDATES: u32 = 256;
-/// Costs from which on a step ends early to report them.
+/// Once the peer has caused this many units of cost, a step ends early, so that the caller can charge them to the budget.
 const REPORT_COSTS_AT: u32 = 32;
-/// How many streams are remembered that we have reset while the peer could still send: frames that it sent before it could
-/// know are no fault.
+/// How many of the streams that we reset we remember. The peer may have sent frames before our RST_STREAM reached it: such
+/// frames on a remembered stream are no error.
 const MAX_ABANDONED: usize = 128;
 
 /// The parts of a connection.
@@ -53,8 +55,8 @@ pub(crate) struct Connection {
     pub(crate) encoder: Encoder,
     pub(crate) send_window: SendWindow,
     pub(crate) recv_window: RecvWindow,
-    /// Bytes of content that were received and not yet used by the caller, and the limit from which on the window of the
-    /// connection stays closed.
+    /// Bytes of content that were received and not yet used by the caller (`held`). From `max_held` on, the connection's
+    /// receive window is not opened any more.
     held: usize,
     max_held: usize,
     pub(crate) streams: Streams,
@@ -62,8 +64,8 @@ pub(crate) struct Connection {
     pub(crate) block: Option<Box<FieldBlock>>,
     /// Costs that the peer has caused since the caller last took them.
     debt: u32,
-    /// Number of WINDOW_UPDATE frames that the peer may send without cost, because DATA frames sent to it call for them: for each
-    /// one for the stream and one for the connection.
+    /// Number of WINDOW_UPDATE frames that the peer may send without cost. Each DATA frame that we send allows two: one for
+    /// the stream's window and one for the connection's.
     pub(crate) due_updates: u32,
     /// When our SETTINGS were sent, and when they were first acknowledged.
     pub(crate) settings_sent: Option<Instant>,
@@ -259,7 +261,7 @@ impl Connection {
     pub(crate) fn apply_settings(&mut self, payload: &[u8]) -> Result<(), PeerError> {
         let before = self.peer;
         self.peer.apply(payload)?;
-        // Of several table sizes the smallest counts, too (RFC 7541 §4.2).
+        // If the peer announces several header table sizes before we apply them, the smallest counts, too (RFC 7541 §4.2).
         for size in settings::table_sizes(payload) {
             self.encoder.set_peer_table_size(size);
         }
@@ -303,7 +305,7 @@ impl Connection {
         Ok(())
     }
 
-    /// GOAWAY: returns the last stream that the peer processes, and the code (RFC 9113 §6.8).
+    /// Handles GOAWAY: returns the last stream that the peer will process, and its error code (RFC 9113 §6.8).
     pub(crate) fn on_goaway(
         &mut self,
         header: &FrameHeader,
@@ -430,8 +432,8 @@ impl Connection {
         self.streams.insert(stream, is_peers)
     }
 
-    /// The caller has used `len` bytes of a stream's content: the windows open by as many, but by no more than were
-    /// received.
+    /// The caller has used `len` bytes of a stream's content: the receive windows of stream and connection open by as many,
+    /// but in all by no more than was received.
     pub(crate) fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;

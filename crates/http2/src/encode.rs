@@ -4,7 +4,8 @@ use h2o_http::{Headers, Known, Name, field_section};
 
 use crate::hpack::Encoder;
 
-/// Writes the fields, except those that frame messages in HTTP/1.
+/// Writes the fields of a head with HPACK, except those that frame messages in HTTP/1 (`connection`, `transfer-encoding` and
+/// the like).
 #[inline]
 pub(crate) fn encode_fields(encoder: &mut Encoder, headers: &Headers, out: &mut Vec<u8>) {
     field_section::encode_fields(headers, |name, value| encoder.field(name, value, out));

@@ -24,7 +24,7 @@ impl ErrorCode {
     pub const ENHANCE_YOUR_CALM: Self = Self(11);
 }
 
-/// A fault of the peer that ends the connection. Those that end one stream only are [`StreamError`].
+/// A fault of the peer that ends the connection. Faults that end only one stream are in [`StreamError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
     /// The connection does not begin with the preface (RFC 9113 §3.4).
@@ -47,7 +47,7 @@ pub enum PeerError {
     ContinuationExpected,
     /// A CONTINUATION of another stream (§6.10).
     ContinuationStream,
-    /// A CONTINUATION without a HEADERS frame to continue (§6.10).
+    /// A CONTINUATION frame without a preceding HEADERS frame that it continues (§6.10).
     StrayContinuation,
     /// More CONTINUATION frames, or more bytes in them, than any sensible field section needs.
     ContinuationFlood,
@@ -104,8 +104,8 @@ pub enum PeerError {
 }
 
 impl PeerError {
-    /// Code and debug text of the GOAWAY frame that answers it. `None`: the connection is closed without one. H2O
-    /// compatibility: H2O sends these texts.
+    /// Error code and debug text of the GOAWAY frame with which we answer this error. `None`: the connection is closed
+    /// without a GOAWAY. H2O compatibility: H2O sends these texts.
     #[must_use]
     pub const fn answer(self) -> Option<(ErrorCode, &'static str)> {
         use ErrorCode as Code;
@@ -188,7 +188,7 @@ pub enum StreamError {
     WindowExceeded,
     /// The length of the content differs from `content-length` (§8.1.1).
     ContentLength,
-    /// A required pseudo field is missing, or one is not allowed for the method (§8.3.1).
+    /// A required pseudo field of the request is missing, or it has one that its method does not allow (§8.3.1).
     PseudoFields,
     /// A method that is not a token (§8.3.1).
     Method,
@@ -201,7 +201,7 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// The code of the RST_STREAM frame that answers it.
+    /// The code of the RST_STREAM frame with which we answer this error.
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {

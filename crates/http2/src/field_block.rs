@@ -5,8 +5,8 @@ use crate::error::PeerError;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::scheduler::Priority;
 
-/// Most CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has. A flood of
-/// small ones costs us far more than the peer (CVE-2024-27316 and similar attacks).
+/// Limit of the CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has. A
+/// flood of small frames would cost us far more than the peer (CVE-2024-27316 and similar attacks).
 pub const MAX_CONTINUATIONS: u8 = 8;
 /// Most bytes of one encoded field section, over all its frames.
 pub const MAX_SECTION: usize = 64 * 1024;
@@ -31,7 +31,7 @@ pub(crate) struct Section<'a> {
 }
 
 impl Connection {
-    /// HEADERS: returns the field section if it is complete.
+    /// Handles HEADERS: returns the field section if the frame completes it.
     #[inline]
     pub(crate) fn on_headers<'a>(
         &mut self,
@@ -78,7 +78,7 @@ impl Connection {
         }));
     }
 
-    /// CONTINUATION: returns the section if it is now complete.
+    /// Handles CONTINUATION: returns the field section if the frame completes it.
     pub(crate) fn on_continuation(
         &mut self,
         header: &FrameHeader,

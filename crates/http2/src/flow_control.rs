@@ -35,7 +35,8 @@ impl SendWindow {
         self.0
     }
 
-    /// WINDOW_UPDATE. The limit of the RFC is `i32::MAX`, so an overflow is the peer's fault (§6.9.1).
+    /// Handles WINDOW_UPDATE: raises the window. The RFC limits windows to `i32::MAX`, so an overflow is the peer's fault
+    /// (§6.9.1).
     ///
     /// # Errors
     /// [`WindowOverflow`]
@@ -45,7 +46,8 @@ impl SendWindow {
         Ok(())
     }
 
-    /// Another SETTINGS_INITIAL_WINDOW_SIZE: the window moves by the difference (§6.9.2).
+    /// Handles a changed SETTINGS_INITIAL_WINDOW_SIZE: the window grows or shrinks by the difference to the old value
+    /// (§6.9.2).
     ///
     /// # Errors
     /// [`WindowOverflow`]
@@ -54,7 +56,7 @@ impl SendWindow {
         Ok(())
     }
 
-    /// `len` bytes were sent, at most [`SendWindow::available`].
+    /// Deducts `len` bytes that were sent: at most [`SendWindow::available`].
     #[inline]
     pub fn spend(&mut self, len: usize) {
         debug_assert!(len <= self.available(), "more was sent than allowed");
@@ -64,7 +66,7 @@ impl SendWindow {
     }
 }
 
-/// A receive window, with the bytes that are still to be given back.
+/// A receive window, and the bytes that the caller has used but that were not yet announced to the peer with WINDOW_UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWindow {
     left: u32,
@@ -88,7 +90,7 @@ impl RecvWindow {
         self.left
     }
 
-    /// `len` bytes were received, padding included (§6.1).
+    /// Deducts `len` bytes that were received, padding included (§6.1).
     ///
     /// # Errors
     /// [`WindowExceeded`]
@@ -98,19 +100,20 @@ impl RecvWindow {
         Ok(())
     }
 
-    /// Raises the window by `by`; the caller announces it.
+    /// Raises the window by `by` bytes; the caller sends the WINDOW_UPDATE that announces it.
     pub const fn raise(&mut self, by: u32) {
         self.left = self.left.saturating_add(by);
     }
 
-    /// Gives back `len` bytes. Returns the increment to announce once it is worth a frame: when at least as many bytes are
-    /// owed as are left (§5.2.1 leaves the moment to us). H2O compatibility: H2O announces at the same moment.
+    /// Gives back `len` bytes that the caller has used. Returns the increment for a WINDOW_UPDATE frame once that is
+    /// worthwhile: when at least as many bytes are to be given back as the peer may still send (§5.2.1 leaves the moment to
+    /// us). H2O compatibility: H2O announces at the same moment.
     #[must_use]
     pub fn give_back(&mut self, len: usize) -> Option<u32> {
         self.give_back_up_to(len, u32::MAX)
     }
 
-    /// As [`RecvWindow::give_back`], but raises the window to at most `most`; the rest stays owed.
+    /// As [`RecvWindow::give_back`], but raises the window to at most `most` bytes; what exceeds that is given back later.
     #[must_use]
     pub fn give_back_up_to(&mut self, len: usize, most: u32) -> Option<u32> {
         self.owed = self

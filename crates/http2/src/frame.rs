@@ -93,15 +93,15 @@ impl FrameType {
 
 /// Flags of a frame.
 pub mod flags {
-    /// DATA, HEADERS: the sender's last frame of the stream.
+    /// END_STREAM on DATA and HEADERS: this is the sender's last frame on the stream.
     pub const END_STREAM: u8 = 0x1;
     /// SETTINGS, PING: an acknowledgement.
     pub const ACK: u8 = 0x1;
-    /// HEADERS, PUSH_PROMISE, CONTINUATION: the field block is complete.
+    /// END_HEADERS on HEADERS, PUSH_PROMISE and CONTINUATION: the field block ends with this frame.
     pub const END_HEADERS: u8 = 0x4;
     /// DATA, HEADERS: padded.
     pub const PADDED: u8 = 0x8;
-    /// HEADERS: the payload begins with a priority.
+    /// PRIORITY on HEADERS: the payload begins with the stream's dependency and weight.
     pub const PRIORITY: u8 = 0x20;
 }
 

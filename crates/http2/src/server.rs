@@ -19,8 +19,8 @@ use crate::hpack::{Decoder, Encoder};
 use crate::settings::{self, DEFAULT_WINDOW, PeerSettings, Settings};
 use crate::stream::{Stream, StreamKey, StreamState};
 
-/// Time between the two GOAWAY frames of a graceful shutdown: requests that the client sent before it knew are still served
-/// (RFC 9113 §6.8).
+/// Time between the two GOAWAY frames of a graceful shutdown. Requests that the client sent before it received the first one
+/// are still served (RFC 9113 §6.8).
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// How far the connection has been set up.
@@ -92,20 +92,21 @@ pub struct ServerConnection {
     shutdown: Shutdown,
     /// Latest stream opened by the client.
     newest: StreamId,
-    /// The latest response head, as it was written.
+    /// The latest response head and its encoded bytes, which are copied if the same head is sent again.
     memo: ResponseMemo<(u32, u32)>,
-    /// The latest request section, and its result.
+    /// The latest request's encoded field section and the head decoded from it, which is copied if the same section is
+    /// received again.
     request_memo: RequestMemo<(u32, u32)>,
-    /// Code of the RST_STREAM that refused a stream which no event reports.
+    /// Error code of the RST_STREAM with which we refused a stream in the last step. No event reports this refusal.
     rejected: Option<ErrorCode>,
-    /// Whether the latest stream is being opened by an incomplete field section.
+    /// Whether the latest stream's HEADERS frame was received but the end of its field section was not.
     is_opening_stream: bool,
     /// Latest stream promised by us.
     promised: StreamId,
     open_pushes: u32,
     /// When bytes were last received or sent.
     active_at: Instant,
-    /// ORIGIN frame to send after the preface (RFC 8336).
+    /// The origins for the ORIGIN frame that follows the preface (RFC 8336).
     origins: Option<Arc<[Box<str>]>>,
     /// Whether the server's preface was sent before the client's, as after an upgrade.
     is_preface_sent: bool,
@@ -236,7 +237,7 @@ impl ServerConnection {
     }
 
     /// When to call [`ServerConnection::on_timeout`] next. `is_waiting_for_us`: whether some stream waits for a handler or
-    /// for room in the socket, so that the client cannot be blamed for a pause.
+    /// for room in the socket; the client is then not closed for a pause that it did not cause.
     #[must_use]
     pub fn next_timeout(&self, is_waiting_for_us: bool) -> Option<Instant> {
         let idle = (!is_waiting_for_us).then(|| self.active_at + self.settings.idle_timeout);
@@ -294,7 +295,7 @@ impl ServerConnection {
         self.connection.take_costs()
     }
 
-    /// The code of a refusal in the last step that no event reports.
+    /// The error code with which the last step refused a stream that no event reports.
     #[inline]
     pub const fn take_rejected(&mut self) -> Option<ErrorCode> {
         self.rejected.take()

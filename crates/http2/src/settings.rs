@@ -20,7 +20,7 @@ pub const ENABLE_CONNECT_PROTOCOL: u16 = 8;
 /// SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
 pub const NO_RFC7540_PRIORITIES: u16 = 9;
 
-/// A window before any update or setting (RFC 9113 §6.9.2).
+/// Size of a flow control window in bytes before any WINDOW_UPDATE or SETTINGS frame (RFC 9113 §6.9.2).
 pub const DEFAULT_WINDOW: u32 = 65_535;
 /// Size of the header tables of both directions, in bytes (RFC 7541 §4.2; we never announce another size).
 pub const HEADER_TABLE: u32 = 4096;
@@ -91,9 +91,9 @@ pub struct PeerSettings {
     pub initial_window_size: u32,
     /// Largest payload that it accepts.
     pub max_frame_size: u32,
-    /// Whether it allows extended CONNECT (RFC 8441).
+    /// Whether the peer allows extended CONNECT (RFC 8441).
     pub enable_connect_protocol: bool,
-    /// Whether it ignores the dependency tree of RFC 7540 (RFC 9218 §2.1).
+    /// Whether the peer ignores the dependency tree of RFC 7540 (RFC 9218 §2.1).
     pub no_rfc7540_priorities: bool,
 }
 
@@ -143,7 +143,8 @@ impl PeerSettings {
         Ok(())
     }
 
-    /// Largest payload of our frames. Larger frames than the default would only make streams wait longer for each other.
+    /// Largest payload of the frames that we send. Larger frames than the default size, even if the peer allows them, would
+    /// only make streams wait longer for each other.
     #[must_use]
     pub fn frame_size(&self) -> usize {
         MAX_FRAME_SIZE.min(self.max_frame_size as usize)

@@ -36,7 +36,7 @@ impl StreamKey {
 /// The states of a stream (RFC 9113 §5.1). Idle streams have no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamState {
-    /// Promised by us; its response has not begun.
+    /// Promised by us with PUSH_PROMISE; its response has not begun.
     ReservedLocal,
     /// Both sides may send.
     Open,
@@ -69,13 +69,13 @@ pub(crate) struct Stream {
     pub(crate) recv_window: RecvWindow,
     /// Whether the receive window was raised from its initial size.
     pub(crate) is_accepted: bool,
-    /// `content-length` of the received message.
+    /// The `content-length` of the received message, if it has one.
     pub(crate) declared: Option<u64>,
     pub(crate) received: u64,
     /// Bytes of content that were received and not yet used by the caller.
     pub(crate) held: usize,
     pub(crate) sent: u64,
-    /// Whether it is a tunnel: bytes are passed through both ways, without trailers.
+    /// Whether the stream is a tunnel (CONNECT): bytes are passed on in both directions, and there are no trailers.
     pub(crate) is_tunnel: bool,
     /// Whether nothing follows the response head: the request was HEAD, or the status has no content (client role).
     pub(crate) is_bodyless: bool,
@@ -83,7 +83,7 @@ pub(crate) struct Stream {
     pub(crate) has_response: bool,
     /// Whether the caller has content to send.
     pub(crate) has_content: bool,
-    /// Its node in the scheduler; streams answered at once have none.
+    /// The stream's node in the scheduler; streams that are answered at once have none.
     pub(crate) node: Option<scheduler::NodeKey>,
     /// The parameters of the request's `priority` field.
     pub(crate) parameters: Option<PriorityParameters>,
@@ -124,7 +124,7 @@ pub(crate) struct Streams {
     slots: Slab<Stream>,
     /// Identifier and slot of streams that are not closed, in order of identifiers: new ones are appended.
     open: Vec<(StreamId, u32)>,
-    /// Slots used by streams that the peer opened.
+    /// Number of slots used by streams that the peer opened.
     held: u32,
 }
 
@@ -137,7 +137,7 @@ impl Streams {
         }
     }
 
-    /// Streams of the peer that occupy a slot, including closed ones that were not released.
+    /// Number of streams opened by the peer that occupy a slot, including closed ones that were not released.
     pub(crate) const fn held(&self) -> u32 {
         self.held
     }
@@ -180,7 +180,7 @@ impl Streams {
         self.slots.get_mut(key.index())
     }
 
-    /// Closes the stream: later frames for it are frames on a closed stream.
+    /// Closes the stream: frames that arrive for it later are errors or discarded, as RFC 9113 §5.1 says for closed streams.
     #[inline]
     pub(crate) fn close(&mut self, key: StreamKey) {
         let Some(stream) = self.get_mut(key) else {

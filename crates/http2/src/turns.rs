@@ -8,7 +8,8 @@ use crate::frame::{self, FrameHeader, FrameType, StreamId};
 use crate::scheduler::Priority;
 use crate::stream::StreamKey;
 
-/// Our DATA frames below this size cost the client something, if its window cut them off.
+/// If the client's flow control window cuts one of our DATA frames to fewer than this number of bytes, that is charged to
+/// the client.
 const DRIBBLE_LEN: usize = 64;
 
 impl Connection {
@@ -51,7 +52,7 @@ impl Connection {
         if stream.node.is_some() {
             return;
         }
-        // Without a priority there is nothing that could be faulty.
+        // Opening a stream fails only because of a faulty priority, and this one has none.
         stream.node = self
             .scheduler
             .open(stream.id.get(), key.to_user(), None)
@@ -140,7 +141,7 @@ impl Connection {
         self.scheduler.has_ready() && self.send_window.available() > 0
     }
 
-    /// The stream that sends next, and how much it may send.
+    /// The stream whose turn it is to send, and how many bytes it may send.
     pub(crate) fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         if self.send_window.available() == 0 {
             return None;
@@ -151,7 +152,7 @@ impl Connection {
         Some((key, max))
     }
 
-    /// Handles `len` bytes of content having been put into a DATA frame.
+    /// Accounts for `len` bytes of content that were put into a DATA frame.
     #[inline]
     pub(crate) fn on_sent(&mut self, key: StreamKey, len: usize, is_end: bool) {
         let Some(stream) = self.streams.get_mut(key) else {

@@ -8,7 +8,8 @@ mod heads;
 
 pub(crate) use heads::{BROWSER, Fields, H2LOAD, RESPONSE};
 
-/// The block of a GET request. The path is never in a table, as clients have it.
+/// The field block of a GET request. As with real clients, its path differs from request to request, so that no HPACK table
+/// has it.
 pub(crate) fn request(encoder: &mut Encoder, path: &str, fields: &Fields) -> Vec<u8> {
     let mut out = Vec::new();
     encoder.begin(&mut out);

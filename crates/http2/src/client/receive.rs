@@ -53,7 +53,7 @@ pub enum ClientReceived {
         stream: StreamKey,
         /// The server's code, or ours.
         code: ErrorCode,
-        /// Whether we reset it because the server broke a rule.
+        /// Whether this side has reset the stream because the server broke a rule.
         by_us: bool,
     },
     /// The server has not processed the request, which can safely be sent again elsewhere (RFC 9113 §8.7): it sent
@@ -62,9 +62,9 @@ pub enum ClientReceived {
         /// The stream; the caller still has to release it.
         stream: StreamKey,
     },
-    /// The server takes no more requests. The next steps report those above `last` as refused.
+    /// The server sent GOAWAY and accepts no more requests. The next steps report our streams above `last` as refused.
     GoAway {
-        /// The last stream that the server processes.
+        /// The last stream that the server will process.
         last: StreamId,
         /// The code of the GOAWAY.
         code: ErrorCode,
@@ -159,7 +159,7 @@ impl ClientConnection {
     /// The next stream that a GOAWAY refused, unless the caller has released it in between.
     fn next_refused(&mut self) -> Option<ClientReceived> {
         while let Some(stream) = self.refused.pop() {
-            // Its key is not reused meanwhile: no more streams are opened.
+            // Nobody else can have got this stream's key meanwhile: after a GOAWAY no more streams are opened.
             if self.connection.streams.get(stream).is_some() {
                 return Some(ClientReceived::Refused { stream });
             }
@@ -260,7 +260,8 @@ impl ClientConnection {
         let mut header = *header;
         let is_cut_off = header.has(flags::END_STREAM) && self.is_short(&header, payload)?;
         if is_cut_off {
-            // The content is passed on, as over HTTP/1; the error follows in place of its end.
+            // The content is passed to the caller although it is too short, as over HTTP/1; the caller gets an error instead
+            // of its end.
             header.flags &= !flags::END_STREAM;
             self.cut_off = Some(header.stream);
         }
@@ -322,7 +323,7 @@ impl ClientConnection {
         }))
     }
 
-    /// PING: an answer to one of ours is reported.
+    /// Handles PING: the acknowledgement of a PING of ours is reported to the caller.
     fn on_ping(
         &mut self,
         header: &FrameHeader,
@@ -341,7 +342,7 @@ impl ClientConnection {
         Ok(None)
     }
 
-    /// GOAWAY: ends the streams above the last one (RFC 9113 §6.8).
+    /// Handles GOAWAY: ends our streams above the last one that the server will process (RFC 9113 §6.8).
     fn on_goaway(
         &mut self,
         header: &FrameHeader,
@@ -361,7 +362,7 @@ impl ClientConnection {
         for stream in &refused {
             self.connection.close(*stream);
         }
-        // [`Self::next_refused`] takes them from the end.
+        // In reverse order: [`Self::next_refused`] takes streams from the end of the list.
         self.refused.extend(refused.into_iter().rev());
         Ok(ClientReceived::GoAway { last, code })
     }
@@ -403,7 +404,8 @@ impl ClientConnection {
         };
         let stream = found.filter(|_| kind != SectionKind::Discarded);
         let mut fields = ResponseFields::new(kind, head, section.bytes.len());
-        // Decoded in any case, to keep the tables of both sides the same (RFC 9113 §4.3).
+        // The field section is decoded even if nobody needs it, to keep the HPACK tables of both sides the same (RFC 9113
+        // §4.3).
         self.connection.decoder.decode(&section.bytes, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
@@ -452,7 +454,7 @@ impl ClientConnection {
         is_short.then_some(StreamError::ContentLength)
     }
 
-    /// Handles the final response: how its content is delimited.
+    /// Handles the final response head: determines how the response's content is delimited.
     fn on_response(
         &mut self,
         key: StreamKey,

@@ -71,8 +71,8 @@ impl ClientConnection {
         self.connection.has_sendable()
     }
 
-    /// The stream that sends next, and how many bytes of content its next frame may have. The caller answers with
-    /// [`ClientConnection::send_data`], or with [`ClientConnection::set_content`] if it has no content.
+    /// The stream whose turn it is to send, and how many bytes of content its next frame may have. The caller then calls
+    /// [`ClientConnection::send_data`], or [`ClientConnection::set_content`] if the stream has no content.
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         self.connection.poll_send()
     }
@@ -82,7 +82,8 @@ impl ClientConnection {
         self.connection.set_content(key, has_content);
     }
 
-    /// Writes a DATA frame with `data`, at most as long as granted. `end_stream`: it is the last one.
+    /// Writes a DATA frame with `data`, which must not be longer than [`ClientConnection::poll_send`] allowed. `end_stream`:
+    /// it is the stream's last frame.
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         self.connection.write_data(key, data, end_stream, out);
         if end_stream {

@@ -10,7 +10,8 @@ use h2o_http::string_literal::{self, Text};
 use super::HpackError;
 use super::static_table;
 
-/// Properties of an entry, computed when it is received, so that using it again costs nothing.
+/// Properties of a dynamic table entry, computed when the entry is inserted, so that later references to it need not compute
+/// them.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     kind: NameKind,
@@ -84,13 +85,15 @@ impl Decoder {
         Ok(())
     }
 
-    /// A buffer that callers may decode Huffman text into while no field section is being decoded.
+    /// A buffer that callers may use for text that they decode outside of a field section, so that they need none of their
+    /// own.
     #[inline]
     pub(crate) const fn scratch(&mut self) -> &mut Vec<u8> {
         &mut self.scratch
     }
 
-    /// Changes whenever an index may have another meaning than before.
+    /// A value that changes whenever an index may refer to another field than before: two sections of the same bytes mean
+    /// the same while it stays.
     #[inline]
     #[must_use]
     pub const fn generation(&self) -> (u32, u32) {

@@ -7,13 +7,15 @@ use h2o_http::{Known, Name, StatusCode, prefixed, string_literal};
 
 use super::static_table;
 
-/// The largest table that we use, even if the peer allows more.
+/// Size limit of our dynamic table in bytes, even if the peer allows more.
 const MAX_TABLE_SIZE: u32 = 4096;
-/// How many entries we remember. The peer's table may have older ones, which we do not refer to.
+/// How many dynamic table entries we remember. The peer's table may still have older ones, which we do not refer to.
 const MAX_ENTRIES: u32 = 32;
-/// Shorter cookies are kept out of the table: an attacker could find them by trial (RFC 7541 §7.1.3).
+/// Cookies shorter than this number of bytes are kept out of the table: an attacker could find them by trial (RFC 7541
+/// §7.1.3).
 const MIN_INDEXED_COOKIE: usize = 20;
-/// How many values of single resources (`etag`, `last-modified`) we remember as sent once, by their hash.
+/// How many values of `etag` and `last-modified`, which belong to single resources, we remember as sent once. We keep only
+/// their hashes.
 const TRIALS: usize = 4;
 
 /// The sending side of one direction of a connection.
@@ -22,7 +24,8 @@ pub struct Encoder {
     table: EncoderTable,
     /// Whether the table has shrunk and the peer must be told (RFC 7541 §4.2).
     tell_size: bool,
-    /// Hashes of fields that enter the table when they are sent again, and the number of such fields so far.
+    /// Hashes of fields that were sent once, and that enter the dynamic table if they are sent again; `tried` counts such
+    /// fields.
     trials: [u32; TRIALS],
     tried: u32,
 }
@@ -34,8 +37,8 @@ enum Indexing {
     Incremental,
     /// It does not (RFC 7541 §6.2.2).
     Without,
-    /// Intermediaries must not put it into a table either (RFC 7541 §6.2.3). Not Huffman-coded, since the length of the
-    /// code depends on the text. H2O compatibility: H2O sends short cookies like this.
+    /// A literal that intermediaries must not put into a table either (RFC 7541 §6.2.3). Not Huffman-coded, since the length
+    /// of the code depends on the text. H2O compatibility: H2O sends short cookies like this.
     Never,
 }
 
@@ -57,7 +60,8 @@ impl Encoder {
         }
     }
 
-    /// The peer has sent `SETTINGS_HEADER_TABLE_SIZE`. Shrinks our table if necessary; it does not grow again.
+    /// Handles the peer's `SETTINGS_HEADER_TABLE_SIZE`: shrinks our table if it is larger; a higher value does not make it
+    /// grow again.
     pub fn set_peer_table_size(&mut self, size: u32) {
         if size < self.table.entries().max_size() {
             self.table.resize(size);
@@ -65,7 +69,7 @@ impl Encoder {
         }
     }
 
-    /// Changes whenever the same field might be written differently than before.
+    /// A value that changes whenever the same field might be encoded differently than before.
     #[inline]
     #[must_use]
     pub const fn generation(&self) -> (u32, u32) {
@@ -200,7 +204,8 @@ impl Encoder {
             }
             // A field larger than half of the table would evict too much.
             _ if size > self.table.entries().max_size() as usize / 2 => Indexing::Without,
-            // Each file has its own: they are inserted only if the same file is requested again.
+            // Each file has its own `etag` and `last-modified`: they enter the table only if the same file is requested
+            // again.
             NameKind::Known(Known::Etag | Known::LastModified) if self.is_new(hash) => {
                 Indexing::Without
             }
@@ -208,7 +213,7 @@ impl Encoder {
         }
     }
 
-    /// Whether the field was not sent lately. Remembers it as sent.
+    /// Whether the field with this hash was not sent lately. Remembers it as sent.
     fn is_new(&mut self, hash: u32) -> bool {
         if self.trials.contains(&hash) {
             return false;

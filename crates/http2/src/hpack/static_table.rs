@@ -109,7 +109,7 @@ pub(super) fn index_of(name: NameKind) -> u8 {
     }
 }
 
-/// The index of the entry with this name and value, of which `first` is the index of the name.
+/// The index of the entry with this name and value; `first` is the index of the first entry with this name.
 #[inline]
 pub(super) fn exact_match(name: NameKind, first: u8, value: &[u8]) -> Option<u8> {
     let from = usize::from(first).checked_sub(1)?;

@@ -276,14 +276,15 @@ fn broken_blocks_are_refused() {
         ("7e 00", Err(HpackError::IndexInvalid)),
         ("0f 30 00", Err(HpackError::IndexInvalid)),
         ("0f 2e 00", Ok(())),
-        // Strings: longer than the block, and not of the code.
+        // Faulty strings: one longer than the block, and one that is not valid Huffman code.
         ("00 01 61", Err(HpackError::Incomplete)),
         ("00 7f ff ff ff ff 07 61", Err(HpackError::Incomplete)),
         ("00 ff ff ff ff ff 07 61", Err(HpackError::Incomplete)),
         ("01 81 ff", huffman(HuffmanError::PaddingTooLong)),
         ("01 81 00", huffman(HuffmanError::PaddingInvalid)),
         ("01 84 ff ff ff ff", huffman(HuffmanError::EndOfString)),
-        // Size updates: up to what we announced, several, and only at the start.
+        // Size updates may go up to the size that we announced, several may follow each other, and all must be at the start
+        // of a block.
         ("3f e1 1f", Ok(())),
         ("3f e2 1f", Err(HpackError::TableTooLarge)),
         ("20 3f e1 1f 82", Ok(())),
@@ -311,7 +312,7 @@ fn size_updates_evict_and_hold_for_later_blocks() {
         decode(&mut decoder, &hex("bf")),
         Err(HpackError::IndexInvalid)
     );
-    // Down to nothing and up again in one block.
+    // Two size updates in one block: the first shrinks the table to 0, the second makes it grow again.
     decode(&mut decoder, &hex("20 3f e1 1f")).unwrap();
     assert!(decoder.is_empty());
     decode(&mut decoder, &hex("40 01 61 01 62  40 01 63 01 64")).unwrap();
@@ -537,7 +538,8 @@ fn validators_enter_the_table_when_they_come_again_soon() {
         encoder.field(Known::Etag.into(), value.as_bytes(), &mut out);
         (out.clone(), encoder.len(), encoder.generation())
     };
-    // As literals that enter no table (RFC 7541 §6.2.2), name 34; the next block may differ all the same.
+    // The first `etag`s are written as literals that enter no table (RFC 7541 §6.2.2), with the name's index 34. The
+    // generation changes all the same, since the encoder may write the same field differently the next time.
     let (bytes, entries, generation) = write("1");
     assert_eq!((&bytes[..], entries), (&b"\x0f\x13\x011"[..], 0));
     for value in ["2", "3", "4"] {

@@ -11,7 +11,7 @@
 use super::tree::{NONE, ROOT, Tree, Turns};
 
 impl Tree {
-    /// Tells whether a node can send. Must be a change.
+    /// Sets whether a node can send. The caller only calls it when that changes.
     pub(super) fn set_ready(&mut self, node: u32, ready: bool) {
         debug_assert_ne!(self.nodes[node].ready, ready);
         match (ready, self.nodes[node].turns()) {
@@ -35,7 +35,7 @@ impl Tree {
         }
     }
 
-    /// The ready node that has the next turn. No node above it is ready.
+    /// The ready node that sends next. It goes before all nodes that depend on it, so none of its ancestors is ready.
     #[inline]
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         let mut at = ROOT;
@@ -52,7 +52,7 @@ impl Tree {
         }
     }
 
-    /// The lower end of the run that begins with the child whose turn it is.
+    /// Gives the next turn to one of the children of a node. Returns the lower end of the run that begins with this child.
     #[inline]
     fn turn(&mut self, at: u32, wheel: u32) -> u32 {
         let child = self.wheels[wheel].turn(&mut self.nodes);
@@ -108,7 +108,8 @@ impl Tree {
         self.nodes[end].other_end = top;
     }
 
-    /// Undoes `attach`: the node itself stays active, as the upper end of its run.
+    /// Undoes `attach`: makes the ancestors inactive that were active only because of this node. The node itself stays
+    /// active, as the upper end of its run.
     pub(super) fn detach(&mut self, node: u32) {
         let mut end = NONE;
         let mut top = node;
@@ -132,7 +133,7 @@ impl Tree {
         self.nodes[end].other_end = node;
     }
 
-    /// Takes a child from the turns of a deciding parent.
+    /// Removes a child from the children among which a deciding parent distributes turns.
     fn drop_turns(&mut self, parent: u32, child: u32) {
         match self.nodes[parent].turns() {
             Turns::None | Turns::One(_) => self.nodes[parent].set_turns(Turns::None),
@@ -170,7 +171,7 @@ impl Tree {
         self.nodes[end].other_end = child;
     }
 
-    /// Joins the runs above and below a node that decided, unless it still does.
+    /// Joins the runs above and below a node that was a deciding node, unless it still is one.
     fn merge(&mut self, node: u32) {
         let Turns::One(child) = self.nodes[node].turns() else {
             return;

@@ -36,9 +36,9 @@ use index::Index;
 use tree::{NONE, Node, NodeKind, ROOT, Tree};
 use wheel::ELEVATED;
 
-/// Closed streams whose nodes stay in the tree, since frames may still refer to them (RFC 7540 §5.3.4).
+/// Number of closed streams whose nodes stay in the tree, since PRIORITY frames may still refer to them (RFC 7540 §5.3.4).
 const CLOSED_KEPT: usize = 10;
-/// Most idle streams with a place in the tree or with a PRIORITY_UPDATE.
+/// Limit of the idle streams for which we keep a place in the tree or a PRIORITY_UPDATE frame.
 const MAX_PLACEHOLDERS: usize = 16;
 /// The weight of a response's urgency: `255.9 / 7 * (7 - u) + 1`, rounded down.
 const WEIGHT_OF_URGENCY: [u16; 8] = [256, 220, 183, 147, 110, 74, 37, 1];
@@ -94,16 +94,16 @@ pub enum PriorityError {
 /// The streams of one connection and the order in which they send.
 pub struct Scheduler {
     tree: Tree,
-    /// Finds the nodes of the streams that frames name; of a displaced stream, its place keeper. Built when the first frame
-    /// names a stream, since many clients never do.
+    /// Finds the node of a stream that a frame names; if the stream is displaced, the place keeper in the client's place.
+    /// Built when the first frame names a stream, since many clients never send one.
     index: Option<Index>,
-    /// The last closed streams, a ring; `oldest` is the next to be forgotten.
+    /// A ring of the streams that were closed last; `oldest` is the position of the one to be forgotten next.
     closed: [u32; CLOSED_KEPT],
     oldest: usize,
     placeholders: usize,
     open: usize,
     ready: usize,
-    /// The only ready stream, which needs no turns; reset when there is another.
+    /// The only stream that can send, which needs no selection; reset as soon as another stream can send, too.
     alone: u32,
     /// The ready streams by node, if the client uses RFC 9218. The tree then only records the client's requests.
     urgencies: Option<Box<UrgencyQueue>>,
@@ -206,7 +206,7 @@ impl Scheduler {
         self.index.get_or_insert_with(|| {
             let mut index = Index::new();
             for node in tree.numbers() {
-                // No stream is displaced yet: that requires the index.
+                // Displacing a stream requires the index, so no stream is displaced yet.
                 if tree.nodes[node].kind != NodeKind::Free {
                     index.insert(tree.nodes[node].stream, node);
                 }
@@ -297,8 +297,8 @@ impl Scheduler {
         }
     }
 
-    /// Puts a stream that was displaced or elevated back to its place. Returns the node that stays: streams that depend on
-    /// it lose their share in the other place.
+    /// Moves a stream that was displaced or elevated back to the client's place. Returns the node that stays. Streams that
+    /// depend on it lose the share that they had in the other place.
     fn return_to_place(&mut self, node: u32) -> u32 {
         let Node {
             stream,
@@ -502,7 +502,8 @@ impl Scheduler {
         self.set_ready(key, ready);
     }
 
-    /// From now on the order follows urgencies: the client uses RFC 9218.
+    /// Switches to the urgencies of RFC 9218, since the client uses them: from now on they decide the order, and the
+    /// dependency tree does not.
     pub fn use_urgencies(&mut self) {
         if self.urgencies.is_some() {
             return;

@@ -30,7 +30,8 @@ pub(super) enum NodeKind {
 pub(super) enum Turns {
     None,
     One(u32),
-    /// A wheel. May have one child only, as long as a child that left could return before its next turn is due.
+    /// Several children take turns by the wheel of this number. It may have one child only, as long as a child that left
+    /// could return before its next turn is due.
     Many(u32),
 }
 
@@ -38,8 +39,8 @@ pub(super) enum Turns {
 #[derive(Clone, Copy)]
 pub(super) struct PackedTurns(u32);
 
-/// The bit that marks a wheel. Numbers of nodes and wheels do not reach it: a connection would need 2^31 of them, of 64
-/// bytes or more each.
+/// The bit that marks the number of a wheel, as opposed to that of a node. No node or wheel has so high a number: a
+/// connection would need 2^31 of them, of 64 bytes or more each.
 const MANY: u32 = 1 << 31;
 
 impl PackedTurns {
@@ -77,7 +78,8 @@ pub(super) struct Node {
     pub(super) kind: NodeKind,
     pub(super) received: Priority,
 
-    /// The weight of the stream among its siblings (RFC 7540 §5.3.2), 1 to 256, or [`ELEVATED`](super::wheel::ELEVATED).
+    /// The weight of the stream among its siblings (RFC 7540 §5.3.2): 1 to 256 from the client, or
+    /// [`ELEVATED`](super::wheel::ELEVATED) for a stream that precedes all its siblings.
     pub(super) weight: u16,
     pub(super) parent: u32,
     pub(super) first_child: u32,
@@ -96,7 +98,8 @@ pub(super) struct Node {
     pub(super) parameters: PriorityParameters,
     /// Whether a PRIORITY_UPDATE frame came before the request.
     pub(super) is_updated: bool,
-    /// Whether the stream has had a turn by urgency. Kept by the queue while the stream is in it.
+    /// Whether the stream has sent since it entered the queue of RFC 9218. The queue keeps this up to date while the stream
+    /// is in it.
     pub(super) has_sent: bool,
 }
 
@@ -222,7 +225,7 @@ impl Tree {
     pub(super) fn depend(&mut self, node: u32, parent: u32, weight: u16, exclusive: bool) {
         debug_assert_ne!(node, parent);
         if self.nodes[node].first_child != NONE && self.is_below(parent, node) {
-            // The new parent is below us (RFC 7540 §5.3.3): it takes our place first.
+            // The new parent is a descendant of this node: it first moves to this node's place (RFC 7540 §5.3.3).
             let weight = self.nodes[parent].weight;
             self.relocate(parent, self.nodes[node].parent, weight);
         }
@@ -253,7 +256,7 @@ impl Tree {
         if self.nodes[node].parent != parent {
             self.unlink(node);
             self.link(node, parent);
-            // Its fraction is relative to its old siblings.
+            // The fraction of a slot that the moved node owes is relative to its old siblings, so it is dropped.
             self.nodes[node].fraction = 0;
             if let Turns::Many(wheel) = self.nodes[parent].turns() {
                 self.nodes[node].due = self.wheels[wheel].now();

@@ -7,20 +7,21 @@
 use super::tree::{NONE, Nodes};
 
 const SLOTS: u32 = 64;
-/// The place of children that precede all others.
+/// The slot number of elevated children, which precede all others.
 const FIRST: u8 = 64;
 /// Weight of a child that precedes all siblings; the highest weight a peer can request is 256.
 pub(super) const ELEVATED: u16 = 257;
 
 pub(super) struct Wheel {
-    /// The first child of each slot's ring; meaningless where `occupied` has no bit.
+    /// For each slot, the first child of the ring of children whose turn is due then; meaningless where `occupied` has no
+    /// bit.
     slots: [u32; SLOTS as usize],
     occupied: u64,
     /// The ring of elevated children.
     first: u32,
-    /// Slots passed since the wheel began; wraps.
+    /// Number of slots that have passed since the wheel began; wraps around.
     now: u32,
-    /// Until this time a child that left may return and have to wait.
+    /// Until this slot, a child that has left the wheel would have to wait for its turn if it returned.
     owed_until: u32,
     len: u32,
 }
@@ -38,7 +39,7 @@ impl Wheel {
             push(nodes, &mut self.first, child);
             return;
         }
-        // A child that returns early waits for the cost of its last turn.
+        // A child that leaves the wheel and returns early still has to wait for the slots that its last turn cost.
         let ahead = nodes[child].due.wrapping_sub(self.now);
         self.place(nodes, child, if ahead < SLOTS { ahead } else { 0 });
     }
@@ -55,7 +56,7 @@ impl Wheel {
         }
     }
 
-    /// Gives a turn to a child, of which there must be one.
+    /// Selects the child whose turn is due next. The wheel must have a child.
     #[inline]
     pub(super) fn turn(&mut self, nodes: &mut Nodes) -> u32 {
         if self.first != NONE {
@@ -147,7 +148,7 @@ impl Wheel {
 pub(super) struct Wheels {
     wheels: Vec<Wheel>,
     free: Vec<u32>,
-    /// The start time of the next wheel: beyond all times that older wheels left in their children.
+    /// The time at which the next wheel starts: later than any due time that an older wheel has left in one of its children.
     epoch: u32,
 }
 

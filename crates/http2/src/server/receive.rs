@@ -52,7 +52,7 @@ pub enum Received {
         stream: StreamKey,
         /// The client's code, or ours.
         code: ErrorCode,
-        /// Whether we reset it because the client broke a rule.
+        /// Whether this side has reset the stream because the client broke a rule.
         by_us: bool,
     },
 }
@@ -233,7 +233,8 @@ impl ServerConnection {
     fn note_stream(&mut self, id: StreamId) {
         let is_new = id > self.newest && id.is_client();
         self.is_opening_stream = is_new;
-        // Also of a stream that is ignored: its content may follow, and must not count as a frame on an idle stream.
+        // Counts also for a stream that is ignored: its content may follow, and must not be taken for a frame on an idle
+        // stream.
         if is_new {
             self.newest = id;
         }
@@ -318,7 +319,7 @@ impl ServerConnection {
         })
     }
 
-    /// PRIORITY_UPDATE (RFC 9218 §7.1): the client uses urgencies.
+    /// Handles PRIORITY_UPDATE (RFC 9218 §7.1), which tells that the client uses the urgencies of RFC 9218.
     fn on_priority_update(
         &mut self,
         header: &FrameHeader,
@@ -421,7 +422,7 @@ impl ServerConnection {
         if let Some(priority) = section.priority {
             self.connection.place_at(stream, priority)?;
         } else if self.connection.scheduler.has_placeholders() {
-            // PRIORITY frames may have given it a place already.
+            // Earlier PRIORITY frames may already have given the stream a place in the scheduler.
             self.connection.node(stream);
         }
         Ok(Some(Received::Request {
@@ -448,7 +449,7 @@ impl ServerConnection {
         let request = fields
             .finish(end_stream)
             .map_err(|error| Fault::of_section(section.stream, error))?;
-        // A section that changes the table size has another meaning the next time.
+        // A section that changes the table size is not remembered: its bytes have another meaning the next time.
         let changes = matches!(bytes.first(), Some(0x20..=0x3f));
         if !changes && generation == self.connection.decoder.generation() {
             self.request_memo

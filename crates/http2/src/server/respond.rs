@@ -104,8 +104,8 @@ impl ServerConnection {
         self.connection.has_sendable()
     }
 
-    /// The stream that sends next, and how many bytes of content its next frame may have. The caller answers with
-    /// [`ServerConnection::send_data`], or with [`ServerConnection::set_content`] if it has no content.
+    /// The stream whose turn it is to send, and how many bytes of content its next frame may have. The caller then calls
+    /// [`ServerConnection::send_data`], or [`ServerConnection::set_content`] if the stream has no content.
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         self.connection.poll_send()
     }
@@ -115,7 +115,7 @@ impl ServerConnection {
         self.connection.set_content(key, has_content);
     }
 
-    /// Schedules a response, whose head is written.
+    /// Gives a stream whose response head was written its place among the streams that send.
     pub fn schedule(&mut self, key: StreamKey, hint: SchedulingHint) {
         if hint == SchedulingHint::default() {
             return;
@@ -139,14 +139,16 @@ impl ServerConnection {
                 .streams
                 .get(key)
                 .is_some_and(|stream| stream.id.is_client());
-            // H2O compatibility: H2O leaves the order to clients that send dependencies.
+            // H2O compatibility: H2O elevates the response only if it is pushed or the client has not ordered its streams by
+            // dependencies.
             if is_push || (!scheduler.has_placeholders() && scheduler.depends_on_root(node)) {
                 scheduler.elevate(node);
             }
         }
     }
 
-    /// Writes a DATA frame with `data`, at most as long as granted. `end_stream`: it is the last one.
+    /// Writes a DATA frame with `data`, which must not be longer than [`ServerConnection::poll_send`] allowed. `end_stream`:
+    /// it is the stream's last frame.
     #[inline]
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         self.connection.write_data(key, data, end_stream, out);
@@ -182,7 +184,8 @@ impl ServerConnection {
         }
     }
 
-    /// Handles END_STREAM of ours. The client may send until the caller [releases](ServerConnection::release) the stream.
+    /// Handles the END_STREAM that we have just sent. The client may still send until the caller
+    /// [releases](ServerConnection::release) the stream.
     #[inline]
     fn end_sending(&mut self, key: StreamKey) {
         let Some(stream) = self.connection.streams.get_mut(key) else {

@@ -328,7 +328,7 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
 fn frames_that_are_wrong_end_the_connection_in_either_role() {
     for (why, input, want) in errors_of_frames() {
         let (said, _) = server::outcome(opened(post(1)), &input);
-        // A stream counts from its first frame on, even if its section is incomplete.
+        // A stream counts as opened from its first frame on, even if its field section is incomplete.
         let last = if input.starts_with(&headers(3, 0, &[])) {
             3
         } else {

@@ -5,7 +5,7 @@ use h2o_http2::{CONNECTION_WINDOW, Settings};
 use crate::kit::frames::*;
 use crate::kit::server::{Conversation, check};
 
-/// A connection on which the client has announced that window for streams.
+/// A connection on which the client has announced `window` as the initial window of its streams.
 fn with_window(window: u32) -> Conversation {
     let mut talk = Conversation::unopened(Settings::default());
     talk.open(&[(4, window)]);

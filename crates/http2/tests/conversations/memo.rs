@@ -11,7 +11,8 @@ use crate::kit::server::{Conversation, fields};
 const START: &[u8] = b"\x82\x87\x84";
 /// The newest entry of the dynamic table.
 const NEWEST: u8 = 0xbe;
-/// How often a section is sent: decoded, noticed, and remembered from the third time on.
+/// How often a test sends the same section: it is decoded the first time, noticed as repeated the second time, and
+/// remembered from the third time on.
 const TIMES: u32 = 4;
 
 /// `START` and the rest.
@@ -34,7 +35,7 @@ fn literal(name: &str, value: &str) -> Vec<u8> {
 /// A section around a path's representation.
 type Kind<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 
-/// A conversation in which each request has the stream after the last one.
+/// A conversation in which each request uses the next stream identifier.
 struct Talk {
     talk: Conversation,
     next: u32,
@@ -177,7 +178,7 @@ fn requests_that_differ_in_their_path_alone_are_what_they_would_be_alone() {
             assert_eq!(after_others, alone, "kind {n}, {}", path.escape_ascii());
         }
     }
-    // And another one does not stay in the head.
+    // The path of an earlier request does not stay in the head of a later one either.
     let mut talk = Talk::new();
     for path in paths.iter().take(9).cycle().take(40) {
         let alone = Talk::new().asks(END_STREAM, &before(path));
@@ -497,7 +498,7 @@ fn responses_are_written_anew_when_the_table_has_changed() {
     let want = ":status=200 x=1";
     talk.repeats("the first entry", &head, want);
 
-    // So many entries that the one of `x` was evicted.
+    // Sends so many responses with other fields that the table's entry of `x` is evicted.
     for count in 0..200 {
         let value = format!("{count}-{}", "v".repeat(40));
         let other = fields(&[("y", &value)]);

@@ -79,7 +79,7 @@ fn the_groups_of_firefox_share_by_weight() {
 #[test]
 fn the_chain_of_chromium_is_sent_in_order() {
     let mut talk = wide();
-    // Each depends exclusively on the one before; a more urgent one comes in between.
+    // Each stream depends exclusively on the one before; a more urgent stream is put between them.
     talk.client_sends(
         [
             get_after(1, 0, 256, true),

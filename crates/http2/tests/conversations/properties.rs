@@ -12,7 +12,7 @@ use crate::kit::server::Conversation;
 struct SendModel {
     connection: i64,
     initial: i64,
-    /// By stream: its window, and the bytes of content that are still to come.
+    /// For each stream, its window and the bytes of content that the server still has to send on it.
     streams: BTreeMap<u32, (i64, usize)>,
 }
 
@@ -346,7 +346,7 @@ fn what_a_client_makes_us_keep_is_bounded_by_what_it_has_sent() {
 
 #[test]
 fn a_connection_asks_for_a_time_that_comes_and_then_for_another() {
-    // Otherwise the driver would call it in a loop.
+    // If the engine asked for the same time again after that time has come, the driver would call it in a loop.
     for seed in 0..200 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut talk = Conversation::with(Settings {

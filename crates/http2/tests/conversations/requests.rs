@@ -333,7 +333,7 @@ fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
         let text = "GEThttpsa.example/".len() + 4 * 4001 + 1 + len;
         text.checked_sub(MAX_TABLE_TEXT + 2 * references(len).len())
     };
-    // Each byte of the literal is a byte of text, and allows for two.
+    // Each byte of the literal counts as a byte of decoded text and raises the limit by two.
     let fits = (1000..4000).find(|&len| excess(len) == Some(0));
     let fits = fits.expect("a length");
     let sent = |len| frame(HEADERS, WHOLE, 1, &references(len));
@@ -344,7 +344,7 @@ fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
             ("one byte more", sent(fits - 1), refused),
         ],
     );
-    // A literal's own text is never too much, however long.
+    // A literal alone never exceeds the limit of decoded text, however long it is.
     let long = "v".repeat(60_000);
     let mut section = block(GET);
     section.extend(block(&[("x", &long)]));

@@ -238,7 +238,7 @@ fn nothing_is_written_behind_the_goaway_that_ends_a_connection() {
         "why the connection ends",
         &["GOAWAY 1 ENHANCE_YOUR_CALM the connection is overdrawn"],
     );
-    // The client does not read it, and the limits of shutdown and idle time pass.
+    // The client does not read this GOAWAY frame, and the time limits of the shutdown and of idle connections pass.
     let passed = talk.wait(Duration::from_secs(3600));
     assert_eq!(passed, Some(TimeLimit::Idle));
     talk.expect_output("it would be the last word, and a wrong one", &[]);

@@ -42,7 +42,7 @@ fn harmless_frames(id: u32) -> [(&'static str, Vec<u8>); 2] {
     ]
 }
 
-/// Without details that other tests cover: the texts of errors and the last stream.
+/// The result without details that other tests cover: the texts of errors and the last stream.
 fn brief((said, _): (Vec<String>, u32)) -> String {
     let brief = said
         .iter()
@@ -265,7 +265,8 @@ fn what_was_sent_before_the_client_could_know_of_a_reset_is_discarded() {
     let begun = |talk: &mut server::Conversation| {
         talk.client_sends(post(1));
     };
-    // Ended by a response that does not need the rest of the request, by a limit, and before any handler.
+    // Streams that the server ended: by a response that does not need the rest of the request, by a limit, and before any
+    // handler saw the request.
     let ways: [&dyn Fn(&mut server::Conversation); 3] = [
         &|talk| {
             begun(talk);
@@ -281,7 +282,7 @@ fn what_was_sent_before_the_client_could_know_of_a_reset_is_discarded() {
     ];
     let late = [
         data(1, 0, &[0; 1000]).repeat(70),
-        // Its section enters fields into the table that later sections refer to.
+        // The field section of the late HEADERS frame enters a field into the table that a later section refers to.
         frame(HEADERS, WHOLE, 1, b"\x40\x01a\x01b"),
         post(3),
         frame(HEADERS, WHOLE, 3, b"\xbe"),

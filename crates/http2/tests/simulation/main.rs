@@ -98,7 +98,7 @@ fn run_connection(
     assert!(retained < 32 << 10, "memory is given back: {retained}");
 }
 
-/// The number of complete exchanges, and of all.
+/// The number of exchanges that were completed, and the number of all exchanges.
 fn run(seed: u64) -> (usize, usize) {
     let mut random = Random::new(seed);
     let most = random.pick(&[1, 20, 1000, 100_000]);

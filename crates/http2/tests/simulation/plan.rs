@@ -34,7 +34,7 @@ pub(crate) struct Response {
     pub(crate) is_length_known: bool,
     pub(crate) content: Vec<u8>,
     pub(crate) trailers: Option<Headers>,
-    /// Whether it begins before the request is read.
+    /// Whether the response begins before the request is read.
     pub(crate) is_early: bool,
     /// The server aborts after this many bytes.
     pub(crate) aborted_at: Option<usize>,

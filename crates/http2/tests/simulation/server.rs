@@ -219,7 +219,8 @@ impl<'p> Server<'p> {
                 out,
             );
         } else if !served.has_head {
-            // An aborted body must never be complete by accident.
+            // A response that the server is going to abort must not end with its head: the client would take it for
+            // complete.
             let is_end = response.content.is_empty()
                 && response.trailers.is_none()
                 && response.aborted_at.is_none();

@@ -90,7 +90,7 @@ fn a_closed_stream_hands_its_weight_down() {
     let counts = bench.counts(400);
     assert!(counts[&3].abs_diff(300) <= 4, "{counts:?}");
 
-    // No child is left without weight, and none has more than there is.
+    // When a weight of 1 is divided, no child gets weight 0, and none gets more than the 1 of the parent.
     let mut bench = Bench::new();
     bench
         .open(1, on(0, 1))
@@ -143,7 +143,7 @@ fn ten_closed_streams_are_remembered() {
             weight: 200
         }
     );
-    // Streams that are forgotten, skipped or the server's: ignored.
+    // PRIORITY frames are ignored for streams that are forgotten, that the client has skipped, or that the server opens.
     let before = bench.places();
     bench
         .priority(1, on(3, 1))
@@ -203,7 +203,8 @@ fn firefox_groups_share_by_weight() {
     for (id, parent, weight) in groups {
         bench.priority(id, on(parent, weight));
     }
-    // Leaders 3 (scripts), others 5, background 7, speculative 9, followers 11 (images) after the leaders.
+    // The groups that Firefox makes: leaders 3 (scripts), others 5, background 7, speculative 9, and followers 11 (images),
+    // which depend on the leaders.
     bench
         .open(13, on(11, 32))
         .open(15, on(3, 32))
@@ -219,7 +220,7 @@ fn firefox_groups_share_by_weight() {
     for id in [13, 15, 17, 19, 21] {
         bench.close(id);
     }
-    // The groups outlive the streams, and a shrink.
+    // The groups outlive the streams in them, and the release of unused memory.
     bench.scheduler.shrink();
     bench.check();
     assert_eq!(bench.places(), "3<0:201 5<0:101 7<0:1 9<7:1 11<3:1");
@@ -270,11 +271,11 @@ fn an_elevated_stream_goes_before_all() {
     );
     bench.ready(&[5]);
     assert_eq!(bench.turns(3), [5, 5, 5]);
-    // PRIORITY is recorded, but no longer applied.
+    // A PRIORITY frame for an elevated stream is recorded, but no longer moves the stream.
     bench.priority(5, on(1, 2));
     assert_eq!(bench.scheduler.received(key), on(1, 2).unwrap());
     assert!(bench.scheduler.depends_on_root(key));
-    // Two of them take turns, even if an exclusive stream is opened.
+    // Two elevated streams take turns, even if the client opens an exclusive stream.
     let other = bench.keys[&3];
     bench.scheduler.elevate(other);
     bench.open(7, only(0, 256)).ready(&[7]);
@@ -283,7 +284,7 @@ fn an_elevated_stream_goes_before_all() {
     assert!(!bench.answers(3, answer(7)));
     bench.blocked(&[3]);
     assert_eq!(bench.turns(2), [5, 5]);
-    // Streams that depend on it do not inherit its elevation.
+    // Streams that depend on an elevated stream are not elevated themselves.
     bench.push(2, 5).ready(&[2]);
     bench.close(5);
     assert_eq!(bench.places(), "1<7:256 2<5:16 3<0:257 5<0:2 7<0:256");

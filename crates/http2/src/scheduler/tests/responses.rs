@@ -19,7 +19,8 @@ fn a_response_priority_moves_within_a_chain() {
     );
     bench.blocked(&[1]);
     assert_eq!(bench.next(), Some(7));
-    // Streams that refer to it find its place as the client knows it, and the client's PRIORITY moves that.
+    // Streams that depend on a displaced stream get their place below the client's place for it, and a PRIORITY frame moves
+    // only that place.
     bench.open(9, only(7, 110)).ready(&[9]);
     assert_eq!(
         bench.places(),
@@ -27,7 +28,7 @@ fn a_response_priority_moves_within_a_chain() {
     );
     let keeper = bench.scheduler.find(7).unwrap();
     assert_eq!(children(&bench.scheduler, keeper), [bench.keys[&9].0]);
-    // From one place of ours to the next. Streams of equal weight stay before it.
+    // The response moves the stream a second time. Streams of equal weight stay before it.
     assert!(bench.answers(7, answer(1)));
     assert_eq!(
         bench.places(),

@@ -49,7 +49,7 @@ fn equal_weights_take_turns() {
 
 #[test]
 fn a_pause_does_not_pay() {
-    // Stream 1 pauses after each turn, and gets no more turns for it.
+    // Stream 1 pauses after each of its turns. It gets no more turns than its weight allows for that.
     let mut bench = Bench::new();
     bench.open(1, on(0, 8)).open(3, on(0, 80)).ready(&[1, 3]);
     let mut counts = [0, 0];
@@ -62,7 +62,7 @@ fn a_pause_does_not_pay() {
         }
     }
     assert!((95..=105).contains(&counts[0]), "{counts:?}");
-    // Nor does a short pause cost turns: they continue as soon as it is over.
+    // A short pause of a stream does not cost it turns either: they continue as soon as the pause is over.
     bench.blocked(&[1]);
     bench.turns(100);
     bench.ready(&[1]);

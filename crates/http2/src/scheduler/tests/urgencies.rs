@@ -39,7 +39,8 @@ fn incremental_streams_begin_in_order_and_then_take_turns() {
     assert_eq!(bench.turns(3), [1, 3, 3]);
     bench.blocked(&[3]);
     assert_eq!(bench.turns(8), [5, 7, 1, 5, 7, 1, 5, 7]);
-    // A new stream begins at once, one that waited gets its turn, and a lower urgency number precedes all.
+    // Within one urgency, a new stream begins at once and one that waited gets its turn; streams with a lower urgency number
+    // precede all others.
     bench.open(9, None);
     bench
         .scheduler
@@ -75,7 +76,7 @@ fn a_priority_update_counts_more_than_the_request() {
     assert_eq!(bench.scheduler.parameters(three), urgency(7, false));
     assert_eq!(update(&mut bench, 3, 1), Ok(()));
     assert_eq!(bench.scheduler.parameters(three), urgency(1, false));
-    // The response overrides the parameters that it names.
+    // The `priority` field of the response overrides the request's parameters that it names.
     assert!(bench.answers(
         3,
         PriorityField {
@@ -87,7 +88,8 @@ fn a_priority_update_counts_more_than_the_request() {
     assert!(!bench.answers(3, PriorityField::default()));
     bench.scheduler.set_parameters(one, urgency(2, true));
     assert_eq!(bench.scheduler.parameters(one), urgency(2, true));
-    // Updates of sixteen future streams are kept. Skipped streams make room; closed ones do not count.
+    // PRIORITY_UPDATE frames for sixteen future streams are kept. Streams that the client skips make room for others; closed
+    // streams do not count.
     for id in (5..=35).step_by(2) {
         assert_eq!(update(&mut bench, id, 1), Ok(()));
     }
