@@ -18,14 +18,14 @@ pub enum CloseReason {
         /// What the peer did.
         reason: String,
     },
-    /// The peer's transport has ended it with that code (RFC 9000 §20.1).
+    /// The peer's QUIC implementation has closed the connection with this error code (RFC 9000 §20.1).
     ClosedByTransport {
         /// The code received.
         code: u64,
         /// The text received; any bytes.
         reason: Bytes,
     },
-    /// The peer's application has ended it with that code.
+    /// The peer's application (HTTP/3) has closed the connection with this error code.
     ClosedByApplication {
         /// The code received.
         code: u64,
@@ -34,9 +34,9 @@ pub enum CloseReason {
     },
     /// A stateless reset was received (RFC 9000 §10.3): the peer has lost the connection.
     Reset,
-    /// Nothing was heard of the peer for the idle timeout (RFC 9000 §10.1).
+    /// No packet of the peer arrived for as long as the idle timeout (RFC 9000 §10.1).
     IdleTimeout,
-    /// The handshake took too long, or too many packets.
+    /// This side gave up the handshake: it took too long, or made this side send too many packets.
     HandshakeTimeout,
     /// This side has closed it.
     Local,
@@ -99,7 +99,7 @@ impl fmt::Display for CloseReason {
 pub enum ConnectError {
     /// No datagram can be sent to that address.
     Address,
-    /// TLS cannot use the name or the configuration.
+    /// TLS accepts neither the server name nor the configuration of the connection that was to be opened.
     Tls(String),
 }
 

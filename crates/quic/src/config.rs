@@ -10,33 +10,34 @@ use crate::id::Placement;
 use crate::keys::Keys;
 use crate::tls::TlsChooser;
 
-/// Bytes of QUIC datagrams that may wait to be sent: a few packets, as what waits longer is worth less.
+/// Limit of the DATAGRAM frames that wait to be sent on a connection, in bytes. It has room for a few packets only: content
+/// of datagrams that wait longer is out of date.
 const DATAGRAM_SEND_BUFFER: usize = 16 * 1024;
 
-/// How the rate of sending follows the network.
+/// Congestion control: how the sending rate follows the state of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
     /// NewReno (RFC 9002 §7).
     Reno,
     /// Cubic (RFC 9438).
     Cubic,
-    /// A model of the path's bandwidth and round trip time, which random loss does not slow down. On a clean path it is not slower
-    /// than the others.
+    /// A model of the path's bandwidth and round trip time (BBR). Random loss does not slow it down, and on a path without
+    /// loss it is not slower than the other controllers.
     #[default]
     Model,
 }
 
-/// On how many of 255 connections something is done; on which ones, chance decides.
+/// The share of connections that use a feature, in 255ths. Which connections use it is random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio(pub u8);
 
 impl Ratio {
-    /// On all of them.
+    /// All connections use the feature.
     pub const ALWAYS: Self = Self(255);
-    /// On none.
+    /// No connection uses the feature.
     pub const NEVER: Self = Self(0);
 
-    /// Whether it is done on a connection that has drawn that number.
+    /// Whether a connection for which the random number `drawn` was drawn uses the feature.
     pub(crate) fn includes(self, drawn: u64) -> bool {
         drawn % 255 < u64::from(self.0)
     }
@@ -51,51 +52,59 @@ impl From<bool> for Ratio {
 /// Settings of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportSettings {
-    /// `max_idle_timeout`: a connection that hears nothing for so long is dropped. Zero means never.
+    /// `max_idle_timeout`: a connection on which no packet arrives for this time is dropped. Zero means never.
     pub idle_timeout: Duration,
-    /// After this time in which nothing was received, the peer is asked for a sign of life, so that neither side drops the connection
-    /// (RFC 9000 §10.1.2); `None` to let it.
+    /// After this time without a packet from the peer, a PING frame is sent to it, so that neither side drops the connection
+    /// as idle (RFC 9000 §10.1.2); `None` for no such PING.
     pub keep_alive: Option<Duration>,
-    /// Bytes the peer may send on all streams together before they are read (`initial_max_data`).
+    /// Bytes that the peer may send on all streams of a connection together before the application reads them
+    /// (`initial_max_data`).
     pub receive_window: u64,
-    /// The same for each stream (`initial_max_stream_data_*`).
+    /// Bytes that the peer may send on each stream before the application reads them (`initial_max_stream_data_*`).
     pub stream_receive_window: u64,
-    /// Bytes that may be written and not acknowledged, on all streams together.
+    /// Bytes that the application may write before the peer acknowledges them, on all streams of a connection together.
     pub send_window: u64,
     /// Bidirectional streams the peer may have open (`initial_max_streams_bidi`).
     pub max_streams_bidi: u64,
     /// Unidirectional streams the peer may have open (`initial_max_streams_uni`).
     pub max_streams_uni: u64,
-    /// The longest datagram taken and sent (`max_udp_payload_size`), at least 1200.
+    /// The longest UDP payload in bytes that is received and sent (`max_udp_payload_size`), at least 1200.
     pub max_udp_payload_size: u16,
-    /// The round trip time assumed before there is a sample (RFC 9002 §6.2.2).
+    /// The round trip time that is assumed before it was measured (RFC 9002 §6.2.2).
     pub initial_rtt: Duration,
     /// The controller.
     pub congestion_control: CongestionControl,
-    /// Packets of the first congestion window, at least 2. They leave paced.
+    /// Size of the initial congestion window in packets, at least 2. On paced connections, the pacer spreads these packets
+    /// over time.
     pub initial_window_packets: u32,
-    /// Whether a congestion window that is not filled does not grow (RFC 7661).
+    /// Share of the connections whose congestion window does not grow while the application does not fill it (RFC 7661).
     pub respects_underuse: Ratio,
-    /// Packets that the congestion window may jump to for a client whose path is known from an earlier connection; 0 for no jump.
+    /// Limit in packets of the window that a client's connection jumps to, if its path is known from an earlier connection;
+    /// 0 for no jump.
     pub max_jump_packets: u32,
-    /// Connections of such clients that jump.
+    /// Share of the connections on known paths that jump.
     pub known_path_jumps: Ratio,
-    /// Packets that the congestion window jumps to once the round trip time is measured, where the path is not known; 0 for no jump.
+    /// Size in packets that the congestion window jumps to once the round trip time is measured, on a path that is not
+    /// known; 0 for no jump.
     pub first_jump_packets: u32,
-    /// Connections that jump so, of those that are paced.
+    /// Share of the paced connections on unknown paths that jump.
     pub first_jumps: Ratio,
-    /// Whether the window triples in a round trip until the first sign of a queue. [`CongestionControl::Model`] has a start of its own.
+    /// Share of the connections whose congestion window triples every round trip at the start, until the path's queue begins
+    /// to fill. [`CongestionControl::Model`] ignores this: it has a start of its own.
     pub rapid_start: Ratio,
-    /// Whether packets are marked as ECN-capable (RFC 9000 §13.4). Marks received are reported in any case.
+    /// Share of the connections that mark their packets as ECN-capable (RFC 9000 §13.4). Marks on received packets are
+    /// reported to the peer in any case.
     pub ecn: Ratio,
-    /// Whether packets leave at the controller's rate, not as soon as the window has room.
+    /// Share of the connections that send packets at the controller's rate (pacing), rather than as soon as the congestion
+    /// window has room.
     pub is_paced: Ratio,
-    /// Bytes of received QUIC datagrams (RFC 9221) that may wait to be taken; `None` if they are not accepted.
+    /// Limit in bytes of the received DATAGRAM frames (RFC 9221) that wait for the application to take them; `None` if the
+    /// peer may not send any.
     pub datagram_receive_buffer: Option<usize>,
-    /// Whether several datagrams can be sent by one system call.
+    /// Whether several datagrams can be sent by one system call (generic segmentation offload).
     pub gso: bool,
-    /// The part of a congestion window that the peer is asked to acknowledge at once (draft-ietf-quic-ack-frequency), as number of
-    /// packets that need an acknowledgement; `None` to leave it to the peer.
+    /// Number of packets after which the peer is asked to acknowledge at once (draft-ietf-quic-ack-frequency); `None` to
+    /// leave it to the peer.
     pub ack_threshold: Option<u32>,
 }
 
@@ -133,7 +142,7 @@ fn var_int(value: u64) -> VarInt {
 }
 
 impl TransportSettings {
-    /// Bytes that a packet counts where windows are set in packets.
+    /// Bytes that one packet stands for in settings that give windows in packets.
     pub(crate) fn packet_len(&self) -> u64 {
         self.max_udp_payload_size.clamp(1200, 1472).into()
     }
@@ -173,31 +182,32 @@ impl TransportSettings {
     }
 }
 
-/// What an endpoint accepts connections with.
+/// Settings of an endpoint that accepts connections, which one that only connects does not have.
 #[derive(Clone)]
 pub struct ServerRole {
     /// Picks the TLS configuration of each client.
     pub tls: Arc<dyn TlsChooser>,
     /// Settings of the connections accepted.
     pub transport: TransportSettings,
-    /// Whether every client has to show first that it receives at its address (RFC 9000 §8.1.2).
+    /// Whether every client must validate its address with a Retry packet before its handshake begins (RFC 9000 §8.1.2).
     pub retry: bool,
-    /// How long a token of a Retry packet is good for.
+    /// How long the token of a Retry packet is accepted.
     pub retry_token_lifetime: Duration,
-    /// How long a token of an earlier connection validates the address.
+    /// How long a token that an earlier connection's NEW_TOKEN frame gave to a client validates the client's address.
     pub token_lifetime: Duration,
-    /// Bytes sent for each byte of a client that has not shown its address (RFC 9000 §8.1), at most 3.
+    /// Bytes that may be sent to a client for each byte received from it, as long as its address is not validated (RFC 9000
+    /// §8.1); at most 3.
     pub amplification_limit: u16,
-    /// Handshakes that may be under way before new clients have to show first that they receive at their addresses, as with `retry`.
-    /// One takes 28 to 35 KB.
+    /// With more handshakes in progress than this, new clients must validate their addresses with a Retry packet, as with
+    /// `retry`. One handshake takes 28 to 35 KB of memory.
     pub retry_above: usize,
-    /// Handshakes that may be under way before new ones are ignored.
+    /// With more handshakes in progress than this, packets that would begin another one are ignored.
     pub max_handshakes: usize,
-    /// The handshake ends after so many round trip times; 0 for no limit.
+    /// A handshake that takes longer than this number of round trip times is given up; 0 for no limit.
     pub handshake_rtts: u32,
     /// Whether connections are traced: see [`crate::Connection::take_trace`].
     pub traces: bool,
-    /// The handshake ends when so many datagrams were sent and it is not done.
+    /// A handshake for which more datagrams than this were sent is given up.
     pub max_handshake_datagrams: u64,
 }
 
@@ -220,7 +230,8 @@ impl ServerRole {
     }
 }
 
-/// Where connections live that are not of this endpoint. A packet whose id a client may have made up is handed over only to these.
+/// The workers and servers that may own a connection which this endpoint does not know. A packet whose connection id could
+/// be a client's own invention is handed over only to these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
     /// Number of workers of this server, this one included; 0 or 1 for an endpoint that is alone.
@@ -232,24 +243,24 @@ pub struct Neighbours {
 /// Settings of an endpoint.
 #[derive(Clone)]
 pub struct EndpointConfig {
-    /// Keys of ids, tokens and resets, newest first; at least one.
+    /// Keys for connection ids, tokens and stateless resets, newest first; at least one.
     pub keys: Vec<Keys>,
-    /// Where the connections of this endpoint live.
+    /// The server, process and worker that this endpoint's connection ids name.
     pub placement: Placement,
-    /// Where else the connection of a packet may live.
+    /// The other endpoints to which a packet's connection may belong.
     pub neighbours: Neighbours,
-    /// `None` for an endpoint that only connects.
+    /// Settings for accepting connections; `None` for an endpoint that only connects.
     pub server: Option<ServerRole>,
-    /// Whether the socket never lets datagrams be fragmented, so that the path's MTU can be found out.
+    /// Whether the socket sends no datagram in fragments, so that connections can discover the path's MTU.
     pub finds_mtu: bool,
-    /// What is known of paths; endpoints that serve the same clients share it.
+    /// What earlier connections have measured of their paths; endpoints that serve the same clients share it.
     pub known_paths: KnownPaths,
-    /// A seed of all random numbers, for tests.
+    /// A seed for all random numbers, to make tests repeatable.
     pub seed: Option<[u8; 32]>,
 }
 
 impl EndpointConfig {
-    /// Settings of an endpoint that only connects. Its keys are made up: nobody else reads its ids.
+    /// Settings of an endpoint that only connects. Its keys are random: no other endpoint needs to read its connection ids.
     pub fn client(finds_mtu: bool) -> Self {
         Self {
             keys: Vec::new(),

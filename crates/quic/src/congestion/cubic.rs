@@ -7,11 +7,11 @@ use super::rapid::RapidStart;
 use super::underused::Underuse;
 use super::{Ack, Loss, MIN_WINDOW_PACKETS, rate_of_window, scale};
 
-/// Packets a second to the third power (RFC 9438 §5).
+/// The constant C of Cubic, in packets per cubed second (RFC 9438 §5).
 const C: f64 = 0.4;
 /// The window after a loss, in percent of the one before (RFC 9438 §4.6).
 const BETA_PERCENT: u128 = 70;
-/// Growth of the window that is fair to Reno, in packets a window (RFC 9438 §4.3): 3 (1 - beta) / (1 + beta).
+/// Growth of a window as fast as Reno's, in packets per window acknowledged (RFC 9438 §4.3): 3 (1 - beta) / (1 + beta).
 const RENO_ALPHA: f64 = 0.529;
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Cubic {
     /// The window before the last loss, in packets.
     max: f64,
     epoch: Option<Epoch>,
-    /// Bytes that are less than a packet of growth.
+    /// The part of the window's growth that is less than a packet, kept for the next acknowledgement.
     fraction: f64,
     slow_start: HyStart,
     rapid: RapidStart,
@@ -37,9 +37,10 @@ struct Epoch {
     began: Instant,
     /// Seconds until the window is `max` again.
     k: f64,
-    /// What Reno would have, in packets.
+    /// The window that Reno would have, in packets.
     reno: f64,
-    /// When the last acknowledgement came. Time in which there was nothing to send does not count (RFC 9438 §5.8).
+    /// When the last acknowledgement came. Time in which there was nothing to send does not count as time in which the
+    /// window grows (RFC 9438 §5.8).
     last_ack: Instant,
 }
 
@@ -184,17 +185,18 @@ impl Cubic {
         self.window = self.window.max(MIN_WINDOW_PACKETS * mtu);
     }
 
-    /// Begins with a larger window than the initial one: the path is known.
+    /// Raises the window for a jump: the connection begins with a larger window than the initial one.
     pub(crate) fn jump(&mut self, window: u64) {
         self.window = self.window.max(window);
     }
 
-    /// Only so much of the window is in use.
+    /// Lowers the window after a jump to `window`, the part of it that is in use.
     pub(crate) fn limit(&mut self, window: u64) {
         self.window = self.window.min(window);
     }
 
-    /// A jump went too far: the path has delivered so many bytes of it.
+    /// Lowers the window after a jump that went too far: packets were lost. `delivered`: bytes sent since the jump that have
+    /// arrived.
     pub(crate) fn retreat(&mut self, delivered: u64) {
         let window = scale(delivered, BETA_PERCENT, 100);
         self.window = window.max(MIN_WINDOW_PACKETS * self.mtu);

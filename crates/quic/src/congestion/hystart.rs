@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Ack;
 
-/// Bounds of the increase that counts (`MIN_RTT_THRESH`, `MAX_RTT_THRESH`).
+/// Bounds of the increase in round trip time that ends slow start (`MIN_RTT_THRESH`, `MAX_RTT_THRESH`).
 const MIN_INCREASE: Duration = Duration::from_millis(4);
 const MAX_INCREASE: Duration = Duration::from_millis(16);
 /// `MIN_RTT_DIVISOR`
@@ -16,10 +16,11 @@ const CONSERVATIVE_DIVISOR: u64 = 4;
 /// `CSS_ROUNDS`
 const CONSERVATIVE_ROUNDS: u32 = 5;
 
-/// What an acknowledgement means in slow start.
+/// What slow start does because of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The window grows by the bytes acknowledged, divided by that. Pacing allows the growth not to be limited otherwise.
+    /// The window grows by the bytes acknowledged, divided by `divisor`. The RFC's limit of growth per acknowledgement is
+    /// not needed, since packets are paced.
     Slow { divisor: u64 },
     /// Congestion avoidance begins.
     Over,
@@ -28,12 +29,12 @@ pub(crate) enum Phase {
 /// Slow start of one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HyStart {
-    /// Packets sent from then on belong to the next round.
+    /// When the current round began: the acknowledgement of a packet sent after this time begins the next one.
     round_began: Option<Instant>,
     last_round_min: Option<Duration>,
     round_min: Option<Duration>,
     samples: u32,
-    /// Conservative slow start: the least round trip time when it began, and rounds since.
+    /// In conservative slow start, the shortest round trip time when it began, and the number of rounds since.
     conservative: Option<(Duration, u32)>,
 }
 
@@ -57,7 +58,7 @@ impl HyStart {
         self.samples += 1;
         if self.samples >= MIN_SAMPLES {
             match (self.conservative, self.last_round_min) {
-                // The increase was none of the queue.
+                // The round trip time is short again: a growing queue was not the reason for its increase.
                 (Some((baseline, _)), _) if round_min < baseline => self.conservative = None,
                 (None, Some(last)) => {
                     let increase = (last / RTT_DIVISOR).clamp(MIN_INCREASE, MAX_INCREASE);
@@ -85,7 +86,7 @@ impl HyStart {
 mod tests {
     use super::*;
 
-    /// Rounds of ten packets with these round trip times; the phase after each.
+    /// Runs rounds of ten packets each, with these round trip times. Returns the phase after each round.
     fn rounds(rtts: &[u64]) -> Vec<Phase> {
         let mut slow_start = HyStart::default();
         let mut sent = Instant::now();

@@ -31,21 +31,21 @@ pub(crate) use self::resume::{Jump, Observation};
 use self::resume::{Leap, Step};
 use crate::config::CongestionControl;
 
-/// Packets that may always be in flight (RFC 9002 §7.2).
+/// The least congestion window, in packets (RFC 9002 §7.2).
 const MIN_WINDOW_PACKETS: u64 = 2;
 
-/// A packet that was acknowledged, or several that were sent together.
+/// The acknowledgement of one packet, or of several that were sent together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack {
     pub(crate) now: Instant,
     pub(crate) sent: Instant,
     pub(crate) bytes: u64,
-    /// Whether there was nothing more to send before this acknowledgement came.
+    /// Whether the application had nothing more to send before this acknowledgement came.
     pub(crate) app_limited: bool,
     pub(crate) smoothed_rtt: Duration,
 }
 
-/// Packets that were lost, or marked as CE: then there are no bytes.
+/// Packets that were lost, or that routers marked with ECN-CE; `bytes` is 0 for marked packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loss {
     pub(crate) now: Instant,
@@ -74,23 +74,25 @@ macro_rules! each {
     };
 }
 
-/// What an endpoint and the controllers of its connections tell each other. An endpoint is used by one thread, one connection at a time.
+/// What an endpoint and the congestion controllers of its connections tell each other, past the QUIC library between them.
+/// An endpoint is used by one thread, one connection at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     gate: AtomicU8,
-    /// Whether the library has asked for the window: it has something to send that has to be acknowledged.
+    /// Whether the library has asked for the window since the gate was set, which it does when it has ack-eliciting data to
+    /// send.
     asked: AtomicBool,
-    /// Answers of [`Controller::metrics`].
+    /// Bytes in flight, which [`Controller::metrics`] writes here.
     in_flight: AtomicU64,
     /// Packets acknowledged on all connections, and their bytes.
     acknowledged: (AtomicU64, AtomicU64),
-    /// Asks the controller to forget what is in flight.
+    /// Tells the controller to count no packet as in flight any more.
     forget: AtomicBool,
-    /// How the next connection begins.
+    /// How the congestion controller of the next connection begins.
     start: Mutex<Option<Start>>,
 }
 
-/// How a connection begins.
+/// How a connection's congestion controller begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     pub(crate) jump: Option<Jump>,
@@ -99,7 +101,7 @@ pub(crate) struct Start {
     pub(crate) is_rapid: bool,
 }
 
-/// What window the library is told.
+/// Which congestion window a controller reports to the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Gate {
@@ -115,12 +117,12 @@ impl Desk {
         self.gate.store(gate as u8, Ordering::Relaxed);
     }
 
-    /// Whether there is something to send that has to be acknowledged, apart from probes.
+    /// Whether the library has something to send that the peer has to acknowledge, apart from probes.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// A packet of so many bytes is acknowledged. Loads and stores suffice: one thread writes.
+    /// Counts an acknowledged packet of `bytes` bytes. Needs no atomic additions, since only one thread writes.
     fn on_ack(&self, bytes: u64) {
         let (packets, total) = &self.acknowledged;
         packets.store(packets.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -136,7 +138,7 @@ impl Desk {
         )
     }
 
-    /// Tells how the connection that is made next begins.
+    /// Sets how the controller of the next connection begins.
     pub(crate) fn set_start(&self, start: Option<Start>) {
         *self.start.lock().unwrap_or_else(PoisonError::into_inner) = start;
     }
@@ -148,7 +150,7 @@ impl Desk {
             .take()
     }
 
-    /// What `controller` knows; it is one of ours.
+    /// The state of `controller`, which must be one that [`Factory`] made.
     pub(crate) fn read(&self, controller: &dyn Controller) -> State {
         let metrics = controller.metrics();
         State {
@@ -159,18 +161,18 @@ impl Desk {
         }
     }
 
-    /// Has the controller forget what is in flight: nothing of it can still be acknowledged.
+    /// Makes the controller count nothing as in flight: none of it can be acknowledged any more.
     pub(crate) fn forget_in_flight(&self, controller: &dyn Controller) {
         self.forget.store(true, Ordering::Relaxed);
         controller.metrics();
     }
 }
 
-/// What a controller knows.
+/// The state of a congestion controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) window: u64,
-    /// Bytes a second; `None` for no limit but the window.
+    /// The pacing rate in bytes per second; `None` if only the window limits.
     pub(crate) rate: Option<u64>,
     pub(crate) in_flight: u64,
 }
@@ -188,7 +190,8 @@ pub(crate) struct Factory {
 impl ControllerFactory for Factory {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let mtu = u64::from(mtu);
-        // H2O compatibility: a packet of this window counts the longest datagram, not what the path is known to carry.
+        // H2O compatibility: the window is a number of packets of the greatest length configured, not of the length that the
+        // path is known to carry.
         let initial_window = self.initial_packets.max(MIN_WINDOW_PACKETS) * self.packet_len;
         let start = self.desk.take_start();
         let respects_underuse = start.is_none_or(|start| start.respects_underuse);
@@ -218,7 +221,7 @@ impl ControllerFactory for Factory {
     }
 }
 
-/// One path's controller, as the library sees it.
+/// The congestion controller of one path, as the QUIC library calls it.
 #[derive(Debug)]
 struct Governor {
     desk: Arc<Desk>,
@@ -230,7 +233,7 @@ struct Governor {
 }
 
 impl Governor {
-    /// Answers what has become of a jump.
+    /// Changes the window as the progress of a jump requires.
     fn step(&mut self, step: Step) {
         let floor = self.initial_window;
         match step {
@@ -256,7 +259,7 @@ impl Controller for Governor {
     fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
         let gate = self.desk.gate.load(Ordering::Relaxed);
         if gate != Gate::Open as u8 || !self.desk.has_asked() {
-            // Acknowledgements, or a probe.
+            // Packets with acknowledgements only, and probes, do not count as in flight.
             return;
         }
         let before = *self.in_flight.get_mut();
@@ -323,7 +326,7 @@ impl Controller for Governor {
         let gate = self.desk.gate.load(Ordering::Relaxed);
         if gate == Gate::Open as u8 {
             self.desk.asked.store(true, Ordering::Relaxed);
-            // The library's pacer does nothing with a window of that size.
+            // With a window of this size the library's own pacer holds nothing back: this crate paces itself.
             u64::MAX
         } else if gate == Gate::Closed as u8 {
             self.desk.asked.store(true, Ordering::Relaxed);
@@ -352,7 +355,7 @@ impl Controller for Governor {
             desk: Arc::clone(&self.desk),
             algorithm: self.algorithm.clone(),
             initial_window: self.initial_window,
-            // Of another path.
+            // Nothing is in flight on the new path that the copy is for.
             in_flight: AtomicU64::new(0),
             smoothed_rtt: self.smoothed_rtt,
             leap: Leap::Over,
@@ -368,23 +371,23 @@ impl Controller for Governor {
     }
 }
 
-/// `value` times `numerator` / `denominator`, at most what a `u64` holds.
+/// `value` times `numerator` / `denominator`; the greatest `u64` if the result is larger.
 fn scale(value: u64, numerator: u128, denominator: u128) -> u64 {
     u64::try_from(u128::from(value) * numerator / denominator.max(1)).unwrap_or(u64::MAX)
 }
 
-/// Bytes that a rate brings in a time.
+/// The number of bytes sent in `time` at `rate` bytes per second.
 fn bytes_in(rate: u64, time: Duration) -> u64 {
     scale(rate, time.as_nanos(), 1_000_000_000)
 }
 
-/// The rate, in bytes a second, that brings so many bytes in that time.
+/// The rate, in bytes per second, at which `bytes` bytes are sent in `time`.
 fn rate_of(bytes: u64, time: Duration) -> u64 {
     scale(bytes, 1_000_000_000, time.as_nanos())
 }
 
-/// The pacing rate of controllers that have a window only (RFC 9002 §7.7): two windows a round trip while it doubles, then a quarter
-/// more than one.
+/// The pacing rate in bytes per second of a controller that only has a window (RFC 9002 §7.7): two windows per round trip in
+/// slow start, then one and a quarter.
 fn rate_of_window(window: u64, threshold: u64, smoothed_rtt: Duration) -> u64 {
     let gain = if window < threshold { 200 } else { 125 };
     rate_of(scale(window, gain, 100), smoothed_rtt)

@@ -12,28 +12,28 @@ use super::{Ack, Loss, bytes_in, rate_of, scale};
 
 /// Gains in percent.
 const STARTUP_GAIN: u128 = 277;
-/// The draft's 35 empties the queue sooner, and the path as well when losses are not known yet.
+/// The draft has 35 here, which empties the queue sooner, but also leaves the path unused if losses are not known yet.
 const DRAIN_GAIN: u128 = 75;
 const DOWN_GAIN: u128 = 90;
 const UP_GAIN: u128 = 125;
 const WINDOW_GAIN: u128 = 200;
 const UP_WINDOW_GAIN: u128 = 225;
 const PROBE_RTT_WINDOW_GAIN: u128 = 50;
-/// Share of what was in flight that may be lost, in percent.
+/// The share of the bytes in flight that may be lost before the model takes the path for full, in percent.
 const LOSS_THRESHOLD: u128 = 2;
-/// Packets that have to be lost in a flight of startup for the share to count.
+/// Least number of packets lost in a flight of startup for their share to count.
 const STARTUP_FULL_LOSSES: u64 = 6;
-/// What remains of a bound after a round with too much loss, in percent.
+/// The factor by which a bound is lowered after a round with too much loss, in percent.
 const BETA: u128 = 70;
-/// What of `inflight_hi` is used while cruising, in percent.
+/// The part of `inflight_hi` that may be in flight while cruising, in percent.
 const HEADROOM: u128 = 85;
 const MIN_PIPE_PACKETS: u64 = 4;
 const MIN_RTT_LIFE: Duration = Duration::from_secs(10);
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
-/// Rounds without growth after which startup is over.
+/// Number of rounds without growth of the measured bandwidth after which startup ends.
 const FULL_BANDWIDTH_ROUNDS: u32 = 3;
-/// Groups of packets that are remembered. Of older ones there is no sample of the rate.
+/// Limit of the groups of packets sent together that are remembered. Older ones give no sample of the delivery rate.
 const MAX_FLIGHTS: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +50,11 @@ enum Phase {
     Refill,
     /// Sends faster than the measured bandwidth, to find out whether the path has more.
     Up,
-    /// Sends next to nothing, to measure the round trip without a queue.
+    /// Sends very little, to measure the round trip time without a queue.
     ProbeRtt,
 }
 
-/// What acknowledgements tell about the last probe.
+/// What the acknowledgements that arrive now tell about the last probe for bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckPhase {
     Idle,
@@ -68,12 +68,12 @@ enum AckPhase {
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     sent: Instant,
-    /// [`Model`]'s counters when they were sent.
+    /// [`Model`]'s counters of the same names when these packets were sent.
     delivered: u64,
     delivered_at: Instant,
     first_sent: Instant,
     lost: u64,
-    /// What was in flight with them.
+    /// Bytes in flight when these packets were sent, including them.
     in_flight: u64,
     is_app_limited: bool,
 }
@@ -106,9 +106,10 @@ pub(crate) struct Model {
     delivered_at: Instant,
     first_sent: Instant,
     lost: u64,
-    /// The delivery up to which samples are of an application that had too little to send; 0 for none.
+    /// Until `delivered` reaches this value, samples count as limited by an application that had too little to send; 0 if
+    /// none are.
     app_limited_until: u64,
-    /// The newest of the packets acknowledged in this batch, and the bytes of all.
+    /// When the newest of the packets acknowledged in this batch was sent, and the bytes of all of them.
     newest_acked: Option<Instant>,
     acked: u64,
     was_app_limited: bool,
@@ -116,7 +117,7 @@ pub(crate) struct Model {
     round_ends_at: u64,
     is_round_start: bool,
     rounds_since_probe: u64,
-    /// The largest rate of this cycle of probing and of the one before.
+    /// The highest delivery rate measured in this probing cycle, and in the one before.
     max_rates: [u64; 2],
     full_rate: u64,
     full_rate_rounds: u32,
@@ -138,7 +139,8 @@ pub(crate) struct Model {
 
     cycle_began: Instant,
     probe_wait: Duration,
-    /// Deterministic, different from connection to connection is what matters.
+    /// A pseudo-random number that varies the time between probes. It only has to differ between connections, so it needs no
+    /// random source.
     dice: u64,
 
     min_rtt: Option<Duration>,
@@ -149,7 +151,8 @@ pub(crate) struct Model {
     is_probe_rtt_round_done: bool,
     is_restarting: bool,
 
-    /// More is acknowledged at a time than the rate would bring (`extra_acked`), in this round and in those before.
+    /// Bytes acknowledged beyond what the measured rate explains, since acknowledgements arrive in batches (`extra_acked`):
+    /// the maximum of the recent rounds, and of those before.
     extra_acked: [u64; 2],
     extra_rounds: u32,
     ack_epoch_began: Instant,
@@ -212,7 +215,7 @@ impl Model {
         }
     }
 
-    /// Begins with a larger window than the initial one: the path is known.
+    /// Raises the window for a jump: the connection begins with a larger window than the initial one.
     pub(crate) fn jump(&mut self, window: u64) {
         self.window = self.window.max(window);
         self.initial_window = self.initial_window.max(window);
@@ -221,14 +224,15 @@ impl Model {
         }
     }
 
-    /// Only so much of the window is in use.
+    /// Lowers the window after a jump to `window`, the part of it that is in use.
     pub(crate) fn limit(&mut self, window: u64) {
         self.window = self.window.min(window);
         self.initial_window = self.initial_window.min(window);
     }
 
-    /// A jump went too far: the path has delivered so many bytes of it. Losses that say so bound what is in flight already; some losses
-    /// have other reasons.
+    /// Ends a jump that went too far: packets were lost, and only `delivered` bytes sent since the jump have arrived. Lowers
+    /// only the initial window: the model itself bounds the bytes in flight if loss is high, and low loss may have other
+    /// reasons.
     pub(crate) fn retreat(&mut self, delivered: u64) {
         self.initial_window = self.initial_window.min(delivered);
     }
@@ -243,7 +247,7 @@ impl Model {
 
     pub(crate) fn pacing_rate(&self, smoothed_rtt: Duration) -> u64 {
         if self.max_rate() == 0 {
-            // The handshake has told the round trip time.
+            // No rate is measured yet, but the handshake has measured the round trip time.
             let rate = rate_of(self.initial_window, smoothed_rtt);
             return scale(rate, STARTUP_GAIN, 100);
         }
@@ -332,7 +336,8 @@ impl Model {
             acked: self.acked,
             rtt: now.saturating_duration_since(sent),
         };
-        // Reordering and losses concern what was sent not long before.
+        // Acknowledgements that are late because of reordering or loss concern packets of the last few round trips: older
+        // flights are forgotten.
         let old = self.min_rtt.unwrap_or_default() * 4;
         while self.flights.len() > 1
             && let Some(first) = self.flights.front()
@@ -356,7 +361,8 @@ impl Model {
         let acking = now.saturating_duration_since(flight.delivered_at);
         let interval = sending.max(acking);
         self.first_sent = flight.sent;
-        // A shorter time than a round trip is one of acknowledgements that came together.
+        // An interval shorter than a round trip comes from acknowledgements that arrived together, and would give too high a
+        // rate.
         if !interval.is_zero() && self.min_rtt.is_none_or(|least| interval >= least) {
             sample.rate = Some(rate_of(sample.delivered, interval));
         }
@@ -453,7 +459,7 @@ impl Model {
         }
         let elapsed = now.saturating_duration_since(self.ack_epoch_began);
         let expected = bytes_in(self.rate(), elapsed);
-        // While the rate grows, what comes is always more than expected.
+        // While the rate still grows, more is acknowledged than expected all the time, which says nothing about batches.
         if self.ack_epoch_acked <= expected || !self.is_full {
             self.ack_epoch_began = now;
             self.ack_epoch_acked = sample.acked;
@@ -499,7 +505,8 @@ impl Model {
         }
     }
 
-    /// The product of rate and round trip time, times a gain in percent, and what keeps acknowledgements coming.
+    /// The bandwidth-delay product times `gain` percent, but at least as many packets as are needed to keep acknowledgements
+    /// coming.
     fn inflight(&self, gain: u128) -> u64 {
         let Some(min_rtt) = self.min_rtt else {
             return self.initial_window;
@@ -513,7 +520,8 @@ impl Model {
             .is_none_or(|least| sample.rtt <= least + least / 4)
     }
 
-    /// What is in flight when there is next to no queue: with the packets that just arrive or leave, so that the path does not run dry.
+    /// Bytes in flight when the path has almost no queue: the bandwidth-delay product and a few packets more, so that the
+    /// path is never idle.
     fn drained(&self) -> u64 {
         self.inflight(100) + 3 * self.mtu
     }
@@ -534,7 +542,7 @@ impl Model {
         self.rate_latest = 0;
         self.inflight_latest = 0;
         self.up_step = u64::MAX;
-        // So that connections do not probe in step.
+        // The time until the next probe is random, so that connections do not all probe at the same time.
         self.dice = self
             .dice
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -567,7 +575,8 @@ impl Model {
         self.raise_slope();
     }
 
-    /// How many bytes have to be acknowledged for another packet in flight: growth doubles every round.
+    /// Sets how many bytes must be acknowledged for each packet that `inflight_hi` is raised by. The growth doubles every
+    /// round.
     fn raise_slope(&mut self) {
         let growth = self.mtu << self.up_rounds.min(30);
         self.up_rounds += 1;
@@ -615,7 +624,8 @@ impl Model {
         in_flight + sample.acked + self.mtu >= self.window
     }
 
-    /// Reno would find a packet more after so many rounds; that is how often others on the path probe.
+    /// Whether the next probe is due: after a time, or after as many rounds as there are packets in flight. In so many
+    /// rounds Reno would regain its window, so that we probe about as often as Reno flows on the same path.
     fn is_time_to_probe(&self, now: Instant) -> bool {
         let rounds = (self.inflight(100) / self.mtu).min(63);
         now.saturating_duration_since(self.cycle_began) > self.probe_wait
@@ -665,7 +675,8 @@ impl Model {
         }
     }
 
-    /// More was lost than the path may lose, with so much in flight.
+    /// Handles a sample with more loss than the path may have, at `in_flight_when_sent` bytes in flight: bounds what may be
+    /// in flight.
     fn judge_loss(&mut self, now: Instant, in_flight_when_sent: u64, is_app_limited: bool) {
         if !self.can_judge_probe {
             return;
@@ -817,7 +828,7 @@ impl Model {
             | Phase::ProbeRtt => WINDOW_GAIN,
         };
         let extra = self.extra_acked[0].max(self.extra_acked[1]);
-        // Three bursts of the pacer, so that the window does not cut them.
+        // At least three bursts of the pacer, so that the window does not cut a burst short.
         let bursts = 3 * (2 * self.mtu).max(bytes_in(self.pacing_rate, Duration::from_millis(1)));
         let max = self.inflight(gain).saturating_add(extra + bursts);
         if self.is_full {

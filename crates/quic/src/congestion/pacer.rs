@@ -1,20 +1,20 @@
-//! Datagrams leave as a controller's rate allows (RFC 9002 §7.7), not all at once.
+//! The pacer: datagrams are sent at the controller's rate (RFC 9002 §7.7), not all at once.
 
 use std::time::{Duration, Instant};
 
 use super::{bytes_in, scale};
 
-/// Packets that may leave at once after a pause (RFC 9002 §7.7).
+/// Number of packets that may be sent at once after a pause (RFC 9002 §7.7).
 const BURST_PACKETS: u64 = 10;
-/// What may be sent late: as long as timers and turns of the event loop may be late.
+/// Data that was due within this time may be sent at once, since timers and the event loop may be late by as much.
 const BURST_TIME: Duration = Duration::from_millis(4);
-/// Worth waking up for.
+/// The least amount that is worth a wakeup: the data of this time at the current rate, and at least this number of packets.
 const QUANTUM_TIME: Duration = Duration::from_millis(1);
 const QUANTUM_PACKETS: u64 = 2;
-/// Worth a system call, whatever the rate.
+/// This number of packets is worth a system call at any rate.
 const MAX_QUANTUM_PACKETS: u64 = 32;
 
-/// A bucket of bytes that may be sent.
+/// A token bucket: the bytes that may be sent now.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
     credit: u64,
@@ -29,14 +29,15 @@ impl Pacer {
         }
     }
 
-    /// Bytes that may be sent now; nothing until it is worth the trouble.
+    /// Bytes that may be sent now; 0 until there are enough for a wakeup to be worthwhile.
     pub(crate) fn credit(&mut self, now: Instant, rate: u64, mtu: u64) -> u64 {
         let capacity = (BURST_PACKETS * mtu).max(bytes_in(rate, BURST_TIME));
         match self.filled {
             None => self.credit = capacity,
             Some(filled) => {
                 let gained = bytes_in(rate, now.saturating_duration_since(filled));
-                // A short time at a low rate brings nothing: it must not be forgotten.
+                // At a low rate, a short time gains less than a byte. The time is not counted as used, so that many such
+                // calls do not add up to a loss.
                 if gained == 0 && self.credit < capacity {
                     return self.available(rate, mtu);
                 }
@@ -59,11 +60,11 @@ impl Pacer {
         self.credit = self.credit.saturating_sub(bytes);
     }
 
-    /// When there is something to send again.
+    /// When enough bytes may be sent again.
     pub(crate) fn next(&self, rate: u64, mtu: u64) -> Option<Instant> {
         let missing = quantum(rate, mtu).saturating_sub(self.credit);
         let nanos = scale(missing, 1_000_000_000, u128::from(rate.max(1)));
-        // Rounded up: too early a call would find nothing.
+        // Rounded up: if the timer fired too early, the call would find too little to send.
         Some(self.filled? + Duration::from_nanos(nanos.saturating_add(1)))
     }
 }

@@ -1,16 +1,17 @@
-//! A start that is faster than slow start (draft-kazuho-ccwg-rapid-start): the window triples in a round trip, until round trips become
-//! longer or packets are lost. What was sent too much is taken back: the window is then that of what the path has delivered.
+//! A start that is faster than slow start (draft-kazuho-ccwg-rapid-start): the window triples every round trip, until round
+//! trips become longer or packets are lost. After the first loss, the window is reduced to what the path has delivered in a
+//! round.
 
 use std::time::Instant;
 
 use super::Ack;
 
-/// The start of one connection.
+/// The rapid start of one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RapidStart {
-    /// Whether nothing was lost yet; `false` from the beginning if the start is an ordinary one.
+    /// Whether the connection is still in a rapid start: it began with one, and nothing was lost yet.
     is_rapid: bool,
-    /// Packets sent from then on belong to the next round.
+    /// When the current round began: the acknowledgement of a packet sent after this time begins the next one.
     round_began: Option<Instant>,
     /// Bytes acknowledged in this round and in the one before.
     acked: [u64; 2],
@@ -24,8 +25,8 @@ impl RapidStart {
         }
     }
 
-    /// An acknowledgement has come in slow start, by which the window grows by `growth` bytes; `is_conservative`: because of longer
-    /// round trips less than usual. Returns by how much it grows.
+    /// Handles an acknowledgement in slow start, for which slow start would let the window grow by `growth` bytes. Returns
+    /// by how many bytes it grows. `is_conservative`: round trips have become longer, so that there is no extra growth.
     pub(crate) fn on_ack(&mut self, ack: &Ack, growth: u64, is_conservative: bool) -> u64 {
         if !self.is_rapid {
             return growth;
@@ -38,7 +39,8 @@ impl RapidStart {
         if is_conservative { growth } else { 2 * growth }
     }
 
-    /// The window that the first loss is to be counted from; `window` for other losses.
+    /// The window that the reaction to a loss starts from: at the first loss, at most what was acknowledged in a round;
+    /// `window` at later ones.
     pub(crate) fn before_loss(&mut self, window: u64) -> u64 {
         if !std::mem::take(&mut self.is_rapid) {
             return window;

@@ -13,9 +13,10 @@ pub(crate) struct Reno {
     threshold: u64,
     mtu: u64,
     initial_window: u64,
-    /// Packets sent before that time belong to a loss that was answered (RFC 9002 §7.3.2).
+    /// When the window was last lowered for a loss. Losses of packets sent before this time belong to the same event and do
+    /// not lower it again (RFC 9002 §7.3.2).
     recovery_began: Option<Instant>,
-    /// Bytes acknowledged since the window has grown.
+    /// Bytes acknowledged since the window last grew by a packet.
     acked: u64,
     slow_start: HyStart,
     rapid: RapidStart,
@@ -97,17 +98,18 @@ impl Reno {
         self.window = self.window.max(MIN_WINDOW_PACKETS * mtu);
     }
 
-    /// Begins with a larger window than the initial one: the path is known.
+    /// Raises the window for a jump: the connection begins with a larger window than the initial one.
     pub(crate) fn jump(&mut self, window: u64) {
         self.window = self.window.max(window);
     }
 
-    /// Only so much of the window is in use.
+    /// Lowers the window after a jump to `window`, the part of it that is in use.
     pub(crate) fn limit(&mut self, window: u64) {
         self.window = self.window.min(window);
     }
 
-    /// A jump went too far: the path has delivered so many bytes of it.
+    /// Lowers the window after a jump that went too far: packets were lost. `delivered`: bytes sent since the jump that have
+    /// arrived.
     pub(crate) fn retreat(&mut self, delivered: u64) {
         self.window = (delivered / 2).max(MIN_WINDOW_PACKETS * self.mtu);
         self.threshold = self.window;

@@ -1,5 +1,5 @@
-//! What earlier connections have found out about paths (draft-ietf-tsvwg-careful-resume): a client that comes again to the same server, and
-//! has shown its address, need not begin from nothing.
+//! What earlier connections have measured of their paths (draft-ietf-tsvwg-careful-resume): if a client with a validated
+//! address comes again to the same server, the congestion window need not start from the initial one.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::{Ack, Loss};
 
-/// Clients that are remembered; when more come, those heard of first are forgotten.
+/// Limit of the clients that are remembered; beyond it, the client that was first seen longest ago is forgotten.
 const MAX_CLIENTS: usize = 4096;
-/// How long what was found out is good for. H2O compatibility: as long as a token of an earlier connection validates an address.
+/// How long a measurement is used. H2O compatibility: as long as a token of an earlier connection validates an address.
 const LIFE: Duration = Duration::from_secs(600);
 
 /// What was found out about a path.
@@ -69,12 +69,12 @@ impl PathMemory {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Jump {
     window: u64,
-    /// The round trip time that shows that the path is the one that was seen; `None` for a path that was not.
+    /// The round trip time of the earlier connection, by which the path is recognised; `None` if the path is not known.
     min_rtt: Option<Duration>,
 }
 
 impl Jump {
-    /// Half of what the path carried, and at most `max` bytes.
+    /// A jump on a known path: to half of the window that the path carried, and at most to `max` bytes.
     pub(crate) fn to_known(observation: &Observation, max: u64) -> Self {
         Self {
             window: (observation.window / 2).min(max),
@@ -82,7 +82,7 @@ impl Jump {
         }
     }
 
-    /// A window of so many bytes.
+    /// A jump on an unknown path, to a window of `window` bytes.
     pub(crate) const fn to(window: u64) -> Self {
         Self {
             window,
@@ -90,27 +90,28 @@ impl Jump {
         }
     }
 
-    /// The window, if the round trip time is between half and ten times of what it was.
+    /// The window to jump to, if the round trip time is between half and ten times that of the earlier connection.
     fn window(&self, rtt: Duration) -> Option<u64> {
         let is_alike = (self.min_rtt).is_none_or(|seen| seen / 2 <= rtt && rtt <= seen * 10);
         is_alike.then_some(self.window)
     }
 }
 
-/// How far a connection is with its jump (draft-ietf-tsvwg-careful-resume §3).
+/// The phase of a connection's jump to a larger window (draft-ietf-tsvwg-careful-resume §3).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leap {
-    /// The round trip time has not been measured ("Reconnaissance").
+    /// Before the jump: the round trip time has not been measured ("Reconnaissance").
     Waiting(Jump),
     /// The window is raised, and nothing that was sent since has been acknowledged ("Unvalidated").
     Unvalidated { began: Instant },
-    /// What was sent in that time is being acknowledged: so many bytes ("Validating").
+    /// Packets that were sent with the raised window are being acknowledged; `acked` counts their bytes ("Validating").
     Validating {
         began: Instant,
         ended: Instant,
         acked: u64,
     },
-    /// Some of it was lost: the window follows what the path has delivered ("Safe Retreat").
+    /// Some packets sent with the raised window were lost: the window is lowered to what the path has delivered ("Safe
+    /// Retreat").
     Retreating {
         began: Instant,
         ended: Instant,
@@ -120,15 +121,17 @@ pub(crate) enum Leap {
     Over,
 }
 
-/// What the controller has to do.
+/// How the controller has to change the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Stay,
-    /// Raise the window to that.
+    /// Raise the window to this number of bytes.
     Jump(u64),
-    /// No more than these bytes of the raised window were used, and the rest says nothing about the path.
+    /// Lower the window to this number of bytes: no more of the raised window was used, so that nothing is known about the
+    /// rest.
     Keep(u64),
-    /// The path has delivered so many bytes of those sent with the raised window, and lost others.
+    /// Lower the window to this number of bytes, which the path has delivered of those sent with the raised window; others
+    /// were lost.
     Retreat(u64),
 }
 
@@ -137,7 +140,7 @@ impl Leap {
         jump.map_or(Self::Over, Self::Waiting)
     }
 
-    /// A packet is acknowledged; `in_flight` is with it.
+    /// Handles the acknowledgement of a packet. `in_flight`: bytes in flight before it came.
     pub(crate) fn on_ack(&mut self, ack: &Ack, in_flight: u64) -> Step {
         match self {
             Self::Unvalidated { began } if ack.sent >= *began => {
@@ -186,7 +189,7 @@ impl Leap {
                 *self = Self::Over;
                 return Step::Stay;
             }
-            // Also what was sent before shows that the path is full.
+            // A lost packet that was sent before the jump ends the jump as well: it shows that the path is full.
             Self::Unvalidated { began } => (began, loss.now, 0),
             Self::Validating {
                 began,

@@ -1,19 +1,19 @@
-//! Windows that are not used in full (RFC 9002 §7.8, RFC 7661).
+//! Congestion windows that the application does not fill (RFC 9002 §7.8, RFC 7661).
 
 use std::time::{Duration, Instant};
 
-/// How long a window that is not used stays valid (RFC 7661 §4.4).
+/// How long a window that the application does not fill stays valid (RFC 7661 §4.4).
 const VALID_FOR: Duration = Duration::from_secs(300);
 
-/// Watches how much of a window is used.
+/// Observes how much of a congestion window is used.
 #[derive(Clone, Debug)]
 pub(crate) struct Underuse {
-    /// Whether a window that is not used does not grow.
+    /// Whether the window does not grow while the application does not fill it.
     is_respected: bool,
-    /// Most bytes in flight in this period and in the one before.
+    /// The highest number of bytes in flight in this period of a second, and in the one before.
     used: [u64; 2],
     period_began: Option<Instant>,
-    /// When half of the window was in use last (RFC 7661 §4.2).
+    /// When at least half of the window was last in use (RFC 7661 §4.2).
     validated: Option<Instant>,
 }
 
@@ -27,8 +27,8 @@ impl Underuse {
         }
     }
 
-    /// Packets have left; `in_flight` is with them. Returns whether the window has not been in use for so long that it says nothing
-    /// about the path any more.
+    /// Handles packets having been sent; `in_flight` includes them. Returns whether so little of the window has been used
+    /// for so long that it says nothing about the path any more.
     pub(crate) fn on_sent(&mut self, now: Instant, in_flight: u64, window: u64) -> bool {
         let began = *self.period_began.get_or_insert(now);
         if now.saturating_duration_since(began) >= Duration::from_secs(1) {
@@ -48,7 +48,7 @@ impl Underuse {
         is_stale
     }
 
-    /// What was in use lately (`pipeACK`).
+    /// Bytes in flight at most within the last one to two seconds (`pipeACK`).
     pub(crate) fn pipe(&self) -> u64 {
         self.used[0].max(self.used[1])
     }
@@ -58,7 +58,8 @@ impl Underuse {
         !self.is_respected || !app_limited || self.pipe() * 2 >= window
     }
 
-    /// The window that a loss is to be counted from: what was in use, if that was less than half (RFC 7661 §4.4.1).
+    /// The window that the reaction to a loss starts from: the bytes recently in flight, if they were less than half of
+    /// `window` (RFC 7661 §4.4.1).
     pub(crate) fn before_loss(&self, window: u64) -> u64 {
         if self.pipe() * 2 < window {
             self.pipe()
