@@ -23,19 +23,20 @@ use crate::trace::{Metrics, Trace};
 /// What has happened on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// TLS has agreed on what [`Connection::handshake`] tells. The server may get early data from now on, and may answer it.
+    /// The TLS handshake has agreed on what [`Connection::handshake`] returns. A server may receive early data from now on,
+    /// and may answer it.
     HandshakeAgreed,
-    /// The handshake is done: nothing that is read from now on can be a replay.
+    /// The handshake is complete: data that is read from now on cannot be a replay of an earlier connection's.
     Connected,
     /// The peer has opened this stream, and there may be something to read.
     StreamOpened(StreamId),
-    /// There is something to read, or the stream has ended or was reset.
+    /// The stream has data to read, or the peer has ended or reset it.
     Readable(StreamId),
-    /// There is room again for a stream whose write was [`Write::Blocked`].
+    /// A stream can be written again, whose last write was [`Write::Blocked`].
     Writable(StreamId),
-    /// The peer has all of a stream that was finished.
+    /// The peer has acknowledged all data of a stream that this side has finished.
     Finished(StreamId),
-    /// The peer wants no more of this stream (RFC 9000 §19.5).
+    /// The peer has sent STOP_SENDING: it wants no more data of this stream (RFC 9000 §19.5).
     Stopped {
         /// The stream.
         stream: StreamId,
@@ -49,18 +50,18 @@ pub enum Event {
     },
     /// A DATAGRAM frame has arrived: [`Connection::receive_datagram`] returns its content.
     DatagramReceived,
-    /// There is room again for a datagram that was [`SendDatagramError::Blocked`].
+    /// DATAGRAM frames can be sent again, after [`SendDatagramError::Blocked`].
     DatagramsUnblocked,
-    /// The connection has ended. Streams are gone; packets about it may still be sent.
+    /// The connection has ended and its streams are gone. The endpoint may still send packets that tell the peer.
     Closed(CloseReason),
-    /// Nothing remains of the connection. Its index is free from now on.
+    /// The connection's state is deleted. Its index may be used for another connection from now on.
     Drained,
 }
 
 /// Why a QUIC datagram cannot be sent (RFC 9221).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendDatagramError {
-    /// The peer does not take datagrams, or this side was configured without.
+    /// The peer does not accept DATAGRAM frames, or this side is configured not to use them.
     Unsupported,
     /// The datagram is larger than a packet, or than the peer's `max_datagram_frame_size`.
     TooLarge,
@@ -71,21 +72,21 @@ pub enum SendDatagramError {
 /// One connection.
 pub struct Connection {
     pub(crate) library: quinn_proto::Connection,
-    /// Streams the library has announced and the caller has not been told of.
+    /// Streams that the peer has opened, as the library has reported, and of which the caller has not been told.
     opened: VecDeque<StreamId>,
     is_closed: bool,
-    /// The frame that has ended it.
+    /// The kind and the sender of the CONNECTION_CLOSE frame that has ended the connection.
     close: Option<Close>,
     /// Whether its packets are marked as ECN-capable.
     marks_ecn: bool,
     pacer: Option<Pacer>,
-    /// When the pacer lets more go; `None` if it does not hold anything back.
+    /// When the pacer allows the next packet; `None` if it does not delay any.
     paced_until: Option<Instant>,
-    /// Since when the window is full and nothing has happened.
+    /// Set while the congestion window is full, packets wait for it, and nothing is received.
     stall: Option<Stall>,
-    /// Of a connection that was accepted, until its handshake is done.
+    /// Limits of the handshake; `None` once the handshake is complete, and for connections that this side opened.
     limit: Option<HandshakeLimit>,
-    /// What of that limit it was closed for.
+    /// The limit that the handshake exceeded, for which the connection was closed.
     exceeded: Option<Exceeded>,
     tail: Tail,
     /// Whether a timer has expired, so that the next packets may be probes.
@@ -93,17 +94,18 @@ pub struct Connection {
     costs: Costs,
     deeds: Deeds,
     send_window: u64,
-    /// Bytes written since nothing was to be acknowledged, and in all.
+    /// Bytes that the application has written since nothing was in flight (`written`), and since the connection began
+    /// (`stream_bytes_sent`).
     written: u64,
     stream_bytes_sent: u64,
     unread: Unread,
-    /// Datagrams received since what they cost was last added up.
+    /// Number of datagrams received since their costs were last added up.
     uncharged: u32,
     remote: SocketAddr,
-    /// Of a client that datagrams have come of from several addresses.
+    /// The client's addresses, once its datagrams have come from more than one.
     paths: Option<Box<Paths>>,
     trace: Option<Box<Trace>>,
-    /// Whether the library is done with it; the endpoint is told when [`Event::Drained`] is taken.
+    /// Whether the library has deleted its state of the connection. The endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
 }
 
@@ -115,7 +117,7 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// What is drawn for a connection.
+    /// Draws at random which of these features a connection uses, in the shares that `settings` has.
     pub(crate) fn of(settings: &TransportSettings, mut draw: impl FnMut() -> u64) -> Self {
         Self {
             is_paced: settings.is_paced.includes(draw()),
@@ -124,17 +126,18 @@ impl Sending {
     }
 }
 
-/// Memory of a connection during and after its handshake, with 100 streams allowed. Measured with an allocator that counts.
+/// Bytes of memory that a connection takes during its handshake and after it, with 100 streams allowed. Measured with an
+/// allocator that counts.
 const HANDSHAKE_LEN: usize = 32 * 1024;
 const ESTABLISHED_LEN: usize = 11 * 1024;
 
-/// What a datagram has besides content: ids, tags, the headers of frames, acknowledgements.
+/// Bytes of a datagram that are not stream content: connection ids, tags, frame headers, acknowledgements. An estimate.
 const DATAGRAM_OVERHEAD: usize = 64;
-/// Datagrams received between two looks at what they cost. One of them has at most 1,500 frames.
+/// After this number of received datagrams their costs are added up. Each of them has at most 1,500 frames.
 const CHARGED_DATAGRAMS: u32 = 16;
 
-/// Content that was received and not read. The library does not tell how much that is: it is found out from the length of datagrams,
-/// since the last time that the peer had no request open.
+/// Estimates how much stream content was received and not read by the application. The library does not tell, so it is
+/// computed from the lengths of the datagrams since the peer last had no request open.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unread {
     received: u64,
@@ -147,50 +150,52 @@ impl Unread {
         self.received += len.saturating_sub(DATAGRAM_OVERHEAD) as u64;
     }
 
-    /// The estimate. A part of what was read and sent is taken off, so that long acknowledgements and what came twice do not add up on a
-    /// connection that is never without a request.
+    /// The estimate in bytes. A part of what was read and sent is subtracted in addition, so that long acknowledgements and
+    /// retransmissions do not add up on a connection that always has a request.
     const fn bytes(&self) -> u64 {
         let read = self.read + self.read / 8 + self.sent / 256;
         self.received.saturating_sub(read)
     }
 }
 
-/// The shortest round trip that the time for a handshake is counted in: the one assumed before there is a sample. Over a short path a
-/// client needs most of the time for its computations.
+/// The least round trip time that a handshake's time limit is computed with: the same that is assumed before the round trip
+/// time is measured. Over a shorter path, a client needs most of the time for its computations.
 const LEAST_HANDSHAKE_RTT: Duration = Duration::from_millis(66);
 
-/// ACK frames sent during a handshake: for a client that sends early data, a few dozen. The library remembers each packet with one, some
-/// hundred bytes, until the client acknowledges it.
+/// Limit of the ACK frames sent during a handshake. A client that sends early data causes a few dozen. The library remembers
+/// each packet that has one, with some hundred bytes, until the client acknowledges it.
 const MAX_HANDSHAKE_ACKS: u64 = 64;
 
-/// NEW_TOKEN frames sent during a handshake. The library (quinn-proto 0.11) sends one for each Handshake packet that it gets, and remembers
-/// it until the client acknowledges it: about 700 bytes for a packet of 50. A client needs such packets for what it acknowledges of the
-/// server's certificates, for its own certificates and for its Finished message, and again for those of them that are lost.
+/// Limit of the NEW_TOKEN frames sent during a handshake. The library (quinn-proto 0.11) sends one for each Handshake packet
+/// that it receives, and remembers it until the client acknowledges it: about 700 bytes of memory for a packet of 50. A
+/// client needs Handshake packets to acknowledge the server's certificates, for its own certificates and its Finished
+/// message, and to send lost ones again.
 const MAX_HANDSHAKE_TOKENS: u64 = 20;
 
-/// What has to be free in a packet for the library to put PATH_CHALLENGE there.
+/// Bytes that must be free in a packet so that the library adds a PATH_CHALLENGE frame.
 const CHALLENGE_ROOM: usize = 10;
 
-/// How long a handshake of so many round trips may take.
+/// The time limit of a handshake that may take `round_trips` round trips.
 fn handshake_time(rtt: Duration, round_trips: u32) -> Duration {
     rtt.max(LEAST_HANDSHAKE_RTT) * round_trips
 }
 
-/// What a handshake has taken too much of.
+/// The limit that a handshake has exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exceeded {
     Time,
     Packets,
 }
 
-/// Whose CONNECTION_CLOSE has ended a connection, and of which kind (RFC 9000 §19.19).
+/// Which side's CONNECTION_CLOSE frame has ended a connection, and whether it came from QUIC or the application (RFC 9000
+/// §19.19).
 #[derive(Clone, Copy, Debug)]
 enum Close {
     PeerTransport,
     PeerApplication,
-    /// Ours, for what the peer did.
+    /// Sent by this side because the peer broke the protocol.
     Transport,
-    /// That of our application.
+    /// Sent by this side because its application closes the connection.
     Local,
 }
 
@@ -209,32 +214,34 @@ impl Close {
     }
 }
 
-/// How long a handshake may take.
+/// The limits of one connection's handshake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandshakeLimit {
     pub(crate) began: Instant,
-    /// In round trip times; 0 for no limit.
+    /// The time limit in round trip times; 0 for no limit.
     pub(crate) round_trips: u32,
     pub(crate) datagrams: u64,
-    /// Until the client has shown that it receives at its address (RFC 9000 §8.1): so many bytes are sent for each received. The library
-    /// has the same limit, but begins a datagram as long as there is any credit.
+    /// Bytes that may be sent for each byte received, as long as the client's address is not validated (RFC 9000 §8.1);
+    /// `None` once it is. The library has the same limit, but may exceed it by almost a datagram.
     pub(crate) amplification: Option<u64>,
-    /// Bytes received from the client, with those of the first datagram, which the count of the library leaves out.
+    /// Bytes received from the client, including the first datagram, which the library does not count.
     pub(crate) received: u64,
-    /// A hash of the id that the client has made up: one that we have made shows that it receives.
+    /// A hash of the connection id that the client chose for its first packets. A packet with another id, which this side
+    /// chose, proves that the client receives at its address.
     pub(crate) first_id: u64,
 }
 
-/// A full window for which no acknowledgement comes.
+/// The state of a connection whose window is full and for which no acknowledgement comes.
 #[derive(Clone, Copy, Debug)]
 struct Stall {
     ends: Instant,
-    /// How often it has ended without one.
+    /// How often the wait for an acknowledgement has ended without one.
     count: u32,
 }
 
-/// What is in flight can be forgotten by the library without a word to the controller: when handshake keys are discarded. A window that
-/// is full of such bytes is opened after this time, which doubles.
+/// After this time, which doubles each time, a window that stays full without any acknowledgement is opened. The reason:
+/// when the library discards handshake keys, it forgets packets in flight without telling the controller, which would wait
+/// for them forever.
 const STALL_TIME: Duration = Duration::from_secs(3);
 
 fn code(value: u64) -> VarInt {
@@ -274,26 +281,28 @@ impl Connection {
         }
     }
 
-    /// Begins to trace the connection, whose client has named it `id`, by a datagram of so many bytes.
+    /// Begins to trace the connection. `id`: the connection id that the client chose; `len`: the length of its first
+    /// datagram.
     pub(crate) fn begin_trace(&mut self, now: Instant, id: &[u8], len: usize) {
         let mut trace = Trace::new(now, id, self.remote);
         trace.on_received(now, len);
         self.trace = Some(Box::new(trace));
     }
 
-    /// The name of the trace, if the connection is traced: the id that the client has given it first.
+    /// The name of the trace, if the connection is traced: the first connection id that the client chose, in hexadecimal
+    /// digits.
     pub fn trace_name(&self) -> Option<&str> {
         self.trace.as_ref().map(|trace| trace.name.as_str())
     }
 
-    /// Records for the trace of the connection since the last call, which is due once per turn; records of more than 64 KiB are left
-    /// out. A file begins with [`crate::trace_header`].
+    /// Takes the trace records made since the last call. To be called once per turn of the event loop, since records beyond
+    /// 64 KiB are left out. A file of them begins with [`crate::trace_header`].
     pub fn take_trace(&mut self, now: Instant) -> String {
         let records = self.trace.as_mut().map(|trace| trace.take(now));
         records.unwrap_or_default()
     }
 
-    /// Ends the trace: nobody takes it.
+    /// Ends the trace, as nobody takes its records.
     pub fn stop_trace(&mut self) {
         self.trace = None;
     }
@@ -305,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// Traces a datagram of so many bytes that has come.
+    /// Records in the trace that a datagram of `len` bytes was received.
     pub(crate) fn trace_received(&mut self, desk: &Desk, now: Instant, len: usize) {
         if let Some(trace) = &mut self.trace {
             trace.on_received(now, len);
@@ -350,7 +359,8 @@ impl Connection {
         transmit
     }
 
-    /// Transmits no more to an address that is not validated than is allowed to go there.
+    /// Returns packets to send as [`Self::transmit_anywhere`] does, but within the limit for addresses that are not
+    /// validated.
     fn transmit_within(
         &mut self,
         paths: &mut Paths,
@@ -363,7 +373,7 @@ impl Connection {
             let remote = self.library.remote_address();
             let mtu = self.library.current_mtu();
             let Ok(allowance) = paths.allowance(remote.ip(), mtu) else {
-                // The next datagram from there gives credit, no timer does.
+                // No timer is needed: only the next datagram from this address allows sending more.
                 self.paced_until = None;
                 self.stall = None;
                 return None;
@@ -373,8 +383,8 @@ impl Connection {
                 if paths.take_credit(&transmit) {
                     return Some(transmit);
                 }
-                // The library answers a PATH_CHALLENGE from another address with 1200 bytes. Clients challenge with as many; whoever
-                // did it with fewer gets no answer.
+                // The library answers a PATH_CHALLENGE from another address with 1200 bytes, which is within the limit if
+                // the client's own packet was as long as the RFC demands. The answer to a shorter packet is dropped.
                 buffer.clear();
                 continue;
             };
@@ -382,14 +392,14 @@ impl Connection {
             paths.set_cut(allowance.cut);
             let transmit = self.transmit_anywhere(desk, now, 1, buffer);
             paths.set_cut(0);
-            // What is cut cannot be sent once more as it was.
+            // A packet that was shortened cannot be sent a second time as it was, so nothing is kept for that.
             self.tail = Tail::default();
             let mut transmit = transmit?;
             transmit.len = transmit.len.saturating_sub(allowance.cut);
             let after = self.library.stats();
             let is_search = after.path.sent_plpmtud_probes > before.path.sent_plpmtud_probes;
             if is_search && allowance.cut > 0 || !paths.take_credit(&transmit) {
-                // A shorter packet says nothing about the path's MTU.
+                // A packet that searches for the path's MTU is of no use if it was shortened, so it is dropped.
                 buffer.clear();
                 continue;
             }
@@ -402,7 +412,8 @@ impl Connection {
         }
     }
 
-    /// Transmits without regard to who is at the address, once the handshake is done.
+    /// Returns packets to send within the congestion window and the pacing rate. After the handshake, does not check whether
+    /// the address is validated.
     fn transmit_anywhere(
         &mut self,
         desk: &Desk,
@@ -422,7 +433,8 @@ impl Connection {
             None => u64::MAX,
         };
         let allowed = if self.library.is_closed() {
-            // With content in the streams the library would keep CONNECTION_CLOSE back as well, and window never opens again.
+            // With the gate closed and content in the streams, the library would delay CONNECTION_CLOSE as well, forever: a
+            // closed connection's window never opens.
             usize::MAX
         } else {
             usize::try_from(room.min(credit) / mtu).unwrap_or(usize::MAX)
@@ -452,12 +464,13 @@ impl Connection {
         }
         let has_room = self.note_stall(desk, now, is_held_back && room < mtu);
         if has_room && transmit.is_none() {
-            // Otherwise what waits would do so until the next stall ends.
+            // The stall has just ended, so the window has room. Without another attempt, the waiting packets would stay
+            // until the next stall ends.
             return self.transmit_anywhere(desk, now, max_datagrams, buffer);
         }
         self.may_probe &= transmit.is_some();
         if transmit.is_none() && allowed > 0 && state.in_flight == 0 {
-            // There is nothing to send again either.
+            // Nothing is in flight and nothing is left to send, so nothing written is unacknowledged.
             self.written = 0;
         }
         let transmit = transmit?;
@@ -481,15 +494,16 @@ impl Connection {
         Some(transmit)
     }
 
-    /// Bytes that may be sent to a client that has not shown its address; `None` for no limit.
+    /// Bytes that may be sent now to a client whose address the handshake has not validated; `None` for no limit.
     fn unvalidated_credit(&self) -> Option<u64> {
         let limit = self.limit?;
         let credit = limit.received.saturating_mul(limit.amplification?);
         Some(credit.saturating_sub(self.library.stats().udp_tx.bytes))
     }
 
-    /// A datagram of so many bytes has come to this connection from there, with that id. `amplification`: a server's limit for addresses
-    /// that are not validated; clients' servers do not move.
+    /// Accounts for a datagram of `len` bytes from `from` to this connection; `id` is a hash of its connection id.
+    /// `amplification`: a server's limit for addresses that are not validated; `None` for clients, whose servers do not
+    /// change addresses.
     pub(crate) fn on_datagram(
         &mut self,
         from: IpAddr,
@@ -518,16 +532,18 @@ impl Connection {
         }
     }
 
-    /// Frames sent to have lost packets acknowledged (RFC 9002 §6.2.4): PING, or IMMEDIATE_ACK if the peer knows that.
+    /// Number of probe frames sent so far, which make the peer acknowledge (RFC 9002 §6.2.4): PING, or IMMEDIATE_ACK if the
+    /// peer supports it.
     fn probes(&self) -> u64 {
         let stats = self.library.stats();
-        // A search for the path's MTU looks the same.
+        // Packets that search for the path's MTU contain the same frames and are subtracted.
         let others = stats.path.sent_plpmtud_probes;
         let frames = &stats.frame_tx;
         frames.ping.saturating_sub(others) + frames.immediate_ack.saturating_sub(others)
     }
 
-    /// Returns whether a stall has ended, so that there is room now.
+    /// Notes whether the connection is stalled: packets wait for a full window. Returns whether a stall has just ended, so
+    /// that the window has room.
     fn note_stall(&mut self, desk: &Desk, now: Instant, is_stalled: bool) -> bool {
         if !is_stalled {
             self.stall = None;
@@ -548,14 +564,14 @@ impl Connection {
         count > 0
     }
 
-    /// Something was received: a stall begins anew.
+    /// Handles a received datagram: the peer responds, so the wait of a stall begins anew.
     pub(crate) fn on_received(&mut self, desk: &Desk, now: Instant) {
         self.stall = None;
         let remote = self.library.remote_address();
         let previous = std::mem::replace(&mut self.remote, remote);
         if previous != remote {
             self.deeds.migrations += 1;
-            // What was sent to the old address is not repeated to it.
+            // The last packet to the old address is not sent to it again.
             self.tail = Tail::default();
             if let Some(paths) = &mut self.paths {
                 paths.on_moved(previous.ip(), &self.library.stats());
@@ -570,12 +586,12 @@ impl Connection {
         }
     }
 
-    /// Whether this connection was accepted and its handshake is not done.
+    /// Whether a client opened this connection and its handshake is not complete.
     pub(crate) fn is_being_accepted(&self) -> bool {
         self.limit.is_some()
     }
 
-    /// When the handshake has taken too long.
+    /// When the time limit of the handshake expires.
     fn handshake_ends(&self) -> Option<Instant> {
         let limit = self.limit?;
         if limit.round_trips == 0 || self.library.is_closed() {
@@ -591,7 +607,7 @@ impl Connection {
         self.limit_handshake(now);
     }
 
-    /// Ends a handshake that has taken too much.
+    /// Closes the connection if its handshake has taken too long or caused too many packets.
     fn limit_handshake(&mut self, now: Instant) {
         let Some(limit) = self.limit.filter(|_| !self.library.is_closed()) else {
             return;
@@ -682,12 +698,12 @@ impl Connection {
         data.downcast().ok().map(|facts| *facts)
     }
 
-    /// Whether the handshake is not done: what a server reads now is early data and may be a replay (RFC 9001 §9.2).
+    /// Whether the handshake is not complete: what a server reads now is early data and may be a replay (RFC 9001 §9.2).
     pub fn is_handshaking(&self) -> bool {
         self.library.is_handshaking()
     }
 
-    /// Where the peer's packets come from. It may change (RFC 9000 §9).
+    /// The peer's present address. It may change (RFC 9000 §9).
     pub fn remote_address(&self) -> SocketAddr {
         self.library.remote_address()
     }
@@ -710,12 +726,13 @@ impl Connection {
             Err(ReadError::Blocked) => Read::Blocked,
             Err(ReadError::Reset(code)) => Read::Reset(code.into_inner()),
         };
-        // What the peer may send more is announced with the next packet.
+        // The raised flow control limit is announced with the next packet that is sent, so the return value is not needed.
         let _ = chunks.finalize();
         read
     }
 
-    /// Tells the peer that no more of the stream is wanted; what has arrived is discarded.
+    /// Sends STOP_SENDING: tells the peer that this side reads no more of the stream. Data that has already arrived is
+    /// discarded.
     pub fn stop_sending(&mut self, stream: StreamId, reason: u64) {
         // A stream that is gone needs no such frame.
         let _ = self
@@ -724,17 +741,17 @@ impl Connection {
             .stop(code(reason));
     }
 
-    /// Opens a stream for both directions, or `None` until the peer allows more.
+    /// Opens a bidirectional stream; `None` if the peer does not allow another one now.
     pub fn open_bidirectional(&mut self) -> Option<StreamId> {
         self.library.streams().open(Dir::Bi).map(StreamId::of)
     }
 
-    /// Opens a stream to send on, or `None` until the peer allows more.
+    /// Opens a unidirectional stream; `None` if the peer does not allow another one now.
     pub fn open_unidirectional(&mut self) -> Option<StreamId> {
         self.library.streams().open(Dir::Uni).map(StreamId::of)
     }
 
-    /// Writes from the beginning of `data`, without a copy; what was taken is removed from it.
+    /// Writes as much of `data` as the stream takes, without copying, and removes that from `data`.
     pub fn write(&mut self, stream: StreamId, data: &mut Bytes) -> Write {
         let mut stream = self.library.send_stream(stream.library());
         match stream.write_chunks(std::slice::from_mut(data)) {
@@ -749,7 +766,7 @@ impl Connection {
         }
     }
 
-    /// As [`Self::write`], with a copy of what is taken.
+    /// As [`Self::write`], but copies the data that the stream takes.
     pub fn write_copy(&mut self, stream: StreamId, data: &[u8]) -> Write {
         let mut stream = self.library.send_stream(stream.library());
         match stream.write(data) {
@@ -764,12 +781,13 @@ impl Connection {
         }
     }
 
-    /// Ends a stream after what was written. Returns whether it could be ended: not if it was before, or the peer has stopped it.
+    /// Finishes a stream: it ends after the data written so far. Returns false if it was finished or reset before, or if the
+    /// peer has stopped it.
     pub fn finish(&mut self, stream: StreamId) -> bool {
         self.library.send_stream(stream.library()).finish().is_ok()
     }
 
-    /// Gives up sending a stream, for the reason of that code (RFC 9000 §19.4).
+    /// Resets a stream with this error code: its data is not sent any more (RFC 9000 §19.4).
     pub fn reset(&mut self, stream: StreamId, reason: u64) {
         // A stream that is gone needs no such frame.
         let _ = self
@@ -786,20 +804,20 @@ impl Connection {
         let _ = stream.set_priority(priority);
     }
 
-    /// Streams on which something may have to be sent again, or that are not finished.
+    /// Number of streams that are not finished, or have data that the peer has not acknowledged.
     pub fn unacknowledged_streams(&mut self) -> usize {
         self.library.streams().send_streams()
     }
 
-    /// Limits the bytes that can be written and not acknowledged.
+    /// Sets how many bytes may be written before the peer acknowledges them.
     pub fn set_send_window(&mut self, bytes: u64) {
         self.send_window = bytes;
         self.library.set_send_window(bytes);
     }
 
-    /// The bytes that are worth being written and not acknowledged: two congestion windows, and 64 KiB to have the next packets at
-    /// hand. One window is in flight; while a lost packet is repaired, what was sent behind it is acknowledged but counts until
-    /// the gap is closed.
+    /// The number of unacknowledged bytes up to which more should be written: two congestion windows, and 64 KiB to have the
+    /// next packets ready. One window is in flight; while a lost packet is sent again, a second one of packets sent after it
+    /// can arrive, which count until the gap is closed.
     pub fn send_room(&self) -> u64 {
         2 * self.library.congestion_state().window() + 64 * 1024
     }
@@ -820,7 +838,7 @@ impl Connection {
             })
     }
 
-    /// The longest datagram that can be sent now; `None` if the peer takes none.
+    /// The longest content of a DATAGRAM frame that can be sent now; `None` if the peer accepts none.
     pub fn max_datagram_len(&mut self) -> Option<usize> {
         self.library.datagrams().max_size()
     }
@@ -837,8 +855,8 @@ impl Connection {
             .close(now, code(error_code), Bytes::copy_from_slice(reason));
     }
 
-    /// Bytes of memory that it holds, about: a handshake has more than an established connection, and to that comes what was written and
-    /// is not acknowledged, and what was received and is not read.
+    /// Bytes of memory that the connection holds, estimated: a fixed amount, larger during the handshake, the data that was
+    /// written and not acknowledged, and the data that was received and not read.
     pub fn retained(&mut self) -> usize {
         if self.library.streams().remote_open_streams(Dir::Bi) == 0 {
             self.unread = Unread::default();
@@ -853,9 +871,9 @@ impl Connection {
         base + trace + usize::try_from(content).unwrap_or(usize::MAX)
     }
 
-    /// Units of the budget that the peer has cost: small frames and empty datagrams, windows that grow a byte at a time, new paths, key
-    /// updates. Requests that are reset are the application's to count. They are added up once in a while, as that takes a copy of all
-    /// counters: between two sums the answer is 0.
+    /// Costs that the peer has caused since the last call, in units of its budget: small frames, empty datagrams, windows
+    /// that grow by a byte at a time, new paths, key updates. The application counts reset requests itself. Computed only
+    /// once in several datagrams, as that copies all counters: otherwise 0 is returned.
     pub fn take_costs(&mut self) -> u32 {
         if self.uncharged < CHARGED_DATAGRAMS {
             return 0;

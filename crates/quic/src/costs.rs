@@ -1,22 +1,22 @@
-//! What a peer makes this side do for nothing. The library limits memory; what is cheap for the peer and work for us is counted here, for
-//! the connection's budget.
+//! Counts useless work that a peer causes, which is cheap for the peer and expensive for us, for the connection's budget.
+//! The QUIC library only limits memory.
 
 use quinn_proto::ConnectionStats;
 
-/// Frames that are free: a client that is well gets along with fewer.
+/// Number of frames that cost nothing: a well-behaved client needs fewer.
 const FREE_FRAMES: u64 = 64;
-/// Units of a new path: its validation, and slow start.
+/// Cost of a new path in units: this side has to validate it and begins with slow start on it.
 const MIGRATION: u64 = 20;
-/// Units of a key update: four keys are derived.
+/// Cost of a key update in units: this side derives four keys.
 const KEY_UPDATE: u64 = 20;
-/// Bytes sent for which a MAX_DATA or MAX_STREAM_DATA frame is free.
+/// For this number of bytes sent, the peer may send one MAX_DATA or MAX_STREAM_DATA frame without cost.
 const BYTES_PER_UPDATE: u64 = 4096;
-/// Bytes received for which a STREAM frame is free.
+/// For this number of bytes received, the peer may send one STREAM frame without cost.
 const BYTES_PER_STREAM_FRAME: u64 = 256;
-/// Datagrams without a use, for which a unit is charged.
+/// Number of useless datagrams that cost one unit together.
 const USELESS_DATAGRAMS: u64 = 16;
 
-/// What was charged so far, since the beginning of the connection.
+/// The number of units that were charged to the peer's budget since the beginning of the connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Costs {
     charged: u64,
@@ -65,7 +65,7 @@ fn total(stats: &ConnectionStats, deeds: &Deeds) -> u64 {
         + frames.retire_connection_id
         + frames.immediate_ack
         + frames.ack_frequency;
-    // Datagrams with nothing but padding, or that cannot be read.
+    // Number of datagrams that contain only padding or that cannot be decrypted.
     let useful = frames.stream + frames.datagram + frames.acks + frames.crypto + others;
     let useless = received.datagrams.saturating_sub(useful) / USELESS_DATAGRAMS;
     let small = (stream + windows + others).saturating_sub(FREE_FRAMES);
