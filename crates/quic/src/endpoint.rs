@@ -1,4 +1,4 @@
-//! One endpoint: where datagrams go, and which connections there are.
+//! One endpoint: assigns received datagrams to connections, and owns the connections of one socket.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::stats::Totals;
 use crate::tls::{ClientSide, ClientTls, ServerTls, VERSIONS};
 use crate::token::UsedTokens;
 
-/// Which of an endpoint's connections. Free again after [`Event::Drained`].
+/// The index of a connection within its endpoint. It may be reused after [`Event::Drained`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionIndex(pub usize);
 
@@ -59,7 +59,7 @@ impl Ecn {
 pub struct Datagram {
     /// Who has sent it.
     pub remote: SocketAddr,
-    /// The address it was sent to, if the socket has several.
+    /// The local address that the datagram was sent to, if the socket has several.
     pub local: Option<IpAddr>,
     /// Its mark.
     pub ecn: Option<Ecn>,
@@ -67,18 +67,18 @@ pub struct Datagram {
     pub data: BytesMut,
 }
 
-/// One or more datagrams that are to be sent. Their bytes are in the buffer of the call that returned this.
+/// One or more datagrams to send. Their bytes are in the buffer that the call which returned this has filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Where to.
     pub remote: SocketAddr,
-    /// Where from, if the socket has several addresses.
+    /// The local address to send from, if the socket has several.
     pub local: Option<IpAddr>,
     /// How they are to be marked.
     pub ecn: Option<Ecn>,
     /// Bytes of all of them.
     pub len: usize,
-    /// The length of each but the last, if there are several.
+    /// If there are several datagrams, the length of each but the last, which may be shorter.
     pub segment_len: Option<usize>,
 }
 
@@ -102,43 +102,44 @@ impl Transmit {
     }
 }
 
-/// What became of a datagram.
+/// What the endpoint did with a received datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// It was for this connection, which may have events and something to send now.
+    /// The datagram belongs to this connection, which may now have events and packets to send.
     Connection(ConnectionIndex),
-    /// It has begun this connection, likewise.
+    /// The datagram has begun this new connection, which may now have events and packets to send.
     Accepted(ConnectionIndex),
-    /// It is answered without a connection (version negotiation, Retry, refusal, stateless reset). The answer is in the buffer.
+    /// The datagram needs an answer without a connection (version negotiation, Retry, refusal, stateless reset). The answer
+    /// is in the buffer.
     Answered(Transmit),
-    /// It belongs to a connection that lives there: to be handed over.
+    /// The datagram belongs to a connection of another server, process or worker, to which the caller hands it over.
     Elsewhere(Placement, BytesMut),
     /// It was ignored.
     Ignored,
 }
 
-/// What becomes of new connections.
+/// How the endpoint treats packets that would begin a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// They are accepted.
     #[default]
     Open,
-    /// Their packets are ignored: there are too many connections.
+    /// New connections' packets are ignored: there are too many connections.
     Full,
-    /// They are sent away, to use TCP: the server shuts down.
+    /// New connections are refused in a way that makes clients use TCP: the server shuts down.
     Closed,
 }
 
-/// The id by which a packet is routed, and whether a server must have made it: clients make up those of their first packets. `None`:
-/// the packet is not routed by an id of that length.
+/// The connection id by which a packet is routed, and whether a server must have made it: clients make up the ids of their
+/// first packets. `None`: the packet has no id of this length to route it by.
 pub(crate) fn routing_id(data: &[u8], len: usize) -> Option<(&[u8], bool)> {
     let (first, rest) = data.split_first()?;
     if first & 0x80 == 0 {
         // Short headers (RFC 9000 §17.3).
         return Some((rest.get(..len)?, true));
     }
-    // Initial, and Handshake packets (RFC 9000 §17.2): after the first flight of the client both carry an id of the server. 0-RTT
-    // packets are all of the first flight.
+    // Initial and Handshake packets (RFC 9000 §17.2) carry an id made by the server once the client has received a packet
+    // from it. 0-RTT packets never do, and are not routed.
     let (version, rest) = rest.split_first_chunk::<4>()?;
     let is_routed = matches!(first & 0x30, 0x00 | 0x20) && *version != [0; 4];
     let (&id_len, rest) = rest.split_first()?;
@@ -149,9 +150,9 @@ pub(crate) fn routing_id(data: &[u8], len: usize) -> Option<(&[u8], bool)> {
 /// Connections over one socket.
 pub struct Endpoint {
     library: quinn_proto::Endpoint,
-    /// By the library's handle.
+    /// The connections, indexed by the library's handle.
     connections: Vec<Option<Box<Connection>>>,
-    /// Accepted connections whose handshakes are not done.
+    /// Number of accepted connections whose handshakes are not complete.
     handshakes: usize,
     server: Option<ServerRole>,
     admission: Admission,
@@ -161,10 +162,10 @@ pub struct Endpoint {
     desk: Arc<Desk>,
     used_tokens: Arc<UsedTokens>,
     recent_ids: RecentIds,
-    /// Of connections that are drained, and of datagrams.
+    /// Statistics of the connections that have ended, and of all datagrams.
     totals: Totals,
     known_paths: KnownPaths,
-    /// Numbers drawn by chance.
+    /// How many random numbers were drawn.
     drawn: u64,
     hasher: RandomState,
 }
@@ -229,7 +230,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes a datagram. `answer` is overwritten if it is answered without a connection.
+    /// Handles a received datagram. `answer` is overwritten if the datagram is answered without a connection.
     pub fn receive(&mut self, now: Instant, datagram: Datagram, answer: &mut Vec<u8>) -> Received {
         let Datagram {
             remote,
@@ -296,7 +297,7 @@ impl Endpoint {
         }
     }
 
-    /// Where the connection of a datagram lives, if that is not here.
+    /// The server, process and worker that owns a datagram's connection; `None` if it is this endpoint, or not known.
     fn elsewhere(&mut self, data: &[u8]) -> Option<Placement> {
         let (id, is_ours) = routing_id(data, IdGenerator::id_len(self.placement))?;
         if self.recent_ids.contains(id) {
@@ -310,7 +311,7 @@ impl Endpoint {
         (is_ours || self.is_neighbour(placement)).then_some(placement)
     }
 
-    /// Whether there is somebody at that place.
+    /// Whether a worker or server that can receive datagrams exists at that place.
     fn is_neighbour(&self, place: Placement) -> bool {
         if place.node != self.placement.node {
             return self.neighbours.nodes.contains(&place.node);
@@ -331,7 +332,8 @@ impl Endpoint {
                 return Received::Ignored;
             }
             Admission::Closed => {
-                // Its header could not be read, so it is told so in another way.
+                // The client was not sent away by a Version Negotiation packet, as this packet's header could not be read
+                // for that. It gets a refusal instead.
                 let transmit = self.library.refuse(incoming, answer);
                 return Received::Answered(Transmit::of(&transmit));
             }
@@ -343,7 +345,7 @@ impl Endpoint {
             self.library.ignore(incoming);
             return Received::Ignored;
         }
-        // Who forges addresses does not get past a Retry.
+        // A Retry stops clients with forged source addresses: they do not receive its token.
         let wants_retry =
             server.is_some_and(|server| server.retry || self.handshakes >= server.retry_above);
         if wants_retry && !incoming.remote_address_validated() {
@@ -391,13 +393,14 @@ impl Endpoint {
         }
     }
 
-    /// A number by chance.
+    /// A random number.
     fn draw(&mut self) -> u64 {
         self.drawn += 1;
         self.hasher.hash_one(self.drawn)
     }
 
-    /// Draws how the connection that is made next begins. `known`: what is known of its path.
+    /// Draws at random how the next connection's congestion controller begins. `known`: what an earlier connection has
+    /// measured of its path.
     fn set_start(
         &mut self,
         settings: &TransportSettings,
@@ -409,7 +412,7 @@ impl Endpoint {
         let first = u64::from(settings.first_jump_packets) * settings.packet_len();
         let jump = match known {
             Some(seen) => Some(Jump::to_known(&seen, max)),
-            // Without pacing all of it would leave at once.
+            // Only with pacing: otherwise the whole window would be sent at once.
             None if first > 0 && sending.is_paced && settings.first_jumps.includes(self.draw()) => {
                 Some(Jump::to(first))
             }
@@ -427,7 +430,7 @@ impl Endpoint {
         self.desk.set_start(Some(start));
     }
 
-    /// Remembers the path of a connection that has sent enough to know it.
+    /// Remembers what a connection has measured of its path, if it has sent enough for that.
     fn remember_path(&mut self, index: ConnectionIndex, now: Instant) {
         let Some(server) = &self.server else {
             return;
@@ -496,7 +499,7 @@ impl Endpoint {
         Ok(ConnectionIndex(handle.0))
     }
 
-    /// Carries what the library's two halves have to tell each other.
+    /// Passes the events of the library's connection to the library's endpoint, and the answers back.
     fn exchange_events(&mut self, handle: ConnectionHandle) {
         let Some(connection) = self.connections.get_mut(handle.0).and_then(Option::as_mut) else {
             return;
@@ -510,12 +513,12 @@ impl Endpoint {
         }
     }
 
-    /// The connection of an index, until [`Event::Drained`].
+    /// The connection with this index; `None` after [`Event::Drained`].
     pub fn connection(&mut self, index: ConnectionIndex) -> Option<&mut Connection> {
         self.connections.get_mut(index.0)?.as_deref_mut()
     }
 
-    /// The next event of a connection. After [`Event::Drained`] it is gone.
+    /// Takes the next event of a connection. Returning [`Event::Drained`] deletes the connection.
     pub fn poll_event(&mut self, index: ConnectionIndex) -> Option<Event> {
         let slot = self.connections.get_mut(index.0)?;
         let connection = slot.as_mut()?;
@@ -553,7 +556,8 @@ impl Endpoint {
         self.connection(index)?.timeout()
     }
 
-    /// Tells a connection the time. It may have events and something to send now. Too early a call does nothing.
+    /// Handles the passing of time for a connection, which may then have events and packets to send. A call before the
+    /// connection's timeout does nothing.
     pub fn on_timeout(&mut self, index: ConnectionIndex, now: Instant) {
         if let Some(connection) = self.connection(index) {
             let was_closed = connection.library.is_closed();
@@ -565,24 +569,25 @@ impl Endpoint {
         self.exchange_events(ConnectionHandle(index.0));
     }
 
-    /// What becomes of new connections from now on.
+    /// Sets how packets that would begin a connection are treated from now on.
     pub fn set_admission(&mut self, admission: Admission) {
         self.admission = admission;
     }
 
-    /// Has connections that begin from now on obey another role of the server.
+    /// Replaces the settings for connections that are accepted from now on.
     pub fn set_server(&mut self, server: ServerRole) {
         let library = library_server(&server, &self.key_ring, &self.desk, &self.used_tokens);
         self.library.set_server_config(Some(Arc::new(library)));
         self.server = Some(server);
     }
 
-    /// Takes the keys of other secrets, newest first. Ids made before are still read with those that remain.
+    /// Replaces the keys by those of other secrets, newest first. Connection ids made before can still be read if their key
+    /// is among them.
     pub fn set_keys(&mut self, keys: &[Keys]) {
         self.key_ring.replace(keys);
     }
 
-    /// What it has done so far, with all its connections.
+    /// Statistics of the endpoint so far, with those of all its connections.
     pub fn totals(&self) -> Totals {
         let mut totals = self.totals;
         for connection in self.connections.iter().flatten() {
@@ -608,7 +613,7 @@ impl Totals {
             Some(Ecn::Ce) => self.ce += 1,
             None => {}
         }
-        // Several packets can be in one datagram (RFC 9000 §12.2).
+        // One datagram can contain several packets (RFC 9000 §12.2).
         let mut rest = Some(data);
         while let Some(packet @ [first, ..]) = rest
             && first & 0x80 != 0
@@ -634,7 +639,7 @@ impl Totals {
     }
 }
 
-/// What follows a packet with a long header (RFC 9000 §17.2), of version 1 or draft 29, in its datagram.
+/// The rest of a datagram after a packet with a long header (RFC 9000 §17.2) of version 1 or draft 29.
 fn behind_long_packet(packet: &[u8]) -> Option<&[u8]> {
     let (&[first, ..], rest) = packet.split_first_chunk::<5>()?;
     let skip = |bytes: &'_ [u8]| -> Option<usize> {
@@ -651,7 +656,7 @@ fn behind_long_packet(packet: &[u8]) -> Option<&[u8]> {
     behind.get(len..)
 }
 
-/// A variable-length integer (RFC 9000 §16), and what follows it.
+/// Reads a variable-length integer (RFC 9000 §16). Returns it and the bytes after it.
 fn var_int(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (&first, _) = bytes.split_first()?;
     let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;
@@ -661,7 +666,7 @@ fn var_int(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((usize::try_from(value).ok()?, rest))
 }
 
-/// The Destination Connection ID of a packet with a long header (RFC 9000 §17.2); nothing of others.
+/// The Destination Connection ID of a packet with a long header (RFC 9000 §17.2); `None` for other packets.
 fn destination_id(packet: &[u8]) -> &[u8] {
     match packet {
         [first, _, _, _, _, len, rest @ ..] if first & 0x80 != 0 => {
@@ -671,8 +676,8 @@ fn destination_id(packet: &[u8]) -> &[u8] {
     }
 }
 
-/// A Version Negotiation packet (RFC 9000 §17.2.1) with no version that there is, in answer to a packet with a long header. H2O
-/// compatibility: this is what a server sends that shuts down; clients then use TCP.
+/// Makes a Version Negotiation packet (RFC 9000 §17.2.1) that offers only a version which does not exist, in answer to a
+/// packet with a long header. H2O compatibility: a server that shuts down sends this; clients then use TCP.
 fn negotiation_without_versions(packet: &[u8]) -> Option<Vec<u8>> {
     let (&[first, _, _, _, _, id_len], rest) = packet.split_first_chunk()?;
     if first & 0x80 == 0 {
@@ -682,19 +687,19 @@ fn negotiation_without_versions(packet: &[u8]) -> Option<Vec<u8>> {
     let (&id_len, rest) = rest.split_first()?;
     let source = rest.get(..id_len.into())?;
     let mut answer = vec![0xc0, 0, 0, 0, 0];
-    // RFC 9000 §17.2.1: what was sent as one comes back as the other.
+    // RFC 9000 §17.2.1: the answer's destination id is the packet's source id, and the other way round.
     for id in [source, destination] {
         answer.push(u8::try_from(id.len()).ok()?);
         answer.extend_from_slice(id);
     }
-    // RFC 9000 §15: reserved to exercise negotiation.
+    // A version that RFC 9000 §15 reserves, so that no client supports it.
     answer.extend_from_slice(&[0x0a, 0x1a, 0x2a, 0x3a]);
     Some(answer)
 }
 
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Without random numbers there is no TLS either.
+    // If the system has no random numbers, TLS does not work either, so this key does not matter.
     let _ = rand::fill(&mut bytes);
     bytes
 }

@@ -1,7 +1,7 @@
-//! Datagrams that one server forwards to another, wrapped so that the other one sees the addresses of the client.
+//! Datagrams that one server forwards to another, wrapped so that the receiver learns the client's addresses.
 //!
-//! H2O compatibility: H2O's servers forward in this form to each other. It looks like a long header of a version that does not exist,
-//! and carries no proof: the receiver must know the address of the sender.
+//! H2O compatibility: H2O's servers forward in this form to each other. It looks like a long header of a version that does
+//! not exist, and is not authenticated: the receiver must check that the sender's address is that of a known server.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,13 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const HEADER: [u8; 5] = [0x80, 0x91, 0xc1, 0x70, 0x00];
 /// Times that a datagram is forwarded.
 pub const MAX_HOPS: u8 = 4;
-/// Most bytes by which wrapping lengthens a datagram.
+/// The number of bytes by which wrapping lengthens a datagram at most.
 pub const MAX_OVERHEAD: u16 = 5 + 2 * 19 + 1;
 
-/// What a forwarded datagram says about the one inside.
+/// What the wrapper of a forwarded datagram says about the datagram inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
-    /// Where the client has sent it to, if the first server knew.
+    /// The local address that the client sent the datagram to, if the first server knew it.
     pub local: Option<SocketAddr>,
     /// The client.
     pub remote: SocketAddr,
@@ -23,7 +23,7 @@ pub struct Forwarded {
     pub hops: u8,
 }
 
-/// Whether a datagram has the form of a forwarded one.
+/// Whether a received datagram is one that another server has wrapped and forwarded.
 pub fn is_forwarded(datagram: &[u8]) -> bool {
     datagram.starts_with(&HEADER)
 }
@@ -37,7 +37,7 @@ impl Forwarded {
         out.push(self.hops);
     }
 
-    /// What a forwarded datagram says, and what is in it; `None` if it is malformed.
+    /// Unwraps a forwarded datagram: returns the addresses and the datagram inside; `None` if the wrapper is malformed.
     pub fn decode(datagram: &[u8]) -> Option<(Self, &[u8])> {
         let rest = datagram.strip_prefix(&HEADER)?;
         let (local, rest) = decode_address(rest)?;
@@ -71,7 +71,7 @@ fn encode_address(address: Option<SocketAddr>, out: &mut Vec<u8>) {
     out.extend_from_slice(&address.port().to_be_bytes());
 }
 
-/// An address, or none, at the start of `input`; and what follows it.
+/// Reads an address, which may be absent, from the start of `input`. Returns it and the bytes after it.
 fn decode_address(input: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
     let (kind, rest) = input.split_first()?;
     let (ip, rest): (IpAddr, _) = match kind {

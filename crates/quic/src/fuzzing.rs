@@ -17,9 +17,9 @@ use crate::{
     ServerRole, TransportSettings,
 };
 
-/// A server takes datagrams from whom it does not know. Each begins with two bytes of length and one of circumstances: which port
-/// it comes from, whether it is padded to 1200 bytes, and whether time passes before it. The server neither panics nor sends more than
-/// three times what it has received.
+/// Feeds a server with datagrams of unknown senders. In the input, each datagram begins with two bytes of length and one of
+/// circumstances: the port it comes from, whether it is padded to 1200 bytes, and whether time passes before it. The server
+/// must neither panic nor send more than three times what it has received.
 ///
 /// # Panics
 /// If it does.
@@ -78,7 +78,7 @@ pub fn quic_datagrams(input: &[u8]) {
     );
 }
 
-/// A server that has no certificate for anybody.
+/// A server without a certificate for any name.
 fn server() -> Option<Endpoint> {
     let mut tls = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -98,8 +98,8 @@ fn server() -> Option<Endpoint> {
     }))
 }
 
-/// Any bytes as a connection id, as what another server forwards, and as an address token: what is read as one of the first two is made
-/// again from what was read.
+/// Reads any bytes as a connection id, as a datagram forwarded by another server, and as an address token. If they are read
+/// as one of the first two, writing the result must give the same bytes.
 ///
 /// # Panics
 /// If it is not.

@@ -18,9 +18,9 @@ use crate::keys::{KeyRing, Keys};
 /// Where a connection lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// The server, in a cluster that forwards packets; 0 for one that is alone.
+    /// The number of the server in a cluster whose servers forward packets to each other; 0 for a server alone.
     pub node: u64,
-    /// The process: how often the server has replaced itself, modulo 256.
+    /// The number of the process: how often the server has replaced itself, modulo 256.
     pub generation: u8,
     /// The worker.
     pub worker: u16,
@@ -32,7 +32,7 @@ const SHORT_LEN: usize = 9;
 const LONG_LEN: usize = 17;
 const BLOCK_LEN: usize = 16;
 
-/// Encrypts and decrypts ids with the keys of one secret.
+/// Encrypts and decrypts connection ids with the keys of one secret.
 #[derive(Debug)]
 pub(crate) struct IdKey {
     encrypting: EncryptingKey,
@@ -57,7 +57,7 @@ impl IdKey {
         Ok([a, b, c, d])
     }
 
-    /// The four passes, in that order; the reverse order undoes them.
+    /// The four encryption passes in order; decryption uses the reverse order.
     fn passes(&self, bytes: [u8; 8], order: [u8; 4]) -> Result<[u8; 8], Unspecified> {
         let [a, b, c, d, e, f, g, h] = bytes;
         let (mut left, mut right) = ([a, b, c, d], [e, f, g, h]);
@@ -105,7 +105,7 @@ impl KeyRing {
         .flatten()
     }
 
-    /// Where the connection of an id lives, if its key is known.
+    /// The server, process and worker that a connection id names; `None` if no key for it is known.
     pub(crate) fn decode_id(&self, id: &[u8]) -> Option<Placement> {
         let (number, sealed) = id.split_first()?;
         let (node, bytes) = self.numbered(*number, |key| match sealed.len() {
@@ -133,18 +133,18 @@ impl KeyRing {
     }
 }
 
-/// Reads the connection ids of another process.
+/// Reads the connection ids that another process has made.
 pub struct IdReader(Arc<KeyRing>);
 
 impl IdReader {
-    /// A reader of ids that are made with one of these keys; `None` if there are none.
+    /// A reader of connection ids made with one of these keys; `None` if there are no keys.
     #[must_use]
     pub fn new(keys: &[Keys]) -> Option<Self> {
         (!keys.is_empty()).then(|| Self(KeyRing::new(keys)))
     }
 
-    /// Whether a datagram is for a connection of that server and generation. The server that a client's first packet reaches has
-    /// not made its id, which looks like one of these once in billions.
+    /// Whether a datagram belongs to a connection of that server and process. A client's first packets, whose id no server
+    /// has made, are taken for such a datagram once in billions.
     #[must_use]
     pub fn is_of(&self, datagram: &[u8], node: u64, generation: u8) -> bool {
         let len = if node == 0 { SHORT_LEN } else { LONG_LEN };
@@ -154,7 +154,8 @@ impl IdReader {
     }
 }
 
-/// Ids that were found to be of this endpoint, by their first bytes, so that not every packet's id has to be decrypted.
+/// A cache of connection ids that were found to belong to this endpoint, indexed by their first bytes, so that not every
+/// packet's id has to be decrypted.
 #[derive(Debug)]
 pub(crate) struct RecentIds(Vec<[u8; SHORT_LEN]>);
 
@@ -167,7 +168,7 @@ impl Default for RecentIds {
 }
 
 impl RecentIds {
-    /// The place of an id; encrypted bytes are as good as a hash.
+    /// The position of an id in the cache. Its encrypted bytes serve as a hash.
     fn place(id: [u8; SHORT_LEN]) -> usize {
         usize::from(u16::from_be_bytes([id[1], id[2]])) % RECENT_IDS
     }
@@ -184,7 +185,7 @@ impl RecentIds {
     }
 }
 
-/// Makes the ids of one endpoint's connections.
+/// Makes the connection ids of one endpoint.
 pub(crate) struct IdGenerator {
     keys: Arc<KeyRing>,
     placement: Placement,
@@ -192,7 +193,7 @@ pub(crate) struct IdGenerator {
 }
 
 impl IdGenerator {
-    /// `first` differs between endpoints, so that their ids do.
+    /// Makes a generator. `first` must differ between endpoints, so that they make different ids.
     pub(crate) fn new(keys: Arc<KeyRing>, placement: Placement, first: u64) -> Self {
         Self {
             keys,
@@ -217,7 +218,7 @@ impl ConnectionIdGenerator for IdGenerator {
         let connection = u32::from_be_bytes([a, b, c, d]);
         self.keys
             .encode_id(self.placement, connection, path)
-            // Without keys ids are numbers; connections work, but nobody else can route them.
+            // Without keys, ids are plain numbers. Connections work, but no other endpoint can route their packets.
             .unwrap_or_else(|| {
                 let mut id = [0; LONG_LEN];
                 id[1..9].copy_from_slice(&self.next.to_be_bytes());
@@ -265,7 +266,7 @@ mod tests {
                 assert_eq!(ring.decode_id(&id), Some(place));
                 assert!(generator.validate(&id).is_ok());
             }
-            // Neighbours differ in most of their bytes.
+            // The ids of successive connections differ in most of their bytes.
             let same = ids[0].iter().zip(ids[1].iter()).filter(|(a, b)| a == b);
             assert!(same.count() < 5, "{ids:?}");
             let other = KeyRing::new(&[Keys::derive(7, b"other")]);

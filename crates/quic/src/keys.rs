@@ -43,7 +43,8 @@ impl Keys {
     }
 }
 
-/// The keys in use, newest first: the first makes ids and tokens, all read them. Replaced when ticket keys change.
+/// The keys in use, newest first: new ids and tokens are made with the first key, and any key can read them. Replaced when
+/// the ticket keys change.
 #[derive(Debug)]
 pub(crate) struct KeyRing(RwLock<Vec<KeySet>>);
 
@@ -75,13 +76,13 @@ impl KeyRing {
         Arc::new(ring)
     }
 
-    /// Takes other keys. Without any, keys are made that nobody else has.
+    /// Replaces the keys. If there are none, random keys are made that no other server has.
     pub(crate) fn replace(&self, keys: &[Keys]) {
         let sets = keys.iter().filter_map(|keys| KeySet::new(keys).ok());
         let mut sets: Vec<KeySet> = sets.collect();
         if sets.is_empty() {
             let mut secret = [0; 32];
-            // Without random numbers there is no TLS either.
+            // If the system has no random numbers, TLS does not work either, so this key does not matter.
             let _ = rand::fill(&mut secret);
             sets.extend(KeySet::new(&Keys::derive(0, &secret)));
         }
@@ -105,7 +106,7 @@ impl KeyRing {
     }
 }
 
-/// Makes stateless reset tokens of connection ids (RFC 9000 §10.3.2), with the keys that made the id.
+/// Makes the stateless reset token of a connection id (RFC 9000 §10.3.2), with the key that made the id.
 pub(crate) struct ResetKey(pub(crate) Arc<KeyRing>);
 
 impl HmacKey for ResetKey {
@@ -133,7 +134,7 @@ impl HmacKey for ResetKey {
     }
 }
 
-/// Makes the keys that address tokens are encrypted with (RFC 9000 §8.1), one for each token and secret.
+/// Makes the keys by which address tokens are encrypted (RFC 9000 §8.1): a different key for each token and each secret.
 pub(crate) struct TokenKey(pub(crate) Arc<KeyRing>);
 
 impl HandshakeTokenKey for TokenKey {
@@ -151,7 +152,7 @@ impl HandshakeTokenKey for TokenKey {
     }
 }
 
-/// The keys of one token: the first seals it, any opens it.
+/// The keys of one token: the first encrypts it, any of them may decrypt it.
 struct OneToken(Vec<LessSafeKey>);
 
 impl AeadKey for OneToken {
@@ -163,7 +164,7 @@ impl AeadKey for OneToken {
 
     fn open<'a>(&self, data: &'a mut [u8], additional: &[u8]) -> Result<&'a mut [u8], CryptoError> {
         for key in &self.0 {
-            // What is tried with the wrong key is destroyed.
+            // Decryption with the wrong key destroys its input, so each attempt works on a copy.
             let mut copy = data.to_vec();
             let opened = key.open_in_place(only_nonce(), Aad::from(additional), &mut copy);
             if let Ok(plain) = opened {
@@ -176,7 +177,7 @@ impl AeadKey for OneToken {
     }
 }
 
-/// Each key encrypts one token, so its nonce need not differ.
+/// A constant nonce is safe here: each key encrypts only one token.
 fn only_nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; NONCE_LEN])
 }

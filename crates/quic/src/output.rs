@@ -1,4 +1,4 @@
-//! What was written to a stream and waits for the transport to take it.
+//! Data that was written to a stream and waits for the transport to take it.
 
 use std::collections::VecDeque;
 
@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::connection::Connection;
 use crate::stream::{StreamId, Write};
 
-/// Bytes of a stream that the transport has not taken, and the end behind them. Its user limits how much that is: once something
-/// waits, nothing more should be written before [`crate::Event::Writable`] and [`Output::flush`].
+/// The bytes of a stream that the transport has not taken, and whether the stream ends after them. The caller limits their
+/// number: once something waits here, it writes no more before [`crate::Event::Writable`] and [`Output::flush`].
 #[derive(Debug, Default)]
 pub struct Output {
     pieces: VecDeque<Bytes>,
@@ -32,7 +32,7 @@ impl Output {
         self.pieces.iter().map(Bytes::len).sum()
     }
 
-    /// Writes `bytes` behind what waits. What the peer does not want is dropped.
+    /// Writes `bytes` after the bytes that wait already. If the peer wants no more of the stream, they are dropped.
     pub fn write_copy(&mut self, connection: &mut Connection, stream: StreamId, mut bytes: &[u8]) {
         while self.is_empty() && !bytes.is_empty() {
             match connection.write_copy(stream, bytes) {
@@ -46,7 +46,7 @@ impl Output {
         }
     }
 
-    /// As [`Output::write_copy`], without a copy.
+    /// As [`Output::write_copy`], but without a copy.
     pub fn write(&mut self, connection: &mut Connection, stream: StreamId, mut bytes: Bytes) {
         while self.is_empty() && !bytes.is_empty() {
             match connection.write(stream, &mut bytes) {
@@ -90,7 +90,7 @@ impl Output {
     }
 }
 
-/// Bytes that the transport still has to take, of streams that the server has written to their end.
+/// The last bytes of streams that the server has written to their end, which the transport has not taken yet.
 #[derive(Debug, Default)]
 pub struct Tails(Vec<(StreamId, Output)>);
 
@@ -100,8 +100,8 @@ impl Tails {
         self.0.push((stream, output));
     }
 
-    /// Writes as much of a stream as the transport takes, and drops its tail if that was all. Returns whether the stream has a
-    /// tail here.
+    /// Writes as much of a stream's last bytes as the transport takes, and forgets the stream if these were all. Returns
+    /// whether the stream had bytes here.
     pub fn flush(&mut self, connection: &mut Connection, stream: StreamId) -> bool {
         let Some(at) = self.0.iter().position(|(other, _)| *other == stream) else {
             return false;

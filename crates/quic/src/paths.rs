@@ -1,6 +1,7 @@
-//! Addresses that a client has moved to without having shown that it receives there (RFC 9000 §8.2, §9.3): each gets at most so many times the bytes that came from it.
-//! The library has such a limit, but begins a datagram as long as there is any credit, fills it up to 1200 bytes, and does not apply the
-//! limit to packets that search for the path's MTU, or that answer a PATH_CHALLENGE.
+//! Addresses that a client has moved to and that are not validated (RFC 9000 §8.2, §9.3): for each byte received from such
+//! an address, at most `amplification` bytes are sent to it. The library has such a limit, but may exceed it by almost a
+//! datagram, fills datagrams up to 1200 bytes, and does not apply the limit to packets that search for the path's MTU or
+//! that answer a PATH_CHALLENGE.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -11,14 +12,15 @@ use quinn_proto::ConnectionStats;
 use crate::endpoint::Transmit;
 use crate::tls::Shared;
 
-/// Addresses known to be valid, and addresses that are not, that are remembered. A client has one or two.
+/// Number of validated addresses, and of others, that are remembered for each client. A client has one or two.
 const MAX_ADDRESSES: usize = 4;
-/// The shortest datagram that the library fits PATH_CHALLENGE and an acknowledgement into.
+/// Length of the shortest datagram in which the library fits PATH_CHALLENGE and an acknowledgement.
 const MIN_DATAGRAM: u64 = 64;
-/// The library pads to so many bytes, of which an AEAD's tag takes 16: no more than the rest, less the shortest datagram, is cut off.
+/// The most bytes that may be cut off a datagram. The library pads datagrams to 1200 bytes; what remains must be long enough
+/// for [`MIN_DATAGRAM`].
 const MAX_CUT: u64 = 1200 - MIN_DATAGRAM;
 
-/// What an address has sent and was sent.
+/// How many bytes were received from an address and sent to it.
 #[derive(Debug)]
 struct Account {
     address: IpAddr,
@@ -26,33 +28,34 @@ struct Account {
     sent: u64,
 }
 
-/// The addresses of a client that was seen at more than one. A port is not a part of it: as with tokens (RFC 9000 §8.1.3), who receives at an
-/// address is believed to receive at all of its ports, so that a NAT that forgets does not slow clients down.
+/// The addresses of a client that was seen at more than one. They are compared without ports: as with tokens (RFC 9000
+/// §8.1.3), a client that receives at an address is assumed to receive at all of its ports, so that a NAT that changes ports
+/// does not slow clients down.
 pub(crate) struct Paths {
     /// Bytes sent for each one received (RFC 9000 §8).
     amplification: u64,
     valid: VecDeque<IpAddr>,
     accounts: VecDeque<Account>,
     keys: Arc<Shared>,
-    /// PATH_RESPONSE frames that had come when the client was first seen at its present address.
+    /// Number of PATH_RESPONSE frames that had arrived when the client moved to its present address.
     responses: u64,
-    /// Whether the library's next packet is the one that asks whether the client still is where it was before (RFC 9000 §9.3.3).
+    /// Whether the library's next packet is the PATH_CHALLENGE to the client's previous address (RFC 9000 §9.3.3).
     asks_previous: bool,
 }
 
-/// What may be sent to an address that is not validated.
+/// How a packet to an address that is not validated must be shortened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allowance {
-    /// Bytes to be cut off a full packet so that it does not go beyond.
+    /// Bytes to cut off a full packet so that it stays within the limit of the address.
     pub(crate) cut: usize,
 }
 
-/// There is no credit for any packet.
+/// The limit of the address allows no packet at all now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoCredit;
 
 impl Paths {
-    /// `valid`: where the handshake was done.
+    /// `valid`: the address at which the client completed the handshake.
     pub(crate) fn new(valid: IpAddr, amplification: u16, keys: Arc<Shared>) -> Self {
         Self {
             amplification: amplification.into(),
@@ -64,7 +67,8 @@ impl Paths {
         }
     }
 
-    /// A datagram has come from there. `current`: the connection's present address, whose account is kept.
+    /// Counts a datagram of `len` bytes from `address`. `current`: the connection's present address, whose account is never
+    /// forgotten for a new one.
     pub(crate) fn on_received(&mut self, address: IpAddr, current: IpAddr, len: usize) {
         if self.valid.contains(&address) {
             return;
@@ -96,7 +100,7 @@ impl Paths {
         (self.accounts.iter_mut()).find(|account| account.address == address)
     }
 
-    /// Bytes that may be sent there; `None` for no limit.
+    /// Bytes that may be sent to an address now; `None` for no limit.
     fn credit(&self, address: IpAddr) -> Option<u64> {
         if self.valid.contains(&address) {
             return None;
@@ -108,7 +112,8 @@ impl Paths {
         }))
     }
 
-    /// How the next packet to that address is made, if packets are `mtu` long; `None` if there is no limit.
+    /// How much of the next packet to an address must be cut off, if packets are `mtu` bytes long; `None` if the address has
+    /// no limit.
     pub(crate) fn allowance(
         &mut self,
         address: IpAddr,
@@ -119,7 +124,7 @@ impl Paths {
             return Ok(None);
         };
         if asks_previous {
-            // This is the packet to the address before, which is no part of this.
+            // The next packet goes to the client's previous address, which this limit does not concern.
             return Ok(Some(Allowance { cut: 0 }));
         }
         let cut = u64::from(mtu).saturating_sub(credit);
@@ -131,12 +136,13 @@ impl Paths {
         }))
     }
 
-    /// Cuts so many bytes off each packet.
+    /// Makes the library's packets shorter by `bytes` bytes.
     pub(crate) fn set_cut(&self, bytes: usize) {
         self.keys.set_cut(bytes);
     }
 
-    /// Takes a datagram's length from the credit of its address; `false` if there is not enough.
+    /// Deducts a datagram's length from what may be sent to its address. Returns false, and deducts nothing, if that is
+    /// less.
     pub(crate) fn take_credit(&mut self, transmit: &Transmit) -> bool {
         let (address, len) = (transmit.remote.ip(), transmit.len as u64);
         match self.credit(address) {
@@ -150,8 +156,8 @@ impl Paths {
         true
     }
 
-    /// Looks at what the library has sent to the connection's present address: until that is validated, each packet with room for it has
-    /// PATH_CHALLENGE. `has_room`: whether this one has.
+    /// Finds out from a sent packet whether the library has validated the connection's present address: until then, it adds
+    /// PATH_CHALLENGE to each packet that has room for it. `has_room`: whether this packet had room.
     pub(crate) fn look(
         &mut self,
         address: IpAddr,

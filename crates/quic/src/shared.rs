@@ -1,4 +1,4 @@
-//! What the driver of a protocol over QUIC holds of its connection, in both roles.
+//! What the code that runs a protocol over a QUIC connection needs of the connection, in both roles.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ pub struct SharedConnection {
 }
 
 impl SharedConnection {
-    /// The connection of that index. It may be gone at any time.
+    /// Refers to the connection with this index, which may be deleted at any time.
     pub const fn new(endpoint: Rc<RefCell<Endpoint>>, index: ConnectionIndex) -> Self {
         Self { endpoint, index }
     }
@@ -24,7 +24,8 @@ impl SharedConnection {
         self.index
     }
 
-    /// What `use_it` gives for the connection; `None` if it is gone. `use_it` must not use the endpoint.
+    /// Calls `use_it` with the connection and returns its result; `None` if the connection is deleted. `use_it` must not use
+    /// the endpoint.
     #[inline]
     pub fn with<R>(&self, use_it: impl FnOnce(&mut Connection) -> R) -> Option<R> {
         self.endpoint

@@ -1,10 +1,10 @@
-//! What a connection has done so far, for logs and for what its peer is charged.
+//! Statistics of connections and endpoints, for logs and for the costs that are charged to peers.
 
 use std::time::Duration;
 
 use quinn_proto::ConnectionStats;
 
-/// Counters of a connection, from its beginning.
+/// Counters of a connection since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Datagrams received.
@@ -21,9 +21,9 @@ pub struct Stats {
     pub bytes_lost: u64,
     /// Bytes written to streams.
     pub stream_bytes_sent: u64,
-    /// Probes sent because acknowledgements did not come (RFC 9002 §6.2).
+    /// Number of probes sent because acknowledgements did not arrive (RFC 9002 §6.2).
     pub probes: u64,
-    /// Times the peer has come from another address.
+    /// How often the peer has changed its address.
     pub migrations: u64,
     /// Times the congestion window was reduced.
     pub congestion_events: u64,
@@ -33,7 +33,7 @@ pub struct Stats {
     pub min_rtt: Duration,
     /// Bytes that may be in flight.
     pub congestion_window: u64,
-    /// Bytes of a datagram that the path carries.
+    /// The path's MTU: length in bytes of the datagrams that it is known to carry.
     pub mtu: u16,
     /// Frames received, by kind.
     pub frames_received: Frames,
@@ -71,22 +71,22 @@ pub struct Frames {
     pub application_close: u64,
 }
 
-/// What an endpoint has done so far, with all its connections.
+/// Statistics of an endpoint since it began, including all its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Sums over all connections; times, windows and MTU are not added up.
+    /// Sums over all connections. Times, windows and MTU are left out of the sums.
     pub connections: Stats,
-    /// Datagrams received, and those of them that connections have got.
+    /// Number of datagrams received, and of those that belonged to a connection.
     pub datagrams: u64,
     /// See above.
     pub processed: u64,
-    /// Initial packets received, whatever is in them.
+    /// Number of Initial packets received, valid or not.
     pub initial: u64,
     /// 0-RTT packets received.
     pub zero_rtt: u64,
     /// Handshake packets received.
     pub handshake: u64,
-    /// Datagrams marked as ECT(0), as ECT(1), and as CE.
+    /// Numbers of datagrams received with the ECN marks ECT(0), ECT(1) and CE.
     pub ect0: u64,
     /// See above.
     pub ect1: u64,
@@ -98,13 +98,13 @@ pub struct Totals {
     pub bytes_acked: u64,
     /// Connections that have begun.
     pub begun: u64,
-    /// Connections that jump to a larger window once their round trip time is known.
+    /// Number of connections whose window was to jump to a larger one once their round trip time is known.
     pub jumps: u64,
     /// Connections with a rapid start.
     pub rapid_starts: u64,
     /// Connections with pacing.
     pub paced: u64,
-    /// Connections whose window does not grow while it is not filled.
+    /// Number of connections whose congestion window does not grow while the application does not fill it.
     pub respecting_underuse: u64,
     /// Handshakes that took too long.
     pub handshake_timeouts: u64,

@@ -1,4 +1,4 @@
-//! Streams (RFC 9000 §2): their numbers, and what reading and writing them brings.
+//! Streams (RFC 9000 §2): their identifiers, and the results of reading and writing them.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 pub struct StreamId(u64);
 
 impl StreamId {
-    /// The stream of that number, which is below 2^62.
+    /// The stream with this identifier, which must be below 2^62.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
@@ -56,20 +56,22 @@ pub enum Read {
     Blocked,
     /// The peer has ended the stream, and all of it was read.
     End,
-    /// The peer has given the stream up with that code (RFC 9000 §19.4).
+    /// The peer has reset the stream with this error code (RFC 9000 §19.4).
     Reset(u64),
-    /// There is no such stream, or it was read to its end or given up before.
+    /// There is no such stream, or it was read to its end, reset or stopped before.
     Unknown,
 }
 
-/// What became of bytes that were to be written.
+/// The result of writing to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// That many were taken, at least one unless none were offered.
+    /// The stream took this number of bytes: at least one, unless none were given.
     Taken(usize),
-    /// The windows are full; [`crate::Event::Writable`] tells when to try again.
+    /// The stream took nothing, as the flow control window or the send buffer is full; [`crate::Event::Writable`] tells when
+    /// to try again.
     Blocked,
-    /// The peer wants no more, for the reason of that code (RFC 9000 §19.5). The stream has to be reset.
+    /// The peer has sent STOP_SENDING with this error code: it wants no more data (RFC 9000 §19.5). The caller has to reset
+    /// the stream.
     Stopped(u64),
     /// There is no such stream, or it is finished or reset.
     Unknown,

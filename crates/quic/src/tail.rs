@@ -1,13 +1,14 @@
-//! The end of an answer that is lost. The library probes with PING, and repeats what was lost when that is acknowledged: a round trip later
-//! than RFC 9002 §6.2.4 wants it. What was sent last is therefore kept until all is acknowledged, and sent once more with a probe, bit by bit
-//! as it was. To the peer this is a packet that the network has doubled.
+//! Repeats the last packet of an answer if it may be lost. The library only probes with PING, and sends lost data again once
+//! the PING is acknowledged: a round trip later than RFC 9002 §6.2.4 recommends. The last datagram is therefore kept until
+//! all is acknowledged, and an exact copy of it is sent together with a probe. To the peer, this looks like a packet that
+//! the network has duplicated.
 
 use crate::endpoint::Transmit;
 
-/// How often one tail is repeated.
+/// How often one datagram is repeated at most.
 const MAX_REPEATS: u8 = 2;
 
-/// The datagram sent last of those that have to be acknowledged.
+/// A copy of the last datagram that the peer has to acknowledge.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     data: Vec<u8>,
@@ -21,7 +22,7 @@ impl Tail {
         self.transmit.is_some()
     }
 
-    /// Keeps the last datagram of those in `buffer`.
+    /// Keeps a copy of the last of the datagrams in `buffer`, which are being sent.
     pub(crate) fn keep(&mut self, transmit: &Transmit, buffer: &[u8]) {
         let sent = buffer.get(..transmit.len).unwrap_or_default();
         let segment = transmit.segment_len.unwrap_or(transmit.len).max(1);
@@ -39,13 +40,13 @@ impl Tail {
         self.is_due = false;
     }
 
-    /// The library has sent a probe there.
+    /// Handles the library having sent a probe to `remote`: the kept datagram follows if it went to the same address.
     pub(crate) fn on_probe(&mut self, remote: std::net::SocketAddr) {
         let is_there = self.transmit.is_some_and(|kept| kept.remote == remote);
         self.is_due = is_there && self.repeats < MAX_REPEATS;
     }
 
-    /// Puts the datagram that is kept, the last ack-eliciting one, into `buffer` once more if a probe was just sent to its peer.
+    /// Appends the kept datagram, the last ack-eliciting one, to `buffer` if a probe was just sent to the same address.
     pub(crate) fn repeat(&mut self, buffer: &mut Vec<u8>) -> Option<Transmit> {
         if !std::mem::take(&mut self.is_due) {
             return None;

@@ -1,4 +1,4 @@
-//! TLS 1.3 of connections (RFC 9001), by rustls. The state of the handshake is dropped when it is done.
+//! TLS 1.3 of QUIC connections (RFC 9001), by rustls. The state of the handshake is dropped when it is complete.
 
 use std::any::Any;
 use std::io::Cursor;
@@ -24,13 +24,15 @@ use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 
 /// QUIC version 1 (RFC 9000) and draft 29.
 pub(crate) const VERSIONS: [u32; 2] = [1, 0xff00_001d];
-/// The longest ClientHello that is put together before a configuration is chosen; the library keeps 16 KiB of CRYPTO data at most.
+/// The longest ClientHello in bytes that is collected before a TLS configuration is chosen; the library keeps at most 16 KiB
+/// of CRYPTO data.
 const MAX_HELLO_LEN: usize = 0xffff;
 
-/// Which configuration answers which client.
+/// Chooses the TLS configuration that answers a client.
 pub trait TlsChooser: Send + Sync {
-    /// The choice for a client that has sent this ClientHello (RFC 8446 §4.1.2), with its message header. It may be malformed:
-    /// rustls refuses it then, whatever configuration it gets. It may be changed before rustls sees it.
+    /// Chooses the configuration for a client that has sent this ClientHello (RFC 8446 §4.1.2), given with its message
+    /// header. The ClientHello may be malformed: rustls refuses it then, with any configuration. The chooser may change it
+    /// before rustls reads it.
     fn choose(&self, client_hello: &mut [u8]) -> QuicChoice;
 }
 
@@ -50,10 +52,10 @@ impl TlsChooser for Arc<ServerConfig> {
     }
 }
 
-/// What a connection to a backend needs of TLS.
+/// The TLS settings of connections to a backend.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
-    /// It offers TLS 1.3 and the application protocol.
+    /// The rustls configuration, which offers TLS 1.3 and the application protocol.
     pub config: Arc<ClientConfig>,
     /// Whom the certificate must name.
     pub server_name: ServerName<'static>,
@@ -66,11 +68,12 @@ pub struct Handshake {
     pub version: u32,
     /// What TLS has negotiated.
     pub tls: TlsInfo,
-    /// Bytes that the peer takes at first of each stream that the client opens (RFC 9000 §18.2); the library does not tell.
+    /// The peer's initial flow control limit, in bytes, of each stream that the client opens (RFC 9000 §18.2). Kept here
+    /// since the library does not tell it.
     pub stream_window: u64,
 }
 
-/// The suite of Initial packets (RFC 9001 §5.2).
+/// The cipher suite of Initial packets (RFC 9001 §5.2).
 fn initial_suite() -> Option<Suite> {
     TLS13_AES_128_GCM_SHA256.tls13()?.quic_suite()
 }
@@ -110,24 +113,24 @@ fn keys_with(keys: rustls::quic::Keys, packet: impl FnOnce(Box<dyn PacketKey>) -
     }
 }
 
-/// Keys of the next key update (RFC 9001 §6). They are made when they are used first: few connections ever do, and made keys take two
-/// kilobytes.
+/// Keys of the next key update (RFC 9001 §6), made when first used: few connections ever update their keys, and the keys
+/// would take two kilobytes.
 struct NextKeys {
     shared: Arc<Shared>,
     made: OnceLock<PacketKeySet>,
 }
 
-/// What the 1-RTT keys of a connection share.
+/// State that all 1-RTT keys of a connection share.
 pub(crate) struct Shared {
     secrets: Mutex<Secrets>,
-    /// Bytes that the library leaves free behind the tag of each packet.
+    /// The number of bytes that the library leaves free after the tag of each packet.
     cut: AtomicUsize,
 }
 
 impl Shared {
-    /// Makes the packets that are encrypted from now on shorter than the library wants them: it takes their last bytes for a part of
-    /// the tag. They are not encrypted; the caller cuts them off before the datagram is sent. This is the only way to a datagram
-    /// shorter than 1200 bytes with PATH_CHALLENGE.
+    /// Makes the packets that are encrypted from now on `bytes` bytes shorter than the library wants them: it takes their
+    /// last bytes for a part of the tag. These bytes are not encrypted, and the caller cuts them off before it sends the
+    /// datagram. Only so can a datagram with PATH_CHALLENGE be shorter than 1200 bytes.
     pub(crate) fn set_cut(&self, bytes: usize) {
         self.cut.store(bytes, Ordering::Relaxed);
     }
@@ -154,7 +157,7 @@ struct Header(Box<dyn HeaderProtectionKey>);
 impl crypto::HeaderKey for Header {
     fn decrypt(&self, number_offset: usize, packet: &mut [u8]) {
         if let Some((sample, first, number)) = self.parts(number_offset, packet) {
-            // A sample of the wrong length was refused above.
+            // Cannot fail: `parts` has made sure that the sample has the right length.
             let _ = self.0.decrypt_in_place(sample, first, number);
         }
     }
@@ -171,8 +174,8 @@ impl crypto::HeaderKey for Header {
 }
 
 impl Header {
-    /// The sample, the first byte and the packet number. A packet that is too short for a sample has no parts: the library
-    /// checks that before.
+    /// Splits a packet into the sample for header protection, the first byte and the packet number; `None` if it is too
+    /// short for a sample, which the library checks before.
     fn parts<'p>(
         &self,
         number_offset: usize,
@@ -275,7 +278,7 @@ fn retry_key(version: Version) -> Option<(LessSafeKey, Nonce)> {
     Some((LessSafeKey::new(key), Nonce::assume_unique_for_key(nonce)))
 }
 
-/// The pseudo-packet that the tag of a Retry packet is for (RFC 9001 §5.8).
+/// The pseudo-packet from which the integrity tag of a Retry packet is computed (RFC 9001 §5.8).
 fn retry_pseudo_packet(original: &ConnectionId, parts: &[&[u8]]) -> Vec<u8> {
     // An id has at most 20 bytes.
     let mut packet = vec![u8::try_from(original.len()).unwrap_or(u8::MAX)];
@@ -299,7 +302,7 @@ impl crypto::ServerConfig for ServerTls {
         let key = tls_version(version).ok().and_then(retry_key);
         if let Some((key, nonce)) = key {
             let pseudo = retry_pseudo_packet(original, &[packet]);
-            // Without a tag the client ignores the packet.
+            // If the tag cannot be computed, it stays zero, and the client ignores the packet.
             if let Ok(sealed) = key.seal_in_place_separate_tag(nonce, Aad::from(pseudo), &mut []) {
                 tag.copy_from_slice(sealed.as_ref());
             }
@@ -367,9 +370,9 @@ struct TlsSession {
     state: State,
     /// A server's; until the handshake is done.
     choice: Option<QuicChoice>,
-    /// Whether the library was told that the handshake has agreed on something.
+    /// Whether the library was told that the handshake data (such as the application protocol) is known.
     is_announced: bool,
-    /// How often keys for an update were made; once for the one that may come.
+    /// How many sets of keys for updates were made. One is made in advance, for an update that may never come.
     updates_prepared: u64,
     /// The keys prepared last.
     next_keys: Option<Arc<NextKeys>>,
@@ -385,7 +388,7 @@ pub(crate) struct SessionFacts {
 }
 
 enum State {
-    /// The ClientHello, which decides about the configuration, has not come in whole.
+    /// The ClientHello, by which the configuration is chosen, is not complete yet.
     ClientHello {
         chooser: Arc<dyn TlsChooser>,
         received: Vec<u8>,
@@ -483,7 +486,7 @@ impl TlsSession {
     }
 }
 
-/// The number that is the value of a transport parameter (RFC 9000 §18).
+/// The value of a transport parameter whose value is an integer (RFC 9000 §18).
 fn parameter(mut parameters: &[u8], wanted: u64) -> Option<u64> {
     loop {
         let id = integer(&mut parameters)?;
@@ -496,7 +499,7 @@ fn parameter(mut parameters: &[u8], wanted: u64) -> Option<u64> {
     }
 }
 
-/// Takes a variable-length integer (RFC 9000 §16) off the front.
+/// Removes a variable-length integer (RFC 9000 §16) from the front of the input, and returns it.
 fn integer(input: &mut &[u8]) -> Option<u64> {
     let len = 1 << (input.first()? >> 6);
     let (bytes, rest) = input.split_at_checked(len)?;
@@ -565,8 +568,8 @@ impl Session for TlsSession {
         let done = match &mut self.state {
             State::ClientHello { .. } => self.receive_hello(bytes),
             State::Handshake(rustls) | State::Finishing(rustls, _) => read(rustls, bytes),
-            // A client sends no messages after its Finished: there is no post-handshake authentication, and KeyUpdate must not be
-            // sent (RFC 9001 §4.4, §6).
+            // After its Finished message, a client may send no more handshake messages: there is no post-handshake
+            // authentication, and KeyUpdate is forbidden (RFC 9001 §4.4, §6).
             State::Established(_) | State::Failed => {
                 Err(TransportErrorCode::crypto(UNEXPECTED_MESSAGE).into())
             }
@@ -617,7 +620,7 @@ impl Session for TlsSession {
             }
             None => {}
         }
-        // A client gets tickets later on, and keeps rustls for them.
+        // A client still receives session tickets after the handshake, and keeps its rustls state for them.
         if is_idle && self.side.is_server() {
             let handshake = self.handshake();
             self.state = match (std::mem::replace(&mut self.state, State::Failed), handshake) {
@@ -676,10 +679,11 @@ impl Session for TlsSession {
     }
 }
 
-/// The TLS alert for a message that must not come now.
+/// The TLS alert for a handshake message that is not allowed at this point (`unexpected_message`).
 const UNEXPECTED_MESSAGE: u8 = 10;
 
-/// For a cryptographic library without AES-128-GCM, which there is not: packets that nobody can read.
+/// Stands in for the cipher if the cryptographic library had no AES-128-GCM, which does not happen: packets that nobody can
+/// read.
 fn no_keys() -> Keys {
     struct None;
     impl crypto::HeaderKey for None {

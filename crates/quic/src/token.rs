@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use quinn_proto::{TokenLog, TokenReuseError};
 
-/// Tokens of NEW_TOKEN frames that are remembered as used. When more are used within their life, the oldest are forgotten and could
-/// be used once more: RFC 9000 §8.1.4 wants reuse limited.
+/// Number of used NEW_TOKEN tokens that are remembered, so that none is accepted twice. If more are used within their
+/// lifetime, the oldest are forgotten and could be used again: RFC 9000 §8.1.4 only asks to limit reuse.
 const MAX_REMEMBERED: usize = 8192;
 
-/// The tokens of NEW_TOKEN frames that were used, for all workers.
+/// The NEW_TOKEN tokens that clients have used, shared by all workers.
 #[derive(Debug, Default)]
 pub(crate) struct UsedTokens(Mutex<Used>);
 

@@ -1,5 +1,6 @@
-//! What happens on a connection, as qlog (draft-ietf-quic-qlog-main-schema-02 and draft-ietf-quic-qlog-quic-events-01, which tools know
-//! as version 0.3), in records of RFC 7464. The library shows no packets: datagrams, and what the controller knows, are told of.
+//! Traces of connections in the format qlog (draft-ietf-quic-qlog-main-schema-02 and draft-ietf-quic-qlog-quic-events-01,
+//! which tools know as version 0.3), in records of RFC 7464. The library does not show its packets, so only datagrams and
+//! the state of the congestion controller are traced.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -7,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::congestion::State;
 
-/// Bytes of records that wait to be taken. Further ones are left out.
+/// Limit of the bytes of records that wait to be taken. Records beyond it are left out.
 const MAX_PENDING: usize = 64 * 1024;
-/// Lost packets that are told of one by one.
+/// Limit of the lost packets that get a record each.
 const MAX_LOST: u64 = 100;
 /// Characters of a reason that are told.
 const MAX_REASON: usize = 200;
@@ -17,7 +18,7 @@ const MAX_REASON: usize = 200;
 /// The trace of one connection.
 #[derive(Debug)]
 pub(crate) struct Trace {
-    /// The id that the client has given the connection first, in hexadecimal digits.
+    /// The connection id that the client chose first, in hexadecimal digits.
     pub(crate) name: String,
     began: Instant,
     records: String,
@@ -86,7 +87,7 @@ impl Trace {
         });
     }
 
-    /// Datagrams of `segment` bytes are sent, which are `len` together.
+    /// Records that datagrams were sent: `len` bytes in all, in datagrams of `segment` bytes.
     pub(crate) fn on_sent(&mut self, now: Instant, len: usize, segment: usize) {
         let segment = segment.max(1);
         self.record(now, "transport:datagrams_sent", |out| {
@@ -101,7 +102,7 @@ impl Trace {
         });
     }
 
-    /// `lost`: packets lost since the beginning.
+    /// `lost`: number of packets lost since the connection began.
     pub(crate) fn on_metrics(&mut self, now: Instant, metrics: Metrics, lost: u64) {
         for _ in 0..lost.saturating_sub(self.lost).min(MAX_LOST) {
             self.record(now, "recovery:packet_lost", |_| Ok(()));
@@ -163,8 +164,7 @@ impl Trace {
     }
 }
 
-/// The first record of a qlog file. `began`: time between the Unix epoch and the begin of the connection; the times of later
-/// records count from there.
+/// The record at the start of a trace file. `began`: when the connection began, as time since the Unix epoch.
 pub fn header(name: &str, began: Duration) -> String {
     let began = milliseconds(began);
     format!(

@@ -1,4 +1,5 @@
-//! Batches of datagrams on a socket: several by one system call, with marks, addresses and the don't-fragment bit.
+//! Sends and receives batches of UDP datagrams, several by one system call, with ECN marks, local addresses and the
+//! don't-fragment bit.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
@@ -8,17 +9,17 @@ use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
 
 use crate::endpoint::{Datagram, Ecn, Transmit};
 
-/// Bytes of one receive buffer: the most the kernel joins.
+/// Length in bytes of one receive buffer: the most that the kernel joins into one read (generic receive offload).
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// What is known about a socket. The socket itself belongs to the caller.
+/// The capabilities of a socket. The socket itself belongs to the caller.
 #[derive(Debug)]
 pub struct UdpSocket {
     state: UdpSocketState,
 }
 
 impl UdpSocket {
-    /// Sets the socket up: nonblocking, not fragmenting, reporting addresses and marks.
+    /// Sets the socket up: nonblocking, without fragmentation, and reporting local addresses and ECN marks.
     ///
     /// # Errors
     /// What the kernel refuses.
@@ -28,17 +29,17 @@ impl UdpSocket {
         })
     }
 
-    /// The most datagrams that can be sent by one call.
+    /// How many datagrams one system call can send at most.
     pub fn max_segments(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    /// Whether the kernel might fragment what is sent.
+    /// Whether the kernel might send datagrams in fragments.
     pub fn may_fragment(&self) -> bool {
         self.state.may_fragment()
     }
 
-    /// Sends what `transmit` describes; `data` has its bytes.
+    /// Sends the datagrams that `transmit` describes; `data` has their bytes.
     ///
     /// # Errors
     /// `WouldBlock`, and others after which the datagrams count as lost.
@@ -92,7 +93,7 @@ impl UdpSocket {
     }
 }
 
-/// Where a batch is received. One per worker.
+/// The buffers into which a batch is received. Each worker has one.
 pub struct ReceiveBuffers([Box<[u8]>; BATCH_SIZE]);
 
 impl Default for ReceiveBuffers {
