@@ -85,8 +85,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// A buffer that callers may use for text that they decode outside of a field section, so that they need none of their
-    /// own.
+    /// A buffer that callers may decode Huffman text into while no field section is being decoded, so that they need none of
+    /// their own.
     #[inline]
     pub(crate) const fn scratch(&mut self) -> &mut Vec<u8> {
         &mut self.scratch
