@@ -35,16 +35,16 @@ use crate::stream_id::StreamId;
 pub struct ClientConnection {
     settings: Arc<ClientSettings>,
     connection: Connection,
-    /// The first request that the server does not look at, once it has said so.
+    /// The first request stream that the server will not process, as its GOAWAY frame says.
     first_refused: Option<StreamId>,
-    /// Streams from that on which are still to be reported.
+    /// Streams from `first_refused` on, which the caller has not been told yet that the server has refused.
     refused: Vec<StreamKey>,
     /// No more requests are to be made.
     is_leaving: bool,
 }
 
 impl ClientConnection {
-    /// A connection to a server, with which the transport has agreed on datagrams, or not.
+    /// A connection to a server. `has_datagrams`: whether both transports support QUIC datagrams.
     #[must_use]
     pub fn new(settings: Arc<ClientSettings>, has_datagrams: bool) -> Self {
         let mut connection = Connection::new(
@@ -63,7 +63,7 @@ impl ClientConnection {
         }
     }
 
-    /// The server has opened a stream.
+    /// Handles the server having opened a stream.
     ///
     /// # Errors
     /// [`PeerError`]: the server may not open it.
@@ -81,7 +81,7 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Ends the connection because of `error`: nothing is received any more. The caller closes with the error's
+    /// Ends the connection because of `error`: further input is ignored. The caller closes with the error's
     /// [answer](PeerError::answer).
     pub const fn fail(&mut self, _error: PeerError) {
         self.connection.has_failed = true;
@@ -92,39 +92,41 @@ impl ClientConnection {
         Err(error)
     }
 
-    /// No more requests are to be made; what has begun goes on. The server need not be told: it has nothing to push (RFC 9114 §5.2).
+    /// Begins the graceful shutdown: no more requests are made, and open streams are finished. The server need not be told:
+    /// it has nothing to push (RFC 9114 §5.2).
     pub const fn leave(&mut self) {
         self.is_leaving = true;
     }
 
-    /// What the caller is to do with a stream of the transport next.
+    /// The next action that the caller has to take on a stream of the transport.
     pub fn poll_command(&mut self) -> Option<Command> {
         self.connection.poll_command()
     }
 
-    /// A stream that was [blocked](ClientReceived::Blocked) and can be received again: also one that is over, of which all is taken then.
+    /// A stream that was [blocked](ClientReceived::Blocked) and can be received again. It may also have ended: its input is
+    /// then consumed and dropped.
     pub fn poll_unblocked(&mut self) -> Option<StreamId> {
         self.connection.poll_unblocked()
     }
 
-    /// A stream whose request the server has not looked at, and will not; still to be released. The request can safely be made again
-    /// elsewhere.
+    /// A stream whose request the server has not processed and will not process; the caller still has to release it. The
+    /// request can safely be sent again on another connection.
     pub fn poll_refused(&mut self) -> Option<StreamKey> {
         self.refused.pop()
     }
 
-    /// What is to be sent on one of our unidirectional streams, the type of the stream included.
+    /// The bytes to send on one of our unidirectional streams, beginning with the type of the stream.
     #[must_use]
     pub fn pending(&self, stream: LocalStream) -> &[u8] {
         self.connection.pending(stream)
     }
 
-    /// `len` bytes of what was pending were handed to the transport.
+    /// The caller has passed `len` of the pending bytes to the transport.
     pub fn advance(&mut self, stream: LocalStream, len: usize) {
         self.connection.local(stream).advance(len);
     }
 
-    /// Whether another request could be made now, as far as our limit and GOAWAY go; the transport has limits of its own.
+    /// Whether our limit and the server's GOAWAY allow another request now; the transport has limits of its own.
     #[must_use]
     pub fn can_request(&self) -> bool {
         self.is_reusable() && self.open_streams() < self.settings.max_streams as usize
@@ -160,7 +162,7 @@ impl ClientConnection {
         self.connection.take_costs()
     }
 
-    /// The settings the server has announced; `None` before that.
+    /// The settings that the server has announced; `None` before its SETTINGS frame.
     #[must_use]
     pub const fn peer_settings(&self) -> Option<&PeerSettings> {
         self.connection.peer.as_ref()
@@ -187,17 +189,17 @@ impl ClientConnection {
             .map_or(StreamState::Closed, |stream| stream.state)
     }
 
-    /// Gives a stream another place among those that send.
+    /// Changes the priority of a stream among those that send.
     pub fn prioritize(&mut self, key: StreamKey, priority: PriorityParameters) {
         self.connection.prioritize(key, priority);
     }
 
-    /// Ends a stream at once, with [`ErrorCode::REQUEST_CANCELLED`] if its response is not wanted any more.
+    /// Resets a stream, with [`ErrorCode::REQUEST_CANCELLED`] if its response is no longer wanted.
     pub fn reset(&mut self, key: StreamKey, code: ErrorCode) {
         self.connection.abort(key, code, code);
     }
 
-    /// The caller is done with a stream. One that is not over is cancelled.
+    /// The caller no longer uses a stream. If it has not ended, it is cancelled.
     pub fn release(&mut self, key: StreamKey) {
         let code = ErrorCode::REQUEST_CANCELLED;
         self.connection.abort(key, code, code);

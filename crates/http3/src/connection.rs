@@ -1,4 +1,5 @@
-//! What both roles have in common: streams, settings, compression, priorities, what is to be done with the transport.
+//! The parts that both roles share: streams, settings, QPACK, priorities, and actions for the caller to take on the
+//! transport.
 
 use std::collections::VecDeque;
 
@@ -16,12 +17,13 @@ use crate::stream::{BlockedSection, Stage, StreamKey, StreamState, Streams};
 use crate::stream_id::StreamId;
 use crate::varint;
 
-/// What acts of a peer cost, in units of the connection's budget. Each is far below what a client in good faith needs per second,
-/// as requests served and content sent pay units back. The numbers are those of HTTP/2.
+/// What a peer's actions cost, in units of the connection's budget. Served requests and sent content earn units, so that a
+/// client in good faith stays far within its budget. The numbers are those of HTTP/2.
 pub(crate) mod cost {
-    /// Frames of the control stream, unknown frames, unidirectional streams of unknown types: each makes us work.
+    /// Cost of a frame on the control stream, an unknown frame, or a unidirectional stream of unknown type: each makes us
+    /// work.
     pub(crate) const CONTROL: u32 = 1;
-    /// DATA that neither carries nor ends anything.
+    /// Cost of a DATA frame that neither carries content nor ends its stream.
     pub(crate) const EMPTY: u32 = 1;
     /// A request taken back ("rapid reset").
     pub(crate) const RESET: u32 = 5;
@@ -30,22 +32,22 @@ pub(crate) mod cost {
     /// A field section refused for its size.
     pub(crate) const BOMB: u32 = 25;
 }
-/// Datagrams of no tunnel for which [`cost::CONTROL`] is charged.
+/// For this number of datagrams that belong to no tunnel, [`cost::CONTROL`] is charged.
 pub(crate) const LOST_DATAGRAMS: u32 = 16;
-/// Costs are reported to the caller at least this often.
+/// Once the peer has caused this many units of cost, they are reported to the caller.
 const REPORT_COSTS_AT: u32 = 32;
 
-/// What the caller is to do with a stream of the transport.
+/// An action that the caller has to take on a stream of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Send RESET_STREAM: what was written and has not been sent is dropped.
+    /// Send RESET_STREAM and drop what was written but not sent.
     Reset {
         /// The stream.
         stream: StreamId,
         /// Why.
         code: ErrorCode,
     },
-    /// Send STOP_SENDING, and read nothing more of the stream.
+    /// Send STOP_SENDING and read nothing more of the stream.
     StopSending {
         /// The stream.
         stream: StreamId,
@@ -56,32 +58,32 @@ pub enum Command {
 
 /// The parts of a connection.
 pub(crate) struct Connection {
-    /// What the peer has announced; `None` before that.
+    /// The settings that the peer has announced; `None` before its SETTINGS frame.
     pub(crate) peer: Option<PeerSettings>,
     /// The transport has agreed on datagrams.
     has_datagrams: bool,
-    /// A tunnel has had a name of its own in datagrams (draft 03 of RFC 9298).
+    /// Whether a tunnel was opened that has a datagram flow id of its own (draft 03 of RFC 9298).
     pub(crate) has_flow_ids: bool,
     /// Datagrams that belonged to no tunnel.
     pub(crate) lost_datagrams: u32,
     pub(crate) decoder: Decoder,
     pub(crate) encoder: Encoder,
-    /// Streams whose sections may wait for the table.
+    /// Limit of the streams whose field sections may wait for insertions into the QPACK table.
     max_blocked: u32,
     pub(crate) streams: Streams,
     pub(crate) remote: RemoteStreams,
     local: [Pending; 3],
     queue: UrgencyQueue,
     commands: VecDeque<Command>,
-    /// Streams whose sections wait, and for how many insertions.
+    /// Streams whose field sections wait for the QPACK table, each with the number of insertions that it needs.
     blocked: Vec<(u64, StreamId)>,
-    /// Streams whose sections do not wait any more, of which the caller has not heard.
+    /// Streams whose field sections no longer wait for the QPACK table, which the caller has not been told yet.
     unblocked: VecDeque<StreamId>,
-    /// What the peer has made us do since the caller last asked.
+    /// Costs that the peer has caused since the caller last took them.
     debt: u32,
     /// The identifier in the peer's latest GOAWAY.
     pub(crate) goaway: Option<u64>,
-    /// The peer broke the protocol; nothing it sends is looked at.
+    /// Whether the peer broke the protocol, so that its input is ignored.
     pub(crate) has_failed: bool,
 }
 
@@ -95,8 +97,8 @@ pub(crate) enum Control {
 }
 
 impl Connection {
-    /// A connection whose peer is told `capacity` bytes of table and `max_blocked` streams that wait for it, and of whose table we
-    /// use `encoder_limit` bytes.
+    /// A connection that announces a QPACK table of `capacity` bytes and `max_blocked` streams that may wait for it, and
+    /// that uses at most `encoder_limit` bytes of the peer's table.
     pub(crate) fn new(
         capacity: u32,
         max_blocked: u32,
@@ -162,7 +164,7 @@ impl Connection {
         .bytes()
     }
 
-    /// The decoder, and where its instructions go.
+    /// The QPACK decoder, and the buffer for its instructions to the peer's encoder.
     #[inline]
     pub(crate) const fn decoding(&mut self) -> (&mut Decoder, &mut Vec<u8>) {
         let [_, _, out] = &mut self.local;
@@ -176,7 +178,8 @@ impl Connection {
         self.encoder.section(out, instructions.with_room())
     }
 
-    /// Writes a HEADERS frame with a section of informational responses or trailers. Gives the length of the section.
+    /// Writes a HEADERS frame with the fields of an informational response or of trailers. Returns the length of the field
+    /// section in bytes.
     pub(crate) fn write_section(
         &mut self,
         id: StreamId,
@@ -208,7 +211,7 @@ impl Connection {
             .push_back(Command::StopSending { stream, code });
     }
 
-    /// The next piece of a request stream. `limit`: of the content of a message that is no tunnel.
+    /// The next part of a request stream. `limit`: the greatest length of its content in bytes, unless it is a tunnel.
     #[inline]
     pub(crate) fn next_piece<'i>(
         &mut self,
@@ -226,7 +229,7 @@ impl Connection {
         stream.reader.next(input, |kind, len| {
             let disposition = accept(stage, is_tunnel, on_promise, kind, len)?;
             if kind == FrameType::DATA {
-                // The frame says so before its payload has come.
+                // The frame's header already tells that the section is too long, before the payload has arrived.
                 if len > declared.saturating_sub(received) {
                     return Err(StreamError::ContentTooLong.into());
                 }
@@ -238,7 +241,7 @@ impl Connection {
         })
     }
 
-    /// The section of a stream waits for so many insertions.
+    /// Notes that the field section of a stream waits for this number of insertions into the QPACK table.
     pub(crate) fn block(
         &mut self,
         key: StreamKey,
@@ -256,7 +259,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The section of a stream that does not wait any more. `Err`: it still waits.
+    /// The field section of a stream that no longer waits for the QPACK table. `Err`: it still waits.
     #[inline]
     pub(crate) fn take_blocked(&mut self, key: StreamKey) -> Result<Option<Vec<u8>>, StillBlocked> {
         let inserted = self.decoder.inserted();
@@ -270,12 +273,13 @@ impl Connection {
         }
     }
 
-    /// A stream whose section waited, and does not any more.
+    /// Takes a stream whose field section had to wait for the QPACK table and no longer does.
     pub(crate) fn poll_unblocked(&mut self) -> Option<StreamId> {
         self.unblocked.pop_front()
     }
 
-    /// `input` has come on a unidirectional stream of the peer. Gives what is to be reported, and how much is left.
+    /// Handles `input` received on a unidirectional stream of the peer. Returns what to report to the caller, and how many
+    /// bytes of `input` are left.
     pub(crate) fn on_unidirectional<'i>(
         &mut self,
         id: StreamId,
@@ -435,7 +439,7 @@ impl Connection {
         })
     }
 
-    /// The peer ends a unidirectional stream early. What is not critical may end at any time.
+    /// Handles the reset of a unidirectional stream by the peer. Only the control and QPACK streams must not be reset.
     pub(crate) fn on_unidirectional_reset(&mut self, id: StreamId) -> Result<(), PeerError> {
         if self.remote.role(id).is_some() {
             return Err(PeerError::ClosedCriticalStream);
@@ -444,7 +448,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer has sent all it had on a stream.
+    /// Handles the peer having ended its direction of a stream.
     pub(crate) fn end_recv(&mut self, key: StreamKey) {
         if let Some(stream) = self.streams.get_mut(key) {
             stream.state = stream.state.end_recv();
@@ -460,7 +464,7 @@ impl Connection {
         }
     }
 
-    /// Ends a stream in both directions, as far as they are open.
+    /// Ends both directions of a stream that have not ended yet.
     pub(crate) fn abort(&mut self, key: StreamKey, send: ErrorCode, recv: ErrorCode) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -471,7 +475,7 @@ impl Connection {
             && let Some(at) = self.blocked.iter().position(|&(_, other)| other == id)
         {
             self.blocked.swap_remove(at);
-            // The caller keeps input for it, which it can drop now.
+            // The caller still holds input of this stream, which it can drop now.
             self.unblocked.push_back(id);
         }
         self.queue_remove(key);
@@ -485,7 +489,7 @@ impl Connection {
         }
     }
 
-    /// The stream has something to send, and the transport takes it; or not.
+    /// Sets whether the stream has something to send and the transport has room for it.
     #[inline]
     pub(crate) fn set_ready(&mut self, key: StreamKey, is_ready: bool) {
         if !is_ready {
@@ -570,7 +574,7 @@ impl Connection {
 /// A section still waits for the table.
 pub(crate) struct StillBlocked;
 
-/// What becomes of a frame of a request stream (RFC 9114 §4.1, §7.2).
+/// How a frame on a request stream is handled (RFC 9114 §4.1, §7.2).
 fn accept(
     stage: Stage,
     is_tunnel: bool,
@@ -585,7 +589,7 @@ fn accept(
     };
     match kind {
         FrameType::DATA if stage == Stage::Content => Ok(Disposition::Content),
-        // Until the response is there it may still refuse the tunnel, with a head like any other.
+        // Before its response, the server may still refuse the tunnel, with a head and content as in any other response.
         FrameType::HEADERS if stage == Stage::Head || (stage == Stage::Content && !is_tunnel) => {
             if len > MAX_PAYLOAD {
                 return Err(StreamError::SectionTooLong.into());

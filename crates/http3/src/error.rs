@@ -1,4 +1,4 @@
-//! Every way a peer can be wrong, and what we answer.
+//! Errors that a peer can make, and the error codes with which we answer them.
 
 use h2o_http::field_section::{FieldError, SectionError};
 
@@ -35,10 +35,10 @@ impl ErrorCode {
     pub const QPACK_DECODER_STREAM_ERROR: Self = Self(0x202);
 }
 
-/// What the peer did that ends the connection. Errors that end one stream only are [`StreamError`].
+/// An error of the peer that ends the connection. Errors that end only one stream are in [`StreamError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
-    /// A stream that only we may open, or that no extension has agreed on (RFC 9114 §6.1, §6.2.2).
+    /// The peer opened a stream that only we may open, or whose kind no extension has agreed on (RFC 9114 §6.1, §6.2.2).
     StreamCreation,
     /// A second control or QPACK stream (§6.2.1, RFC 9204 §4.2).
     SecondCriticalStream,
@@ -50,55 +50,57 @@ pub enum PeerError {
     SecondSettings,
     /// SETTINGS cut off, or with a value that is not allowed (§7.2.4.1, RFC 9297 §2.1.1, RFC 8441 §3).
     SettingsMalformed,
-    /// A setting twice, or one of HTTP/2 (§7.2.4, §7.2.4.1).
+    /// A setting that is repeated, or that only HTTP/2 has (§7.2.4, §7.2.4.1).
     SettingsInvalid,
-    /// A frame where its type is not allowed (§4.1, §7.2).
+    /// A frame of a type that is not allowed on its stream or at this point (§4.1, §7.2).
     UnexpectedFrame(FrameType),
-    /// A frame that a tunnel does not have (§4.4).
+    /// A frame on a tunnel's stream other than DATA (§4.4).
     UnexpectedInTunnel(FrameType),
     /// A payload longer than we take.
     FrameTooLong,
-    /// A payload that is not what its type requires (§7.1).
+    /// A frame payload that does not have the form that the frame's type requires (§7.1).
     FrameMalformed(FrameType),
     /// A stream ends within a frame (§7.1).
     IncompleteFrame,
-    /// An identifier that cannot be: of a push that was not allowed or promised, of a GOAWAY above the last one, of a stream to be
-    /// prioritised that cannot be opened (§5.2, §7.2, RFC 9218 §7.2).
+    /// An invalid identifier: of a push that was not allowed or promised, in a GOAWAY above that of an earlier GOAWAY, or of
+    /// a stream in PRIORITY_UPDATE that cannot be opened (§5.2, §7.2, RFC 9218 §7.2).
     IdInvalid,
     /// A PRIORITY_UPDATE frame for a push (H2O compatibility: H2O, too, closes the connection with H3_GENERAL_PROTOCOL_ERROR).
     PushPriority,
-    /// A field section that cannot be decoded, or of which more streams wait than we allow (RFC 9204 §2.2).
+    /// A field section that cannot be decoded, or that makes more streams wait for the QPACK table than we allow (RFC 9204
+    /// §2.2).
     Decompression,
-    /// Instructions for our table that cannot be followed (RFC 9204 §4.3).
+    /// Encoder instructions for our QPACK table that are invalid (RFC 9204 §4.3).
     EncoderStream,
-    /// Acknowledgements that acknowledge nothing (RFC 9204 §4.4).
+    /// QPACK decoder instructions that acknowledge sections or insertions which we have not sent (RFC 9204 §4.4).
     DecoderStream,
     /// More than a thousand fields in one section.
     FieldFlood,
     /// An upper-case letter in a field name (§4.2).
     UpperCaseName,
-    /// A field that HTTP/3 does not have (§4.2).
+    /// A field that is not allowed in HTTP/3, such as `connection` (§4.2).
     ConnectionField,
     /// `content-length` is no number (§4.1.2).
     ContentLength,
-    /// A pseudo field twice, behind a regular field, or empty (§4.3).
+    /// A pseudo field that is repeated, after a regular field, or empty (§4.3).
     PseudoField,
     /// A pseudo field that does not exist (§4.3).
     UnknownPseudoField,
-    /// A CONNECT-UDP request whose pseudo fields are not those of the draft.
+    /// A CONNECT-UDP request with other pseudo fields than its draft requires.
     Masque,
     /// The peer costs more than it is worth.
     Overdrawn,
-    /// The peer lets us send on the control or QPACK streams less than is to be said there.
+    /// The peer's flow control lets us send less on the control or QPACK streams than we have to send there.
     Stalled,
     /// A response without a valid `:status`, or with other pseudo fields (§4.3.2), trailers with any (§4.3).
     BadResponse,
-    /// An HTTP datagram without a stream, or of one that cannot have any (RFC 9297 §2.1).
+    /// An HTTP datagram without a stream, or for a stream that cannot have datagrams (RFC 9297 §2.1).
     Datagram,
 }
 
 impl PeerError {
-    /// Code and reason of the CONNECTION_CLOSE frame that answers it (H2O compatibility for most codes and the texts).
+    /// Error code and reason of the CONNECTION_CLOSE frame with which we answer this error. H2O compatibility: H2O sends
+    /// most of these codes and the texts.
     #[must_use]
     pub const fn answer(self) -> (ErrorCode, &'static str) {
         use ErrorCode as Code;
@@ -147,7 +149,7 @@ impl PeerError {
     }
 }
 
-/// What the peer did that ends one stream (RFC 9114 §8).
+/// An error of the peer that ends one stream (RFC 9114 §8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
     /// The stream ends before the head of its message (§4.1).
@@ -156,23 +158,23 @@ pub enum StreamError {
     ContentTooShort,
     /// More content than `content-length` announces (§4.1.2).
     ContentTooLong,
-    /// A field section longer than we take (§4.2.2).
+    /// A field section longer than we accept (§4.2.2).
     SectionTooLong,
     /// A required pseudo field is missing, or one is not allowed for the method (§4.3).
     PseudoFields,
     /// A method that is no token (§4.3.1).
     Method,
-    /// More streams than we allow at a time, or one opened after the last that we look at (§5.2).
+    /// More requests at a time than we allow, or a request after the last one that our GOAWAY accepts (§5.2).
     Rejected,
     /// More content than `limit-request-body`.
     BodyTooLarge,
-    /// A message that is malformed otherwise (§4.1.2).
+    /// A message that is malformed in another way (§4.1.2).
     Malformed,
 }
 
 impl StreamError {
-    /// The code of the RESET_STREAM and STOP_SENDING frames that answer it (H2O compatibility where RFC 9114 has
-    /// H3_MESSAGE_ERROR).
+    /// Error code of the RESET_STREAM and STOP_SENDING frames with which the server role answers this error. H2O
+    /// compatibility: other codes than RFC 9114's H3_MESSAGE_ERROR.
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {
@@ -187,7 +189,7 @@ impl StreamError {
 }
 
 impl StreamError {
-    /// The code of the frames that answer it in the client role (RFC 9114 §4.1.2).
+    /// Error code of the frames with which the client role answers this error (RFC 9114 §4.1.2).
     #[must_use]
     pub const fn client_code(self) -> ErrorCode {
         match self {

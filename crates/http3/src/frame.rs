@@ -1,10 +1,10 @@
-//! Frames (RFC 9114 §7): their types, and how they are read from a stream whatever pieces it comes in.
+//! Frames (RFC 9114 §7): their types, and a reader that takes them from a stream in pieces of any size.
 
 use std::borrow::Cow;
 
 use crate::varint;
 
-/// Bytes of a frame's payload at most, DATA excepted (H2O has the same limit).
+/// Limit of a frame's payload in bytes, except for DATA. H2O compatibility: H2O has the same limit.
 pub const MAX_PAYLOAD: u64 = 8192 + 4096 * 100;
 
 /// The type of a frame (RFC 9114 §11.2.1).
@@ -48,7 +48,7 @@ pub fn write(kind: FrameType, payload: &[u8], out: &mut Vec<u8>) {
 /// Bytes of the header that [`begin_section`] leaves room for: the type, and a length of two bytes.
 const SECTION_HEADER: usize = 3;
 
-/// Begins a HEADERS frame; [`end_section`] fills the length in.
+/// Begins a HEADERS frame; [`end_section`] fills in its length.
 #[inline]
 pub(crate) fn begin_section(out: &mut Vec<u8>) -> usize {
     let at = out.len();
@@ -56,12 +56,12 @@ pub(crate) fn begin_section(out: &mut Vec<u8>) -> usize {
     at
 }
 
-/// Ends the frame begun at `at`. Gives the length of its payload.
+/// Ends the frame that begins at `at`. Returns the length of its payload in bytes.
 #[inline]
 pub(crate) fn end_section(out: &mut Vec<u8>, at: usize) -> usize {
     let len = out.len() - at - SECTION_HEADER;
     match u16::try_from(len) {
-        // A length of two bytes also where one would do: nothing is moved.
+        // The length is always encoded in two bytes, even if one would do, so that the payload need not be moved.
         Ok(short @ ..0x4000) => {
             let [high, low] = short.to_be_bytes();
             out[at + 1..at + SECTION_HEADER].copy_from_slice(&[0x40 | high, low]);
@@ -80,7 +80,7 @@ pub(crate) fn end_section(out: &mut Vec<u8>, at: usize) -> usize {
 pub(crate) enum Disposition {
     /// It is handed out as it comes.
     Content,
-    /// It is handed out when all of it has come.
+    /// The payload is reported once it is complete.
     Whole,
     /// It is dropped.
     Skip,
@@ -89,7 +89,7 @@ pub(crate) enum Disposition {
 /// A part of a stream.
 #[derive(Debug)]
 pub(crate) enum Piece<'i> {
-    /// Payload of a DATA frame, empty if the frame is.
+    /// A part of the payload of a DATA frame; empty if the frame is empty.
     Data(&'i [u8]),
     /// A frame with its payload.
     Frame(FrameType, Cow<'i, [u8]>),
@@ -103,9 +103,9 @@ const MAX_HEADER: usize = 16;
 /// Where in a frame a stream has come to.
 #[derive(Debug)]
 enum Place {
-    /// Between two frames, or in the header of one, of which these bytes have come.
+    /// Between two frames, or within a frame header of which these bytes have arrived.
     Header { bytes: [u8; MAX_HEADER], len: u8 },
-    /// In a payload that is handed out as it comes; so many bytes are left.
+    /// Within a payload that is reported in pieces as it arrives; this number of bytes is to come.
     Content(u64),
     /// In a payload that is dropped.
     Skip(u64),
@@ -122,7 +122,8 @@ const BETWEEN: Place = Place::Header {
     len: 0,
 };
 
-/// Reads the frames of a stream. Allocates only for payloads that come in several pieces, and only what has come.
+/// Reads the frames of a stream. Allocates only for payloads that arrive in several pieces, and only for the bytes that have
+/// arrived.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     place: Place,
@@ -133,13 +134,13 @@ impl FrameReader {
         Self { place: BETWEEN }
     }
 
-    /// True between two frames: where a stream may end.
+    /// Whether the position is between two frames, where a stream may end.
     pub(crate) const fn is_between_frames(&self) -> bool {
         matches!(self.place, Place::Header { len: 0, .. })
     }
 
-    /// Takes the next piece off `input`; `None`: all of `input` is taken. `accept` is asked about each frame when its header has
-    /// come.
+    /// Removes the next piece from `input`; `None` if all of `input` is consumed. `accept` decides about each frame once its
+    /// header is complete.
     pub(crate) fn next<'i, E>(
         &mut self,
         input: &mut &'i [u8],
@@ -197,7 +198,7 @@ impl FrameReader {
         }
         while let Some((&byte, rest)) = input.split_first() {
             *input = rest;
-            // Two integers are never longer than the room for them.
+            // A header consists of two integers, which always fit into the buffer.
             *bytes.get_mut(usize::from(*len))? = byte;
             *len += 1;
             let had = bytes.get(..usize::from(*len))?;

@@ -1,20 +1,20 @@
-//! The three unidirectional streams that we open (RFC 9114 §6.2, RFC 9204 §4.2): what is to be sent on them.
+//! The three unidirectional streams that we open (RFC 9114 §6.2, RFC 9204 §4.2), and the bytes to send on them.
 
 use crate::error::PeerError;
 
-/// A unidirectional stream of ours. It is open as long as the connection is.
+/// One of our unidirectional streams. It is open as long as the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalStream {
     /// Settings and GOAWAY.
     Control,
     /// Instructions for the peer's table.
     QpackEncoder,
-    /// Acknowledgements of the instructions for ours.
+    /// The QPACK decoder stream: acknowledgements of the peer's encoder instructions and field sections.
     QpackDecoder,
 }
 
 impl LocalStream {
-    /// All of them, in the order in which they are to be opened.
+    /// All three streams, in the order in which they are to be opened.
     pub const ALL: [Self; 3] = [Self::Control, Self::QpackEncoder, Self::QpackDecoder];
 
     /// The type that the stream begins with.
@@ -27,11 +27,11 @@ impl LocalStream {
     }
 }
 
-/// Bytes that may wait on one of our streams. A peer that takes a stream's worth of answers, and does not let us acknowledge what it
-/// says, is not in good faith: RFC 9114 §6.2 asks for room for 1,024 bytes.
+/// Limit of the bytes that wait to be sent on one of our streams. A peer that receives responses but does not let us send
+/// that much on these streams is not in good faith: RFC 9114 §6.2 asks it to allow 1,024 bytes.
 const MAX_PENDING: usize = 16 * 1024;
 
-/// Bytes that wait on the encoder stream before nothing more is inserted.
+/// From this number of waiting bytes on the encoder stream, nothing more is inserted into the QPACK table.
 const MAX_VOLUNTARY: usize = 4096;
 
 /// Bytes that wait to be sent.
@@ -47,7 +47,7 @@ impl Pending {
         &mut self.bytes
     }
 
-    /// Where more is to be appended, if little waits: what can wait itself does.
+    /// The buffer to append to if few bytes wait already, for bytes that need not be sent now; else `None`.
     #[inline]
     pub(crate) fn with_room(&mut self) -> Option<&mut Vec<u8>> {
         (self.bytes.len() < MAX_VOLUNTARY).then_some(&mut self.bytes)

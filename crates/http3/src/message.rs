@@ -1,4 +1,4 @@
-//! Messages as both roles read and write them: the parts of a request stream in order (RFC 9114 §4.1).
+//! Messages as both roles read and write them: the sequence of parts on a request stream (RFC 9114 §4.1).
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,23 +13,23 @@ use crate::stream::{Stage, StreamKey};
 /// A part of a message.
 #[derive(Debug)]
 pub(crate) enum Part<'i> {
-    /// Nothing before more bytes arrive, or ever.
+    /// Nothing now: more bytes must arrive, or the stream has nothing more to report.
     NeedMore,
     /// A field section waits for the table.
     Blocked,
     /// What there was is of no interest.
     Skipped,
-    /// A field section; the stream ends behind it, or not.
+    /// A field section, and whether the stream ends after it.
     Section(Cow<'i, [u8]>, bool),
-    /// Content, as a range of the input; the stream ends behind it, or not.
+    /// Content, as a range of the input, and whether the stream ends after it.
     Data(Range<usize>, bool),
-    /// The message ends; what came before has not told that.
+    /// The end of the message, if the last part did not tell it.
     End,
 }
 
 impl Connection {
-    /// The next part of a stream, taken off `rest`, which ends an input of `len` bytes; `has_ended`: the stream ends with it. `limit` is
-    /// for the content of a message that is no tunnel.
+    /// Removes the next part of a stream from `rest`, the end of an input of `len` bytes. `has_ended`: the stream ends after
+    /// the input. `limit`: the greatest length of the content in bytes, unless it is a tunnel.
     #[inline]
     pub(crate) fn next_part<'i>(
         &mut self,
@@ -93,7 +93,7 @@ impl Connection {
             .streams
             .get(key)
             .is_some_and(|stream| stream.stage == Stage::Trailers);
-        // Trailers have told that the content is complete.
+        // The trailers have already told that the content is complete.
         Ok(if has_trailers {
             Part::NeedMore
         } else {
@@ -121,8 +121,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes the header of a DATA frame with `len` bytes of content; `end_stream` if that is the last one. False: the stream takes
-    /// nothing any more. Without content only the end is noted.
+    /// Writes the header of a DATA frame with `len` bytes of content. `end_stream`: it is the last frame. Returns false if
+    /// the stream cannot send any more. Without content, only the end is noted and nothing is written.
     #[inline]
     pub(crate) fn begin_data(
         &mut self,
@@ -162,7 +162,8 @@ impl Connection {
         self.end_send(key);
     }
 
-    /// The stream that a datagram is for, and where its payload begins (RFC 9297 §2.1). `None`: there is no tunnel any more, or not yet.
+    /// The stream that a datagram is for, and the position of its payload (RFC 9297 §2.1). `None`: the tunnel has ended, or
+    /// is not open yet.
     pub(crate) fn on_datagram(
         &self,
         datagram: &[u8],
@@ -189,7 +190,7 @@ impl Connection {
         Ok(key.map(|key| (key, datagram.len() - payload.len())))
     }
 
-    /// A datagram of no tunnel has come. Some follow the end of each tunnel.
+    /// Handles a datagram that belongs to no tunnel. A few arrive after the end of every tunnel.
     pub(crate) fn charge_lost_datagram(&mut self) {
         self.lost_datagrams = self.lost_datagrams.wrapping_add(1);
         if self.lost_datagrams.is_multiple_of(LOST_DATAGRAMS) {
@@ -197,7 +198,8 @@ impl Connection {
         }
     }
 
-    /// Begins a datagram of a tunnel. False: the peer takes none, or has not said so yet, or there is no tunnel.
+    /// Begins a datagram of a tunnel. Returns false if the peer does not accept datagrams or its settings have not arrived,
+    /// or if there is no tunnel.
     pub(crate) fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {
         let takes = self.peer.is_some_and(|settings| settings.datagrams);
         let Some(stream) = self.streams.get(key) else {

@@ -4,7 +4,8 @@ use crate::frame::FrameReader;
 use crate::stream_id::StreamId;
 use crate::varint;
 
-/// Streams of the peer that are open without us knowing their type: QUIC allows it ten at a time, and each begins with it.
+/// Limit of the peer's open streams whose type is not known yet: QUIC allows the peer ten streams at a time, and each begins
+/// with its type.
 const MAX_UNTYPED: usize = 16;
 
 /// What a stream of the peer is for.
@@ -26,7 +27,7 @@ pub(crate) struct RemoteStreams {
     pub(crate) decoder: Option<StreamId>,
     /// Frames of the control stream.
     pub(crate) reader: FrameReader,
-    /// Streams of which the type has not come, with the bytes that have.
+    /// Streams whose type has not arrived completely, with the bytes of it that have.
     untyped: Vec<Untyped>,
 }
 
@@ -48,7 +49,7 @@ impl RemoteStreams {
         }
     }
 
-    /// A stream was opened. False: there are too many.
+    /// Notes that the peer has opened a stream. Returns false if there are too many.
     pub(crate) fn open(&mut self, id: StreamId) -> bool {
         if self.untyped.len() == MAX_UNTYPED {
             return false;
@@ -75,7 +76,7 @@ impl RemoteStreams {
         }
     }
 
-    /// Takes bytes of a stream's type off `input`, and gives its role once that is complete.
+    /// Removes bytes of a stream's type from `input`, and returns the stream's role once the type is complete.
     pub(crate) fn take_type(&mut self, id: StreamId, input: &mut &[u8]) -> Option<Role> {
         let at = self.untyped.iter().position(|stream| stream.id == id)?;
         let stream = self.untyped.get_mut(at)?;

@@ -19,11 +19,12 @@ use crate::stream_id::StreamId;
 /// What one step over the input found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientReceived {
-    /// All is taken. Nothing can be reported before more bytes arrive.
+    /// All input is consumed. Nothing can be reported before more bytes arrive.
     NeedMore,
-    /// Nothing to report, but [`ClientConnection::take_costs`] has something to say.
+    /// Nothing to report, but [`ClientConnection::take_costs`] returns costs.
     Charged,
-    /// A field section refers to what has not come. The rest of the stream waits until [`ClientConnection::poll_unblocked`] names it.
+    /// A field section refers to entries of the QPACK table that have not arrived. The stream's input must wait until
+    /// [`ClientConnection::poll_unblocked`] returns the stream.
     Blocked,
     /// The head of an informational (1xx) response is filled in; the final one follows.
     Informational {
@@ -51,7 +52,7 @@ pub enum ClientReceived {
         /// Its stream.
         stream: StreamKey,
     },
-    /// The stream is over: the server has reset it, or has made us reset it.
+    /// The stream has ended: the server has reset it, or broke a rule so that we reset it.
     Reset {
         /// The stream; still to be released.
         stream: StreamKey,
@@ -60,23 +61,23 @@ pub enum ClientReceived {
         /// The server broke a rule.
         by_us: bool,
     },
-    /// The server has not looked at the request, which can safely be made again elsewhere (RFC 9114 §4.1.1).
+    /// The server has not processed the request, which can safely be sent again on another connection (RFC 9114 §4.1.1).
     Refused {
         /// The stream; still to be released.
         stream: StreamKey,
     },
-    /// The server does not want the rest of the request. Its response still comes.
+    /// The server has sent STOP_SENDING: it does not want the rest of the request. Its response still follows.
     Stopped {
         /// The stream.
         stream: StreamKey,
-        /// Why: [`ErrorCode::NO_ERROR`] if the response does not depend on it.
+        /// The error code: [`ErrorCode::NO_ERROR`] if the response does not depend on the rest of the request.
         code: ErrorCode,
     },
     /// The server has announced its settings.
     Settings,
-    /// The server takes no more requests. Those from `first` on are [refused](ClientConnection::poll_refused).
+    /// The server has sent GOAWAY. Requests from the stream `first` on are [refused](ClientConnection::poll_refused).
     GoAway {
-        /// The first request that the server does not look at.
+        /// The first request stream that the server will not process.
         first: StreamId,
     },
 }
@@ -84,7 +85,7 @@ pub enum ClientReceived {
 /// One step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientStep {
-    /// Bytes the caller drops, once it has used what was found.
+    /// How many bytes the caller drops after using the result.
     pub taken: usize,
     /// What was found.
     pub received: ClientReceived,
@@ -144,7 +145,7 @@ impl ClientConnection {
             None => ClientReceived::NeedMore,
             Some(Control::Settings) => ClientReceived::Settings,
             Some(Control::GoAway(first)) => self.on_goaway(StreamId::new(first))?,
-            // Only clients send these (RFC 9114 §7.2.7, RFC 9218 §7.2).
+            // Only clients may send these frames (RFC 9114 §7.2.7, RFC 9218 §7.2).
             Some(Control::MaxPushId(_)) => {
                 return Err(PeerError::UnexpectedFrame(FrameType::MAX_PUSH_ID));
             }
@@ -158,7 +159,7 @@ impl ClientConnection {
         })
     }
 
-    /// GOAWAY: the streams from `first` on are over (RFC 9114 §5.2).
+    /// Handles GOAWAY: the server does not process the streams from `first` on, which end (RFC 9114 §5.2).
     fn on_goaway(&mut self, first: StreamId) -> Result<ClientReceived, PeerError> {
         if !first.is_request() {
             return Err(PeerError::IdInvalid);
@@ -222,7 +223,7 @@ impl ClientConnection {
         has_ended: bool,
         head: &mut ClientResponse,
     ) -> Result<Option<ClientReceived>, Fault> {
-        // No push was allowed: whatever it names cannot be (RFC 9114 §7.2.5).
+        // Any identifier in this frame is invalid, since we have allowed no pushes (RFC 9114 §7.2.5).
         let on_promise = PeerError::IdInvalid;
         let part = self
             .connection
@@ -291,7 +292,7 @@ impl ClientConnection {
         Ok(self.on_response(key, head, is_end))
     }
 
-    /// Handles the final response: how its content is delimited.
+    /// Handles the final response head: determines how the response's content is delimited.
     fn on_response(
         &mut self,
         key: StreamKey,
@@ -319,7 +320,7 @@ impl ClientConnection {
                 };
             }
         }
-        // If it may not end here the next step says so.
+        // If the stream must not end at this point, the next step reports that.
         let end_stream = is_end && self.connection.check_end(key).is_ok();
         if end_stream {
             self.connection.end_recv(key);
@@ -330,7 +331,7 @@ impl ClientConnection {
         }
     }
 
-    /// The server has sent RESET_STREAM: nothing more comes on the stream.
+    /// Handles RESET_STREAM: the server sends nothing more on the stream.
     ///
     /// # Errors
     /// [`PeerError::ClosedCriticalStream`]
@@ -376,7 +377,7 @@ impl ClientConnection {
         ))
     }
 
-    /// The server has sent STOP_SENDING: it does not want what we send on the stream.
+    /// Handles STOP_SENDING: the server does not want what we send on the stream.
     ///
     /// # Errors
     /// [`PeerError::ClosedCriticalStream`]
@@ -404,7 +405,7 @@ impl ClientConnection {
         Ok(Some(ClientReceived::Stopped { stream: key, code }))
     }
 
-    /// An HTTP datagram has come, as for [`crate::ServerConnection::on_datagram`].
+    /// Handles an HTTP datagram, as [`crate::ServerConnection::on_datagram`] does.
     ///
     /// # Errors
     /// [`PeerError::Datagram`]

@@ -11,9 +11,9 @@ use crate::stream::{Stream, StreamKey};
 use crate::stream_id::StreamId;
 
 impl ClientConnection {
-    /// Writes the head of a request to `out`, for the stream `id` that the caller has opened; `end_stream` if no content follows.
-    /// `None`: none can be made now (see [`ClientConnection::can_request`]), or it asks for a protocol and the server
-    /// [does not take that](ClientConnection::takes_extended_connect).
+    /// Writes the head of a request to `out`, for the stream `id` that the caller has opened. `end_stream`: no content
+    /// follows. `None` if no request can be made now (see [`ClientConnection::can_request`]), or if it needs extended
+    /// CONNECT and the server [does not allow that](ClientConnection::takes_extended_connect).
     pub fn request(
         &mut self,
         id: StreamId,
@@ -52,17 +52,17 @@ impl ClientConnection {
         Some(key)
     }
 
-    /// The caller has something to send on the stream, and the transport takes it; or not.
+    /// Tells whether the caller has content to send on the stream and the transport has room for it.
     pub fn set_ready(&mut self, key: StreamKey, is_ready: bool) {
         self.connection.set_ready(key, is_ready);
     }
 
-    /// The stream whose turn it is to send a piece of content.
+    /// The stream whose turn it is to send content.
     pub fn poll_send(&mut self) -> Option<StreamKey> {
         self.connection.next_ready()
     }
 
-    /// Writes a DATA frame with `data`; `end_stream` if it is the last one.
+    /// Writes a DATA frame with `data`. `end_stream`: it is the stream's last frame.
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         if self
             .connection
@@ -83,8 +83,7 @@ impl ClientConnection {
         self.connection.begin_data(key, len, end_stream, out)
     }
 
-    /// To be called at the end of the content: appends `trailers` to `out`, if there are any. The caller then ends the stream (FIN)
-    /// behind what is in `out`.
+    /// Ends the content: appends `trailers`, if any, to `out`. The caller then ends the stream (FIN) after these bytes.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         self.connection.finish(key, trailers, out);
     }

@@ -8,7 +8,7 @@ use h2o_http::string_literal::{self, StringError, Text};
 use super::{MIN_ENTRY, QpackError, static_table};
 use crate::stream_id::StreamId;
 
-/// What is worked out when an entry is received, so that using it again costs nothing.
+/// Properties of a dynamic table entry, computed when it is inserted, so that later references to it need not compute them.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     kind: NameKind,
@@ -20,7 +20,8 @@ struct Note {
 pub enum Decoded {
     /// Its fields were handed out.
     Done,
-    /// It refers to entries that have not come. Nothing was handed out. It can be decoded once so many insertions have come.
+    /// The section refers to entries that have not arrived. No field was passed on. It can be decoded after this number of
+    /// insertions.
     Blocked(u64),
 }
 
@@ -28,15 +29,15 @@ pub enum Decoded {
 #[derive(Debug)]
 pub struct Decoder {
     table: DynamicTable<Note>,
-    /// What we have announced, up to which the peer may set the capacity.
+    /// The table capacity in bytes that we announced, up to which the peer may set it.
     max_capacity: u32,
     /// Insertions so far.
     inserted: u64,
-    /// Insertions of which the encoder knows that they have come.
+    /// Number of insertions that the peer's encoder knows to have arrived.
     reported: u64,
-    /// The beginning of an instruction whose end has not come.
+    /// The start of an encoder instruction whose end has not arrived.
     partial: Vec<u8>,
-    /// Name and value of a literal field, as far as they do not stand in the input.
+    /// Buffer for the name and value of a literal field, if they cannot be borrowed from the input.
     scratch: Vec<u8>,
 }
 
@@ -48,7 +49,7 @@ struct Literal<'b> {
     never_indexed: bool,
 }
 
-/// The beginning of a section (RFC 9204 §4.5.1).
+/// The prefix of an encoded field section (RFC 9204 §4.5.1).
 #[derive(Clone, Copy, Debug)]
 struct Prefix {
     required: u64,
@@ -75,8 +76,8 @@ impl Decoder {
         }
     }
 
-    /// Decodes a complete section of a stream and hands its fields to `sink`, in order. What the peer's encoder is to be told of it
-    /// is appended to `instructions`, for the decoder stream.
+    /// Decodes a complete field section of a stream and passes its fields to `sink`, in order. Appends to `instructions`
+    /// what the decoder stream has to tell the peer's encoder about it.
     ///
     /// # Errors
     /// [`QpackError::Section`] if the section is wrong, and what `sink` returns. Either ends the decoding. For a message that is
@@ -134,7 +135,7 @@ impl Decoder {
         Ok(Decoded::Done)
     }
 
-    /// Appends what the encoder is to be told once a section is decoded (RFC 9204 §4.4.1).
+    /// Appends the acknowledgement of a decoded section, for the peer's encoder (RFC 9204 §4.4.1).
     fn acknowledge(&mut self, stream: StreamId, required: u64, instructions: &mut Vec<u8>) {
         if required > 0 {
             encode_number(0x80, 7, stream.get(), instructions);
@@ -142,15 +143,15 @@ impl Decoder {
         }
     }
 
-    /// Appends what the encoder is to be told if a stream ends before all of it is read (RFC 9204 §2.2.2.2).
+    /// Appends a cancellation for the peer's encoder, if a stream ends before all of it is read (RFC 9204 §2.2.2.2).
     pub fn cancel(&self, stream: StreamId, instructions: &mut Vec<u8>) {
         if self.max_capacity > 0 {
             encode_number(0x40, 6, stream.get(), instructions);
         }
     }
 
-    /// Follows the instructions of the encoder stream, which may be cut anywhere. Appends to `instructions`, for the decoder stream,
-    /// how many entries have come.
+    /// Executes the instructions of the encoder stream, which may be split anywhere. Appends to `instructions`, for the
+    /// decoder stream, how many insertions have arrived.
     ///
     /// # Errors
     /// [`QpackError::EncoderStream`] if an instruction cannot be followed. That ends the use of this decoder.
@@ -174,7 +175,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// An instruction is no longer than an entry that the table has room for, whatever its code.
+    /// An instruction's limit: it cannot be longer than an entry that fits into the table, however that is encoded.
     fn check_partial(&self) -> Result<(), QpackError> {
         // The longest code of a symbol has 30 bits, and three integers have up to six bytes each.
         let most = 4 * self.table.max_size() as usize + 18;
@@ -184,7 +185,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Follows all instructions in `input` that are complete, and tells how many bytes they have.
+    /// Executes all complete instructions in `input`, and returns how many bytes they have.
     fn follow(&mut self, input: &[u8]) -> Result<usize, QpackError> {
         let mut rest = input;
         while !rest.is_empty() {
@@ -197,7 +198,7 @@ impl Decoder {
         Ok(input.len() - rest.len())
     }
 
-    /// Follows the instruction at the start of `input` (RFC 9204 §4.3).
+    /// Executes the instruction at the start of `input` (RFC 9204 §4.3).
     fn instruction<'i>(&mut self, input: &'i [u8]) -> Result<&'i [u8], StringError> {
         const WRONG: StringError = StringError::Length(PrefixedError::TooLarge);
         const CUT_OFF: StringError = StringError::Length(PrefixedError::Incomplete);
@@ -233,7 +234,7 @@ impl Decoder {
                 let (index, rest) = prefixed::decode(input, 5)?;
                 let entry = self.table.get(index).ok_or(WRONG)?;
                 let note = *entry.note();
-                // A copy, for the new entry may evict the one that it repeats.
+                // Copied, because the new entry may evict the entry that it duplicates.
                 self.scratch.extend_from_slice(entry.name());
                 let len = self.scratch.len();
                 self.scratch.extend_from_slice(entry.value());
@@ -259,14 +260,15 @@ impl Decoder {
         Ok(rest)
     }
 
-    /// The length to go by where text is limited by the length of a section: entries of the table may add to it.
+    /// The length from which the limit of a section's decoded text is computed: entries of the dynamic table may add to it.
     #[inline]
     #[must_use]
     pub(crate) const fn text_len(&self, section: &[u8]) -> usize {
         section.len() + self.table.size() as usize / 2
     }
 
-    /// Changes whenever `section` may have another meaning than before: never, if it refers to nothing.
+    /// A value that changes whenever `section` may have another meaning than before. It never changes if the section refers
+    /// to no entry of the dynamic table.
     #[inline]
     #[must_use]
     pub fn generation(&self, section: &[u8]) -> u64 {
@@ -276,7 +278,8 @@ impl Decoder {
         }
     }
 
-    /// A section of a stream, which was decoded before, has come again. Appends to `instructions` what the encoder is to be told.
+    /// Handles a section that was decoded before and is received again on a stream. Appends to `instructions` what the
+    /// peer's encoder has to be told.
     ///
     /// # Errors
     /// [`QpackError::Section`] if it is none.
@@ -292,7 +295,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A buffer for text that is decoded outside of a section.
+    /// A buffer that callers may use for text that they decode outside of a field section.
     #[inline]
     pub(crate) const fn scratch(&mut self) -> &mut Vec<u8> {
         &mut self.scratch
@@ -311,7 +314,7 @@ impl Decoder {
         self.table.len() as usize
     }
 
-    /// True if the dynamic table has no entries.
+    /// Whether the dynamic table has no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.table.is_empty()
@@ -323,7 +326,7 @@ impl Decoder {
         self.table.retained() + self.scratch.capacity() + self.partial.capacity()
     }
 
-    /// Gives back the memory that is only needed while decoding: for connections that fall idle.
+    /// Frees memory that is only needed while decoding: for idle connections.
     pub fn shrink(&mut self) {
         self.scratch = Vec::new();
         self.partial.shrink_to_fit();
@@ -376,7 +379,7 @@ impl Decoder {
         Ok(required)
     }
 
-    /// The entry of an indexed field line, and what follows the line.
+    /// The entry that an indexed field line refers to, and the bytes after the line.
     #[inline]
     fn indexed<'b>(
         &self,
@@ -404,7 +407,7 @@ impl Decoder {
         self.table.get(age).ok_or(QpackError::Section)
     }
 
-    /// The name of the entry of that age, for an instruction.
+    /// The name of a dynamic table entry by its index relative to the newest one, for an encoder instruction.
     fn dynamic_name(&mut self, age: u64) -> Option<(Text<'static>, Note)> {
         let entry = self.table.get(u32::try_from(age).ok()?)?;
         let note = Note {
@@ -414,7 +417,7 @@ impl Decoder {
         if let Some(text) = note.kind.fixed_text() {
             return Some((Text::Plain(text), note));
         }
-        // A copy, for the new entry may evict the one that it takes the name from.
+        // Copied, because the new entry may evict the entry of its name.
         let start = self.scratch.len();
         self.scratch.extend_from_slice(entry.name());
         Some((Text::Scratch(start..self.scratch.len()), note))
@@ -475,7 +478,7 @@ impl Decoder {
 }
 
 impl Prefix {
-    /// The absolute index that is relative to the base (RFC 9204 §3.2.5).
+    /// The absolute index for an index relative to the base (RFC 9204 §3.2.5).
     #[inline]
     fn relative(&self, index: u32) -> Result<u64, QpackError> {
         self.base
@@ -483,7 +486,7 @@ impl Prefix {
             .ok_or(QpackError::Section)
     }
 
-    /// The absolute index that is behind the base (RFC 9204 §3.2.6).
+    /// The absolute index for a post-base index (RFC 9204 §3.2.6).
     #[inline]
     fn post_base(&self, index: u32) -> u64 {
         self.base + u64::from(index)
@@ -527,8 +530,8 @@ pub(crate) fn encode_number(flags: u8, bits: u32, value: u64, out: &mut Vec<u8>)
     );
 }
 
-/// Where in `section`, which was decoded without an error, the string of `:path` is, if it is a literal whose name the static table
-/// has.
+/// The range in `section` of the string of `:path`, if it is a literal whose name is in the static table. `section` was
+/// decoded without an error.
 #[must_use]
 pub fn path_string(section: &[u8]) -> Option<std::ops::Range<usize>> {
     let (_, rest) = prefixed::decode(section, 8).ok()?;

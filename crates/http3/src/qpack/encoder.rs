@@ -15,13 +15,15 @@ use h2o_http::{Known, Name, StatusCode, string_literal};
 use super::{MIN_ENTRY, QpackError, encode_number, static_table};
 use crate::stream_id::StreamId;
 
-/// Shorter cookies are kept out of tables, for an attacker could find them out by trial (RFC 9204 §7.1.3).
+/// Cookies shorter than this number of bytes are kept out of the table: an attacker could find them by trial (RFC 9204
+/// §7.1.3).
 const MIN_INDEXED_COOKIE: usize = 20;
-/// Fields that we remember to have written, by their hash; a power of two.
+/// How many recently written fields we remember, by their hash; a power of two.
 const LATELY: usize = 64;
-/// Sections that refer to the table and that the peer may leave unacknowledged. While there are as many, no section refers to it.
+/// Limit of the sections that refer to the dynamic table and that the peer has not acknowledged. Once it is reached, new
+/// sections do not refer to the table.
 const MAX_OUTSTANDING: usize = 256;
-/// The largest table: entries are told apart by 16 bits.
+/// The largest table in bytes: entries are distinguished by 16 bits.
 const LARGEST_TABLE: u32 = 1 << 20;
 /// Bytes of an acknowledgement at most.
 const MAX_INSTRUCTION: usize = 11;
@@ -29,7 +31,7 @@ const MAX_INSTRUCTION: usize = 11;
 /// What a section refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct References {
-    /// Insertions that it requires; 0: it refers to nothing.
+    /// The number of insertions that the section requires; 0 if it does not refer to the dynamic table.
     required: u64,
     /// The oldest entry.
     oldest: u64,
@@ -41,9 +43,9 @@ pub struct Encoder {
     table: EncoderTable,
     /// Bytes of table that we want at most.
     limit: u32,
-    /// Entries that the table has at most by what the peer has announced.
+    /// The most entries that a table of the capacity announced by the peer can have.
     max_entries: u64,
-    /// The peer is to be told the capacity before the first insertion.
+    /// Whether the peer must be told the table's capacity before the first insertion.
     tells_capacity: bool,
     /// Insertions so far, and those that the peer has acknowledged.
     inserted: u64,
@@ -52,9 +54,9 @@ pub struct Encoder {
     outstanding: VecDeque<(StreamId, References)>,
     /// The hashes of fields written lately.
     lately: Option<Box<[u32; LATELY]>>,
-    /// Fields that were written and not remembered.
+    /// How many fields were written that were not among the remembered ones.
     tried: u64,
-    /// The beginning of an acknowledgement whose end has not come.
+    /// The start of an acknowledgement whose end has not arrived.
     partial: Partial,
 }
 
@@ -69,12 +71,12 @@ struct Partial {
 pub struct SectionWriter<'e> {
     encoder: &'e mut Encoder,
     out: &'e mut Vec<u8>,
-    /// For the encoder stream, if that takes any.
+    /// The buffer of the encoder stream; `None` if it has no room for more.
     instructions: Option<&'e mut Vec<u8>>,
     /// Where the section begins.
     at: usize,
     references: References,
-    /// The entries before this one may be referred to.
+    /// The section may refer to entries that were inserted before this one.
     base: u64,
 }
 
@@ -112,7 +114,7 @@ impl Encoder {
         self.tried += 1;
     }
 
-    /// Changes whenever the same field might be written in another way than before.
+    /// A value that changes whenever the same field might be encoded differently than before.
     #[inline]
     #[must_use]
     pub const fn generation(&self) -> (u64, u64) {
@@ -147,7 +149,7 @@ impl Encoder {
         references.required == 0 || self.can_refer()
     }
 
-    /// A section with these references is written on a stream.
+    /// Notes that a section with these references was written on a stream.
     #[inline]
     pub fn note(&mut self, stream: StreamId, references: References) {
         if references.required > 0 {
@@ -160,7 +162,7 @@ impl Encoder {
         self.outstanding.len() < MAX_OUTSTANDING
     }
 
-    /// Reads the peer's acknowledgements, which may be cut anywhere.
+    /// Reads the acknowledgements on the peer's decoder stream, which may be split anywhere.
     ///
     /// # Errors
     /// [`QpackError::DecoderStream`]: there is nothing to acknowledge. That ends the use of this encoder.
@@ -228,8 +230,8 @@ impl Encoder {
         section.map(drop).ok_or(QpackError::DecoderStream)
     }
 
-    /// Inserts a field if there is room for it, or entries may go that nobody needs. `oldest`: the first that the section being
-    /// written refers to.
+    /// Inserts a field if the table has room, or if entries that nobody needs can be evicted for it. `oldest`: the oldest
+    /// entry that the section being written refers to, which must stay.
     fn insert(
         &mut self,
         name: EncodedName<'_>,
@@ -240,7 +242,7 @@ impl Encoder {
     ) {
         let entries = self.table.entries();
         let size = name.text.len() + value.len() + ENTRY_OVERHEAD as usize;
-        // A field that takes a large part of the table would drive out what is of more use.
+        // A field that takes a large part of the table would evict fields that are of more use.
         if size > entries.max_size() as usize / 2 {
             return;
         }
@@ -286,7 +288,7 @@ impl Encoder {
         freed >= needed
     }
 
-    /// Whether a field was written lately; it was from then on.
+    /// Whether a field was written lately. Remembers it as written.
     #[inline]
     fn is_repeated(&mut self, hash: u32) -> bool {
         let lately = self.lately.get_or_insert_with(|| Box::new([0; LATELY]));
@@ -305,7 +307,7 @@ impl Encoder {
         self.inserted
     }
 
-    /// Sections that the peer has not acknowledged.
+    /// The number of sections that the peer has not acknowledged.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
@@ -320,7 +322,7 @@ impl Encoder {
             + self.outstanding.capacity() * size_of::<(StreamId, References)>()
     }
 
-    /// Gives back memory that is not needed while nothing goes on.
+    /// Frees memory that an idle connection does not need.
     pub fn shrink(&mut self) {
         self.outstanding.shrink_to_fit();
     }
@@ -377,7 +379,8 @@ impl SectionWriter<'_> {
         literal(name, run, value, self.out);
     }
 
-    /// Appends the index of a field, if it is in the dynamic table and the peer knows it; inserts it if it is not and is worth it.
+    /// Appends the index of a field, if it is in the dynamic table and the peer has acknowledged it. If it is not in the
+    /// table and is likely to be sent again, inserts it.
     #[inline]
     fn dynamic(&mut self, name: EncodedName<'_>, value: &[u8], hash: u32) -> bool {
         let Some(age) = self.encoder.table.find(name, value, hash) else {
@@ -408,7 +411,7 @@ impl SectionWriter<'_> {
         true
     }
 
-    /// Ends the section, which is of that stream.
+    /// Ends the section, which is sent on the stream `stream`.
     #[inline]
     pub fn finish(self, stream: StreamId) -> References {
         let references = self.references;
@@ -434,7 +437,7 @@ impl SectionWriter<'_> {
     }
 }
 
-/// Whether a field may come again often enough. Lengths and paths seldom do.
+/// Whether a field is likely to be sent again often enough to be worth an entry. Lengths and paths seldom are.
 #[inline]
 fn is_worth_a_place(name: EncodedName<'_>, value: &[u8]) -> bool {
     match name.kind {
@@ -443,7 +446,7 @@ fn is_worth_a_place(name: EncodedName<'_>, value: &[u8]) -> bool {
     }
 }
 
-/// Whether nobody may let a field into a table.
+/// Whether the field must be marked so that no intermediary puts it into a table.
 #[inline]
 fn is_sensitive(kind: NameKind, value: &[u8]) -> bool {
     matches!(kind, NameKind::Known(Known::Cookie | Known::SetCookie))
@@ -462,7 +465,7 @@ fn literal(name: EncodedName<'_>, run: static_table::Run, value: &[u8], out: &mu
         prefixed::encode(flags, 4, usize::from(run.first), out);
     }
     if is_sensitive {
-        // Nor is it compressed: the length of the Huffman code depends on the text.
+        // Such a field is not Huffman-coded either: the length of the code depends on the text.
         string_literal::encode_plain(0, 7, value, out);
     } else {
         string_literal::encode(0, 7, value, out);
