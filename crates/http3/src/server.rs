@@ -21,19 +21,19 @@ use crate::stream::{Stream, StreamKey, StreamState};
 use crate::stream_id::StreamId;
 use crate::varint;
 
-/// Time between the two GOAWAY frames of a graceful shutdown: what the client has sent before it could know still counts
-/// (RFC 9114 §5.2).
+/// Time between the two GOAWAY frames of a graceful shutdown. Requests that the client sent before it received the first one
+/// are still served (RFC 9114 §5.2).
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// Graceful shutdown (RFC 9114 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shutdown {
     Running,
-    /// The first GOAWAY, naming the largest identifier, is written. Requests on the wire still count until then.
+    /// The first GOAWAY, naming the largest identifier, was written. New requests are still served until then.
     Announced {
         until: Instant,
     },
-    /// The final GOAWAY is written. Requests from `first` on are rejected.
+    /// The final GOAWAY was written. Requests from `first` on are rejected.
     Draining {
         first: StreamId,
         until: Option<Instant>,
@@ -82,23 +82,24 @@ pub struct ServerConnection {
     settings: Arc<Settings>,
     connection: Connection,
     shutdown: Shutdown,
-    /// The first request stream that was not opened.
+    /// The lowest request stream that the client has not opened yet.
     next: StreamId,
-    /// Priorities of streams that are yet to be opened.
+    /// Priorities from PRIORITY_UPDATE frames for streams that the client has not opened yet.
     early: EarlyUpdates,
-    /// The largest push identifier that the client takes. There are no pushes.
+    /// The largest push identifier that the client allows. This server never pushes.
     max_push_id: Option<u64>,
-    /// Code by which a stream was ended of which the caller has not heard.
+    /// Error code with which we ended a stream in the last step. No event reports it to the caller.
     rejected: Option<ErrorCode>,
     /// The latest encoded response head, and below it the entries of the QPACK table that this encoding refers to.
     memo: ResponseMemo<(u64, u64)>,
     memo_references: References,
-    /// The latest request section and what it said.
+    /// The latest request's encoded field section and the head decoded from it, which is copied if the same section is
+    /// received again.
     request_memo: RequestMemo<u64>,
 }
 
 impl ServerConnection {
-    /// A connection of a client, with which the transport has agreed on datagrams, or not.
+    /// A connection of a client. `has_datagrams`: whether both transports support QUIC datagrams.
     #[must_use]
     pub fn new(settings: Arc<Settings>, has_datagrams: bool) -> Self {
         let mut connection = Connection::new(
@@ -122,7 +123,7 @@ impl ServerConnection {
         }
     }
 
-    /// The client has opened a stream.
+    /// Handles the client having opened a stream.
     ///
     /// # Errors
     /// [`PeerError`]: the client may not open it.
@@ -162,7 +163,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Ends the connection because of `error`: nothing is received any more. The caller closes with the error's
+    /// Ends the connection because of `error`: further input is ignored. The caller closes with the error's
     /// [answer](PeerError::answer).
     pub const fn fail(&mut self, _error: PeerError) {
         self.connection.has_failed = true;
@@ -173,31 +174,32 @@ impl ServerConnection {
         Err(error)
     }
 
-    /// What the caller is to do with a stream of the transport next.
+    /// The next action that the caller has to take on a stream of the transport.
     #[inline]
     pub fn poll_command(&mut self) -> Option<Command> {
         self.connection.poll_command()
     }
 
-    /// A stream that was [blocked](Received::Blocked) and can be received again: also one that is over, of which all is taken then.
+    /// A stream that was [blocked](Received::Blocked) and can be received again. It may also have ended: its input is then
+    /// consumed and dropped.
     #[inline]
     pub fn poll_unblocked(&mut self) -> Option<StreamId> {
         self.connection.poll_unblocked()
     }
 
-    /// What is to be sent on one of our unidirectional streams, the type of the stream included.
+    /// The bytes to send on one of our unidirectional streams, beginning with the type of the stream.
     #[must_use]
     pub fn pending(&self, stream: LocalStream) -> &[u8] {
         self.connection.pending(stream)
     }
 
-    /// `len` bytes of what was pending were handed to the transport.
+    /// The caller has passed `len` of the pending bytes to the transport.
     pub fn advance(&mut self, stream: LocalStream, len: usize) {
         self.connection.local(stream).advance(len);
     }
 
-    /// The connection is to end once what has begun is done: the first GOAWAY is written, the final one follows on
-    /// [`ServerConnection::on_timeout`].
+    /// Begins the graceful shutdown: writes the first GOAWAY; [`ServerConnection::on_timeout`] writes the final one. Open
+    /// requests are finished.
     pub fn shut_down(&mut self, now: Instant) {
         if self.shutdown != Shutdown::Running || self.connection.has_failed {
             return;
@@ -221,14 +223,14 @@ impl ServerConnection {
         self.shutdown != Shutdown::Running || self.connection.has_failed
     }
 
-    /// True once nothing is to come on the connection: it is shut down and no stream is left, or it has failed.
+    /// Whether the connection is finished: it is shut down and no stream is left, or it has failed.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.connection.has_failed
             || (matches!(self.shutdown, Shutdown::Draining { .. }) && !self.has_streams())
     }
 
-    /// When [`ServerConnection::on_timeout`] is to be called next.
+    /// When to call [`ServerConnection::on_timeout`] next.
     #[must_use]
     pub const fn next_timeout(&self) -> Option<Instant> {
         match self.shutdown {
@@ -238,7 +240,8 @@ impl ServerConnection {
         }
     }
 
-    /// Time has passed. True: the time for the shutdown is over, and the connection is to be closed.
+    /// Handles the passing of time. Returns true if the time limit of the shutdown has passed: the caller then closes the
+    /// connection.
     #[must_use]
     pub fn on_timeout(&mut self, now: Instant) -> bool {
         match self.shutdown {
@@ -260,25 +263,25 @@ impl ServerConnection {
         }
     }
 
-    /// What the client has made us do since the last call, in units of its budget.
+    /// Costs that the client has caused since the last call, in units of its budget.
     #[inline]
     pub const fn take_costs(&mut self) -> u32 {
         self.connection.take_costs()
     }
 
-    /// The code by which a stream was ended in the last step that the caller has not heard of otherwise.
+    /// The error code with which the last step ended a stream, if no event reports it.
     #[inline]
     pub const fn take_rejected(&mut self) -> Option<ErrorCode> {
         self.rejected.take()
     }
 
-    /// Whether there are streams that are not released, or whose request has not come.
+    /// Whether there are streams that the caller has not released, or whose request has not arrived completely.
     #[must_use]
     pub fn has_streams(&self) -> bool {
         self.connection.streams.len() > 0
     }
 
-    /// The settings the client has announced; `None` before that.
+    /// The settings that the client has announced; `None` before its SETTINGS frame.
     #[must_use]
     pub const fn peer_settings(&self) -> Option<&PeerSettings> {
         self.connection.peer.as_ref()
@@ -307,7 +310,8 @@ impl ServerConnection {
             .map_or(StreamState::Closed, |stream| stream.state)
     }
 
-    /// Bytes of a stream that [`ServerConnection::receive`] has taken, framing included; 0 if it is released.
+    /// Number of bytes of a stream that [`ServerConnection::receive`] has consumed, framing included; 0 if the stream is
+    /// released.
     #[must_use]
     pub fn bytes_taken(&self, key: StreamKey) -> u64 {
         let stream = self.connection.streams.get(key);
@@ -321,7 +325,7 @@ impl ServerConnection {
         stream.is_some_and(|stream| stream.has_waited)
     }
 
-    /// The priority of a stream: what the client asked for, as the response changed it.
+    /// The present priority of a stream: the client's, as changed by the response.
     #[must_use]
     pub fn priority(&self, key: StreamKey) -> PriorityParameters {
         self.connection
@@ -330,7 +334,7 @@ impl ServerConnection {
             .map_or(PriorityParameters::DEFAULT, |stream| stream.priority)
     }
 
-    /// What is known of each stream whose request was received, in order of identifiers.
+    /// Information on each stream whose request was received, in order of identifiers.
     pub fn streams(&self) -> impl Iterator<Item = StreamInfo> {
         let streams = self.connection.streams.iter();
         streams
@@ -359,7 +363,7 @@ impl ServerConnection {
         self.connection.retained() + self.memo.retained() + self.request_memo.retained()
     }
 
-    /// The two sides of header compression, for those who want to look into their tables.
+    /// The QPACK decoder and encoder, for showing their tables.
     #[must_use]
     pub const fn compression(&self) -> (&Decoder, &Encoder) {
         (&self.connection.decoder, &self.connection.encoder)

@@ -19,18 +19,20 @@ pub const H3_DATAGRAM: u64 = 0x33;
 /// SETTINGS_H3_DATAGRAM of the drafts.
 pub const H3_DATAGRAM_DRAFT: u64 = 0x276;
 
-/// What the local side of a server connection allows.
+/// The settings of the server role.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Requests that a client may have open, and of which the field sections may wait for our table (`max-streams-bidi`).
+    /// Requests that a client may have open. The field sections of all of them may wait for our QPACK table
+    /// (`max-streams-bidi`).
     pub max_streams: u32,
-    /// Bytes of the table that the client may fill (`qpack-decoder-table-capacity`). 0: none, and no section waits.
+    /// Size in bytes of our QPACK table, which the client may fill (`qpack-decoder-table-capacity`). 0: no table, and no
+    /// section waits for it.
     pub qpack_decoder_capacity: u32,
-    /// Bytes of the client's table that we fill at most (`qpack-encoder-table-capacity`).
+    /// The most bytes that we fill of the client's QPACK table (`qpack-encoder-table-capacity`).
     pub qpack_encoder_capacity: u32,
     /// Largest request content, bytes (`limit-request-body`).
     pub limit_request_body: u64,
-    /// Time after the last GOAWAY of a graceful shutdown until the connection is closed; `None`: as long as it takes
+    /// Time after the last GOAWAY of a graceful shutdown until the connection is closed; `None`: no limit
     /// (`http3-graceful-shutdown-timeout`).
     pub graceful_shutdown_timeout: Option<Duration>,
 }
@@ -63,14 +65,15 @@ impl Settings {
     }
 }
 
-/// What the local side of a client connection wants.
+/// The settings of the client role.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    /// Requests open at a time, if the transport allows as many. Their field sections may wait for our table.
+    /// Most requests open at a time, if the transport allows as many. The field sections of all responses may wait for our
+    /// QPACK table.
     pub max_streams: u32,
-    /// Bytes of the table that the server may fill.
+    /// Size in bytes of our QPACK table, which the server may fill.
     pub qpack_decoder_capacity: u32,
-    /// Bytes of the server's table that we fill at most.
+    /// The most bytes that we fill of the server's QPACK table.
     pub qpack_encoder_capacity: u32,
 }
 
@@ -115,18 +118,18 @@ pub(crate) fn write_values(values: &[(u64, u64)], out: &mut Vec<u8>) {
 pub struct PeerSettings {
     /// Bytes that its decoder's table may have.
     pub qpack_max_table_capacity: u64,
-    /// Streams of which the field sections may wait for that table.
+    /// Limit of the streams whose field sections may wait for the peer's QPACK table.
     pub qpack_blocked_streams: u64,
-    /// The largest field section that it takes, counted as RFC 9114 §4.2.2 says; `None`: any.
+    /// The largest field section that the peer accepts, with the size computed as in RFC 9114 §4.2.2; `None`: no limit.
     pub max_field_section_size: Option<u64>,
-    /// Whether it takes extended CONNECT (RFC 9220).
+    /// Whether the peer allows extended CONNECT (RFC 9220).
     pub enable_connect_protocol: bool,
-    /// Whether it takes HTTP datagrams (RFC 9297).
+    /// Whether the peer accepts HTTP datagrams (RFC 9297).
     pub datagrams: bool,
 }
 
 impl PeerSettings {
-    /// Reads the payload of a SETTINGS frame. `has_datagrams`: the transport has agreed on datagrams.
+    /// Reads the payload of a SETTINGS frame. `has_datagrams`: whether both transports support QUIC datagrams.
     ///
     /// # Errors
     /// [`PeerError::SettingsMalformed`], [`PeerError::SettingsInvalid`]

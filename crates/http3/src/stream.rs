@@ -1,4 +1,4 @@
-//! Request streams: their states, and where they are kept.
+//! Request streams: their states, and their storage.
 
 use h2o_http::priority::PriorityParameters;
 use slab::Slab;
@@ -6,12 +6,12 @@ use slab::Slab;
 use crate::frame::FrameReader;
 use crate::stream_id::StreamId;
 
-/// A request stream of one connection, from the event that tells of it until it is released.
+/// A request stream of one connection, from the event that opened it until it is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamKey(u32);
 
 impl StreamKey {
-    /// Small numbers, used again once a stream is released: an index for what the caller keeps about streams.
+    /// A small number, reused once a stream is released: an index for the caller's own data on streams.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -76,7 +76,7 @@ impl StreamState {
     }
 }
 
-/// What the peer's message has come to (RFC 9114 §4.1).
+/// How much of the peer's message has been received, and which parts may follow (RFC 9114 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Its head is due.
@@ -94,32 +94,34 @@ pub(crate) struct Stream {
     pub(crate) state: StreamState,
     pub(crate) stage: Stage,
     pub(crate) reader: FrameReader,
-    /// A field section that waits for the table, and for how many insertions.
+    /// The field section that waits for the QPACK table, and the number of insertions that it needs.
     pub(crate) blocked: Option<Box<BlockedSection>>,
-    /// The section of the head had to wait for the table.
+    /// Whether the head's field section had to wait for the QPACK table.
     pub(crate) has_waited: bool,
-    /// Bytes of the stream that were taken, framing included.
+    /// Number of bytes of the stream that were consumed, framing included.
     pub(crate) taken: u64,
-    /// `content-length` of the message that comes in.
+    /// The `content-length` of the received message, if it has one.
     pub(crate) declared: Option<u64>,
     pub(crate) received: u64,
     pub(crate) sent: u64,
-    /// Bytes pass both ways in DATA frames; there are no trailers.
+    /// Whether the stream is a tunnel: bytes are passed on in both directions in DATA frames, and there are no trailers.
     pub(crate) is_tunnel: bool,
-    /// Names the tunnel in datagrams: a quarter of the stream's identifier (RFC 9297 §2.1), or what the request says.
+    /// The number by which datagrams name the tunnel: a quarter of the stream's identifier (RFC 9297 §2.1), or the number in
+    /// the request (draft 03 of RFC 9298).
     pub(crate) datagram_id: u64,
-    /// The request was HEAD, or the status has no content: nothing follows the head (client role).
+    /// Whether nothing follows the response head: the request was HEAD, or the status has no content (client role).
     pub(crate) is_bodyless: bool,
     /// The caller knows of it.
     pub(crate) is_reported: bool,
-    /// The final response head was received (client role) or sent (server role).
+    /// Whether the final response head was received (client role) or sent (server role).
     pub(crate) has_response: bool,
     pub(crate) priority: PriorityParameters,
-    /// A PRIORITY_UPDATE has said so: the field of the request does not count (RFC 9218 §7.2).
+    /// Whether a PRIORITY_UPDATE frame has set the priority, so that the request's `priority` field does not count (RFC 9218
+    /// §7.2).
     pub(crate) has_priority: bool,
 }
 
-/// A field section that refers to entries that have not come.
+/// A field section that refers to QPACK table entries which have not arrived.
 #[derive(Debug)]
 pub(crate) struct BlockedSection {
     pub(crate) bytes: Vec<u8>,
@@ -157,11 +159,11 @@ impl Stream {
     }
 }
 
-/// The request streams of a connection that are not released.
+/// The request streams of a connection that the caller has not released.
 #[derive(Debug)]
 pub(crate) struct Streams {
     slots: Slab<Stream>,
-    /// Identifier and slot of all of them, in order of identifiers: new ones come last.
+    /// Identifier and slot of all these streams, in order of identifiers: new ones are appended.
     order: Vec<(StreamId, u32)>,
 }
 
@@ -232,7 +234,7 @@ impl Streams {
         })
     }
 
-    /// Gives memory back when no stream is left.
+    /// Frees memory if no stream is left.
     pub(crate) fn shrink(&mut self) {
         if self.slots.is_empty() {
             self.slots = Slab::new();

@@ -5,7 +5,7 @@
 pub struct StreamId(u64);
 
 impl StreamId {
-    /// The first one of which a GOAWAY that announces a shutdown says that requests are not looked at (RFC 9114 §5.2).
+    /// The largest identifier of a request stream, which the first GOAWAY of a graceful shutdown names (RFC 9114 §5.2).
     pub const MAX_REQUEST: Self = Self((1 << 62) - 4);
 
     /// The stream with this identifier.
@@ -26,13 +26,13 @@ impl StreamId {
         self.0 & 1 == 0
     }
 
-    /// Whether only the side that has opened it sends on it.
+    /// Whether the stream is unidirectional: only the side that has opened it sends on it.
     #[must_use]
     pub const fn is_unidirectional(self) -> bool {
         self.0 & 2 != 0
     }
 
-    /// Whether it carries a request (RFC 9114 §6.1).
+    /// Whether the stream carries a request (RFC 9114 §6.1).
     #[must_use]
     pub const fn is_request(self) -> bool {
         self.0 & 3 == 0

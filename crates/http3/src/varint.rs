@@ -1,15 +1,15 @@
-//! Integers of variable length (RFC 9000 §16).
+//! Variable-length integers (RFC 9000 §16).
 
 /// The largest integer.
 pub const MAX: u64 = (1 << 62) - 1;
 
-/// Bytes that the integer beginning with `first` takes.
+/// Length in bytes of the integer whose first byte is `first`.
 #[inline]
 const fn len_of(first: u8) -> usize {
     1 << (first >> 6)
 }
 
-/// The integer at the start of `input`, and what follows it. `None`: it is not complete.
+/// Reads the integer at the start of `input`. Returns it and the bytes after it; `None` if it is not complete.
 #[inline]
 #[must_use]
 pub fn decode(input: &[u8]) -> Option<(u64, &[u8])> {

@@ -92,8 +92,8 @@ pub struct ClientStep {
 }
 
 impl ClientConnection {
-    /// One step over `input`, which was received on a stream and not yet taken; `has_ended`: the stream ends behind it. The caller
-    /// drops what was taken and calls again until [`ClientReceived::NeedMore`] or [`ClientReceived::Blocked`].
+    /// Makes one step over `input`: bytes received on a stream and not yet dropped. `has_ended`: the stream ends after them.
+    /// The caller drops `taken` bytes and calls again until [`ClientReceived::NeedMore`] or [`ClientReceived::Blocked`].
     ///
     /// # Errors
     /// What the server did wrong. The connection is to be closed.

@@ -47,7 +47,7 @@ pub struct Encoder {
     max_entries: u64,
     /// Whether the peer must be told the table's capacity before the first insertion.
     tells_capacity: bool,
-    /// Insertions so far, and those that the peer has acknowledged.
+    /// Number of insertions so far, and of those that the peer has acknowledged.
     inserted: u64,
     known: u64,
     /// Sections that the peer has not acknowledged, in the order in which they were written.

@@ -20,11 +20,12 @@ use crate::varint;
 /// What one step over the input found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// All is taken. Nothing can be reported before more bytes arrive.
+    /// All input is consumed. Nothing can be reported before more bytes arrive.
     NeedMore,
-    /// Nothing to report, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] has something to say.
+    /// Nothing to report, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] returns something.
     Charged,
-    /// A field section refers to what has not come. The rest of the stream waits until [`ServerConnection::poll_unblocked`] names it.
+    /// A field section refers to entries of the QPACK table that have not arrived. The stream's input must wait until
+    /// [`ServerConnection::poll_unblocked`] returns the stream.
     Blocked,
     /// The head of a request is filled in.
     Request {
@@ -49,7 +50,7 @@ pub enum Received {
         /// Its stream.
         stream: StreamKey,
     },
-    /// The stream is over: the client has reset it, or has made us reset it.
+    /// The stream has ended: the client has reset it, or broke a rule so that we reset it.
     Reset {
         /// The stream; still to be released.
         stream: StreamKey,
@@ -58,7 +59,7 @@ pub enum Received {
         /// The client broke a rule.
         by_us: bool,
     },
-    /// The client has announced its settings: HTTP datagrams may be sent if it takes them.
+    /// The client has announced its settings. If they allow HTTP datagrams, these may be sent from now on.
     Settings,
     /// The client has changed the priority of a stream.
     Priority {
@@ -72,7 +73,7 @@ pub enum Received {
 /// One step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerStep {
-    /// Bytes the caller drops, once it has used what was found.
+    /// How many bytes the caller drops after using the result.
     pub taken: usize,
     /// What was found.
     pub received: Received,
@@ -147,7 +148,7 @@ impl ServerConnection {
             Control::Settings => Ok(Some(Received::Settings)),
             Control::GoAway(_) => Ok(Some(Received::GoAway)),
             Control::MaxPushId(id) => {
-                // RFC 9114 §7.2.7: it does not get smaller.
+                // The client must not lower the limit of push identifiers (RFC 9114 §7.2.7).
                 if self.max_push_id.is_some_and(|before| id < before) {
                     return Err(PeerError::IdInvalid);
                 }
@@ -216,7 +217,7 @@ impl ServerConnection {
         Ok(ServerStep { taken, received })
     }
 
-    /// What the next piece of a request stream says.
+    /// Handles the next part of a request stream.
     fn next_received(
         &mut self,
         key: StreamKey,
@@ -294,7 +295,8 @@ impl ServerConnection {
         }
     }
 
-    /// The section that opens a request. `Err` within: it needs so many insertions.
+    /// Decodes the field section that opens a request. `Err` within the result: the section waits for this number of
+    /// insertions into the QPACK table.
     #[inline]
     fn on_request(
         &mut self,
@@ -351,7 +353,8 @@ impl ServerConnection {
             if !stream.has_priority {
                 stream.priority = match request.priority {
                     Some(field) => field.into(),
-                    // Both ends of a tunnel wait for each byte (H2O compatibility).
+                    // H2O compatibility: tunnels are `incremental`, so that they take turns with other streams, since both
+                    // of their ends wait for each byte.
                     None => PriorityParameters {
                         incremental: request.is_tunnel,
                         ..PriorityParameters::DEFAULT
@@ -426,7 +429,8 @@ impl ServerConnection {
         Ok(Ok(Received::Trailers { stream: key }))
     }
 
-    /// The client has sent RESET_STREAM: nothing more comes on the stream. Gives the [`Received::Reset`] of a request.
+    /// Handles RESET_STREAM: the client sends nothing more on the stream. Returns [`Received::Reset`] if the stream is a
+    /// request's.
     ///
     /// # Errors
     /// [`PeerError::ClosedCriticalStream`]
@@ -445,7 +449,7 @@ impl ServerConnection {
                 Err(error) => self.failed(error),
             };
         }
-        // Also where our answer was faster: the client makes us work for nothing.
+        // Charged even if our response was already complete: the client makes us work for nothing.
         self.connection.charge(cost::RESET);
         let Some(key) = self.connection.streams.find(id) else {
             return Ok(None);
@@ -456,7 +460,8 @@ impl ServerConnection {
         Ok(self.cancel(key, code))
     }
 
-    /// The client has sent STOP_SENDING: it does not want what we send on the stream. Gives the [`Received::Reset`] of a request.
+    /// Handles STOP_SENDING: the client does not want what we send on the stream. Returns [`Received::Reset`] if the stream
+    /// is a request's.
     ///
     /// # Errors
     /// [`PeerError::ClosedCriticalStream`]
@@ -497,8 +502,8 @@ impl ServerConnection {
         })
     }
 
-    /// An HTTP datagram has come (RFC 9297 §2.1). Gives the stream it is for, and where in `datagram` its payload begins. `None`: there
-    /// is no tunnel any more, or not yet, and the datagram is dropped.
+    /// Handles an HTTP datagram (RFC 9297 §2.1). Returns the stream that it is for, and the position of its payload in
+    /// `datagram`. `None`: the tunnel has ended or is not open yet, and the datagram is dropped.
     ///
     /// # Errors
     /// [`PeerError::Datagram`]

@@ -11,8 +11,8 @@ use crate::qpack::SectionWriter;
 use crate::stream::{StreamKey, StreamState};
 
 impl ServerConnection {
-    /// Writes the final response head of a stream to `out`; `end_stream` if no content follows. Gives the bytes of its field section
-    /// on the wire.
+    /// Writes the final response head of a stream to `out`. `end_stream`: no content follows. Returns the length of its
+    /// field section in bytes.
     #[inline]
     pub fn respond(
         &mut self,
@@ -73,25 +73,26 @@ impl ServerConnection {
             .write_section(id, Some(status), headers, out)
     }
 
-    /// Says that the `priority` field of the response, whose head is written, changes what the client asked for (RFC 9218 §8).
+    /// Applies the `priority` field of a response whose head was written: it overrides what the client has requested (RFC
+    /// 9218 §8).
     pub fn schedule(&mut self, key: StreamKey, field: PriorityField) {
         let priority = field.over(self.priority(key));
         self.connection.prioritize(key, priority);
     }
 
-    /// The caller has something to send on the stream, and the transport takes it; or not.
+    /// Tells whether the caller has content to send on the stream and the transport has room for it.
     #[inline]
     pub fn set_ready(&mut self, key: StreamKey, is_ready: bool) {
         self.connection.set_ready(key, is_ready);
     }
 
-    /// The stream whose turn it is to send a piece of content.
+    /// The stream whose turn it is to send content.
     #[inline]
     pub fn poll_send(&mut self) -> Option<StreamKey> {
         self.connection.next_ready()
     }
 
-    /// Writes a DATA frame with `data`; `end_stream` if it is the last one.
+    /// Writes a DATA frame with `data`. `end_stream`: it is the stream's last frame.
     #[inline]
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         if self.begin_data(key, data.len() as u64, end_stream, out) {
@@ -99,8 +100,9 @@ impl ServerConnection {
         }
     }
 
-    /// Writes the header of a DATA frame with `len` bytes of content, which the caller writes behind it; `end_stream` if that is the
-    /// last one. False: the stream takes nothing any more. Without content only the end is noted.
+    /// Writes the header of a DATA frame with `len` bytes of content, which the caller writes after it. `end_stream`: it is
+    /// the last frame. Returns false if the stream cannot send any more. Without content, only the end is noted and nothing
+    /// is written.
     #[inline]
     pub fn begin_data(
         &mut self,
@@ -112,7 +114,7 @@ impl ServerConnection {
         self.connection.begin_data(key, len, end_stream, out)
     }
 
-    /// Ends the content: appends `trailers`, if any, to `out`. The caller then sends the FIN behind these bytes.
+    /// Ends the content: appends `trailers`, if any, to `out`. The caller then ends the stream (FIN) after these bytes.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         self.connection.finish(key, trailers, out);
     }
@@ -122,12 +124,13 @@ impl ServerConnection {
         self.connection.abort(key, code, code);
     }
 
-    /// The caller is done with a stream. One that is not over is reset; where we have sent all we had to send, the client is only told
-    /// that the rest of its request is not wanted.
+    /// The caller no longer uses a stream. If it has not ended, it is reset; if our side is complete, the client is only
+    /// told that we do not need the rest of its request.
     #[inline]
     pub fn release(&mut self, key: StreamKey) {
         let recv = match self.state(key) {
-            // RFC 9114 §4.1. H2O sends the number that drafts had for this; in the RFC it is that of a malformed message.
+            // RFC 9114 §4.1 requires this code. H2O sends the number that drafts had for it, which now means a malformed
+            // message.
             StreamState::HalfClosedLocal => ErrorCode::NO_ERROR,
             StreamState::Open | StreamState::HalfClosedRemote | StreamState::Closed => {
                 ErrorCode::INTERNAL_ERROR
@@ -137,13 +140,13 @@ impl ServerConnection {
         self.connection.remove(key);
     }
 
-    /// Whether the client takes HTTP datagrams (RFC 9297 §2.1.1). `None`: its settings have not come.
+    /// Whether the client accepts HTTP datagrams (RFC 9297 §2.1.1); `None` before its SETTINGS frame.
     pub fn takes_datagrams(&self) -> Option<bool> {
         self.connection.peer.map(|settings| settings.datagrams)
     }
 
-    /// Begins an HTTP datagram of a tunnel (RFC 9297 §2.1); its payload follows. False: the client takes none, or has not said so
-    /// yet, or there is no tunnel, and nothing is written.
+    /// Begins an HTTP datagram of a tunnel (RFC 9297 §2.1), whose payload the caller appends. Writes nothing and returns
+    /// false if the client does not accept datagrams or its settings have not arrived, or if there is no tunnel.
     pub fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {
         self.connection.begin_datagram(key, out)
     }
