@@ -1,4 +1,4 @@
-//! Cost of the heads of one exchange: a request's parsed, its response's written.
+//! Cost of the heads of one exchange: the request's is parsed, the response's is written.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -110,7 +110,7 @@ fn exchange(request: &'static [u8]) -> impl FnMut() {
         assert!(matches!(received, Ok(Received::Request { .. })));
         black_box(head.path());
         connection.respond(black_box(&response), &mut out, now);
-        // The content: framing only, as for data that is sent by other means.
+        // Writes only the framing of the content, as for data that is sent by other means (sendfile).
         let _ = connection.begin_data(1024, &mut out);
         connection.finish(None, &mut out);
         connection.on_written(out.len() + 1024, false, now);

@@ -4,11 +4,11 @@ use h2o_http::is_token_byte;
 
 use crate::ChunkError;
 
-/// Limit of a chunk extension. Extensions have no use in practice, and were a way to make servers read without end
-/// (CVE-2023-39326 class).
+/// Limit of a chunk extension in bytes. Extensions have no use in practice, and were a way to make servers read without end
+/// (as in CVE-2023-39326).
 pub const MAX_CHUNK_EXTENSION: usize = 4096;
-/// A body with at least this much framing that also is more than three quarters of the bytes received is refused: one byte
-/// per chunk costs us far more than the client. H2O compatibility: H2O refuses such bodies.
+/// A body is refused if its chunk framing has at least this many bytes and makes up more than three quarters of the bytes
+/// received: one byte per chunk costs us far more than the client. H2O compatibility: H2O refuses such bodies.
 pub const MAX_CHUNK_FRAMING: u64 = 100 * 1024;
 /// Largest trailer section.
 pub const MAX_TRAILER_SECTION: usize = 8192;
@@ -44,7 +44,7 @@ enum ChunkState {
     /// The CRLF after the data.
     DataCarriageReturn,
     DataLineFeed,
-    /// The start of a line after the last chunk.
+    /// At the start of a line after the last chunk: a trailer field or the final empty line.
     TrailerStart,
     TrailerName,
     TrailerValue,
@@ -87,7 +87,7 @@ impl ChunkedReader {
         }
     }
 
-    /// Reads `input` up to the end of the next run of content. `content`: bytes of content before this call.
+    /// Reads `input` up to the end of the next run of content. `content`: number of content bytes received before this call.
     pub(crate) fn read(&mut self, input: &[u8], content: u64) -> Result<Chunked, ChunkError> {
         let mut at = 0;
         loop {
@@ -248,7 +248,7 @@ fn on_size(byte: u8, digits: u8, size: u64) -> Result<ChunkState, ChunkError> {
     }
 }
 
-/// Counts a byte between a chunk's size and its line end.
+/// Counts a byte between a chunk's size and the end of its line, which is part of an extension, against the limit.
 fn lengthen(len: u16) -> Result<u16, ChunkError> {
     if usize::from(len) >= MAX_CHUNK_EXTENSION {
         return Err(ChunkError::ExtensionTooLong);
@@ -265,7 +265,7 @@ const fn is_text(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    /// Content and the position after the body, with the input in pieces of `step` bytes.
+    /// Reads the input in pieces of `step` bytes. Returns the content, and the position after the body.
     fn read(input: &[u8], step: usize) -> Result<(Vec<u8>, Option<usize>), ChunkError> {
         let mut reader = ChunkedReader::new();
         let mut content = Vec::new();

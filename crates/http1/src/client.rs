@@ -19,7 +19,7 @@ use crate::{ClientSettings, UpstreamError};
 /// The effect of the end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedPart {
-    /// Nothing: no request was outstanding, or its response is complete.
+    /// The end of the connection ended nothing: no request was outstanding, or its response is complete.
     Nothing,
     /// The end of the connection completed the content of the response.
     Body,
@@ -30,7 +30,7 @@ pub enum EndedPart {
 /// The part of a response that is due next. Callers limit the server's time by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AwaitedPart {
-    /// Nothing: no request is outstanding, or the connection is broken.
+    /// No part: no request is outstanding, or the connection is broken.
     Nothing,
     /// The head of a response.
     Head,
@@ -74,7 +74,7 @@ pub struct ClientConnection {
     sending: SendState,
     kind: RequestKind,
     interims: u32,
-    /// Bytes of content received of the current response.
+    /// Number of content bytes received of the current response.
     received: u64,
     is_persistent: bool,
     requests: u64,
@@ -133,7 +133,7 @@ impl ClientConnection {
         mode
     }
 
-    /// Writes content. Bytes beyond the announced length are left out.
+    /// Writes content of the request. Bytes beyond the announced `content-length` are left out.
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) {
         match &mut self.sending {
             SendState::Body(writer) => writer.send_data(data, out),
@@ -159,8 +159,8 @@ impl ClientConnection {
         }
     }
 
-    /// Ends the request. If it is shorter than announced, the caller must close the connection: nothing else tells the
-    /// server.
+    /// Ends the request. If its content is shorter than announced, the caller must close the connection: nothing else tells
+    /// the server that it is incomplete.
     pub fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         if let SendState::Body(writer) = &mut self.sending {
             match writer.finish(trailers, out) {
@@ -180,7 +180,7 @@ impl ClientConnection {
         self.sending = SendState::Complete;
     }
 
-    /// The server has closed the connection. All bytes before that were passed to [`ClientConnection::receive`].
+    /// Handles the server having closed the connection. All bytes before that were passed to [`ClientConnection::receive`].
     ///
     /// # Errors
     /// The response is not complete. The variants tell whether it is missing, or its head or its content was cut off.

@@ -39,7 +39,8 @@ mod tests {
     #[test]
     fn persistence_follows_version_and_options() {
         let cases: &[(&[&str], bool, bool, bool)] = &[
-            // fields, kept in 1.1, kept in 1.0, kept in 1.1 with an upgrade offered
+            // each row: the fields; whether the connection persists in HTTP/1.1, in HTTP/1.0, and in HTTP/1.1 if an upgrade
+            // was offered
             (&[], true, false, true),
             (&["keep-alive"], true, true, true),
             (&["Keep-Alive"], true, true, true),

@@ -2,7 +2,7 @@
 
 use h2o_http::{Field, Headers, Name, StatusCode, has_break};
 
-/// Room for status line, `Connection`, `Content-Length`, `Server` and the empty line.
+/// Bytes reserved for status line, `Connection`, `Content-Length`, `Server` and the empty line.
 pub(crate) const HEAD_ROOM: usize = 192;
 
 /// Writes `HTTP/1.1 200 OK` and the line end.
@@ -37,7 +37,7 @@ fn fields_singly(out: &mut Vec<u8>, headers: &Headers) {
     }
 }
 
-/// Writes one field. Its name has the peer's spelling, if known.
+/// Writes one field, with its name in the spelling of the peer that sent it, if that is known.
 #[inline]
 pub(crate) fn field(out: &mut Vec<u8>, field: &Field<'_>) {
     out.extend_from_slice(field.spelling.unwrap_or(field.name.as_str().as_bytes()));
@@ -69,7 +69,7 @@ pub(crate) fn content_length(out: &mut Vec<u8>, length: u64) {
 /// Writes the number and the line end.
 #[inline]
 pub(crate) fn decimal_line(out: &mut Vec<u8>, number: u64) {
-    /// Numbers below this fit in a word together with the line end.
+    /// Numbers below this limit fit into one machine word together with the line end.
     const SHORT: u64 = 1_000_000;
     if number >= SHORT {
         out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
@@ -128,7 +128,7 @@ pub enum BodyMode {
     Identity(u64),
     /// Chunks.
     Chunked,
-    /// Bytes until we close the connection; also a tunnel.
+    /// The content lasts until we close the connection; also used for tunnels.
     UntilClose,
 }
 
@@ -152,7 +152,7 @@ pub(crate) enum BodyWriter {
 #[must_use]
 pub(crate) enum BodyOutcome {
     Complete,
-    /// Shorter than announced: the connection must close to tell the peer.
+    /// The content is shorter than announced: the connection must close to tell the peer.
     Short,
 }
 
@@ -188,7 +188,7 @@ impl BodyWriter {
         }
     }
 
-    /// Writes the framing after the content announced last.
+    /// Writes the framing after the content that the last call of [`BodyWriter::begin_data`] announced.
     pub(crate) fn end_data(&mut self, out: &mut Vec<u8>) {
         if let Self::Chunked { open } = self
             && *open

@@ -2,7 +2,7 @@
 
 use h2o_http::StatusCode;
 
-/// A line of a head that is not a field line (RFC 9112 §5).
+/// Why a line of a head is not a field line (RFC 9112 §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldError {
     /// The name is empty, is not a token, or no colon follows it.
@@ -76,7 +76,7 @@ pub enum ChunkError {
     ExtensionTooLong,
     /// No CRLF after the data of a chunk.
     DataUnterminated,
-    /// The framing outweighs the data (see [`crate::MAX_CHUNK_FRAMING`]).
+    /// The body has much more chunk framing than content (see [`crate::MAX_CHUNK_FRAMING`]).
     FramingExcessive,
     /// A line of the trailer section that is not a field line.
     TrailerInvalid,
@@ -129,7 +129,7 @@ pub enum PeerError {
     HostInvalid,
     /// HTTP/1.1 without `Host`, where the settings refuse that.
     HostMissing,
-    /// CONNECT or CONNECT-UDP with a head that does not ask for a tunnel.
+    /// CONNECT or CONNECT-UDP with a request head that does not have the form required for opening a tunnel.
     ConnectInvalid,
     /// The `masque` scheme with another method than CONNECT-UDP.
     MasqueInvalid,
@@ -144,7 +144,7 @@ pub enum PeerError {
 }
 
 impl PeerError {
-    /// The answer to the client. The connection is closed in any case.
+    /// The response to the client. The connection is closed in any case.
     ///
     /// H2O compatibility: H2O sends these reasons and texts, which clients and tests match on.
     #[must_use]

@@ -72,7 +72,7 @@ pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line,
         Some(len) => at + end + len,
         None => return Err(FieldError::ValueInvalid),
     };
-    // The only bytes up to a blank that are allowed in a value are blanks.
+    // Blanks are the only bytes up to 0x20 that are allowed in a value.
     while end > start && line[end - 1] <= b' ' {
         end -= 1;
     }
@@ -129,8 +129,8 @@ pub(crate) fn text_len<const FLOOR: u8>(text: &[u8]) -> usize {
     text.len() - rest.len() + last.unwrap_or(rest.len())
 }
 
-/// Sets the high bit of bytes that are below `FLOOR` or DEL. The lowest mark is correct; borrows can set false ones above
-/// it.
+/// Sets the high bit of each byte that is below `FLOOR` or is DEL. Only the lowest bit set is reliable: borrows of the
+/// subtraction can set false ones above it.
 #[inline]
 const fn below_or_del<const FLOOR: u8>(bytes: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
@@ -153,8 +153,8 @@ pub(crate) struct HeadScan {
 pub(crate) enum HeadEnd {
     /// The head ends at `end`, within the input.
     Complete { end: usize },
-    /// The end is missing, and the input is shorter than the limit. `lines`: the position after the last line whose end
-    /// this call found, 0 if it found none.
+    /// The head's end has not arrived, and the input is shorter than the limit. `lines`: the position after the last line
+    /// whose end this call found; 0 if it found none.
     Incomplete { lines: usize },
     /// The head is longer than the limit.
     TooLarge,

@@ -4,7 +4,7 @@ use h2o_http::{BodyLength, parse_content_length};
 
 use crate::FramingError;
 
-/// The framing fields of one head, collected while its lines are read.
+/// The fields of one head that determine the length of its content, collected while its lines are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FramingFields<'a> {
     content_length: Option<&'a [u8]>,
@@ -31,8 +31,8 @@ impl<'a> FramingFields<'a> {
         self.content_length.is_some() || self.transfer_encoding.is_some()
     }
 
-    /// The length according to all fields. Fields that another recipient could read differently are refused: request
-    /// smuggling needs two readings (RFC 9112 §11.2).
+    /// The content length according to all fields. Fields that another recipient could read differently are refused: request
+    /// smuggling needs two recipients that disagree (RFC 9112 §11.2).
     pub(crate) fn body_length(&self, is_http10: bool) -> Result<BodyLength, FramingError> {
         match (self.content_length, self.transfer_encoding) {
             (None, None) => Ok(BodyLength::None),

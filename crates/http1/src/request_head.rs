@@ -82,7 +82,7 @@ pub(crate) fn parse(
     })
 }
 
-/// Spans of the arena are positions of the input: [`parse`] stores the head at its start.
+/// The spans in `head` are positions in the input: [`parse`] stores the input at the start of the arena.
 fn span(range: &Range<usize>) -> Span {
     Span::new(range.start, range.len())
 }
@@ -98,14 +98,14 @@ pub(crate) fn check_first_line(input: &[u8], ends: LineEnds) -> Result<Option<us
 /// Checks the start of an incomplete first line, so that a TLS handshake on a cleartext port is answered without waiting
 /// for a line feed.
 pub(crate) fn check_partial_line(input: &[u8], ends: LineEnds) -> Result<(), PeerError> {
-    /// Longer than all methods in use. The rest is checked once the line is complete.
+    /// The start of the line is longer than any method in use. The rest is checked once the line is complete.
     const CHECKED: usize = 64;
     let line = &input[empty_line_len(input, ends)..];
     let line = &line[..line.len().min(CHECKED)];
     match line.iter().position(|&byte| !is_token_byte(byte)) {
         None => Ok(()),
         Some(at) if at > 0 && line[at] == b' ' => Ok(()),
-        // May become the one empty line that is skipped.
+        // The carriage return may be the start of the one empty line that is skipped.
         Some(0) if input == b"\r" => Ok(()),
         Some(_) => Err(PeerError::MethodInvalid),
     }
@@ -239,7 +239,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Interprets a field of the engine. Returns whether to keep it out of the list.
+    /// Interprets a field that concerns the engine. Returns whether to keep it out of the list of fields.
     #[inline]
     fn on_field(
         &mut self,
@@ -284,7 +284,7 @@ impl Host {
         self.is_present = true;
     }
 
-    /// The value; empty if there is none. An empty value counts as none.
+    /// The field's value; empty if the head has no such field. An empty value counts as none.
     #[inline]
     fn span(&self, head: &RequestHead, strict: bool) -> Result<Span, PeerError> {
         if self.is_repeated {
@@ -332,7 +332,7 @@ mod tests {
             (head.body, head.expect()),
             (BodyLength::Known(5), &b"100-Continue"[..])
         );
-        // An upgrade with a body is ignored; what is left is `Connection` without keep-alive.
+        // An upgrade offered with a body is ignored. What remains is a `Connection` field without `keep-alive`.
         assert_eq!((head.upgrade(), options.is_persistent), (&b""[..], false));
         assert!(options.expects_continue);
     }

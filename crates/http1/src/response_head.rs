@@ -9,7 +9,7 @@ use crate::field_lines::{Line, LineEnds, scan_line, text_len};
 use crate::framing::FramingFields;
 use crate::{ClientSettings, UpstreamError};
 
-/// Bare line feeds are always accepted from servers: the configuration chooses them, while anybody can be a client.
+/// Bare line feeds are always accepted from servers: the administrator chooses the servers, while any client can connect.
 pub(crate) const ENDS: LineEnds = LineEnds::Lenient;
 
 /// The properties of a request that decide how its response is read (RFC 9112 §6.3).

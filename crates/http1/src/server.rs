@@ -58,7 +58,7 @@ enum SendState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expectation {
     None,
-    /// The client holds its body back until we send 100 Continue or a response.
+    /// The client does not send its body until we send 100 Continue or a response.
     Waiting,
 }
 
@@ -93,7 +93,8 @@ pub struct ServerConnection {
 }
 
 impl RequestState {
-    /// No request, or one that could not be read: the response must suit any client, and is the last.
+    /// The state without a request, or with one that could not be read: the response must suit any client, and is the
+    /// connection's last.
     const NONE: Self = Self {
         is_http10: true,
         is_head: false,
@@ -110,7 +111,7 @@ impl RequestState {
             is_connect: head.body == BodyLength::Tunnel,
             offers_upgrade: !head.upgrade().is_empty(),
             is_persistent: options.is_persistent,
-            // With an empty body there is nothing to hold back.
+            // With an empty body there is nothing that the client could hold back.
             expectation: if options.expects_continue && head.body != BodyLength::Known(0) {
                 Expectation::Waiting
             } else {
@@ -210,7 +211,7 @@ impl ServerConnection {
         }
     }
 
-    /// The caller stops reading the body for now: the client is not timed.
+    /// The caller stops reading the body for now, so the client's time limit is suspended.
     pub fn pause_reading(&mut self) {
         self.timers.pause_body();
     }
@@ -247,8 +248,8 @@ impl ServerConnection {
         })
     }
 
-    /// From now on responses have `Connection: close`, and no further request is read. An idle connection can be closed at
-    /// once.
+    /// Begins the graceful shutdown: responses have `Connection: close`, and no further request is read. The caller can
+    /// close an idle connection at once.
     pub const fn shut_down(&mut self) {
         self.is_shutting_down = true;
     }

@@ -14,7 +14,7 @@ use crate::Settings;
 enum Reading {
     /// No input is awaited.
     Off,
-    /// A head is awaited. The whole of it is limited, and pauses once it has begun.
+    /// A request head is awaited. Its total time is limited, and so is each pause once it has begun.
     Head {
         until: Instant,
         silence: Option<Instant>,
@@ -97,10 +97,10 @@ impl Timers {
         matches!(self.writing, Writing::Pending { .. })
     }
 
-    /// The socket took `written` bytes, and more are or are not `pending`.
+    /// Handles the socket having taken `written` bytes of output. `pending`: whether more wait to be written.
     ///
-    /// H2O keeps its timer running between the writes of one response, which cuts off responses whose
-    /// handler pauses; here it is off whenever nothing waits to be written.
+    /// H2O keeps its timer running between the writes of one response, which cuts off responses whose handler pauses; here
+    /// it is stopped whenever nothing waits to be written.
     pub(crate) fn on_written(
         &mut self,
         written: usize,

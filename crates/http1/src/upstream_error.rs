@@ -28,7 +28,7 @@ pub enum UpstreamError {
     Framing(FramingError),
     /// The chunked coding of the content is broken.
     Chunk(ChunkError),
-    /// Bytes came although no request was outstanding.
+    /// The server sent bytes although no request was outstanding.
     Unsolicited,
 }
 

@@ -159,7 +159,7 @@ const EVENTS: &[(&str, Act)] = &[
     }),
 ];
 
-/// Puts what an event returned among the reported events.
+/// Adds what a call returned for an event to the reported events.
 fn reports(talk: &mut Conversation, text: String) {
     talk.events.push(Event::Request(text));
 }

@@ -7,7 +7,8 @@ use h2o_http1::{Answer, Next, Settings};
 use h2o_testkit::table::{self, Entry};
 use kit::server::{Conversation, Event};
 
-/// Where to cut an input: everywhere if it is short, else around its start, its end, and now and then.
+/// Positions at which to split an input: every position if it is short, else some around its start and its end and a few
+/// between.
 fn cuts(len: usize) -> Vec<usize> {
     (0..=len)
         .filter(|at| len < 2000 || *at < 70 || len - at < 10 || at % 100_003 == 0)

@@ -10,7 +10,7 @@ use crate::field_lines::text_len;
 pub struct ClientRequest<'a> {
     /// The method.
     pub method: &'a Method,
-    /// Path and query, an absolute URI for a proxy, or `host:port` for CONNECT.
+    /// The request target: path and query, an absolute URI for a proxy, or `host:port` for CONNECT.
     pub target: &'a [u8],
     /// Value of `host`.
     pub host: &'a [u8],
@@ -72,8 +72,8 @@ pub(super) fn encode(request: &ClientRequest<'_>, mode: BodyMode, out: &mut Vec<
     out.extend_from_slice(b"\r\n");
 }
 
-/// Percent-encodes blanks and control characters: they could smuggle a request. Received targets have none; those made by a
-/// script may.
+/// Writes a request target with blanks and control characters percent-encoded, since they could smuggle a request. Targets
+/// received from clients have none; those made by a script may.
 fn write_target(target: &[u8], out: &mut Vec<u8>) {
     let mut rest = target;
     loop {

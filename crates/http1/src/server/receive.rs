@@ -99,7 +99,7 @@ impl ServerConnection {
             Ok(None) => Ok(Received::NeedMore { taken: 0 }),
             Err(error) => Err(error),
         };
-        // H2O compatibility: H2O sends no answer to a few stray line ends.
+        // H2O compatibility: H2O sends no response to an input of only a few line ends.
         let is_blank = input.len() <= 4 && input.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
         found.map_err(|error| {
             if is_blank {
@@ -234,8 +234,8 @@ impl ServerConnection {
         }
     }
 
-    /// The client has ended its direction of a tunnel. No effect on other requests: there the end of the client's input is
-    /// the end of the connection.
+    /// The client has ended its direction of a tunnel. Outside of tunnels this call has no effect: there, the end of the
+    /// client's input ends the connection.
     pub const fn recv_end(&mut self) {
         if matches!(self.receiving, ReceiveState::Tunnel) {
             self.receiving = ReceiveState::Complete;
@@ -264,7 +264,7 @@ fn recv_tunnel(input: &[u8]) -> Received {
     }
 }
 
-/// RFC 9113 §3.4; enough of the preface to distinguish it from any HTTP/1 request.
+/// The start of the HTTP/2 preface (RFC 9113 §3.4), long enough to distinguish it from any HTTP/1 request.
 fn is_http2_preface(input: &[u8]) -> bool {
     input.starts_with(b"PRI * HTTP/2")
 }

@@ -59,7 +59,8 @@ impl ServerConnection {
             return BodyMode::None;
         }
         if self.wants_continue() {
-            // The client may send its body or not (RFC 9110 §10.1.1): the next bytes cannot be interpreted.
+            // The client may still send the body that it held back, or skip it (RFC 9110 §10.1.1). The next bytes could be
+            // either a body or a request, so the connection closes.
             self.request.is_persistent = false;
             self.request.expectation = Expectation::None;
             self.timers.resume_body(&self.settings, now);
@@ -69,7 +70,7 @@ impl ServerConnection {
             return self.respond_tunnel(response, is_upgrade, out);
         }
         let mode = self.body_mode(response);
-        // A client takes a 1xx for an interim response and waits on. Closing the connection ends that.
+        // A 1xx as final response would make the client wait for another response. Closing the connection ends its wait.
         let is_final = !response.status.is_informational();
         if mode == BodyMode::UntilClose || !is_final || self.is_shutting_down {
             self.request.is_persistent = false;
@@ -104,7 +105,8 @@ impl ServerConnection {
             writer => SendState::Body(writer),
         };
         if matches!(self.receiving, ReceiveState::Tunnel) {
-            // The CONNECT was refused: bytes that the client sent ahead are for the tunnel, not for us.
+            // The CONNECT was refused: bytes that the client sent after it belong to the tunnel, and are not a request. The
+            // connection closes.
             self.receiving = ReceiveState::Complete;
         }
         mode

@@ -121,8 +121,8 @@ fn fields_are_read_as_they_were_sent() {
     }
 }
 
-/// Whether RFC 9112 allows the head, or it has one of the few flaws that we tolerate. An independent reader, as simple as
-/// possible.
+/// Whether RFC 9112 allows the head, or the head has one of the few faults that we tolerate. A reader independent of the
+/// engine's, as simple as possible.
 fn is_sound(head: &[u8]) -> bool {
     let is_token = |text: &[u8]| {
         !text.is_empty()

@@ -91,7 +91,7 @@ impl<'p> Client<'p> {
                     ..Asked::default()
                 });
             }
-            // A client that has waited for 100 too long sends its content anyway (RFC 9110 §10.1.1).
+            // If a client has waited too long for 100 Continue, it sends its content anyway (RFC 9110 §10.1.1).
             Some(asked) if !asked.may_send => asked.may_send = random.once_in(50),
             Some(asked) if !asked.is_sent => {
                 let left = &request.content[asked.sent..];
@@ -175,7 +175,7 @@ impl<'p> Client<'p> {
         }
         match &self.progress {
             Some(asked) if !asked.is_answered => {
-                // Only a cut or an aborted response leads here, and the engine knows.
+                // Only a cut connection or an aborted response leads here, and the engine must have noticed.
                 assert!(
                     self.engine.on_closed().is_err(),
                     "a truncated response passed for complete"

@@ -117,7 +117,8 @@ impl Response {
             headers: headers(random),
             interims: random.pick(&[0, 0, 0, 1, 3]),
             is_length_known: has_length,
-            // All content of known length was sent: the client has it, whatever follows.
+            // All content of known length was sent: the client has a complete response, even if the connection is cut
+            // afterwards.
             aborted_at: (aborts && !(has_length && abort_at == content.len())).then_some(abort_at),
             content: if has_content { content } else { Vec::new() },
             has_trailers: random.once_in(3),
