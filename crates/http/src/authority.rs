@@ -55,7 +55,7 @@ pub fn is_valid(authority: &[u8]) -> bool {
             }
             port <= u32::from(u16::MAX)
         }
-        // Brackets, which are rare, or a byte that is not allowed in an authority.
+        // Takes the slow path for brackets, which are rare, and for bytes that are not allowed in an authority.
         _ => split(authority).is_some(),
     }
 }

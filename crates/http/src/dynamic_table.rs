@@ -6,14 +6,14 @@
 /// Size of an entry in addition to its bytes (RFC 7541 §4.1).
 pub const ENTRY_OVERHEAD: u32 = 32;
 
-/// Bytes allocated at first, unless the table is smaller.
+/// Number of bytes allocated for entries at first, unless the table is smaller.
 const FIRST_BYTES: usize = 128;
 /// Records allocated at first.
 const FIRST_RECORDS: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Record<N> {
-    /// Position of the bytes, counted from the first ones ever inserted, modulo 2^32.
+    /// Position of the entry's bytes, counted from the first byte ever inserted into the table, modulo 2^32.
     start: u32,
     name_len: u32,
     value_len: u32,
@@ -63,7 +63,7 @@ impl<'a, N> TableEntry<'a, N> {
             && self.bytes_at(self.record.name_len, value.len()) == Some(value)
     }
 
-    /// The size by which it counts (RFC 7541 §4.1).
+    /// The entry's size in bytes as it counts against the table's maximum (RFC 7541 §4.1).
     #[must_use]
     pub const fn size(&self) -> u32 {
         self.record.size()
@@ -86,7 +86,7 @@ impl<'a, N> TableEntry<'a, N> {
 pub struct DynamicTable<N> {
     /// Bytes of the entries from the oldest to the newest, after those of evicted entries.
     bytes: Vec<u8>,
-    /// Number of bytes that were once before the first one in the buffer, modulo 2^32.
+    /// Number of bytes that were inserted before the first one still in the buffer, modulo 2^32.
     dropped: u32,
     /// A ring; its length is a power of two, or zero.
     records: Vec<Record<N>>,
@@ -216,7 +216,8 @@ impl<N: Copy> DynamicTable<N> {
         true
     }
 
-    /// Size that is left for older entries beside one of `bytes`; `None` if that one alone is too large.
+    /// Bytes left for older entries in a table that also holds a new entry of `bytes` bytes; `None` if that entry alone is
+    /// larger than the table.
     fn room_beside(&self, bytes: usize) -> Option<u32> {
         let size = u32::try_from(bytes).ok()?.checked_add(ENTRY_OVERHEAD)?;
         self.max_size.checked_sub(size)
@@ -249,7 +250,7 @@ impl<N: Copy> DynamicTable<N> {
         let live = (self.size - self.len * ENTRY_OVERHEAD) as usize;
         let dead = self.bytes.len() - live;
         if dead >= live + len {
-            // Cheap on average: less is moved than was inserted since the last move.
+            // Moving the bytes is cheap on average: fewer are moved than were inserted since the last move.
             self.bytes.copy_within(dead.., 0);
             self.bytes.truncate(live);
             self.dropped = self
@@ -280,7 +281,7 @@ impl<N: Copy> DynamicTable<N> {
         self.records = records;
     }
 
-    /// The place of the `nth` insertion in the ring.
+    /// The index in the ring of the record of the `nth` insertion.
     #[inline]
     fn slot(&self, nth: u32) -> usize {
         nth as usize & self.records.len().wrapping_sub(1)
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn a_table_holds_what_the_rules_say_and_memory_is_bounded() {
         let mut table = DynamicTable::new(4096);
-        // As if bytes and insertions had been counted for long.
+        // Makes the counters of bytes and insertions start high, as after long use, so that they wrap around.
         table.dropped = u32::MAX - 5_000;
         table.inserted = u32::MAX - 100;
         let mut model = Model::new();

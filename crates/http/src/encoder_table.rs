@@ -12,7 +12,7 @@ const CHAINS: usize = 64;
 pub struct Note {
     hash: u32,
     name: NameKind,
-    /// The low bits of the number of the entry before this one in its chain. It may be gone.
+    /// The low bits of the number of the previous entry with the same hash, which may have been evicted.
     older: u16,
 }
 
@@ -36,7 +36,7 @@ impl<'a> EncodedName<'a> {
         }
     }
 
-    /// A name to be [found](EncoderTable::find): its text is only there if the kind does not tell it.
+    /// A name to be [found](EncoderTable::find). `text` is only needed if the kind of the name does not imply it.
     #[inline]
     #[must_use]
     pub const fn lookup(name: Name<'a>) -> Self {
@@ -100,7 +100,7 @@ impl EncoderTable {
         &self.table
     }
 
-    /// Changes the maximum size, for which entries may have to go.
+    /// Changes the maximum size in bytes. Evicts entries if necessary.
     pub fn resize(&mut self, max_size: u32) {
         self.table.resize(max_size);
     }
@@ -110,7 +110,7 @@ impl EncoderTable {
         self.table.keep(count);
     }
 
-    /// The age of the entry that is this field, if there is one; 0 is the newest.
+    /// The age of the entry with this name and value, if the table has one; the newest entry has age 0.
     #[inline(always)]
     #[must_use]
     pub fn find(&self, name: EncodedName<'_>, value: &[u8], hash: u32) -> Option<u32> {
@@ -120,7 +120,8 @@ impl EncoderTable {
         loop {
             let entry = self.table.get(age)?;
             if entry.note().hash == hash {
-                // An older entry of the same hash is not looked for: there hardly ever is one.
+                // If the newest entry with this hash is another field, older ones are not searched: there is hardly ever
+                // one.
                 return (name.is_of(&entry) && entry.has_value(value)).then_some(age);
             }
             let older = u32::from(newest.wrapping_sub(entry.note().older));
@@ -139,7 +140,8 @@ impl EncoderTable {
         u32::try_from(age).ok()
     }
 
-    /// Inserts a field, for which entries may have to go. False: it is larger than the table, which is empty now.
+    /// Inserts a field, and evicts entries if necessary. Returns false if the field is larger than the table, which is empty
+    /// then.
     pub fn insert(&mut self, name: EncodedName<'_>, value: &[u8], hash: u32) -> bool {
         let number = self.next_number();
         let chain = &mut self.newest[chain_of(hash)];
@@ -155,7 +157,7 @@ impl EncoderTable {
         is_inserted
     }
 
-    /// The low bits of the number of the next entry. They tell entries apart.
+    /// The low bits of the number of the next entry, by which entries are distinguished.
     #[inline]
     const fn next_number(&self) -> u16 {
         let [low, high, ..] = self.table.inserted().to_le_bytes();
@@ -183,7 +185,7 @@ mod tests {
     fn fields_are_found_by_their_age_until_they_are_evicted() {
         let mut table = EncoderTable::new(4096);
         let mut held: Vec<(Name<'_>, Vec<u8>)> = Vec::new();
-        // More than the numbers that chains remember.
+        // More entries than the 16 bits of a number can distinguish.
         for round in 0..70_000_u32 {
             let name = match round % 3 {
                 0 => Name::Known(Known::Date),

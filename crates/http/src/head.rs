@@ -278,7 +278,7 @@ impl RequestHead {
         self.upgrade = token;
     }
 
-    /// The retained `Upgrade` value; empty if there was none.
+    /// The value of the request's `Upgrade` field; empty if it has none.
     #[must_use]
     pub fn upgrade(&self) -> &[u8] {
         self.headers.text(self.upgrade)
@@ -309,7 +309,7 @@ impl RequestHead {
         self.expect = value;
     }
 
-    /// The retained `Expect` value; empty if there was none.
+    /// The value of the request's `Expect` field; empty if it has none.
     #[must_use]
     pub fn expect(&self) -> &[u8] {
         self.headers.text(self.expect)
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn tunnels_are_opened_by_2xx_to_connect_and_by_101_to_upgrades() {
         let connect = BodyLength::Tunnel;
-        // Body, token, asks for a tunnel, statuses that open it.
+        // Each row: the request's body, the upgrade token, whether it asks for a tunnel, and the statuses that open one.
         let cases: &[(BodyLength, &str, bool, &[u16])] = &[
             (BodyLength::None, "", false, &[]),
             (BodyLength::Unknown, "", false, &[]),

@@ -141,7 +141,8 @@ pub fn encode(text: &[u8], out: &mut Vec<u8>) {
 /// Bits per look-up.
 const SEEN: u32 = 11;
 
-/// The symbols whose codes begin [`SEEN`] bits: two if both codes fit, else one, or none for a long code.
+/// What a look-up of [`SEEN`] bits finds: the symbols whose codes these bits begin with. Two if both codes fit, else one, or
+/// none for a long code.
 #[derive(Clone, Copy)]
 struct Pair {
     symbols: [u8; 2],
@@ -488,7 +489,7 @@ mod tests {
 
     #[test]
     fn what_decodes_is_the_code_of_what_it_decodes_to() {
-        // Bytes of a simple generator; short inputs are valid often enough.
+        // Pseudo-random bytes; short inputs of them are valid codes often enough.
         let mut state = 7_u64;
         let mut valid = 0;
         for round in 0..20_000_usize {

@@ -86,7 +86,7 @@ struct Inner {
     dynamic: usize,
 }
 
-/// The attributes of a type that at least one extension has.
+/// The attributes of a media type to which the map assigns at least one extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct UsedType {
     attributes: MimeAttributes,

@@ -69,7 +69,7 @@ impl PriorityField {
     }
 }
 
-/// For a request's field and a PRIORITY_UPDATE frame: an absent parameter has its default value.
+/// Fills in the parameters of a request's field or a PRIORITY_UPDATE frame: an absent one has its default value.
 impl From<PriorityField> for PriorityParameters {
     fn from(field: PriorityField) -> Self {
         field.over(Self::DEFAULT)

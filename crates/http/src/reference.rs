@@ -111,7 +111,7 @@ mod tests {
     fn references_have_scheme_authority_and_path() {
         use Scheme::{Http, Https};
         let cases: &[(&str, Option<Scheme>, Option<&str>, &str)] = &[
-            // Reference; scheme, authority, and target seen from /a/b?q.
+            // each row: the reference; its scheme, authority, and the target that it resolves to against /a/b?q
             ("http://h:8/x?y#z", Some(Http), Some("h:8"), "/x?y"),
             ("https://h", Some(Https), Some("h"), "/"),
             ("http://h?q/r", Some(Http), Some("h"), "/?q/r"),

@@ -10,7 +10,7 @@ use crate::prefixed::{self, PrefixedError};
 /// Why a string could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringError {
-    /// Its length is wrong, or the input ends before the string does.
+    /// The length of the string is malformed, or the input ends before the string does.
     Length(PrefixedError),
     /// It is not a Huffman code.
     Huffman(HuffmanError),
@@ -27,7 +27,7 @@ impl From<PrefixedError> for StringError {
 pub enum Text<'i> {
     /// It stands in the input as it is.
     Plain(&'i [u8]),
-    /// It was decoded to this part of the scratch.
+    /// The string was decoded to this part of the scratch buffer.
     Scratch(Range<usize>),
 }
 

@@ -27,7 +27,7 @@ pub enum EndedPart {
     Tunnel,
 }
 
-/// The part of a response that is due next. Callers limit the server's time by it.
+/// The part of a response that the server has to send next. Callers choose the server's time limit by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AwaitedPart {
     /// No part: no request is outstanding, or the connection is broken.

@@ -15,14 +15,14 @@ pub fn field_hash(name: Name<'_>, value: &[u8]) -> u32 {
     hash_from(0x100 + seed, value)
 }
 
-/// The hash of a pseudo-header field. No other field has the same for a reason.
+/// The hash of a pseudo-header field. Another field has the same hash only by chance.
 #[inline]
 #[must_use]
 pub fn pseudo_hash(name: Pseudo, value: &[u8]) -> u32 {
     hash_from(name as u64, value)
 }
 
-/// A hash of `text`. Its quality matters little: what is found is compared, and chains are short.
+/// A hash of `text`. It need not be a good one: what is found by it is compared, and chains are short.
 #[inline]
 fn hash_from(seed: u64, text: &[u8]) -> u32 {
     let mut hash = mix(seed ^ (text.len() as u64) << 32);

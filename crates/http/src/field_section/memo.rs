@@ -6,10 +6,10 @@ use std::ops::Range;
 use super::{RequestSection, set_path};
 use crate::{RequestHead, ResponseHead, StatusCode, prefixed, string_literal};
 
-/// Longest request section that is remembered.
+/// Length in bytes of the longest request section that is remembered.
 const MAX_SECTION_LEN: usize = 128;
 
-/// Most bytes of fields of a response head that is remembered.
+/// Limit of the bytes of fields in a response head that is remembered.
 const MAX_FIELDS_LEN: usize = 512;
 
 /// The latest request section, with its result. The result is stored once the section came twice in a row, at most with
@@ -19,7 +19,7 @@ const MAX_FIELDS_LEN: usize = 512;
 #[derive(Debug, Default)]
 pub struct RequestMemo<G> {
     section: Vec<u8>,
-    /// The range of the path's string; empty if the path cannot be replaced.
+    /// The range of the path's string in the section; empty if another path cannot be put in its place.
     path: Range<usize>,
     generation: G,
     said: Option<Box<(RequestHead, RequestSection)>>,

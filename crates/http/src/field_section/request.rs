@@ -100,7 +100,7 @@ pub struct RequestFields<'h> {
     host: Option<Span>,
     expect: Option<Span>,
     count: u32,
-    /// How many bytes of text may still be kept.
+    /// How many more bytes of decoded names and values may be kept.
     room: usize,
     crumbs: u32,
     content_length: Option<u64>,
@@ -110,7 +110,7 @@ pub struct RequestFields<'h> {
 }
 
 impl<'h> RequestFields<'h> {
-    /// For the section that opens a stream. `len`: its length on the wire; `head` is empty except for its version.
+    /// Collects the section that opens a stream. `len`: its length on the wire; `head` is empty except for its version.
     #[must_use]
     pub fn of_request(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl<'h> RequestFields<'h> {
         }
     }
 
-    /// For trailers. `len`: length of the section on the wire; `head` is empty.
+    /// Collects trailers. `len`: length of the section on the wire; `head` is empty.
     #[must_use]
     pub fn of_trailers(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
@@ -145,7 +145,7 @@ impl<'h> RequestFields<'h> {
         self.refusal.get_or_insert(refusal);
     }
 
-    /// Counts text. Returns whether it may be kept.
+    /// Counts decoded bytes against the limit. Returns whether they may be kept.
     #[inline]
     fn has_room(&mut self, len: usize) -> bool {
         let Some(room) = self.room.checked_sub(len) else {
@@ -207,7 +207,7 @@ impl<'h> RequestFields<'h> {
                 return Err(FieldError::ConnectionSpecific);
             }
             Known::Te if value != b"trailers" => return Err(FieldError::ConnectionSpecific),
-            // Names a tunnel in datagrams, which only HTTP/3 has (draft 03 of RFC 9298).
+            // This field names a tunnel in datagrams, which only HTTP/3 has (draft 03 of RFC 9298).
             Known::DatagramFlowId if self.head.version != Version::Http3 => return Ok(()),
             Known::Host if !self.is_trailers => {
                 if self.host.is_none() && self.has_room(value.len()) {
@@ -396,7 +396,7 @@ impl<'h> RequestFields<'h> {
         let scanned = path::scan_target(text);
         let is_path = self.seen & seen::PATH == 0 || is_path(text);
         if scanned.len == text.len() && !is_path {
-            // RFC 9113 §8.3.1. An HTTP/1 backend would see another request.
+            // Such a path would make an HTTP/1 backend see another request (RFC 9113 §8.3.1).
             self.refuse(Refusal::PathInvalid);
             self.head.set_target(target);
         } else if scanned.len == text.len() {

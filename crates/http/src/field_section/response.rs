@@ -29,7 +29,7 @@ pub struct ResponseFields<'h> {
 }
 
 impl<'h> ResponseFields<'h> {
-    /// For a section of `len` bytes on the wire. Clears `head`.
+    /// Collects a section of `len` bytes on the wire. Clears `head`.
     pub fn new(kind: SectionKind, head: &'h mut ClientResponse, len: usize) -> Self {
         head.clear();
         Self {
@@ -81,7 +81,7 @@ impl<'h> ResponseFields<'h> {
             | Known::TransferEncoding
             | Known::Upgrade
             | Known::Te => return Err(FieldError::ConnectionSpecific),
-            // Dropped, as in requests. H2O tolerates them too.
+            // Fields of this kind are dropped, as in requests. H2O tolerates them too.
             Known::KeepAlive | Known::ProxyConnection => {}
             // Fields that frame a message have no meaning in trailers (RFC 9110 §6.5.1).
             Known::ContentLength if self.kind == SectionKind::Trailers => {}

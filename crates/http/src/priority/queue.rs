@@ -11,7 +11,7 @@ pub struct QueuedStream {
     pub priority: PriorityParameters,
     /// Whether it is served before all streams that are not elevated, whatever their urgency.
     pub is_elevated: bool,
-    /// Whether it has had a turn since it was opened.
+    /// Whether the stream has sent a frame since it was opened.
     pub has_sent: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct UrgencyQueue {
     members: Vec<Member>,
     /// A binary heap of the slots served in order; each member knows its place.
     in_order: Vec<(Rank, u32)>,
-    /// By urgency, the slot of the next stream that takes a turn; meaningless where `occupied` has no bit.
+    /// For each urgency, the slot of the next stream that takes a turn; meaningless where `occupied` has no bit.
     rings: [u32; 8],
     /// The rings that are not empty.
     occupied: u8,
@@ -62,7 +62,7 @@ enum Place {
     Free,
     /// In the heap.
     InOrder { at: u32 },
-    /// In the ring of its urgency, between these slots.
+    /// The stream takes turns: it is in the ring of its urgency, between these slots.
     InTurns { prev: u32, next: u32 },
 }
 
@@ -174,7 +174,7 @@ impl UrgencyQueue {
         reason = "an iterator would borrow the queue between frames"
     )]
     pub fn next(&mut self) -> Option<u32> {
-        // Eight if all rings are empty: no urgency is as high.
+        // The result is 8 if all rings are empty, which is behind every urgency.
         let ring = self.occupied.trailing_zeros();
         if let Some(&(rank, slot)) = self.in_order.first()
             && u32::from(rank.class) <= ring + 1

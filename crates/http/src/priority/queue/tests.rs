@@ -14,7 +14,7 @@ fn stream(id: u64, urgency: u8, incremental: bool) -> QueuedStream {
     }
 }
 
-/// A queue of the streams, whose slots are their places in the list.
+/// A queue of these streams; each stream's slot is its index in the list.
 fn queue(streams: &[QueuedStream]) -> UrgencyQueue {
     let mut queue = UrgencyQueue::new();
     for (slot, stream) in (0..).zip(streams) {
@@ -111,7 +111,7 @@ fn a_removed_stream_knows_whether_it_has_sent() {
     }
 }
 
-/// What a slot can be, beside another stream of the same urgency.
+/// The states of a slot, with another stream of the same urgency in the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     /// Beyond the largest slot that was ever used.
@@ -194,7 +194,7 @@ fn memory_of_streams_that_are_gone_is_given_back() {
 struct Model {
     /// The streams served in order.
     in_order: Vec<(u32, QueuedStream)>,
-    /// Those that take turns, the next one of its urgency first.
+    /// The streams that take turns; the next one of its urgency stands first.
     in_turns: Vec<(u32, QueuedStream)>,
 }
 
