@@ -25,14 +25,14 @@ use crate::http3;
 
 pub use requests::{Answer, control_streams, get, request};
 
-/// Bytes of an Initial datagram (RFC 9000 §14.1).
+/// Length in bytes to which datagrams with an Initial packet are padded (RFC 9000 §14.1).
 const INITIAL: usize = 1200;
 /// How long to wait for an acknowledgment before frames are sent again.
 const REPEAT: Duration = Duration::from_millis(400);
 /// How long to wait for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A part of every connection id, so that none is used twice.
+/// A number that is part of every connection id, so that no id is used twice.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
 /// How a client introduces itself.
@@ -88,7 +88,7 @@ struct Space {
     crypto_received: Incoming,
     /// How much of that TLS has.
     crypto_read: usize,
-    /// Frames in packets that are not acknowledged, by number.
+    /// The frames of packets that the server has not acknowledged, by packet number.
     unacknowledged: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -108,7 +108,7 @@ struct Phase {
 pub struct Quic {
     /// The server.
     pub server: SocketAddr,
-    /// The socket: put another one here to have another address.
+    /// The socket. A test puts another one here to change the client's address.
     pub socket: UdpSocket,
     /// Whether packets are acknowledged.
     pub acknowledges: bool,
@@ -120,19 +120,19 @@ pub struct Quic {
     pub is_confirmed: bool,
     /// How the server has ended the connection.
     pub closed: Option<Close>,
-    /// The versions of a Version Negotiation packet.
+    /// The versions that the server offered in a Version Negotiation packet.
     pub versions: Option<Vec<u32>>,
     /// Number of Retry packets.
     pub retries: usize,
     /// Payloads of DATAGRAM frames.
     pub datagrams: Vec<Vec<u8>>,
-    /// Sequence numbers and ids that the server has given.
+    /// The connection ids that the server has issued, with their sequence numbers.
     pub ids: Vec<(u64, Vec<u8>)>,
     /// How many streams of requests the server allows.
     pub max_streams: u64,
     /// How many unidirectional streams the server allows.
     pub max_unidirectional: u64,
-    /// Type bytes of all frames received, with how often.
+    /// How often frames of each type were received, by the type's byte.
     pub frames: HashMap<u64, usize>,
     options: Options,
     tls: ClientConnection,
@@ -255,7 +255,7 @@ impl Quic {
         self.spaces[INITIAL_SPACE].keys = Some(keys);
     }
 
-    /// Takes what TLS wants to send, and its keys.
+    /// Takes the messages that TLS wants to send, and the keys that it has derived.
     fn write_handshake(&mut self) {
         loop {
             let level = match (&self.phase, &self.spaces[HANDSHAKE_SPACE].keys) {
@@ -331,7 +331,7 @@ impl Quic {
         }
     }
 
-    /// Sends frames in a packet of their own, once: whether they arrive is not watched.
+    /// Sends frames in a packet of their own, once: they are not sent again if they are lost.
     pub fn send_once(&mut self, frames: &[u8]) {
         let kind = self.short();
         let packet = self.packet(kind, frames);
@@ -362,7 +362,7 @@ impl Quic {
         }
     }
 
-    /// A STREAM frame with what comes next on a stream.
+    /// Makes a STREAM frame with the next bytes of a stream.
     #[must_use]
     pub fn stream_frame(&mut self, stream: u64, data: &[u8], fin: bool) -> Vec<u8> {
         let offset = self.sent.entry(stream).or_default();
@@ -503,7 +503,7 @@ impl Quic {
         let mut buffer = [0; 65_536];
         let mut has_any = false;
         for _ in 0..64 {
-            // The kernel rounds short waits up to some milliseconds: there is none for what is there.
+            // Does not wait if something has arrived already, since the kernel rounds short waits up to some milliseconds.
             (self.socket.set_nonblocking(true)).expect("it is a socket");
             let mut received = self.socket.recv_from(&mut buffer);
             if received.is_err() && !has_any && !pause.is_zero() {
@@ -514,7 +514,7 @@ impl Quic {
             let Ok((len, sender)) = received else {
                 break;
             };
-            // Another server, which answers a client that had this port before.
+            // Ignores packets of another server, which answers a client that had this port before.
             if sender != self.server {
                 continue;
             }
@@ -566,7 +566,7 @@ impl Quic {
         true
     }
 
-    /// Bytes of a stream so far, from its beginning.
+    /// The bytes received of a stream so far, from its beginning.
     #[must_use]
     pub fn received(&self, stream: u64) -> &[u8] {
         self.streams.get(&stream).map_or(&[], |stream| &stream.data)
@@ -590,7 +590,7 @@ impl Quic {
         self.phase.is_some()
     }
 
-    /// Whether the server has acknowledged everything that is sent again otherwise.
+    /// Whether the server has acknowledged all frames that would otherwise be sent again.
     #[must_use]
     pub fn is_acknowledged(&self) -> bool {
         self.spaces[DATA_SPACE].unacknowledged.is_empty()
