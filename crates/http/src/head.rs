@@ -68,7 +68,7 @@ pub enum BodyLength {
     Known(u64),
     /// Chunked, or an HTTP/2 or HTTP/3 body without `content-length`.
     Unknown,
-    /// A tunnel: bytes until either side ends it.
+    /// The message opens a tunnel: bytes are forwarded in both directions until either side ends it.
     Tunnel,
 }
 

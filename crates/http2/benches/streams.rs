@@ -67,7 +67,7 @@ impl Connection {
         let step = engine.receive(preface, &mut head, now, &mut out);
         assert_eq!(step.expect("a preface").received, Received::NeedMore);
         let mut response = Headers::new();
-        // The server's name is not among the fields of a response.
+        // The first field of `RESPONSE` is `server`, which the engine adds to a response by itself.
         for &(name, value) in &RESPONSE[1..] {
             response.push(name, value.as_bytes());
         }

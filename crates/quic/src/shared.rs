@@ -14,7 +14,8 @@ pub struct SharedConnection {
 }
 
 impl SharedConnection {
-    /// Refers to the connection with this index, which may be deleted at any time.
+    /// A reference to the connection of the endpoint with this index. The endpoint may drop the connection at any time; calls then
+    /// have no effect.
     pub const fn new(endpoint: Rc<RefCell<Endpoint>>, index: ConnectionIndex) -> Self {
         Self { endpoint, index }
     }

@@ -52,7 +52,8 @@ impl From<UnixStream> for PlainStream {
 }
 
 impl PlainStream {
-    /// Attaches the descriptor's entry in the count.
+    /// Has the stream hold `descriptor`, by which its file descriptor is counted against the limit of the process until the stream is
+    /// dropped.
     pub(crate) fn counted(self, descriptor: Descriptor) -> Self {
         Self {
             _descriptor: Some(descriptor),

@@ -56,7 +56,7 @@ impl<'p> Client<'p> {
         self.is_over
     }
 
-    /// The exchange to continue with on another connection. A failed one is not retried.
+    /// Index of the exchange that the client begins its next connection with. An exchange that has failed is not retried.
     pub(crate) const fn next_exchange(&self) -> usize {
         self.at
     }

@@ -44,7 +44,8 @@ pub(crate) trait ConnectionTable {
     /// Runs a connection that ended its turn with work left.
     fn run(&mut self, token: u64);
 
-    /// Wakers of one connection have fired: all entries of `woken` have its token.
+    /// Called when wakers of requests have fired. All of them belong to one connection: the entries of `woken` have its token, and say
+    /// which of its requests can go on.
     fn wake(&mut self, woken: &[WakeTarget]);
 
     /// A timer set with [`timer_event`] has fired.

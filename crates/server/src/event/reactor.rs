@@ -118,7 +118,7 @@ impl Registry {
 
     /// Stops watching a socket that other workers may have as well: closing it would not.
     pub(crate) fn remove(&self, socket: &impl AsFd) {
-        // Only sockets in a table are watched; a failure is harmless.
+        // This fails if the socket is not watched, which changes nothing.
         let _ = epoll::delete(self.0.get_ref(), socket);
     }
 }

@@ -1,4 +1,4 @@
-//! From paths to files, with obstacles on the way.
+//! Tests of the way from the path of a request to a file: missing files, symbolic links, and directories without rights.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
