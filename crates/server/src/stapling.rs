@@ -40,9 +40,12 @@ pub(crate) struct StapleFetches {
 }
 
 impl StapleFetches {
-    /// Begins the fetches that are due, at most `limit` at a time. Called every now and then.
+    /// Drops the responses that have ended, and begins the fetches that are due, at most `limit` at a time. Called every now and then.
     pub(crate) fn begin_due(&self, staples: Staples, limit: usize) {
         let now = Clock::default().unix();
+        for staple in staples.values() {
+            staple.drop_stale(now);
+        }
         for staple in staples.into_values() {
             if self.running.load(Relaxed) >= limit {
                 return;

@@ -166,14 +166,18 @@ impl Staple {
         self.version.store(version, Ordering::Release);
     }
 
-    /// Removes a response that is no longer valid. Returns what to fetch, if it is time; [`Staple::finish`] must follow. `now`: time
-    /// since the Unix epoch.
-    pub fn poll(&self, now: Duration) -> Option<StapleFetch> {
+    /// Removes a response that is no longer valid. `now`: time since the Unix epoch.
+    pub fn drop_stale(&self, now: Duration) {
         let mut state = self.state();
         let is_stale = |response: &Response| is_over(response.until, now);
         if state.response.as_ref().is_some_and(is_stale) {
             self.set(&mut state, None);
         }
+    }
+
+    /// What to fetch, if it is time; [`Staple::finish`] must follow. `now`: time since the Unix epoch.
+    pub fn poll(&self, now: Duration) -> Option<StapleFetch> {
+        let mut state = self.state();
         if state.is_fetching || state.is_given_up || now < state.next {
             return None;
         }
@@ -213,6 +217,7 @@ impl Staple {
             Fetched::Response(bytes) => {
                 if let Some(until) = self.validity_end(&bytes, now) {
                     state.failures = 0;
+                    state.next = now.saturating_add(interval.min(half_of_rest(until, now)));
                     self.set(&mut state, Some(Response { bytes, until }));
                     return StapleChange::Updated;
                 }
@@ -231,6 +236,12 @@ impl Staple {
         }
         StapleChange::Kept
     }
+}
+
+/// Half of the time until a response ends, so that there is time for another attempt; at least a second.
+fn half_of_rest(until: Option<i64>, now: Duration) -> Duration {
+    let rest = until.map_or(i64::MAX, |until| until.saturating_sub(seconds(now)));
+    Duration::from_secs(u64::try_from(rest / 2).unwrap_or(0).max(1))
 }
 
 fn seconds(time: Duration) -> i64 {
@@ -300,5 +311,50 @@ impl PresentedKey {
         let mut stapled = self.stapled.write().unwrap_or_else(PoisonError::into_inner);
         *stapled = (version, Arc::clone(&key));
         key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_response_is_fetched_before_the_last_one_ends() {
+        let now = Duration::from_secs(100);
+        let day = Duration::from_secs(86_400);
+        for (until, want) in [
+            (None, day),
+            (Some(1_000_000), day),
+            (Some(300), Duration::from_secs(100)),
+            (Some(101), Duration::from_secs(1)),
+            (Some(0), Duration::from_secs(1)),
+            (Some(i64::MIN), Duration::from_secs(1)),
+        ] {
+            assert_eq!(day.min(half_of_rest(until, now)), want, "{until:?}");
+        }
+    }
+
+    #[test]
+    fn a_response_is_dropped_at_its_end_even_if_nothing_is_fetched() {
+        let staple = Staple {
+            file: "a".into(),
+            leaf: Vec::new(),
+            settings: StaplingSettings::default(),
+            version: AtomicU64::new(0),
+            state: Mutex::default(),
+        };
+        let response = Response {
+            bytes: vec![1],
+            until: Some(100),
+        };
+        staple.set(&mut staple.state(), Some(response));
+        assert!(staple.poll(Duration::ZERO).is_some());
+        for (now, has_response) in [(99, true), (100, false)] {
+            let now = Duration::from_secs(now);
+            staple.drop_stale(now);
+            assert_eq!(staple.poll(now), None, "it is being fetched");
+            assert_eq!(staple.state().response.is_some(), has_response);
+            assert_eq!(staple.version.load(Ordering::Acquire) != 0, has_response);
+        }
     }
 }
