@@ -1,4 +1,8 @@
-//! One connection: its events, streams and datagrams.
+//! One connection: its packets and events.
+
+mod handshake_limit;
+mod streams;
+mod tracing;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -6,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quinn_proto::{Dir, ReadError, ReadableError, StreamEvent, VarInt, WriteError};
+use quinn_proto::{Dir, StreamEvent, VarInt};
 
 use crate::close::CloseReason;
 use crate::config::TransportSettings;
@@ -15,10 +19,11 @@ use crate::costs::{Costs, Deeds};
 use crate::endpoint::Transmit;
 use crate::paths::Paths;
 use crate::stats::Stats;
-use crate::stream::{Read, StreamId, Write};
+use crate::stream::StreamId;
 use crate::tail::Tail;
 use crate::tls::{Handshake, SessionFacts};
-use crate::trace::{Metrics, Trace};
+use crate::trace::Trace;
+pub(crate) use handshake_limit::{Exceeded, HandshakeLimit};
 
 /// What has happened on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,34 +163,8 @@ impl Unread {
     }
 }
 
-/// The least round trip time that a handshake's time limit is computed with: the same that is assumed before the round trip
-/// time is measured. Over a shorter path, a client needs most of the time for its computations.
-const LEAST_HANDSHAKE_RTT: Duration = Duration::from_millis(66);
-
-/// Limit of the ACK frames sent during a handshake. A client that sends early data causes a few dozen. The library remembers
-/// each packet that has one, with some hundred bytes, until the client acknowledges it.
-const MAX_HANDSHAKE_ACKS: u64 = 64;
-
-/// Limit of the NEW_TOKEN frames sent during a handshake. The library (quinn-proto 0.11) sends one for each Handshake packet
-/// that it receives, and remembers it until the client acknowledges it: about 700 bytes of memory for a packet of 50. A
-/// client needs Handshake packets to acknowledge the server's certificates, for its own certificates and its Finished
-/// message, and to send lost ones again.
-const MAX_HANDSHAKE_TOKENS: u64 = 20;
-
 /// Bytes that must be free in a packet so that the library adds a PATH_CHALLENGE frame.
 const CHALLENGE_ROOM: usize = 10;
-
-/// The time limit of a handshake that may take `round_trips` round trips.
-fn handshake_time(rtt: Duration, round_trips: u32) -> Duration {
-    rtt.max(LEAST_HANDSHAKE_RTT) * round_trips
-}
-
-/// The limit that a handshake has exceeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exceeded {
-    Time,
-    Packets,
-}
 
 /// Which side's CONNECTION_CLOSE frame has ended a connection, and whether it came from QUIC or the application (RFC 9000
 /// §19.19).
@@ -212,23 +191,6 @@ impl Close {
             | CloseReason::HandshakeTimeout => None,
         }
     }
-}
-
-/// The limits of one connection's handshake.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HandshakeLimit {
-    pub(crate) began: Instant,
-    /// The time limit in round trip times; 0 for no limit.
-    pub(crate) round_trips: u32,
-    pub(crate) datagrams: u64,
-    /// Bytes that may be sent for each byte received, as long as the client's address is not validated (RFC 9000 §8.1);
-    /// `None` once it is. The library has the same limit, but may exceed it by almost a datagram.
-    pub(crate) amplification: Option<u64>,
-    /// Bytes received from the client, including the first datagram, which the library does not count.
-    pub(crate) received: u64,
-    /// A hash of the connection id that the client chose for its first packets. A packet with another id, which this side
-    /// chose, proves that the client receives at its address.
-    pub(crate) first_id: u64,
 }
 
 /// The state of a connection whose window is full and for which no acknowledgement comes.
@@ -278,68 +240,6 @@ impl Connection {
             stall: None,
             trace: None,
             is_drained: false,
-        }
-    }
-
-    /// Begins to trace the connection. `id`: the connection id that the client chose; `len`: the length of its first
-    /// datagram.
-    pub(crate) fn begin_trace(&mut self, now: Instant, id: &[u8], len: usize) {
-        let mut trace = Trace::new(now, id, self.remote);
-        trace.on_received(now, len);
-        self.trace = Some(Box::new(trace));
-    }
-
-    /// The name of the trace, if the connection is traced: the first connection id that the client chose, in hexadecimal
-    /// digits.
-    pub fn trace_name(&self) -> Option<&str> {
-        self.trace.as_ref().map(|trace| trace.name.as_str())
-    }
-
-    /// Takes the trace records made since the last call. To be called once per turn of the event loop, since records beyond
-    /// 64 KiB are left out. A file of them begins with [`crate::trace_header`].
-    pub fn take_trace(&mut self, now: Instant) -> String {
-        let records = self.trace.as_mut().map(|trace| trace.take(now));
-        records.unwrap_or_default()
-    }
-
-    /// Ends the trace, as nobody takes its records.
-    pub fn stop_trace(&mut self) {
-        self.trace = None;
-    }
-
-    /// Traces the end of the connection.
-    pub fn trace_close(&mut self, now: Instant, reason: &CloseReason) {
-        if let Some(trace) = &mut self.trace {
-            trace.on_closed(now, &reason.to_string());
-        }
-    }
-
-    /// Records in the trace that a datagram of `len` bytes was received.
-    pub(crate) fn trace_received(&mut self, desk: &Desk, now: Instant, len: usize) {
-        if let Some(trace) = &mut self.trace {
-            trace.on_received(now, len);
-            self.trace_metrics(desk, now);
-        }
-    }
-
-    /// Traces what is sent.
-    pub(crate) fn trace_sent(&mut self, desk: &Desk, now: Instant, transmit: &Transmit) {
-        if let Some(trace) = &mut self.trace {
-            let segment = transmit.segment_len.unwrap_or(transmit.len);
-            trace.on_sent(now, transmit.len, segment);
-            self.trace_metrics(desk, now);
-        }
-    }
-
-    fn trace_metrics(&mut self, desk: &Desk, now: Instant) {
-        let stats = self.stats();
-        let metrics = Metrics {
-            min_rtt: stats.min_rtt,
-            smoothed_rtt: stats.rtt,
-            state: desk.read(self.library.congestion_state()),
-        };
-        if let Some(trace) = &mut self.trace {
-            trace.on_metrics(now, metrics, stats.packets_lost);
         }
     }
 
@@ -494,13 +394,6 @@ impl Connection {
         Some(transmit)
     }
 
-    /// Bytes that may be sent now to a client whose address the handshake has not validated; `None` for no limit.
-    fn unvalidated_credit(&self) -> Option<u64> {
-        let limit = self.limit?;
-        let credit = limit.received.saturating_mul(limit.amplification?);
-        Some(credit.saturating_sub(self.library.stats().udp_tx.bytes))
-    }
-
     /// Accounts for a datagram of `len` bytes from `from` to this connection; `id` is a hash of its connection id.
     /// `amplification`: a server's limit for addresses that are not validated; `None` for clients, whose servers do not
     /// change addresses.
@@ -586,45 +479,11 @@ impl Connection {
         }
     }
 
-    /// Whether a client opened this connection and its handshake is not complete.
-    pub(crate) fn is_being_accepted(&self) -> bool {
-        self.limit.is_some()
-    }
-
-    /// When the time limit of the handshake expires.
-    fn handshake_ends(&self) -> Option<Instant> {
-        let limit = self.limit?;
-        if limit.round_trips == 0 || self.library.is_closed() {
-            return None;
-        }
-        Some(limit.began + handshake_time(self.library.rtt(), limit.round_trips))
-    }
-
     /// See [`crate::Endpoint::on_timeout`].
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         self.library.handle_timeout(now);
         self.may_probe = self.tail.is_kept();
         self.limit_handshake(now);
-    }
-
-    /// Closes the connection if its handshake has taken too long or caused too many packets.
-    fn limit_handshake(&mut self, now: Instant) {
-        let Some(limit) = self.limit.filter(|_| !self.library.is_closed()) else {
-            return;
-        };
-        let is_late = self.handshake_ends().is_some_and(|ends| ends <= now);
-        let stats = self.library.stats();
-        let is_too_much = stats.udp_tx.datagrams > limit.datagrams
-            || stats.frame_tx.acks > MAX_HANDSHAKE_ACKS
-            || stats.frame_tx.new_token > MAX_HANDSHAKE_TOKENS;
-        if is_late || is_too_much {
-            self.exceeded = Some(if is_late {
-                Exceeded::Time
-            } else {
-                Exceeded::Packets
-            });
-            self.close(now, 0, b"handshake timeout");
-        }
     }
 
     pub(crate) fn timeout(&mut self) -> Option<Instant> {
@@ -708,146 +567,6 @@ impl Connection {
         self.library.remote_address()
     }
 
-    /// Takes at most `max` bytes of a stream.
-    pub fn read(&mut self, stream: StreamId, max: usize) -> Read {
-        let mut stream = self.library.recv_stream(stream.library());
-        let mut chunks = match stream.read(true) {
-            Ok(chunks) => chunks,
-            Err(ReadableError::ClosedStream | ReadableError::IllegalOrderedRead) => {
-                return Read::Unknown;
-            }
-        };
-        let read = match chunks.next(max) {
-            Ok(Some(chunk)) => {
-                self.unread.read += chunk.bytes.len() as u64;
-                Read::Data(chunk.bytes)
-            }
-            Ok(None) => Read::End,
-            Err(ReadError::Blocked) => Read::Blocked,
-            Err(ReadError::Reset(code)) => Read::Reset(code.into_inner()),
-        };
-        // The raised flow control limit is announced with the next packet that is sent, so the return value is not needed.
-        let _ = chunks.finalize();
-        read
-    }
-
-    /// Sends STOP_SENDING: tells the peer that this side reads no more of the stream. Data that has already arrived is
-    /// discarded.
-    pub fn stop_sending(&mut self, stream: StreamId, reason: u64) {
-        // A stream that is gone needs no such frame.
-        let _ = self
-            .library
-            .recv_stream(stream.library())
-            .stop(code(reason));
-    }
-
-    /// Opens a bidirectional stream; `None` if the peer does not allow another one now.
-    pub fn open_bidirectional(&mut self) -> Option<StreamId> {
-        self.library.streams().open(Dir::Bi).map(StreamId::of)
-    }
-
-    /// Opens a unidirectional stream; `None` if the peer does not allow another one now.
-    pub fn open_unidirectional(&mut self) -> Option<StreamId> {
-        self.library.streams().open(Dir::Uni).map(StreamId::of)
-    }
-
-    /// Writes as much of `data` as the stream takes, without copying, and removes that from `data`.
-    pub fn write(&mut self, stream: StreamId, data: &mut Bytes) -> Write {
-        let mut stream = self.library.send_stream(stream.library());
-        match stream.write_chunks(std::slice::from_mut(data)) {
-            Ok(written) => {
-                self.written += written.bytes as u64;
-                self.stream_bytes_sent += written.bytes as u64;
-                Write::Taken(written.bytes)
-            }
-            Err(WriteError::Blocked) => Write::Blocked,
-            Err(WriteError::Stopped(code)) => Write::Stopped(code.into_inner()),
-            Err(WriteError::ClosedStream) => Write::Unknown,
-        }
-    }
-
-    /// As [`Self::write`], but copies the data that the stream takes.
-    pub fn write_copy(&mut self, stream: StreamId, data: &[u8]) -> Write {
-        let mut stream = self.library.send_stream(stream.library());
-        match stream.write(data) {
-            Ok(len) => {
-                self.written += len as u64;
-                self.stream_bytes_sent += len as u64;
-                Write::Taken(len)
-            }
-            Err(WriteError::Blocked) => Write::Blocked,
-            Err(WriteError::Stopped(code)) => Write::Stopped(code.into_inner()),
-            Err(WriteError::ClosedStream) => Write::Unknown,
-        }
-    }
-
-    /// Finishes a stream: it ends after the data written so far. Returns false if it was finished or reset before, or if the
-    /// peer has stopped it.
-    pub fn finish(&mut self, stream: StreamId) -> bool {
-        self.library.send_stream(stream.library()).finish().is_ok()
-    }
-
-    /// Resets a stream with this error code: its data is not sent any more (RFC 9000 §19.4).
-    pub fn reset(&mut self, stream: StreamId, reason: u64) {
-        // A stream that is gone needs no such frame.
-        let _ = self
-            .library
-            .send_stream(stream.library())
-            .reset(code(reason));
-    }
-
-    /// Sets the priority of a stream. Of all streams that have data to send, those with the highest priority send first, in turns.
-    /// Data that is already queued keeps the place that it was queued at.
-    pub fn set_priority(&mut self, stream: StreamId, priority: i32) {
-        let mut stream = self.library.send_stream(stream.library());
-        // A stream that is gone has nothing to send.
-        let _ = stream.set_priority(priority);
-    }
-
-    /// Number of streams that are not finished, or have data that the peer has not acknowledged.
-    pub fn unacknowledged_streams(&mut self) -> usize {
-        self.library.streams().send_streams()
-    }
-
-    /// Sets how many bytes may be written before the peer acknowledges them.
-    pub fn set_send_window(&mut self, bytes: u64) {
-        self.send_window = bytes;
-        self.library.set_send_window(bytes);
-    }
-
-    /// The number of unacknowledged bytes up to which more should be written: two congestion windows, and 64 KiB to have the
-    /// next packets ready. One window is in flight; while a lost packet is sent again, a second one of packets sent after it
-    /// can arrive, which count until the gap is closed.
-    pub fn send_room(&self) -> u64 {
-        2 * self.library.congestion_state().window() + 64 * 1024
-    }
-
-    /// Sends a QUIC datagram (RFC 9221).
-    ///
-    /// # Errors
-    /// [`SendDatagramError`]
-    pub fn send_datagram(&mut self, data: Bytes) -> Result<(), SendDatagramError> {
-        self.library
-            .datagrams()
-            .send(data, false)
-            .map_err(|error| match error {
-                quinn_proto::SendDatagramError::UnsupportedByPeer
-                | quinn_proto::SendDatagramError::Disabled => SendDatagramError::Unsupported,
-                quinn_proto::SendDatagramError::TooLarge => SendDatagramError::TooLarge,
-                quinn_proto::SendDatagramError::Blocked(_) => SendDatagramError::Blocked,
-            })
-    }
-
-    /// The longest content of a DATAGRAM frame that can be sent now; `None` if the peer accepts none.
-    pub fn max_datagram_len(&mut self) -> Option<usize> {
-        self.library.datagrams().max_size()
-    }
-
-    /// The next QUIC datagram received.
-    pub fn receive_datagram(&mut self) -> Option<Bytes> {
-        self.library.datagrams().recv()
-    }
-
     /// Ends the connection with the application's error code; `reason` is sent along.
     pub fn close(&mut self, now: Instant, error_code: u64, reason: &[u8]) {
         self.close = self.close.or(Some(Close::Local));
@@ -899,22 +618,5 @@ impl Connection {
             None => {}
         }
         stats
-    }
-
-    /// Why its handshake was given up.
-    pub(crate) const fn exceeded(&self) -> Option<Exceeded> {
-        self.exceeded
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_client_that_computes_slowly_is_not_given_up_because_it_is_near() {
-        let (near, far) = (Duration::from_micros(50), Duration::from_millis(200));
-        assert_eq!(handshake_time(near, 400), Duration::from_millis(26_400));
-        assert_eq!(handshake_time(far, 400), Duration::from_secs(80));
     }
 }
