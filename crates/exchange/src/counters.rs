@@ -346,21 +346,22 @@ impl Counters {
     }
 }
 
-/// Brings those counters of a worker up to date that are kept elsewhere, as by connections.
+/// Brings those counters of a worker up to date whose values are kept elsewhere: each part of the server that keeps some adds a
+/// function that copies them.
 #[derive(Default)]
-pub struct LiveCounters(RefCell<Option<Publish>>);
+pub struct LiveCounters(RefCell<Vec<Publish>>);
 
 type Publish = Box<dyn Fn(&Counters)>;
 
 impl LiveCounters {
-    /// Sets what [`LiveCounters::publish`] does.
-    pub fn set(&self, publish: impl Fn(&Counters) + 'static) {
-        self.0.replace(Some(Box::new(publish)));
+    /// Adds a function that copies values into the counters.
+    pub fn add(&self, publish: impl Fn(&Counters) + 'static) {
+        self.0.borrow_mut().push(Box::new(publish));
     }
 
     /// Brings the counters up to date.
     pub fn publish(&self, counters: &Counters) {
-        if let Some(publish) = &*self.0.borrow() {
+        for publish in &*self.0.borrow() {
             publish(counters);
         }
     }

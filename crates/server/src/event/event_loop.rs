@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use h2o_exchange::{Counter, LocalSite, Order, Sweep, Worker};
+use h2o_exchange::{Counter, LiveCounters, LocalSite, Order, Sweep, Worker};
 use h2o_log::reason;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -109,6 +109,11 @@ impl EventLoop {
         site: Rc<LocalSite>,
         sweeps: Rc<[Sweep]>,
     ) -> io::Result<Self> {
+        let memory = Rc::new(MemoryAccount::new(Arc::clone(&worker.shared)));
+        let counted = Rc::clone(&memory);
+        (worker.local::<LiveCounters>()).add(move |counters| {
+            counters.set(Counter::BufferBytes, counted.used.get() as u64);
+        });
         Ok(Self {
             site,
             sweeps,
@@ -116,7 +121,7 @@ impl EventLoop {
             orders,
             wakes: Arc::default(),
             unfinished: Rc::default(),
-            memory: Rc::new(MemoryAccount::new(Arc::clone(&worker.shared))),
+            memory,
             wanted: Rc::default(),
             worker,
             tables: Vec::new(),

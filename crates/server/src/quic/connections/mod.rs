@@ -123,13 +123,8 @@ impl QuicConnections {
     ) -> io::Result<Self> {
         let worker = &context.worker;
         let endpoints = Rc::<Endpoints>::default();
-        let live = worker.local::<LiveCounters>();
         let published = Rc::clone(&endpoints);
-        let memory = Rc::clone(&context.memory);
-        live.set(move |counters| {
-            published.publish(counters);
-            counters.set(Counter::BufferBytes, memory.used.get() as u64);
-        });
+        (worker.local::<LiveCounters>()).add(move |counters| published.publish(counters));
         if let Some(mailbox) = shared.mailboxes.get(worker.index) {
             mailbox.set_waker(context.waker(first_token | MAIL_BIT, 0));
         }
