@@ -6,13 +6,12 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use h2o_exchange::Clock;
 use h2o_log::{reason, report};
-use h2o_tls::{Fetched, Staple, StapleChange, StapleFetch};
+use h2o_tls::{FetchFailure, OcspResponse, Staple, StapleChange, StapleFetch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Name of the command of this program.
@@ -33,10 +32,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Staples, each once.
 pub(crate) type Staples = HashMap<*const Staple, Arc<Staple>>;
 
-/// The fetches that are running.
+/// The fetches that are running: each holds a reference.
 #[derive(Default)]
 pub(crate) struct StapleFetches {
-    running: Arc<AtomicUsize>,
+    running: Arc<()>,
 }
 
 impl StapleFetches {
@@ -47,46 +46,51 @@ impl StapleFetches {
             staple.drop_stale(now);
         }
         for staple in staples.into_values() {
-            if self.running.load(Relaxed) >= limit {
+            if Arc::strong_count(&self.running) > limit {
                 return;
             }
             let Some(fetch) = staple.poll(now) else {
                 continue;
             };
-            self.running.fetch_add(1, Relaxed);
             let running = Arc::clone(&self.running);
             let run = {
                 let staple = Arc::clone(&staple);
                 move || {
                     update(&staple, &fetch);
-                    running.fetch_sub(1, Relaxed);
+                    drop(running);
                 }
             };
             let thread = thread::Builder::new().name("h2o-ocsp".to_owned());
             if thread.spawn(run).is_err() {
-                self.running.fetch_sub(1, Relaxed);
-                staple.finish(Fetched::TemporaryFailure, now);
+                staple.finish(Err(FetchFailure::Temporary), now);
             }
         }
     }
 }
 
-fn update(staple: &Staple, fetch: &StapleFetch) {
-    let fetched = run(fetch).unwrap_or_else(|text| {
-        report!(error, "[OCSP Stapling] {text}");
-        Fetched::PermanentFailure
-    });
-    let now = Clock::default().unix();
-    let file = staple.file();
-    if let Fetched::Response(response) = &fetched
-        && !staple.is_usable(response, now)
-    {
-        report!(
-            error,
-            "[OCSP Stapling] the response for certificate file:{file} is malformed, not of this certificate, or not valid now"
-        );
+/// Why there is no response.
+struct Failure {
+    kind: FetchFailure,
+    /// `None`: the command has said it.
+    text: Option<String>,
+}
+
+impl Failure {
+    fn said(kind: FetchFailure, text: String) -> Self {
+        let text = Some(text);
+        Self { kind, text }
     }
-    match staple.finish(fetched, now) {
+}
+
+fn update(staple: &Staple, fetch: &StapleFetch) {
+    let fetched = obtain(staple, fetch).map_err(|failure| {
+        if let Some(text) = failure.text {
+            report!(error, "[OCSP Stapling] {text}");
+        }
+        failure.kind
+    });
+    let file = staple.file();
+    match staple.finish(fetched, Clock::default().unix()) {
         StapleChange::Updated => report!(
             notice,
             "[OCSP Stapling] successfully updated the response for certificate file:{file}"
@@ -114,31 +118,42 @@ pub(crate) fn test(staples: &Staples, mut say: impl FnMut(&str)) {
         say(&format!(
             "[OCSP Stapling] testing for certificate file:{file}"
         ));
-        let outcome = match run(&staple.fetch()) {
-            Ok(Fetched::Response(response))
-                if staple.is_usable(&response, Clock::default().unix()) =>
-            {
-                "stapling works for"
-            }
-            Ok(Fetched::Response(_) | Fetched::TemporaryFailure) => "temporary failed for",
-            Ok(Fetched::PermanentFailure) => "does not work, will be disabled for",
-            Err(text) => {
-                say(&format!("[OCSP Stapling] {text}"));
-                "does not work, will be disabled for"
+        let outcome = match obtain(staple, &staple.fetch()) {
+            Ok(_) => "stapling works for",
+            Err(failure) => {
+                if let Some(text) = failure.text {
+                    say(&format!("[OCSP Stapling] {text}"));
+                }
+                match failure.kind {
+                    FetchFailure::Temporary => "temporary failed for",
+                    FetchFailure::Permanent => "does not work, will be disabled for",
+                }
             }
         };
         say(&format!("[OCSP Stapling] {outcome} file:{file}"));
     }
 }
 
-/// Runs the command of a fetch.
-///
-/// # Errors
-/// Why it cannot be run: this will not change.
-fn run(fetch: &StapleFetch) -> Result<Fetched, String> {
+/// Fetches a response, and accepts only one that can be stapled now.
+fn obtain(staple: &Staple, fetch: &StapleFetch) -> Result<OcspResponse, Failure> {
+    let response = run(fetch)?;
+    let accepted = staple.accept(response, Clock::default().unix());
+    accepted.ok_or_else(|| {
+        let file = staple.file();
+        let text = format!(
+            "the response for certificate file:{file} is malformed, not of this certificate, or not valid now"
+        );
+        Failure::said(FetchFailure::Temporary, text)
+    })
+}
+
+/// Runs the command of a fetch, and returns what it has written.
+fn run(fetch: &StapleFetch) -> Result<Vec<u8>, Failure> {
+    // What keeps the command from being run will not change.
+    let failed = |text| Failure::said(FetchFailure::Permanent, text);
     let input = h2o_opener::open(fetch.file.as_ref().as_ref()).map_err(|error| {
         let (file, reason) = (&fetch.file, reason(&error));
-        format!("failed to read certificate file:{file}: {reason}")
+        failed(format!("failed to read certificate file:{file}: {reason}"))
     })?;
     let (mut command, name) = match &fetch.command {
         Some(path) => (Command::new(path), path.display().to_string()),
@@ -156,20 +171,15 @@ fn run(fetch: &StapleFetch) -> Result<Fetched, String> {
         .process_group(0);
     let mut child = command
         .spawn()
-        .map_err(|error| format!("failed to run {name}: {}", reason(&error)))?;
+        .map_err(|error| failed(format!("failed to run {name}: {}", reason(&error))))?;
     let deadline = now() + FETCH_TIME;
     let output = child.stdout.take();
     let read = output.map(|output| read_until(output, deadline));
-    let fetched = match read {
+    let ended = match read {
         Some(Ok(response)) => ended(&mut child, response, deadline),
         Some(Err(_)) | None => None,
     };
-    Ok(fetched.unwrap_or_else(|| {
-        report!(
-            error,
-            "[OCSP Stapling] {name} took more than {} seconds, or wrote more than {LONGEST} bytes",
-            FETCH_TIME.as_secs()
-        );
+    ended.unwrap_or_else(|| {
         if let Some(group) = i32::try_from(child.id())
             .ok()
             .and_then(rustix::process::Pid::from_raw)
@@ -177,8 +187,12 @@ fn run(fetch: &StapleFetch) -> Result<Fetched, String> {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
         let _ = child.wait();
-        Fetched::TemporaryFailure
-    }))
+        let text = format!(
+            "{name} took more than {} seconds, or wrote more than {LONGEST} bytes",
+            FETCH_TIME.as_secs()
+        );
+        Err(Failure::said(FetchFailure::Temporary, text))
+    })
 }
 
 /// All that is written to a pipe.
@@ -203,14 +217,19 @@ fn read_until(mut output: ChildStdout, deadline: Instant) -> io::Result<Vec<u8>>
 }
 
 /// What a command means that has closed its output; `None` if it does not end.
-fn ended(child: &mut Child, response: Vec<u8>, deadline: Instant) -> Option<Fetched> {
+fn ended(
+    child: &mut Child,
+    response: Vec<u8>,
+    deadline: Instant,
+) -> Option<Result<Vec<u8>, Failure>> {
+    let failure = |kind| Some(Err(Failure { kind, text: None }));
     loop {
         if let Some(status) = child.try_wait().ok()? {
-            return Some(match status.code() {
-                Some(0) => Fetched::Response(response),
-                Some(TEMPORARY) => Fetched::TemporaryFailure,
-                Some(_) | None => Fetched::PermanentFailure,
-            });
+            return match status.code() {
+                Some(0) => Some(Ok(response)),
+                Some(TEMPORARY) => failure(FetchFailure::Temporary),
+                Some(_) | None => failure(FetchFailure::Permanent),
+            };
         }
         if now() >= deadline {
             return None;

@@ -46,7 +46,7 @@ pub use server::challenge::ChallengeCertificate;
 pub use server::connection::TlsConnection;
 pub use settings::identity::{ObtainedFiles, has_identity, is_pair};
 pub use settings::{ATTRIBUTES, TlsSettings, parse};
-pub use stapling::{Fetched, Staple, StapleChange, StapleFetch};
+pub use stapling::{FetchFailure, OcspResponse, Staple, StapleChange, StapleFetch};
 pub use x509::{
     AlternativeName, Certificate, Element, OcspValidity, PublicKey, Reader, ocsp_validity,
     same_name, same_public_key,

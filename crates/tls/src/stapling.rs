@@ -67,7 +67,7 @@ pub struct Staple {
 
 #[derive(Debug, Default)]
 struct StapleState {
-    response: Option<Response>,
+    response: Option<OcspResponse>,
     /// When to fetch the next one, as time since the Unix epoch.
     next: Duration,
     /// Failures since the last response.
@@ -77,10 +77,11 @@ struct StapleState {
     is_given_up: bool,
 }
 
-#[derive(Debug)]
-struct Response {
+/// A response that is of its certificate, and was valid when it was accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OcspResponse {
     bytes: Vec<u8>,
-    /// In seconds since the Unix epoch.
+    /// The end of its validity, in seconds since the Unix epoch; `None`: it names none.
     until: Option<i64>,
 }
 
@@ -93,15 +94,13 @@ pub struct StapleFetch {
     pub command: Option<PathBuf>,
 }
 
-/// What came of a fetch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fetched {
-    /// The response.
-    Response(Vec<u8>),
+/// How a fetch has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchFailure {
     /// A later attempt may succeed.
-    TemporaryFailure,
+    Temporary,
     /// No attempt will succeed.
-    PermanentFailure,
+    Permanent,
 }
 
 /// What a finished fetch has changed.
@@ -156,7 +155,7 @@ impl Staple {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, state: &mut StapleState, response: Option<Response>) {
+    fn set(&self, state: &mut StapleState, response: Option<OcspResponse>) {
         static LAST: AtomicU64 = AtomicU64::new(0);
         state.response = response;
         let version = match state.response {
@@ -169,7 +168,7 @@ impl Staple {
     /// Removes a response that is no longer valid. `now`: time since the Unix epoch.
     pub fn drop_stale(&self, now: Duration) {
         let mut state = self.state();
-        let is_stale = |response: &Response| is_over(response.until, now);
+        let is_stale = |response: &OcspResponse| is_over(response.until, now);
         if state.response.as_ref().is_some_and(is_stale) {
             self.set(&mut state, None);
         }
@@ -194,42 +193,42 @@ impl Staple {
         }
     }
 
-    /// Whether the response is valid now, and of this certificate.
-    pub fn is_usable(&self, response: &[u8], now: Duration) -> bool {
-        self.validity_end(response, now).is_some()
-    }
-
-    /// The end of the validity of a response that is usable now.
-    fn validity_end(&self, response: &[u8], now: Duration) -> Option<Option<i64>> {
+    /// The response with these octets; `None` if they are malformed, of another certificate, or not valid now. `now`: time since the
+    /// Unix epoch.
+    pub fn accept(&self, bytes: Vec<u8>, now: Duration) -> Option<OcspResponse> {
         let certificate = Certificate::parse(&self.leaf)?;
-        let validity = ocsp_validity(response, certificate.serial)?;
+        let validity = ocsp_validity(&bytes, certificate.serial)?;
         let has_begun = validity.from <= seconds(now).saturating_add(CLOCK_DIFFERENCE);
-        (has_begun && !is_over(validity.until, now)).then_some(validity.until)
+        let until = validity.until;
+        (has_begun && !is_over(until, now)).then_some(OcspResponse { bytes, until })
     }
 
-    /// Takes up what was fetched. A response that is not usable counts as a temporary failure.
-    pub fn finish(&self, fetched: Fetched, now: Duration) -> StapleChange {
+    /// Takes up what was fetched: a response that [`Staple::accept`] has returned, or why there is none. `now`: time since the Unix
+    /// epoch.
+    pub fn finish(
+        &self,
+        fetched: Result<OcspResponse, FetchFailure>,
+        now: Duration,
+    ) -> StapleChange {
         let interval = self.settings.interval.unwrap_or_default();
         let mut state = self.state();
         state.is_fetching = false;
         state.next = now.saturating_add(interval);
         match fetched {
-            Fetched::Response(bytes) => {
-                if let Some(until) = self.validity_end(&bytes, now) {
-                    state.failures = 0;
-                    state.next = now.saturating_add(interval.min(half_of_rest(until, now)));
-                    self.set(&mut state, Some(Response { bytes, until }));
-                    return StapleChange::Updated;
-                }
+            Ok(response) => {
+                state.failures = 0;
+                let half = half_of_rest(response.until, now);
+                state.next = now.saturating_add(interval.min(half));
+                self.set(&mut state, Some(response));
+                return StapleChange::Updated;
             }
-            Fetched::TemporaryFailure => {}
-            Fetched::PermanentFailure => {
+            Err(FetchFailure::Permanent) => {
                 state.is_given_up = true;
                 self.set(&mut state, None);
                 return StapleChange::Disabled;
             }
+            Err(FetchFailure::Temporary) => state.failures = state.failures.saturating_add(1),
         }
-        state.failures = state.failures.saturating_add(1);
         if state.failures > self.settings.max_failures {
             self.set(&mut state, None);
             return StapleChange::Removed;
@@ -343,7 +342,7 @@ mod tests {
             version: AtomicU64::new(0),
             state: Mutex::default(),
         };
-        let response = Response {
+        let response = OcspResponse {
             bytes: vec![1],
             until: Some(100),
         };
