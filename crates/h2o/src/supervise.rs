@@ -140,12 +140,12 @@ impl Phase {
     fn on_signal(self, signal: i32, control: &mut impl Control, is_term_counted: bool) -> Self {
         match (signal, self) {
             (SIGTERM, Self::Serving) => {
-                control.announce_end();
                 let delay = control.shutdown_times().delay;
                 if delay.is_zero() {
                     report!(notice, "received SIGTERM, gracefully shutting down");
                     return Self::drain(control);
                 }
+                control.announce_end();
                 let seconds = delay.as_secs();
                 report!(
                     notice,
@@ -275,10 +275,7 @@ mod tests {
             drained(),
         ];
         let (did, end) = run(happens, ShutdownTimes::default());
-        assert_eq!(
-            did,
-            ["open", "reload", "open", "announce", "shut down", "open"]
-        );
+        assert_eq!(did, ["open", "reload", "open", "shut down", "open"]);
         assert_eq!(end, End::Drained);
     }
 
@@ -294,7 +291,7 @@ mod tests {
             ];
             let (did, end) = run(happens, ShutdownTimes::default());
             let want: &[_] = if first == SIGTERM {
-                &["announce", "shut down", "close"]
+                &["shut down", "close"]
             } else {
                 &["close"]
             };
@@ -335,7 +332,7 @@ mod tests {
             ..ShutdownTimes::default()
         };
         let (did, end) = run(vec![Event::Signal(SIGTERM)], times);
-        assert_eq!(did, ["announce", "shut down", "close"]);
+        assert_eq!(did, ["shut down", "close"]);
         // Nor does a worker that does not listen.
         assert_eq!(end, End::Abandoned);
     }

@@ -40,8 +40,7 @@ impl Handler for Probe {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        let worker = &exchange.worker;
-        let is_ending = worker.shared.is_ending.load(Relaxed) || worker.shutting_down.get();
+        let is_ending = exchange.worker.shared.is_ending.load(Relaxed);
         let (status, text) = match self {
             Self::Ready if is_ending => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
             Self::Live | Self::Ready => (StatusCode::OK, "ok\n"),

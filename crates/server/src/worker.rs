@@ -196,6 +196,7 @@ impl Server {
     /// Begins graceful shutdown: no connection is accepted any more, and each one
     /// ends when the requests that it has begun are answered.
     pub fn shut_down(&self) {
+        self.announce_end();
         self.order_all(|| Order::Drain);
     }
 
