@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use h2o_opener::{Rotation, has_birth_time};
-use rustix::fs::OFlags;
 
+use crate::stream::set_nonblocking;
 use crate::{Target, reason, report};
 
 /// Time between two looks at the files.
@@ -112,9 +112,8 @@ impl RotatedLog {
         match self.target.rotate(rotation) {
             Ok(None) => {}
             Ok(Some(tidying)) => {
-                let flags = rustix::fs::fcntl_getfl(&tidying).unwrap_or(OFlags::empty());
-                let set = rustix::fs::fcntl_setfl(&tidying, flags | OFlags::NONBLOCK);
                 // A pipe that cannot be read without waiting is not read.
+                let set = set_nonblocking(&tidying);
                 self.tidying = set.is_ok().then(|| tidying.into());
             }
             Err(text) => self.on_failure(text),

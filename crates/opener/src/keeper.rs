@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::direct::{self, SocketSpec};
-use crate::message::{receive, send};
+use crate::message::{receive, send, text_of};
 use crate::rotation::{self, Rotation};
 
 /// The one argument that makes the program a keeper.
@@ -228,15 +228,6 @@ fn run(command: &str, input: &OwnedFd) -> io::Result<OwnedFd> {
     };
     std::thread::Builder::new().spawn(wait)?;
     Ok(status)
-}
-
-/// The text of an error, without the number that Rust adds: the server would add it again.
-fn text_of(error: &io::Error) -> String {
-    let mut text = error.to_string();
-    if let Some(at) = text.rfind(" (os error ") {
-        text.truncate(at);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -66,3 +66,12 @@ pub fn receive<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option
             descriptor,
         }))
 }
+
+/// The text of an error, without the number that Rust adds: the server would add it again.
+pub(crate) fn text_of(error: &io::Error) -> String {
+    let mut text = error.to_string();
+    if let Some(at) = text.rfind(" (os error ") {
+        text.truncate(at);
+    }
+    text
+}

@@ -13,6 +13,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags, flock, statx};
 
+use crate::message::text_of;
+
 /// Ending of the names of compressed logs.
 const COMPRESSED: &str = ".gz";
 
@@ -138,7 +140,11 @@ pub(crate) fn rotate(path: &Path, rotation: Rotation) -> io::Result<OwnedFd> {
 /// Removes the oldest rotated logs and compresses the others, but for the youngest.
 fn tidy(path: &Path, rotation: Rotation) -> Result<(), String> {
     let failed = |what: &str, path: &Path, error: &io::Error| {
-        Err(format!("failed to {what} {}: {error}", path.display()))
+        Err(format!(
+            "failed to {what} {}: {}",
+            path.display(),
+            text_of(error)
+        ))
     };
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
