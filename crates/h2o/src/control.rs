@@ -14,9 +14,10 @@ use h2o_config::OsSource;
 use h2o_log::{reason, report};
 use nix::sys::stat::{Mode, umask};
 
-use crate::Failure;
 use crate::events::Event;
+use crate::getopt::{Known, letter, long};
 use crate::question::{Answer, Question};
+use crate::{DEFAULT_CONFIG, Failure};
 
 /// How long the server waits for the line of a client.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -125,25 +126,50 @@ fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
     Ok(())
 }
 
-/// The pid file of the server to ask: `named`, or that of the configuration. Only that is read: the server says what is wrong
-/// with the rest.
-///
-/// # Errors
-/// The configuration cannot be read, or has none.
-pub(crate) fn pid_file(named: Option<String>, config: &str) -> Result<String, Failure> {
-    if let Some(path) = named {
-        return Ok(path);
+/// The options by which a command finds the running server.
+#[derive(Default)]
+pub(crate) struct ServerChoice {
+    /// The file given by `--conf`; `None`: [`DEFAULT_CONFIG`].
+    pub(crate) config: Option<String>,
+    /// The file given by `--pid-file`.
+    pub(crate) pid_file: Option<String>,
+}
+
+impl ServerChoice {
+    /// The option `--conf`.
+    pub(crate) const fn conf<F: Copy>(flag: F) -> Known<F> {
+        letter('c', "conf", true, flag).help(
+            "FILE",
+            "the configuration whose pid-file leads to the server\n(default: /usr/local/etc/h2o.conf)",
+        )
     }
-    let top =
-        h2o_config::load(config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
-    let entries = top.as_mapping().unwrap_or_default().iter();
-    let named = entries.filter(|(key, _)| key.as_str() == Some("pid-file"));
-    let path = named.filter_map(|(_, value)| value.as_str()).next_back();
-    path.map(str::to_owned).ok_or_else(|| {
-        Failure::config(format!(
-            "{config} has no `pid-file`, so the running server cannot be found; the signal HUP reloads, too"
-        ))
-    })
+
+    /// The option `--pid-file`.
+    pub(crate) const fn pid_file<F: Copy>(flag: F) -> Known<F> {
+        long("pid-file", true, flag).help("FILE", "the pid file itself")
+    }
+
+    /// The pid file: the one that is named, or that of the configuration. Nothing else is read of the configuration: the server
+    /// says what is wrong with the rest.
+    ///
+    /// # Errors
+    /// The configuration cannot be read, or has none.
+    pub(crate) fn find(self) -> Result<String, Failure> {
+        if let Some(path) = self.pid_file {
+            return Ok(path);
+        }
+        let config = self.config.as_deref().unwrap_or(DEFAULT_CONFIG);
+        let top = h2o_config::load(config, &OsSource)
+            .map_err(|error| Failure::config(error.to_string()))?;
+        let entries = top.as_mapping().unwrap_or_default().iter();
+        let named = entries.filter(|(key, _)| key.as_str() == Some("pid-file"));
+        let path = named.filter_map(|(_, value)| value.as_str()).next_back();
+        path.map(str::to_owned).ok_or_else(|| {
+            Failure::config(format!(
+                "{config} has no `pid-file`, so the running server cannot be found"
+            ))
+        })
+    }
 }
 
 /// Asks the server with this pid file.

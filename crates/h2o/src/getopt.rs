@@ -83,6 +83,11 @@ pub(crate) const fn letter<F: Copy>(
     }
 }
 
+/// `--help`.
+pub(crate) const fn help<F: Copy>(flag: F) -> Known<F> {
+    letter('h', "help", false, flag).help("", "prints this help")
+}
+
 /// An element of a command line.
 pub(crate) enum Argument<F> {
     /// An option, with its value if it takes one.
@@ -112,6 +117,12 @@ impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
             words,
             letters: String::new(),
         }
+    }
+
+    /// The message about a word, for a program that takes none.
+    pub(crate) fn unexpected(&self, word: &str) -> String {
+        let program = self.program;
+        format!("{program}: unexpected argument: {word} (see {program} --help)")
     }
 
     /// The next element.

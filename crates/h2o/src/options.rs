@@ -1,7 +1,7 @@
 //! The command line of `h2o`. H2O compatibility: H2O applies options from left to right, accepts abbreviations of long ones, and
 //! ignores other words.
 
-use crate::getopt::{Argument, CommandLine, Known, letter, long};
+use crate::getopt::{Argument, CommandLine, Known, help, letter, long};
 use crate::usage::{Operands, Usage};
 
 /// The action that the command line asks for.
@@ -87,7 +87,7 @@ served on ports 8080 and 8443)",
         .help("", "with --test: exits with 78 if there are warnings"),
     letter('v', "version", false, Flag::Version)
         .help("", "prints versions and key exchange groups"),
-    letter('h', "help", false, Flag::Help).help("", "prints this help"),
+    help(Flag::Help),
     long("list-directives", false, Flag::ListDirectives)
         .help("", "prints the name of every directive"),
     long("generate", true, Flag::Generate).one_of(

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use h2o_log::report_plainly;
 
-use crate::getopt::{Argument, CommandLine, Known, letter, long};
+use crate::control::{self, ServerChoice};
+use crate::getopt::{Argument, CommandLine, Known, help, long};
 use crate::question::Question;
 use crate::usage::{Operands, Usage};
-use crate::{DEFAULT_CONFIG, Failure, control, print_out};
+use crate::{Failure, print_out};
 
 /// `h2o reload`: asks the running server. `arguments` are those behind `reload`.
 ///
@@ -18,7 +19,7 @@ pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Fai
         print_out(&usage().help());
         return Ok(());
     };
-    let pid_file = control::pid_file(options.pid_file, &options.config)?;
+    let pid_file = options.server.find()?;
     let answer = control::ask(Path::new(&pid_file), options.question)?;
     for message in &answer.messages {
         report_plainly(message);
@@ -50,8 +51,7 @@ pub(crate) fn usage() -> Usage {
 
 /// The command line of `h2o reload`.
 struct Options {
-    config: String,
-    pid_file: Option<String>,
+    server: ServerChoice,
     question: Question,
 }
 
@@ -64,37 +64,27 @@ enum Flag {
 }
 
 const KNOWN: &[Known<Flag>] = &[
-    letter('c', "conf", true, Flag::Conf).help(
-        "FILE",
-        "the configuration whose pid-file leads to the server\n(default: /usr/local/etc/h2o.conf)",
-    ),
-    long("pid-file", true, Flag::PidFile).help("FILE", "the pid file itself"),
+    ServerChoice::conf(Flag::Conf),
+    ServerChoice::pid_file(Flag::PidFile),
     long("diff", false, Flag::Diff).help("", "changes nothing, prints what would change"),
-    letter('h', "help", false, Flag::Help).help("", "prints this help"),
+    help(Flag::Help),
 ];
 
 impl Options {
     /// `None`: help is wanted.
     fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self {
-            config: DEFAULT_CONFIG.to_owned(),
-            pid_file: None,
+            server: ServerChoice::default(),
             question: Question::Reload,
         };
         let mut line = CommandLine::new("h2o reload", KNOWN, arguments);
         while let Some(argument) = line.next()? {
             match argument {
-                Argument::Option(Flag::Conf, path) => {
-                    options.config = path.unwrap_or(options.config);
-                }
-                Argument::Option(Flag::PidFile, path) => options.pid_file = path,
+                Argument::Option(Flag::Conf, path) => options.server.config = path,
+                Argument::Option(Flag::PidFile, path) => options.server.pid_file = path,
                 Argument::Option(Flag::Diff, _) => options.question = Question::Differences,
                 Argument::Option(Flag::Help, _) => return Ok(None),
-                Argument::Word(word) => {
-                    return Err(format!(
-                        "h2o reload: unexpected argument: {word} (see h2o reload --help)"
-                    ));
-                }
+                Argument::Word(word) => return Err(line.unexpected(&word)),
                 Argument::End => {}
             }
         }

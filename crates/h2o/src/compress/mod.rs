@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::getopt::{Argument, CommandLine, Known, letter};
+use crate::getopt::{Argument, CommandLine, Known, help, letter};
 use crate::usage::{Operands, Usage};
 use crate::{Failure, print_out};
 use progress::Progress;
@@ -55,7 +55,7 @@ const KNOWN: &[Known<Flag>] = &[
         "files compressed at the same time (default: the number of\nprocessors)",
     ),
     letter('q', "quiet", false, Flag::Quiet).help("", "prints errors only"),
-    letter('h', "help", false, Flag::Help).help("", "prints this help"),
+    help(Flag::Help),
 ];
 
 /// Runs the command with these arguments, `compress` left out.

@@ -12,7 +12,7 @@ use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope};
 use h2o_http::{Headers, StatusCode};
 use h2o_server::TrialError;
 
-use crate::getopt::{Argument, CommandLine, Known, letter, long};
+use crate::getopt::{Argument, CommandLine, Known, help, letter, long};
 use crate::quick::{BuiltIn, quoted};
 use crate::usage::{Operands, Usage};
 use crate::{Failure, print_out};
@@ -146,7 +146,7 @@ const KNOWN: &[Known<Flag>] = &[
     letter('t', "test", true, Flag::Test).help("FILE", "file of requests and assertions"),
     long("timeout", true, Flag::Timeout)
         .help("SECONDS", "longest time of a response (default: 30)"),
-    letter('h', "help", false, Flag::Help).help("", "prints this help"),
+    help(Flag::Help),
 ];
 
 /// `None`: help is wanted.

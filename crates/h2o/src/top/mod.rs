@@ -7,11 +7,11 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::control::{self, pid_file};
-use crate::getopt::{Argument, CommandLine, Known, letter, long};
+use crate::control::{self, ServerChoice};
+use crate::getopt::{Argument, CommandLine, Known, help, letter};
 use crate::question::Question;
 use crate::usage::{Operands, Usage};
-use crate::{DEFAULT_CONFIG, Failure, print_out};
+use crate::{Failure, print_out};
 
 use report::Report;
 use view::{Order, lines};
@@ -30,7 +30,7 @@ pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Fai
         print_out(&usage().help());
         return Ok(());
     };
-    let pid_file = pid_file(options.pid_file, &options.config)?;
+    let pid_file = options.server.find()?;
     let is_live = !options.is_once && std::io::stdout().is_terminal();
     let look = || look(Path::new(&pid_file));
     let (mut before, mut at) = (look()?, now());
@@ -110,8 +110,7 @@ pub(crate) fn usage() -> Usage {
 
 /// The command line of `h2o top`.
 struct Options {
-    config: String,
-    pid_file: Option<String>,
+    server: ServerChoice,
     is_once: bool,
     order: Order,
 }
@@ -126,36 +125,30 @@ enum Flag {
 }
 
 const KNOWN: &[Known<Flag>] = &[
-    letter('c', "conf", true, Flag::Conf).help(
-        "FILE",
-        "the configuration whose pid-file leads to the server\n(default: /usr/local/etc/h2o.conf)",
-    ),
-    long("pid-file", true, Flag::PidFile).help("FILE", "the pid file itself"),
+    ServerChoice::conf(Flag::Conf),
+    ServerChoice::pid_file(Flag::PidFile),
     letter('1', "once", false, Flag::Once).help("", "prints the numbers of one second, and ends"),
     letter('s', "sort", true, Flag::Sort).one_of(
         "ORDER",
         &["requests", "time"],
         "which paths come first: those with the most requests,\nor the slowest (default: requests)",
     ),
-    letter('h', "help", false, Flag::Help).help("", "prints this help"),
+    help(Flag::Help),
 ];
 
 impl Options {
     /// `None`: help is wanted.
     fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self {
-            config: DEFAULT_CONFIG.to_owned(),
-            pid_file: None,
+            server: ServerChoice::default(),
             is_once: false,
             order: Order::Requests,
         };
         let mut line = CommandLine::new("h2o top", KNOWN, arguments);
         while let Some(argument) = line.next()? {
             match argument {
-                Argument::Option(Flag::Conf, path) => {
-                    options.config = path.unwrap_or(options.config);
-                }
-                Argument::Option(Flag::PidFile, path) => options.pid_file = path,
+                Argument::Option(Flag::Conf, path) => options.server.config = path,
+                Argument::Option(Flag::PidFile, path) => options.server.pid_file = path,
                 Argument::Option(Flag::Once, _) => options.is_once = true,
                 Argument::Option(Flag::Sort, name) => {
                     options.order = match name.as_deref() {
@@ -167,11 +160,7 @@ impl Options {
                     };
                 }
                 Argument::Option(Flag::Help, _) => return Ok(None),
-                Argument::Word(word) => {
-                    return Err(format!(
-                        "h2o top: unexpected argument: {word} (see h2o top --help)"
-                    ));
-                }
+                Argument::Word(word) => return Err(line.unexpected(&word)),
                 Argument::End => {}
             }
         }
