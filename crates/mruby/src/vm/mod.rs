@@ -303,8 +303,7 @@ impl Vm {
         // Before the watchdog counts: the next script must not pay for the garbage of one that reached a limit.
         if is_first && self.is_exhausted.replace(false) {
             self.collect();
-            // SAFETY: it has no conditions.
-            unsafe { ffi::limits_trim() };
+            give_back_free_memory();
             let _ = self.prepare_interrupts();
         }
         // SAFETY: the VM is open, and left when the result is dropped.
@@ -562,7 +561,14 @@ impl Drop for Vm {
         // SAFETY: no strand runs, since nobody else refers to the VM.
         unsafe { ffi::shim_close(self.raw) };
         CURRENT.set(before);
+        give_back_free_memory();
     }
+}
+
+/// Returns free memory of the C library's allocator to the system.
+fn give_back_free_memory() {
+    // SAFETY: it has no conditions.
+    unsafe { ffi::limits_trim() };
 }
 
 /// A text for C, up to its first NUL.

@@ -1,0 +1,49 @@
+//! A VM that is closed gives its memory back to the system. Alone in its process, since the memory of the whole process is looked at.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::rc::Rc;
+
+use h2o_mruby::{Finish, Leave, Options, Value, Vm};
+
+struct Ignored;
+
+impl Finish for Ignored {
+    fn finish(&self, _: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
+        assert!(result.is_ok(), "the script has raised an exception");
+        Ok(())
+    }
+}
+
+/// A VM whose script keeps `count` strings of 200 octets.
+fn vm_with_strings(count: usize) -> Rc<Vm> {
+    let vm = Vm::open(Options::default()).unwrap();
+    vm.scope(|| {
+        let text = format!("$kept = Array.new({count}) {{ |i| i.to_s * 50 }}");
+        let Ok(script) = vm.compile(&text, "test.rb", 1) else {
+            panic!("the script is well-formed");
+        };
+        vm.evaluate(script, 1, Rc::new(Ignored));
+    });
+    vm
+}
+
+/// Resident memory of the process, in MB.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * rustix::param::page_size() / 1_000_000
+}
+
+#[test]
+fn the_memory_of_a_closed_vm_goes_back_to_the_system() {
+    let before = resident();
+    let old = vm_with_strings(200_000);
+    // Its memory lies behind that of the other, so that this cannot be given back just by making the heap shorter.
+    let new = vm_with_strings(100);
+    let full = resident();
+    assert!(full > before + 40, "{before} -> {full} MB");
+    drop(old);
+    let after = resident();
+    assert!(after < before + 10, "{before} -> {full} -> {after} MB");
+    drop(new);
+}
