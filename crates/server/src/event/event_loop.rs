@@ -17,13 +17,13 @@ use crate::event::reactor::{Reactor, Readiness, Registry};
 use crate::event::wake_queue::{WakeQueue, WakeTarget};
 use crate::generation::{Generation, LocalGeneration, RetiredSites, start_features};
 
-/// Events after which a new turn begins and the clock is read again: about two thousand times a second under load.
+/// Number of events after which a new turn begins and the clock is read again: about two thousand times a second under load.
 const TURN_EVENTS: usize = 64;
-/// Batches of events handled before control returns to the tokio runtime.
+/// Number of batches of events that the loop handles before it returns control to the tokio runtime.
 const ROUNDS: u32 = 8;
 /// The bits of a token from here up are the index of its table; the table uses those below.
 pub(crate) const TABLE_SHIFT: u32 = 60;
-/// A timer's event holds a slot of the table in this many bits, and the index of the table above them.
+/// The event of a timer holds a slot of the table in this many bits, and the index of the table above them.
 const EVENT_SHIFT: u32 = 27;
 /// The highest slot that a table may set a timer for.
 pub(crate) const MAX_SLOT: u32 = (1 << EVENT_SHIFT) - 1;
@@ -60,7 +60,7 @@ pub(crate) trait ConnectionTable {
     /// Closes every connection at once, whatever its state.
     fn close_all(&mut self);
 
-    /// Appends idle connections accepted at that time or before, by theirs.
+    /// Appends the connections that are idle and were accepted at that time or before, each with the time when it was accepted.
     fn list_idle(&self, accepted_by: Instant, idle: &mut Vec<(Instant, u64)>);
 
     /// Closes an idle connection in the way of its protocol.
@@ -132,8 +132,8 @@ impl EventLoop {
         })
     }
 
-    /// Adds the table that `make` returns. `make` is given the table's first token: all tokens of the table are that
-    /// one with bits below [`TABLE_SHIFT`] set.
+    /// Adds the table that `make` returns. `make` is given the first token of the table: all tokens of the table are this one
+    /// with other bits set below [`TABLE_SHIFT`].
     pub(crate) fn add<T: ConnectionTable + 'static>(
         &mut self,
         make: impl FnOnce(Registry, u64) -> io::Result<T>,
@@ -163,8 +163,8 @@ impl EventLoop {
         &self.unfinished
     }
 
-    /// Set by a table that accepts a connection, or would if it could, to the number of connections with that one:
-    /// `soft-connection-limit` is then enforced. Otherwise 0.
+    /// A table that accepts a connection, or would if it could, sets this to the number of connections including that one,
+    /// which has the loop enforce `soft-connection-limit`. Otherwise it is 0.
     pub(crate) const fn wanted(&self) -> &Rc<Cell<usize>> {
         &self.wanted
     }
@@ -174,7 +174,7 @@ impl EventLoop {
         &self.memory
     }
 
-    /// Runs one turn. Ready when the worker drains and its last connection has closed.
+    /// Runs one turn. Ready when the worker is shutting down and its last connection has closed.
     pub(crate) fn poll_turn(&mut self, task: &mut Context<'_>) -> Poll<()> {
         self.worker.clock.begin_turn();
         self.wakes.set_task(task.waker());
@@ -209,7 +209,7 @@ impl EventLoop {
                     }
                 }
                 Order::Run(question) => {
-                    // The closure comes from another thread; its panic must not end the worker.
+                    // The closure was made by another thread; if it panics, the worker must not end.
                     let _ = catch_unwind(AssertUnwindSafe(|| question(&self.worker)));
                 }
                 Order::Configure(next) => {
@@ -221,13 +221,13 @@ impl EventLoop {
         }
     }
 
-    /// Serves by another configuration from the next request on.
+    /// Has the worker serve by another configuration from the next request on.
     fn configure(&mut self, next: Generation) {
         if self.is_draining {
             return;
         }
         let mut next = LocalGeneration::new(next);
-        // New requests may come as soon as a table has adopted it.
+        // As soon as a table has adopted the new configuration, requests that are routed by it may come.
         start_features(&self.worker, &next.setup.site);
         for table in &mut self.tables {
             table.adopt(&mut next);
@@ -256,7 +256,7 @@ impl EventLoop {
     fn run_woken(&mut self) {
         let mut woken = std::mem::take(&mut self.woken);
         self.wakes.take(&mut woken);
-        // Group by connection, so that one write sends the output of all its streams.
+        // Sorts the wakers that have fired by connection, so that one write sends the output of all streams of a connection.
         woken.sort_by_key(|&(token, _)| token);
         for streams in woken.chunk_by(|one, next| one.0 == next.0) {
             self.run_table(streams[0].0, |table| table.wake(streams));
@@ -278,7 +278,7 @@ impl EventLoop {
             } else {
                 match self.reactor.take_more(&mut ready) {
                     Ok(true) => Poll::Ready(Ok(())),
-                    // No more events: register with the runtime for the next one.
+                    // There are no more events: asks the runtime to wake this task at the next one.
                     Ok(false) => self.reactor.poll_events(task, &mut ready),
                     Err(error) => Poll::Ready(Err(error)),
                 }
@@ -352,7 +352,7 @@ impl EventLoop {
             table.list_idle(accepted_by, &mut idle);
         }
         idle.sort_unstable();
-        // Those that have just been accepted have not run yet.
+        // Connections that have just been accepted have not run yet: they do before any is closed.
         let unfinished = Rc::clone(&self.unfinished);
         let is_new = |token| unfinished.borrow().contains(&token);
         let old = idle.into_iter().filter(|(_, token)| !is_new(*token));
@@ -365,7 +365,7 @@ impl EventLoop {
         }
     }
 
-    /// Enforces `soft-connection-limit`, and `max-memory`: evicts connections, that with most memory first.
+    /// Enforces `soft-connection-limit`, and `max-memory`: closes connections, first the one that holds most memory.
     #[inline]
     fn make_room(&mut self) {
         if self.wanted.get() > 0 {
@@ -374,7 +374,7 @@ impl EventLoop {
         while self.memory.is_exceeded() && self.evict_costliest() {}
     }
 
-    /// Returns false if no connection holds memory.
+    /// Closes the connection that holds most memory. Returns false if no connection holds any.
     #[cold]
     fn evict_costliest(&mut self) -> bool {
         let tables = self.tables.iter_mut();
@@ -396,7 +396,7 @@ impl EventLoop {
         }
     }
 
-    /// Requests in progress, as the numbers in their paths.
+    /// The requests in progress, each by the number that its path ends with.
     #[cfg(test)]
     pub(crate) fn live(&self) -> Vec<usize> {
         let mut live = Vec::new();

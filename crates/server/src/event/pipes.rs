@@ -13,7 +13,7 @@ use rustix::pipe::PipeFlags;
 
 /// Wanted capacity of a pipe, in bytes.
 const CAPACITY: usize = 256 * 1024;
-/// Least useful capacity: below it, copying is cheaper.
+/// Smallest capacity in bytes that is of use: with less, copying through user space is cheaper.
 const LEAST: usize = 64 * 1024;
 
 /// Number of open pipes in the process.
@@ -25,7 +25,7 @@ static FAILED: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Pipes {
     /// Pipes that are not in use.
     spare: RefCell<Vec<Pipe>>,
-    /// `max-spare-pipes` is among its [`h2o_exchange::BufferLimits`].
+    /// What all workers share; the [`h2o_exchange::BufferLimits`] in it have `max-spare-pipes`.
     shared: Arc<Shared>,
 }
 
@@ -41,8 +41,9 @@ pub(crate) struct Pipe {
 }
 
 impl Pipes {
-    /// Most pipes in the process at a time. Each costs two descriptors and kernel memory, of which an unprivileged user
-    /// may have 64 MiB in pipes. Beyond this many slow clients, copying is not the bottleneck.
+    /// Most pipes that the process has at a time. Each pipe costs two descriptors and memory of the kernel, which grants an
+    /// unprivileged user 64 MiB in pipes. With more slow clients than this, copying their bytes instead is not what limits the
+    /// server.
     const MOST: usize = 200;
 
     /// Starts without pipes.
@@ -53,7 +54,8 @@ impl Pipes {
         })
     }
 
-    /// The pipe in `slot`, which is filled first if it is empty. `None` if no pipe is to be had.
+    /// The pipe in `slot`, which is filled first if it is empty. `None` if the process has too many pipes, or the kernel
+    /// refuses another one.
     pub(crate) fn lend<'a>(&self, slot: &'a mut Option<Pipe>) -> Option<&'a mut Pipe> {
         if slot.is_none() {
             *slot = self.take();
@@ -96,8 +98,8 @@ impl Pipe {
             return Ok(None);
         };
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // The kernel refuses this to a user whose pipes already hold too much; the pipe then keeps its default
-        // capacity.
+        // Makes the pipe larger. The kernel refuses this to a user whose pipes already hold too much; the pipe then keeps its
+        // default capacity.
         let capacity = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
         Ok(Some(Self {
@@ -134,7 +136,7 @@ mod tests {
     fn as_many_spare_pipes_are_kept_as_the_limit_says_now() {
         let shared = Arc::new(Shared::default());
         let pipes = Pipes::new(&shared);
-        // The limit, and how many of three pipes are kept when they come back.
+        // Checks the number of pipes at the limit, and how many of three pipes are kept for reuse when they are given back.
         for (limit, kept) in [(0, 0), (2, 2), (5, 3), (1, 1)] {
             shared.buffers.set(usize::MAX, limit);
             let lent: Vec<Pipe> = std::iter::from_fn(|| pipes.take()).take(3).collect();

@@ -70,7 +70,7 @@ impl Reactor {
             };
             take_events(self.set.get_ref(), &mut self.events)?;
             if self.events.len() < BATCH {
-                // The set is empty: the next event wakes the runtime again.
+                // The kernel has no more events for the set: the next one wakes the runtime again.
                 guard.clear_ready();
             }
             if !self.events.is_empty() {
@@ -116,7 +116,7 @@ impl Registry {
         )?)
     }
 
-    /// Stops watching a socket that other workers may have as well: closing it would not.
+    /// Stops watching a socket that other workers may watch as well: closing this worker's descriptor would not stop it.
     pub(crate) fn remove(&self, socket: &impl AsFd) {
         // This fails if the socket is not watched, which changes nothing.
         let _ = epoll::delete(self.0.get_ref(), socket);

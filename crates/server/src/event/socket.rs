@@ -1,4 +1,4 @@
-//! An accepted socket: the system calls that drivers make.
+//! An accepted socket, with the system calls that the drivers of the protocol versions make on it.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -22,12 +22,12 @@ pub(crate) struct TcpInfo {
     pub(crate) cwnd_packets: u32,
     /// Packets sent and not acknowledged.
     pub(crate) unacked_packets: u32,
-    /// Bytes per second; 0 if the kernel does not report it.
+    /// The rate at which TCP has delivered data, in bytes per second; 0 if the kernel does not report it.
     pub(crate) delivery_rate: u64,
 }
 
 impl TcpInfo {
-    /// Bytes of the structure that are read here; the kernel truncates to this length.
+    /// Number of bytes of the structure `tcp_info` that are read here; the kernel cuts its answer to this length.
     const LEN: usize = 168;
 
     /// Parses the kernel's `struct tcp_info` (linux/tcp.h). Fields that an older kernel does not fill are 0.
@@ -51,7 +51,7 @@ impl TcpInfo {
 pub(crate) struct Socket {
     fd: OwnedFd,
     is_unix: bool,
-    /// See [`Transport::settings_rtt`]: microseconds and 1; 0 until it is known.
+    /// The value that [`Transport::settings_rtt`] returns: microseconds and 1, or 0 until the time is known.
     settings_rtt: Cell<u32>,
 }
 
@@ -142,12 +142,12 @@ impl Socket {
 
     /// Ends our direction (TCP FIN).
     pub(crate) fn shut_down_write(&self) {
-        // Fails if the peer has already closed; nothing to do then.
+        // The call fails if the peer has already closed the connection; nothing needs to be done then.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
     }
 
-    /// Makes the socket writable only while fewer than this many bytes wait in the kernel for their first transmission.
-    /// Bytes in the kernel can no longer be overtaken by a more urgent response.
+    /// Makes the socket count as writable only while fewer than this many bytes wait in the kernel for their first
+    /// transmission: a more urgent response can no longer overtake bytes that the kernel has.
     pub(crate) fn set_not_sent_low_water(&self, bytes: u32) {
         if !self.is_unix {
             // On a kernel without the option, responses are only less well ordered.

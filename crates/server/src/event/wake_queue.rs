@@ -1,9 +1,9 @@
-//! Wakers of connections: queue those that must run although their socket has no event.
+//! The queue of connections that must run although their socket has no event: wakers put them there.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
-/// Token of a connection, and index of one of its HTTP/2 streams.
+/// The token of a connection, and the index of the one of its requests that can go on.
 pub(crate) type WakeTarget = (u64, u32);
 
 /// Connections whose waker has fired. Any thread may add to it.

@@ -11,15 +11,16 @@ use crate::setup::Setup;
 
 /// What happens next to a request.
 pub(crate) enum Admission {
-    /// Send this response without running handlers. The rest of the request is not read.
+    /// Send this response without running the handlers. The server does not read the rest of the request.
     Refuse(Response),
     /// Run the handlers now.
     Start,
     /// Run the handlers now. None of them reads the body that is still to come.
     StartUnwanted,
-    /// Run the handlers now. What the client sends is for the tunnel that one of them may open.
+    /// Run the handlers now. What the client sends behind the head of the request is for the tunnel that one of the handlers
+    /// may open.
     Tunnel,
-    /// Run the handlers once the body is complete.
+    /// Run the handlers once the whole body of the request has come.
     Collect(Collector),
     /// Like [`Admission::Collect`], once this guard of the path has let the request through.
     CollectOnceGuarded(Collector, WaitingGuard),
@@ -35,7 +36,7 @@ pub(crate) enum Admission {
 pub(crate) struct Pending {
     /// Whether the client waits for 100 (Continue) before it sends the body.
     pub(crate) expects_continue: bool,
-    /// Whether some of the body has come nevertheless.
+    /// Whether some of the body has come although the client said that it would wait.
     pub(crate) has_begun: bool,
 }
 
@@ -71,7 +72,7 @@ pub(crate) fn admit(
         return Admission::Start;
     };
     match body_use {
-        // The client learns at once that it need not send the body.
+        // The client is told at once that it need not send the body.
         BodyUse::None if pending.expects_continue && !pending.has_begun => Admission::StartUnwanted,
         BodyUse::None => {
             let collector = Collector::unwanted(exchange.request.body);

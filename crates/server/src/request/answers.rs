@@ -1,11 +1,11 @@
-//! The answers to requests that the request table refuses by itself.
+//! The responses to requests that the server refuses before any handler runs.
 
 use h2o_exchange::Response;
 use h2o_http::StatusCode;
 
 use crate::context::Context;
 
-/// The answer to content that is larger than it may be.
+/// The response to a request whose body is larger than it may be.
 pub(crate) fn too_large(context: &Context) -> Response {
     error(
         context,
@@ -16,19 +16,19 @@ pub(crate) fn too_large(context: &Context) -> Response {
     )
 }
 
-/// The answer while memory, or the space for temporary files, is used up.
+/// The response while the memory, or the space for temporary files, that the configuration allows is used up.
 pub(crate) fn no_room(context: &Context) -> Response {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     error(context, status, status.reason(), "please try again later")
 }
 
-/// The answer to a request whose content the disk does not take.
+/// The response to a request whose body cannot be written to the disk.
 pub(crate) fn no_disk(context: &Context) -> Response {
     let status = StatusCode::BAD_GATEWAY;
     error(context, status, status.reason(), "Bad Gateway")
 }
 
-/// The answer with an error status, which is counted.
+/// A response with an error status, which is counted in the status report.
 pub(crate) fn error(
     context: &Context,
     status: StatusCode,

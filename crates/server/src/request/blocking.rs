@@ -19,8 +19,8 @@ pub(crate) fn blocks_rendering(exchange: &Exchange, headers: &Headers) -> bool {
     )
 }
 
-/// Whether a response is sent before others because it [blocks rendering](blocks_rendering): if
-/// `http2-reprioritize-blocking-assets` is on.
+/// Whether a response is sent before others because it [blocks rendering](blocks_rendering): only if
+/// `http2-reprioritize-blocking-assets` is ON.
 pub(crate) fn goes_first(exchange: &Exchange, headers: &Headers) -> bool {
     blocks_rendering(exchange, headers) && {
         let path = exchange.site.path(exchange.route);

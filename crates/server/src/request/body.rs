@@ -71,7 +71,7 @@ impl Requests {
             }
             Phase::InGrace if is_end => self.end_grace(streams, turn, id),
             Phase::InGrace => streams.open_window(turn, id, Window::Credit(piece.len())),
-            // The client cannot send on a promised stream (RFC 9113 §5.1).
+            // A client cannot send anything on a stream that the server has promised (RFC 9113 §5.1).
             Phase::InStep | Phase::Promised(_) => {}
         }
     }
@@ -97,7 +97,7 @@ impl Requests {
         }
     }
 
-    /// Tells a handler that pulls a body that the rest will not come.
+    /// Tells a handler that pulls a body that the rest of the body will not come.
     pub(crate) fn break_off_body(&self, id: SlotId, reason: &str) {
         if let Some(upload) = self.slots.get(id).and_then(|slot| slot.upload.as_ref()) {
             upload.break_off(reason);
@@ -110,8 +110,8 @@ impl Requests {
         slot.is_some_and(|slot| matches!(slot.phase, Phase::AwaitingBody) && slot.upload.is_some())
     }
 
-    /// Continues to collect a body: gives the client window for what has been stored, and runs the handlers once the body is
-    /// complete.
+    /// Continues to collect a body: raises the client's flow-control window by what has been stored, and runs the handlers once
+    /// the body is complete.
     pub(super) fn collect<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         if !self.pass_guards(streams, turn, id) {
             return;
@@ -232,7 +232,7 @@ impl Requests {
         self.credit_upload(streams, turn, id);
     }
 
-    /// Gives the client window for the bytes that a handler has taken out of its pipe.
+    /// Raises the client's flow-control window by the bytes that a handler has taken out of its pipe.
     pub(super) fn credit_upload<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -264,11 +264,11 @@ impl Requests {
     }
 }
 
-/// Whether there is space for more of a body.
+/// Whether there is room for more of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyRoom {
     Free,
-    /// Not now: the request's waker fires once there is space.
+    /// There is no room now: the waker of the request fires once there is.
     Full,
     /// The request does not read a body.
     Unwanted,

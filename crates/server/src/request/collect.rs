@@ -19,17 +19,17 @@ use crate::setup::Setup;
 const UNWANTED: u64 = 64 * 1024;
 /// Bytes per write by a disk thread.
 const WRITE_PIECE: usize = 256 * 1024;
-/// Bytes that may wait for the disk; beyond that the client has to wait.
+/// Number of bytes that may wait in memory until the disk has taken them; with more, the client has to wait.
 const MAX_UNWRITTEN: usize = 2 * WRITE_PIECE;
 
 /// A body that is being collected.
 pub(super) struct BodyCollection {
     pub(super) collector: Collector,
-    /// Bytes for which the client has not been given window, as the disk is slow.
+    /// Number of received bytes for which the client's flow-control window was not raised again, because the disk is slow.
     pub(super) owed: usize,
     /// Whether all of the body has come.
     pub(super) is_complete: bool,
-    /// The guard that has not decided yet whether the body may be collected.
+    /// The guard (a handler that only refuses or lets through) that has not decided yet whether the body may be collected.
     pub(super) guard: Option<WaitingGuard>,
 }
 
@@ -67,17 +67,17 @@ pub(crate) enum Collector {
 /// A body that is written to a temporary file.
 pub(crate) struct FileWriter {
     file: TempFile,
-    /// Bytes pushed so far, and the most that may be pushed.
+    /// Number of bytes of the body that have come so far, and the most that may come.
     len: u64,
     max: u64,
     written: u64,
-    /// Bytes that were not given to a disk thread.
+    /// Bytes of the body that no disk thread has been given yet.
     queue: ByteQueue,
 }
 
 /// Why a piece of a body was not collected.
 pub(crate) enum CollectError {
-    /// The body is unwanted, and longer than what is read of such bodies.
+    /// No handler wants the body, and it is longer than what the server reads of such bodies.
     Unwanted,
     /// The body cannot be stored.
     Failed(StorageError),
@@ -85,7 +85,7 @@ pub(crate) enum CollectError {
 
 /// Why a body cannot be stored.
 pub(crate) enum StorageError {
-    /// It is larger than `temp-buffer-max-size`.
+    /// The body is larger than `temp-buffer-max-size`.
     TooLarge,
     /// The temporary files of the process are at their limit.
     NoRoom,
@@ -118,7 +118,7 @@ impl Collector {
             BodyLength::None | BodyLength::Unknown | BodyLength::Tunnel => None,
         };
         let threshold = setup.temp_buffer_threshold;
-        // A body that will be large goes to a file from the start.
+        // A body whose announced length is large goes to a temporary file from the start.
         if announced.is_some_and(|len| len >= threshold) {
             return Self::File(Box::new(FileWriter::new(
                 context,
@@ -185,7 +185,8 @@ impl Collector {
         }
     }
 
-    /// The complete body, once it is written where it is kept in a file. [`RequestBody::None`] for an unwanted body.
+    /// The complete body, which for a body in a file is ready when all of it is written. [`RequestBody::None`] for an unwanted
+    /// body.
     pub(crate) fn poll_whole(
         &mut self,
         task: &mut TaskContext<'_>,
@@ -261,8 +262,8 @@ impl FileWriter {
         }
     }
 
-    /// Has a disk thread write the queue if it holds at least `least` bytes. Ready when it holds fewer and no write is in
-    /// progress.
+    /// Has a disk thread write the queued bytes if there are at least `least` of them. Ready when there are fewer and no write
+    /// is in progress.
     fn poll_written(
         &mut self,
         task: &mut TaskContext<'_>,

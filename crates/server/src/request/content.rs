@@ -13,7 +13,7 @@ pub(crate) struct Content {
     pub(crate) source: Source,
     /// Bytes of the announced length that have not been sent.
     left: Option<u64>,
-    /// Bytes that a stream returned beyond the number requested.
+    /// Bytes that the source of the body returned beyond the number requested.
     rest: Bytes,
     /// Whether the slot is in the list of [`Requests::read_ahead`](super::Requests::read_ahead).
     pub(super) is_listed: bool,
@@ -31,7 +31,7 @@ pub(crate) enum Source {
 pub(crate) enum PullResult {
     /// A piece was written.
     Data { len: usize, is_end: bool },
-    /// The source has nothing yet; it will wake the task.
+    /// The source of the body has nothing yet; it will wake the task.
     Waiting,
     /// The socket is full.
     Blocked,
@@ -95,7 +95,8 @@ impl Content {
             Source::Stream(source) => {
                 let mut piece = std::mem::take(&mut self.rest);
                 if piece.is_empty() && self.left == Some(0) && !S::RULES.ends_with_source {
-                    // The source may not have ended with the body: it may still read the body of the request.
+                    // The source may still have work when the response's body has ended: it may be reading the body of the
+                    // request.
                     let trailers = match source.trailers() {
                         Trailers::Unknown => None,
                         Trailers::None => Some(None),
@@ -131,7 +132,7 @@ impl Content {
                     self.rest = piece.split_off(max);
                 }
                 let is_whole = !S::RULES.ends_with_source && self.left == Some(piece.len() as u64);
-                // If trailers may follow, wait for the end of the source.
+                // Trailers may follow the body, so the server waits until the source ends.
                 let trailers = is_whole.then(|| source.trailers());
                 let is_end = match trailers {
                     None => false,
@@ -146,7 +147,7 @@ impl Content {
                         return Ok(self.moved(piece.len(), true));
                     }
                 };
-                // After an empty piece the source is polled again at the stream's next turn.
+                // The source returned an empty piece: it is polled again at the stream's next turn.
                 if !piece.is_empty() || is_end {
                     streams.send_data(turn, id, &piece, is_end);
                 }

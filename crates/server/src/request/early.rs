@@ -8,7 +8,7 @@ use super::slots::{Mark, Phase};
 use super::{Requests, SlotId, Streams};
 use crate::flow::Turn;
 
-/// State of early requests. Early data is limited to a few thousand bytes, so this is small.
+/// State of the requests from TLS early data. Early data is limited to a few thousand bytes, so this is small.
 #[derive(Default)]
 pub(super) struct EarlyRequests {
     /// Copies of the bodies of running requests, since handlers may take the bodies.
@@ -41,7 +41,7 @@ impl Requests {
         let Some(early) = &mut self.early else {
             return;
         };
-        // The body of an earlier request of this slot may remain.
+        // The body of an earlier request that had the same slot may remain.
         early.forget(id);
         if !matches!(body, RequestBody::None) {
             early.bodies.push((id, body.clone()));
@@ -68,19 +68,19 @@ impl Requests {
         {
             let exchange = &mut *exchange.borrow_mut();
             exchange.is_early = false;
-            // An internal redirect may have taken the body away.
+            // An internal redirect may have taken the body away from the request.
             if exchange.request.body != BodyLength::None {
                 exchange.body = body;
             }
         }
         if matches!(exchange.borrow().body, RequestBody::Stream(_)) {
-            // The handler may have pulled a part of the body: the client must send the request again.
+            // The handler may have pulled a part of the body, so the request cannot be rerun: the client must send it again.
             self.answer(streams, turn, id, exchange, response);
             return;
         }
         self.slots.mark(id, Mark::Running, false);
         if !turn.connection.is_early() {
-            // The handshake ended before the handler answered.
+            // The TLS handshake ended before the handler answered: the request is rerun at once.
             self.queue_or_start(streams, turn, id, exchange);
             return;
         }
@@ -97,7 +97,7 @@ impl Requests {
             return;
         };
         self.queue.extend(early.held.drain(..));
-        // A handler that still runs may answer 425.
+        // A handler that still runs may answer 425 later.
         let slots = &self.slots;
         early.bodies.retain(|(id, _)| {
             let slot = slots.get(*id);

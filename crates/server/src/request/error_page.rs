@@ -4,7 +4,7 @@ use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, Response};
 use h2o_http::{Known, accept, escape};
 
-/// The page sets no colours: its `meta` element lets the browser choose light or dark.
+/// The page names no colours: its `meta` element has the browser choose a light or a dark scheme.
 const STYLE: &str = "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:30rem;margin:20vh auto 0;padding:0 1.5rem}h1{font-size:1.8rem;margin:0}";
 
 /// Makes the page if the response is such a text and the client prefers HTML. Called after the filters, which may have put a
@@ -34,7 +34,7 @@ pub(crate) fn dress(exchange: &Exchange, response: &mut Response) {
 
 fn page(response: &Response, text: &Bytes) -> Vec<u8> {
     let (code, reason) = (response.status.as_u16(), response.status.reason());
-    // A content security policy of the site would forbid the inline style.
+    // A content security policy of the site would forbid the page's inline style.
     let policy = response.headers.get(Known::ContentSecurityPolicy);
     let style = match policy {
         Some(_) => String::new(),

@@ -7,7 +7,7 @@ use h2o_exchange::{Exchange, ExchangeRef, LocalBoxFuture, Outcome, Response};
 
 use super::serve::fenced;
 
-/// What the guards of a path say of a request.
+/// What the guards of a path decide about a request.
 pub(super) enum Guarded {
     /// Its body may be collected.
     Passed,
@@ -20,7 +20,7 @@ pub(super) enum Guarded {
 /// A guard that decides later.
 pub(crate) struct WaitingGuard {
     future: LocalBoxFuture<Outcome>,
-    /// Number of the guard to run next if this one declines.
+    /// Number of the guard to run next if this one lets the request through.
     next: usize,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
                 let next = number + 1;
                 return Guarded::Waiting(WaitingGuard { future, next });
             }
-            // What it wants needs the handlers behind it: it runs again with them.
+            // The guard wants to see the response of the handlers behind it: it runs again together with them.
             Ok(Outcome::Next(_) | Outcome::Reroute(_)) => return Guarded::Passed,
         }
     }
@@ -49,7 +49,7 @@ pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
 }
 
 impl WaitingGuard {
-    /// Polls the guard, and those behind it once it has declined.
+    /// Polls the guard, and those behind it once it has let the request through.
     pub(super) fn poll(mut self, exchange: &ExchangeRef, task: &mut TaskContext<'_>) -> Guarded {
         let worker = Rc::clone(&exchange.borrow().worker);
         loop {
@@ -57,7 +57,7 @@ impl WaitingGuard {
                 Ok(Poll::Pending) => return Guarded::Waiting(self),
                 Ok(Poll::Ready(Outcome::Declined)) => {
                     match run(&mut exchange.borrow_mut(), self.next) {
-                        // The next guard decides later, too: poll its future for the first time.
+                        // The next guard decides later, too: its future must be polled once, so that it has a waker.
                         Guarded::Waiting(next) => self = next,
                         decided @ (Guarded::Passed | Guarded::Answered(_)) => return decided,
                     }

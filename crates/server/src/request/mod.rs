@@ -69,12 +69,12 @@ pub(crate) struct Requests {
     resets: Resets,
     /// Whether requests that were answered with errors have used up the abuse budget.
     is_overdrawn: bool,
-    /// The exchange of a request that was answered at once, until the socket has taken the response. If the socket is full, it
-    /// moves to a slot.
+    /// The exchange of a request that was answered at once, until the socket has taken the response. If the socket is full, the
+    /// exchange moves to a slot.
     flushing: Option<ExchangeRef>,
     /// The exchange of a request that was answered at once, for reuse by the next one.
     spare: Option<ExchangeRef>,
-    /// Bytes of response bodies that were sent, and how many of them have restored units of the abuse budget.
+    /// Number of bytes of response bodies that were sent, and how many of these have restored units of the abuse budget.
     sent: u64,
     earned: u64,
 }
@@ -95,7 +95,7 @@ pub(crate) enum Stage {
 }
 
 impl Requests {
-    /// A table for a new connection. `is_early`: its first requests come in TLS early data.
+    /// The table of the requests of a new connection. `is_early`: its first requests come in TLS early data.
     pub(crate) fn new(context: &Context, is_early: bool) -> Self {
         Self {
             slots: Slots::new(context.worker.local::<SlotPool>()),
@@ -199,7 +199,7 @@ impl Requests {
         grace.into_iter().chain(delay).min()
     }
 
-    /// Whether requests that were answered with errors have used up the abuse budget since the last call.
+    /// Whether requests that were answered with errors have used up the abuse budget of the connection since the last call.
     pub(crate) const fn take_overdrawn(&mut self) -> bool {
         std::mem::replace(&mut self.is_overdrawn, false)
     }
@@ -210,7 +210,7 @@ impl Requests {
         self.slots.retained() + pushes
     }
 
-    /// Frees memory that can be allocated again. There must be no requests.
+    /// Frees memory that can be allocated again when it is needed. There must be no requests.
     pub(crate) fn shrink(&mut self) {
         self.slots.shrink();
         self.queue = VecDeque::new();
@@ -299,7 +299,7 @@ impl Requests {
         upload.is_some_and(|upload| upload.pipe.is_abandoned())
     }
 
-    /// Notes that the engine has written the response by itself.
+    /// Notes that the protocol engine has written the response by itself.
     pub(crate) fn answered_by_engine(&mut self, id: SlotId) {
         if let Some(slot) = self.slots.get_mut(id) {
             slot.phase = Phase::Flushing;

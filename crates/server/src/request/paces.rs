@@ -12,20 +12,21 @@ pub(crate) struct StreamTransfers {
     pub(crate) id: SlotId,
     /// Bytes of the request's body received so far.
     pub(crate) received: u64,
-    /// Whether flow control allows the client to send more of it.
+    /// Whether the flow-control windows allow the client to send more of the request's body.
     pub(crate) may_receive: bool,
     /// Bytes of the response's body sent so far.
     pub(crate) sent: u64,
     /// Whether only the stream's own window keeps the response back.
     pub(crate) lacks_window: bool,
-    /// Whether what all streams share keeps the response back: the window of the connection, or the network.
+    /// Whether something that all streams of the connection share keeps the response back: the connection's window, or the
+    /// network.
     pub(crate) lacks_connection: bool,
 }
 
 /// Progress of a connection that carries many streams, and when to check them.
 pub(crate) struct ConnectionPace {
     check_at: Option<Instant>,
-    /// Progress of the responses that wait for what all streams share.
+    /// Progress of the responses that wait for what all streams share: the connection's window, or the network.
     shared: Pace,
 }
 
@@ -47,7 +48,7 @@ impl ConnectionPace {
         self.check_at.is_some_and(|at| at <= now)
     }
 
-    /// Sets the time of the next check. `is_busy`: something is transferred, or waits for the client.
+    /// Sets the time of the next check. `is_busy`: some stream transfers data, or waits for the client.
     #[inline]
     pub(crate) fn plan(&mut self, is_busy: bool, now: Instant) {
         if !is_busy {
@@ -57,8 +58,8 @@ impl ConnectionPace {
         }
     }
 
-    /// Ends the streams for which the client is too slow. `is_held_up`: output waits below the streams, so that they do not wait
-    /// for the client. Returns the rate of the connection, the most lenient one of its requests.
+    /// Ends the streams whose client is too slow. `is_held_up`: output waits below the streams, so that no stream waits for the
+    /// client. Returns the rate that the connection as a whole must keep: the most lenient one of its requests.
     pub(crate) fn check<S: Streams>(
         &mut self,
         requests: &mut Requests,

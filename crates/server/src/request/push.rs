@@ -21,9 +21,10 @@ use h2o_handlers::push::cache_digest::Digests;
 use h2o_handlers::push::casper::{Casper, FORGET};
 use h2o_handlers::push::{CasperSettings, PushSettings};
 
-/// Pushed resources that are remembered; beyond that the oldest is forgotten, and may be pushed again.
+/// Number of pushed resources that are remembered; beyond that the server forgets the oldest one, and may push it again.
 const MAX_SEEN: usize = 256;
-/// CASPer cookies that are decoded per request. A client has one; decoding costs time in proportion to the capacity.
+/// Number of CASPer cookies (they say what the browser has in its cache) that are decoded per request. A client has one;
+/// decoding a cookie costs time in proportion to its capacity.
 const MAX_COOKIES: usize = 4;
 /// Fields that a promised request copies from the client's request.
 const COPIED: [Known; 5] = [
@@ -39,13 +40,13 @@ const OUTCOME: Name<'static> = Name::Other("x-http2-push");
 /// The pushes of a connection. Created at the first push to a client that accepts pushes.
 #[derive(Default)]
 pub(super) struct Pushes {
-    /// What the client has; created when a host with `http2-casper` first pushes.
+    /// What the client has in its cache; created when a host with `http2-casper` pushes for the first time.
     casper: Option<Casper>,
-    /// Hashes of the resources that were pushed, or could not be, oldest first.
+    /// Hashes of the resources that were pushed, or could not be pushed, oldest first.
     seen: VecDeque<u64>,
-    /// Promised streams whose handlers have not answered.
+    /// Promised streams whose handlers have not answered yet.
     awaited: Vec<SlotId>,
-    /// Promised streams whose responses follow the head of the client's response.
+    /// Promised streams whose responses are sent after the head of the client's response.
     due: Vec<SlotId>,
     /// Whether a response of `due` is ready, and must be sent before the body of the client's response.
     has_urgent: bool,
@@ -53,10 +54,10 @@ pub(super) struct Pushes {
 
 /// A resource to push.
 struct Push {
-    /// The request whose response the promise comes with.
+    /// The request of the client whose response the promise comes with.
     with: SlotId,
     head: RequestHead,
-    /// Whether the pushed response is sent before all others.
+    /// Whether the pushed response is sent before all other responses.
     is_critical: bool,
 }
 
@@ -115,14 +116,14 @@ impl Pushes {
         counts && casper.lookup_and_add(exchange.original_target())
     }
 
-    /// Like [`Pushes::is_cached`], before the response is known.
+    /// Like [`Pushes::is_cached`], for a resource whose response is not known yet.
     fn may_be_cached(&self, exchange: &Exchange) -> bool {
         let target = exchange.original_target();
         settings(exchange).casper.is_some()
             && (self.casper.as_ref()).is_some_and(|casper| casper.contains(target))
     }
 
-    /// Adds the cookie in which the client keeps what it has.
+    /// Adds the cookie in which the client stores what it has in its cache.
     fn set_cookie(&self, response: &mut Response) {
         if let Some(cookie) = self.casper.as_ref().and_then(Casper::cookie) {
             response.headers.push(Known::SetCookie, cookie.as_bytes());
@@ -131,8 +132,8 @@ impl Pushes {
 }
 
 impl Requests {
-    /// Adds to a response what few responses have: pushes, the CASPer cookie, debug state. Returns false for a pushed response
-    /// that must not be sent.
+    /// Adds to a response what few responses have: pushes, the CASPer cookie, the state of the connection for
+    /// `http2-debug-state`. Returns false for a pushed response that must not be sent.
     #[inline]
     pub(super) fn amend<S: Streams>(
         &mut self,
@@ -174,7 +175,7 @@ impl Requests {
         {
             pushes.is_cached(exchange, response);
             if digests(exchange).is_present() {
-                // The client sends a cache digest: it needs no cookie.
+                // The client sends a cache digest itself, so it needs no cookie.
                 response.headers.push(Known::SetCookie, FORGET.as_bytes());
             } else if pushes.awaited.is_empty() {
                 pushes.set_cookie(response);
@@ -204,7 +205,7 @@ impl Requests {
         response.headers.push(OUTCOME, b"pushed");
         let is_last = pushes.awaited.is_empty() && settings(exchange).casper.is_some();
         if is_last && self.slots.iter().all(|slot| slot.is(Mark::Promised)) {
-            // No response to a request of the client is left to carry the cookie.
+            // No response to a request of the client is left that could carry the cookie.
             pushes.set_cookie(response);
         }
         true
@@ -268,14 +269,14 @@ impl Requests {
             head,
             is_critical,
         } = push;
-        // Not the site of the page, which may be that of an earlier configuration: the listener routes in its own.
+        // The site of the page may be that of an earlier configuration, so it is not used: the listener routes by its own.
         let info = turn.connection.info();
         let site = &turn.connection.listener.setup.site;
         let exchange = turn.context.worker.exchange(site, &info);
         prepare_push(turn, &exchange, page, &head);
         let mut progress = serve::start(&turn.context.worker, &exchange);
         if let Progress::Waiting(waiting) = progress {
-            // The handler may be ready at once. If not, it is polled again, with a waker, once there is a stream.
+            // The handler may answer at once. If it does not, it is polled again, with a waker, once there is a stream.
             let mut task = TaskContext::from_waker(Waker::noop());
             progress = serve::resume(&turn.context.worker, &exchange, waiting, &mut task);
         }
@@ -373,17 +374,17 @@ impl Requests {
 fn prepare_push(turn: &Turn<'_>, exchange: &ExchangeRef, page: &Exchange, head: &RequestHead) {
     let now = turn.now;
     let exchange = &mut *exchange.borrow_mut();
-    // A copy: internal redirects may change the request of the exchange, but not the promise.
+    // The promise is a copy: internal redirects may change the request of the exchange, but not what was promised.
     exchange.request.clone_from(head);
     exchange.timings = Timings::starting(now);
     exchange.timings.head = Some(now);
     exchange.timings.processed = Some(now);
     exchange.timings.processed_at = turn.context.worker.clock.unix();
     exchange.is_early = page.is_early;
-    // Not the id of a client's stream: pushes push nothing.
+    // This is not the id of a stream of the client, so the pushed response cannot push in turn.
     exchange.protocol = Protocol::Http2(Http2Stream::default());
     routing::route(exchange, &turn.connection.listener);
-    // The promised request has no field that names the client.
+    // A promised request has no field by which the client could be recognised.
     exchange.client = page.client;
 }
 
@@ -414,7 +415,7 @@ fn scheme(page: &Exchange) -> Scheme {
     }
 }
 
-/// The URL by which cache digests know a resource.
+/// The URL of a resource, by which cache digests name it.
 fn url(head: &RequestHead) -> Vec<u8> {
     let scheme = head.scheme.as_str().as_bytes();
     [scheme, b"://", head.authority(), head.target()].concat()
@@ -433,7 +434,7 @@ fn is_failure(response: &Response) -> bool {
     response.status.as_u16() >= 400
 }
 
-/// Stores in the exchange what the access log shows of a push that is not sent.
+/// Stores in the exchange what the access log shows of a push that was not sent.
 fn note_cancelled(exchange: &mut Exchange, response: &mut Response) {
     response.headers.push(OUTCOME, b"cancelled");
     exchange.sent.status = Some(response.status);

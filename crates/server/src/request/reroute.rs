@@ -42,7 +42,7 @@ pub(crate) fn reroute(
     }
     let request = &exchange.request;
     let awaits_word = !request.expect().is_empty() && has_nothing_come(&exchange.body);
-    // A request for an error document, or with a changed method, needs no body.
+    // A request for an error document, or one whose method was changed, needs no body.
     let needs_body = order.fields != RerouteFields::None && request.method == order.method;
     let some_fields = match order.fields {
         RerouteFields::All => None,
@@ -60,7 +60,7 @@ pub(crate) fn reroute(
     if order.restore.is_some() {
         exchange.restore = order.restore.take();
     } else {
-        // The pushes of the dropped response are not wanted.
+        // The dropped response may have ordered pushes, which are not wanted any more.
         exchange.pushes.clear();
     }
     exchange.sent.first_status = None;
@@ -98,7 +98,7 @@ pub(crate) fn reroute(
     Ok(asked)
 }
 
-/// The fields without credentials, which any server may see.
+/// The request's fields without credentials: what any server may see.
 fn without_credentials(fields: &Headers) -> Headers {
     let mut fields = fields.clone();
     fields.retain(|field| match field.name {
@@ -119,7 +119,7 @@ fn refuse(
     Err(Box::new(response))
 }
 
-/// Whether a body is expected, and none of it has come.
+/// Whether the request has a body, and none of it has come.
 fn has_nothing_come(body: &RequestBody) -> bool {
     match body {
         RequestBody::Stream(pipe) => pipe.queued() == 0 && pipe.kept() == 0 && !pipe.is_complete(),
@@ -199,7 +199,8 @@ fn resolve(exchange: &Exchange, order: &mut Reroute) -> Option<Target> {
     let scheme = reference.scheme.unwrap_or(request.scheme);
     let hosts = &exchange.site.hosts;
     let (host, authority) = match reference.authority {
-        // H2O compatibility: H2O takes the configured name, so that such references never leave the server.
+        // H2O compatibility: the authority becomes the name that the configuration has for the host, as in H2O, so that such
+        // references never leave the server.
         None => {
             let current = exchange.site.host(exchange.route);
             let host = hosts.iter().position(|host| std::ptr::eq(host, current))?;

@@ -1,4 +1,5 @@
-//! Clients that reset many requests: new ones are delayed (H2O compatibility: H2O does so over HTTP/2, `http2-dos-delay`).
+//! Clients that reset many requests: their new requests are delayed (H2O compatibility: H2O does so over HTTP/2,
+//! `http2-dos-delay`).
 
 use std::time::Instant;
 
@@ -7,7 +8,7 @@ use super::RequestLimits;
 /// How often the client of a connection has reset requests.
 #[derive(Debug, Default)]
 pub(super) struct Resets {
-    /// Requests that were reset, less those that were answered since.
+    /// Number of requests that the client has reset, less the number that were answered since.
     count: usize,
     delay_until: Option<Instant>,
 }
@@ -33,7 +34,7 @@ impl Resets {
         self.delay_until.is_some_and(|until| until > now)
     }
 
-    /// New requests need not wait any more, if the delay has passed.
+    /// If the delay has passed, new requests need not wait any more.
     pub(super) fn end_delay(&mut self, now: Instant) {
         self.delay_until = self.delay_until.filter(|&until| until > now);
     }

@@ -13,9 +13,10 @@ use crate::budget::Cost;
 use crate::flow::Turn;
 use crate::request::serve;
 
-/// Units of the abuse budget that a served request restores.
+/// Units of the abuse budget that a request restores when it was served.
 const EARNED_BY_REQUEST: u32 = 2;
-/// Bytes of response bodies that restore one unit. This pays for the client's window updates.
+/// Bytes of response bodies that restore one unit of the abuse budget: the client's window updates for these bytes cost about
+/// as much.
 const BYTES_PER_UNIT: u64 = 2048;
 
 impl Requests {
@@ -50,7 +51,7 @@ impl Requests {
         }
         serve::date(&turn.context.worker, &mut response);
         this.timings.response_start = Some(turn.now);
-        // 101 (Switching Protocols) is not followed by a body, but by the tunnel.
+        // A response 101 (Switching Protocols) has no body: the tunnel follows it.
         let is_bodyless = response.status.is_bodyless() && !opens_tunnel;
         let has_body = !is_bodyless
             && *this.original_method() != Method::Head
@@ -82,7 +83,7 @@ impl Requests {
                 && let Some(slot) = self.slots.get_mut(id)
                 && let Some(content) = Content::new(response.body, None)
             {
-                // This source may be what reads the body of the request.
+                // The source of the response may be what reads the body of the request.
                 slot.phase = Phase::Sending(content);
             }
             self.on_written(streams, turn, id, Some(exchange));
@@ -229,7 +230,7 @@ impl Requests {
         self.close(streams, turn, id, reason);
     }
 
-    /// Ends a request, and its stream once the client has sent END_STREAM or its time for that has passed.
+    /// Ends a request, and its stream once the client has sent END_STREAM or the time for that has passed.
     pub(super) fn leave<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         if !streams.is_input_open(id) {
             self.end(streams, turn, id, CloseReason::Complete);
@@ -243,7 +244,7 @@ impl Requests {
         self.begin_grace(turn, id);
     }
 
-    /// Logs a request that is over, but keeps its stream.
+    /// Writes the log line of a request that is over, while its stream is kept.
     fn end_exchange<S: Streams>(&mut self, streams: &S, id: SlotId) {
         if let Some(early) = &mut self.early {
             early.forget(id);
@@ -254,7 +255,7 @@ impl Requests {
         self.slots.vacate(id);
     }
 
-    /// Logs the exchange of a request that is over, and keeps it for the next request of this turn.
+    /// Writes the log line of a request that is over, and keeps its exchange for the next request of this turn.
     fn keep_spare(&mut self, exchange: ExchangeRef) {
         {
             let exchange = &mut *exchange.borrow_mut();
@@ -305,7 +306,7 @@ impl Requests {
         };
         let mut task = TaskContext::from_waker(&waker);
         let pulled = if matches!(content.source, Source::Stream(_)) {
-            // A panic of a source ends only its response.
+            // If a source panics, only its response ends.
             let pull = || pull(content, streams, turn, &mut task);
             catch_unwind(AssertUnwindSafe(pull)).unwrap_or_else(|_| {
                 turn.context.worker.counters.count(Counter::Panics);
@@ -329,7 +330,7 @@ impl Requests {
                 }
             }
             Ok(PullResult::Waiting) => {
-                // The source has just been polled: it need not read ahead.
+                // The source has just been polled, so it need not read ahead.
                 content.is_listed = false;
                 streams.set_ready(id, false);
                 self.slots.mark(id, Mark::Waiting, true);
@@ -343,7 +344,7 @@ impl Requests {
         pulled.ok()
     }
 
-    /// Ends a response whose body cannot be completed, so that the client notices.
+    /// Ends a response whose body cannot be completed, in a way that the client notices.
     fn break_off<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -365,7 +366,7 @@ impl Requests {
         self.close(streams, turn, id, reason);
     }
 
-    /// Lists a response whose source can [read ahead](Requests::read_ahead).
+    /// Notes that the source of a response can [read ahead](Requests::read_ahead).
     pub(super) fn list_ahead(&mut self, id: SlotId) {
         if let Some(slot) = self.slots.get_mut(id)
             && let Phase::Sending(content) = &mut slot.phase

@@ -7,7 +7,7 @@ use h2o_http::{Method, Scheme};
 
 use crate::listener::LocalListener;
 
-/// Finds out whose request it is, chooses its host and path, and applies the environment of the path.
+/// Finds out which client a request comes from, chooses its host and path, and applies the environment variables of the path.
 pub(crate) fn route(exchange: &mut Exchange, listener: &LocalListener) {
     if let Some(trusted) = &listener.setup.trusted_proxies {
         trusted.settle(exchange);
@@ -83,7 +83,7 @@ fn apply_env(exchange: &mut Exchange) {
     }
 }
 
-/// How the body is used: the first handler of the path that reads bodies decides.
+/// How the body of the request is used: the first handler of the path that reads bodies decides.
 pub(crate) fn body_use(exchange: &Exchange) -> BodyUse {
     first_content_user(exchange).map_or(BodyUse::None, |(_, body_use)| body_use)
 }

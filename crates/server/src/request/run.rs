@@ -1,4 +1,4 @@
-//! Takes a request from its head to its handlers, and polls those.
+//! Takes a request from its head to its handlers, and polls the handlers.
 
 use std::task::Context as TaskContext;
 use std::time::Instant;
@@ -21,11 +21,11 @@ pub(crate) struct Arrived {
     pub(crate) exchange: ExchangeRef,
     /// Present if the body is not complete.
     pub(crate) pending: Option<Pending>,
-    /// The response, if the engine has found the request to be malformed.
+    /// The response to a request that the protocol engine has found to be malformed.
     pub(crate) refusal: Option<Response>,
 }
 
-/// A request on a stream of a version that carries many, as its engine gives it.
+/// A request on a stream of a protocol version with many streams per connection, as its engine gives it.
 pub(crate) struct StreamRequest {
     /// It has the head.
     pub(crate) exchange: ExchangeRef,
@@ -37,7 +37,8 @@ pub(crate) struct StreamRequest {
 }
 
 impl Requests {
-    /// Begins an exchange, whose request head is filled in, on this connection. `begun`: when its first byte came.
+    /// Begins an exchange on this connection, whose request head is already filled in. `begun`: when the first byte of the
+    /// request came.
     #[inline]
     pub(crate) fn begin(turn: &mut Turn<'_>, exchange: &ExchangeRef, begun: Instant) {
         let info = turn.connection.info();
@@ -50,7 +51,7 @@ impl Requests {
         exchange.timings.head = Some(turn.now);
     }
 
-    /// Begins and routes a request of a version that carries many, and takes it in.
+    /// Begins, routes and takes in a request of a protocol version with many streams per connection.
     pub(crate) fn receive_on_stream<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -87,7 +88,7 @@ impl Requests {
         self.receive(streams, turn, id, arrived);
     }
 
-    /// Takes in a request that was begun and routed.
+    /// Takes in a request whose exchange was begun and routed.
     pub(crate) fn receive<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -160,8 +161,8 @@ impl Requests {
         }
     }
 
-    /// Polls the guard that a request waits for, if any, before more of its body is collected. Whether all guards have let the
-    /// request through.
+    /// Polls the guard that a request waits for, if any, before more of its body is collected. Returns whether all guards have
+    /// let the request through.
     pub(super) fn pass_guards<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -288,7 +289,7 @@ impl Requests {
         if from >= self.queue.len() || !self.has_place::<S>(turn, false) {
             return None;
         }
-        // A request that has to wait because it streams does not hold up those behind it.
+        // A request that has to wait because its body is streamed does not hold up the requests behind it.
         let may_stream = self.has_place::<S>(turn, true);
         (from..self.queue.len()).find(|&at| may_stream || !self.is_streaming(self.queue[at]))
     }
@@ -316,7 +317,7 @@ impl Requests {
             matches!(exchange.body, RequestBody::Stream(_))
         };
         if is_streaming && !self.slots.get(id).is_some_and(|slot| slot.is(Mark::Tunnel)) {
-            // Open the window before the handler takes the body out of the exchange.
+            // The client's window is opened before the handler takes the body out of the exchange.
             streams.open_window(turn, id, Window::Body);
             self.slots.mark(id, Mark::Streaming, true);
             if let Some(counter) = S::RULES.streaming_counter {
@@ -382,7 +383,7 @@ impl Requests {
         }
     }
 
-    /// Sends the interim responses that a handler has added, if the client gets any.
+    /// Sends the interim responses that a handler has added, if the client accepts any.
     fn send_interims<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -468,7 +469,7 @@ fn gets_interims<S: Streams>(turn: &Turn<'_>, exchange: &Exchange) -> bool {
         && serve::wants_informational(exchange)
 }
 
-/// Sends 100 (Continue), if the client gets it.
+/// Sends 100 (Continue), if the client is to get it.
 pub(super) fn send_continue<S: Streams>(
     streams: &mut S,
     turn: &mut Turn<'_>,

@@ -19,8 +19,8 @@ use crate::request::reroute::{RerouteTarget, reroute};
 pub(crate) enum Progress {
     /// The final response, after all filters.
     Response(Response),
-    /// The handler answered 425 to a request from TLS early data. If the request can be rerun after the handshake, drop this
-    /// response (filters have not run).
+    /// The handler answered 425 to a request from TLS early data. If the request can be rerun after the handshake, this
+    /// response is dropped; its filters have not run.
     TooEarly(Response),
     /// A handler answers later.
     Waiting(WaitingHandler),
@@ -29,13 +29,13 @@ pub(crate) enum Progress {
 /// A handler that answers later.
 pub(crate) struct WaitingHandler {
     future: LocalBoxFuture<Outcome>,
-    /// Number of the handler to run next if this one declines.
+    /// Number of the handler to run next if this one declines the request.
     next: usize,
-    /// Continuations of handlers that asked for the response of those behind them, the latest last.
+    /// What is to run when the handlers behind have answered, for the handlers that asked for that response; the latest last.
     continuations: Vec<Continuation>,
 }
 
-/// Whether the client accepts interim responses: `no-early-hints: 1` refuses them.
+/// Whether the client accepts interim responses: it does not if it has sent `no-early-hints: 1`.
 pub(crate) fn wants_informational(exchange: &Exchange) -> bool {
     exchange.request.headers.get(Known::NoEarlyHints) != Some(b"1")
 }
@@ -60,7 +60,7 @@ pub(super) fn start_at(worker: &Worker, exchange: &ExchangeRef, first: usize) ->
         let exchange = &mut *exchange.borrow_mut();
         let outcome = run_handlers(exchange, first);
         if let (Outcome::Done(mut response), _) = outcome {
-            // The path has no filters and nothing was redirected: skip the general way.
+            // The path has no filters and nothing was redirected, so there is a shorter way.
             if is_final(exchange, &response) {
                 if !exchange.request.is_tunnel_opened_by(response.status) {
                     add_alt_svc(exchange, &mut response);
@@ -130,14 +130,14 @@ pub(crate) fn resume(
         };
         let continuations = std::mem::take(&mut waiting.continuations);
         match run_to_response(worker, exchange, outcome, continuations) {
-            // The next handler answers later, too: poll its future for the first time.
+            // The next handler answers later, too: its future must be polled once, so that it has a waker.
             Progress::Waiting(next) => waiting = next,
             progress @ (Progress::Response(_) | Progress::TooEarly(_)) => return progress,
         }
     }
 }
 
-/// Waits for the response of a request that no connection polls.
+/// Waits for the response of a request that belongs to no connection, which would poll it.
 pub(crate) async fn finished(
     worker: &Worker,
     exchange: &ExchangeRef,
@@ -170,7 +170,7 @@ fn hint(exchange: &mut Exchange, next: usize) {
     let Some(fields) = path.early_hints.as_ref().filter(|_| !exchange.is_hinted) else {
         return;
     };
-    // No handler of the path: an upstream server that a redirect named.
+    // The request goes to no handler of the path, but to an upstream server that a redirect has named.
     let handler = path.handlers.get(next.wrapping_sub(1));
     let waits = handler.is_none_or(|handler| handler.waits_for_backend());
     if waits && exchange.request.body != BodyLength::Tunnel {
@@ -180,7 +180,7 @@ fn hint(exchange: &mut Exchange, next: usize) {
     }
 }
 
-/// Runs the handlers from number `first` on until one does not decline.
+/// Runs the handlers from number `first` on until one answers.
 fn run_handlers(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     let site = Rc::clone(&exchange.site);
     if let Some(response) = refuse_misdirected(exchange) {
@@ -209,7 +209,7 @@ pub(crate) fn refuse_misdirected(exchange: &mut Exchange) -> Option<Response> {
     if !exchange.is_misdirected && !host.is_closed_to(&exchange.connection) {
         return None;
     }
-    // The request from which this one was made has got past here.
+    // This request was made from another one, which has passed this check.
     if let Some(SubRequestStart::Handler(_)) = sub_request_start(exchange) {
         return None;
     }
@@ -222,7 +222,7 @@ fn sub_request_start(exchange: &Exchange) -> Option<SubRequestStart> {
 
 #[cold]
 fn misdirected(exchange: &mut Exchange) -> Response {
-    // An error document is then served although its request has that scheme.
+    // An error document is served then, although its request has the scheme that was refused.
     let (note, text) = if std::mem::take(&mut exchange.is_misdirected) {
         (
             "the request names another scheme (http or https) than the connection has",
@@ -250,7 +250,7 @@ fn run_to_response(
     let (mut outcome, mut next) = outcome;
     loop {
         let order = match outcome {
-            // The connection polls it: it has the waker.
+            // The connection polls the handler: it has the waker.
             Outcome::Later(future) => {
                 return Progress::Waiting(WaitingHandler {
                     future,
@@ -284,7 +284,7 @@ fn run_to_response(
                 }
             }
             Outcome::Reroute(order) => order,
-            // A continuation declined; the handlers behind it have already run.
+            // The handler declined when it saw the response of those behind it, which have run already.
             Outcome::Declined => {
                 (outcome, next) = run_handlers(&mut exchange.borrow_mut(), usize::MAX);
                 continue;
@@ -308,7 +308,7 @@ fn run_to_response(
 fn is_too_early(exchange: &Exchange) -> bool {
     exchange.is_early
         && exchange.protocol.is_multiplexed()
-        // A redirect may have sent it to another server.
+        // A redirect may have sent the request to another server.
         && !exchange.delegated
         && exchange.request.headers.get(Known::EarlyData).is_none()
 }
@@ -320,7 +320,7 @@ fn filter(
     mut response: Response,
 ) -> Result<Response, Reroute> {
     if let Some(restore) = exchange.restore.take() {
-        // The access log takes the status of the document for the first one.
+        // For the access log, the first status of the request is that of the error document.
         exchange.sent.first_status = Some(response.status);
         if fenced(worker, || restore(exchange, &mut response)).is_err() {
             response = panicked();
@@ -337,10 +337,10 @@ fn filter(
     if exchange.request.is_tunnel_opened_by(response.status) {
         return Ok(response);
     }
-    // Ahead of the filters, so that `header.*` can replace it.
+    // The field is added before the filters run, so that `header.*` can replace it.
     add_alt_svc(exchange, &mut response);
     if response.links != LinkHeaderUse::Plain
-        // The client's request pushes, if the response becomes its own.
+        // The pushes belong to the client's request, if the response becomes that of the client.
         && exchange.sub_request.is_none()
         && let Err(answer) = fenced(worker, || push::collect(exchange, &mut response))
     {

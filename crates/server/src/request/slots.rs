@@ -14,7 +14,7 @@ use crate::flow::Turn;
 use crate::pace::Pace;
 use crate::request::serve::{self, WaitingHandler};
 
-/// State of a request that has to wait for something.
+/// State of a request that cannot be answered at once, because it has to wait for something.
 pub(crate) struct StreamSlot {
     /// `None` while a step of the request runs.
     pub(super) exchange: Option<ExchangeRef>,
@@ -31,33 +31,34 @@ pub(crate) struct StreamSlot {
 
 /// What a request waits for.
 pub(super) enum Phase {
-    /// The slot has no request, or a step of the request runs.
+    /// The slot has no request, or the request is being worked on.
     InStep,
     /// The whole body of the request.
     Collecting(BodyCollection),
-    /// The first bytes of the body, which its handler will pull.
+    /// The request waits for the first bytes of its body, which its handler will pull.
     AwaitingBody,
-    /// Fewer running requests, or the end of the TLS handshake.
+    /// The request waits until fewer requests run, or the TLS handshake has ended.
     Queued,
     /// The response of a handler.
     Running(WaitingHandler),
-    /// The response of a push: the head of the response that it was promised with must be sent first.
+    /// The response of a push waits until the head of the response that it was promised with is sent.
     Promised(Box<Response>),
-    /// The scheduler, space in the socket, or more of the response's body.
+    /// The request waits for the scheduler, for space in the socket, or for more of the response's body.
     Sending(Content),
-    /// The socket, which has not taken the last bytes of the response.
+    /// The request waits for the socket, which has not taken the last bytes of the response.
     Flushing,
-    /// The client's END_STREAM, after a complete response. The body is still read: by the handler of a tunnel, or by the source
-    /// of the response's body, which is polled for that.
+    /// The response is complete, and the request waits for the client's END_STREAM. The body of the request is still read: by
+    /// the handler of a tunnel, or by the source of the response's body, which is polled for that.
     HalfClosed(Option<Box<dyn BodySource>>),
-    /// The client's END_STREAM, after the response was sent: until then the rest of the request's body is read and dropped.
+    /// The response was sent, and the request waits for the client's END_STREAM: until it comes, the rest of the request's body
+    /// is read and dropped.
     InGrace,
 }
 
 /// Properties that requests are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// A handler did not answer at once, and the request is not over.
+    /// A handler of the request did not answer at once, and the request is not over.
     Running,
     /// Only a handler, or the source of the response's body, can continue the request.
     Waiting,
@@ -137,7 +138,7 @@ impl StreamSlot {
     }
 }
 
-/// Logs the exchange and gives it back however the request ends, even by a panic.
+/// However the request ends, even by a panic, its log line is written and its exchange given back.
 impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.end();
@@ -162,7 +163,7 @@ pub(super) fn retire(reference: &ExchangeRef) {
     worker.release(Rc::clone(reference));
 }
 
-/// Unused slots of a worker, so that requests allocate none.
+/// Unused slots of a worker, kept so that a request need not allocate one.
 #[derive(Default)]
 pub(super) struct SlotPool {
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
@@ -186,7 +187,7 @@ impl SlotPool {
 
 /// The slots of one connection.
 pub(super) struct Slots {
-    /// The slot of [`SlotId::ONLY`], which needs no vector.
+    /// The slot [`SlotId::ONLY`] of a connection with one request at a time, which needs no vector.
     first: Option<Box<StreamSlot>>,
     others: Vec<Option<Box<StreamSlot>>>,
     counts: [usize; Mark::COUNT],
@@ -240,7 +241,7 @@ impl Slots {
         place.get_or_insert_with(|| self.pool.take())
     }
 
-    /// Ends a request: logs it, and frees its slot.
+    /// Ends a request: writes its log line, and frees its slot.
     pub(super) fn vacate(&mut self, id: SlotId) {
         let Some(mut slot) = self.place_mut(id).and_then(Option::take) else {
             return;
@@ -282,7 +283,7 @@ impl Slots {
         places + slots.sum::<usize>()
     }
 
-    /// Frees memory that can be allocated again.
+    /// Frees memory that can be allocated again when it is needed.
     pub(super) fn shrink(&mut self) {
         self.others = Vec::new();
     }

@@ -1,4 +1,4 @@
-//! What the request table asks of a protocol version.
+//! What the table of requests needs from the connection of each protocol version.
 
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Waker};
@@ -23,7 +23,7 @@ use crate::setup::Setup;
 pub(crate) trait Streams: Sized {
     const RULES: VersionRules;
 
-    /// What the configuration allows the requests of a connection.
+    /// What the configuration allows the requests of this connection.
     fn limits(setup: &Setup) -> RequestLimits;
 
     /// Writes an interim response. Returns the length of its encoded head.
@@ -35,8 +35,8 @@ pub(crate) trait Streams: Sized {
         headers: &Headers,
     ) -> usize;
 
-    /// Writes the head of a response, in which fields may be changed to what this version calls for, and all of the body if
-    /// that is better than to have it pulled.
+    /// Writes the head of a response, in which it may change fields as its protocol version requires, and all of the body if
+    /// that is better than having the body pulled.
     fn send_head(
         &mut self,
         turn: &mut Turn<'_>,
@@ -46,7 +46,7 @@ pub(crate) trait Streams: Sized {
         shape: ResponseShape,
     ) -> HeadSent;
 
-    /// Whether there is something to be pulled: the driver has to [pull](Requests::pull) while `is_ready`.
+    /// Notes whether a response has a body to be pulled now: while `is_ready`, the driver has to [pull](Requests::pull).
     fn set_ready(&mut self, id: SlotId, is_ready: bool);
 
     /// Sends a piece of a body; `is_end`: the last one.
@@ -69,7 +69,7 @@ pub(crate) trait Streams: Sized {
     /// Ends a response that `send_data` has not ended.
     fn finish(&mut self, turn: &mut Turn<'_>, id: SlotId, trailers: Option<Headers>);
 
-    /// Allows the client to send more of the body of a request.
+    /// Allows the client to send more of the body of a request: flow control.
     fn open_window(&mut self, turn: &mut Turn<'_>, id: SlotId, window: Window);
 
     /// The pipe for the datagrams of a new request for a tunnel, if the connection has datagrams. `owner` makes the connection
@@ -84,10 +84,10 @@ pub(crate) trait Streams: Sized {
     /// Whether the client may still send on a stream whose response has been sent to its end.
     fn is_input_open(&self, id: SlotId) -> bool;
 
-    /// Adds what only this version knows to an exchange that is about to be logged.
+    /// Adds to an exchange, of which the log line is about to be written, what only this protocol version knows.
     fn before_log(&self, _id: SlotId, _exchange: &ExchangeRef) {}
 
-    /// The request is over: ends its stream at once if its response is not complete.
+    /// Told when a request is over: ends its stream at once if its response is not complete.
     fn close(&mut self, turn: &mut Turn<'_>, id: SlotId, reason: CloseReason);
 
     /// Whether a push can be promised with the response of a stream (RFC 9113 §8.4).
@@ -139,11 +139,11 @@ pub(crate) struct VersionRules {
 
 /// What the configuration allows the requests of one connection.
 pub(crate) struct RequestLimits {
-    /// Requests whose handlers run at the same time.
+    /// Number of requests whose handlers may run at the same time.
     pub(crate) running: usize,
-    /// Of these, requests whose handlers pull the body.
+    /// Number of these whose handlers may pull the body.
     pub(crate) streaming: usize,
-    /// Requests that the client may reset more than were answered, before new ones are delayed.
+    /// How many more requests the client may reset than were answered, before new ones are delayed.
     pub(crate) resets: usize,
     /// How long new requests have to wait then; zero: not at all.
     pub(crate) reset_delay: Duration,
@@ -173,15 +173,15 @@ pub(crate) struct HeadSent {
 /// How much more of a request's body the client may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
-    /// As much as the protocol version allows by default: a body is wanted.
+    /// As much as the protocol version allows by default: some handler wants the body.
     Body,
-    /// So many bytes ahead of the handler of a tunnel.
+    /// So many bytes more than the handler of a tunnel has taken.
     Tunnel(u32),
-    /// As many bytes again: the server is done with these.
+    /// As many bytes again as these, which the server has processed.
     Credit(usize),
 }
 
-/// Why the rest of a request's body has no use.
+/// Why the server has no use for the rest of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
     /// No handler asks for it.
@@ -218,7 +218,8 @@ impl SlotId {
 pub(crate) enum CloseReason {
     /// The response was sent to its end, and the client has ended its side.
     Complete,
-    /// The response was sent to its end, and the handler or the time does not allow to wait for the client's end.
+    /// The response was sent to its end, and the server does not wait for the client's end: the handler has closed, or the time
+    /// has passed.
     EnoughRead,
     /// The client has reset the stream, or the engine has.
     Reset,
@@ -232,6 +233,6 @@ pub(crate) enum CloseReason {
     TunnelBroken,
     /// The body of the response cannot be completed, because of this server.
     BodyLost,
-    /// As [`CloseReason::BodyLost`], because of a backend.
+    /// The body of the response cannot be completed, because of a backend.
     BodyBroken,
 }

@@ -43,7 +43,7 @@ fn begin(worker: &Worker, exchange: &ExchangeRef) -> Progress {
 }
 
 /// Routes the request by its authority and target, which counts as a delegation. H2O compatibility: the authority becomes the
-/// configured name of the host.
+/// name that the configuration has for the host.
 fn route(exchange: &mut Exchange) -> Result<(), Box<Response>> {
     exchange.count_reroute(RerouteKind::Delegation)?;
     let request = &exchange.request;

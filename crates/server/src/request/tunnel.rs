@@ -19,9 +19,9 @@ use crate::flow::Turn;
 
 /// Receive window of a tunnel, in bytes: the most that the server holds for a handler that reads nothing.
 const WINDOW: u32 = 1024 * 1024;
-/// Tunnels of one connection that get [`WINDOW`]; further ones keep the initial window of a stream.
+/// Number of tunnels of one connection that get [`WINDOW`]; further ones keep the initial window of a stream.
 const WIDE: usize = 16;
-/// Time for the client to send END_STREAM after the response has ended.
+/// How long the server waits for the client's END_STREAM after the response has ended.
 const GRACE: Duration = Duration::from_secs(5);
 
 impl Requests {
@@ -48,8 +48,9 @@ impl Requests {
         self.start(streams, turn, id, exchange);
     }
 
-    /// Called before the response to a request for a tunnel is sent. Returns whether it opens the tunnel, and makes the response
-    /// what opens one in this version. If not, data that the client sent ahead is dropped.
+    /// Called before the response to a request for a tunnel is sent. Returns whether the response opens the tunnel, and changes
+    /// it to what opens a tunnel in this protocol version. If it does not, what the client has already sent into the tunnel is
+    /// dropped.
     pub(super) fn prepare_tunnel<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -61,7 +62,7 @@ impl Requests {
             return false;
         };
         if exchange.request.is_tunnel_opened_by(response.status) {
-            // Now only the reader of the tunnel holds the pipe: see [`Requests::keep_half_open`].
+            // From here on only the reader of the tunnel holds the pipe, which [`Requests::keep_half_open`] relies on.
             exchange.body = RequestBody::None;
             if !S::RULES.switches_protocols {
                 if response.status == StatusCode::SWITCHING_PROTOCOLS {
@@ -99,7 +100,7 @@ impl Requests {
         if let Some(exchange) = &slot.exchange
             && let Ok(mut exchange) = exchange.try_borrow_mut()
         {
-            // Now only the reader and the slot hold the pipe.
+            // From here on only the reader and the slot hold the pipe.
             exchange.body = RequestBody::None;
         }
         let reader = match phase {
@@ -131,14 +132,14 @@ impl Requests {
         let is_abandoned = (slot.upload.as_ref()).is_none_or(|upload| upload.pipe.is_abandoned());
         let is_read = match reader {
             _ if is_abandoned => false,
-            // The source ends once it has sent the body to the backend.
+            // The source of the response ends once it has sent the request's body to the backend.
             Some(source) => catch_unwind(AssertUnwindSafe(|| source.poll_next(&mut task, 1)))
                 .inspect_err(|_| turn.context.worker.counters.count(Counter::Panics))
                 .is_ok_and(|next| next.is_pending()),
             None => is_half_open,
         };
         if is_read {
-            // After the client's END_STREAM only the reader can continue the request.
+            // After the client's END_STREAM only the reader of the pipe can continue the request.
             self.slots.mark(id, Mark::Waiting, !is_half_open);
             self.credit_upload(streams, turn, id);
         } else {

@@ -7,7 +7,7 @@ use h2o_exchange::BodyPipe;
 /// A body on its way to a handler that pulls it.
 pub(super) struct Upload {
     pub(super) pipe: Rc<BodyPipe>,
-    /// Bytes in the pipe when the client was last given window for what the handler took.
+    /// Number of bytes in the pipe when the client's window was last raised by what the handler took.
     pub(super) queued: usize,
 }
 
@@ -22,7 +22,7 @@ impl Upload {
         self.pipe.queued() + self.pipe.kept() + datagrams
     }
 
-    /// Whether the handler can only wait for more from the client.
+    /// Whether the handler can do nothing but wait for more from the client.
     pub(super) fn is_starved(&self) -> bool {
         self.pipe.is_starved()
     }
