@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Settings of the abuse budget.
 #[derive(Clone, Copy, Debug)]
 pub struct BudgetSettings {
-    /// Units at the start, and the most that a connection can have.
+    /// Units of the abuse budget that a connection has at the start, and the most that it can have.
     pub units: u32,
     /// Units restored per second.
     pub per_second: u32,
@@ -24,7 +24,7 @@ impl Default for BudgetSettings {
 /// Behaviour of a client that costs units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
-    /// A read brought few bytes that completed nothing: the client drips a head or body.
+    /// A read brought few bytes, which completed nothing: the client sends a head or a body drop by drop.
     Fragment,
     /// The server answered a request with an error of its own.
     Refusal,
@@ -47,7 +47,7 @@ pub(crate) struct Overdrawn;
 #[derive(Debug)]
 pub(crate) struct Budget {
     units: u32,
-    /// Age of the connection at the last refill, in milliseconds.
+    /// Age of the connection, in milliseconds, when units were last restored.
     refilled: u32,
     is_overdrawn: bool,
 }

@@ -14,7 +14,7 @@ use crate::listener::LocalListener;
 /// Number of the next connection.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// State of a connection below its protocol.
+/// State of a connection that does not depend on the protocol version.
 pub(crate) struct ConnectionState {
     /// Identifies the connection to wakers and events.
     pub(crate) token: u64,
@@ -31,7 +31,7 @@ pub(crate) struct ConnectionState {
     pub(crate) io: Io,
     /// Bytes received, decrypted, and not yet consumed by the engine.
     pub(crate) input: Vec<u8>,
-    /// Over QUIC, whether the handshake is not complete.
+    /// Over QUIC: whether the TLS handshake is not complete yet.
     pub(crate) is_quic_early: bool,
     pub(crate) budget: Budget,
     /// Created on first use.

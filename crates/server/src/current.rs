@@ -26,7 +26,7 @@ pub(crate) struct Current {
     next_id: u32,
 }
 
-/// A background service, which stops when this value is dropped.
+/// A service that runs in the background, which stops when this value is dropped.
 struct RunningService {
     service: Arc<dyn BackgroundService>,
     running: Box<dyn Any + Send>,
@@ -34,7 +34,7 @@ struct RunningService {
 
 /// A configuration that was replaced.
 pub(crate) struct Retired {
-    /// Also referenced by the requests that began under this configuration.
+    /// The site, to which the requests that began under this configuration refer, too.
     site: Arc<Site>,
     /// Services that such requests still use.
     _services: Vec<RunningService>,
@@ -196,7 +196,7 @@ impl Current {
 impl Retired {
     /// Whether a request that began under the replaced configuration is still in progress.
     pub(crate) fn is_in_use(&self) -> bool {
-        // Workers drop their references, and those of requests with them.
+        // The workers drop their references to the site, and those of the requests go with the requests.
         Arc::strong_count(&self.site) > 1
     }
 }

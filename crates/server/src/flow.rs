@@ -9,16 +9,17 @@ use crate::budget::{Cost, Overdrawn};
 use crate::connection_state::ConnectionState;
 use crate::context::Context;
 
-/// Fewer received bytes than this that complete no piece of a protocol are a fragment, which is charged.
+/// A read of fewer bytes than this that completes no piece of the protocol counts as a fragment, which the abuse budget is
+/// charged for.
 const FRAGMENT: usize = 256;
 
 /// What a step of a connection returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Flow {
-    /// Something changed: the next step can be taken at once.
+    /// Something has changed, so the next step of the connection can be taken at once.
     Continue,
-    /// The next step needs an event of the socket, a waker or a timer.
+    /// The next step of the connection needs an event of the socket, a waker or a timer.
     Wait,
     /// The connection is over.
     Close,

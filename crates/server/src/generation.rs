@@ -42,14 +42,15 @@ pub(crate) struct LocalGeneration {
     pub(crate) listeners: Vec<NextListener>,
     /// See [`Generation::adopted`].
     _adopted: mpsc::Sender<()>,
-    /// Successors found so far, by the address of the listener that they succeed, which is kept so that no other gets it.
+    /// The new listeners that continue old ones, as far as they were looked for, by the address of the old listener, which is
+    /// kept so that no other gets the same address.
     successors: FxHashMap<*const LocalListener, (Rc<LocalListener>, Rc<LocalListener>)>,
 }
 
 /// A listener of the next configuration.
 pub(crate) struct NextListener {
     pub(crate) listener: Rc<LocalListener>,
-    /// Its socket; taken by the table that watches it. `None` if a table has it already.
+    /// The listener's socket, until the table that watches it takes it. `None` if a table has it already.
     pub(crate) socket: Option<OwnedFd>,
     /// Set on UDP sockets.
     pub(crate) quic: Option<Rc<QuicSettings>>,
@@ -129,7 +130,8 @@ impl RetiredSites {
 async fn sweep(worker: Rc<Worker>, sweeps: Rc<[Sweep]>) {
     let retired = worker.local::<RetiredSites>();
     loop {
-        // What the worker keeps does not keep a site: it goes before the look at the sites, and once more after the last.
+        // What the worker keeps does not itself keep a site alive, so it is dropped before the sites are looked at, and once
+        // more after the last one has gone.
         for sweep in &*sweeps {
             sweep(&worker);
         }

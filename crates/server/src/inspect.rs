@@ -10,8 +10,8 @@ use crate::site::listen::Listeners;
 use crate::site::load::LoadedConfig;
 use crate::sockets::bind::probe;
 
-/// Certificates that expire within this many days are reported; certificates that live less than four times as long,
-/// within a quarter of their life, since short-lived ones are renewed daily.
+/// Number of days before its end from which on a certificate is reported. A certificate that lives less than four times as long
+/// is reported within the last quarter of its life, since certificates with a short life are renewed daily.
 const SOON_DAYS: i64 = 14;
 
 const DAY: i64 = 86_400;

@@ -22,16 +22,16 @@ use crate::setup::Setup;
 use reading::{DISCARD_TIME, DiscardedBody, Input};
 use streams::Http1Streams;
 
-/// Bytes of one response's body sent before other connections run.
+/// Number of bytes of one response's body that a connection sends before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
-/// Bytes of the bodies of all requests sent before other connections run.
+/// Number of bytes of bodies, of all its requests, that a connection sends before other connections run.
 const TURN_BYTES: usize = per_turn(1024 * 1024);
-/// Pipelined requests answered before other connections run.
+/// Number of pipelined requests that a connection answers before other connections run.
 const TURN_REQUESTS: usize = 32;
 
 /// The HTTP/1 side of a connection.
 pub(crate) struct Http1 {
-    /// One request at a time, in [`SlotId::ONLY`].
+    /// The requests of the connection: one at a time, in [`SlotId::ONLY`].
     requests: Requests,
     streams: Http1Streams,
     /// Present while the rest of a request's body is dropped, after its response.
@@ -40,7 +40,8 @@ pub(crate) struct Http1 {
     successor: Option<Box<Http2>>,
     /// Bytes that the socket has taken.
     written: u64,
-    /// Unacknowledged bytes in the kernel when the socket was full, or when the write timer fired last.
+    /// Number of bytes in the kernel that the client had not acknowledged when the socket was full, or when the write timer
+    /// fired last.
     unacknowledged: usize,
     /// When to check whether the client is fast enough.
     look_at: Option<Instant>,
@@ -63,7 +64,8 @@ impl Http1 {
         }
     }
 
-    /// Processes input, runs woken requests and sends, until only the socket, a waker or a timer can continue.
+    /// Processes input, runs the requests whose wakers have fired, and sends, until only the socket, a waker or a timer can
+    /// continue.
     pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
         let owned = !turn.connection.input.is_empty();
         let mut buffer = if owned {
@@ -100,7 +102,7 @@ impl Http1 {
 
     fn run_woken(&mut self, turn: &mut Turn<'_>) -> Flow {
         let is_running = self.requests.stage(SlotId::ONLY) == Stage::Running;
-        // The client is gone: free what the handler holds, such as a connection to a backend.
+        // The client is gone: what the handler holds, such as a connection to a backend, is freed.
         if is_running && turn.connection.io.is_broken() {
             return Flow::Close;
         }
@@ -167,7 +169,7 @@ impl Http1 {
         self.receive_head(turn, input)
     }
 
-    /// Sends as much of a body as the socket takes, up to [`SEND_TURN`].
+    /// Sends as much of a response's body as the socket takes, up to [`SEND_TURN`].
     fn pump(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
         let mut sent = 0;
         let pulled = loop {
@@ -351,8 +353,8 @@ impl Http1 {
         Flow::Close
     }
 
-    /// Counts data that the client has acknowledged as progress: the kernel buffers much, and the socket reports only free
-    /// space.
+    /// Counts data that the client has acknowledged as progress, since the kernel buffers much, and the socket only reports
+    /// free space.
     fn see_progress(&mut self, turn: &Turn<'_>) {
         let stage = self.requests.stage(SlotId::ONLY);
         if matches!(stage, Stage::Sending | Stage::Flushing) {
@@ -383,7 +385,7 @@ impl Http1 {
         self.streams.is_closing || self.streams.engine.is_shutting_down()
     }
 
-    /// Whether to read on after the last response, so that a client that still sends gets to see it.
+    /// Whether the server reads on after the last response, so that a client that is still sending gets to see the response.
     pub(crate) const fn lingers(&self) -> bool {
         self.streams.lingers
     }

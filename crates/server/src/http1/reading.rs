@@ -15,11 +15,11 @@ use crate::request::Pending;
 use crate::request::routing;
 use crate::request::{Arrived, BodyRoom, Requests, SlotId};
 
-/// Bytes of a body that are read and dropped after the response, so that the connection can be used again, and the time limit
-/// for that.
+/// Number of bytes of a request's body that are read and dropped after the response, so that the connection can be used again,
+/// and the time limit for that.
 pub(super) const MAX_DISCARDED: u64 = 64 * 1024;
 pub(super) const DISCARD_TIME: Duration = Duration::from_secs(30);
-/// Bytes received from one connection before other connections run.
+/// Number of bytes that are received from one connection before other connections run.
 const READ_TURN: usize = per_turn(1024 * 1024);
 
 /// Received bytes, and what was done in this turn.
@@ -33,10 +33,10 @@ pub(super) struct Input<'a> {
     pub(super) sent: usize,
 }
 
-/// A body that is dropped to get to the next request.
+/// The rest of a request's body, which is dropped to get to the next request.
 #[derive(Clone, Copy)]
 pub(super) struct DiscardedBody {
-    /// Bytes of the body received when the response was complete.
+    /// Number of bytes of the body that had come when the response was complete.
     pub(super) before: u64,
     pub(super) until: Instant,
 }
@@ -70,7 +70,7 @@ impl<'a> Input<'a> {
         let came = self.buffer.len() - had;
         self.received += came;
         match read {
-            // Few bytes that complete nothing: the client drips.
+            // The read brought few bytes that complete nothing: the client sends drop by drop.
             Ok(Read::Data) if had > 0 => match turn.pay_for_fragment(came) {
                 Ok(()) => Flow::Continue,
                 Err(_) => Flow::Close,
@@ -139,7 +139,7 @@ impl Http1 {
                 Flow::Close
             }
             Ok(Received::Data { .. } | Received::BodyEnd { .. }) => {
-                // The engine reports these only within a request.
+                // The engine reports these events only within a request.
                 debug_assert!(false, "an event without a request");
                 Flow::Close
             }
@@ -151,7 +151,7 @@ impl Http1 {
             Err(error) => {
                 self.begin_unparsed(turn, &spare);
                 if !spare.borrow().request.target().is_empty() {
-                    // Well-formed, but refused: route it for its log line.
+                    // The request is well-formed, but the engine refuses it: it is routed for its log line.
                     let listener = &turn.connection.listener;
                     routing::route(&mut spare.borrow_mut(), listener);
                 }
@@ -200,7 +200,7 @@ impl Http1 {
                     match input.fill(turn) {
                         Flow::Continue => {}
                         Flow::Wait => break,
-                        // The client may still read: the handler decides when the tunnel ends.
+                        // The client has ended its direction but may still read: the handler decides when the tunnel ends.
                         Flow::Close if requests.has_tunnel() && turn.connection.io.has_ended() => {
                             streams.engine.recv_end();
                             requests.on_data(streams, turn, SlotId::ONLY, &[], true);

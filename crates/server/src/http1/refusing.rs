@@ -22,7 +22,7 @@ impl Http1 {
         let exchange = turn.context.worker.spare_exchange();
         self.begin_unparsed(turn, &exchange);
         self.requests.enter(SlotId::ONLY, exchange);
-        // If sending fails, the next step finds the connection closed.
+        // If the response cannot be sent, the next step of the connection finds it closed.
         let _ = self.refuse_with(turn, CLEAR_TEXT);
     }
 

@@ -12,12 +12,12 @@ use crate::event::pipes::{Pipe, Pipes};
 use crate::flow::Turn;
 use crate::request::PullResult;
 
-/// A body that is sent without chunks or encryption by this process.
+/// A body that this process sends without chunks and without encrypting it.
 pub(super) struct Splicing {
     /// Present from the first spliced bytes on.
     pipe: Option<Pipe>,
     pipes: Rc<Pipes>,
-    /// Whether no pipe was available: the rest is copied.
+    /// Whether no pipe was available, so that the rest of the body is copied.
     copies: bool,
 }
 
@@ -48,7 +48,7 @@ impl Splicing {
         }
     }
 
-    /// Moves the next piece within the kernel. `None`: it must be copied.
+    /// Moves the next piece of the body within the kernel. `None`: the piece must be copied.
     pub(super) fn send(
         &mut self,
         turn: &mut Turn<'_>,
@@ -62,7 +62,7 @@ impl Splicing {
                 return Ok(Some(PullResult::Blocked));
             };
             pipe.held -= sent;
-            // The length is known, so there are no chunks: the engine only counts.
+            // The length of the body is known, so there are no chunks: the engine only counts its bytes.
             let counted = engine.begin_data(sent, &mut Vec::new());
             debug_assert_eq!(counted, sent, "a backend's content has its length");
             return Ok(Some(PullResult::Data {

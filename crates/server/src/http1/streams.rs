@@ -20,9 +20,9 @@ use crate::request::{
 };
 use crate::setup::Setup;
 
-/// Bytes of a body per TLS write or chunk. The server holds no more for a client that does not read.
+/// Number of bytes of a body per TLS write or per chunk. The server holds no more than this for a client that does not read.
 const PIECE: usize = 48 * 1024;
-/// Bytes per `sendfile`, and per check of the page cache.
+/// Number of bytes per call of `sendfile`, and per check of what the page cache holds.
 const FILE_PIECE: usize = 512 * 1024;
 /// Bodies up to this size are copied behind the head and sent with it.
 const INLINE: usize = 8 * 1024;
@@ -30,7 +30,7 @@ const INLINE: usize = 8 * 1024;
 /// The engine of a connection, and what happens to the connection after the current request.
 pub(super) struct Http1Streams {
     pub(super) engine: ServerConnection,
-    /// Delimiter of the current response's body.
+    /// How the end of the current response's body is marked: by its length, by chunks, or by closing the connection.
     mode: BodyMode,
     /// Present if the body may be moved within the kernel.
     splicing: Option<Splicing>,
@@ -40,7 +40,8 @@ pub(super) struct Http1Streams {
     pub(super) is_closing: bool,
     /// Whether the connection is to end at once.
     pub(super) is_over: bool,
-    /// Whether to read on after the last response: the client was refused, or sends more than is read.
+    /// Whether the server reads on after the last response, because the client was refused, or sends more than the server
+    /// reads.
     pub(super) lingers: bool,
 }
 
@@ -105,8 +106,8 @@ impl Http1Streams {
         }
     }
 
-    /// Has the kernel copy from the page cache to the socket. `None`: the file must be read first. `Some(None)`: the socket is
-    /// full.
+    /// Has the kernel copy from the page cache to the socket. `None`: the file must be read into memory first. `Some(None)`:
+    /// the socket is full.
     fn send_file(
         &mut self,
         turn: &mut Turn<'_>,
@@ -162,7 +163,7 @@ impl Http1Streams {
                 }
                 return Some(len);
             }
-            // Chunked, or of another length than the file: treat it as a stream.
+            // The body is sent in chunks, or with another length than the file has: it is treated as a stream.
             Body::File(range) if self.mode != BodyMode::Identity(range.len) => {
                 *body = Body::Stream(Box::new(FileReader::new(range.clone())));
             }
@@ -269,7 +270,7 @@ impl Streams for Http1Streams {
             && matches!(response.body, Body::Stream(_))
             && !self.engine.is_body_done()
         {
-            // The source may still send the request's body to a backend. The response ends with it.
+            // The source of the response may still be sending the request's body to a backend, so it ends with the response.
             None
         } else {
             self.engine.finish(None, &mut turn.out);
@@ -339,8 +340,8 @@ impl Streams for Http1Streams {
     fn stop_input(&mut self, _id: SlotId, reason: StopReason) {
         match reason {
             StopReason::Abandoned if !self.is_rest_long() => return,
-            // H2O compatibility: without a tunnel H2O closes the connection. What the client has sent ahead must not be taken
-            // for requests.
+            // H2O compatibility: H2O closes the connection if no tunnel is opened. What the client has sent into the tunnel
+            // meanwhile must not be taken for requests.
             StopReason::Abandoned | StopReason::NoTunnel => {}
             StopReason::Unwanted => self.drops_body = true,
             StopReason::Refused | StopReason::Overdrawn => self.lingers = true,

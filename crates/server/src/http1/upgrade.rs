@@ -68,7 +68,7 @@ impl Http1 {
         {
             let request = &mut exchange.borrow_mut().request;
             request.version = Version::Http2;
-            // These fields were about the HTTP/1.1 connection.
+            // These fields concerned only the HTTP/1.1 connection.
             for name in [Known::Connection, Known::Http2Settings, Known::KeepAlive] {
                 request.headers.remove(name);
             }

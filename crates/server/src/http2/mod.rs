@@ -23,15 +23,15 @@ use paces::Paces;
 use streams::protocol;
 use writer::Writer;
 
-/// Bytes received from one connection before it is answered.
+/// Number of bytes that are received from one connection before it is answered.
 const READ_TURN: usize = per_turn(256 * 1024);
-/// Bytes sent on one connection before other connections run.
+/// Number of bytes that are sent on one connection before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
 /// Reading stops while more bytes of output than this are queued. H2O compatibility: H2O has the same limit.
 const MAX_BACKLOG: usize = per_turn(512 * 1024);
-/// Bytes of output that are sent before more requests are answered.
+/// Number of bytes of output that are sent before more requests are answered.
 const FULL: usize = per_turn(192 * 1024);
-/// With more connections than this, idle ones free memory that can be allocated again.
+/// Number of connections of a worker from which on idle ones free memory that can be allocated again.
 const MANY: usize = 256;
 
 /// The HTTP/2 side of a connection.
@@ -45,7 +45,8 @@ pub(crate) struct Http2 {
     wants_shutdown: bool,
     /// Whether a request has been received.
     is_used: bool,
-    /// Whether the transport has been told the round-trip time: that from the server's SETTINGS to the client's acknowledgement.
+    /// Whether the transport has been told the round-trip time: how long the client took to acknowledge the server's SETTINGS
+    /// frame.
     is_rtt_noted: bool,
 }
 
@@ -72,7 +73,7 @@ impl Http2 {
         http2
     }
 
-    /// Continues from an HTTP/1.1 request, which becomes stream 1. `None`: its `HTTP2-Settings` are invalid.
+    /// Continues the connection of an HTTP/1.1 request, which becomes stream 1. `None`: its `HTTP2-Settings` are invalid.
     pub(crate) fn upgraded(
         turn: &mut Turn<'_>,
         settings: &[u8],
@@ -103,7 +104,8 @@ impl Http2 {
         }
     }
 
-    /// Processes input, runs woken requests and sends, until only the socket, a waker or a timer can continue.
+    /// Processes input, runs the requests whose wakers have fired, and sends, until only the socket, a waker or a timer can
+    /// continue.
     pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
         let is_owned = !turn.connection.input.is_empty();
         let mut input = if is_owned {
@@ -138,7 +140,7 @@ impl Http2 {
             self.engine.shut_down(turn.now, &mut turn.out);
         }
         if self.requests.is_early_over(turn) {
-            // The data that came with the end of the handshake was received before this turn.
+            // Data that came together with the end of the TLS handshake was received before this turn.
             self.engine.on_activity(turn.now);
             self.requests.end_early();
         }
@@ -172,7 +174,7 @@ impl Http2 {
             if !is_blocked && (self.is_closing || self.engine.is_over()) {
                 return Flow::Close;
             }
-            // A response that is now complete may let a queued request run.
+            // A response that has just been completed may let a queued request run.
             let may_start = !self.is_closing && self.requests.may_start::<ServerConnection>(turn);
             let has_more = self.engine.has_sendable() || turn.connection.io.may_have_input();
             let may_send = had > 0 && has_more;
@@ -190,7 +192,7 @@ impl Http2 {
         }
     }
 
-    /// Reads from the socket, and takes in the frames.
+    /// Reads from the socket, and takes in the frames that have come.
     fn take_in(
         &mut self,
         turn: &mut Turn<'_>,
@@ -295,7 +297,8 @@ impl Http2 {
                         .on_data(&mut self.engine, turn, slot(stream), piece, end_stream);
                 }
                 Received::Trailers { stream } => {
-                    // Trailers are dropped, as over HTTP/1: they must not become fields of the head (RFC 9110 §6.5.1).
+                    // Trailers of requests are dropped, as over HTTP/1: they must not become fields of the head (RFC 9110
+                    // §6.5.1).
                     spare.borrow_mut().request.clear();
                     self.requests
                         .on_data(&mut self.engine, turn, slot(stream), &[], true);
@@ -324,7 +327,7 @@ impl Http2 {
         self.pay_costs(turn);
     }
 
-    /// Charges the abuse budget for the work that the client caused in the engine.
+    /// Charges the abuse budget for the work that the client has caused in the engine.
     #[inline]
     fn pay_costs(&mut self, turn: &mut Turn<'_>) {
         let costs = self.engine.take_costs();
@@ -346,7 +349,7 @@ impl Http2 {
         }
     }
 
-    /// Ends the connection because of an error of the client.
+    /// Ends the connection because the client has broken the protocol.
     fn fail(&mut self, turn: &mut Turn<'_>, error: PeerError) {
         if let Some((code, _)) = error.answer() {
             turn.context.worker.counters.count_http2_error(code.0);
@@ -355,7 +358,7 @@ impl Http2 {
         self.is_closing = true;
     }
 
-    /// Frees memory that can be allocated again, if there are many connections.
+    /// Frees memory that can be allocated again when it is needed, if there are many connections.
     fn shrink_if_idle(&mut self, context: &Context) {
         self.requests.give_back_spare();
         if !self.engine.has_streams() && context.worker.shared.connections() > MANY {
@@ -409,7 +412,7 @@ impl Http2 {
             self.abandon();
             return Flow::Close;
         }
-        // A delay may have ended, or the last stream.
+        // The delay of new requests may have ended, or the last stream.
         self.run(turn)
     }
 
@@ -418,7 +421,7 @@ impl Http2 {
         self.wants_shutdown = true;
     }
 
-    /// Whether no request is in progress, after the first one.
+    /// Whether no request is in progress, and there has been one.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_used && !self.is_closing && !self.engine.has_streams()
     }

@@ -1,4 +1,4 @@
-//! [`Streams`] of HTTP/2, which the engine has.
+//! HTTP/2's implementation of [`Streams`]: the engine has the streams.
 
 use std::task::{Context as TaskContext, Poll};
 
@@ -23,7 +23,7 @@ use crate::setup::Setup;
 /// Bodies up to this size are sent together with their heads if no other stream waits to send. Larger ones go through the
 /// scheduler, so that a later request can overtake them.
 const AT_ONCE: usize = 8 * 1024;
-/// With more bytes of output than this, all bodies go through the scheduler.
+/// Number of bytes of output from which on all bodies go through the scheduler.
 const AT_ONCE_BEHIND: usize = 48 * 1024;
 
 /// Whether a body of `len` bytes may be sent together with its head; `out_len`: bytes of output so far.
@@ -80,7 +80,7 @@ impl Streams for ServerConnection {
         shape: ResponseShape,
     ) -> HeadSent {
         let stream = stream(id);
-        // Whether the type of the response, as its handler has found it, is sent before others.
+        // Whether the response is sent before others because of its type, which its handler has set.
         let is_urgent = exchange.mime.is_some_and(|mime| mime.highest_priority);
         if is_urgent {
             self.schedule(stream, scheduling_hint(exchange, &response.headers));
@@ -184,7 +184,7 @@ impl Streams for ServerConnection {
             // RFC 9113 §8.7.
             CloseReason::Refused => Some(ErrorCode::REFUSED_STREAM),
             CloseReason::TooSlow => Some(ErrorCode::CANCEL),
-            // RFC 9113 §8.5: as if the connection that the tunnel leads to had been reset.
+            // The stream is reset as if the connection that the tunnel leads to had been reset (RFC 9113 §8.5).
             CloseReason::TunnelBroken => Some(ErrorCode::CONNECT_ERROR),
             CloseReason::PushCancelled | CloseReason::BodyLost => Some(ErrorCode::INTERNAL_ERROR),
             CloseReason::BodyBroken => Some(ErrorCode::PROTOCOL_ERROR),
@@ -237,7 +237,7 @@ impl Streams for ServerConnection {
     }
 }
 
-/// The protocol of an exchange, with the id of its stream.
+/// The protocol of an exchange as handlers and logs see it, with the id of its stream.
 pub(super) fn protocol(engine: &ServerConnection, stream: StreamKey) -> Protocol {
     Protocol::Http2(Http2Stream {
         id: engine.stream_id(stream).get(),

@@ -1,4 +1,4 @@
-//! Writes response bodies, in the order of the scheduler: how much per write.
+//! Writes response bodies in the order of the scheduler, and decides how much is written at a time.
 
 use h2o_http2::ServerConnection;
 
@@ -7,18 +7,18 @@ use crate::flow::Turn;
 use crate::latency::{self, Latency};
 use crate::request::Requests;
 
-/// Bytes of output per write while the socket is full: a more urgent response cannot overtake what is written.
+/// Number of bytes of output per write while the socket is full: a more urgent response cannot overtake what is written.
 const FIRST_ROUND: usize = 16 * 1024;
 /// Greatest number of bytes of output per write. Larger writes were measured to cost more: the bytes leave the nearest cache.
 const LAST_ROUND: usize = 64 * 1024;
-/// Unsent bytes that the kernel may hold while several responses compete.
+/// Number of unsent bytes that the kernel may hold while several responses compete.
 const UNSENT: u32 = 16 * 1024;
 
 /// Decides how much output is written at a time.
 pub(super) struct Writer {
     /// Bytes of output per write.
     round: usize,
-    /// Unsent bytes that the kernel may hold, so that a new response can overtake; 0: no limit.
+    /// Number of unsent bytes that the kernel may hold, so that a new response can overtake the rest; 0: no limit.
     low_water: u32,
     latency: Latency,
 }
@@ -41,7 +41,7 @@ impl Writer {
         }
     }
 
-    /// Fills the output with bodies, up to the length of one write.
+    /// Fills the output with pieces of bodies, up to the length of one write.
     pub(super) fn pump(
         &mut self,
         requests: &mut Requests,
@@ -68,7 +68,7 @@ impl Writer {
         }
     }
 
-    /// Asks the kernel about the path before bodies are sent: see [`Latency`].
+    /// Asks the kernel for the state of the network path before bodies are sent: see [`Latency`].
     #[cold]
     fn weigh_latency(&mut self, turn: &mut Turn<'_>) {
         let io = &mut turn.connection.io;

@@ -22,11 +22,12 @@ use crate::request::{Requests, SlotId, StreamRequest};
 use crate::site::quic_settings::QuicSettings;
 use streams::Http3Streams;
 
-/// Bytes of a body handed to the transport at a time: what is there cannot be overtaken.
+/// Number of bytes of a body that are handed to the transport at a time: other responses cannot overtake what the transport
+/// has.
 const PIECE: usize = 16 * 1024;
-/// Bytes handed to the transport before other connections get their turn.
+/// Number of bytes that a connection hands to the transport before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
-/// With more connections than this, idle ones give memory back that can be allocated again.
+/// Number of connections of a worker from which on idle ones free memory that can be allocated again.
 const MANY: usize = 256;
 
 /// The HTTP/3 side of a connection.
@@ -34,7 +35,7 @@ pub(crate) struct Http3 {
     requests: Requests,
     streams: Http3Streams,
     pace: ConnectionPace,
-    /// Streams whose field sections wait for the dynamic table, with what was received behind them.
+    /// Streams whose field sections wait for entries of the dynamic table, with what was received behind these sections.
     blocked: Vec<Waiting>,
     /// The connection is to be closed with this error code and text, and its requests are to be ended.
     closing: Option<(ErrorCode, &'static str)>,
@@ -166,12 +167,12 @@ impl Http3 {
             if self.is_closing() {
                 return Flow::Close;
             }
-            // What the client does not have yet would be lost with the connection.
+            // Data that the client has not acknowledged yet would be lost if the connection were closed now.
             if self.streams.engine.is_over() && self.streams.is_delivered() {
                 self.close(ErrorCode::NO_ERROR, "");
                 return Flow::Close;
             }
-            // Bodies that were pulled may have made room for those of requests.
+            // Response bodies that were pulled may have made room for bodies of requests.
             if !is_done || self.streams.has_readable() {
                 turn.context
                     .unfinished
@@ -187,7 +188,8 @@ impl Http3 {
         }
     }
 
-    /// Hands bodies to the transport, as far as it takes them. False if there is more, but others are to have their turn first.
+    /// Hands pieces of bodies to the transport, as far as it takes them. Returns false if there is more, but other connections
+    /// are to run first.
     fn feed(&mut self, turn: &mut Turn<'_>) -> bool {
         if !self.streams.has_ready() {
             return true;
@@ -278,7 +280,8 @@ impl Http3 {
         self.on_given_up(turn, reset);
     }
 
-    /// The next piece of a stream, behind `unseen` bytes that were not taken in; `None` if its window is used up.
+    /// The next piece of what was received on a stream, behind `unseen` bytes that were not taken in; `None` if the window of
+    /// the stream is used up.
     fn read_piece(&mut self, id: StreamId, unseen: usize) -> Option<Read> {
         let mut max = READ_SIZE;
         if let Some(slot) = streams::find(&self.streams, id) {
@@ -292,7 +295,7 @@ impl Http3 {
         self.streams.quic.with(|quic| quic.read(id, max))
     }
 
-    /// Hands the engine what has come on a stream. Returns whether more of it can be read.
+    /// Hands the engine what was received on a stream. Returns whether more of it can be read.
     fn receive(
         &mut self,
         turn: &mut Turn<'_>,
@@ -367,8 +370,8 @@ impl Http3 {
                     );
                 }
                 Received::Trailers { stream } => {
-                    // No handler has checked what stands behind the body: it never becomes a field of the head
-                    // (RFC 9110 §6.5.1). Other versions drop trailers, too.
+                    // Trailers: no handler has checked them, so they never become fields of the head (RFC 9110 §6.5.1). The
+                    // other versions drop trailers, too.
                     spare.borrow_mut().request.clear();
                     (self.requests).on_data(&mut self.streams, turn, slot(stream), &[], true);
                 }
@@ -385,7 +388,7 @@ impl Http3 {
         is_readable
     }
 
-    /// Goes on with streams whose field sections can be read now.
+    /// Continues with the streams whose field sections can be decoded now.
     fn read_unblocked(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.streams.engine.poll_unblocked() {
             let at = (self.blocked.iter()).position(|waiting| engine_id(waiting.id) == id);
@@ -401,7 +404,7 @@ impl Http3 {
         }
     }
 
-    /// The client has reset a stream or wants no more of it.
+    /// The client has reset a stream, or asks the server to stop sending on it.
     fn on_given_up(&mut self, turn: &mut Turn<'_>, given_up: Result<Option<Received>, PeerError>) {
         match given_up {
             Ok(Some(Received::Reset { stream, .. })) => {
@@ -434,7 +437,7 @@ impl Http3 {
         self.after_step(turn);
     }
 
-    /// Charges the connection's budget for what the engine had to do.
+    /// Charges the connection's abuse budget for the work that the client has caused in the engine.
     #[inline]
     fn after_step(&mut self, turn: &mut Turn<'_>) {
         // The next step forgets it.
@@ -445,7 +448,7 @@ impl Http3 {
         }
     }
 
-    /// Charges the connection's budget for what the transport had to do.
+    /// Charges the connection's abuse budget for the work that the client has caused in the transport.
     fn pay_for_transport(&mut self, turn: &mut Turn<'_>) {
         let costs = self
             .streams
@@ -457,7 +460,7 @@ impl Http3 {
         }
     }
 
-    /// Ends the connection for what the client did.
+    /// Ends the connection because the client has broken the protocol.
     fn fail(&mut self, error: PeerError) {
         self.streams.engine.fail(error);
         let (code, text) = error.answer();
@@ -477,7 +480,7 @@ impl Http3 {
         self.closing.map(|(code, text)| (code.0, text))
     }
 
-    /// What counts connections that are closed with that error code.
+    /// The counter of connections that are closed with that error code.
     pub(crate) fn error_counter(&self) -> Option<Counter> {
         let (code, _) = self.closing?;
         Some(match code {
@@ -498,7 +501,7 @@ impl Http3 {
         })
     }
 
-    /// Gives memory back that can be allocated again, where connections are many.
+    /// Frees memory that can be allocated again when it is needed, if there are many connections.
     fn shrink_if_idle(&mut self, context: &Context) {
         self.requests.give_back_spare();
         if !self.streams.engine.has_streams() && context.worker.shared.connections() > MANY {
@@ -522,7 +525,7 @@ impl Http3 {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Time has passed. [`Http3::run`] is called next.
+    /// A timer of the connection has fired. [`Http3::run`] is called next.
     pub(crate) fn on_timeout(&mut self, turn: &mut Turn<'_>) {
         if self.pace.is_due(turn.now) {
             let transfers = self.streams.transfers();
@@ -540,12 +543,12 @@ impl Http3 {
         }
     }
 
-    /// The process is to end: clients are told (RFC 9114 §5.2).
+    /// Begins graceful shutdown: the client gets GOAWAY (RFC 9114 §5.2).
     pub(crate) const fn shut_down(&mut self) {
         self.wants_shutdown = true;
     }
 
-    /// Whether no request is in progress, after the first one.
+    /// Whether no request is in progress, and there has been one.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_used && !self.is_closing() && !self.streams.engine.has_streams()
     }

@@ -28,41 +28,42 @@ use crate::setup::Setup;
 const AT_ONCE: usize = 8 * 1024;
 /// Shorter pieces are copied behind the header of their DATA frame; longer ones are handed over as they are.
 const COPIED: usize = 1024;
-/// A client that takes less of each stream at first is not given pieces that it does not take: a hundred of them would hold more
-/// memory than their windows.
+/// Number of bytes that a client must take of each stream at first to be given pieces without a copy: if it takes less, a
+/// hundred of such pieces would hold more memory than the client's windows allow.
 const SMALL_WINDOW: u64 = 64 * 1024;
-/// Bytes of a body that are asked for at least.
+/// Least number of bytes of a body that the server asks its source for.
 const LEAST_PIECE: usize = 1024;
 /// Room for the header of a DATA frame (RFC 9114 §7.1).
 const HEADER_ROOM: usize = 9;
-/// Bytes of a body that a client may send before a handler wants it.
+/// Number of bytes of a body that a client may send before a handler wants the body.
 const FIRST_WINDOW: usize = 64 * 1024;
 
-/// The engine of a connection with its transport.
+/// The engine of a connection, together with the connection's transport.
 pub(super) struct Http3Streams {
     pub(super) engine: ServerConnection,
     pub(super) quic: SharedConnection,
-    /// Our unidirectional streams, in the order of [`LocalStream::ALL`]; those that the client allows.
+    /// The server's unidirectional streams, in the order of [`LocalStream::ALL`], as far as the client allows them.
     local: Vec<StreamId>,
-    /// What is known of each stream besides, by slot.
+    /// What the driver knows of each stream besides what the engine knows, by slot.
     lines: Vec<Line>,
-    /// How many of them the engine's scheduler has.
+    /// How many of these streams the engine's scheduler has.
     ready: usize,
-    /// Ends of responses that the transport has not taken; their requests are over.
+    /// The ends of responses that the transport has not taken yet, although their requests are over.
     tails: Tails,
-    /// Bytes that the client takes of each stream before it opens the window further; the most, if they are not few.
+    /// Number of bytes that the client takes of each stream before it raises the window; the greatest number, unless it is
+    /// small.
     first_window: u64,
-    /// Whether the transport has agreed on datagrams.
+    /// Whether client and server have agreed on datagrams.
     has_datagrams: bool,
     /// The datagrams of the tunnels.
     tunnels: VecDeque<(StreamKey, Rc<DatagramPipe>)>,
-    /// A datagram that the transport has not taken.
+    /// A datagram that the transport has not taken yet.
     unsent: Option<Bytes>,
-    /// Streams of which more can be read, as a handler has taken some of the body.
+    /// Streams of which more can be read, because a handler has taken some of the body.
     readable: Vec<StreamId>,
 }
 
-/// What is known of the stream of a request besides what the engine knows.
+/// What the driver knows of the stream of a request, besides what the engine knows.
 #[derive(Default)]
 struct Line {
     id: Option<StreamId>,
@@ -73,12 +74,12 @@ struct Line {
     is_blocked: bool,
     /// The engine's scheduler has the stream.
     is_queued: bool,
-    /// Bytes of the body that the client may still send.
+    /// Number of bytes of the request's body that the client may still send.
     window: usize,
-    /// There may be more to read than the window allows.
+    /// Whether there may be more to read on the stream than the window allows.
     has_unread: bool,
     sent: u64,
-    /// Bytes of the body to be asked for when it is not known how much the client takes.
+    /// Number of bytes of the response's body that the source is asked for while it is not known how much the client takes.
     piece: usize,
 }
 
@@ -108,7 +109,7 @@ impl Http3Streams {
         streams
     }
 
-    /// Opens our unidirectional streams as far as the client allows.
+    /// Opens the server's unidirectional streams, as far as the client allows.
     pub(super) fn open_local(&mut self) {
         self.quic
             .open_urgent(&mut self.local, LocalStream::ALL.len());
@@ -117,12 +118,12 @@ impl Http3Streams {
     /// A datagram has come for a tunnel.
     pub(super) fn on_datagram(&self, key: StreamKey, datagram: Bytes) {
         if let Some((_, pipe)) = self.tunnels.iter().find(|(other, _)| *other == key) {
-            // It is lost if the handler does not keep up.
+            // The datagram is lost if the handler does not keep up.
             pipe.receive(datagram);
         }
     }
 
-    /// The client's settings have come: tunnels learn whether it takes datagrams.
+    /// The client's SETTINGS have come: the tunnels learn whether it accepts datagrams.
     pub(super) fn settle_datagrams(&self) {
         let Some(takes) = self.engine.takes_datagrams() else {
             return;
@@ -162,7 +163,7 @@ impl Http3Streams {
                     self.unsent = Some(datagram);
                     return;
                 }
-                // One that is too long is lost: as a capsule it would hide the MTU of the path (RFC 9298 §6.1).
+                // A datagram that is too long is lost: sent as a capsule it would hide the MTU of the path (RFC 9298 §6.1).
                 Some(
                     Ok(()) | Err(SendDatagramError::TooLarge | SendDatagramError::Unsupported),
                 )
@@ -171,13 +172,13 @@ impl Http3Streams {
         }
     }
 
-    /// Whether clients have all of the responses that were sent.
+    /// Whether the clients have acknowledged all of the responses that were sent.
     pub(super) fn is_delivered(&self) -> bool {
         let open = self.quic.with(|quic| quic.unacknowledged_streams());
         self.tails.is_empty() && open.is_none_or(|open| open <= self.local.len())
     }
 
-    /// Writes the engine's frames to our unidirectional streams, then executes its commands.
+    /// Writes the engine's frames to the server's unidirectional streams, then executes the engine's commands.
     pub(super) fn flush_engine(&mut self) {
         for (stream, &id) in LocalStream::ALL.into_iter().zip(&self.local) {
             let taken = self.quic.write_some(id, self.engine.pending(stream));
@@ -186,7 +187,7 @@ impl Http3Streams {
         self.obey_engine();
     }
 
-    /// Resets the streams, and asks the client to stop those, that the engine names.
+    /// Resets the streams that the engine names, and asks the client to stop sending on those that the engine names for this.
     fn obey_engine(&mut self) {
         while let Some(command) = self.engine.poll_command() {
             self.quic.with(|quic| match command {
@@ -210,7 +211,7 @@ impl Http3Streams {
         self.lines[index] = Line {
             id: Some(StreamId::new(id)),
             window: FIRST_WINDOW,
-            // Who takes little at first opens windows by little.
+            // A client that takes little of a stream at first raises the window by little.
             piece: usize::try_from(self.first_window)
                 .unwrap_or(usize::MAX)
                 .max(LEAST_PIECE),
@@ -232,7 +233,7 @@ impl Http3Streams {
         self.line(key).map_or(usize::MAX, |line| line.window)
     }
 
-    /// Notes that a stream was not read to its end, as its window is used up.
+    /// Notes that a stream was not read to its end, because its window is used up.
     pub(super) fn note_unread(&mut self, key: StreamKey) {
         if let Some(line) = self.line(key) {
             line.has_unread = true;
@@ -277,7 +278,7 @@ impl Http3Streams {
         self.update_ready(key);
     }
 
-    /// The transport has dropped a stream: nothing of it is to be sent any more.
+    /// The transport has dropped a stream, so nothing is to be sent on it any more.
     pub(super) fn forget_tail(&mut self, id: StreamId) {
         self.tails.forget(id);
     }
@@ -302,8 +303,8 @@ impl Http3Streams {
         }
     }
 
-    /// How much of a body to ask for: what the transport does not take waits in memory, for as long as a client likes that does not
-    /// open its window.
+    /// How many bytes of a body to ask its source for: what the transport does not take waits in memory for as long as the
+    /// client does not raise the window.
     pub(super) fn piece(&self, key: StreamKey, most: usize) -> usize {
         let Some(line) = self.lines.get(key.index()) else {
             return most;
@@ -315,7 +316,7 @@ impl Http3Streams {
         }
     }
 
-    /// Whether the transport takes something of a stream now; if not, it is named again when it does.
+    /// Whether the transport takes data for a stream now; if not, the transport names the stream when it does.
     pub(super) fn takes_more(&mut self, key: StreamKey) -> bool {
         let Some(line) = self.line(key) else {
             return false;
@@ -347,7 +348,8 @@ impl Http3Streams {
         self.fit_piece(key, len);
     }
 
-    /// `len` bytes of a body were written. The next time, as much is asked for as the client took, or twice as much if that was all.
+    /// Notes that `len` bytes of a body were written. The next time the source is asked for as much as the client took, or for
+    /// twice as much if it took all.
     fn fit_piece(&mut self, key: StreamKey, len: usize) {
         let Some(line) = self.lines.get_mut(key.index()) else {
             return;
@@ -404,7 +406,7 @@ impl Http3Streams {
         self.update_ready(key);
     }
 
-    /// Gives a stream its place among those that the transport sends: what is lost is sent again in this order as well.
+    /// Sets the place of a stream among those that the transport sends: lost data is sent again in this order, too.
     fn set_transport_priority(&self, key: StreamKey) {
         let Some(id) = self.engine.stream_id(key) else {
             return;
@@ -413,7 +415,7 @@ impl Http3Streams {
             urgency,
             incremental,
         } = self.engine.priority(key);
-        // Responses that are not incremental go one after the other, those that are take turns behind them.
+        // Responses that are not incremental are sent one after the other; incremental ones take turns behind them.
         const STREAMS: u64 = 1 << 24;
         let place = if incremental {
             0
@@ -426,8 +428,8 @@ impl Http3Streams {
             .with(|quic| quic.set_priority(StreamId::new(id.get()), rank));
     }
 
-    /// How far the client is with each stream. Which responses wait for the network and which for their window the transport
-    /// does not tell.
+    /// How far the client has come with each stream. The transport does not tell which responses wait for the network and which
+    /// for their window.
     pub(super) fn transfers(&self) -> Vec<StreamTransfers> {
         let of_stream = |info: h2o_http3::StreamInfo| {
             let line = self.lines.get(info.key.index());
@@ -457,7 +459,7 @@ impl Http3Streams {
             + self.tails.retained()
     }
 
-    /// Gives memory back that can be allocated again. There are no streams.
+    /// Frees memory that can be allocated again when it is needed. There must be no streams.
     pub(super) fn shrink(&mut self) {
         self.engine.shrink();
         self.lines = Vec::new();
@@ -480,7 +482,7 @@ impl Streams for Http3Streams {
     #[inline]
     fn limits(setup: &Setup) -> RequestLimits {
         RequestLimits {
-            // The transport limits the streams that a client opens.
+            // The transport limits how many streams a client may open.
             running: usize::MAX,
             streaming: setup.http3.max_concurrent_streaming_requests,
             resets: setup.http2.max_concurrent_requests,
@@ -536,7 +538,8 @@ impl Streams for Http3Streams {
             }
             Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => None,
         };
-        // Before the head is written: what is queued keeps its place, and the head would wait for less urgent responses.
+        // The priority is set before the head is written: data that is queued keeps its place, and the head would wait for less
+        // urgent responses.
         self.set_transport_priority(key);
         self.write_copy(key, &turn.out);
         turn.out.clear();
@@ -579,7 +582,7 @@ impl Streams for Http3Streams {
             .engine
             .begin_data(key, len as u64, is_end, &mut turn.out);
         if takes {
-            // The header goes right before the content, so that both are one piece.
+            // The header of the DATA frame is put right before the content, so that both are one piece.
             let at = HEADER_ROOM - turn.out.len();
             piece[at..HEADER_ROOM].copy_from_slice(&turn.out);
             self.write(key, Bytes::from(piece).slice(at..));
@@ -631,7 +634,7 @@ impl Streams for Http3Streams {
         Some(pipe)
     }
 
-    /// Clients have only so much window, and may send it all.
+    /// The window of a client is limited, and the client may use all of it.
     #[inline]
     fn stop_input(&mut self, _id: SlotId, _reason: StopReason) {}
 
@@ -667,7 +670,8 @@ impl Streams for Http3Streams {
             CloseReason::TooSlow => Some(ErrorCode::REQUEST_CANCELLED),
             // RFC 9114 §4.4.
             CloseReason::TunnelBroken => Some(ErrorCode::CONNECT_ERROR),
-            // H2O compatibility: H2O ends the stream as if the response were complete; clients must be able to tell.
+            // H2O compatibility: not as in H2O, which ends the stream as if the response were complete: clients must be able to
+            // tell that it is not.
             CloseReason::PushCancelled | CloseReason::BodyLost | CloseReason::BodyBroken => {
                 Some(ErrorCode::INTERNAL_ERROR)
             }
@@ -689,7 +693,7 @@ impl Streams for Http3Streams {
     }
 }
 
-/// The slot of a stream, if its request is known.
+/// The slot of a stream, if the request on it is known.
 pub(super) fn find(streams: &Http3Streams, id: StreamId) -> Option<SlotId> {
     streams.engine.find(engine_id(id)).map(slot)
 }
