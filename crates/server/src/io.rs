@@ -462,7 +462,7 @@ impl Io {
             return Ok(None);
         }
         let sent = self.attempt(len, |socket| socket.send_piped(pipe, len))?;
-        // A short write may be due to the pipe and not to the socket.
+        // A short write may come from a pipe that holds less, and does not mean that the socket is full.
         self.can_write |= sent > 0;
         Ok(Some(sent).filter(|&sent| sent > 0))
     }
@@ -524,7 +524,7 @@ impl Io {
             let mut alert = OutputBuffer::default();
             tls.close_notify(&mut alert);
             self.queue(&alert);
-            // The connection ends; a peer that has already closed needs no alert.
+            // The connection ends with an alert, unless the peer has already closed it.
             let _ = self.flush();
             if !self.has_output() {
                 let _ = self.run_kernel_actions();
@@ -537,7 +537,7 @@ fn tls_error(error: TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Saturation is no loss: one turn of a connection moves far less than 4 GiB.
+/// Counting stops at the largest number, which loses nothing: one turn of a connection moves far less than 4 GiB.
 fn add(sum: &mut u32, len: usize) {
     *sum = sum.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
 }

@@ -7,20 +7,20 @@ use std::time::Duration;
 use crate::event::socket::TcpInfo;
 use crate::site::http2_settings::LatencySettings;
 
-/// A DATA frame is not made smaller than this to fit the rest of a round.
+/// Smallest number of bytes to which a DATA frame is cut so that it fits the rest of a round.
 const LEAST_PIECE: usize = 512;
 
 /// State of the optimisation on one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Latency {
-    /// Not decided yet: no content had to wait so far, so the kernel was not asked.
+    /// Not decided yet: no response had to wait so far, so the kernel was not asked.
     #[default]
     Unknown,
     /// Off for the rest of the connection.
     Off,
     /// Small writes until the next decision.
     Write(Round),
-    /// Unlimited until the next decision: the congestion window is large.
+    /// No limit until the next decision, because the congestion window is large.
     Unlimited,
 }
 
@@ -46,7 +46,7 @@ impl Latency {
         }
     }
 
-    /// Bytes of output per write; never more than `usual`, the value without this optimisation (on loopback, packets
+    /// Number of bytes of output per write; never more than `usual`, the value without this optimisation (on loopback, packets
     /// are large).
     pub(crate) fn round(self, usual: usize) -> usize {
         match self {
@@ -55,7 +55,7 @@ impl Latency {
         }
     }
 
-    /// Bytes of content in the next frame. `max` is what the client accepts, `room` what is left of the round.
+    /// Number of bytes of a body in the next frame. `max` is what the client accepts, `room` what is left of the round.
     pub(crate) fn piece(self, max: usize, room: usize) -> usize {
         match self {
             Self::Write(_) => max.min(room.max(LEAST_PIECE)),
@@ -63,8 +63,8 @@ impl Latency {
         }
     }
 
-    /// Decides by the kernel's `tcp`, the duration of a turn of the event loop, and the bytes that a TLS record adds to
-    /// its payload.
+    /// Decides whether the optimisation applies, by the kernel's figures `tcp`, by the duration of a turn of the event loop,
+    /// and by the bytes that a TLS record adds to its payload.
     pub(crate) fn decide(
         settings: &LatencySettings,
         tcp: Option<&TcpInfo>,
@@ -82,7 +82,7 @@ impl Latency {
             return Self::Unlimited;
         }
         let record_payload = tcp.mss.saturating_sub(overhead).max(1);
-        // Two more packets than can leave now, so that the kernel does not run dry before the next turn.
+        // Two more packets are allowed than can leave now, so that the kernel has something to send until the next turn.
         let packets = tcp.cwnd_packets.saturating_sub(tcp.unacked_packets) + 2;
         Self::Write(Round {
             record_payload,

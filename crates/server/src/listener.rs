@@ -17,7 +17,7 @@ use crate::site::quic_settings::QuicSettings;
 pub(crate) struct ListenerConfig {
     /// Number of the listener in this process: the same in all workers and configurations.
     pub(crate) id: ListenerId,
-    /// Its socket; `None` if the worker has it already.
+    /// The listener's socket; `None` if the worker has it already.
     pub(crate) socket: Option<OwnedFd>,
     pub(crate) endpoint: Endpoint,
     /// The hosts that it serves, by index.
@@ -40,7 +40,7 @@ pub(crate) struct LocalListener {
     pub(crate) id: ListenerId,
     pub(crate) setup: Rc<Setup>,
     pub(crate) endpoint: Rc<Endpoint>,
-    /// The hosts that it serves, in order of mention.
+    /// The hosts that the listener serves, in the order in which the configuration mentions it for them.
     pub(crate) hosts: HostTable,
     /// The same hosts, by index.
     served: Box<[u32]>,
@@ -124,7 +124,7 @@ impl LocalListener {
         trusted.is_none_or(|trusted| trusted.trust(peer))
     }
 
-    /// Whether only a proxy in front of us connects here, which also tells the client's address and scheme.
+    /// Whether only a proxy in front of this server connects here, which also tells the client's address and scheme.
     pub(crate) fn is_behind_proxy(&self) -> bool {
         self.is_unix || self.proxy_protocol != ProxyProtocol::Off
     }

@@ -43,7 +43,7 @@ impl ClientRate {
         exchange.site.path(exchange.route).settings.get()
     }
 
-    /// The more lenient of the settings of two requests.
+    /// The settings of the more lenient of two requests.
     pub(crate) fn or_more_lenient(self, other: Self) -> Self {
         Self {
             least: self.least.min(other.least),
@@ -61,10 +61,10 @@ impl ClientRate {
 /// Progress of one direction of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Time of the last check, and bytes transferred by then.
+    /// Time of the last check, and number of bytes that had been transferred by then.
     seen: Instant,
     bytes: u64,
-    /// How long the transfer has waited for the client: in all, and since its last byte.
+    /// How long the transfer has waited for the client: in all, and since a byte was last transferred.
     waited: Duration,
     silent: Duration,
 }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(given_up(rate, |_| (0, true)), Some(20));
         assert_eq!(given_up(rate, |second| (second * 499, true)), Some(20));
         assert_eq!(given_up(rate, |second| (second * 500, true)), None);
-        // Bytes transferred quickly make up for a slow time, but not for silence.
+        // Bytes that were transferred quickly make up for a slow time afterwards, but not for a silent one.
         assert_eq!(given_up(rate, |second| (20_000 + second, true)), Some(41));
         assert_eq!(given_up(rate, |_| (1_000_000, true)), Some(60));
         assert_eq!(
@@ -184,7 +184,7 @@ mod tests {
         let rate = ClientRate::default();
         assert_eq!(given_up(rate, |_| (0, false)), None);
         assert_eq!(given_up(rate, |second| (0, second % 2 == 0)), Some(40));
-        // A pause of ours does not reset the client's silence before it.
+        // If the transfer waits for this server for a while, the client's silence before that still counts.
         let pauses = |second| (1_000_000, second % 100 < 50);
         assert_eq!(given_up(rate, pauses), Some(110));
     }

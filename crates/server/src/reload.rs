@@ -72,7 +72,8 @@ impl Server {
 
     /// Drops earlier configurations whose last request has ended. Called every now and then.
     pub fn release_retired(&mut self) {
-        // This is the last reference, so that workers are not held up by what takes long to drop.
+        // Here the last reference is dropped, in this thread, so that a configuration that takes long to drop does not hold up
+        // a worker.
         self.retired.retain(Retired::is_in_use);
         let retiring = &self.shared.reloads.retiring;
         retiring.store(self.retired.len(), Relaxed);

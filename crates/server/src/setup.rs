@@ -23,7 +23,7 @@ pub(crate) struct Setup {
     pub(crate) http3: Http3Settings,
     /// Whether `send-informational` allows informational responses over HTTP/2.
     pub(crate) sends_informational: bool,
-    /// Whether `send-informational` allows them over HTTP/1.1 as well.
+    /// Whether `send-informational` allows informational responses over HTTP/1.1 as well.
     pub(crate) informs_http1: bool,
     server_field: Option<Arc<str>>,
     pub(crate) handshake_timeout: Duration,

@@ -1,4 +1,4 @@
-//! One connection of QUIC: its handshake, HTTP/3, and its end.
+//! A QUIC connection: its handshake, HTTP/3, and its end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::http3::Http3;
 use crate::request::SlotId;
 use crate::site::quic_settings::QuicSettings;
 
-/// Lines about handshakes in the error log, which clients can cause any number of.
+/// How many lines about handshakes are written to the error log: clients can cause any number of them.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
 
 /// One connection of a worker.
@@ -27,21 +27,21 @@ pub(crate) struct QuicConnection {
     pub(crate) state: ConnectionState,
     pub(crate) endpoint: Rc<RefCell<Endpoint>>,
     pub(crate) index: ConnectionIndex,
-    /// The listener that the connection came by: its index among the QUIC listeners.
+    /// The listener at which the connection arrived: its index among the QUIC listeners.
     pub(crate) listener: usize,
     /// Whether it is to be run in this turn.
     pub(crate) is_listed: bool,
-    /// Whether it is among those that send once the socket is writable.
+    /// Whether the connection is in the list of those that send once the socket is writable.
     pub(crate) waits_for_socket: bool,
     settings: Rc<QuicSettings>,
     /// Our address.
     local: std::net::SocketAddr,
     phase: Phase,
-    /// What CONNECTION_CLOSE is to say, once what was written before is sent.
+    /// The error code and text of CONNECTION_CLOSE, which is sent after what was written before.
     closing: Option<(u64, &'static str)>,
     status: ConnectionStatus,
     trace: Option<QlogFile>,
-    /// Bytes of memory it holds, as the worker was last told.
+    /// Number of bytes of memory that the connection held when the worker was last told.
     charged: usize,
 }
 
@@ -49,7 +49,7 @@ enum Phase {
     /// TLS has not agreed on anything.
     Handshake,
     Http3(Box<Http3>),
-    /// It has ended, or is closed. What is left is for QUIC to send and to forget.
+    /// The connection has ended, or is closed; the transport may still have to send something, and then forgets it.
     Closed,
 }
 
@@ -82,7 +82,7 @@ impl QuicConnection {
         }
     }
 
-    /// Begins the file of the trace, if the listener has traces.
+    /// Begins the trace file of the connection, if the listener has traces.
     pub(crate) fn begin_trace(&mut self) {
         let Some(directory) = &self.settings.qlog else {
             return;
@@ -98,7 +98,7 @@ impl QuicConnection {
         }
     }
 
-    /// Writes what has happened in this turn to the trace.
+    /// Writes the events of this turn to the trace.
     pub(crate) fn write_trace(&mut self, now: Instant) {
         let Some(trace) = &mut self.trace else {
             return;
@@ -108,7 +108,7 @@ impl QuicConnection {
         }
     }
 
-    /// Takes the events that there are, and goes on as far as possible. [`Flow::Close`]: nothing is left of the connection.
+    /// Takes the events of the transport, and continues as far as possible. [`Flow::Close`]: nothing is left of the connection.
     pub(crate) fn run(&mut self, context: &Context) -> Flow {
         loop {
             let event = self.endpoint.borrow_mut().poll_event(self.index);
@@ -168,7 +168,7 @@ impl QuicConnection {
         }
     }
 
-    /// TLS has chosen everything: HTTP begins, though what comes may be early data.
+    /// TLS has chosen the protocol and the certificate, so HTTP begins, though the first requests may be early data.
     fn begin(&mut self, context: &Context) {
         let handshake = {
             let mut endpoint = self.endpoint.borrow_mut();
@@ -222,9 +222,9 @@ impl QuicConnection {
         if let Some(connection) = self.endpoint.borrow_mut().connection(self.index) {
             connection.trace_close(now, reason);
         }
-        // The transport may forget the connection in this turn.
+        // The transport may forget the connection in this turn, so the trace is written now.
         self.write_trace(now);
-        // Who was answered from early data may leave before the handshake is complete.
+        // A client whose requests were answered from early data may leave before the handshake is complete.
         let is_wanted = match reason {
             CloseReason::Local => true,
             CloseReason::ClosedByApplication { .. } => matches!(self.phase, Phase::Http3(_)),
@@ -243,7 +243,7 @@ impl QuicConnection {
         self.abandon();
     }
 
-    /// The connection goes, whatever it was doing: what it began is logged.
+    /// The connection is dropped, whatever it was doing: its requests in progress are logged.
     pub(crate) fn abandon(&mut self) {
         if let Phase::Http3(http3) = &mut self.phase {
             http3.abandon();
@@ -251,7 +251,7 @@ impl QuicConnection {
         self.phase = Phase::Closed;
     }
 
-    /// Closes it at once because of the memory it holds.
+    /// Closes the connection at once because of the memory that it holds.
     pub(crate) fn evict(&mut self, now: Instant) {
         self.abandon();
         self.close(now, ErrorCode::EXCESSIVE_LOAD.0);
@@ -263,7 +263,7 @@ impl QuicConnection {
         self.finish_close(now);
     }
 
-    /// Closes a connection that is to be closed, now that what was written before is sent. Returns whether it was.
+    /// Closes the connection if that was decided, now that what was written before is sent. Returns whether it was closed.
     pub(crate) fn finish_close(&mut self, now: Instant) -> bool {
         let Some((code, text)) = self.closing.take() else {
             return false;
@@ -274,7 +274,7 @@ impl QuicConnection {
         true
     }
 
-    /// The process is to end: the client is told, and what has begun is finished.
+    /// Begins graceful shutdown: the client is told, and requests in progress are finished.
     pub(crate) fn shut_down(&mut self) {
         if let Phase::Http3(http3) = &mut self.phase {
             http3.shut_down();
@@ -288,7 +288,7 @@ impl QuicConnection {
         }
     }
 
-    /// When [`QuicConnection::on_timeout`] is to be called.
+    /// The time at which [`QuicConnection::on_timeout`] is to be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadlines = [
             self.endpoint.borrow_mut().timeout(self.index),
@@ -301,7 +301,7 @@ impl QuicConnection {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Whether it waits for the end of the handshake.
+    /// Whether the connection waits for the end of its handshake.
     const fn is_shaking(&self) -> bool {
         match self.phase {
             Phase::Handshake => true,
@@ -310,7 +310,7 @@ impl QuicConnection {
         }
     }
 
-    /// Time has passed. [`QuicConnection::run`] is called next.
+    /// A timer of the connection has fired. [`QuicConnection::run`] is called next.
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) {
         self.endpoint.borrow_mut().on_timeout(self.index, now);
         if self.is_shaking() && self.state.handshake_end() <= now {
@@ -325,17 +325,17 @@ impl QuicConnection {
         }
     }
 
-    /// Whether there is nothing more to be done for the client.
+    /// Whether the server has nothing more to do for the client.
     pub(crate) const fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Closed)
     }
 
-    /// Bytes of memory it holds, as the worker was last told.
+    /// Number of bytes of memory that the connection held when the worker was last told.
     pub(crate) const fn charged(&self) -> usize {
         self.charged
     }
 
-    /// Whether no request is in progress, after the first one.
+    /// Whether no request is in progress, and there has been one.
     pub(crate) fn is_idle(&self) -> bool {
         match &self.phase {
             Phase::Http3(http3) => http3.is_idle(),
@@ -347,7 +347,7 @@ impl QuicConnection {
         let http3 = match &self.phase {
             Phase::Http3(http3) => http3.retained(),
             Phase::Handshake => 0,
-            // Nothing can free what is left of it sooner.
+            // Closing the connection would not free what is left of it any sooner.
             Phase::Closed => return 0,
         };
         let mut endpoint = self.endpoint.borrow_mut();

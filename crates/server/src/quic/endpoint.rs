@@ -1,4 +1,4 @@
-//! Translates the configuration into that of [`h2o_quic`].
+//! Translates the configuration into the settings of [`h2o_quic`].
 
 use std::sync::Arc;
 
@@ -14,17 +14,18 @@ use crate::ServerSettings;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::quic_settings::{Controller, Http3Settings, QuicNodes, QuicSettings};
 
-/// Bytes of a stream that a client may send ahead of what is read: enough for 100 Mbit/s over a round trip of 80 ms.
+/// Number of bytes of a stream that a client may send before the server has read them: enough for 100 Mbit/s over a round trip
+/// of 80 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// Unidirectional streams of a client: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
+/// Number of unidirectional streams that a client may open: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
 const MAX_UNIDIRECTIONAL: u64 = 10;
 
-/// Longest datagram that Ethernet carries (an MTU of 1500 bytes) by IPv4.
+/// Length in bytes of the longest datagram that an Ethernet frame carries (MTU 1500) over IPv4.
 const DEFAULT_MAX_PAYLOAD: u16 = 1472;
 
 /// State shared by all QUIC listeners of all workers.
 pub(crate) struct QuicShared {
-    /// What all workers know of the paths to clients.
+    /// What all workers have learnt of the network paths to clients.
     pub(crate) known_paths: KnownPaths,
     /// By worker.
     pub(crate) mailboxes: Arc<[Mailbox]>,
@@ -77,7 +78,7 @@ fn transport(settings: &QuicSettings, http3: &Http3Settings) -> TransportSetting
     }
 }
 
-/// How new connections of a listener are accepted.
+/// The rules by which a listener accepts new connections.
 pub(super) fn server_role(
     settings: &QuicSettings,
     configured: &ServerSettings,
@@ -86,7 +87,7 @@ pub(super) fn server_role(
     let nodes = configured.quic_nodes.as_deref();
     let mut transport = transport(settings, &configured.http3);
     if nodes.is_some_and(|nodes| !nodes.others.is_empty()) {
-        // What a client sends must still fit when it is wrapped for another server.
+        // A datagram of the client must still fit into one when it is wrapped for another server of the fleet.
         let max = DEFAULT_MAX_PAYLOAD - forward::MAX_OVERHEAD;
         transport.max_udp_payload_size = transport.max_udp_payload_size.min(max);
     }

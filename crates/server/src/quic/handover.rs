@@ -22,25 +22,25 @@ use rustix::net::{
 
 use super::mail::{Mail, Mailbox};
 
-/// Longest message: a datagram with what is said about it.
+/// Length in bytes of the longest message between generations: a datagram, and the facts about it.
 const MAX_MESSAGE: usize = 65_535 + 64;
-/// How often changed keys are looked for. New ones are used a minute after they were made.
+/// How often this process looks for changed keys. New keys are used a minute after they were made.
 const KEY_INTERVAL: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
-/// Messages taken from one process before others are looked at.
+/// Number of messages that are taken from one process before those of others.
 const MESSAGES: usize = 64;
 
 /// The kinds of messages, by their first byte.
 mod kind {
-    /// To a younger generation: the generation, then number and secret of each key of its connection ids.
+    /// Sent to a younger generation: the sender's generation, then number and secret of each key of its connection ids.
     pub(super) const KEYS: u8 = b'K';
-    /// To an older generation: the sender serves, and wants to read the sockets.
+    /// Sent to an older generation: the sender serves now, and is going to read the sockets.
     pub(super) const SERVES: u8 = b'R';
-    /// To a younger generation: the sender does not read the sockets any more.
+    /// Sent to a younger generation: the sender does not read the sockets any more.
     pub(super) const STOPPED: u8 = b'S';
-    /// To an older generation: a wrapped datagram.
+    /// Sent to an older generation: a wrapped datagram for one of its connections.
     pub(super) const DATAGRAM: u8 = b'D';
 }
 
@@ -51,14 +51,14 @@ pub(crate) struct Handover {
     generation: u8,
 }
 
-/// What workers and the thread of the handover share.
+/// What the workers and the thread of the handover share.
 #[derive(Default)]
 pub(crate) struct Links {
     /// The generation of this process, modulo 256.
     pub(crate) generation: u8,
     /// Whether this process must not read the sockets.
     is_silent: AtomicBool,
-    /// Number of predecessors, which is looked at for each datagram.
+    /// Number of older generations that still run, which is looked at for each datagram.
     count: AtomicUsize,
     predecessors: RwLock<Vec<Arc<Predecessor>>>,
     /// The secrets of this process's connection ids.
@@ -120,7 +120,7 @@ impl Handover {
         }
     }
 
-    /// Starts the thread, now that the workers serve.
+    /// Starts the thread of the handover, now that the workers serve.
     pub(crate) fn begin(self, links: Arc<Links>, mailboxes: Arc<[Mailbox]>) {
         let user = rustix::process::geteuid();
         let starting_user = sockopt::socket_peercred(&self.listener).map_or(user, |own| own.uid);
@@ -149,7 +149,7 @@ fn new_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// The names of abstract sockets that begin so.
+/// The names of the abstract sockets that begin with this text.
 fn abstract_names(start: &str) -> impl Iterator<Item = String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mark = format!("@{start}");
@@ -187,7 +187,7 @@ impl Links {
         owner.cloned()
     }
 
-    /// Makes known by which secrets connection ids of this process are read.
+    /// Sets the secrets by which the connection ids of this process can be read.
     pub(crate) fn publish(&self, secrets: Vec<QuicSecret>) {
         *self.secrets.lock().unwrap_or_else(PoisonError::into_inner) = secrets;
     }
@@ -228,7 +228,7 @@ fn send(socket: &OwnedFd, message: &[u8]) -> rustix::io::Result<usize> {
     rustix::net::send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// The thread's view of the other generations.
+/// What the thread of the handover knows of the other generations.
 struct Talk {
     listener: OwnedFd,
     starting_user: rustix::process::Uid,
@@ -328,7 +328,7 @@ impl Talk {
         }
     }
 
-    /// Forgets generations that have gone, tells younger ones changed keys, and has the workers know who reads.
+    /// Forgets generations that have ended, tells younger ones about changed keys, and tells the workers who reads the sockets.
     fn settle(&mut self) {
         self.older.retain(|older| !older.is_gone);
         self.younger.retain(|younger| !younger.is_gone);
@@ -347,7 +347,7 @@ impl Talk {
         let is_silent = self.younger.iter().any(|younger| younger.reads)
             || self.older.iter().any(|older| !older.has_stopped);
         if self.links.is_silent.swap(is_silent, Relaxed) && !is_silent {
-            // What has arrived meanwhile is announced by nobody else.
+            // No other event will announce the datagrams that have arrived meanwhile.
             for mailbox in &*self.mailboxes {
                 mailbox.wake();
             }

@@ -1,5 +1,5 @@
-//! Datagrams that the kernel delivered to a worker other than that of their connection: after a change of the client's
-//! address it chooses anew.
+//! Datagrams that the kernel has delivered to another worker than the one that has their connection: it chooses a worker anew
+//! when the client's address changes.
 
 use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
@@ -9,20 +9,20 @@ use h2o_quic::Datagram;
 
 use crate::listener::ListenerId;
 
-/// Most datagrams waiting for a worker. Further ones are dropped, as by a full receive buffer of the kernel.
+/// Most datagrams that may wait for a worker. Further ones are dropped, as the kernel does when a receive buffer is full.
 const MAX_WAITING: usize = 1024;
 
 /// A datagram for the connection of another worker.
 pub(crate) enum Mail {
-    /// Another worker of this process has received it.
+    /// Another worker of this process has received the datagram.
     Received {
         /// The listener that it was sent to.
         listener: ListenerId,
         datagram: Datagram,
-        /// How often it may be forwarded to another server.
+        /// How often the datagram may be forwarded to another server.
         hops: u8,
     },
-    /// Another generation of this server has received it, and wrapped it as one for another server.
+    /// Another generation of this server has received the datagram, and wrapped it like one for another server.
     Wrapped(BytesMut),
 }
 
@@ -36,7 +36,7 @@ impl Mailbox {
         self.lock().1 = Some(waker);
     }
 
-    /// Hands a datagram over. Returns whether there was room.
+    /// Hands a datagram over to the worker of this mailbox. Returns whether there was room.
     pub(crate) fn put(&self, mail: Mail) -> bool {
         let mut inner = self.lock();
         if inner.0.len() >= MAX_WAITING {
@@ -51,7 +51,7 @@ impl Mailbox {
         true
     }
 
-    /// Has the worker look at what else has changed for it.
+    /// Has the worker of this mailbox look at what else has changed for it.
     pub(crate) fn wake(&self) {
         let waker = self.lock().1.clone();
         if let Some(waker) = waker {

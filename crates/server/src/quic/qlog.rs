@@ -15,16 +15,16 @@ use h2o_log::{LineLimit, reason, report};
 const MAX_TRACES: usize = 256;
 /// Bytes of one file.
 const MAX_FILE: usize = 16 << 20;
-/// Bytes of all files of a process, those included that the disk was too slow for.
+/// Number of bytes that the trace files of a process may have together, including bytes that the disk was too slow for.
 const MAX_TOTAL: usize = 1 << 30;
-/// Pieces that wait to be written, each of some 64 KiB at most. Further ones are left out.
+/// Number of pieces of traces, each of about 64 KiB at most, that may wait to be written. Further ones are left out.
 const MAX_WAITING: usize = 256;
 
-/// Lines in the error log about files that cannot be written.
+/// Number of lines in the error log about trace files that cannot be written.
 static FAILURES: LineLimit = LineLimit::per_minute(20);
 /// Files that are in use.
 static TRACES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes that may still be written to any file.
+/// Number of bytes that may still be written to the trace files, all together.
 static ROOM: AtomicUsize = AtomicUsize::new(MAX_TOTAL);
 
 /// The trace of one connection, as its worker sees it.
@@ -35,7 +35,7 @@ pub(super) struct QlogFile {
     room: &'static AtomicUsize,
     /// Bytes that may follow in this one.
     left: usize,
-    /// Whether pieces were left out since the last one.
+    /// Whether pieces of the trace were left out since the last one that was written.
     has_gap: bool,
 }
 
@@ -51,7 +51,7 @@ struct TraceFile {
 enum FileState {
     New,
     Open(File),
-    /// It could not be opened or written; the rest of the trace is dropped.
+    /// The trace file could not be opened or written; the rest of the trace is dropped.
     Failed,
 }
 
@@ -137,7 +137,7 @@ impl QlogFile {
     }
 }
 
-/// The record that says that others are missing.
+/// The record of a trace that says that other records are missing.
 const GAP: &str = "\u{1e}{\"time\":0,\"name\":\"loglevel:warning\",\"data\":{\"message\":\"events were left out\"}}\n";
 
 #[expect(

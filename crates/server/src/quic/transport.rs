@@ -187,13 +187,13 @@ fn each(stats: &Stats, mut count: impl FnMut(Counter, u64)) {
     for (counter, value) in received.into_iter().chain(sent) {
         count(counter, value);
     }
-    // Each answers a challenge of ours (RFC 9000 §8.2).
+    // Each of these frames answers a challenge that this server has sent (RFC 9000 §8.2).
     count(Counter::QuicPathsValidated, received_path_responses);
     count(Counter::QuicPathsMigrationElicited, stats.migrations);
     count(Counter::QuicPtos, stats.probes);
 }
 
-/// The endpoints of a worker, whose counters are brought up to date when somebody asks for them.
+/// The QUIC endpoints of a worker, whose counters are brought up to date when the status report is asked for.
 #[derive(Default)]
 pub(super) struct Endpoints {
     open: RefCell<Vec<Rc<RefCell<Endpoint>>>>,
@@ -206,7 +206,7 @@ impl Endpoints {
         self.open.borrow_mut().push(Rc::clone(endpoint));
     }
 
-    /// The endpoint is closed; what it counted stays.
+    /// The endpoint is closed, but what it has counted stays in the counters.
     pub(super) fn remove(&self, endpoint: &Rc<RefCell<Endpoint>>) {
         (self.open.borrow_mut()).retain(|other| !Rc::ptr_eq(other, endpoint));
         let mut closed = self.closed.borrow_mut();

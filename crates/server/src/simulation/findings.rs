@@ -68,9 +68,10 @@ fn windows_that_are_kept_shut_do_not_keep_requests() {
             client.flush();
             world.settle().await;
             assert!(world.live().len() >= 2);
-            // The grace of a queued request begins when it runs.
+            // The time limit of a request that waited in the queue begins when its handlers run.
             let turns = if concurrent == 2 { 3 } else { 1 };
-            // The grace, and checks that are up to six seconds apart, as time passes in whole seconds.
+            // The time that `client-min-rate.grace` gives, and checks that are up to six seconds apart, as time passes in whole
+            // seconds.
             for _ in 0..turns * 40 {
                 world.pass(seconds(1)).await;
                 if pings {
@@ -165,7 +166,7 @@ fn clients_that_are_fast_enough_are_not_given_up_while_they_wait() {
         http1.begin(&world.run);
         let mut http2 = world.http2([1, 2], 65_535);
         while http2.begin(&world.run) {}
-        // A thousand bytes a second each way, and five minutes in between for the handlers.
+        // The client sends and takes a thousand bytes a second, and the handlers need five minutes in between.
         for _ in 0..70 {
             world.pass(seconds(1)).await;
             http1.produce(&world.run, 1000);

@@ -1,4 +1,4 @@
-//! An HTTP/1 client that pipelines, stalls and disconnects, by the seed.
+//! A simulated HTTP/1 client that pipelines, stalls and disconnects, as the seed of the run decides.
 
 use std::collections::VecDeque;
 
@@ -19,9 +19,9 @@ pub(super) struct Http1 {
     /// Requests without a complete response, in order.
     awaited: VecDeque<usize>,
     response: Option<Response>,
-    /// Whether the server has sent `Connection: close`.
+    /// Whether the server has sent `Connection: close`, so that no further request can be sent.
     is_closing: bool,
-    /// Whether the server has a reason to close.
+    /// Whether the client has given the server a reason to close the connection.
     may_close: bool,
     has_left: bool,
 }
@@ -79,7 +79,7 @@ impl Http1 {
         )
     }
 
-    /// Requests to make on another connection when this one is closed.
+    /// The requests that are to be made on another connection when this one is closed.
     pub(super) fn remaining(&mut self) -> Option<VecDeque<usize>> {
         let is_over = self.wire.is_ended && !self.has_left && !self.todo.is_empty();
         is_over.then(|| std::mem::take(&mut self.todo))
@@ -106,7 +106,7 @@ impl Http1 {
         }
     }
 
-    /// Proceeds as far as possible. Returns whether anything happened.
+    /// Does all that the client can do now. Returns whether it did anything.
     pub(super) fn cooperate(&mut self, run: &mut Run) -> bool {
         let mut has_moved = false;
         loop {
@@ -160,12 +160,12 @@ impl Http1 {
         self.produce(run, 0);
     }
 
-    /// Appends content to the output, up to `most` bytes.
+    /// Appends bytes of the request's body to the output, up to `most`.
     pub(super) fn produce(&mut self, run: &Run, most: usize) {
         let Some((id, at)) = self.sending else {
             return;
         };
-        // No new chunk once the whole body has been sent.
+        // No new chunk is begun once the whole body has been sent.
         if self.is_held || self.out.len() > 500_000 {
             return;
         }
@@ -221,7 +221,7 @@ impl Http1 {
         moved
     }
 
-    /// Takes in a piece of the input. Returns whether there was one.
+    /// Takes in a piece of what the server has sent. Returns whether there was one.
     fn step(&mut self, run: &mut Run) -> bool {
         let Some(&id) = self.awaited.front() else {
             assert!(self.input.is_empty(), "bytes that nobody asked for");
@@ -297,14 +297,15 @@ impl Http1 {
         }
         assert!(head.starts_with("http/1.1 200"), "response {id}: {head}");
         if is_mine && self.is_held {
-            // The response came first: the body is not wanted.
+            // The response came while the client held the body back, so the server does not want the body.
             self.is_held = false;
             self.sending = None;
             self.is_closing = true;
         }
         self.is_closing |= head.contains("connection: close");
         self.may_close |= self.is_closing;
-        // A response that breaks off is the last one, and so is one that comes before much of the body.
+        // A response that breaks off is the last one of the connection, and so is one that comes before much of the request's
+        // body was sent.
         let plan = &run.plans[id];
         self.may_close |= plan.fails() || plan.upload.is_some_and(|len| len > 65_536);
         let length = head.split("content-length: ").nth(1);

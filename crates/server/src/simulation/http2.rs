@@ -1,4 +1,4 @@
-//! An HTTP/2 client that keeps windows shut, stalls, resets requests and disconnects, by the seed.
+//! A simulated HTTP/2 client that keeps windows shut, stalls, resets requests and disconnects, as the seed of the run decides.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,9 +19,9 @@ pub(super) struct Http2 {
     decoder: Decoder,
     out: Vec<u8>,
     input: Vec<u8>,
-    /// Bytes that may be sent on the connection.
+    /// Number of bytes that the client may still send on the connection.
     window: i64,
-    /// Bytes received for which no window was given back.
+    /// Number of bytes that the client has received, and for which it has not raised the window again.
     owed: u32,
     scheme: &'static str,
     has_left: bool,
@@ -33,7 +33,7 @@ struct Stream {
     id: usize,
     window: i64,
     owed: u32,
-    /// Bytes of the body sent, and whether END_STREAM has been sent.
+    /// Number of bytes of the body that were sent, and whether END_STREAM has been sent.
     sent: usize,
     is_sent: bool,
     is_held: bool,
@@ -44,7 +44,7 @@ struct Stream {
     is_received: bool,
 }
 
-/// The window that a stream or a connection begins with.
+/// The flow-control window that a stream or a connection begins with.
 const WINDOW: i64 = 65_535;
 
 impl Http2 {
@@ -289,7 +289,7 @@ impl Http2 {
         }
     }
 
-    /// Gives back window for all received bytes.
+    /// Raises the windows by all bytes that were received.
     pub(super) fn credit_all(&mut self) -> bool {
         let mut moved = false;
         if self.owed > 0 {

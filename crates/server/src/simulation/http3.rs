@@ -1,4 +1,5 @@
-//! An HTTP/3 client over a link that loses datagrams. It stalls, does not read, resets requests, and leaves, by the seed.
+//! A simulated HTTP/3 client over a link that loses datagrams. It stalls, does not read, resets requests, and leaves, as the
+//! seed of the run decides.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -28,10 +29,10 @@ pub(super) struct Http3 {
     todo: VecDeque<usize>,
     streams: BTreeMap<StreamId, Stream>,
     decoder: Decoder,
-    /// Datagrams of the server that were not looked at.
+    /// Datagrams of the server that the client has not looked at.
     inbox: RefCell<VecDeque<Vec<u8>>>,
     buffer: Vec<u8>,
-    /// One datagram in so many is lost, in either direction; 0 for none.
+    /// The link loses one datagram in this number, in either direction; 0: none.
     loses: usize,
     is_connected: bool,
     has_left: bool,
@@ -45,7 +46,7 @@ struct Stream {
     out: Vec<u8>,
     /// Bytes of the body that were encoded.
     sent: usize,
-    /// Whether all of the request is encoded, and whether the stream was ended.
+    /// Whether all of the request is encoded, and whether the client has ended the stream.
     is_sent: bool,
     is_ended: bool,
     input: Vec<u8>,
@@ -106,7 +107,7 @@ impl Http3 {
         }
     }
 
-    /// Datagrams of the server that were not looked at.
+    /// Datagrams of the server that the client has not looked at.
     pub(super) fn waiting(&self) -> usize {
         let mut inbox = self.inbox.borrow_mut();
         let mut data = [0; 2048];
@@ -178,7 +179,7 @@ impl Http3 {
         }
     }
 
-    /// Does all that can be done now. Whether that was anything.
+    /// Does all that the client can do now. Returns whether it did anything.
     pub(super) fn cooperate(&mut self, run: &mut Run) -> bool {
         let mut has_moved = false;
         loop {
@@ -352,7 +353,7 @@ impl Http3 {
         self.transmit(|| loses > 0 && random.once_in(loses));
     }
 
-    /// Sends what there is; `is_lost` tells of each datagram whether it gets lost.
+    /// Sends the datagrams that the transport has; `is_lost` says of each whether the link loses it.
     fn transmit(&mut self, mut is_lost: impl FnMut() -> bool) -> bool {
         let mut moved = false;
         loop {
@@ -364,13 +365,13 @@ impl Http3 {
             moved = true;
             if !is_lost() {
                 let data = &self.buffer[..transmit.len];
-                // Before its first datagram, or after its last, the server may be deaf.
+                // Before the client's first datagram, and after its last, the server may not know of the connection.
                 let _ = self.socket.send_to(data, transmit.remote);
             }
         }
     }
 
-    /// Takes in up to `most` datagrams, and what the time brings.
+    /// Takes in up to `most` datagrams, and fires the timers that are due.
     fn take_in(&mut self, run: &mut Run, most: usize, mut random: Option<&mut Random>) -> bool {
         self.waiting();
         if self.is_closed {
@@ -525,7 +526,7 @@ impl Http3 {
                 let Ok((fields, _)) = decoded else {
                     panic!("there is no dynamic table to wait for");
                 };
-                // Behind the content there are trailers, which have no status.
+                // A second field section behind the content has the trailers, which have no status.
                 if let Some((_, status)) = fields.iter().find(|(name, _)| name == b":status") {
                     let is_interim = status.starts_with(b"1");
                     assert!(is_interim || status == b"200", "stream {id:?}");
@@ -537,7 +538,7 @@ impl Http3 {
     }
 }
 
-/// A variable-length integer (RFC 9000 §16), and what follows it.
+/// Reads a variable-length integer (RFC 9000 §16). Also returns the bytes that follow it.
 fn var_int(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (&first, _) = bytes.split_first()?;
     let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;

@@ -40,7 +40,7 @@ const HTTP3_SEEDS: u64 = 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Complete,
-    /// Cancelled by the client, or by the server with a reason.
+    /// The client has cancelled the request, or the server has, with a reason.
     Cut,
 }
 
@@ -48,7 +48,7 @@ enum Ended {
 struct Run {
     plans: Vec<Plan>,
     ends: Vec<Option<Ended>>,
-    /// Whether time passes, so that the server may cut off slow clients.
+    /// Whether time passes during the run, so that the server may cut off slow clients.
     times_out: bool,
 }
 
@@ -66,7 +66,7 @@ enum Client {
 }
 
 impl Client {
-    /// What is on its way: what the client has not read, and what the server has not.
+    /// The bytes that are under way: what the client has not read, and what the server has not read.
     fn in_kernel(&self) -> (i32, i32) {
         match self {
             Self::Http1(client) => client.wire().in_kernel(),
@@ -156,7 +156,7 @@ fn whatever_waits_has_an_event_to_come_that_will_wake_it() {
     let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
-    // Both phases must be tested: some requests end by themselves, others only once clients and backends cooperate.
+    // Both phases must be tested: some requests must end by themselves, and others only once clients and backends cooperate.
     assert!(complete > planned / 10, "{complete} of {planned}");
     assert!(complete < planned * 9 / 10, "{complete} of {planned}");
 }

@@ -1,4 +1,4 @@
-//! Plans of requests, and the handler that answers by them.
+//! The plans of the simulated requests, and the handler that answers as planned.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ pub(super) struct Plan {
     /// Whether the client waits for 100 (Continue).
     pub(super) expects: bool,
     body_use: BodyUse,
-    /// Events of the backend before the handler reads the body, and before it answers.
+    /// Number of events that the backend needs before the handler reads the body, and before it answers.
     waits: (usize, usize),
     reading: Reading,
     pub(super) body: BodyPlan,
@@ -36,7 +36,7 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     All,
-    /// Reads this many bytes, then drops the body.
+    /// The handler reads this many bytes, then drops the body.
     Some(usize),
     /// Drops the body at once.
     Nothing,
@@ -59,7 +59,7 @@ pub(super) enum BodyPlan {
         /// Each piece waits for an event.
         is_gated: bool,
         is_announced: bool,
-        /// Whether the body breaks off after the last piece.
+        /// Whether the response's body breaks off after the last piece.
         fails: bool,
     },
     /// The body of the request.
@@ -122,7 +122,7 @@ impl Plan {
         }
     }
 
-    /// A request whose handler gets the whole body, if there is one, and answers after so many events.
+    /// A request whose handler gets the whole body, if there is one, and answers after this many events of its backend.
     pub(super) const fn simple(
         id: usize,
         upload: Option<usize>,
@@ -171,7 +171,7 @@ impl Plan {
         byte(self.id, at)
     }
 
-    /// Whether the response lasts as long as the request's body.
+    /// Whether the response ends only when the request's body does.
     pub(super) const fn is_talk(&self) -> bool {
         matches!(self.body, BodyPlan::Echo)
     }
@@ -194,7 +194,7 @@ fn bytes(id: usize, from: usize, len: usize) -> Bytes {
 #[derive(Default)]
 pub(super) struct Stage {
     plans: Vec<Plan>,
-    /// Events that have happened, by plan, and the waker of the handler that waits for the next one.
+    /// By plan: how many events have happened, and the waker of the handler that waits for the next one.
     events: Vec<(usize, Option<Waker>)>,
     /// Number of steps of handlers.
     steps: u64,
@@ -323,7 +323,7 @@ impl Handler for Acting {
     }
 }
 
-/// Pulls the body until so many bytes have come, or it ends.
+/// Pulls the body until this many bytes have come, or the body ends.
 async fn read(plan: &Plan, pipe: &BodyPipe, most: usize) {
     let mut len = 0;
     while len < most {

@@ -13,7 +13,7 @@ pub(super) struct Wire {
     tls: Option<Box<ClientConnection>>,
     /// To be sent as it is.
     unsent: Vec<u8>,
-    /// The server has closed its direction, or the connection is gone.
+    /// The server has closed its direction of the connection, or the connection is gone.
     pub(super) is_ended: bool,
 }
 
@@ -45,7 +45,8 @@ impl Wire {
         (count(libc::FIONREAD), count(libc::TIOCOUTQ))
     }
 
-    /// Sends up to `most` bytes, of which `bytes` is what there is besides those under way. Whether any went.
+    /// Sends up to `most` bytes: first those that are under way already, then `bytes`, from which what was taken is removed.
+    /// Returns whether any were sent.
     pub(super) fn send(&mut self, bytes: &mut Vec<u8>, most: usize) -> bool {
         if let Some(tls) = &mut self.tls {
             if !bytes.is_empty() && !tls.is_handshaking() && self.unsent.is_empty() {
@@ -72,7 +73,7 @@ impl Wire {
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
             Err(_) => {
-                // The server reads no more; what it has sent can be read all the same.
+                // The server reads no more, but what it has sent can still be read.
                 self.unsent.clear();
                 bytes.clear();
                 false
@@ -80,7 +81,7 @@ impl Wire {
         }
     }
 
-    /// Receives up to `most` bytes into `input`. Whether anything came.
+    /// Receives up to `most` bytes into `input`. Returns whether any came.
     pub(super) fn receive(&mut self, input: &mut Vec<u8>, most: usize) -> bool {
         if self.is_ended || most == 0 {
             return false;

@@ -34,9 +34,9 @@ pub(super) struct World {
     event_loop: Rc<RefCell<EventLoop>>,
     /// Number of turns of the event loop.
     turns: Rc<Cell<u64>>,
-    /// The port of HTTP/3, if its clients are what runs.
+    /// The UDP port of the server, if the clients of the run speak HTTP/3.
     port: Option<u16>,
-    /// How much more time may pass in a run with HTTP/3.
+    /// How much more time may pass in a run with HTTP/3 clients.
     time_left: Duration,
     _orders: UnboundedSender<Order>,
 }
@@ -75,7 +75,7 @@ impl Site {
     }
 
     fn config(&self, knobs: Knobs, port: Option<u16>) -> String {
-        // A paced connection that is run before its time sends what it would have sent a moment later.
+        // A connection that paces its datagrams sends, when it is run too early, what it would have sent a moment later.
         let quic = port.map_or_else(String::new, |port| {
             format!(
                 "  - {{ type: quic, host: 127.0.0.1, port: {port}, quic: {{ pacing: OFF }}, ssl: {{ certificate-file: {folder}/certificate, key-file: {folder}/key }} }}",
@@ -131,12 +131,12 @@ pub(super) struct Knobs {
     pub(super) buffer: usize,
     /// `http2-input-window-size`
     pub(super) window: usize,
-    /// Limits of requests that run per HTTP/2 connection: all, and those that pull their bodies.
+    /// How many requests per HTTP/2 connection may run: all, and those that pull their bodies.
     pub(super) concurrent: usize,
     pub(super) streaming: usize,
     /// Whether a client that resets many requests is delayed.
     pub(super) delays: bool,
-    /// Time passes: the server may give up clients that are slow.
+    /// Whether time passes, so that the server may give up slow clients.
     pub(super) times_out: bool,
 }
 
@@ -168,14 +168,14 @@ impl World {
             }
             match crate::bind(&loaded, 1) {
                 Ok(bound) => break (loaded, bound, port),
-                // Somebody else has taken the port meanwhile.
+                // Another program has taken the port meanwhile.
                 Err(_) if port.is_some() => {}
                 Err(error) => panic!("{error}"),
             }
         };
         let (mut config, orders) = worker::only_config(&loaded, bound).unwrap();
         let settings = Arc::get_mut(&mut config.generation.settings).unwrap();
-        // Small enough for uploads to go to the disk.
+        // This limit is small enough for uploads to be written to the disk.
         settings.temp_buffer_threshold = Some(30_000);
         settings.http2.dos_delay = Duration::from_millis(u64::from(knobs.delays) * 100);
         let event_loop = Rc::new(RefCell::new(worker::event_loop(config).unwrap()));
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Gives each request to one of the clients.
+    /// Gives each request of the run to one of the clients.
     pub(super) fn share_out(&mut self) {
         let clients = self.random.below(4) + 1;
         let mut shares = vec![VecDeque::new(); clients];
@@ -243,7 +243,7 @@ impl World {
         Http1::new(self.site.wire(false, false), todo.into_iter().collect())
     }
 
-    /// A client of HTTP/2 in clear text, whose streams have that window.
+    /// An HTTP/2 client without TLS, whose streams begin with this window.
     pub(super) fn http2(&self, todo: impl IntoIterator<Item = usize>, window: u32) -> Http2 {
         let todo = todo.into_iter().collect();
         Http2::new(self.site.wire(false, true), todo, false, window)
@@ -290,7 +290,8 @@ impl World {
         (plan::steps(), kernel.collect())
     }
 
-    /// Runs each connection for no reason: if that helps any of them it has slept although it could go on.
+    /// Runs each connection although it has no event: if anything happens then, the connection has slept although it could go
+    /// on.
     pub(super) async fn nudge(&self) {
         let before = self.progress();
         self.event_loop.borrow_mut().run_all();
@@ -362,10 +363,10 @@ impl World {
         }
     }
 
-    /// Has every request end without time passing, except what QUIC needs.
+    /// Has every request end without letting time pass, except as much as QUIC needs.
     pub(super) async fn finish(&mut self) {
         self.cooperate().await;
-        // From here on nothing gets lost: a few round trips, and some probes for what was lost before.
+        // From here on the link loses nothing: a few round trips are needed, and some probes for what was lost before.
         for _ in 0..2000 {
             if self.port.is_none() || self.run.ends.iter().all(Option::is_some) {
                 break;
@@ -400,7 +401,7 @@ impl World {
         let mut pretends = self.random.once_in(2);
         for round in 0..170 {
             if round == 150 {
-                // A handler that sends the body back may do so as slowly as it likes.
+                // A handler that sends the request's body back may do so as slowly as it likes.
                 let mut live = self.event_loop.borrow().live();
                 live.retain(|id| !self.run.plans[*id].is_talk());
                 assert!(
@@ -438,7 +439,8 @@ impl World {
     pub(super) async fn end(mut self) {
         self.clients.clear();
         self.settle().await;
-        // The idle timeout of QUIC is at least three of its probe timeouts, and clients have let seconds pass before they answered.
+        // QUIC's idle timeout is at least three of its probe timeouts, which are long because clients have let seconds pass
+        // before they answered.
         let rounds = if self.port.is_some() { 100 } else { 20 };
         for _ in 0..rounds {
             tokio::time::advance(Duration::from_secs(4)).await;
@@ -454,7 +456,7 @@ impl World {
     }
 }
 
-/// A port for UDP that nobody has at the moment.
+/// A UDP port that no program uses at the moment.
 fn free_port() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().port()

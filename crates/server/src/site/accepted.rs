@@ -1,4 +1,4 @@
-//! Directives of H2O for what this server does not have: accepted, and a warning says what happens instead.
+//! Directives for parts of H2O that this server does not have: they are accepted, and a warning says what happens instead.
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::Scope;

@@ -8,10 +8,10 @@ use h2o_config::{Error, Memory, Node};
 use h2o_exchange::{BackgroundServices, HostName, PathChecks, Scope};
 use h2o_tls::ObtainedFiles;
 
-/// The path of the files by which an authority checks a name (RFC 8555 §8.3).
+/// The path below which an authority asks for a file in order to check a name (RFC 8555 §8.3).
 const ANSWERS: &str = "/.well-known/acme-challenge/";
 
-/// The hosts with such certificates, each with its index.
+/// The hosts whose certificates are obtained by ACME, each with its index.
 #[derive(Clone, Default)]
 pub(crate) struct AcmeHosts(Vec<(u32, Box<str>)>);
 
@@ -56,7 +56,7 @@ pub(crate) fn obtained_files(
     }))
 }
 
-/// Whether authorities check the name: it becomes the name of a file, too.
+/// Whether certificate authorities can check this name, which also becomes the name of a file.
 fn is_public_name(name: &str) -> bool {
     let is_label = |label: &str| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -91,7 +91,7 @@ pub(crate) fn add_answers(scope: &mut Scope) -> Result<(), Error> {
         })?;
         scope.paths.push(route);
     }
-    // The server makes the directory when it starts; nothing is amiss before.
+    // The server makes the directory when it starts: that it is missing before is no mistake.
     scope.shared.edit::<PathChecks>().0.truncate(checks);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `capabilities`: what the server may do besides, after it has given up the rights of the starting user (capabilities(7)).
+//! `capabilities`: what the server may still do after it has given up the rights of the starting user (capabilities(7)).
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::Scope;

@@ -140,7 +140,7 @@ impl QuicConnections {
         let Some(port) = self.sockets.get(listener) else {
             return;
         };
-        // The listener that the client has sent it to: of the same port, or of the same family at least.
+        // The listener that the client sent the datagram to: one with the same port, or at least of the same address family.
         let is_ipv4 = forwarded.remote.is_ipv4();
         let number = forwarded.local.map(|local| local.port());
         let meant = number.and_then(|number| self.sibling(number, is_ipv4));

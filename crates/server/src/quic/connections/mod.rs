@@ -45,9 +45,9 @@ use crate::io::Io;
 use crate::listener::LocalListener;
 use crate::site::quic_settings::QuicSettings;
 
-/// Batches received from a socket before they are answered.
+/// Number of batches of datagrams that are received from a socket before any is answered.
 const BATCHES: usize = 4;
-/// Bytes that a connection may send per turn.
+/// Number of bytes that a connection may send per turn.
 const SEND_TURN: usize = per_turn(64 * 1024);
 /// Most datagrams sent by one system call.
 const MAX_SEGMENTS: usize = 32;
@@ -59,7 +59,8 @@ const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 const MAIL_BIT: u64 = 1 << (TABLE_SHIFT - 2);
 /// Slot of the timer that checks for new keys of connection ids and tokens. Connections have lower slots.
 const KEY_SLOT: u32 = MAX_SLOT;
-/// Interval of this check. New ticket keys are used a minute after they were made.
+/// How often the worker looks for new keys of connection ids and tokens. New ticket keys are used a minute after they were
+/// made.
 const KEY_INTERVAL: Duration = Duration::from_secs(20);
 /// No slot.
 const NO_SLOT: u32 = u32::MAX;
@@ -83,7 +84,7 @@ pub(crate) struct QuicConnections {
     /// Connections to run in this turn.
     listed: Vec<u64>,
     is_draining: bool,
-    /// Whether datagrams were left in the sockets, for another generation to read.
+    /// Whether datagrams were left in the sockets, for the process of another generation to read.
     has_left_datagrams: bool,
     shared: QuicShared,
     settings: Arc<ServerSettings>,
@@ -108,7 +109,7 @@ struct Port {
     slots: Vec<u32>,
     /// A transmission that the socket has not taken.
     unsent: Option<(Transmit, Vec<u8>)>,
-    /// Connections that must send after that, each once.
+    /// Connections that have to send after that transmission, each once.
     blocked: Vec<u64>,
 }
 
@@ -172,7 +173,8 @@ impl QuicConnections {
             is_empty = match result {
                 Ok(may_have_more) => !may_have_more,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
-                // These are errors of earlier datagrams, reported by ICMP. Behind them may be datagrams.
+                // The socket reports errors of datagrams that were sent earlier (by ICMP). Received datagrams may come behind
+                // these errors.
                 Err(_) => {
                     is_empty = true;
                     continue;
@@ -232,7 +234,7 @@ impl QuicConnections {
                 self.list(index, connection);
             }
             Received::Answered(transmit) => {
-                // If this datagram is lost, the client sends its own again.
+                // If this answer is lost, the client sends its datagram again.
                 let data = &self.buffer[..transmit.len];
                 if port.udp.send(&port.socket, &transmit, data).is_ok() {
                     let counters = &self.context.worker.counters;
@@ -302,7 +304,7 @@ impl QuicConnections {
             accepted: context.worker.clock.now(),
             listener: Rc::clone(&port.listener),
             peer: Address::Ip(unmapped(remote)),
-            // The socket is shared by all connections, which neither read nor write through this.
+            // All connections share the socket: they neither read nor write through this handle.
             io: Io::new(Rc::clone(&port.socket)),
             input: Vec::new(),
             is_quic_early: false,
@@ -365,7 +367,7 @@ impl QuicConnections {
         }));
         let flow = run.unwrap_or_else(|_| {
             context.worker.counters.count(Counter::Panics);
-            // Logging the requests may meet the same broken data and panic again.
+            // Logging the requests may meet the data that caused the panic, and panic again.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 connection.evict(context.worker.clock.now());
             }));
@@ -665,7 +667,7 @@ impl ConnectionTable for QuicConnections {
     fn run_all(&mut self) {
         let now = self.context.worker.clock.now();
         for token in self.tokens() {
-            // Timers fire a little late: those that are due are events to come.
+            // Timers fire a little late, so those that are due already count as events to come.
             let deadline = self
                 .find(token)
                 .and_then(|connection| connection.deadline());

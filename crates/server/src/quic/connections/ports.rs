@@ -1,4 +1,4 @@
-//! The sockets of the configuration: opened, given new settings, closed.
+//! The UDP sockets of the configuration: they are opened, given new settings, and closed.
 
 use std::cell::RefCell;
 use std::io;
@@ -102,7 +102,7 @@ impl QuicConnections {
         Ok(())
     }
 
-    /// Sets the timer for the next check for new keys, and tells other generations those in use.
+    /// Sets the timer for the next look for new keys, and tells the processes of other generations those in use.
     pub(super) fn plan_keys(&self) {
         if !self.sockets.is_empty() {
             self.shared.links.publish(self.resumption.quic_secrets());
