@@ -26,7 +26,7 @@ const LONGEST: usize = 64 * 1024;
 /// Exit status of a command (`EX_TEMPFAIL`): a later attempt may succeed.
 const TEMPORARY: i32 = 75;
 
-/// How often the end of a command is looked for that has closed its output.
+/// How often the server looks whether a command that has closed its output has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Staples, each once.
@@ -110,8 +110,8 @@ fn update(staple: &Staple, fetch: &StapleFetch) {
     }
 }
 
-/// For `-m test`: fetches each response once, and says what came of it. H2O compatibility: the texts, and that a failure does not fail
-/// the test.
+/// For `-m test`: fetches each response once, and says what came of it. H2O compatibility: the texts are H2O's, and a failure
+/// does not fail the test.
 pub(crate) fn test(staples: &Staples, mut say: impl FnMut(&str)) {
     for staple in staples.values() {
         let file = staple.file();
@@ -149,7 +149,7 @@ fn obtain(staple: &Staple, fetch: &StapleFetch) -> Result<OcspResponse, Failure>
 
 /// Runs the command of a fetch, and returns what it has written.
 fn run(fetch: &StapleFetch) -> Result<Vec<u8>, Failure> {
-    // What keeps the command from being run will not change.
+    // What keeps a command from being run will not change, so there are no more attempts.
     let failed = |text| Failure::said(FetchFailure::Permanent, text);
     let input = h2o_opener::open(fetch.file.as_ref().as_ref()).map_err(|error| {
         let (file, reason) = (&fetch.file, reason(&error));
@@ -167,7 +167,7 @@ fn run(fetch: &StapleFetch) -> Result<Vec<u8>, Failure> {
         .stdin(input)
         .stdout(Stdio::piped())
         .env("H2O_ROOT", h2o_opener::installation_root())
-        // It is ended together with what it has started.
+        // The command gets a process group of its own, so that it can be ended together with what it has started.
         .process_group(0);
     let mut child = command
         .spawn()
@@ -216,7 +216,8 @@ fn read_until(mut output: ChildStdout, deadline: Instant) -> io::Result<Vec<u8>>
     }
 }
 
-/// What a command means that has closed its output; `None` if it does not end.
+/// The response, or the failure, that the exit status of a command means which has closed its output; `None` if the command
+/// does not end.
 fn ended(
     child: &mut Child,
     response: Vec<u8>,

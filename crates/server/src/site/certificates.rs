@@ -12,7 +12,7 @@ use crate::site::listen::{Listener, TlsEntry};
 use crate::stapling::Staples;
 use h2o_tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
 
-/// ALPN protocols in order of preference. H2O compatibility: H2O has the same list, with its HTTP/2 drafts.
+/// The ALPN protocols in order of preference. H2O compatibility: H2O has the same list, with two drafts of HTTP/2.
 const ALPN: &[&[u8]] = &[b"h2", b"h2-16", b"h2-14", b"http/1.1"];
 
 /// ALPN protocols of QUIC: versions 1 and draft 29.
@@ -51,7 +51,7 @@ pub(crate) struct TlsListeners {
 }
 
 struct TlsListener {
-    /// Its entries have the certificates of the last reload.
+    /// The listener. Its entries have the certificates of the last reload.
     listener: Listener,
     slot: Arc<AcceptorSlot>,
 }
@@ -132,13 +132,13 @@ impl TlsListeners {
         staples_of(list.iter().map(|known| &known.listener))
     }
 
-    /// Host names, each with the index of its entry.
+    /// The names of the hosts, each with the index of its entry in the configuration.
     fn names(&self, entries: &[TlsEntry]) -> Vec<(HostName, usize)> {
         let hosts_of = |(index, entry): (usize, &TlsEntry)| -> Vec<_> {
             entry.hosts.iter().map(|&host| (host, index)).collect()
         };
         let mut hosts: Vec<_> = entries.iter().enumerate().flat_map(hosts_of).collect();
-        // Requests choose their host in this order, so that a name gets the certificate of its host.
+        // Requests choose their host in this order, too, so that a name gets the certificate of its host.
         hosts.sort_by_key(|&(host, _)| host);
         let names = hosts.into_iter().filter_map(|(host, index)| {
             let host = self.site.hosts.get(host as usize)?;
@@ -164,7 +164,7 @@ impl TlsListeners {
     pub(crate) fn reload(&self) -> CertificateReload {
         let mut result = CertificateReload::default();
         let mut list = self.list();
-        // Several listeners may share one mapping: those for IPv4 and IPv6.
+        // Several listeners may share one `ssl` mapping, as those of one `listen` for IPv4 and IPv6 do.
         let mut seen: HashMap<*const TlsSettings, Option<Arc<TlsSettings>>> = HashMap::new();
         for TlsListener { listener, slot } in &mut *list {
             let mut entries = listener.tls.clone();

@@ -6,7 +6,7 @@ use h2o_exchange::{Host, HostName, PathPattern, PathRoute, Scope};
 use crate::site::acme;
 use crate::site::listen::Listeners;
 
-/// Positions of the keys of `hosts`, in file order.
+/// Positions of the keys of `hosts` in the configuration file, in its order.
 #[derive(Clone, Default)]
 pub(crate) struct HostKeys(pub(crate) Vec<Pos>);
 
@@ -98,7 +98,8 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
     }
     acme::add_answers(scope)?;
     let mut paths = std::mem::take(&mut scope.paths);
-    // Longest first, and patterns, whose path is `/`, before `/`. The sort is stable, so the first of two equal keys stays first.
+    // The longest paths come first, and patterns, which stand for the path `/`, before `/` itself. The sort is stable, so the
+    // first of two equal keys stays first.
     paths.sort_by_key(|path| (std::cmp::Reverse(path.path.len()), path.pattern.is_none()));
     paths.push(scope.build_path(""));
     Ok(Host {
@@ -129,7 +130,7 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
             })?),
             None => None,
         };
-        // A pattern says who is served, and nothing about what belongs to the path: handlers see the whole path.
+        // A pattern only decides which requests an entry gets; the handlers see the whole path of the request.
         let prefix = if pattern.is_some() { "/" } else { path };
         let (mut route, has_handlers) = scope.enter(Level::Path, |scope| {
             scope.path = Some(prefix.into());
@@ -192,7 +193,7 @@ fn parse_host_key(key: &Node) -> Result<HostName, Error> {
         .as_str()
         .ok_or_else(|| key.error("key must be a scalar"))?;
     let (name, port) = match text.rsplit_once(':') {
-        // An IPv6 literal in brackets without a port also contains colons.
+        // An IPv6 address in brackets without a port contains colons, too.
         Some((name, port)) if !port.ends_with(']') => {
             let port = Some(port)
                 .filter(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));

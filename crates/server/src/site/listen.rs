@@ -25,7 +25,7 @@ const ALT_SVC_SECS: u32 = 86_400;
 pub(crate) struct Listeners(pub(crate) Vec<Listener>);
 
 impl Listeners {
-    /// Whether one of them serves the host with this index without TLS, at a port.
+    /// Whether a listener with a port serves the host with this index without TLS.
     pub(crate) fn have_clear_port(&self, host: u32) -> bool {
         let serves =
             |hosts: &Option<Vec<u32>>| (hosts.as_ref()).is_none_or(|hosts| hosts.contains(&host));
@@ -45,7 +45,7 @@ pub(crate) struct Listener {
     pub(crate) label: Arc<str>,
     /// Whether `listen` had no `host`: the machine may then lack one of the address families.
     pub(crate) any_address: bool,
-    /// `None` for a listener at the global level, which serves all hosts.
+    /// The host that the `listen` belongs to; `None` for a listener at the global level, which serves all hosts.
     pub(crate) hosts: Option<Vec<u32>>,
     pub(crate) tls: Vec<TlsEntry>,
     pub(crate) proxy_protocol: ProxyProtocol,
@@ -74,7 +74,7 @@ pub(crate) enum ProxyProtocol {
 /// One `ssl` mapping of a listener, and the hosts for whose names it is chosen.
 #[derive(Clone)]
 pub(crate) struct TlsEntry {
-    /// Its hosts, by index; empty at the global level.
+    /// The hosts of the mapping, by index; empty at the global level.
     pub(crate) hosts: Vec<u32>,
     pub(crate) settings: Arc<TlsSettings>,
 }
@@ -339,7 +339,7 @@ fn udp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
 
 fn unix_address(port: &Node) -> Result<Address, Error> {
     let path = port.scalar()?;
-    // The last byte of `sun_path` is a terminating zero.
+    // A path needs room for a zero byte at the end of `sun_path`.
     if path.len() >= 108 {
         return Err(port
             .error(format!("path:{path} is too long as a unix socket name"))
@@ -594,7 +594,7 @@ fn bind(
         }
     }
     for (index, warning) in warnings.iter().enumerate() {
-        // A warning about both address families is shown once.
+        // A warning that concerns the addresses of both families is shown once.
         if !warnings[..index].contains(warning) {
             scope.warnings.push(warning.clone());
         }
@@ -709,7 +709,7 @@ impl Listener {
         !self.tls.is_empty()
     }
 
-    /// An error at the position of the listener.
+    /// The error, with the position of the `listen` in the configuration.
     pub(crate) fn error(&self, message: impl Into<String>) -> Error {
         Error::at(self.pos.clone(), message).in_command("listen", &self.pos)
     }

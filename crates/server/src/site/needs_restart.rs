@@ -6,7 +6,7 @@ use h2o_tls::ResumptionSettings;
 use crate::site::listen::{Listener, Listeners};
 use crate::site::settings::{ServerSettings, worker_plan};
 
-/// Warnings of settings that need a restart, as far as they differ.
+/// Warnings of settings that have changed and need a restart of the server.
 pub(crate) fn settings_that_need_restart(running: &Site, next: &Site) -> Vec<String> {
     let before = running.settings.get::<ServerSettings>();
     let after = next.settings.get::<ServerSettings>();
@@ -39,7 +39,7 @@ pub(crate) fn settings_that_need_restart(running: &Site, next: &Site) -> Vec<Str
         .collect()
 }
 
-/// The options of sockets that are in both configurations and so stay open, as far as they differ.
+/// The options of those sockets that both configurations have, and that stay open, where the options differ.
 fn changed_socket_options(running: &Site, next: &Site) -> Vec<String> {
     let before = running.shared.get::<Listeners>();
     let after = next.shared.get::<Listeners>();

@@ -4,12 +4,12 @@ use h2o_config::Node;
 use h2o_exchange::CertificateInfo;
 use rustc_hash::FxHashMap;
 
-/// The lines of a configuration, in its order.
+/// The lines of a configuration, in the order of its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outline(Vec<Box<str>>);
 
 impl Outline {
-    /// The values below `top`, and its certificates, whose files may change without it.
+    /// The values of the configuration, and its certificates, whose files may change although the configuration does not.
     pub(crate) fn new(top: &Node, certificates: &[CertificateInfo]) -> Self {
         let mut outline = Self::default();
         outline.add(&mut String::new(), top);
@@ -41,7 +41,8 @@ impl Outline {
             }
         } else if let Some(items) = node.as_sequence() {
             for item in items {
-                // Without its number, so that another item before it does not change its line.
+                // The line of an item of a list does not have the item's number, so that another item before it does not change
+                // the line.
                 path.push_str("[]");
                 self.add(path, item);
                 path.truncate(len);
@@ -57,7 +58,8 @@ impl Outline {
         }
     }
 
-    /// What differs in `next`: lines that are gone with `-` before them, then lines that are new with `+`.
+    /// What differs in `next`: the lines that it does not have any more with `-` before them, then the lines that are new with
+    /// `+`.
     pub(crate) fn differences(&self, next: &Self) -> Vec<String> {
         let gone = Self::without(&self.0, &next.0).map(|line| format!("- {line}"));
         let new = Self::without(&next.0, &self.0).map(|line| format!("+ {line}"));

@@ -9,7 +9,7 @@ pub(crate) struct PortHolder {
     pub(crate) pid: u32,
     /// Name of its program.
     pub(crate) name: String,
-    /// Whether it runs the same program as this process.
+    /// Whether the process runs the same program as this one.
     pub(crate) is_same_program: bool,
 }
 
@@ -47,7 +47,7 @@ impl PortOf {
     }
 }
 
-/// The process that listens on `address`; `None` if our rights do not show it.
+/// The process that listens on `address`; `None` if this process may not see that.
 pub(crate) fn port_holder(address: SocketAddr, port_of: PortOf) -> Option<PortHolder> {
     let inode = port_of
         .tables()

@@ -12,7 +12,7 @@ use crate::site::warnings::warn;
 /// Smallest UDP payload that every QUIC path must carry (RFC 9000 §14).
 const MIN_UDP_PAYLOAD: u64 = 1200;
 
-/// Most bytes for each byte received from an address that is not validated (RFC 9000 §8).
+/// How many bytes may be sent, at most, for each byte received from an address that is not validated (RFC 9000 §8).
 const MAX_AMPLIFICATION: u16 = 3;
 
 const fn attribute(
@@ -188,7 +188,7 @@ pub(crate) fn parse(
         }
     }
     if let Some(node) = get("max-streams-bidi") {
-        // QUIC has 2^60 numbers for streams of one kind (RFC 9000 §4.6).
+        // QUIC has 2^60 numbers for the streams of one kind (RFC 9000 §4.6).
         settings.max_streams = node.integer("%lu", 1..=1 << 60)?;
     }
     if let Some(node) = get("max-udp-payload-size") {
@@ -262,7 +262,7 @@ pub(crate) fn parse(
     Ok(settings)
 }
 
-/// On how many of 255 connections a feature is on.
+/// Of 255 connections, the number on which a feature is on.
 fn ratio(node: &Node) -> Result<Ratio, Error> {
     let text = node.scalar()?;
     if text.eq_ignore_ascii_case("ON") {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use h2o_quic::Ratio;
 
-/// Smallest `http3-input-window-size`: what may be buffered of a request that is not served yet (H2O compatibility: H2O
-/// has the same minimum).
+/// Smallest `http3-input-window-size`: how many bytes of a request may wait in memory until the request is served (H2O
+/// compatibility: H2O has the same minimum).
 pub(crate) const MIN_INPUT_WINDOW: u32 = 417_808;
 
 /// Settings of all HTTP/3 connections.
@@ -52,7 +52,7 @@ pub struct QuicSettings {
     pub receive_buffer: Option<usize>,
     /// `amp-limit`: bytes sent for each byte received from an address that is not validated, 1 to 3.
     pub amplification_limit: u16,
-    /// `max-streams-bidi`: requests that a client may have open at a time.
+    /// `max-streams-bidi`: how many requests a client may have open at a time.
     pub max_streams: u64,
     /// `max-udp-payload-size`, bytes.
     pub max_udp_payload: u16,
@@ -66,11 +66,12 @@ pub struct QuicSettings {
     pub decoder_table: u32,
     /// `ecn`: whether packets are marked as ECN-capable.
     pub ecn: Ratio,
-    /// `jumpstart-default`: packets of the window of a new client once its round trip time is known; 0: `initcwnd` alone.
+    /// `jumpstart-default`: the number of packets that may be under way to a new client once its round trip time is known; 0:
+    /// `initcwnd` alone decides.
     pub first_jump: u32,
     /// `non-resume-jumpstart-ratio`.
     pub first_jumps: Ratio,
-    /// `jumpstart-max`: most packets of the first window of a client that returns; 0: `initcwnd` alone.
+    /// `jumpstart-max`: the most packets that may be under way at first to a client that returns; 0: `initcwnd` alone decides.
     pub max_jump: u32,
     /// `resume-jumpstart-ratio`.
     pub known_path_jumps: Ratio,
@@ -126,8 +127,8 @@ pub enum Controller {
     Reno,
     /// RFC 9438.
     Cubic,
-    /// Measures bandwidth and round-trip time instead of waiting for losses. H2O compatibility: named after H2O's
-    /// `pico`.
+    /// Estimates bandwidth and round-trip time from acknowledgements instead of waiting for losses. H2O compatibility: named
+    /// after H2O's `pico`.
     Model,
 }
 
@@ -140,17 +141,17 @@ pub struct QuicNodes {
     pub others: Vec<(u64, NodeAddress)>,
 }
 
-/// Where a server of the fleet receives QUIC.
+/// The address at which a server of the fleet receives QUIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeAddress {
     /// Its address.
     pub ip: IpAddr,
-    /// Its port; `None`: the port of the listener that forwards.
+    /// The port of that server; `None`: the port of the listener that forwards.
     pub port: Option<u16>,
 }
 
 impl NodeAddress {
-    /// The address, for a listener with that port.
+    /// The address to which a listener with this port forwards.
     pub(crate) fn for_listener(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ip, self.port.unwrap_or(port))
     }

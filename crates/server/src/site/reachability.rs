@@ -5,7 +5,7 @@ use h2o_exchange::{Endpoint, Host};
 
 use crate::site::listen::{Listener, ProxyProtocol};
 
-/// A warning for each host that no request can reach by its name. `keys` are their positions.
+/// A warning for each host that no request can reach by its name. `keys`: the positions of the hosts in the configuration file.
 pub(crate) fn unreachable_hosts(
     hosts: &[Host],
     keys: &[Pos],
@@ -17,7 +17,7 @@ pub(crate) fn unreachable_hosts(
             .iter()
             .filter(|listener| listener.hosts.iter().flatten().any(|host| *host == index))
             .collect();
-        // Behind a proxy, requests name the port of the proxy.
+        // If a proxy is in front of the server, requests name the port of the proxy.
         let is_behind_a_proxy = |listener: &&Listener| {
             listener.proxy_protocol != ProxyProtocol::Off
                 || matches!(listener.endpoint, Endpoint::Unix(_))

@@ -48,7 +48,7 @@ pub struct ServerSettings {
     pub ocsp_updaters: usize,
     /// `shutdown-delay`.
     pub shutdown_delay: Duration,
-    /// `tcp-fastopen`: queue length; 0 turns it off.
+    /// `tcp-fastopen`: how many connections may wait for the end of their handshake; 0 turns TCP Fast Open off.
     pub tcp_fastopen: u32,
     /// `tcp-reuseport`.
     pub tcp_reuseport: bool,
@@ -135,7 +135,7 @@ fn default_max_memory() -> u64 {
 }
 
 impl ServerSettings {
-    /// Bytes that temporary files may have together: none with `temp-buffer-threshold: OFF`.
+    /// Number of bytes that the temporary files may have together: none with `temp-buffer-threshold: OFF`.
     #[must_use]
     pub fn temp_buffer_limit(&self) -> u64 {
         let limit = self.temp_buffer_threshold;

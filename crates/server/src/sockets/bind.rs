@@ -29,7 +29,7 @@ pub struct ListeningSockets {
     pub(crate) sockets: Vec<(usize, Vec<OwnedFd>)>,
     /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
-    /// To the other generations of this server that have the same UDP sockets.
+    /// The sockets to the other generations of this server, which have the same UDP sockets.
     pub(crate) handover: Option<Handover>,
 }
 
@@ -40,7 +40,7 @@ impl ListeningSockets {
         self.sockets.iter().map(|(_, sockets)| sockets.len()).sum()
     }
 
-    /// The addresses: `ADDRESS:PORT` or `unix:PATH`, followed by ` (TLS)` for TLS listeners.
+    /// The addresses of the listeners: `ADDRESS:PORT` or `unix:PATH`, followed by ` (TLS)` for TLS listeners.
     #[must_use]
     pub fn addresses(&self, loaded: &LoadedConfig) -> Vec<String> {
         let listeners = loaded.site.shared.get::<Listeners>();
@@ -74,7 +74,7 @@ impl LoadedConfig {
         present.map(|listener| listener.endpoint.clone()).collect()
     }
 
-    /// Announces to the process that keeps the rights of the starting user what will be opened for the configuration.
+    /// Announces to the process that keeps the rights of the starting user which sockets will be opened for the configuration.
     pub fn announce(&self) {
         for resource in &self.site.shared.get::<Resources>().0 {
             resource.announce();
@@ -103,7 +103,7 @@ pub fn bind_or_take(
     bind_new(loaded, workers, inherited, |_| false)
 }
 
-/// [`bind_or_take`], but for listeners that are open already.
+/// Like [`bind_or_take`], without the listeners that are open already.
 pub(crate) fn bind_new(
     loaded: &LoadedConfig,
     workers: usize,
@@ -186,7 +186,8 @@ fn open(
             let count = settings
                 .quic_workers
                 .map_or(workers, |count| count.min(workers));
-            // Sockets that share a port do so with those of another server as well, which would get some of the packets.
+            // Another server that shares the port would get some of the packets: so the port is first checked without sharing
+            // it.
             let alone = open_udp(*address, false);
             let opened: io::Result<Vec<OwnedFd>> = alone.and_then(|alone| {
                 drop(alone);
@@ -253,7 +254,8 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
             Endpoint::Udp(address) => (address, open_udp(address, false).err()?),
             Endpoint::Unix(_) => return None,
         };
-        // No failure: the port may need root, which starts the server, or it is held by the running server itself.
+        // This is not reported: the port may need the rights of root, who starts the server, or the running server itself may
+        // hold it.
         let is_ours = || {
             let holder = port_holder(address, listener.transport());
             holder.is_some_and(|holder| holder.is_same_program)

@@ -17,16 +17,16 @@ const FIRST_ACTIVATED: RawFd = 3;
 /// The sockets that this process was started with.
 pub struct InheritedSockets {
     sockets: Vec<Inherited>,
-    /// Addresses whose connections arrive at a socket of another one.
+    /// The addresses whose connections arrive at a socket that is bound to another address.
     covered: Vec<Endpoint>,
     from: Supervisor,
 }
 
 /// Who has opened the sockets.
 enum Supervisor {
-    /// One of the protocol of Server::Starter, which opens all. The value of `SERVER_STARTER_PORT`.
+    /// A supervisor of the protocol of Server::Starter, which opens all sockets. With the value of `SERVER_STARTER_PORT`.
     ServerStarter(String),
-    /// systemd, which may leave some to the server.
+    /// systemd, which may leave some sockets to the server.
     Systemd,
 }
 
@@ -40,7 +40,7 @@ struct Inherited {
 pub(crate) enum Claim {
     /// It has this socket.
     Socket(OwnedFd),
-    /// A socket of another address has its connections, too.
+    /// The connections of this address arrive at the socket of another one.
     Covered,
     /// The server opens it itself.
     Open,
@@ -164,7 +164,7 @@ fn take(number: RawFd) -> Result<Inherited, String> {
     })
 }
 
-/// The address that a socket is bound to; `None` if it is of no kind that we serve.
+/// The address that a socket is bound to; `None` if the server has no use for such a socket.
 fn endpoint_of(socket: &OwnedFd) -> rustix::io::Result<Option<Endpoint>> {
     let is_stream = match sockopt::socket_type(socket)? {
         SocketType::STREAM => true,

@@ -30,9 +30,9 @@ use h2o_tls::TlsError;
 const LINGER_SILENCE: Duration = Duration::from_secs(2);
 /// Longest time of a lingering close.
 const LINGER: Duration = Duration::from_secs(30);
-/// Bytes that a lingering close reads and drops in all.
+/// Number of bytes that a lingering close reads and drops at most.
 const LINGER_BYTES: usize = 64 * 1024 * 1024;
-/// Bytes that a lingering close reads and drops per turn of the connection.
+/// Number of bytes that a lingering close reads and drops per turn of the connection.
 const LINGER_TURN: usize = per_turn(1024 * 1024);
 
 /// Limits the lines about failed handshakes in the error log: clients can cause any number of them.
@@ -44,9 +44,9 @@ const MANY: usize = 256;
 /// One connection of a worker.
 pub(crate) struct Connection {
     pub(crate) state: ConnectionState,
-    /// Bytes that the worker's memory account holds for this connection.
+    /// Number of bytes that the worker's memory account holds for this connection.
     charged: usize,
-    /// The counter that includes this connection.
+    /// The counter (of the status report) that includes this connection.
     status: ConnectionStatus,
     phase: Phase,
 }
@@ -59,7 +59,7 @@ enum Phase {
     },
     Http1(Box<Http1>),
     Http2(Box<Http2>),
-    /// Our output is complete; the server still reads and drops what the client sends.
+    /// All output of the server is sent; the server still reads and drops what the client sends.
     Lingering {
         until: Instant,
         end: Instant,
@@ -207,7 +207,7 @@ impl Connection {
                     return Flow::Close;
                 }
                 ParseResult::Absent => 0,
-                // The peer is not a proxy that may say who the client is.
+                // The peer is not one of the proxies that may say who the client is.
                 ParseResult::Header { .. } if !local.believes_proxy_header(self.state.peer) => {
                     if local.proxy_protocol == ProxyProtocol::Required {
                         return Flow::Close;
@@ -284,7 +284,7 @@ impl Connection {
             info.tls.as_ref().and_then(|tls| tls.alpn)
         };
         if protocol == Some(h2o_tls::ALPN_CHALLENGE) {
-            // RFC 8737 §3: the connection is closed once the handshake is complete.
+            // A connection by which an ACME authority checks a name is closed once its handshake is complete (RFC 8737 §3).
             self.state.io.close_notify();
             return Flow::Close;
         }
@@ -377,12 +377,12 @@ impl Connection {
     fn end(&mut self, now: Instant) -> Flow {
         let must_linger = match &self.phase {
             Phase::Http1(http1) => {
-                // A client that was charged too much gets no more time than its last response needs.
+                // A client that has used up its abuse budget gets no more time than its last response needs.
                 let is_charged = self.state.budget.is_overdrawn();
                 let has_input = !self.state.input.is_empty() || self.state.io.may_have_input();
                 http1.lingers() || has_input && !is_charged || self.state.io.is_early()
             }
-            // The client's streams that were not served are named by GOAWAY, so the client must be able to receive it.
+            // GOAWAY names the streams of the client that were not served, so the client must be able to receive it.
             Phase::Http2(_) => true,
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         };
@@ -509,7 +509,7 @@ impl Connection {
                     turn.end();
                     flow
                 };
-                // A truncated response gets no close_notify, so that the client notices.
+                // A response that was cut off is not followed by close_notify, so that the client notices.
                 if flow == Flow::Close && is_idle {
                     self.state.io.close_notify();
                 }
@@ -530,7 +530,7 @@ impl Connection {
         }
     }
 
-    /// Begins graceful shutdown: announces it to the client, and lets the requests in progress finish.
+    /// Begins graceful shutdown: announces the end to the client, and lets the requests in progress finish.
     pub(crate) const fn shut_down(&mut self) {
         match &mut self.phase {
             Phase::Http1(http1) => http1.shut_down(),

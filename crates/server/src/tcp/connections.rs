@@ -20,7 +20,7 @@ use crate::generation::{LocalGeneration, NextListener};
 use crate::listener::LocalListener;
 use crate::tcp::connection::Connection;
 
-/// Connections accepted per event of a listener.
+/// Number of connections that are accepted per event of a listener.
 const ACCEPT_BATCH: usize = 10;
 /// Pause in accepting after `accept` failed or `max-connections` was reached. It ends early when a connection closes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -71,7 +71,7 @@ impl Connections {
         table
     }
 
-    /// Listens on the sockets of the next configuration, and closes those that it does not have.
+    /// Listens on the sockets of the next configuration, and closes the sockets that this configuration does not have.
     fn adopt_listeners(&mut self, next: &mut LocalGeneration) {
         let known: Vec<usize> = self.listeners.iter().map(|(index, _)| index).collect();
         let mut is_kept = vec![false; next.listeners.len()];
@@ -104,7 +104,7 @@ impl Connections {
 
     /// Accepts the connections that wait at a listener, and closes it.
     fn close_listener(&mut self, index: usize) {
-        // The kernel resets what is left in the queue.
+        // The kernel resets the connections that are left in the queue.
         while self.accept(index) {}
         if let Some((socket, _)) = self.listeners.try_remove(index) {
             self.registry.remove(&socket);
@@ -161,7 +161,7 @@ impl Connections {
 
     fn remove(&mut self, key: u32) {
         let mut connection = self.slab.remove(key as usize);
-        // Logging the requests may meet the same broken data and panic again.
+        // Logging the requests may meet the data that caused the panic, and panic again.
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
         connection.close_account(&self.context);
         (self.context.worker.timers).remove(connection.state.timer);
@@ -252,7 +252,8 @@ impl Connections {
             // Others are closed first.
             self.context.unfinished.borrow_mut().push(token);
         } else {
-            // Listeners use deferred accept, so the first bytes have mostly arrived.
+            // The kernel hands a connection over when its first bytes have come (deferred accept), so it can mostly go on at
+            // once.
             self.run_connection(token, |connection, context| connection.run(context));
         }
     }
@@ -286,7 +287,7 @@ impl Connections {
 impl ConnectionTable for Connections {
     fn on_ready(&mut self, event: &Readiness) {
         if event.token & LISTENER_BIT != 0 {
-            // The socket is watched level-triggered: what is left is reported again.
+            // The socket is watched level-triggered: connections that are left are reported again.
             let _ = self.accept(key_of(event.token) as usize);
         } else {
             self.run_connection(event.token, |connection, context| {

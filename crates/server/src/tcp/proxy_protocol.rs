@@ -1,4 +1,4 @@
-//! The PROXY protocol, versions 1 and 2, by which a load balancer in front of us sends the client's address before
+//! The PROXY protocol, versions 1 and 2, by which a load balancer in front of this server sends the client's address before
 //! anything else.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,7 @@ const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 pub(crate) enum ParseResult {
     /// Too few bytes to tell.
     Incomplete,
-    /// No PROXY header: the bytes belong to TLS or HTTP.
+    /// The connection has no PROXY header: its first bytes belong to TLS or HTTP.
     Absent,
     /// A header of `len` bytes; `source` is the client's address, if the header has one.
     Header {
