@@ -1,4 +1,4 @@
-//! Cost of finding host and path of a request.
+//! Measures what it costs to find the host and the path of a request.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -57,7 +57,7 @@ fn main() {
     );
 }
 
-/// A site with these hosts, each with so many paths.
+/// A site with these hosts, each with this number of paths.
 fn site(names: impl IntoIterator<Item = String>, paths: usize) -> Site {
     let host = |name: String| Host {
         name: HostName {

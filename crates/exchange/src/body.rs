@@ -15,7 +15,8 @@ pub enum Body {
     Empty,
     /// A body in memory: a small file from the content cache, an error page.
     Bytes(Bytes),
-    /// Part of a file: read when the engine has room, or sent by `sendfile` on clear text.
+    /// A part of a file: the connection reads it when the engine has room, or sends it by `sendfile` where nothing is
+    /// encrypted.
     File(FileRange),
     /// A body generated while it is pulled.
     Stream(Box<dyn BodySource>),
@@ -61,7 +62,7 @@ impl Body {
     }
 }
 
-/// Bytes of memory that `bytes` keeps alive: 0 if others share it, such as an entry of the content cache.
+/// Number of bytes of memory that `bytes` keeps from being freed: 0 if others share it, such as an entry of the content cache.
 #[must_use]
 pub fn retained(bytes: &Bytes) -> usize {
     if bytes.is_unique() { bytes.len() } else { 0 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2o_http::Headers;
 
-/// Why a body ended early. The response can only be truncated then.
+/// Why a body ended early: its response can only be cut off.
 #[derive(Debug)]
 pub enum BodyError {
     /// A file could not be read, or was shorter than announced.
@@ -75,7 +75,7 @@ pub trait BodySource {
 
 /// A body that the kernel can move from socket to socket.
 pub trait SpliceSource {
-    /// Moves up to `max` bytes of the body into `pipe`, which is empty. Returns how many: at least one.
+    /// Moves up to `max` bytes of the body into `pipe`, which is empty. Returns how many bytes: at least one.
     ///
     /// # Errors
     /// [`BodyError`] if the body cannot be completed; it is not polled again.

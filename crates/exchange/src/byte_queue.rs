@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Chunk size: at most one chunk of memory is wasted at each end of the queue.
+/// Size in bytes of a chunk of the queue: at each end of the queue at most one chunk of memory is wasted.
 const CHUNK: usize = 32 * 1024;
-/// Pieces from this size on are queued without copying.
+/// Length in bytes from which on a piece is queued without copying it.
 const MIN_WHOLE: usize = 48 * 1024;
 
 /// A queue of bytes. Its memory is little more than its bytes, however small the pieces in which they arrive. The

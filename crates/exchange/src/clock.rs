@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// After this many uses the clock is read again, so that it advances during a long turn.
+/// After this many uses in a turn the clock is read again, so that it advances during a long turn.
 const LOOKS_PER_READ: u32 = 1000;
 
 /// One in this many turns is timed.
@@ -58,8 +58,8 @@ impl Clock {
         self.looks.set(0);
     }
 
-    /// Begins a round: more input was received within a turn, so facts checked before may have changed. The time stays
-    /// the same.
+    /// Begins a round: more input was received within a turn, so facts that were checked before may have changed. The time
+    /// stays the same.
     pub fn begin_round(&self) {
         self.turn.set(self.turn.get() + 1);
     }
@@ -68,7 +68,7 @@ impl Clock {
     pub fn end_turn(&self) {
         let turns = self.turns_until_sample.get();
         self.turns_until_sample.set(turns.saturating_sub(1));
-        // A turn without work does not use the clock.
+        // Only turns that did some work have used the clock.
         if turns == 0 && self.looks.get() > 0 {
             self.turns_until_sample.set(TURNS_PER_SAMPLE - 1);
             let took = read().0.saturating_duration_since(self.now.get());

@@ -44,7 +44,7 @@ impl Default for Endpoint {
     }
 }
 
-/// Queries to the transport; each may cost a system call.
+/// Questions to the transport of the connection; each may cost a system call.
 pub trait Transport {
     /// Address of the server's end.
     fn local_address(&self) -> Option<Address>;
@@ -52,7 +52,7 @@ pub trait Transport {
     fn congestion_controller(&self) -> Option<String>;
     /// The kernel's estimate of the delivery rate, in bytes per second.
     fn delivery_rate(&self) -> Option<u64>;
-    /// Time between the SETTINGS frame of an HTTP/2 connection and its acknowledgement, once that is there.
+    /// How long the client took to acknowledge the SETTINGS frame of an HTTP/2 connection; `None` until it has.
     fn settings_rtt(&self) -> Option<Duration> {
         None
     }
@@ -71,7 +71,7 @@ pub trait Transport {
 pub struct TlsInfo {
     /// `TLSv1.3` or `TLSv1.2`.
     pub protocol: &'static str,
-    /// TLS 1.3: the IANA name; TLS 1.2: OpenSSL's name.
+    /// The name of the cipher suite: with TLS 1.3 that of IANA, with TLS 1.2 that of OpenSSL.
     pub cipher: &'static str,
     /// Key length of the cipher.
     pub cipher_bits: u16,

@@ -178,7 +178,7 @@ counters! {
     QuicPtos = "quic.num-ptos",
     /// QUIC handshakes that took too long.
     QuicHandshakeTimeouts = "quic.num-handshake-timeouts",
-    /// QUIC handshakes that took too many packets.
+    /// QUIC handshakes that were ended because they took too many packets.
     QuicHandshakesExceeded = "quic.num-initial-handshake-exceeded",
     /// QUIC connections that jump to a larger window once their round trip time is known.
     QuicJumpstartApplicable = "quic.num-jumpstart-applicable",
@@ -192,7 +192,7 @@ counters! {
     ConnectionsIdleClosed = "connections.idle-closed",
     /// Open connections before HTTP begins: PROXY header, TLS or QUIC handshake.
     ConnectionsOpening = "connections.opening",
-    /// Connections after their last response, until the client closes them too.
+    /// Connections after their last response, which the server keeps until the client closes them, too.
     ConnectionsClosing = "connections.closing",
     /// Open HTTP/1 connections without a request in progress; those of HTTP/2 and HTTP/3 follow.
     Http1Idle = "connections.http1.idle",
@@ -251,7 +251,7 @@ counters! {
     BytesSent = "traffic.bytes-sent",
 }
 
-/// The counters of one worker. Only that worker writes them; any thread reads them.
+/// The counters of one worker. Only this worker writes them; any thread may read them.
 #[repr(align(128))]
 pub struct Counters {
     values: [AtomicU64; Counter::ALL.len()],
@@ -271,7 +271,7 @@ impl Counters {
         self.add(counter, 1);
     }
 
-    /// Adds `n`, by a plain load and store: there is only one writer.
+    /// Adds `n`, by a plain load and store, since only one thread writes.
     pub fn add(&self, counter: Counter, n: u64) {
         let value = &self.values[counter as usize];
         value.store(value.load(Relaxed).wrapping_add(n), Relaxed);
@@ -282,7 +282,7 @@ impl Counters {
         self.values[counter as usize].store(value, Relaxed);
     }
 
-    /// Subtracts 1, from a counter of open things.
+    /// Subtracts 1 from a counter of things that exist at the moment, such as open connections.
     pub fn uncount(&self, counter: Counter) {
         self.add(counter, u64::MAX);
     }

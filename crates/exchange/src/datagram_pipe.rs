@@ -6,9 +6,10 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-/// Most bytes of datagrams that wait in one direction. Further datagrams are dropped, as by a full socket buffer.
+/// Number of bytes of datagrams that may wait in one direction. Further datagrams are dropped, as the kernel does when a
+/// socket's buffer is full.
 const CAPACITY: usize = 64 * 1024;
-/// What a datagram counts beside its bytes, so that empty ones are limited, too.
+/// Number of bytes that a datagram counts in addition to its own, so that the number of empty datagrams is limited, too.
 const OVERHEAD: usize = 64;
 
 /// Carries the datagrams of a tunnel in both directions. Either direction drops datagrams while it is full.
@@ -17,7 +18,7 @@ const OVERHEAD: usize = 64;
 /// have arrived.
 pub struct DatagramPipe {
     agreement: RefCell<Agreement>,
-    /// Waits for the agreement, then for datagrams.
+    /// Wakes the handler, which waits until the client has agreed to datagrams, and then for datagrams.
     reader: Cell<Option<Waker>>,
     /// The connection.
     owner: Waker,
@@ -33,7 +34,7 @@ enum Agreement {
     /// The client's settings have not arrived.
     Unknown,
     Refused,
-    /// Each datagram to the client begins with these bytes, which name the tunnel.
+    /// The bytes with which each datagram to the client begins: they name the tunnel.
     Accepted(Box<[u8]>),
 }
 

@@ -15,16 +15,16 @@ const MOST_KEPT_BACK: usize = 1024;
 /// Counts the descriptors of a process that clients cause.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// Descriptors that were free when the process began to serve.
+    /// Number of descriptors that were free when the process began to serve.
     limit: usize,
     /// Client connections.
     clients: AtomicUsize,
-    /// Connections to backends and temporary files, opened for requests.
+    /// Number of descriptors that requests have opened: connections to backends and temporary files.
     opened: AtomicUsize,
     refusals: FailureCounter,
 }
 
-/// A descriptor opened for a request; counted until dropped.
+/// A descriptor that was opened for a request; it is counted until this value is dropped.
 #[derive(Debug)]
 pub struct Descriptor(Arc<Descriptors>);
 
@@ -86,7 +86,7 @@ impl Descriptors {
     #[must_use]
     pub fn open(self: &Arc<Self>) -> Option<Descriptor> {
         let opened = self.opened.fetch_add(1, Relaxed) + 1;
-        // Counted until dropped, on return or by the caller.
+        // The descriptor is counted until this value is dropped: here, if there are too few, or by the caller.
         let descriptor = Descriptor(Arc::clone(self));
         if opened <= self.limit / 2 && self.leaves_enough(opened) {
             return Some(descriptor);

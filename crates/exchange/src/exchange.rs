@@ -17,7 +17,7 @@ use crate::{
 
 /// One request with its response, from the first byte of the head to the log line.
 pub struct Exchange {
-    /// The request, after any internal redirects.
+    /// The request, as it is after any internal redirects.
     pub request: RequestHead,
     /// Method, authority and target as received, if an internal redirect changed them.
     pub original: Option<Box<OriginalRequest>>,
@@ -29,7 +29,7 @@ pub struct Exchange {
     pub client: ClientOrigin,
     /// The worker of the connection.
     pub worker: Rc<Worker>,
-    /// The configuration in force when the request began.
+    /// The configuration by which the server worked when the request began.
     pub site: Rc<LocalSite>,
     /// The host and path chosen for the request.
     pub route: Route,
@@ -37,7 +37,7 @@ pub struct Exchange {
     pub env: Vec<(Arc<str>, Arc<str>)>,
     /// Times of the request's steps.
     pub timings: Timings,
-    /// The request as sent to a backend, if it was.
+    /// The request as it was sent to a backend, if it was sent to one.
     pub forwarded: ForwardedRequest,
     /// Errors recorded by [`Exchange::note_error`], for `%{error}x`.
     pub errors: String,
@@ -70,9 +70,9 @@ pub struct Exchange {
     pub request_body_bytes: u64,
     /// Whether an error document is being fetched in place of the response. There is only one per request.
     pub error_document: bool,
-    /// All fields of the request, while it is rerun with only some of them.
+    /// All fields of the request, while it is run again with only some of them.
     pub saved_headers: Option<Headers>,
-    /// Applied to the final response before its filters run.
+    /// What is done to the final response before its filters run.
     pub restore: Option<Restore>,
     /// MIME attributes of the response, if the handler knows more than `content-type` says.
     pub mime: Option<MimeHint>,
@@ -84,7 +84,7 @@ pub struct Exchange {
     pub sub_request: Option<Box<SubRequest>>,
     /// Field block for the next response, whose memory is reused.
     spare: Headers,
-    /// Reference to this exchange, if a worker created it.
+    /// The reference to this exchange, if a worker created it.
     this: Weak<RefCell<Self>>,
 }
 
@@ -93,7 +93,7 @@ pub struct Exchange {
 pub struct MimeHint {
     /// Whether it is worth compressing.
     pub compressible: bool,
-    /// Whether the type blocks rendering, so that it is sent before other types.
+    /// Whether the MIME type blocks rendering, so that the response is sent before others.
     pub highest_priority: bool,
 }
 
@@ -129,7 +129,7 @@ pub struct Timings {
     pub begun: Instant,
     /// Head complete.
     pub head: Option<Instant>,
-    /// Handlers started: the body is complete, or streams.
+    /// When the handlers of the request were started: its body is complete, or is streamed to them.
     pub processed: Option<Instant>,
     /// Wall-clock time of `processed`, since the Unix epoch.
     pub processed_at: Duration,
@@ -142,15 +142,15 @@ pub struct Timings {
 /// The response as sent, for logs.
 #[derive(Default)]
 pub struct SentResponse {
-    /// Status sent; `None` if no response was sent.
+    /// The status that was sent; `None` if no response was sent.
     pub status: Option<StatusCode>,
-    /// Status before filters and error documents.
+    /// The status of the response before filters and error documents changed it.
     pub first_status: Option<StatusCode>,
     /// Fields sent.
     pub headers: Headers,
-    /// Fields before the filters; kept only if a logger uses them.
+    /// The fields of the response before the filters ran; kept only if a logger uses them.
     pub unfiltered: Option<Headers>,
-    /// Bytes of the encoded head, including interim responses before it.
+    /// Number of bytes of the encoded head, including the interim responses before it.
     pub header_bytes: u64,
     /// Bytes of the body.
     pub body_bytes: u64,
@@ -230,7 +230,7 @@ impl Exchange {
         }
     }
 
-    /// Frees field blocks that have grown above `limit` bytes.
+    /// Frees the memory of field blocks that have more than `limit` bytes.
     pub(crate) fn shrink(&mut self, limit: usize) {
         self.request.headers.shrink(limit);
         self.sent.headers.shrink(limit);
@@ -253,7 +253,7 @@ impl Exchange {
         self.env.clear();
         self.forwarded.clear();
         self.errors.clear();
-        // Memory kept from an earlier response stays if there was none since.
+        // If there was no response since, memory that was kept from an earlier one stays.
         if self.sent.headers.retained() > 0 {
             self.spare = std::mem::take(&mut self.sent.headers);
             self.spare.clear();
@@ -314,7 +314,7 @@ impl Exchange {
             .map_or(self.request.scheme, |original| original.scheme)
     }
 
-    /// Authority as received; empty if there was none.
+    /// The authority of the request as the client sent it; empty if there was none.
     #[must_use]
     pub fn original_authority(&self) -> &[u8] {
         self.original
@@ -353,7 +353,7 @@ impl Exchange {
 
     #[cold]
     fn rerouted_too_often(&mut self, is_delegation: bool) -> Box<Response> {
-        // This response must not be replaced by the error document being fetched.
+        // An error document that is being fetched must not replace this response.
         self.restore = None;
         let text = if is_delegation {
             "too many internal delegations"
@@ -425,7 +425,7 @@ impl Exchange {
     fn describe_error(&mut self, label: &str, message: &str) -> usize {
         let is_connect =
             matches!(self.request.method, Method::Connect if self.request.upgrade().is_empty());
-        // CONNECT has no path: its target is the authority.
+        // A CONNECT request has no path: its target is the authority.
         let target = if is_connect {
             &[][..]
         } else {
@@ -451,7 +451,7 @@ impl Exchange {
     }
 }
 
-/// Shortens `text` to less than `limit` bytes, with dots at the end.
+/// Shortens `text` to less than `limit` bytes, and puts dots at its end.
 fn cut(text: &[u8], limit: usize) -> String {
     if text.len() < limit {
         return text.escape_ascii().to_string();
@@ -474,8 +474,8 @@ impl Timings {
     }
 }
 
-/// The `setenv` and `unsetenv` of one path, outermost level first. H2O compatibility: as in H2O, each level applies its
-/// unsets before its sets.
+/// The `setenv` and `unsetenv` of one path, those of the outermost level first. H2O compatibility: as in H2O, each level
+/// applies its unsets before its sets.
 #[derive(Clone, Debug, Default)]
 pub struct EnvCommands {
     levels: Vec<EnvLevel>,

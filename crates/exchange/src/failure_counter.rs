@@ -45,7 +45,7 @@ impl FailureCounter {
     }
 }
 
-/// The current time. For rare events only; callable from any thread.
+/// The current time. Only for failures, which are rare; any thread may call this.
 #[expect(
     clippy::disallowed_methods,
     reason = "there is no worker's clock on the threads that ask"

@@ -22,7 +22,7 @@ const COLD_READ: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct OpenFile {
     fd: OwnedFd,
-    /// For temporary files: the part of `temp-buffer-max-total` that it uses.
+    /// If this is a temporary file: the part of `temp-buffer-max-total` that it uses.
     space: Option<Arc<TempSpace>>,
 }
 
@@ -49,7 +49,7 @@ impl OpenFile {
         let mut slices = [IoSliceMut::new(buffer)];
         match rustix::io::preadv2(&self.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(read) => Ok(read),
-            // The file system does not support RWF_NOWAIT: use the pool.
+            // The file system cannot say whether bytes are in the page cache (RWF_NOWAIT), so the thread pool reads them.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -86,7 +86,7 @@ impl OpenFile {
         let Ok(read) = usize::try_from(read) else {
             let error = io::Error::last_os_error();
             return Err(match error.raw_os_error() {
-                // The file system does not support RWF_NOWAIT: use the pool.
+                // The file system cannot say whether bytes are in the page cache (RWF_NOWAIT), so the thread pool reads them.
                 Some(libc::EOPNOTSUPP | libc::ENOSYS) => io::ErrorKind::WouldBlock.into(),
                 _ => error,
             });
@@ -111,7 +111,7 @@ impl OpenFile {
             .all(|at| self.read_cached(offset + at as u64, &mut [0]).is_ok())
     }
 
-    /// Reads at `offset` and blocks on the disk. Only for the thread pool and at startup.
+    /// Reads at `offset`, which may wait for the disk. Only for the thread pool and at startup.
     ///
     /// # Errors
     /// The system's error.
@@ -150,7 +150,7 @@ pub struct FileRange {
     pub file: Arc<OpenFile>,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes. If the file is found to be shorter, the response fails.
+    /// Number of bytes of the range. If the file turns out to be shorter, the response fails.
     pub len: u64,
 }
 

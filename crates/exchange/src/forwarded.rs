@@ -1,4 +1,4 @@
-//! Requests forwarded to backends: facts that the rest of the server uses.
+//! What the rest of the server knows of a request that was forwarded to a backend.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,40 +14,40 @@ pub struct KeepsServerField(pub bool);
 #[derive(Clone, Debug, Default)]
 pub struct ServerSoftware(pub Option<std::sync::Arc<str>>);
 
-/// Longest text whose memory is kept for the next request, in bytes.
+/// Length in bytes of the longest text whose memory is kept for the next request.
 const KEPT: usize = 1024;
 
-/// The request as sent to a backend. Memory is kept for the next request.
+/// The request as it was sent to a backend. Its memory is kept for the next request.
 #[derive(Default)]
 pub struct ForwardedRequest {
     authority: Vec<u8>,
     target: Vec<u8>,
-    /// Timing trace, if a log or filter uses it.
+    /// The times of the request to the backend, if a log or filter uses them.
     pub trace: Option<Rc<Trace>>,
 }
 
 /// Times and sizes of a request to a backend, by the worker's coarse clock.
 #[derive(Debug, Default)]
 pub struct Trace {
-    /// The request was handed to the upstream client.
+    /// When the request was handed to the upstream client.
     pub started: Cell<Option<Instant>>,
-    /// The connection was ready, just before the head was written.
+    /// When the connection was ready, just before the head was written.
     pub request_begun: Cell<Option<Instant>>,
     /// Head and body were written.
     pub request_ended: Cell<Option<Instant>>,
-    /// The head of the final response was received.
+    /// When the head of the final response had come.
     pub response_begun: Cell<Option<Instant>>,
     /// The body of the response was received.
     pub response_ended: Cell<Option<Instant>>,
     /// Bytes written, without TLS overhead.
     pub sent: Cell<u64>,
-    /// Bytes of the request head among those that were sent.
+    /// Number of bytes of the request's head, among the bytes that were sent.
     pub sent_head: Cell<u64>,
     /// Bytes read, without TLS overhead.
     pub received: Cell<u64>,
-    /// Bytes of response heads among those that were received, interim responses included.
+    /// Number of bytes of the heads of responses, interim ones included, among the bytes that were received.
     pub received_head: Cell<u64>,
-    /// TLS parameters of the connection; `None` for clear text.
+    /// The TLS parameters of the connection to the backend; `None` without TLS.
     pub tls: RefCell<Option<TlsInfo>>,
 }
 
@@ -71,7 +71,7 @@ impl Trace {
 }
 
 impl ForwardedRequest {
-    /// Label of backends' errors in the error log. H2O compatibility: H2O's, because scripts search for it.
+    /// The label of errors of backends in the error log. H2O compatibility: H2O's label, because scripts search for it.
     pub const LABEL: &str = "lib/core/proxy.c";
 
     /// Clears everything but keeps the memory.
@@ -80,7 +80,7 @@ impl ForwardedRequest {
         self.forget_place();
     }
 
-    /// Clears authority and target: the request goes elsewhere.
+    /// Clears authority and target, because the request is sent to another server.
     pub fn forget_place(&mut self) {
         for text in [&mut self.authority, &mut self.target] {
             text.clear();

@@ -10,12 +10,12 @@ use crate::Host;
 /// The hosts of a listener.
 #[derive(Debug, Default)]
 pub struct HostTable {
-    /// Hosts with a full name, by that name; several differ in port. In order of mention.
+    /// The hosts with a full name, by that name: those of one name differ in port. In the order in which they are configured.
     by_name: FxHashMap<Box<[u8]>, Vec<HostEntry>>,
-    /// Hosts `*.suffix`, by the suffix with its dot.
+    /// The hosts whose name is `*.suffix`, by the suffix with its dot.
     by_suffix: FxHashMap<Box<[u8]>, Vec<HostEntry>>,
     longest_suffix: usize,
-    /// Other wildcards, in order, with the text after the `*`.
+    /// The hosts with other wildcards, in the order in which they are configured, with the text after the `*`.
     wildcards: Vec<(Box<[u8]>, HostEntry)>,
     /// The only host of the listener, chosen without comparing names.
     only: Option<u32>,
@@ -33,7 +33,7 @@ struct HostEntry {
 }
 
 impl HostTable {
-    /// A table of the hosts `served`, indices into the site's `hosts`.
+    /// A table of the hosts `served`, which are indices into the site's `hosts`.
     #[must_use]
     pub fn new(hosts: &[Host], served: &[u32]) -> Self {
         let mut table = Self::default();
@@ -73,8 +73,8 @@ impl HostTable {
     fn find(&self, authority: &[u8], scheme: Scheme) -> Option<HostEntry> {
         let (host, port) = authority::split(authority)?;
         let port = port.unwrap_or(scheme.default_port());
-        // Clients mostly send lower case. Capital letters are without this bit, and few other bytes of names are. No early
-        // exit, so that the loop is vectorised.
+        // Clients mostly send lower case. Capital letters are without this bit, and few other bytes of names are. All bytes are
+        // looked at, so that the compiler vectorises the loop.
         const LOWER: u8 = 0x20;
         let may_have_upper = host.iter().fold(LOWER, |common, byte| common & byte) == 0;
         let lower: Cow<'_, [u8]> = if may_have_upper {
@@ -104,7 +104,7 @@ impl HostTable {
         let mut others = self.wildcards.iter();
         let other = others.find(|(suffix, entry)| matches(suffix) && has_port(&entry));
         let mut first = other.map(|(_, entry)| *entry);
-        // At least one character must stand before the dot.
+        // At least one character must stand before the dot of the suffix.
         let start = name.len().saturating_sub(self.longest_suffix).max(1);
         for at in start..name.len() {
             if name[at] == b'.'
