@@ -44,7 +44,7 @@ pub struct Response {
     pub body: Body,
     /// Use of its `link` fields.
     pub links: LinkHeaderUse,
-    /// What a backend says about compressing it.
+    /// What a backend says about compressing the response.
     pub compress_hint: CompressHint,
     /// Whether to close an HTTP/1 connection after this response.
     pub closes: bool,
@@ -60,7 +60,7 @@ pub struct Response {
 /// Use of the `link` fields of a response. H2O compatibility: as in H2O, it depends on the kind of handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkHeaderUse {
-    /// For the client only: static files, redirects, errors.
+    /// The links are for the client only: static files, redirects, errors.
     #[default]
     Plain,
     /// Links with `rel=preload` start pushes (FastCGI).
@@ -174,7 +174,7 @@ impl Response {
         const START: &[u8] =
             b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"";
         const END: &[u8] = b"\">here</A>";
-        // Usually the exact capacity, which avoids another copy.
+        // The text is built with a capacity that usually is exact, which saves another copy.
         let mut page = Vec::with_capacity(START.len() + len + END.len());
         page.extend_from_slice(START);
         write(&mut page);
@@ -194,9 +194,9 @@ impl Response {
 /// The limit that an internal redirect counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RerouteKind {
-    /// `max-delegations`: another resource is fetched in place of this one.
+    /// `max-delegations`: a request for another resource takes the place of this one.
     Delegation,
-    /// `max-reprocesses`: the request is forwarded.
+    /// `max-reprocesses`: the request is forwarded to a server.
     Reprocess,
 }
 
@@ -223,13 +223,13 @@ pub enum RerouteFields {
 /// Who chose the URL of an internal redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedBy {
-    /// The configuration, which may name Unix sockets.
+    /// The configuration chose the URL, which may name a Unix socket.
     Configuration,
     /// A response, which may not.
     Response,
 }
 
-/// Applied to the final response of a rerun request before its filters run.
+/// What is done to the final response of a request that was run again, before the response's filters run.
 pub type Restore = Box<dyn FnOnce(&mut Exchange, &mut Response)>;
 
 /// Runs in place of the handlers of a path.
@@ -252,7 +252,7 @@ pub struct Reroute {
     pub fields: RerouteFields,
     /// Who chose `url`.
     pub named_by: NamedBy,
-    /// Applied to the final response before its filters run.
+    /// What is done to the final response before its filters run.
     pub restore: Option<Restore>,
     /// The response if `url` is invalid.
     pub unresolved: fn() -> Response,
@@ -281,11 +281,11 @@ impl Reroute {
 /// What a handler needs of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyUse {
-    /// Nothing: it responds or declines without the body.
+    /// The handler needs nothing of the body: it responds, or declines the request, without it.
     None,
     /// The whole body before it runs.
     Whole,
-    /// It pulls the body while it arrives ([`crate::RequestBody::Stream`]). Only such handlers can open tunnels.
+    /// The handler pulls the body while it arrives ([`crate::RequestBody::Stream`]). Only such handlers can open tunnels.
     Stream,
 }
 

@@ -10,14 +10,14 @@ use rustix::fs::{Access, AtFlags, CWD};
 /// What a directive does with a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathNeed {
-    /// Serves files of a directory, and lists it if `is_listed`, with the rights of the running user.
+    /// The server serves files of a directory, and lists it if `is_listed`, with the rights of the running user.
     Directory {
         /// Whether `file.dirlisting` is on.
         is_listed: bool,
     },
-    /// Reads a file, with the rights of the running user.
+    /// The server reads the file, with the rights of the running user.
     File,
-    /// Creates a file, with the rights of the starting user: its directory is checked.
+    /// The server creates the file, with the rights of the starting user: its directory is checked.
     Parent,
 }
 

@@ -8,7 +8,8 @@ use regex::bytes::Regex;
 #[derive(Debug)]
 pub struct PathPattern {
     regex: Regex,
-    /// The names of the variables for its groups, without the whole match: `PATH_1`, and `PATH_NAME` for named ones.
+    /// The names of the variables for the pattern's groups, without the whole match: `PATH_1`, and `PATH_NAME` for named
+    /// groups.
     variables: Box<[Arc<str>]>,
 }
 
@@ -42,7 +43,7 @@ impl PathPattern {
         self.regex.is_match(path)
     }
 
-    /// The variables with what their groups match in the path; `None` for groups that match nothing, or no UTF-8.
+    /// The variables, each with what its group matches in the path; `None` for groups that match nothing, or no UTF-8.
     pub fn variables(&self, path: &[u8]) -> impl Iterator<Item = (&Arc<str>, Option<Arc<str>>)> {
         let captures = self.regex.captures(path);
         self.variables.iter().enumerate().map(move |(index, name)| {
@@ -53,7 +54,7 @@ impl PathPattern {
     }
 }
 
-/// Memory that a compiled expression, and its caches on each worker, may take.
+/// Number of bytes of memory that a compiled expression, and each worker's cache for it, may take.
 const SIZE_LIMIT: usize = 1 << 20;
 
 /// Compiles a regular expression of the configuration for octets.

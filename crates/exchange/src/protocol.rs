@@ -5,7 +5,7 @@ use crate::{Http2Stream, Http3Stream};
 /// The protocol version of a request, with its position on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1: a connection's requests are answered in order.
+    /// HTTP/1: the requests of a connection are answered in order.
     Http1 {
         /// Number of the request on its connection, from 1; 0 if unknown.
         index: u64,
@@ -23,7 +23,7 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    /// Whether a connection's requests are answered in any order, so that one can wait without delaying others.
+    /// Whether the requests of a connection are answered in any order, so that one of them can wait without delaying others.
     #[must_use]
     pub const fn is_multiplexed(&self) -> bool {
         match self {

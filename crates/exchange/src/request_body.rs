@@ -19,7 +19,7 @@ pub enum RequestBody {
     None,
     /// Complete, in memory.
     Bytes(Bytes),
-    /// Complete, in an unlinked temporary file (bodies above `temp-buffer-threshold`).
+    /// The body is complete, and in a temporary file without a name (bodies above `temp-buffer-threshold`).
     File(FileRange),
     /// Arriving; the handler pulls it.
     ///
@@ -50,11 +50,11 @@ pub struct BodyPipe {
 
 #[derive(Default)]
 struct Inner {
-    /// Bytes taken before, which are returned again before the rest.
+    /// Bytes that a handler took before, and that the next handler gets before the rest.
     replay: Bytes,
-    /// Bytes taken, if they are kept for a rerun.
+    /// Bytes that were taken, if they are kept so that another handler can get them again.
     kept: Option<BytesMut>,
-    /// Whether bytes were taken without being kept, so that a rerun is impossible.
+    /// Whether bytes were taken and not kept, so that no other handler can get the body.
     is_lost: bool,
     queue: ByteQueue,
     end: Option<Result<(), String>>,
@@ -80,7 +80,7 @@ impl Inner {
         Some(piece)
     }
 
-    /// Keeps a piece that is taken, if there is room.
+    /// Keeps a piece that the handler takes, if there is room.
     fn keep(&mut self, piece: &[u8]) {
         match &mut self.kept {
             Some(kept) if kept.len() + piece.len() <= BodyPipe::KEPT => {
@@ -170,7 +170,7 @@ impl BodyPipe {
         self.inner.borrow().kept.is_some()
     }
 
-    /// The body will not be needed again: drops what was kept.
+    /// Called when no other handler will need the body: drops what was kept.
     pub fn stop_keeping(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.is_lost |= inner.kept.take().is_some();
@@ -230,13 +230,14 @@ impl BodyPipe {
         inner.end == Some(Ok(())) && inner.is_empty()
     }
 
-    /// Whether the handler does not need the rest.
+    /// Whether the handler does not need the rest of the body.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.inner.borrow().abandoned
     }
 
-    /// Ready with the space in the pipe, or the caller is woken when there is some. Called by the connection.
+    /// Ready with the number of bytes that the pipe has room for; the caller is woken when there is some. Called by the
+    /// connection.
     pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<usize> {
         let mut inner = self.inner.borrow_mut();
         if inner.abandoned {
@@ -267,7 +268,7 @@ impl BodyPipe {
         Poll::Ready(())
     }
 
-    /// Takes the rest of the body, if it has ended without an error: it need not be streamed then. Called by the
+    /// Takes the rest of the body, if the body has ended without an error, so that it need not be streamed. Called by the
     /// handler.
     #[must_use]
     pub fn take_whole(&self) -> Option<Bytes> {
@@ -402,7 +403,7 @@ mod tests {
         assert_eq!(pipe.queued(), 0);
         assert!(pipe.rewind() && !pipe.is_abandoned());
         assert_eq!((pipe.queued(), pipe.is_starved()), (0, false));
-        // The next handler stops in the middle of the replayed bytes.
+        // The next handler stops in the middle of the bytes that it gets again.
         let mut context = Context::from_waker(Waker::noop());
         assert!(pipe.poll_begun(&mut context).is_ready());
         assert!(matches!(

@@ -24,7 +24,8 @@ pub type Sweep = fn(&Worker);
 pub struct Features {
     /// The directives.
     pub registry: Registry<Scope>,
-    /// Who may ask, and similar: in the order in which they run, before the handlers of every path.
+    /// What makes the guards, which may refuse a request before its body is collected (access lists, passwords): in the order
+    /// in which they run, before the handlers of every path.
     pub guards: Vec<GuardFactory>,
     /// In the order in which they run.
     pub filters: Vec<FilterFactory>,
@@ -40,7 +41,7 @@ pub trait Resource: Send + Sync {
     /// The message to show.
     fn open(&self) -> Result<(), String>;
 
-    /// Announces to the process that keeps the rights of the starting user that it will be opened.
+    /// Announces to the process that keeps the rights of the starting user that this resource will be opened.
     fn announce(&self) {}
 
     /// Reopens it, with the rights of the running user, for log rotation. If that fails, the open one stays in use.
@@ -92,7 +93,7 @@ pub trait WorkerStart: Send + Sync {
     fn start(&self, worker: &Rc<Worker>, site: &Rc<LocalSite>);
 }
 
-/// What workers do when they start, in order.
+/// What the workers do when they start, in this order.
 #[derive(Clone, Default)]
 pub struct WorkerStarts(pub Vec<Arc<dyn WorkerStart>>);
 
@@ -103,9 +104,9 @@ pub struct Scope {
     pub features: Arc<Features>,
     /// The current level.
     pub level: Level,
-    /// Finished hosts, in file order (global level).
+    /// The hosts that were read completely, in file order (global level).
     pub hosts: Vec<Host>,
-    /// Finished paths of the host being read (host level).
+    /// The paths of the host being read that were read completely (host level).
     pub paths: Vec<PathRoute>,
     /// The current host.
     pub host: Option<HostName>,
@@ -113,7 +114,7 @@ pub struct Scope {
     pub host_index: u32,
     /// The current path.
     pub path: Option<Box<str>>,
-    /// Inherited settings, one value per feature.
+    /// The settings that inner levels inherit, one value per feature.
     pub settings: SettingsMap,
     /// Values collected over all levels.
     pub shared: SettingsMap,

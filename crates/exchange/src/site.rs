@@ -87,7 +87,7 @@ impl Default for Route {
 /// The key of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostName {
-    /// Lower case; `*` or `*.suffix` for wildcards; IPv6 literals keep their brackets.
+    /// The name in lower case; `*` or `*.suffix` for wildcards; IPv6 addresses keep their brackets.
     pub name: Box<str>,
     /// The port, if the key has one.
     pub port: Option<u16>,
@@ -142,7 +142,8 @@ pub struct Host {
     pub client_authorities: Box<[(Endpoint, Option<Arc<str>>)]>,
     /// The `alt-svc` header that tells clients of the host's QUIC listener (RFC 7838 §3), if it has one.
     pub alt_svc: Option<Box<[u8]>>,
-    /// Its paths, longest first, equal lengths in file order with patterns first. The last entry is for requests that match no path.
+    /// The paths of the host, longest first, equal lengths in file order with patterns first. The last entry is for requests
+    /// that match no path.
     pub paths: Vec<PathRoute>,
 }
 
@@ -163,8 +164,8 @@ impl Host {
         let mut listeners = self.client_authorities.iter();
         match listeners.find(|(listener, _)| *listener == *connection.listener) {
             Some((_, wanted)) => lacks(wanted),
-            // An internal redirect from a listener that does not serve this host: allowed only if some listener of the
-            // host requires no certificate.
+            // The request was redirected internally, from a listener that does not serve this host: that is allowed only if
+            // some listener of the host requires no certificate.
             None => self
                 .client_authorities
                 .iter()
@@ -176,9 +177,9 @@ impl Host {
 /// A path of a host, with all that applies to its requests.
 #[derive(Default)]
 pub struct PathRoute {
-    /// The key; empty for requests that match no path.
+    /// The path as the configuration has it; empty for requests that match no path.
     pub path: Box<str>,
-    /// What the whole path of a request has to match besides, for keys that are patterns; their `path` is `/`.
+    /// The pattern that the whole path of a request has to match besides, if the key is a pattern; `path` is `/` then.
     pub pattern: Option<PathPattern>,
     /// Run in order.
     pub handlers: Vec<Box<dyn Handler>>,
@@ -194,7 +195,7 @@ pub struct PathRoute {
     pub keep_trace: bool,
     /// Fields of a `103 Early Hints` for clients that wait for a response.
     pub early_hints: Option<Headers>,
-    /// Applied when a request is routed here; `None` if there are none.
+    /// The commands that change the variables of a request that is routed here; `None` if there are none.
     pub env: Option<EnvCommands>,
     /// `error-log.emit-request-errors`.
     pub emit_request_errors: bool,

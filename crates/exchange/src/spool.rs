@@ -11,7 +11,8 @@ use crate::file::{FileRange, FileReader};
 use crate::temp_file::TempFile;
 use crate::temp_files::TempFiles;
 
-/// Fewer bytes than this are not worth a job for a disk thread, unless the end of the file leaves no room for more.
+/// Number of bytes below which a write is not worth a job for a disk thread, unless the end of the file leaves no room for
+/// more.
 const LEAST_WRITE: u64 = 64 * 1024;
 
 /// A queue of bytes, partly in memory and partly in a temporary file.
@@ -24,7 +25,7 @@ pub struct Spool {
     back: ByteQueue,
     /// Whether a write has failed; nothing is written after that.
     has_failed: bool,
-    /// Bytes were lost. Those before them are handed out, and then an error; those behind them never.
+    /// Whether bytes were lost. The bytes before them are handed out, then an error; those behind them never are.
     is_cut: bool,
 }
 
@@ -33,10 +34,10 @@ struct SpoolFile {
     file: TempFile,
     /// Most bytes in the file.
     size: u64,
-    /// Bytes read and written so far. The offset of a byte in the file is its number modulo `size`.
+    /// Number of bytes that were read and written so far. The offset of a byte in the file is its number modulo `size`.
     read: u64,
     written: u64,
-    /// Reads to the end of the file, or of what was written.
+    /// What reads to the end of the file, or of what was written.
     reader: Option<FileReader>,
 }
 
@@ -56,7 +57,7 @@ impl SpoolFile {
         self.written - self.read
     }
 
-    /// Bytes that can be written next in one piece.
+    /// Number of bytes that can be written next in one piece.
     fn room(&self) -> u64 {
         let free = self.size - self.len();
         let place = self.written % self.size;
@@ -123,7 +124,7 @@ impl Spool {
         }
     }
 
-    /// Bytes in memory, including those being written to the file.
+    /// Number of bytes in memory, including those that are being written to the file.
     #[must_use]
     pub fn memory(&self) -> usize {
         let writing = self.file.as_ref().map_or(0, |file| file.file.writing());
@@ -191,7 +192,7 @@ impl Spool {
             return false;
         }
         if file.len() == 0 {
-            // They come before all others, in the file as in memory.
+            // These bytes come before all others, in the file as in memory.
             let mut first = std::mem::take(&mut self.front);
             first.append(std::mem::take(&mut self.back));
             self.back = first;
@@ -274,7 +275,7 @@ mod tests {
         result.expect("nothing is lost");
     }
 
-    /// Pseudo-random numbers, the same for each seed.
+    /// A generator of pseudo-random numbers, which are the same for each seed.
     struct Numbers(u64);
 
     impl Numbers {
@@ -421,7 +422,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().build();
             runtime.expect("a runtime starts").handle().clone()
         };
-        // How much is in the file before the disk threads end.
+        // Number of bytes in the file before the disk threads end.
         for safe in [0, 50_000] {
             let mut spool = Spool::default();
             if safe > 0 {

@@ -9,7 +9,7 @@ use crate::{ExchangeRef, LocalBoxFuture, Response};
 pub struct SubRequest {
     /// Where it begins.
     pub start: SubRequestStart,
-    /// Gets the lines about its errors. `None`: the error log gets them.
+    /// What gets the lines about the request's errors. `None`: the error log gets them.
     pub on_error: Option<ErrorSink>,
 }
 
@@ -19,9 +19,10 @@ pub type ErrorSink = Box<dyn Fn(&str)>;
 /// Where a sub-request begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubRequestStart {
-    /// At the handler with this number of the path that the exchange is routed to. No filters run.
+    /// The request begins at the handler with this number of the path that the exchange is routed to. No filters run.
     Handler(usize),
-    /// At the host and path that its authority and target lead to, as a delegation. Their variables, filters and loggers apply.
+    /// The request begins at the host and path that its authority and target lead to, as a delegation. Their variables, filters
+    /// and loggers apply.
     Routing,
 }
 

@@ -23,7 +23,7 @@ const SLICES: usize = 16;
 pub struct WriteError {
     /// The reason.
     pub error: io::Error,
-    /// The bytes; `None` if they are lost because the disk threads have ended.
+    /// The bytes that were to be written; `None` if they are lost because the disk threads have ended.
     pub bytes: Option<ByteQueue>,
 }
 
@@ -162,7 +162,7 @@ pub fn create(directory: &Path) -> io::Result<OwnedFd> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
-        // The file system or the kernel supports only named files.
+        // The file system, or the kernel, supports only files with a name.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => create_named(directory, flags, mode),
         other => other.map_err(Into::into),
     }
@@ -178,7 +178,7 @@ fn create_named(directory: &Path, flags: OFlags, mode: Mode) -> io::Result<Owned
                 rustix::fs::unlink(&path)?;
                 return Ok(fd);
             }
-            // Left behind by an earlier process with the same id.
+            // An earlier process that had the same id has left a file of this name behind.
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }

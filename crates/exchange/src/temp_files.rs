@@ -13,9 +13,9 @@ use crate::failure_counter::FailureCounter;
 /// The temporary files of the process.
 #[derive(Debug)]
 pub struct TempFiles {
-    /// `temp-buffer-path`. Read once per file, by a disk thread.
+    /// `temp-buffer-path`, which a disk thread reads once per file.
     directory: RwLock<Arc<Path>>,
-    /// `temp-buffer-max-total`: most bytes in all files together.
+    /// `temp-buffer-max-total`: the most bytes that all files may have together.
     limit: AtomicU64,
     used: AtomicU64,
     made: AtomicU64,

@@ -21,7 +21,7 @@ use crate::Clock;
 pub use wheel::TimerKey;
 use wheel::{UNSET, Wheel};
 
-/// Values of the wheel from here up are indices of waiters.
+/// Values of the wheel from here up are indices of futures that wait for a timer.
 const WAITER: u32 = 1 << 31;
 
 /// The timers of a worker.
@@ -107,7 +107,7 @@ impl Timers {
             if next == UNSET || self.poll_sleep(task, next).is_pending() {
                 break;
             }
-            // The runtime's clock may be ahead of the turn's clock.
+            // The runtime's clock may be ahead of that of the turn.
             self.clock.begin_turn();
         }
         let mut event_loop = self.event_loop.borrow_mut();

@@ -1,6 +1,6 @@
 //! The data structure of [`super::Timers`]: a hierarchical timing wheel, with longer slots for later deadlines.
 
-/// Slots per level; one bit of a `u128` each.
+/// Number of slots per level; each has one bit of a `u128`.
 const SLOTS: u16 = 128;
 /// The slots of a level are 2^3 times as long as those of the level below. A timer is late by at most the length of its
 /// slot: an eighth of its time in the worst case, a sixteenth at the end of a level.
