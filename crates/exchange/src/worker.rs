@@ -40,7 +40,7 @@ pub type WorkerTask = Box<dyn FnOnce(&Rc<Worker>) + Send>;
 
 /// Most unused exchanges that are kept.
 const KEPT_EXCHANGES: usize = 128;
-/// Most memory per field block of an unused exchange.
+/// Number of bytes of memory that a field block of an unused exchange keeps at most.
 const KEPT_HEADERS: usize = 16 * 1024;
 
 /// A worker as other threads see it.
@@ -187,7 +187,7 @@ impl BufferLimits {
         self.memory.load(Relaxed)
     }
 
-    /// What [`BufferLimits::memory`] is for so many workers, if there is a limit.
+    /// The value of [`BufferLimits::memory`] for this number of workers, if there is a limit.
     #[must_use]
     pub fn memory_of(&self, workers: usize) -> Option<usize> {
         self.memory().checked_mul(workers)
@@ -426,7 +426,7 @@ impl Worker {
         if free.len() >= KEPT_EXCHANGES {
             return;
         }
-        // A borrowed exchange cannot be cleared, so it is dropped.
+        // The exchange is still borrowed somewhere, so it cannot be cleared: it is dropped.
         let Ok(mut kept) = exchange.try_borrow_mut() else {
             return;
         };

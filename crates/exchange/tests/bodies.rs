@@ -55,7 +55,7 @@ fn content() -> Vec<u8> {
         .collect()
 }
 
-/// Kind of body, how it is built, and its part of the content.
+/// For each case: the kind of body, how it is built, and which part of the content it has.
 type Case = (
     &'static str,
     fn(&Arc<OpenFile>, &[u8], u64) -> Body,
@@ -171,7 +171,7 @@ fn a_reader_goes_through_its_range_however_it_is_asked() {
                     "seed {seed}"
                 );
                 if random.u8(..5) == 0 {
-                    // As if the page cache had lost the bytes: the pool reads them, and keeps them.
+                    // The bytes are not in the page cache any more: the pool reads them, and keeps them.
                     let warmed = std::future::poll_fn(|context| reader.poll_warm(context)).await;
                     warmed.expect("it can be read");
                     assert!(
@@ -212,7 +212,7 @@ fn a_reader_goes_through_its_range_however_it_is_asked() {
 
 #[test]
 fn a_file_that_became_shorter_is_an_error_and_not_an_end() {
-    // More than the pool reads at once, where the page cache cannot be queried.
+    // The content is longer than what the pool reads at once, where the page cache cannot be queried.
     const LEN: usize = 4 << 20;
     let content = vec![b'x'; LEN];
     run(async {

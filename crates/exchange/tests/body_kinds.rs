@@ -105,20 +105,20 @@ fn relayed(pieces: &[&str], error: Option<&'static str>, has_trailers: bool) -> 
     }))
 }
 
-/// Shares its bytes, like the content cache.
+/// A body that shares its bytes with others, like the content cache.
 static CACHED: &[u8] = b"cached";
 
 struct Kind {
     name: &'static str,
     make: fn() -> Body,
-    /// Announced length, and whether the body is known to be empty.
+    /// The announced length, and whether the body is known to be empty.
     announced: (Option<u64>, bool),
-    /// Bytes of memory before the first pull, and after two bytes.
+    /// Number of bytes of memory before the first pull, and after two bytes.
     retained: [usize; 2],
-    /// The body in pieces of at most four bytes.
+    /// What the body gives in pieces of at most four bytes.
     content: &'static [&'static str],
     end: &'static str,
-    /// Trailers before the first piece and at the end.
+    /// The trailers before the first piece, and at the end.
     trailers: [&'static str; 2],
 }
 
@@ -136,7 +136,7 @@ const KINDS: [Kind; 10] = [
         name: "memory",
         make: || Body::Bytes(b"0123456789".to_vec().into()),
         announced: (Some(10), false),
-        // Bytes taken share the memory until they are dropped.
+        // Bytes that were taken share the memory until they are dropped.
         retained: [10, 8],
         content: &["0123", "4567", "89"],
         end: "end",

@@ -43,7 +43,7 @@ fn piece(polled: Poll<Option<Result<Bytes, h2o_exchange::BodyError>>>) -> String
 
 type Enter = fn(&BodyPipe);
 type Call = fn(&BodyPipe) -> String;
-/// Name of the state, how to reach it, and the outcome of each call.
+/// For each state of the pipe: its name, how to reach it, and the outcome of each call.
 type State = (&'static str, Enter, &'static [(&'static str, &'static str)]);
 
 fn done(call: impl FnOnce()) -> String {
@@ -595,9 +595,9 @@ fn every_state_meets_every_call() {
 struct Model {
     /// All bytes that handlers may see, from the start of the body.
     content: Vec<u8>,
-    /// How many of them the current handler has taken.
+    /// How many of these bytes the current handler has taken.
     at: usize,
-    /// Whether bytes taken are kept for another handler.
+    /// Whether bytes that were taken are kept for another handler.
     is_keeping: bool,
     /// Whether bytes are lost that another handler would need.
     is_lost: bool,

@@ -18,7 +18,7 @@ fn certificate(names: &[&str], not_after: i64) -> CertificateInfo {
 
 #[test]
 fn a_certificate_is_for_the_names_in_it() {
-    // Names of the certificate, host of the client, and whether they match (RFC 6125 §6.4).
+    // For each case: the names of the certificate, the client's host, and whether they match (RFC 6125 §6.4).
     let cases: &[(&[&str], &str, bool)] = &[
         (&["a.example"], "a.example", true),
         (&["a.example"], "A.Example", true),

@@ -32,7 +32,7 @@ fn in_own_process(name: &str, test: impl FnOnce()) {
     assert!(passed, "{said}{complained}");
 }
 
-/// Sets a limit of this process; `None`: the highest allowed one.
+/// Sets the limit of this process on the length of files; `None`: the highest that is allowed.
 fn limit(resource: Resource, current: Option<u64>) {
     let maximum = getrlimit(resource).maximum;
     let current = current.or(maximum);
@@ -41,7 +41,7 @@ fn limit(resource: Resource, current: Option<u64>) {
 
 /// Limits the length of this process's files.
 fn limit_disk(len: Option<u64>) {
-    // Without this, exceeding the limit kills the process.
+    // If the signal were not ignored, exceeding the limit would kill the process.
     #[expect(unsafe_code, reason = "no safe wrapper ignores a signal")]
     // SAFETY: no handler is installed, and nothing else in this process relies on the signal.
     unsafe {
@@ -61,7 +61,7 @@ fn content(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Writes and waits. Returns how much was written, or the kind of the error and the bytes handed back.
+/// Writes, and waits for the disk thread. Returns how much was written, or the kind of the error and the bytes handed back.
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, (i32, Vec<u8>)> {
     let mut queue = ByteQueue::default();
     queue.push(bytes);

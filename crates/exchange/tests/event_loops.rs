@@ -155,7 +155,7 @@ const STATES: [State; 4] = [
         [
             "woken 0: - - 2 -",
             "woken 0: - - 2 -",
-            // Its slot comes up at 40 ms: only an earlier time wakes the loop.
+            // The timer's slot comes up at 40 ms: only an earlier time wakes the loop.
             "woken 1: - 1 2 -",
             "woken 0: - - 2 1",
             "woken 1: - 1 2 -",
@@ -293,7 +293,7 @@ fn a_turn_is_timed_now_and_then_and_the_times_are_averaged() {
     on_virtual_clock(async {
         let clock = Clock::default();
         assert_eq!(clock.turn_time(), Duration::ZERO);
-        // The first turn is timed, then one in eight.
+        // The first turn is measured, then one turn in eight.
         let mut want = Duration::ZERO;
         for turn in 0..64 {
             clock.begin_turn();
@@ -308,7 +308,7 @@ fn a_turn_is_timed_now_and_then_and_the_times_are_averaged() {
             assert!((least..=want + 3 * MS).contains(&got), "{turn}: {got:?}");
         }
         assert!(want > 20 * MS);
-        // Turns that did not use the clock had no work: they do not count.
+        // Turns that did not use the clock had no work, so they do not count.
         let before = clock.turn_time();
         for _ in 0..64 {
             clock.begin_turn();

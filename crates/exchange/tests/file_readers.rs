@@ -14,7 +14,7 @@ use h2o_exchange::{
 };
 use tokio::runtime::Runtime;
 
-/// Start and length of every reader's range in its file.
+/// Start and length of the range that every reader reads of its file.
 const OFFSET: u64 = 1_000;
 const LEN: u64 = 40_000;
 
@@ -131,8 +131,8 @@ const CALLS: [(&str, Ask); 4] = [
     }),
 ];
 
-/// Name of the state, how to reach it, whether `sendfile` may send the rest (`None`: depends on whether the file system
-/// can be asked for its page cache), and the outcome of each call.
+/// For each state of the reader: its name, how to reach it, whether `sendfile` may send the rest (`None`: that depends on
+/// whether the file system can be asked for its page cache), and the outcome of each call.
 type State = (&'static str, Enter, Option<bool>, [&'static str; 4]);
 
 const SHRUNK: &str = "error: the file became shorter while it was being sent, 40000 left";
@@ -295,7 +295,7 @@ fn the_task_that_asked_last_is_woken_when_the_disk_has_read() {
         }
     }
     disk.let_go();
-    // A later job on the disk thread: the read has ended.
+    // A later job on the disk thread has run, so the read has ended.
     disk.run(async { tokio::task::spawn_blocking(|| {}).await })
         .expect("no panic");
     assert_eq!((first.0.load(Relaxed), last.0.load(Relaxed)), (0, 1));
@@ -307,7 +307,7 @@ fn the_task_that_asked_last_is_woken_when_the_disk_has_read() {
 
 #[test]
 fn a_file_cut_while_the_disk_thread_reads_it_is_an_error() {
-    // The length of the file when the disk thread reads it, and the bytes returned before the error.
+    // For each case: the length of the file when the disk thread reads it, and the bytes returned before the error.
     for (left, want) in [(OFFSET, 0), (OFFSET + 1, 1), (OFFSET + 30_000, 30_000)] {
         let (open, file) = file();
         let mut disk = Disk::new();
@@ -367,7 +367,7 @@ fn the_space_of_a_temporary_file_lasts_until_the_last_of_its_readers_is_gone() {
         let _within = disk.runtime.enter();
         drop(kept);
     }
-    // The disk thread still holds it for the cancelled reader.
+    // The disk thread still holds the file for the reader that was dropped.
     assert_eq!(files.used(), content().len() as u64);
     disk.let_go();
     drop(disk);

@@ -36,7 +36,7 @@ struct Case {
     site: Rc<LocalSite>,
     connections: [Rc<ConnectionInfo>; 2],
     exchange: Option<ExchangeRef>,
-    /// Reference held by a future that has not ended.
+    /// The reference that a future holds which has not ended.
     held: Option<ExchangeRef>,
     address: *const RefCell<Exchange>,
     said: String,
@@ -108,7 +108,7 @@ const CALLS: [(&str, Act); 7] = [
     }),
 ];
 
-/// Name of the state, how to reach it, and the outcome of each call.
+/// For each state of the exchange: its name, how to reach it, and the outcome of each call.
 type State = (&'static str, Act, [&'static str; 7]);
 
 const STATES: [State; 5] = [
@@ -422,7 +422,7 @@ async fn request(worker: Rc<Worker>, site: Rc<LocalSite>, ends: Rc<Ends>, seed: 
     pipe.abandon();
     assert_eq!(exchange.borrow().protocol.request_id(), seed);
     worker.release(exchange);
-    // Whatever the client waits for, it is woken.
+    // Whatever the client waits for, something wakes it.
     client.await.expect("no panic");
     assert_eq!(pipe.queued(), 0);
 }

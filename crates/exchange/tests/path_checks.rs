@@ -53,7 +53,7 @@ impl Drop for Tree {
     fn drop(&mut self) {
         self.set_mode("closed", 0o700);
         self.set_mode("no-entry", 0o700);
-        // A directory left behind is no reason to fail.
+        // If the directory cannot be removed, the test need not fail.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -61,7 +61,7 @@ impl Drop for Tree {
 const DIRECTORY: PathNeed = PathNeed::Directory { is_listed: false };
 const LISTED: PathNeed = PathNeed::Directory { is_listed: true };
 
-/// Need, path, and result: nothing, or the path that is refused and the command that fixes it.
+/// For each case: what is needed, the path, and the result: nothing, or the path that is refused and the command that fixes it.
 type Case = (PathNeed, &'static str, Option<(&'static str, &'static str)>);
 
 const CASES: [Case; 12] = [
@@ -129,7 +129,7 @@ fn what_the_running_user_may_not_read_is_named_with_the_command_that_helps() {
     let tree = Tree::new();
     let work = || {
         if geteuid().is_root() {
-            // Only for this thread: other tests keep their rights.
+            // Only this thread gives up its rights: other tests keep theirs.
             let nobody = rustix::process::Uid::from_raw(65_534);
             set_thread_res_uid(nobody, nobody, nobody).expect("root may become anybody");
         }
@@ -148,7 +148,7 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
     let directory = std::env::temp_dir().join(format!("h2o-paths-{}", std::process::id()));
     std::fs::create_dir_all(directory.join("below")).expect("a directory is made");
     std::fs::write(directory.join("file"), "x").expect("a file is made");
-    // Need, path, and the messages for the starting and the running user.
+    // For each case: what is needed, the path, and the messages for the starting and the running user.
     let cases: &[(PathNeed, &str, Option<&str>, Option<&str>)] = &[
         (PathNeed::File, "file", None, None),
         (PathNeed::File, "gone", None, Some("does not exist")),

@@ -23,7 +23,7 @@ struct Collected(Vec<String>);
 #[derive(Clone, Default)]
 struct CreatedRoutes(Vec<RouteMade>);
 
-/// Path, number, words, and the numbers of handlers, loggers and filters.
+/// Of a route: its path, number and words, and the numbers of its handlers, loggers and filters.
 type RouteMade = (String, u32, Vec<String>, usize, usize, usize);
 
 struct Answer;
@@ -177,7 +177,7 @@ fn an_inner_level_inherits_and_changes_its_own() {
     assert_eq!(
         made.0,
         [
-            // It has only its own handler, and its logger in addition to those of outer levels.
+            // The inner path has only its own handler, and its logger in addition to those of outer levels.
             (
                 "/inner".into(),
                 2,
@@ -397,7 +397,7 @@ fn random_level(
         }
     }
     if !inner.is_empty() {
-        // Executed after all settings of its level, wherever it stands.
+        // This directive is executed after all settings of its level, wherever it stands.
         text.push_str(&inner);
         random_level(random, depth + 1, &level, text, seen, made);
     } else if text.is_empty() || text.ends_with("inner:\n") {

@@ -19,7 +19,7 @@ fn name(name: &str, port: Option<u16>) -> HostName {
 #[test]
 fn hosts_match_by_name_and_port() {
     use Scheme::{Http, Https};
-    // Name and port of the key, host and port of the request, its scheme, and whether they match.
+    // For each case: name and port of the key, host and port of the request, its scheme, and whether they match.
     type Case = (
         &'static str,
         Option<u16>,
@@ -36,7 +36,7 @@ fn hosts_match_by_name_and_port() {
         ("a.example", None, "xa.example", None, Http, false),
         ("a.example", None, "a.example.", None, Http, false),
         ("a.example", None, "", None, Http, false),
-        // A missing port is the default of the scheme, on either side.
+        // A missing port stands for the default port of the scheme, on either side.
         ("a.example", None, "a.example", Some(80), Http, true),
         ("a.example", None, "a.example", Some(443), Https, true),
         ("a.example", None, "a.example", Some(443), Http, false),
@@ -204,8 +204,8 @@ fn a_host_is_closed_to_clients_without_the_certificate_that_it_wants() {
             .collect(),
         ..Host::default()
     };
-    // Authorities required by listener, the listener of the connection, the authority of the client's certificate, and
-    // whether the request is refused.
+    // For each case: the authorities required by listener, the listener of the connection, the authority of the client's
+    // certificate, and whether the request is refused.
     type Case = (
         &'static [(usize, Option<&'static str>)],
         usize,

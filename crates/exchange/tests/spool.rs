@@ -6,9 +6,9 @@ use bytes::Bytes;
 use h2o_exchange::Spool;
 use h2o_exchange::TempFiles;
 
-/// Changes a spool that spills into these files.
+/// A step that changes a spool, which spills into these files.
 type Act = fn(&mut Case);
-/// Name of the state, how to reach it, and the outcome of each call.
+/// For each state of the spool: its name, how to reach it, and the outcome of each call.
 type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
 /// Size of the file's ring.

@@ -17,7 +17,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime starts").block_on(test)
 }
 
-/// Writes and waits. Returns unwritten bytes as the error.
+/// Writes, and waits for the disk thread. Returns unwritten bytes as the error.
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, String> {
     if let Err(refused) = file.write(queue(bytes), offset) {
         assert_eq!(refused.len(), bytes.len(), "all of it is given back");
@@ -162,7 +162,7 @@ fn files_together_stay_below_their_ceiling_whatever_they_do() {
 fn threads_that_write_at_once_do_not_pass_the_ceiling() {
     const LIMIT: u64 = 200_000;
     let all = Arc::new(TempFiles::new(std::env::temp_dir(), LIMIT));
-    // Leaves so little that the largest files are refused even if the threads take turns.
+    // The limit leaves so little space that the largest files are refused even if the threads take turns.
     let mut rest = TempFile::new(&all);
     run(async {
         let written = write(&mut rest, &[b'x'; 160_000], 0).await;
@@ -236,7 +236,7 @@ fn a_new_limit_and_directory_are_those_of_what_is_written_next() {
         let refused = write(&mut file, &[2; 151], 0).await;
         assert_eq!(refused, Err("refused".to_owned()));
         assert_eq!(read(&file, 0, 200), [2; 150]);
-        // No files at all: those that there are can still be read.
+        // The limit allows no files at all: those that exist can still be read.
         all.set(std::path::Path::new("/nonexistent"), 0);
         let mut other = TempFile::new(&all);
         assert_eq!(write(&mut other, b"x", 0).await, Err("refused".to_owned()));

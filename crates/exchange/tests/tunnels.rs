@@ -14,7 +14,7 @@ use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Trailers, retained};
 use h2o_testkit::on_virtual_clock;
 
-/// Bytes on their way from the other side to the client.
+/// Bytes that are under way from the other side to the client.
 #[derive(Default)]
 struct Back {
     queue: VecDeque<Bytes>,
@@ -83,7 +83,7 @@ fn bytes(len: usize) -> Vec<u8> {
 /// What goes wrong in the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Nothing: all bytes arrive in both directions.
+    /// Nothing goes wrong: all bytes arrive in both directions.
     None,
     /// The client disconnects after this many bytes.
     ClientGone(usize),
@@ -246,7 +246,7 @@ fn play(seed: u64, len: usize, fault: Fault) -> (TunnelEnd, usize, usize) {
         assert_eq!((body.len(), body.is_empty()), (None, false));
         let connection = connection(Rc::clone(&pipe), body.into_source(), len, fault, seed);
         let echo = echo(Rc::clone(&pipe), Rc::clone(&between), fault, seed + 2);
-        // Separate tasks, so that a waker of one does not wake the other by chance.
+        // The two sides are separate tasks, so that a waker of one does not wake the other by chance.
         let connection = tokio::task::spawn_local(connection);
         let echo = tokio::task::spawn_local(echo);
         let all = async {

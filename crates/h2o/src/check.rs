@@ -7,14 +7,14 @@ use nix::unistd::User;
 
 use crate::{Failure, print_out, privileges};
 
-/// `-m test`: checks everything except opening listeners and logs. `is_strict`: warnings are failures.
+/// `-m test`: checks everything except opening listeners and logs. `is_strict`: warnings count as failures.
 pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure> {
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
     let mut warnings = loaded.warnings.clone();
     warnings.extend(loaded.inspect_as_starting_user());
     warnings.extend(loaded.inspect_ports());
-    // Not changed back: from here on only files are read, by the user who will read them in the server.
+    // The rights are not taken back: from here on only files are read, as the user who will read them in the server.
     let own = nix::unistd::Uid::effective();
     let is_current = match &user {
         Some(user) if own.is_root() => {
@@ -27,7 +27,7 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
         Some(user) => user.uid == own,
         None => true,
     };
-    // Checked as the user who will write there.
+    // The directory is checked as the user who will write there.
     check_temp_buffer_path(&settings)?;
     warnings.extend(inspect_as_running_user(loaded, user.as_ref(), is_current));
     for warning in &warnings {

@@ -24,15 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line of a client.
 const LONGEST: u64 = 64;
 
-/// The socket of a server. Its file is removed on drop.
+/// The control socket of a server. Its file is removed when this value is dropped.
 pub(crate) struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the file: a server that takes over puts its own in its place.
+    /// Device and inode of the socket's file, by which it is recognised: a server that takes over puts its own in its place.
     file: (u64, u64),
 }
 
-/// The control socket of the server with this pid file.
+/// The path of the control socket of the server with this pid file.
 fn path_of(pid_file: &Path) -> PathBuf {
     let mut path = pid_file.as_os_str().to_owned();
     path.push(".sock");
@@ -59,7 +59,8 @@ impl ControlSocket {
     }
 
     fn try_open(path: &Path) -> std::io::Result<Self> {
-        // In its place at once: the socket of a server that still runs answers until then.
+        // The new socket takes the place of the old one in one step: until then, the socket of a server that still runs
+        // answers.
         let new = path.with_extension(format!("new.{}", std::process::id()));
         let before = umask(Mode::from_bits_truncate(0o177));
         let listener = UnixListener::bind(&new);
@@ -90,7 +91,7 @@ impl ControlSocket {
         let events = events.clone();
         let serve = move || {
             for client in listener.incoming().flatten() {
-                // Who does not ask, or has gone, is no concern of others.
+                // A client that asks nothing, or has gone, does not affect others.
                 let _ = answer(client, &events);
             }
         };

@@ -38,7 +38,7 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
     if is_configured {
         h2o_log::keep_standard_error().map_err(|error| not_redirected(&error))?;
     }
-    // A supervisor's worker has these streams from it; they have to follow when the log is opened anew.
+    // A worker of a supervisor has these streams from the supervisor; they have to follow when the log is opened anew.
     if is_configured || log.is_reopenable() {
         log.take_output().map_err(Failure::system)?;
     }

@@ -15,7 +15,7 @@ pub(crate) struct Known<F> {
 /// The description of an option. Lines end where its text has line feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Help {
-    /// The placeholder of the value: `FILE` and `DIRECTORY` are completed as such.
+    /// The placeholder of the option's value: shells complete `FILE` and `DIRECTORY` as such.
     pub(crate) value: &'static str,
     /// All values, if there are few.
     pub(crate) choices: &'static [&'static str],
@@ -104,7 +104,7 @@ pub(crate) struct CommandLine<F: 'static, I> {
     program: &'static str,
     known: &'static [Known<F>],
     words: I,
-    /// Letters of a bundle that are still to be read.
+    /// Letters of a bundle of short options (`-abc`) that are still to be read.
     letters: String,
 }
 
@@ -119,7 +119,7 @@ impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
         }
     }
 
-    /// The message about a word, for a program that takes none.
+    /// The message about a word that is no option, for a program that takes none.
     pub(crate) fn unexpected(&self, word: &str) -> String {
         let program = self.program;
         format!("{program}: unexpected argument: {word} (see {program} --help)")
@@ -193,7 +193,7 @@ impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
         Ok(Argument::Option(option.flag, value))
     }
 
-    /// The option of that name, or the only one whose name begins so.
+    /// The option with that name, or the only one whose name begins with it.
     fn find(&self, name: &str) -> Result<Known<F>, String> {
         if let Some(option) = self.known.iter().find(|option| option.long == name) {
             return Ok(*option);

@@ -150,10 +150,10 @@ impl Wheel {
         }
     }
 
-    /// Files a timer, which is in no slot, by its deadline.
+    /// Files a timer that is in no slot, by its deadline.
     fn file(&mut self, key: u32, now: u64) {
         if now < self.next {
-            // Short times get short slots even if the wheel was not advanced for long.
+            // The distance counts from now, so that short times get short slots even if the wheel was not advanced for long.
             self.passed = self.passed.max(now);
         }
         let timer = &mut self.timers[key as usize];
@@ -220,7 +220,7 @@ impl Wheel {
     }
 }
 
-/// The index of a slot in its level, from its begin as a multiple of its length.
+/// The index of a slot in its level, from the slot's begin as a multiple of its length.
 fn index_of(at: u64) -> u16 {
     u16::try_from(at % u64::from(SLOTS)).unwrap_or(0)
 }

@@ -1,11 +1,11 @@
-//! The files of which variants are published.
+//! Finds the files for which compressed variants are published.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use h2o_http::mime::{MimeEntry, MimeMap};
 
-/// Longest file whose variants are made: a thread holds a whole file.
+/// Length in bytes of the longest file whose variants are made: a thread holds a whole file in memory.
 const MAX_LEN: u64 = 256 << 20;
 
 /// Finds the files below a directory, the largest first, so that no thread begins the longest job when the others are done.
@@ -62,7 +62,8 @@ pub(super) fn below(directory: &Path, originals: &mut Vec<PathBuf>, errors: &mut
     }
 }
 
-/// Types that gain although the server does not compress them while they are sent: formats without compression of their own.
+/// Types of files that become smaller although the server does not compress them while it sends them: formats without
+/// compression of their own.
 const MORE_TYPES: [&str; 8] = [
     "application/vnd.ms-fontobject",
     "application/wasm",
@@ -74,9 +75,9 @@ const MORE_TYPES: [&str; 8] = [
     "model/gltf-binary",
 ];
 
-/// Whether files of this name gain by compression, by their type in the built-in MIME map.
+/// Whether files of this name become smaller by compression, by their type in the built-in MIME map.
 fn is_compressible(types: &MimeMap, name: &[u8]) -> bool {
-    // These have the type of SVG, and are compressed.
+    // Files of this type have the MIME type of SVG, but are already compressed.
     if name.ends_with(b".svgz") {
         return false;
     }

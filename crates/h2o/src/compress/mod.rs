@@ -32,7 +32,7 @@ is not made again. Exit status: 0; 1 if a file could not be compressed.
     }
 }
 
-/// Most threads: each holds a whole file and the memory of a compressor.
+/// Number of threads at most: each holds a whole file and the memory of a compressor.
 const MAX_JOBS: usize = 256;
 
 /// The command line of `h2o compress`.
@@ -140,7 +140,7 @@ struct Summary {
     published: u64,
     current: u64,
     not_smaller: u64,
-    /// Bytes of the originals of published variants.
+    /// Number of bytes of the files whose variants were published.
     original: u64,
     /// Bytes of the published variants.
     compressed: u64,

@@ -1,4 +1,4 @@
-//! One variant of a file: made, compared with the file, and published in one step.
+//! One compressed variant of a file: made, compared with the file, and published in one step.
 
 use std::ffi::OsString;
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
@@ -11,10 +11,11 @@ use flate2::write::GzEncoder;
 use rustix::fs::{Gid, Uid, fchown};
 use zstd_safe::{CCtx, CParameter};
 
-/// Longest file that zopfli compresses: it takes about a hundred times as long as level 9 of zlib, for 3 to 5 % less.
+/// Length in bytes of the longest file that zopfli compresses: it takes about a hundred times as long as level 9 of zlib, for 3
+/// to 5 % less.
 const MAX_ZOPFLI_LEN: usize = 512 << 10;
-/// The logarithm of the window of brotli: the most that is not an extension of the format would be 24, which costs every client
-/// 16 MiB for a long file.
+/// The logarithm of the window of brotli. 24 is the most that the format has without an extension, but would cost every client
+/// 16 MiB of memory for a long file.
 const BROTLI_WINDOW_BITS: i32 = 22;
 /// The largest window of zstd for which clients must have the memory (RFC 9659 §3).
 const ZSTD_WINDOW_BITS: u32 = 23;
@@ -52,11 +53,11 @@ impl Coding {
 /// What has become of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is there, and these are the lengths of both files.
+    /// The variant is there; the values are the lengths of both files.
     Published { original: u64, compressed: u64 },
     /// It was there.
     Current,
-    /// It would not be smaller than the file. One of an older state of the file is removed.
+    /// The variant would not be smaller than the file. One that was made of an older state of the file is removed.
     NotSmaller,
 }
 
@@ -119,7 +120,7 @@ fn replace(path: &Path, content: &[u8], original: &Metadata) -> io::Result<()> {
         .tempfile_in(directory)?;
     file.write_all(content)?;
     let inner = file.as_file();
-    // Only root may do this. Others own the variant, as they own the files that they write.
+    // Only root may change the owner. Other users own the variant, as they own the files that they write.
     let (owner, group) = (Uid::from_raw(original.uid()), Gid::from_raw(original.gid()));
     let _ = fchown(inner, Some(owner), Some(group));
     inner.set_permissions(Permissions::from_mode(original.mode() & 0o777))?;
@@ -214,7 +215,8 @@ mod tests {
 
     #[test]
     fn the_window_of_zstd_fits_every_client() {
-        // A frame with its content size has no smaller window than that, unless the window is limited: 16 MiB of content.
+        // A frame that names its content size has a window of that size at least, unless the window is limited: 16 MiB of
+        // content.
         let compressed = zstd(&vec![b'a'; 16 << 20]).unwrap();
         // Single segment is off, and the descriptor says 2^(10+13) (RFC 8878 §3.1.1.1).
         assert_eq!(compressed[4] & 0x20, 0);

@@ -6,7 +6,7 @@ use super::brief;
 use crate::getopt::Known;
 use crate::usage::{Operands, Usage};
 
-/// What is completed behind an option or in place of an operand.
+/// What the shell offers behind an option, or in place of an operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Completes {
     Files,
@@ -120,7 +120,7 @@ complete -o filenames -F _h2o h2o
     )
 }
 
-/// Text between single quotes, in which `:` and brackets end a description of zsh.
+/// A text between single quotes for zsh, in which `:` and brackets would end a description.
 fn zsh_text(text: &str) -> String {
     let mut quoted = String::new();
     for c in text.chars() {

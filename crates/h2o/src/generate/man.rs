@@ -7,7 +7,7 @@ use super::roff::{escape, from_markdown};
 use crate::DEFAULT_CONFIG;
 use crate::usage::Usage;
 
-/// The page of the manual whose sections on signals and exit statuses are in h2o(8).
+/// The page of the manual whose sections on signals and exit statuses become part of h2o(8).
 const RUNNING: &str = include_str!("../../../../docs/running.md");
 
 fn head(name: &str, section: u8, about: &str) -> String {
@@ -83,7 +83,7 @@ pub(super) fn program(usages: &[Usage]) -> String {
     page
 }
 
-/// The sections of docs/running.md that stand in the page, under headings of their own.
+/// The sections of docs/running.md that become part of the man page, under headings of their own.
 fn signals_and_statuses(running: &str) -> String {
     let statuses = running
         .lines()
@@ -107,7 +107,7 @@ fn signals_and_statuses(running: &str) -> String {
     text
 }
 
-/// h2o.conf(5), of the list of directives in Markdown.
+/// The man page h2o.conf(5), made of the list of directives in Markdown.
 pub(super) fn configuration(directives: &str) -> String {
     let mut page = head("h2o.conf", 5, "configuration of h2o");
     // The first line is the title.

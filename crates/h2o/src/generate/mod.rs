@@ -7,10 +7,10 @@ mod roff;
 use crate::usage::Usage;
 use crate::{compress, options, reload, top};
 
-/// What the program without a command says of itself.
+/// What the program's help and man page say about the program without a command.
 const ABOUT: &str = "HTTP/1, HTTP/2 and HTTP/3 server";
 
-/// The program without a command, then its commands.
+/// The help of the program without a command, then that of each command.
 fn usages() -> Vec<Usage> {
     vec![
         options::usage(),
@@ -22,7 +22,7 @@ fn usages() -> Vec<Usage> {
     ]
 }
 
-/// The first sentence of what a command says of itself, as a part of a sentence.
+/// The first sentence of the description of a command, in a form that can stand within a sentence.
 fn brief(usage: &Usage) -> String {
     let text = usage.about.replace('\n', " ");
     let end = text.find([':', ',', '.']).unwrap_or(text.len());

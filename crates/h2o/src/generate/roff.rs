@@ -1,4 +1,4 @@
-//! Markdown, as the manual uses it, as a page for `man`.
+//! Turns Markdown, as the manual uses it, into a page for `man`.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
@@ -26,7 +26,7 @@ pub(super) fn escape(text: &str) -> String {
     output
 }
 
-/// The page of a text. Headings of the second level become sections.
+/// The man page of a Markdown text. Headings of the second level become sections.
 pub(super) fn from_markdown(text: &str) -> String {
     let mut page = Page::default();
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -47,7 +47,7 @@ struct Page {
     heads: Vec<String>,
     is_head: bool,
     is_code_block: bool,
-    /// Whether a paragraph request has been written, and no text yet.
+    /// Whether a request for a paragraph was written, with no text after it yet.
     is_item_start: bool,
 }
 
@@ -144,7 +144,8 @@ impl Page {
         }
     }
 
-    /// A cell: the first one of a row is a tag, the others are below it, with the heads of their columns if there are several.
+    /// Writes a cell of a table: the first one of a row becomes a tag, the others stand below it, with the heads of their
+    /// columns if there are several.
     fn on_cell(&mut self) {
         let text = self.held.take().unwrap_or_default();
         let cell = self.cell;
