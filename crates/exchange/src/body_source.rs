@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2o_http::Headers;
 
-/// Why a body ended early: its response can only be cut off.
+/// Why a response body ended before its end. The head was sent by then, so the engine can only truncate the response.
 #[derive(Debug)]
 pub enum BodyError {
     /// A file could not be read, or was shorter than announced.
@@ -41,7 +41,7 @@ impl std::error::Error for BodyError {}
 
 /// A body generated while it is pulled.
 pub trait BodySource {
-    /// The next piece, of at most `max` bytes (`max` is at least 1); `None` at the end.
+    /// Returns the next piece of the body, of at most `max` bytes (`max` is at least 1); `None` at the end of the body.
     ///
     /// # Errors
     /// [`BodyError`] if the body cannot be completed; it is not polled again.
@@ -62,12 +62,13 @@ pub trait BodySource {
     /// another one must forward this call.
     fn poll_ahead(&mut self, _: &mut Context<'_>) {}
 
-    /// Bytes of memory held, for `max-memory`. Queried after each turn of the connection. A source whose memory grows
-    /// between turns wakes the caller of [`BodySource::poll_ahead`].
+    /// Bytes of memory that the source holds; they count against `max-memory`. The engine queries this after each turn
+    /// of the connection. A source whose memory grows between turns wakes the caller of [`BodySource::poll_ahead`].
     fn retained(&self) -> usize;
 
-    /// The source as one that the kernel can move by `splice`, if the next bytes are available unmodified in a socket.
-    /// `None` if they must be read by [`BodySource::poll_next`]; that may change during a response.
+    /// Returns the source as one that the kernel can move by `splice`, if the next bytes of the body wait unmodified in
+    /// a socket. `None` if the bytes must be read by [`BodySource::poll_next`]; the answer may change during a
+    /// response.
     fn splice(&mut self) -> Option<&mut dyn SpliceSource> {
         None
     }
@@ -93,7 +94,7 @@ pub enum Trailers {
     /// None.
     #[default]
     None,
-    /// Known once [`BodySource::poll_next`] has reported the end.
+    /// The trailers, which are known once [`BodySource::poll_next`] has reported the end of the body.
     Unknown,
     /// These fields, returned once.
     Fields(Headers),

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Size in bytes of a chunk of the queue: at each end of the queue at most one chunk of memory is wasted.
+/// Size in bytes of the chunks in which the queue allocates: at most one chunk of memory is wasted at each end of the
+/// queue.
 const CHUNK: usize = 32 * 1024;
-/// Length in bytes from which on a piece is queued without copying it.
+/// A piece of at least this many bytes is queued without copying; smaller ones are copied together.
 const MIN_WHOLE: usize = 48 * 1024;
 
 /// A queue of bytes. Its memory is little more than its bytes, however small the pieces in which they arrive. The
@@ -17,7 +18,8 @@ pub struct ByteQueue {
     front: Bytes,
     /// Full chunks, after `front`.
     pieces: VecDeque<Bytes>,
-    /// The last bytes. Small pieces are combined here: a peer that sends single bytes must not cost a multiple of them.
+    /// The buffer at the end of the queue, in which small pieces are combined. Without it, a peer that sends single
+    /// bytes would cost a multiple of their size in memory.
     back: Vec<u8>,
     len: usize,
 }
@@ -54,7 +56,7 @@ impl ByteQueue {
         }
     }
 
-    /// Appends a piece; a large one is not copied.
+    /// Appends a piece to the queue; small pieces are copied, large ones are not.
     pub fn push_piece(&mut self, piece: Bytes) {
         if piece.len() < MIN_WHOLE {
             self.push(&piece);
@@ -82,7 +84,7 @@ impl ByteQueue {
         }
     }
 
-    /// Splits off the first bytes, at most `max`.
+    /// Splits off the first bytes of the queue, at most `max`, as a queue of their own.
     #[must_use]
     pub fn split_to(&mut self, max: usize) -> Self {
         if max >= self.len {
@@ -106,7 +108,7 @@ impl ByteQueue {
             .filter(|slice| !slice.is_empty())
     }
 
-    /// Takes the first bytes, at most `max`; empty only if the queue is empty.
+    /// Takes the first bytes of the queue, at most `max`. The result is empty only if the queue is empty.
     #[must_use]
     pub fn take(&mut self, max: usize) -> Bytes {
         if self.front.is_empty() {
@@ -118,7 +120,7 @@ impl ByteQueue {
         taken
     }
 
-    /// Takes all bytes, if they are in one piece.
+    /// Takes all bytes of the queue, if they are in one piece of memory.
     #[must_use]
     pub fn take_whole(&mut self) -> Option<Bytes> {
         let first = self.take(usize::MAX);

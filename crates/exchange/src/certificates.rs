@@ -10,14 +10,14 @@ use crate::HostName;
 pub struct CertificateInfo {
     /// Its `certificate-file`.
     pub file: Box<str>,
-    /// Where the configuration names the certificate: `FILE:LINE`.
+    /// Position of the certificate's directive in the configuration: `FILE:LINE`.
     pub place: Box<str>,
     /// Labels of the listeners that present the certificate: `ANY:443`, `127.0.0.1:8443`.
     pub listeners: Vec<Arc<str>>,
-    /// The hosts for which the certificate is presented. A certificate at the global level is presented for the hosts of its
-    /// listener that have none of their own.
+    /// The hosts for which the certificate is presented. A global certificate is presented for those hosts of its
+    /// listener that have no certificate of their own.
     pub hosts: Vec<HostName>,
-    /// The names and addresses that the certificate is for: the alternative names, or without any the common name.
+    /// The names and addresses in the certificate: its subject alternative names or, without any, its common name.
     pub names: Vec<Box<str>>,
     /// Begin of the certificate's validity, in seconds since the Unix epoch.
     pub not_before: i64,
@@ -26,7 +26,8 @@ pub struct CertificateInfo {
 }
 
 impl CertificateInfo {
-    /// Number of whole days until the certificate expires; negative if it has expired. `now`: in seconds since the Unix epoch.
+    /// Whole days from `now`, in seconds since the Unix epoch, until the certificate expires; negative if it has
+    /// expired.
     #[must_use]
     pub fn days_left(&self, now: i64) -> i64 {
         (self.not_after - now).div_euclid(86_400)
@@ -55,7 +56,7 @@ impl CertificateInfo {
 pub struct Certificates(Arc<RwLock<Arc<[CertificateInfo]>>>);
 
 impl Certificates {
-    /// The certificates, each file once, in the order of the configuration.
+    /// The certificates: each file once, in the order of the configuration.
     #[must_use]
     pub fn list(&self) -> Arc<[CertificateInfo]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))

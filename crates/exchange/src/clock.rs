@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// After this many uses in a turn the clock is read again, so that it advances during a long turn.
+/// After this many uses within a turn of the event loop the system's clocks are read again, so that the time advances
+/// during a long turn.
 const LOOKS_PER_READ: u32 = 1000;
 
 /// One in this many turns is timed.
@@ -58,8 +59,8 @@ impl Clock {
         self.looks.set(0);
     }
 
-    /// Begins a round: more input was received within a turn, so facts that were checked before may have changed. The time
-    /// stays the same.
+    /// Begins a round within a turn of the event loop: more input was received, so facts that were checked before (such
+    /// as a file's mtime) must be checked again. The time stays the same.
     pub fn begin_round(&self) {
         self.turn.set(self.turn.get() + 1);
     }
@@ -68,7 +69,7 @@ impl Clock {
     pub fn end_turn(&self) {
         let turns = self.turns_until_sample.get();
         self.turns_until_sample.set(turns.saturating_sub(1));
-        // Only turns that did some work have used the clock.
+        // A turn without work does not use the clock, and is not timed.
         if turns == 0 && self.looks.get() > 0 {
             self.turns_until_sample.set(TURNS_PER_SAMPLE - 1);
             let took = read().0.saturating_duration_since(self.now.get());
@@ -82,7 +83,7 @@ impl Clock {
         self.turn_time.get()
     }
 
-    /// Number of the current round. A fact checked in this round need not be checked again.
+    /// Number of the current round, see [`Clock::begin_round`]. A fact checked in this round need not be checked again.
     #[must_use]
     pub fn turn(&self) -> u64 {
         self.turn.get()

@@ -26,7 +26,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The address of a listener. It identifies the listener in every configuration that names it.
+/// The address of a listener. It identifies the listener in every configuration that contains it, also after a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// IP address and port of TCP.
@@ -52,7 +52,8 @@ pub trait Transport {
     fn congestion_controller(&self) -> Option<String>;
     /// The kernel's estimate of the delivery rate, in bytes per second.
     fn delivery_rate(&self) -> Option<u64>;
-    /// How long the client took to acknowledge the SETTINGS frame of an HTTP/2 connection; `None` until it has.
+    /// Time from sending the SETTINGS frame of an HTTP/2 connection to receiving its acknowledgement; `None` before
+    /// that.
     fn settings_rtt(&self) -> Option<Duration> {
         None
     }
@@ -60,7 +61,7 @@ pub trait Transport {
     fn quic_version(&self) -> Option<u32> {
         None
     }
-    /// The counters of a connection of QUIC, as `NAME=VALUE` with commas between them; `None` on other transports.
+    /// The statistics of a QUIC connection, as `NAME=VALUE` pairs with commas between them; `None` on other transports.
     fn quic_stats(&self) -> Option<String> {
         None
     }
@@ -71,7 +72,7 @@ pub trait Transport {
 pub struct TlsInfo {
     /// `TLSv1.3` or `TLSv1.2`.
     pub protocol: &'static str,
-    /// The name of the cipher suite: with TLS 1.3 that of IANA, with TLS 1.2 that of OpenSSL.
+    /// The TLS cipher suite: for TLS 1.3 its IANA name, for TLS 1.2 OpenSSL's name.
     pub cipher: &'static str,
     /// Key length of the cipher.
     pub cipher_bits: u16,
@@ -87,7 +88,7 @@ pub struct TlsInfo {
 
 /// A client's connection.
 pub struct ConnectionInfo {
-    /// Number of the connection, counted over the process from 1.
+    /// Number of the connection: the process numbers its connections from 1.
     pub id: u64,
     /// The client's address: from the PROXY header, or else the socket.
     pub peer: Address,

@@ -6,19 +6,20 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-/// Number of bytes of datagrams that may wait in one direction. Further datagrams are dropped, as the kernel does when a
-/// socket's buffer is full.
+/// Most bytes of datagrams that the pipe queues in one direction. While the queue is full it drops further datagrams,
+/// as a socket with a full buffer does.
 const CAPACITY: usize = 64 * 1024;
-/// Number of bytes that a datagram counts in addition to its own, so that the number of empty datagrams is limited, too.
+/// Bytes that each queued datagram counts in addition to its length, so that the number of empty ones is limited, too.
 const OVERHEAD: usize = 64;
 
-/// Carries the datagrams of a tunnel in both directions. Either direction drops datagrams while it is full.
+/// Carries the HTTP datagrams of a tunnel in both directions. Each direction has a queue, and drops datagrams while it
+/// is full.
 ///
 /// Only protocol versions whose transport has datagrams make one. What the client agrees to is known once its settings
 /// have arrived.
 pub struct DatagramPipe {
     agreement: RefCell<Agreement>,
-    /// Wakes the handler, which waits until the client has agreed to datagrams, and then for datagrams.
+    /// The handler: it waits for the client's settings, then for datagrams.
     reader: Cell<Option<Waker>>,
     /// The connection.
     owner: Waker,
@@ -34,7 +35,7 @@ enum Agreement {
     /// The client's settings have not arrived.
     Unknown,
     Refused,
-    /// The bytes with which each datagram to the client begins: they name the tunnel.
+    /// Every datagram that is sent to the client begins with these bytes, which identify the tunnel on its connection.
     Accepted(Box<[u8]>),
 }
 
@@ -70,7 +71,8 @@ impl Queue {
 }
 
 impl DatagramPipe {
-    /// A pipe of a new request. `owner` is woken when the handler sends. Called by the connection.
+    /// The pipe of a new request. `owner` is the waker of the connection, which is woken when the handler sends. Called
+    /// by the connection.
     #[must_use]
     pub fn new(owner: Waker) -> Self {
         Self {
@@ -85,7 +87,8 @@ impl DatagramPipe {
         }
     }
 
-    /// The client's settings have arrived: it accepts datagrams that begin with `prefix`, or none. Called by the connection.
+    /// Tells the pipe that the client's settings have arrived. `Some`: the client accepts datagrams, each of which
+    /// begins with `prefix`; `None`: it accepts none. Called by the connection.
     pub fn settle(&self, prefix: Option<&[u8]>) {
         *self.agreement.borrow_mut() = match prefix {
             Some(prefix) => Agreement::Accepted(prefix.into()),
@@ -94,14 +97,14 @@ impl DatagramPipe {
         self.wake_reader();
     }
 
-    /// Whether [`DatagramPipe::settle`] was called.
+    /// Whether the client's settings have arrived: [`DatagramPipe::settle`] was called.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         !matches!(*self.agreement.borrow(), Agreement::Unknown)
     }
 
-    /// A datagram has arrived. Returns false if it was dropped: the pipe is full, or no handler takes datagrams. Called by
-    /// the connection.
+    /// Queues a datagram that has arrived from the client. Returns false if the pipe has dropped it, because it is full
+    /// or no handler takes datagrams. Called by the connection.
     pub fn receive(&self, datagram: Bytes) -> bool {
         if !self.is_open.get() || !self.received.has_room(datagram.len()) {
             return false;
@@ -114,7 +117,7 @@ impl DatagramPipe {
         true
     }
 
-    /// The next datagram to send, with its prefix. Called by the connection.
+    /// Takes the next datagram to send to the client, with its prefix. Called by the connection.
     pub fn next_to_send(&self) -> Option<Bytes> {
         self.to_send.pop()
     }
@@ -125,19 +128,20 @@ impl DatagramPipe {
         self.to_send.len.get() > 0
     }
 
-    /// Declares that the handler takes datagrams. Those that have arrived before are lost. Called by the handler.
+    /// Declares that the handler takes datagrams. The pipe has dropped those that arrived before. Called by the
+    /// handler.
     pub fn open(&self) {
         self.is_open.set(true);
     }
 
-    /// Drops all datagrams that wait, and those that will come. Called by the handler.
+    /// Drops all queued datagrams, and those that arrive later. Called by the handler.
     pub fn close(&self) {
         self.is_open.set(false);
         self.received.clear();
         self.to_send.clear();
     }
 
-    /// Ready with whether the client accepts datagrams. Called by the handler.
+    /// Waits for the client's settings. Ready with whether the client accepts datagrams. Called by the handler.
     pub fn poll_accepted(&self, context: &mut Context<'_>) -> Poll<bool> {
         match *self.agreement.borrow() {
             Agreement::Unknown => {
@@ -149,7 +153,7 @@ impl DatagramPipe {
         }
     }
 
-    /// The next datagram from the client. Called by the handler.
+    /// Takes the next datagram from the client. Called by the handler.
     pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<Bytes> {
         if let Some(datagram) = self.received.pop() {
             return Poll::Ready(datagram);
@@ -158,8 +162,8 @@ impl DatagramPipe {
         Poll::Pending
     }
 
-    /// Queues a datagram that consists of `head` and `payload`. Returns false if it was dropped: the pipe is full, or the
-    /// client accepts none. Called by the handler.
+    /// Queues a datagram for the client that consists of `head` and `payload`. Returns false if the pipe has dropped
+    /// it, because it is full or the client accepts no datagrams. Called by the handler.
     pub fn send(&self, head: &[u8], payload: &[u8]) -> bool {
         let Agreement::Accepted(prefix) = &*self.agreement.borrow() else {
             return false;
@@ -180,13 +184,13 @@ impl DatagramPipe {
         true
     }
 
-    /// Bytes of all datagrams that were accepted from the client, without the prefix.
+    /// Total bytes of the datagrams from the client that the pipe has queued for the handler, without their prefixes.
     #[must_use]
     pub const fn received_bytes(&self) -> u64 {
         self.received_bytes.get()
     }
 
-    /// Bytes of all datagrams that were queued for the client, without the prefix.
+    /// Total bytes of the datagrams that the handler has queued for the client, without their prefixes.
     #[must_use]
     pub const fn sent_bytes(&self) -> u64 {
         self.sent_bytes.get()

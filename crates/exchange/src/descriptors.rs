@@ -1,4 +1,4 @@
-//! Limits the file descriptors that clients can occupy: `accept`, files and logs need some too.
+//! Limits the file descriptors that clients can occupy, so that some are left for `accept`, files and logs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -8,23 +8,25 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::failure_counter::FailureCounter;
 
-/// One in this many descriptors, but at most [`MOST_KEPT_BACK`], is reserved for files, logs and look-ups.
+/// One in this many descriptors, but at most [`MOST_KEPT_BACK`] of them, is reserved for files, logs and look-ups:
+/// clients cannot occupy it.
 const KEPT_BACK: usize = 8;
 const MOST_KEPT_BACK: usize = 1024;
 
-/// Counts the descriptors of a process that clients cause.
+/// Counts the file descriptors that clients occupy in a process: their connections, and what is opened for their
+/// requests.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// Number of descriptors that were free when the process began to serve.
+    /// File descriptors that were unused when the process began to serve.
     limit: usize,
     /// Client connections.
     clients: AtomicUsize,
-    /// Number of descriptors that requests have opened: connections to backends and temporary files.
+    /// Number of connections to backends and of temporary files that are open for requests.
     opened: AtomicUsize,
     refusals: FailureCounter,
 }
 
-/// A descriptor that was opened for a request; it is counted until this value is dropped.
+/// A file descriptor opened for a request. It counts against the limit until this value is dropped.
 #[derive(Debug)]
 pub struct Descriptor(Arc<Descriptors>);
 
@@ -36,7 +38,7 @@ impl Default for Descriptors {
 }
 
 impl Descriptors {
-    /// A limit of `limit` descriptors, in addition to those open now.
+    /// Creates a limit of `limit` descriptors in addition to those that are open now.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -47,7 +49,7 @@ impl Descriptors {
         }
     }
 
-    /// The limit that RLIMIT_NOFILE sets, less the descriptors open now.
+    /// Creates the limit of this process: RLIMIT_NOFILE less the descriptors that are open now.
     #[must_use]
     pub fn of_process() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -81,12 +83,13 @@ impl Descriptors {
         self.leaves_enough(self.opened.load(Relaxed) + 1)
     }
 
-    /// Reserves a descriptor for a connection to a backend or a temporary file. `None` if these use half of the limit,
-    /// or too few descriptors would be left.
+    /// Reserves a descriptor for a connection to a backend or for a temporary file. `None` if these two kinds use half
+    /// of the limit, or if too few descriptors would be left.
     #[must_use]
     pub fn open(self: &Arc<Self>) -> Option<Descriptor> {
         let opened = self.opened.fetch_add(1, Relaxed) + 1;
-        // The descriptor is counted until this value is dropped: here, if there are too few, or by the caller.
+        // The descriptor counts until this value is dropped: by the caller or, if the limit is reached, at the return
+        // below.
         let descriptor = Descriptor(Arc::clone(self));
         if opened <= self.limit / 2 && self.leaves_enough(opened) {
             return Some(descriptor);

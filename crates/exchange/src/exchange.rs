@@ -19,27 +19,27 @@ use crate::{
 pub struct Exchange {
     /// The request, as it is after any internal redirects.
     pub request: RequestHead,
-    /// Method, authority and target as received, if an internal redirect changed them.
+    /// Method, authority and target as received from the client, if an internal redirect has changed them.
     pub original: Option<Box<OriginalRequest>>,
     /// The request body.
     pub body: RequestBody,
     /// The client's connection.
     pub connection: Rc<ConnectionInfo>,
-    /// Whether the client is the peer of the connection, or one that it names.
+    /// How the client's address is known: from the connection, or from a trusted proxy.
     pub client: ClientOrigin,
     /// The worker of the connection.
     pub worker: Rc<Worker>,
-    /// The configuration by which the server worked when the request began.
+    /// The site configuration that was in force when the request began. A reload does not change it.
     pub site: Rc<LocalSite>,
     /// The host and path chosen for the request.
     pub route: Route,
-    /// Request variables, from `setenv` and scripts.
+    /// Request variables, set by `setenv` directives and scripts.
     pub env: Vec<(Arc<str>, Arc<str>)>,
     /// Times of the request's steps.
     pub timings: Timings,
-    /// The request as it was sent to a backend, if it was sent to one.
+    /// The request as it was sent to a backend; empty if it was not.
     pub forwarded: ForwardedRequest,
-    /// Errors recorded by [`Exchange::note_error`], for `%{error}x`.
+    /// Text of the errors that [`Exchange::note_error`] recorded; access logs print it by `%{error}x`.
     pub errors: String,
     /// The response as sent.
     pub sent: SentResponse,
@@ -51,11 +51,13 @@ pub struct Exchange {
     /// Whether the request's scheme contradicts that of its connection. Such a request is answered with 421 without
     /// running handlers (RFC 9110 §7.4).
     pub is_misdirected: bool,
-    /// Interim responses (1xx) to send, in order. The connection takes them after polling the handler.
+    /// Interim responses (1xx) that the handler wants to send, in order. The connection takes them after polling the
+    /// handler.
     pub informational: Vec<(StatusCode, Headers)>,
-    /// Whether the early hints of the path were sent.
+    /// Whether a `103 Early Hints` response was sent, with the hints that are configured for the path.
     pub is_hinted: bool,
-    /// Whether the guards of the path have let the request through before its body was collected. Handlers then run without them.
+    /// Whether the guards of the path (such as access control) have run and let the request through before its body was
+    /// collected. They are then skipped when the handlers run.
     pub has_passed_guards: bool,
     /// Resources to push with the response.
     pub pushes: Vec<PushOrder>,
@@ -63,28 +65,28 @@ pub struct Exchange {
     pub reroutes: Reroutes,
     /// Whether the request was delegated.
     pub delegated: bool,
-    /// Whether the request goes to a server that the configuration does not name: a redirect, an error document or a
-    /// backend named it. Such a server's responses cannot redirect internally.
+    /// Whether the request is forwarded to a server that was named not in the configuration but by a redirect, an error
+    /// document or a backend. Responses of such a server cannot cause internal redirects.
     pub has_unconfigured_target: bool,
     /// Bytes of the request body received.
     pub request_body_bytes: u64,
-    /// Whether an error document is being fetched in place of the response. There is only one per request.
+    /// Whether an error document is being fetched to replace the response. This happens at most once per request.
     pub error_document: bool,
-    /// All fields of the request, while it is run again with only some of them.
+    /// All header fields of the client's request, saved while the request is rerun with only some of them.
     pub saved_headers: Option<Headers>,
-    /// What is done to the final response before its filters run.
+    /// A function that is applied to the final response of a rerun request, before the filters run.
     pub restore: Option<Restore>,
-    /// MIME attributes of the response, if the handler knows more than `content-type` says.
+    /// MIME attributes of the response's body, set by a handler that knows more than the `content-type` field tells.
     pub mime: Option<MimeHint>,
-    /// Set while a handler of `file.custom-handler` runs.
+    /// The script file, set while `file.custom-handler` runs a handler for it.
     pub script: Option<ScriptPath>,
-    /// Number of the handler that runs or ran last, within its path.
+    /// Index, among the handlers of the path, of the handler that is running or ran last.
     pub handler: usize,
-    /// Set if a handler has made this request, not a client.
+    /// Set if the request was made by a handler of this server, not by a client.
     pub sub_request: Option<Box<SubRequest>>,
-    /// Field block for the next response, whose memory is reused.
+    /// A field block whose memory the next response reuses.
     spare: Headers,
-    /// The reference to this exchange, if a worker created it.
+    /// Weak reference to this exchange itself, if a worker created it.
     this: Weak<RefCell<Self>>,
 }
 
@@ -93,7 +95,7 @@ pub struct Exchange {
 pub struct MimeHint {
     /// Whether it is worth compressing.
     pub compressible: bool,
-    /// Whether the MIME type blocks rendering, so that the response is sent before others.
+    /// Whether browsers need files of this type before they render the page; such files are sent before others.
     pub highest_priority: bool,
 }
 
@@ -129,7 +131,7 @@ pub struct Timings {
     pub begun: Instant,
     /// Head complete.
     pub head: Option<Instant>,
-    /// When the handlers of the request were started: its body is complete, or is streamed to them.
+    /// When the handlers started: the request body is complete, or is streamed to them.
     pub processed: Option<Instant>,
     /// Wall-clock time of `processed`, since the Unix epoch.
     pub processed_at: Duration,
@@ -142,15 +144,15 @@ pub struct Timings {
 /// The response as sent, for logs.
 #[derive(Default)]
 pub struct SentResponse {
-    /// The status that was sent; `None` if no response was sent.
+    /// Status of the response as sent; `None` if no response was sent.
     pub status: Option<StatusCode>,
-    /// The status of the response before filters and error documents changed it.
+    /// Status of the handler's response, before filters and error documents changed it.
     pub first_status: Option<StatusCode>,
     /// Fields sent.
     pub headers: Headers,
-    /// The fields of the response before the filters ran; kept only if a logger uses them.
+    /// Header fields of the response before the filters changed them; kept only if a logger uses them.
     pub unfiltered: Option<Headers>,
-    /// Number of bytes of the encoded head, including the interim responses before it.
+    /// Bytes of the encoded response head, including interim (1xx) responses before it.
     pub header_bytes: u64,
     /// Bytes of the body.
     pub body_bytes: u64,
@@ -218,8 +220,8 @@ impl Exchange {
         self.this.upgrade()
     }
 
-    /// Prepares the exchange for the next request of `connection`, except the request head, which the engine fills in.
-    /// Keeps the memory.
+    /// Prepares the exchange for the next request of `connection` and keeps its memory. The engine then fills in the
+    /// request head.
     pub fn reset(&mut self, site: &Rc<LocalSite>, connection: &Rc<ConnectionInfo>) {
         self.rewind();
         if !Rc::ptr_eq(&self.connection, connection) {
@@ -230,14 +232,14 @@ impl Exchange {
         }
     }
 
-    /// Frees the memory of field blocks that have more than `limit` bytes.
+    /// Frees header field blocks whose memory has grown above `limit` bytes.
     pub(crate) fn shrink(&mut self, limit: usize) {
         self.request.headers.shrink(limit);
         self.sent.headers.shrink(limit);
         self.spare.shrink(limit);
     }
 
-    /// Bytes of memory held by heads and a request body in memory.
+    /// Bytes of memory that the exchange holds: request and response head, and a request body in memory.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.request.headers.retained() + self.sent.headers.retained() + self.body.retained()
@@ -253,7 +255,8 @@ impl Exchange {
         self.env.clear();
         self.forwarded.clear();
         self.errors.clear();
-        // If there was no response since, memory that was kept from an earlier one stays.
+        // Keeps the memory of the last response's fields for the next one. If the last request had no response, the
+        // memory of an earlier one stays.
         if self.sent.headers.retained() > 0 {
             self.spare = std::mem::take(&mut self.sent.headers);
             self.spare.clear();
@@ -286,8 +289,8 @@ impl Exchange {
         headers
     }
 
-    /// The client's address, for logs, access lists and backends: that of the connection, unless a trusted proxy has told
-    /// another one.
+    /// The client's address, for logs, access lists and backends: the one that a trusted proxy has sent, or else the
+    /// peer's address.
     #[must_use]
     pub fn client_address(&self) -> Address {
         match self.client {
@@ -314,7 +317,7 @@ impl Exchange {
             .map_or(self.request.scheme, |original| original.scheme)
     }
 
-    /// The authority of the request as the client sent it; empty if there was none.
+    /// Authority as received from the client; empty if the client sent none.
     #[must_use]
     pub fn original_authority(&self) -> &[u8] {
         self.original
@@ -330,8 +333,8 @@ impl Exchange {
             .map_or_else(|| self.request.target(), |original| &original.target)
     }
 
-    /// Counts a rerun of the request, or its forwarding to a backend, which counts as one. H2O compatibility: as in
-    /// H2O, after a delegation everything counts as a delegation.
+    /// Counts an internal redirect: a rerun of the request, or its forwarding to a backend. H2O compatibility: as in
+    /// H2O, once a request was delegated, all of its further redirects count against `max-delegations`.
     ///
     /// # Errors
     /// The response, if the limit is exceeded.
@@ -353,7 +356,7 @@ impl Exchange {
 
     #[cold]
     fn rerouted_too_often(&mut self, is_delegation: bool) -> Box<Response> {
-        // An error document that is being fetched must not replace this response.
+        // This error response is final: the error document that is being fetched must not replace it.
         self.restore = None;
         let text = if is_delegation {
             "too many internal delegations"
@@ -387,9 +390,10 @@ impl Exchange {
         self.env.retain(|(key, _)| &**key != name);
     }
 
-    /// Records an error of this request: for `%{error}x` (H2O compatibility: as in H2O, several errors are concatenated
-    /// without separator) and, unless `error-log.emit-request-errors` is off, for the error log. `label` names the
-    /// component. The line has authority and target as sent to the backend, if the request was forwarded.
+    /// Records an error of this request. Access logs print it by `%{error}x` (H2O compatibility: as in H2O, several
+    /// errors are concatenated without separator), and it goes to the error log unless `error-log.emit-request-errors`
+    /// is off. `label` names the component. If the request was forwarded, the line has authority and target as sent to
+    /// the backend.
     pub fn note_error(&mut self, label: &str, message: &str) {
         let start = self.describe_error(label, message);
         self.report_error(&self.errors[start..]);
@@ -410,8 +414,8 @@ impl Exchange {
         self.report_error(line);
     }
 
-    /// Like [`Exchange::note_error`], for errors that clients can cause at will: the error log gets no more lines than
-    /// `limit` admits.
+    /// Like [`Exchange::note_error`], for errors that clients can cause as often as they like: `limit` limits the
+    /// number of lines in the error log.
     pub fn note_error_within(&mut self, limit: &LineLimit, label: &str, message: &str) {
         let start = self.describe_error(label, message);
         if self.site.path(self.route).emit_request_errors
@@ -421,11 +425,11 @@ impl Exchange {
         }
     }
 
-    /// Appends a text to the errors of this request. Returns where it begins.
+    /// Appends a line to the recorded errors of this request. Returns the offset at which it begins.
     fn describe_error(&mut self, label: &str, message: &str) -> usize {
         let is_connect =
             matches!(self.request.method, Method::Connect if self.request.upgrade().is_empty());
-        // A CONNECT request has no path: its target is the authority.
+        // A CONNECT request has no path: its target is the authority, which is printed already.
         let target = if is_connect {
             &[][..]
         } else {
@@ -441,7 +445,7 @@ impl Exchange {
         start
     }
 
-    /// Like [`Exchange::note_error`], for a response that cannot be completed.
+    /// Like [`Exchange::note_error`], for a response whose body cannot be completed.
     pub fn note_body_error(&mut self, error: &BodyError) {
         let label = match self.forwarded.place() {
             Some(_) => ForwardedRequest::LABEL,
@@ -474,8 +478,8 @@ impl Timings {
     }
 }
 
-/// The `setenv` and `unsetenv` of one path, those of the outermost level first. H2O compatibility: as in H2O, each level
-/// applies its unsets before its sets.
+/// The `setenv` and `unsetenv` commands that apply to one path, outermost configuration level first. H2O compatibility:
+/// as in H2O, each level applies its unsets before its sets.
 #[derive(Clone, Debug, Default)]
 pub struct EnvCommands {
     levels: Vec<EnvLevel>,
@@ -507,7 +511,7 @@ impl EnvCommands {
         self.innermost().set.push((name.into(), value.into()));
     }
 
-    /// Adds an `unsetenv` to the innermost level.
+    /// Adds an `unsetenv` command to the innermost configuration level.
     pub fn unset(&mut self, name: &str) {
         self.innermost().unset.push(name.into());
     }
@@ -520,7 +524,7 @@ impl EnvCommands {
             .all(|level| level.unset.is_empty() && level.set.is_empty())
     }
 
-    /// Applies the commands to the variables of a request.
+    /// Applies the `setenv` and `unsetenv` commands to the variables of a request.
     pub fn apply(&self, exchange: &mut Exchange) {
         for level in &self.levels {
             for name in &level.unset {

@@ -11,7 +11,7 @@ const REPORTS: Duration = Duration::from_secs(60);
 pub(crate) struct FailureCounter {
     count: AtomicU64,
     start: Instant,
-    /// Time of the next permitted log line, in milliseconds since `start`.
+    /// Earliest time of the next line in the error log, in milliseconds since `start`.
     next: AtomicU64,
 }
 
@@ -26,7 +26,7 @@ impl Default for FailureCounter {
 }
 
 impl FailureCounter {
-    /// Counts a failure. Returns whether to log it.
+    /// Counts a failure. Returns whether the caller may log it.
     pub(crate) fn count(&self) -> bool {
         self.count.fetch_add(1, Relaxed);
         self.is_due()

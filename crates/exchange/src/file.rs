@@ -1,5 +1,5 @@
-//! Reads files without blocking the event loop: bytes in the page cache are read at once, others by a small thread
-//! pool.
+//! Reads files without blocking the event loop: bytes in the page cache are read at once, bytes on the disk by a small
+//! thread pool.
 
 use std::future::Future;
 use std::io;
@@ -22,7 +22,7 @@ const COLD_READ: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct OpenFile {
     fd: OwnedFd,
-    /// If this is a temporary file: the part of `temp-buffer-max-total` that it uses.
+    /// For temporary files: the space that the file occupies of `temp-buffer-max-total`.
     space: Option<Arc<TempSpace>>,
 }
 
@@ -49,7 +49,7 @@ impl OpenFile {
         let mut slices = [IoSliceMut::new(buffer)];
         match rustix::io::preadv2(&self.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(read) => Ok(read),
-            // The file system cannot say whether bytes are in the page cache (RWF_NOWAIT), so the thread pool reads them.
+            // The file system does not support RWF_NOWAIT (reading without blocking): let the thread pool read.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -86,7 +86,7 @@ impl OpenFile {
         let Ok(read) = usize::try_from(read) else {
             let error = io::Error::last_os_error();
             return Err(match error.raw_os_error() {
-                // The file system cannot say whether bytes are in the page cache (RWF_NOWAIT), so the thread pool reads them.
+                // The file system does not support RWF_NOWAIT (reading without blocking): let the thread pool read.
                 Some(libc::EOPNOTSUPP | libc::ENOSYS) => io::ErrorKind::WouldBlock.into(),
                 _ => error,
             });
@@ -126,7 +126,8 @@ impl OpenFile {
 }
 
 impl Drop for OpenFile {
-    /// Closing a large temporary file takes long, because the file system frees its space: a disk thread does it.
+    /// Closing a large temporary file takes long, because the file system frees its space. A disk thread does it, so
+    /// that the event loop is not blocked.
     fn drop(&mut self) {
         if self.space.is_some()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -150,7 +151,7 @@ pub struct FileRange {
     pub file: Arc<OpenFile>,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes of the range. If the file turns out to be shorter, the response fails.
+    /// Number of bytes in the range. If the file turns out to be shorter, the response fails.
     pub len: u64,
 }
 
@@ -185,7 +186,7 @@ impl FileReader {
         (self.cold.is_none() && self.ready.is_empty()).then_some(&self.range)
     }
 
-    /// Records that `len` bytes of [`FileReader::unread`] were sent by other means.
+    /// Records that `len` bytes of [`FileReader::unread`] were sent without the reader, by `sendfile`.
     pub fn skip(&mut self, len: u64) {
         let len = len.min(self.range.len);
         self.range.offset += len;
@@ -206,7 +207,7 @@ impl FileReader {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads into `buffer`; 0 only at the end of the range or for an empty buffer.
+    /// Reads the next bytes of the range into `buffer`. Returns 0 only at the end of the range or for an empty buffer.
     ///
     /// # Errors
     /// [`BodyError::Local`] with `UnexpectedEof` if the file has become shorter than the range.

@@ -1,4 +1,4 @@
-//! What the rest of the server knows of a request that was forwarded to a backend.
+//! What the server records about a request that it forwards to a backend, for logs, filters and error messages.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,19 +10,19 @@ use crate::TlsInfo;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepsServerField(pub bool);
 
-/// `server-name`, for `SERVER_SOFTWARE`; `None`: the default.
+/// The value of `server-name`, which FastCGI backends get as `SERVER_SOFTWARE`; `None` for the default.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSoftware(pub Option<std::sync::Arc<str>>);
 
-/// Length in bytes of the longest text whose memory is kept for the next request.
+/// Buffers for authority and target up to this many bytes are kept for the next request; longer ones are freed.
 const KEPT: usize = 1024;
 
-/// The request as it was sent to a backend. Its memory is kept for the next request.
+/// Authority and target of the request as sent to a backend. The memory is kept for the next request.
 #[derive(Default)]
 pub struct ForwardedRequest {
     authority: Vec<u8>,
     target: Vec<u8>,
-    /// The times of the request to the backend, if a log or filter uses them.
+    /// Times and sizes of the request to the backend, recorded if a log or filter uses them.
     pub trace: Option<Rc<Trace>>,
 }
 
@@ -31,28 +31,29 @@ pub struct ForwardedRequest {
 pub struct Trace {
     /// When the request was handed to the upstream client.
     pub started: Cell<Option<Instant>>,
-    /// When the connection was ready, just before the head was written.
+    /// The connection to the backend was ready, just before the request head was written.
     pub request_begun: Cell<Option<Instant>>,
     /// Head and body were written.
     pub request_ended: Cell<Option<Instant>>,
-    /// When the head of the final response had come.
+    /// The head of the backend's final response was received.
     pub response_begun: Cell<Option<Instant>>,
     /// The body of the response was received.
     pub response_ended: Cell<Option<Instant>>,
     /// Bytes written, without TLS overhead.
     pub sent: Cell<u64>,
-    /// Number of bytes of the request's head, among the bytes that were sent.
+    /// How many of the sent bytes are the request head.
     pub sent_head: Cell<u64>,
     /// Bytes read, without TLS overhead.
     pub received: Cell<u64>,
-    /// Number of bytes of the heads of responses, interim ones included, among the bytes that were received.
+    /// How many of the received bytes are response heads, including those of interim (1xx) responses.
     pub received_head: Cell<u64>,
-    /// The TLS parameters of the connection to the backend; `None` without TLS.
+    /// TLS parameters of the connection to the backend; `None` for clear text.
     pub tls: RefCell<Option<TlsInfo>>,
 }
 
 impl Trace {
-    /// Records the start of an attempt, with `head` bytes of request head. Clears the values of an earlier attempt.
+    /// Records the start of an attempt to send the request, whose head has `head` bytes. Clears the values of an
+    /// earlier attempt.
     pub fn begin_request(&self, now: Instant, head: u64, tls: Option<TlsInfo>) {
         self.request_begun.set(Some(now));
         for later in [
@@ -71,7 +72,8 @@ impl Trace {
 }
 
 impl ForwardedRequest {
-    /// The label of errors of backends in the error log. H2O compatibility: H2O's label, because scripts search for it.
+    /// Label of backends' errors in the error log. H2O compatibility: it is H2O's label, since users' scripts search
+    /// logs for it.
     pub const LABEL: &str = "lib/core/proxy.c";
 
     /// Clears everything but keeps the memory.
@@ -80,7 +82,7 @@ impl ForwardedRequest {
         self.forget_place();
     }
 
-    /// Clears authority and target, because the request is sent to another server.
+    /// Clears authority and target, because the request is sent elsewhere.
     pub fn forget_place(&mut self) {
         for text in [&mut self.authority, &mut self.target] {
             text.clear();
@@ -91,7 +93,7 @@ impl ForwardedRequest {
         }
     }
 
-    /// Sets authority and target as sent; the target is joined from pieces.
+    /// Sets authority and target as sent to the backend; the target is given in pieces, which are joined.
     pub fn set<'p>(&mut self, authority: &[u8], target: impl IntoIterator<Item = &'p [u8]>) {
         self.forget_place();
         self.authority.extend_from_slice(authority);
@@ -100,7 +102,7 @@ impl ForwardedRequest {
         }
     }
 
-    /// Authority and target as sent; `None` if the request was not forwarded.
+    /// Authority and target as sent to the backend; `None` if the request was not forwarded.
     #[must_use]
     pub fn place(&self) -> Option<(&[u8], &[u8])> {
         let is_set = !self.authority.is_empty() || !self.target.is_empty();

@@ -10,12 +10,13 @@ use crate::Host;
 /// The hosts of a listener.
 #[derive(Debug, Default)]
 pub struct HostTable {
-    /// The hosts with a full name, by that name: those of one name differ in port. In the order in which they are configured.
+    /// Hosts without wildcard, by their name. Hosts of one name differ in port, and are in the order of the
+    /// configuration.
     by_name: FxHashMap<Box<[u8]>, Vec<HostEntry>>,
-    /// The hosts whose name is `*.suffix`, by the suffix with its dot.
+    /// Hosts named `*.suffix`, by their suffix including its dot.
     by_suffix: FxHashMap<Box<[u8]>, Vec<HostEntry>>,
     longest_suffix: usize,
-    /// The hosts with other wildcards, in the order in which they are configured, with the text after the `*`.
+    /// Hosts with other wildcards, in the order of the configuration: the text after the `*`, and the host.
     wildcards: Vec<(Box<[u8]>, HostEntry)>,
     /// The only host of the listener, chosen without comparing names.
     only: Option<u32>,
@@ -33,7 +34,7 @@ struct HostEntry {
 }
 
 impl HostTable {
-    /// A table of the hosts `served`, which are indices into the site's `hosts`.
+    /// Creates a table of the hosts whose indices in the site's `hosts` are `served`.
     #[must_use]
     pub fn new(hosts: &[Host], served: &[u32]) -> Self {
         let mut table = Self::default();
@@ -58,8 +59,9 @@ impl HostTable {
         table
     }
 
-    /// Chooses the host for an authority; `None` if every host is strict and none matches. H2O compatibility: as in
-    /// H2O, the first match in file order wins, and a single host that is not strict takes every request.
+    /// Chooses the host for a request's authority; `None` if no host matches and every host is strict (never a
+    /// fallback). H2O compatibility: as in H2O, the first match in file order wins, and a single host that is not
+    /// strict takes every request.
     #[inline]
     #[must_use]
     pub fn select(&self, authority: &[u8], scheme: Scheme) -> Option<u32> {
@@ -73,8 +75,9 @@ impl HostTable {
     fn find(&self, authority: &[u8], scheme: Scheme) -> Option<HostEntry> {
         let (host, port) = authority::split(authority)?;
         let port = port.unwrap_or(scheme.default_port());
-        // Clients mostly send lower case. Capital letters are without this bit, and few other bytes of names are. All bytes are
-        // looked at, so that the compiler vectorises the loop.
+        // A cheap test whether lower-casing the name can be skipped: clients mostly send lower case. Bit 0x20 is set in
+        // lower-case letters, digits, `-` and `.`, and is not set in capital letters. The loop has no early exit, so
+        // that the compiler can vectorise it.
         const LOWER: u8 = 0x20;
         let may_have_upper = host.iter().fold(LOWER, |common, byte| common & byte) == 0;
         let lower: Cow<'_, [u8]> = if may_have_upper {
@@ -91,7 +94,7 @@ impl HostTable {
         earlier(exact, self.find_wildcard(&lower, has_port))
     }
 
-    /// The first host with a wildcard that matches `name`, which is in lower case.
+    /// The first host with a wildcard that matches `name`, which the caller has converted to lower case.
     fn find_wildcard(
         &self,
         name: &[u8],
@@ -104,7 +107,7 @@ impl HostTable {
         let mut others = self.wildcards.iter();
         let other = others.find(|(suffix, entry)| matches(suffix) && has_port(&entry));
         let mut first = other.map(|(_, entry)| *entry);
-        // At least one character must stand before the dot of the suffix.
+        // At least one character of the name must stand before the dot of `.suffix`.
         let start = name.len().saturating_sub(self.longest_suffix).max(1);
         for at in start..name.len() {
             if name[at] == b'.'
@@ -226,7 +229,7 @@ mod tests {
             "..",
             &long,
         ];
-        // Visits the kinds in orders with every start and step.
+        // Builds tables of different kinds of host names in many orders: from every start, in steps of several lengths.
         for start in 0..kinds.len() {
             for step in [1, 7, 11, 29] {
                 let at = |n: usize| kinds[(start + n * step) % kinds.len()];

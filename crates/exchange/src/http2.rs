@@ -7,7 +7,7 @@ pub struct Http2Stream {
     pub id: u32,
     /// The priority that the client's HEADERS frame gives the stream (RFC 7540 §5.3).
     pub received: StreamPriority,
-    /// The present position of the stream in the dependency tree; `exclusive` is not set.
+    /// The stream's current position in the dependency tree; its `exclusive` is never set.
     pub actual: StreamPriority,
     /// Set by the handler of `http2-debug-state`: the driver then writes the response body.
     pub debug_state: Option<DebugState>,
@@ -20,7 +20,7 @@ pub struct StreamPriority {
     pub exclusive: bool,
     /// Parent stream; 0 for the root.
     pub parent: u32,
-    /// The weight of the stream: 1 to 256, or 257 for streams that the server sends before all others.
+    /// The stream's weight: 1 to 256 as the client sent it, or 257 for streams that the server sends before all others.
     pub weight: u16,
 }
 
@@ -46,8 +46,8 @@ pub enum DebugState {
 /// A resource to push with the response (RFC 9113 §8.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushOrder {
-    /// Path and query of the resource; its authority is that of the request.
+    /// Path and query of the pushed resource; its authority is that of the request.
     pub target: Vec<u8>,
-    /// Whether the resource is sent before all other streams.
+    /// Whether the pushed response is sent before all other streams.
     pub critical: bool,
 }

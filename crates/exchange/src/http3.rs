@@ -1,4 +1,4 @@
-//! What is particular to requests that came by HTTP/3.
+//! Facts about requests that came by HTTP/3, for logs.
 
 use h2o_http::priority::PriorityParameters;
 
@@ -7,12 +7,12 @@ use h2o_http::priority::PriorityParameters;
 pub struct Http3Stream {
     /// Its identifier (RFC 9000 §2.1).
     pub id: u64,
-    /// Whether the head of the request could not be decoded at once, because entries of its client's dynamic table had not come
-    /// yet (RFC 9204 §2.1.2).
+    /// Whether the request was blocked on QPACK: its head refers to entries of the client's dynamic table that had not
+    /// arrived (RFC 9204 §2.1.2).
     pub was_blocked: bool,
-    /// Number of bytes of the stream that were read until the request was logged, frame headers included.
+    /// Bytes that were read from the request's stream until the request was logged, frame headers included.
     pub received: u64,
-    /// Number of bytes of the stream that were handed to the transport until the request was logged.
+    /// Bytes that were handed to the QUIC transport for the request's stream until the request was logged.
     pub sent: u64,
     /// The priority of the response when the request was logged (RFC 9218).
     pub priority: PriorityParameters,

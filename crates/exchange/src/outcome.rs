@@ -13,7 +13,7 @@ pub type LocalBoxFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Result of a handler.
 pub enum Outcome {
-    /// The handler does not take the request: run the next one of the path.
+    /// The handler does not take the request: the next handler of the path runs.
     Declined,
     /// The response.
     Done(Response),
@@ -22,8 +22,8 @@ pub enum Outcome {
     Later(LocalBoxFuture<Self>),
     /// Run the request again with another URL.
     Reroute(Reroute),
-    /// Run the handlers after this one, and pass their response to this function before any filter sees it. The
-    /// function's result replaces it.
+    /// The handlers after this one run, and the server passes their response to this function before any filter sees
+    /// it. The result of the function replaces the response.
     Next(Continuation),
 }
 
@@ -38,32 +38,34 @@ pub struct Response {
     pub reason: Option<Cow<'static, str>>,
     /// The fields, without `content-length`, `connection`, `transfer-encoding` and `server`.
     pub headers: Headers,
-    /// Length of the body, if known; also sent where the body is not (HEAD).
+    /// Length of the body in bytes, if known. It is also sent in responses without body, such as those to HEAD.
     pub length: Option<u64>,
     /// The body. Engines drop it where the request or the status forbids one.
     pub body: Body,
     /// Use of its `link` fields.
     pub links: LinkHeaderUse,
-    /// What a backend says about compressing the response.
+    /// Whether the server should compress the response, as its backend requested.
     pub compress_hint: CompressHint,
     /// Whether to close an HTTP/1 connection after this response.
     pub closes: bool,
     /// Whether to send no response but report that the request was not processed, so that the client may retry (RFC
     /// 9113 §8.7). H2O compatibility: as in H2O, an HTTP/1 connection is closed without a response.
     pub is_refusal: bool,
-    /// Whether the body is a short error text by the server, which is replaced by a page for clients that prefer HTML.
+    /// Whether the body is a short error text written by the server. For clients that prefer HTML the server replaces
+    /// it by a page.
     pub is_plain_error: bool,
     /// Whether to send no `date` field if the response has none.
     pub is_undated: bool,
 }
 
-/// Use of the `link` fields of a response. H2O compatibility: as in H2O, it depends on the kind of handler.
+/// What the server does with the `link` fields of a response. H2O compatibility: as in H2O, it depends on the kind of
+/// handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkHeaderUse {
-    /// The links are for the client only: static files, redirects, errors.
+    /// The `link` fields only go to the client: static files, redirects, errors.
     #[default]
     Plain,
-    /// Links with `rel=preload` start pushes (FastCGI).
+    /// Links with `rel=preload` make the server push the resource they name (responses of FastCGI backends).
     Push,
     /// Like [`LinkHeaderUse::Push`]; links with `x-http2-push-only` are removed from the field (proxy, scripts).
     PushAndFilter,
@@ -88,7 +90,7 @@ pub enum CompressHint {
 }
 
 impl CompressHint {
-    /// Reads the value of the field; letter case is ignored, unknown values are `auto`.
+    /// Reads the value of the `x-compress-hint` field; letter case is ignored, unknown values are `auto`.
     #[must_use]
     pub fn parse(value: &[u8]) -> Self {
         match value.to_ascii_lowercase().as_slice() {
@@ -103,7 +105,7 @@ impl CompressHint {
 }
 
 impl Response {
-    /// A response with this body, with its length if it is known.
+    /// A response with this body, and its length if that is known.
     #[must_use]
     pub fn new(status: StatusCode, headers: Headers, body: Body) -> Self {
         Self {
@@ -142,13 +144,14 @@ impl Response {
         response
     }
 
-    /// The response if no handler takes the request (H2O compatibility: H2O's text).
+    /// The 404 response if no handler takes the request (H2O compatibility: H2O's text).
     #[must_use]
     pub fn not_found() -> Self {
         Self::error(StatusCode::NOT_FOUND, "File Not Found", "not found")
     }
 
-    /// A redirect to `url` with a small page (H2O compatibility: H2O's page). Its fields are added to `headers`.
+    /// A redirect to `url`, with a small HTML page as its body (H2O compatibility: H2O's page). The redirect's fields
+    /// are added to `headers`.
     #[must_use]
     pub fn redirect(
         headers: Headers,
@@ -161,7 +164,7 @@ impl Response {
         })
     }
 
-    /// Like [`Response::redirect`], for a URL of about `len` bytes that `write` appends to the page.
+    /// Like [`Response::redirect`], for a URL that the function `write` appends to the page; `len` is about its length.
     #[inline]
     #[must_use]
     pub fn redirect_to(
@@ -174,7 +177,7 @@ impl Response {
         const START: &[u8] =
             b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"";
         const END: &[u8] = b"\">here</A>";
-        // The text is built with a capacity that usually is exact, which saves another copy.
+        // Usually this is the exact capacity of the page, so that it is not copied again to grow or shrink.
         let mut page = Vec::with_capacity(START.len() + len + END.len());
         page.extend_from_slice(START);
         write(&mut page);
@@ -196,11 +199,11 @@ impl Response {
 pub enum RerouteKind {
     /// `max-delegations`: a request for another resource takes the place of this one.
     Delegation,
-    /// `max-reprocesses`: the request is forwarded to a server.
+    /// `max-reprocesses`: the request is forwarded to a backend under another URL.
     Reprocess,
 }
 
-/// Number of internal redirects of a request.
+/// Number of internal redirects that a request has made so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reroutes {
     /// Counted against `max-delegations`.
@@ -209,12 +212,13 @@ pub struct Reroutes {
     pub reprocesses: u32,
 }
 
-/// Which fields the request keeps when it is rerun. The others are restored for the final response.
+/// Which header fields the request keeps when it is rerun after an internal redirect. The removed ones are restored for
+/// the final response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RerouteFields {
     /// All of them.
     All,
-    /// All but `authorization` and `cookie`, which the client meant for another origin.
+    /// All fields but `authorization` and `cookie`, which the client meant for another origin.
     WithoutCredentials,
     /// None, for error documents.
     None,
@@ -223,28 +227,30 @@ pub enum RerouteFields {
 /// Who chose the URL of an internal redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedBy {
-    /// The configuration chose the URL, which may name a Unix socket.
+    /// The configuration, whose URLs may name Unix sockets.
     Configuration,
     /// A response, which may not.
     Response,
 }
 
-/// What is done to the final response of a request that was run again, before the response's filters run.
+/// A function that is applied to the final response of a rerun request, before its filters run.
 pub type Restore = Box<dyn FnOnce(&mut Exchange, &mut Response)>;
 
 /// Runs in place of the handlers of a path.
 pub type Successor = Box<dyn FnOnce(&mut Exchange) -> Outcome>;
 
-/// An order to rerun the request with another URL: on this site, or on another server if no host has the name.
+/// A handler's order to rerun the request with another URL: on this site, or on another server if no host of the site
+/// has the URL's name.
 pub struct Reroute {
     /// The limit that it counts against.
     pub kind: RerouteKind,
     /// The new method.
     pub method: Method,
-    /// Absolute URL, absolute path, or path relative to the current one (the backend's, if the request was forwarded).
+    /// The new URL: an absolute URL, an absolute path, or a path relative to the current one (to the backend's path, if
+    /// the request was forwarded).
     pub url: Vec<u8>,
-    /// Set if the redirect of a backend points to that backend: this handles the request, and only the path of `url`
-    /// matters. `None`: routing decides.
+    /// The function that handles the rerun request, set if a backend's redirect points to that backend; only the path
+    /// of `url` matters then. `None`: the host and path for `url` are looked up.
     pub successor: Option<Successor>,
     /// Whether to keep the request body.
     pub keep_body: bool,
@@ -252,14 +258,14 @@ pub struct Reroute {
     pub fields: RerouteFields,
     /// Who chose `url`.
     pub named_by: NamedBy,
-    /// What is done to the final response before its filters run.
+    /// A function that is applied to the final response, before its filters run.
     pub restore: Option<Restore>,
     /// The response if `url` is invalid.
     pub unresolved: fn() -> Response,
 }
 
 impl Reroute {
-    /// An order to fetch the resource at `url` in place of this one.
+    /// Creates an order to fetch the resource at `url` in place of the requested one.
     #[must_use]
     pub fn to(url: Vec<u8>, method: Method, keep_body: bool) -> Self {
         Self {
@@ -281,11 +287,12 @@ impl Reroute {
 /// What a handler needs of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyUse {
-    /// The handler needs nothing of the body: it responds, or declines the request, without it.
+    /// The handler needs nothing of it: it responds or declines without the body.
     None,
     /// The whole body before it runs.
     Whole,
-    /// The handler pulls the body while it arrives ([`crate::RequestBody::Stream`]). Only such handlers can open tunnels.
+    /// The handler pulls the body while it arrives ([`crate::RequestBody::Stream`]). Only such handlers can open
+    /// tunnels.
     Stream,
 }
 
@@ -295,9 +302,9 @@ pub trait Handler: Send + Sync {
     /// Responds to a request, or declines it. Must not block.
     fn on_request(&self, exchange: &mut Exchange) -> Outcome;
 
-    /// What the handler needs of the body of a request with known head and route. The first handler of the path that
-    /// needs the body decides whether handlers run before or after it has arrived. If none needs it, they run at once
-    /// and the body is not read.
+    /// What the handler needs of the body of this request, whose head and route are known. The first handler of the
+    /// path that needs the body decides whether handlers run before or after the body has arrived. If no handler needs
+    /// the body, handlers run at once and it is not read.
     fn body_use(&self, exchange: &Exchange) -> BodyUse {
         let _ = exchange;
         BodyUse::Whole
@@ -309,8 +316,8 @@ pub trait Handler: Send + Sync {
         false
     }
 
-    /// Whether a delayed response depends on another party such as a backend: clients then get the early hints of the
-    /// path meanwhile ([`Filter::early_hints`]). Waiting for the disk is too short for that.
+    /// Whether a response of [`Outcome::Later`] waits for another party, such as a backend, so that it is worth sending
+    /// the early hints of the path meanwhile ([`Filter::early_hints`]). Waiting for the disk is too short for that.
     fn waits_for_backend(&self) -> bool {
         false
     }
@@ -320,13 +327,13 @@ pub trait Handler: Send + Sync {
 pub enum FilterResult {
     /// Run the next filter.
     Continue,
-    /// Drop the response and rerun the request. Later filters do not run.
+    /// Drop the response and rerun the request. Later filters do not see the dropped response.
     Reroute(Reroute),
 }
 
 /// Edits responses.
 pub trait Filter: Send + Sync {
-    /// Edits the head, and may wrap the body. Called once, in the fixed order of filters.
+    /// Edits the head of the response, and may wrap its body. Called once per response; filters run in a fixed order.
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult;
 
     /// Whether [`Filter::on_response`] uses the timing trace of requests to backends.
@@ -342,10 +349,10 @@ pub trait Filter: Send + Sync {
 
 /// Writes a log line about a finished exchange.
 pub trait Logger: Send + Sync {
-    /// Called once, when the response has been sent or truncated.
+    /// Writes the log line. Called once per request, when the response has been sent or truncated.
     fn log(&self, exchange: &Exchange);
 
-    /// Whether [`Logger::log`] uses the fields from before the filters.
+    /// Whether [`Logger::log`] uses the response's header fields as they were before the filters.
     fn wants_unfiltered_headers(&self) -> bool {
         false
     }

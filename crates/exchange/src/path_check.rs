@@ -1,5 +1,5 @@
-//! Files and directories that a configuration refers to. Their existence does not decide whether the configuration is
-//! valid: problems are reported as warnings.
+//! Checks the files and directories that a configuration refers to. The configuration is valid even if they do not
+//! exist: problems are reported as warnings.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use rustix::fs::{Access, AtFlags, CWD};
 /// What a directive does with a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathNeed {
-    /// The server serves files of a directory, and lists it if `is_listed`, with the rights of the running user.
+    /// The server serves files of the directory, and lists it if `is_listed`, with the rights of the running user.
     Directory {
         /// Whether `file.dirlisting` is on.
         is_listed: bool,
@@ -44,7 +44,7 @@ pub struct RunningUser<'a> {
 }
 
 impl PathCheck {
-    /// A check of `path`, which `node` contains.
+    /// Creates a check of `path`, which the node `node` of the configuration contains.
     #[must_use]
     pub fn new(command: &Command<'_>, node: &Node, path: &Path, need: PathNeed) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl PathCheck {
         }
     }
 
-    /// The warning for the user who starts the server.
+    /// The warning if the user who starts the server lacks rights.
     #[must_use]
     pub fn check_as_starting_user(&self) -> Option<Error> {
         if self.need != PathNeed::Parent {
@@ -73,7 +73,7 @@ impl PathCheck {
         Some(self.error(text, "create it, or correct the path"))
     }
 
-    /// The warning for the user that the server runs as.
+    /// The warning if the user that the server runs as lacks rights.
     #[must_use]
     pub fn check_as_running_user(&self, user: RunningUser<'_>) -> Option<Error> {
         let is_listed = match self.need {
@@ -112,7 +112,7 @@ impl PathCheck {
         }
     }
 
-    /// Why the path cannot be examined: it does not exist, or a directory above it is closed.
+    /// Why a path cannot be examined: it does not exist, or the user may not search one of the directories above it.
     fn explain(&self, error: &io::Error, user: RunningUser<'_>) -> Option<Error> {
         if error.kind() != io::ErrorKind::PermissionDenied {
             let text = format!("{} does not exist", self.path.display());
@@ -156,7 +156,7 @@ impl PathCheck {
     }
 }
 
-/// Whether the process may access the path in this way.
+/// Whether the process has this kind of access to the path.
 fn may(path: &Path, access: Access) -> bool {
     rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).is_ok()
 }

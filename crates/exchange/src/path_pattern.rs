@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use regex::bytes::Regex;
 
-/// A regular expression for whole paths. Matching takes time in proportion to the length of the path.
+/// A regular expression that has to match the whole path of a request. Matching takes time in proportion to the length
+/// of the path.
 #[derive(Debug)]
 pub struct PathPattern {
     regex: Regex,
-    /// The names of the variables for the pattern's groups, without the whole match: `PATH_1`, and `PATH_NAME` for named
-    /// groups.
+    /// The names of the request variables that get the text of the expression's groups: `PATH_1` and so on, `PATH_NAME`
+    /// for named groups. The whole match has no variable.
     variables: Box<[Arc<str>]>,
 }
 
 impl PathPattern {
-    /// Reads the expression.
+    /// Compiles the regular expression.
     ///
     /// # Errors
     /// Why it is none, in a line.
@@ -43,7 +44,8 @@ impl PathPattern {
         self.regex.is_match(path)
     }
 
-    /// The variables, each with what its group matches in the path; `None` for groups that match nothing, or no UTF-8.
+    /// Returns the request variables and what the groups of the expression match in the path. `None` for groups that
+    /// match nothing, or text that is not UTF-8.
     pub fn variables(&self, path: &[u8]) -> impl Iterator<Item = (&Arc<str>, Option<Arc<str>>)> {
         let captures = self.regex.captures(path);
         self.variables.iter().enumerate().map(move |(index, name)| {
@@ -54,10 +56,10 @@ impl PathPattern {
     }
 }
 
-/// Number of bytes of memory that a compiled expression, and each worker's cache for it, may take.
+/// Bytes of memory that a compiled expression may take, and likewise its caches on each worker.
 const SIZE_LIMIT: usize = 1 << 20;
 
-/// Compiles a regular expression of the configuration for octets.
+/// Compiles a regular expression of the configuration, to be matched against octets.
 ///
 /// # Errors
 /// Why it is none, in a line.

@@ -2,7 +2,7 @@
 
 use crate::{Http2Stream, Http3Stream};
 
-/// The protocol version of a request, with its position on the connection.
+/// The protocol version of a request, and the request's number or stream on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1: the requests of a connection are answered in order.
@@ -23,7 +23,8 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    /// Whether the requests of a connection are answered in any order, so that one of them can wait without delaying others.
+    /// Whether a connection's requests are answered in any order (HTTP/2, HTTP/3), so that one can wait without
+    /// delaying others.
     #[must_use]
     pub const fn is_multiplexed(&self) -> bool {
         match self {
