@@ -94,7 +94,7 @@ pub enum Trailers {
     /// None.
     #[default]
     None,
-    /// The trailers, which are known once [`BodySource::poll_next`] has reported the end of the body.
+    /// Not known yet, but once [`BodySource::poll_next`] has reported the end of the body.
     Unknown,
     /// These fields, returned once.
     Fields(Headers),

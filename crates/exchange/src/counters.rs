@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal),* $(,)?) => {
-        /// The counters. A comment may be about the counters below it, too. H2O compatibility: the names are H2O's where H2O has
-        /// the counter.
+        /// The event counters. H2O compatibility: where H2O has a counter, too, its name is H2O's. A comment describes
+        /// its counter and, where the next ones have no comment, those as well.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Counter {
@@ -84,26 +84,28 @@ counters! {
     Http3ErrorQpackDecoderStream = "http3-errors.qpack-decoder-stream",
     /// QUIC connections that were closed because of what the client did (RFC 9000 §20.1).
     Http3ErrorTransport = "http3-errors.transport",
-    /// QUIC datagrams handed to the worker that has their connection.
+    /// QUIC datagrams that a worker received and handed over to another one, because their connection belongs to that
+    /// worker.
     QuicForwarded = "http3.packet-forwarded",
-    /// QUIC datagrams that another worker has handed over.
+    /// QUIC datagrams that a worker has got from another one, because their connection belongs to it.
     QuicForwardedReceived = "http3.forwarded-packet-received",
-    /// Datagrams of clients that were sent to the targets of `proxy.connect-udp`.
+    /// UDP datagrams of `proxy.connect-udp` that were forwarded from clients to targets.
     UdpSent = "proxy.connect-udp.sent",
-    /// Datagrams of targets that were passed on to clients.
+    /// UDP datagrams of `proxy.connect-udp` that were forwarded from targets to clients.
     UdpReceived = "proxy.connect-udp.received",
-    /// Datagrams that were dropped: a queue was full, they were too long, or the system did not send them.
+    /// UDP datagrams of `proxy.connect-udp` that were dropped: a queue was full, they were too long, or the system did
+    /// not send them.
     UdpDropped = "proxy.connect-udp.dropped",
-    /// Exceptions that scripts have not rescued.
+    /// Exceptions that were raised and not rescued in mruby scripts.
     ScriptExceptions = "scripts.exceptions",
     /// Those of them by `mruby.memory-limit`.
     ScriptMemoryLimit = "scripts.memory-limit",
     /// Those of them by `mruby.time-limit`.
     ScriptTimeLimit = "scripts.time-limit",
-    /// QUIC datagrams received, of all listeners, and those of them that belong to a connection.
+    /// UDP datagrams received on QUIC listeners; the next counter: those of them that belong to a connection.
     QuicDatagrams = "quic.packet-received",
     QuicDatagramsProcessed = "quic.packet-processed",
-    /// Packets of QUIC connections. Received ones are counted as datagrams.
+    /// Packets of QUIC connections. `received` counts UDP datagrams, each of which may have several packets.
     QuicPacketsReceived = "quic.num-packets.received",
     QuicPacketsSent = "quic.num-packets.sent",
     QuicPacketsLost = "quic.num-packets.lost",
@@ -170,31 +172,34 @@ counters! {
     QuicFramesSentDatagram = "quic.num-frames-sent.datagram",
     QuicFramesSentAckFrequency = "quic.num-frames-sent.ack_frequency",
     QuicFramesSentImmediateAck = "quic.num-frames-sent.immediate_ack",
-    /// Paths of QUIC connections: those they began with, and those of migrations (RFC 9000 §9).
+    /// Network paths of QUIC connections: the one on which a connection began, and those to which it migrated (RFC 9000
+    /// §9).
     QuicPathsCreated = "quic.num-paths.created",
     QuicPathsValidated = "quic.num-paths.validated",
     QuicPathsMigrationElicited = "quic.num-paths.migration-elicited",
-    /// Probes of QUIC connections (RFC 9002 §6.2).
+    /// Probe timeouts (PTO) of QUIC connections (RFC 9002 §6.2).
     QuicPtos = "quic.num-ptos",
     /// QUIC handshakes that took too long.
     QuicHandshakeTimeouts = "quic.num-handshake-timeouts",
-    /// QUIC handshakes that were ended because they took too many packets.
+    /// QUIC handshakes that were stopped because they took more packets than allowed.
     QuicHandshakesExceeded = "quic.num-initial-handshake-exceeded",
-    /// QUIC connections that jump to a larger window once their round trip time is known.
+    /// QUIC connections that jump to a larger congestion window once their round trip time is known.
     QuicJumpstartApplicable = "quic.num-jumpstart-applicable",
     /// QUIC connections with a rapid start.
     QuicRapidStart = "quic.num-rapid-start",
     /// QUIC connections with pacing.
     QuicPaced = "quic.num-paced",
-    /// QUIC connections whose window does not grow while it is not filled.
+    /// QUIC connections whose congestion window does not grow while the sender has too little data to fill it.
     QuicRespectedAppLimited = "quic.num-respected-app-limited",
     /// Idle connections closed by `soft-connection-limit`.
     ConnectionsIdleClosed = "connections.idle-closed",
-    /// Open connections before HTTP begins: PROXY header, TLS or QUIC handshake.
+    /// Open connections on which HTTP has not begun, since the PROXY header, TLS handshake or QUIC handshake is not
+    /// complete.
     ConnectionsOpening = "connections.opening",
-    /// Connections after their last response, which the server keeps until the client closes them, too.
+    /// Connections on which the server has sent its last response and waits for the client to close them.
     ConnectionsClosing = "connections.closing",
-    /// Open HTTP/1 connections without a request in progress; those of HTTP/2 and HTTP/3 follow.
+    /// Open HTTP/1 connections that are idle, without a request in progress. Below are the same counters for HTTP/2 and
+    /// HTTP/3.
     Http1Idle = "connections.http1.idle",
     /// Open HTTP/1 connections with a request in progress, or before their first request.
     Http1Active = "connections.http1.active",
@@ -216,13 +221,14 @@ counters! {
     SslHandshakeFull = "ssl.handshake.full",
     /// Resumed handshakes.
     SslHandshakeResume = "ssl.handshake.resume",
-    /// Total microseconds from accept to the end of full handshakes.
+    /// Microseconds from accepting the connection to the end of its full TLS handshake, summed over all connections.
     SslHandshakeTimeFull = "ssl.handshake.accumulated-time.full",
-    /// Total microseconds from accept to the end of resumed handshakes.
+    /// Microseconds from accepting the connection to the end of its resumed TLS handshake, summed over all connections.
     SslHandshakeTimeResume = "ssl.handshake.accumulated-time.resume",
     /// Connections accepted.
     Sessions = "num-sessions",
-    /// Connections closed because their abuse budget was used up.
+    /// Connections that the server closed because the client had used up its abuse budget, by cancelling requests and
+    /// the like.
     Overdrawn = "connections.overdrawn",
     /// Connections closed because of `max-memory`.
     MemoryClosed = "connections.memory-closed",
@@ -232,7 +238,7 @@ counters! {
     CacheHits = "file.cache-hits",
     /// Requests for files that were looked up in the file system.
     CacheMisses = "file.cache-misses",
-    /// Attempts to send a request to a backend once more.
+    /// Attempts to send a request to a backend again, after the first attempt failed.
     Retries = "proxy.retries",
     /// Backends' responses that were buffered, in part or whole, for a slow client.
     ResponsesBuffered = "proxy.responses-buffered",
@@ -271,7 +277,7 @@ impl Counters {
         self.add(counter, 1);
     }
 
-    /// Adds `n`, by a plain load and store, since only one thread writes.
+    /// Adds `n` to a counter, by a plain load and store instead of an atomic addition: only one thread writes it.
     pub fn add(&self, counter: Counter, n: u64) {
         let value = &self.values[counter as usize];
         value.store(value.load(Relaxed).wrapping_add(n), Relaxed);
@@ -282,7 +288,7 @@ impl Counters {
         self.values[counter as usize].store(value, Relaxed);
     }
 
-    /// Subtracts 1 from a counter of things that exist at the moment, such as open connections.
+    /// Subtracts 1 from a counter that tells how many things are open, such as connections.
     pub fn uncount(&self, counter: Counter) {
         self.add(counter, u64::MAX);
     }
@@ -293,7 +299,7 @@ impl Counters {
         self.values[counter as usize].load(Relaxed)
     }
 
-    /// Counts a finished request, by the status sent, if any.
+    /// Counts a finished request, by the status of its response if one was sent.
     pub fn count_request(&self, status: Option<h2o_http::StatusCode>) {
         self.count(Counter::Requests);
         self.count(match status.map_or(0, |status| status.as_u16() / 100) {

@@ -40,8 +40,9 @@ impl RequestBody {
     }
 }
 
-/// Carries a request body from the connection to the handler. Holds what the connection added before it noticed that
-/// the pipe is full, so a handler that does not pull costs one buffer; and what is [kept](BodyPipe::keep).
+/// Carries a request body from the connection to the handler. It holds the bytes that the connection added before it
+/// noticed that the pipe is full, so a handler that does not read costs at most one buffer. It also holds copies of
+/// what the handler has taken, if they are [kept](BodyPipe::keep) for a rerun.
 #[derive(Default)]
 pub struct BodyPipe {
     inner: RefCell<Inner>,
@@ -50,11 +51,12 @@ pub struct BodyPipe {
 
 #[derive(Default)]
 struct Inner {
-    /// Bytes that a handler took before, and that the next handler gets before the rest.
+    /// Bytes that an earlier handler took, which the next handler gets again before the rest of the body.
     replay: Bytes,
-    /// Bytes that were taken, if they are kept so that another handler can get them again.
+    /// Copies of the bytes that the handler has taken, if they are kept for a rerun of the request.
     kept: Option<BytesMut>,
-    /// Whether bytes were taken and not kept, so that no other handler can get the body.
+    /// Whether the handler has taken bytes of which no copy was kept, so that the request cannot be rerun with another
+    /// handler.
     is_lost: bool,
     queue: ByteQueue,
     end: Option<Result<(), String>>,
@@ -80,7 +82,8 @@ impl Inner {
         Some(piece)
     }
 
-    /// Keeps a piece that the handler takes, if there is room.
+    /// Copies a piece that the handler takes, if pieces are kept and there is room; otherwise a rerun becomes
+    /// impossible.
     fn keep(&mut self, piece: &[u8]) {
         match &mut self.kept {
             Some(kept) if kept.len() + piece.len() <= BodyPipe::KEPT => {
@@ -101,10 +104,11 @@ impl Inner {
 impl BodyPipe {
     /// Bytes from which on the pipe is full.
     pub const CAPACITY: usize = 64 * 1024;
-    /// Most bytes that [`BodyPipe::keep`] keeps.
+    /// Most bytes of a request body that [`BodyPipe::keep`] keeps for a rerun.
     pub const KEPT: usize = 1024 * 1024;
 
-    /// The pipe of a request for a tunnel, with the pipe of its datagrams if the connection has any. Called by the connection.
+    /// Creates the pipe of a request for a tunnel, with the pipe of its HTTP datagrams if the connection can carry any.
+    /// Called by the connection.
     #[must_use]
     pub fn of_tunnel(datagrams: Option<Rc<DatagramPipe>>) -> Self {
         Self {
@@ -113,13 +117,13 @@ impl BodyPipe {
         }
     }
 
-    /// The pipe of the tunnel's datagrams, if the connection can carry any. Called by the handler.
+    /// The pipe of the tunnel's HTTP datagrams, if the connection can carry any. Called by the handler.
     #[must_use]
     pub const fn datagrams(&self) -> Option<&Rc<DatagramPipe>> {
         self.datagrams.as_ref()
     }
 
-    /// The next piece; `None` at the end. Called by the handler.
+    /// Waits for the next piece of the body; `None` at its end. Called by the handler.
     pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let mut inner = self.inner.borrow_mut();
         if let Some(piece) = inner.pop() {
@@ -138,7 +142,8 @@ impl BodyPipe {
         }
     }
 
-    /// Called by the handler: it does not need the rest of the body. The other direction of a tunnel continues.
+    /// Abandons the body: the handler does not need the rest of it. The other direction of a tunnel continues. Called
+    /// by the handler.
     pub fn abandon(&self) {
         let mut inner = self.inner.borrow_mut();
         if inner.kept.is_some() {
@@ -156,7 +161,8 @@ impl BodyPipe {
         }
     }
 
-    /// Keeps the bytes taken from now on, up to [`BodyPipe::KEPT`], for a rerun with another handler.
+    /// From now on keeps copies of the bytes that the handler takes, up to [`BodyPipe::KEPT`], so that another handler
+    /// can be given the body from its start.
     pub fn keep(&self) {
         let mut inner = self.inner.borrow_mut();
         if !inner.is_lost {
@@ -164,13 +170,13 @@ impl BodyPipe {
         }
     }
 
-    /// Whether the body may be needed again by another handler.
+    /// Whether copies of the body are kept, because another handler may need it again.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.inner.borrow().kept.is_some()
     }
 
-    /// Called when no other handler will need the body: drops what was kept.
+    /// No other handler will need the body: drops the copies that were kept.
     pub fn stop_keeping(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.is_lost |= inner.kept.take().is_some();
@@ -183,7 +189,8 @@ impl BodyPipe {
         inner.replay.len() + inner.kept.as_ref().map_or(0, BytesMut::capacity)
     }
 
-    /// Restarts the body for another handler. Returns false if some of it is lost.
+    /// Restarts the body for another handler, which gets it from its first byte. Returns false if some bytes were not
+    /// kept.
     #[must_use]
     pub fn rewind(&self) -> bool {
         let mut inner = self.inner.borrow_mut();
@@ -199,20 +206,21 @@ impl BodyPipe {
         true
     }
 
-    /// Called by the handler: ends a tunnel in both directions. The connection or stream is cut off although the
-    /// response has not ended. `reason` is for the error log. Without effect if no tunnel is open.
+    /// Gives a tunnel up: ends it in both directions. The connection or stream is cut off although the response has not
+    /// ended. `reason` is for the error log. Without effect if no tunnel is open. Called by the handler.
     pub fn give_up(&self, reason: &'static str) {
         self.inner.borrow_mut().given_up = Some(reason);
         self.abandon();
     }
 
-    /// The reason, if the handler has called [`BodyPipe::give_up`].
+    /// The reason that the handler gave to [`BodyPipe::give_up`], if it has called that.
     #[must_use]
     pub fn given_up(&self) -> Option<&'static str> {
         self.inner.borrow().given_up
     }
 
-    /// Registers a waker for when the handler abandons the pipe or gives it up. Called by the connection.
+    /// Registers a waker, which is woken when the handler abandons the pipe or gives its tunnel up. Called by the
+    /// connection.
     pub fn set_owner(&self, owner: Waker) {
         self.inner.borrow_mut().owner = Some(owner);
     }
@@ -230,14 +238,14 @@ impl BodyPipe {
         inner.end == Some(Ok(())) && inner.is_empty()
     }
 
-    /// Whether the handler does not need the rest of the body.
+    /// Whether the handler has declared that it does not need the rest of the body.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.inner.borrow().abandoned
     }
 
-    /// Ready with the number of bytes that the pipe has room for; the caller is woken when there is some. Called by the
-    /// connection.
+    /// Ready with the number of bytes that the pipe has room for; otherwise the caller is woken when there is some
+    /// room. Called by the connection.
     pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<usize> {
         let mut inner = self.inner.borrow_mut();
         if inner.abandoned {
@@ -258,7 +266,7 @@ impl BodyPipe {
         self.inner.borrow().queue.len()
     }
 
-    /// Ready when there is a piece or the end. Called by the handler.
+    /// Ready when the handler can take a piece, or the body has ended. Called by the handler.
     pub fn poll_begun(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner.borrow_mut();
         if inner.is_empty() && inner.end.is_none() {
@@ -268,8 +276,8 @@ impl BodyPipe {
         Poll::Ready(())
     }
 
-    /// Takes the rest of the body, if the body has ended without an error, so that it need not be streamed. Called by the
-    /// handler.
+    /// Takes the rest of the body in one piece, if all of it has arrived without an error. Called by the handler, which
+    /// then need not stream the body.
     #[must_use]
     pub fn take_whole(&self) -> Option<Bytes> {
         let mut inner = self.inner.borrow_mut();
@@ -291,14 +299,15 @@ impl BodyPipe {
         Some(whole.into())
     }
 
-    /// Whether the handler is waiting for the client to send more.
+    /// Whether the handler has emptied the pipe and waits for the client to send more.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         let inner = self.inner.borrow();
         inner.is_empty() && inner.end.is_none() && !inner.abandoned
     }
 
-    /// Registers a waker for when the handler takes something or abandons the pipe. Called by the connection.
+    /// Registers a waker, which is woken when the handler takes bytes from the pipe or abandons it. Called by the
+    /// connection.
     pub fn watch(&self, context: &mut Context<'_>) {
         self.inner.borrow_mut().writer = Some(context.waker().clone());
     }

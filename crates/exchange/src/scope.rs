@@ -11,40 +11,44 @@ use crate::{
     SettingsMap, Site, Worker,
 };
 
-/// Creates a filter from the final settings of a path; `None` if the path does not use it.
+/// Creates a filter from the final settings of a path; `None` if the path does not use the filter.
 pub type FilterFactory = fn(&Scope) -> Option<Box<dyn Filter>>;
 
-/// Creates a handler that runs before those of a path from the final settings of the path; `None` if the path does not use it.
+/// Creates a guard from the final settings of a path: a handler that runs before the path's own handlers. `None` if the
+/// path does not use the guard.
 pub type GuardFactory = fn(&Scope) -> Option<Box<dyn Handler>>;
 
-/// Drops what a worker keeps for configurations that no request uses any more.
+/// A function that drops what a worker caches for configurations that no request uses any more.
 pub type Sweep = fn(&Worker);
 
 /// The built-in features: all directives, and the filters in their fixed order.
 pub struct Features {
     /// The directives.
     pub registry: Registry<Scope>,
-    /// What makes the guards, which may refuse a request before its body is collected (access lists, passwords): in the order
-    /// in which they run, before the handlers of every path.
+    /// Makers of the guards: handlers such as access control, which run before the handlers of every path, in this
+    /// order.
     pub guards: Vec<GuardFactory>,
     /// In the order in which they run.
     pub filters: Vec<FilterFactory>,
-    /// Called on each worker after a reload, and again after the last request that began before it.
+    /// Functions that each worker calls after a reload of the configuration, and again after the last request that
+    /// began before the reload.
     pub sweeps: Vec<Sweep>,
 }
 
-/// Something that is opened once the whole configuration is valid: a log file or a pipe.
+/// A file or pipe that a configuration uses (such as a log file). The server opens it once the whole configuration is
+/// known to be valid.
 pub trait Resource: Send + Sync {
-    /// Opens it, with the rights of the starting user.
+    /// Opens the file or pipe, with the rights of the user who started the server.
     ///
     /// # Errors
     /// The message to show.
     fn open(&self) -> Result<(), String>;
 
-    /// Announces to the process that keeps the rights of the starting user that this resource will be opened.
+    /// Tells the process that keeps the rights of the starting user that this file or pipe will be opened.
     fn announce(&self) {}
 
-    /// Reopens it, with the rights of the running user, for log rotation. If that fails, the open one stays in use.
+    /// Reopens a log file after it was rotated, with the rights of the user that the server runs as. If that fails, the
+    /// file that is open stays in use.
     ///
     /// # Errors
     /// The message to show.
@@ -53,11 +57,11 @@ pub trait Resource: Send + Sync {
     }
 }
 
-/// `user`: the user that the server becomes, if it is configured.
+/// The value of `user`: the user that the server runs as after it has started, if configured.
 #[derive(Clone, Default)]
 pub struct ConfiguredUser(pub Option<Arc<str>>);
 
-/// The resources of a configuration, in order.
+/// The files and pipes that a configuration uses, in the order in which they are opened.
 #[derive(Clone, Default)]
 pub struct Resources(pub Vec<Arc<dyn Resource>>);
 
@@ -69,12 +73,14 @@ pub trait BackgroundService: Send + Sync {
     /// The message to show.
     fn begin(&self) -> Result<Box<dyn Any + Send>, String>;
 
-    /// Whether `running`, of the configuration that this one replaces, does the same and goes on in its place.
+    /// Whether the service `running`, of the configuration that this one replaces, does the same work as this one. The
+    /// running service is then kept and this one not started.
     fn is_same_as(&self, _running: &dyn BackgroundService) -> bool {
         false
     }
 
-    /// Whether requests that began before a reload still use the service. It is then ended after the last of them.
+    /// Whether requests that began before a reload still use the service. It then ends after the last of these
+    /// requests, not at the reload.
     fn serves_requests(&self) -> bool {
         false
     }
@@ -87,9 +93,9 @@ pub trait BackgroundService: Send + Sync {
 #[derive(Clone, Default)]
 pub struct BackgroundServices(pub Vec<Arc<dyn BackgroundService>>);
 
-/// Something that each worker does once it runs, before its first request: evaluating scripts.
+/// Work that each worker does when it starts, before its first request, such as evaluating scripts.
 pub trait WorkerStart: Send + Sync {
-    /// Called within the worker's runtime. Must not block for long.
+    /// Does the work, within the worker's async runtime. Must not block for long.
     fn start(&self, worker: &Rc<Worker>, site: &Rc<LocalSite>);
 }
 
@@ -97,16 +103,16 @@ pub trait WorkerStart: Send + Sync {
 #[derive(Clone, Default)]
 pub struct WorkerStarts(pub Vec<Arc<dyn WorkerStart>>);
 
-/// One level of the configuration being read. Inner levels start with a copy of the outer settings; values for the
-/// whole site are passed through all levels.
+/// The state of one configuration level (global, host, path) while it is read. Inner levels start with a copy of the
+/// outer level's settings; values for the whole site are handed from level to level.
 pub struct Scope {
-    /// The features, for directives that contain other directives.
+    /// All features of the server, for directives that contain other directives.
     pub features: Arc<Features>,
     /// The current level.
     pub level: Level,
-    /// The hosts that were read completely, in file order (global level).
+    /// The hosts that have been read, in file order. Only set at the global level.
     pub hosts: Vec<Host>,
-    /// The paths of the host being read that were read completely (host level).
+    /// The paths that have been read of the current host. Only set at the host level.
     pub paths: Vec<PathRoute>,
     /// The current host.
     pub host: Option<HostName>,
@@ -114,7 +120,7 @@ pub struct Scope {
     pub host_index: u32,
     /// The current path.
     pub path: Option<Box<str>>,
-    /// The settings that inner levels inherit, one value per feature.
+    /// The settings of this level, one value per feature; they start as those of the outer level.
     pub settings: SettingsMap,
     /// Values collected over all levels.
     pub shared: SettingsMap,
@@ -122,13 +128,14 @@ pub struct Scope {
     pub env: EnvCommands,
     /// Access logs, inherited and added to.
     pub loggers: Vec<Arc<dyn Logger>>,
-    /// Handlers of this path or extension, in order.
+    /// The handlers that the directives of this path or file extension have created, in order.
     pub handlers: Vec<Box<dyn Handler>>,
-    /// `error-log.emit-request-errors`, inherited.
+    /// The value of `error-log.emit-request-errors`, inherited from the outer level.
     pub emit_request_errors: bool,
     /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
-    /// The configuration that serves now, if this one is to replace it: what has not changed is taken over from there.
+    /// The configuration that is in use, if this one is read to replace it. What has not changed, such as open log
+    /// files, is taken over from it.
     pub running: Option<Arc<Site>>,
 }
 
@@ -155,12 +162,12 @@ impl Scope {
         }
     }
 
-    /// The value of a feature, to be changed for this level and inner ones.
+    /// The settings of a feature, to be changed for this level and the levels in it.
     pub fn edit<T: Setting>(&mut self) -> &mut T {
         self.settings.edit()
     }
 
-    /// Runs `read` with a scope one level further in, and returns its result.
+    /// Runs `read` with the scope of an inner level, and returns the result of `read`.
     ///
     /// # Errors
     /// Those of `read`.
@@ -198,7 +205,7 @@ impl Scope {
         self.warnings.push(error.to_warning());
     }
 
-    /// Executes the directives of `mapping` at this level.
+    /// Executes the directives that `mapping` contains at this level.
     ///
     /// # Errors
     /// The first error.
@@ -213,8 +220,8 @@ impl Scope {
         }
     }
 
-    /// Warns of values that end with `;`, which ends a directive in other servers but belongs to the value here. Header
-    /// fields may end so and are exempt.
+    /// Warns of values that end with `;`: in the configuration of other servers it ends a directive, but here it is
+    /// part of the value. Header fields may end with `;` and are exempt.
     fn warn_of_semicolons(&mut self, mapping: &Node) {
         let parts = mapping.one_or_more().iter().filter_map(Node::as_mapping);
         for (key, value) in parts.flatten() {

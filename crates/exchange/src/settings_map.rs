@@ -9,7 +9,8 @@ use rustc_hash::FxHashMap;
 pub trait Setting: Any + Clone + Default + Send + Sync {}
 impl<T: Any + Clone + Default + Send + Sync> Setting for T {}
 
-/// One value of each type, shared until changed. Cloning the map lets an inner level inherit.
+/// Holds one value per type. A clone, such as the map of an inner configuration level, shares the values until one of
+/// the maps changes them.
 #[derive(Clone, Default)]
 pub struct SettingsMap {
     values: FxHashMap<TypeId, Arc<dyn Any + Send + Sync>>,

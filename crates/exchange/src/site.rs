@@ -14,9 +14,10 @@ pub struct Site {
     pub hosts: Vec<Host>,
     /// Global settings, one value per feature.
     pub settings: SettingsMap,
-    /// Values that features collected over all levels: listeners, log targets and others.
+    /// Settings of features that apply to the whole server, collected from all levels: listeners, log targets and
+    /// others.
     pub shared: SettingsMap,
-    /// The host of requests that match none: no handlers, filters or loggers.
+    /// The host for requests that match no other host; it has no handlers, filters or loggers.
     pub nowhere: Host,
     /// Limits of internal redirects.
     pub reroute_limits: RerouteLimits,
@@ -68,7 +69,8 @@ impl std::ops::Deref for LocalSite {
     }
 }
 
-/// Indices of a host and a path of a [`Site`]. The default leads to 404 without a log line.
+/// The host and path chosen for a request, as indices into a [`Site`]. The default leads to a 404 response without a
+/// log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     host: u32,
@@ -87,15 +89,15 @@ impl Default for Route {
 /// The key of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostName {
-    /// The name in lower case; `*` or `*.suffix` for wildcards; IPv6 addresses keep their brackets.
+    /// The host name in lower case; `*` or `*.suffix` for wildcards; IPv6 literals keep their brackets.
     pub name: Box<str>,
     /// The port, if the key has one.
     pub port: Option<u16>,
 }
 
 impl HostName {
-    /// Whether this key matches `host` (any letter case) at `port` under `scheme` (H2O compatibility: H2O's rules; see
-    /// the manual on host selection).
+    /// Whether this host name of the configuration matches `host` (any letter case) at `port` under `scheme` (H2O
+    /// compatibility: H2O's rules; see the manual on host selection).
     #[must_use]
     pub fn matches(&self, host: &[u8], port: Option<u16>, scheme: Scheme) -> bool {
         let port = port.unwrap_or(scheme.default_port());
@@ -137,19 +139,19 @@ pub struct Host {
     pub authority: Box<str>,
     /// Whether the host is never the fallback for unknown names.
     pub strict: bool,
-    /// The `client-ca-file` that clients of this host need, for each listener; `None` where no certificate is required.
-    /// Empty if no listener requires one.
+    /// For each listener the `client-ca-file` that must have issued the certificates of this host's clients; `None`
+    /// where clients need no certificate. Empty if no listener requires one.
     pub client_authorities: Box<[(Endpoint, Option<Arc<str>>)]>,
     /// The `alt-svc` header that tells clients of the host's QUIC listener (RFC 7838 §3), if it has one.
     pub alt_svc: Option<Box<[u8]>>,
-    /// The paths of the host, longest first, equal lengths in file order with patterns first. The last entry is for requests
-    /// that match no path.
+    /// The paths of the host, longest first; paths of equal length in file order, with patterns first. The last entry
+    /// is for requests that match no path.
     pub paths: Vec<PathRoute>,
 }
 
 impl Host {
     /// Whether a request on `connection` must be refused with 421 (RFC 9110 §15.5.20), because the client has not
-    /// presented the certificate that the host requires: the handshake was for another name or for none.
+    /// presented the certificate that the host requires: its TLS handshake was for another host name or for none.
     #[inline]
     #[must_use]
     pub fn is_closed_to(&self, connection: &ConnectionInfo) -> bool {
@@ -164,8 +166,8 @@ impl Host {
         let mut listeners = self.client_authorities.iter();
         match listeners.find(|(listener, _)| *listener == *connection.listener) {
             Some((_, wanted)) => lacks(wanted),
-            // The request was redirected internally, from a listener that does not serve this host: that is allowed only if
-            // some listener of the host requires no certificate.
+            // An internal redirect has led from another listener to this host. It is allowed only if some listener of
+            // the host requires no client certificate.
             None => self
                 .client_authorities
                 .iter()
@@ -174,28 +176,30 @@ impl Host {
     }
 }
 
-/// A path of a host, with all that applies to its requests.
+/// A path of a host, with the handlers, filters, loggers and settings for its requests.
 #[derive(Default)]
 pub struct PathRoute {
-    /// The path as the configuration has it; empty for requests that match no path.
+    /// The path as configured, which is matched as a prefix; empty for requests that match no path.
     pub path: Box<str>,
-    /// The pattern that the whole path of a request has to match besides, if the key is a pattern; `path` is `/` then.
+    /// For paths that are configured as patterns: the expression that the whole path of a request has to match. Their
+    /// `path` is `/`.
     pub pattern: Option<PathPattern>,
     /// Run in order.
     pub handlers: Vec<Box<dyn Handler>>,
-    /// How many of the first handlers are guards, which run before the body of a request is collected.
+    /// How many of the first handlers are guards, such as access control, which run before the body of a request is
+    /// collected.
     pub guards: u32,
     /// Run in order.
     pub filters: Vec<Box<dyn Filter>>,
     /// Run when an exchange is finished.
     pub loggers: Vec<Arc<dyn Logger>>,
-    /// Whether a logger uses the fields from before the filters.
+    /// Whether a logger uses the response's header fields as they were before the filters.
     pub keep_unfiltered: bool,
     /// Whether a logger or filter uses the timing trace of requests to backends.
     pub keep_trace: bool,
-    /// Fields of a `103 Early Hints` for clients that wait for a response.
+    /// Header fields of a `103 Early Hints` response, which is sent to clients while they wait for the final one.
     pub early_hints: Option<Headers>,
-    /// The commands that change the variables of a request that is routed here; `None` if there are none.
+    /// The `setenv` commands that are applied when a request is routed to this path; `None` if there are none.
     pub env: Option<EnvCommands>,
     /// `error-log.emit-request-errors`.
     pub emit_request_errors: bool,
@@ -204,14 +208,15 @@ pub struct PathRoute {
 }
 
 impl PathRoute {
-    /// Whether the normalised `path` is below this key: the key is a prefix that ends at a slash.
+    /// Whether the normalised `path` of a request is this path or below it: this path is a prefix of it that ends at a
+    /// slash.
     #[must_use]
     pub fn matches(&self, path: &[u8]) -> bool {
         let key = self.path.as_bytes();
         let Some((begin, _)) = path.split_at_checked(key.len()) else {
             return false;
         };
-        // Compared from the end, since the paths of a host begin alike and end differently (bench:
+        // Compares from the end, where paths of the same host usually differ: they begin alike (bench:
         // routing/last-of-100-paths).
         begin.iter().rev().eq(key.iter().rev())
             && (key.ends_with(b"/") || path.len() == key.len() || path[key.len()] == b'/')
@@ -240,8 +245,8 @@ impl Site {
             .unwrap_or_else(|| &self.nowhere.paths[0])
     }
 
-    /// The route of a normalised path on a host: the longest matching key, else the entry for requests that match no
-    /// path.
+    /// Chooses the route of a normalised request path on a host: the longest path that matches, else the entry for
+    /// requests that match no path.
     #[must_use]
     #[inline]
     pub fn select_path(&self, host: u32, path: &[u8]) -> Route {
@@ -262,8 +267,8 @@ impl Site {
     }
 }
 
-/// The index of the first path whose key and pattern match, or that of the last path. Kept apart, so that hosts without patterns do
-/// not pay for them.
+/// The index of the first path of a host that matches, including its pattern, or of the last one. A function of its
+/// own, so that hosts without patterns do not pay for checking them.
 #[cold]
 fn first_match(paths: &[PathRoute], path: &[u8]) -> usize {
     let is_match = |entry: &PathRoute| {

@@ -11,8 +11,8 @@ use crate::file::{FileRange, FileReader};
 use crate::temp_file::TempFile;
 use crate::temp_files::TempFiles;
 
-/// Number of bytes below which a write is not worth a job for a disk thread, unless the end of the file leaves no room for
-/// more.
+/// A job for a disk thread writes at least this many bytes, since fewer are not worth the effort, unless less room is
+/// left before the end of the file.
 const LEAST_WRITE: u64 = 64 * 1024;
 
 /// A queue of bytes, partly in memory and partly in a temporary file.
@@ -23,21 +23,23 @@ pub struct Spool {
     front: ByteQueue,
     file: Option<Box<SpoolFile>>,
     back: ByteQueue,
-    /// Whether a write has failed; nothing is written after that.
+    /// Whether a write to the file has failed. Nothing is written to the file after that.
     has_failed: bool,
-    /// Whether bytes were lost. The bytes before them are handed out, then an error; those behind them never are.
+    /// Whether bytes in the middle of the queue were lost. The reader gets the bytes before the gap and then an error,
+    /// but never those behind it.
     is_cut: bool,
 }
 
-/// A temporary file used as a ring: space that was read is overwritten.
+/// A temporary file used as a ring buffer: space whose bytes were read is overwritten.
 struct SpoolFile {
     file: TempFile,
     /// Most bytes in the file.
     size: u64,
-    /// Number of bytes that were read and written so far. The offset of a byte in the file is its number modulo `size`.
+    /// Number of bytes read from and written to the file so far. The offset of a byte in the file is its number modulo
+    /// `size`.
     read: u64,
     written: u64,
-    /// What reads to the end of the file, or of what was written.
+    /// Reads up to the end of the file, or up to the last byte written.
     reader: Option<FileReader>,
 }
 
@@ -57,7 +59,7 @@ impl SpoolFile {
         self.written - self.read
     }
 
-    /// Number of bytes that can be written next in one piece.
+    /// How many bytes can be written to the file next without wrapping around.
     fn room(&self) -> u64 {
         let free = self.size - self.len();
         let place = self.written % self.size;
@@ -70,7 +72,7 @@ impl SpoolFile {
         }
     }
 
-    /// Limits the file to its current size. Returns false if it was limited already.
+    /// Limits the file to its current size, so that it does not grow. Returns false if it was limited already.
     const fn stop_growing(&mut self) -> bool {
         let grows = self.written > 0 && self.written < self.size;
         if grows {
@@ -79,7 +81,7 @@ impl SpoolFile {
         grows
     }
 
-    /// Reads the next bytes, at most `max`; `None` if there are none.
+    /// Reads the next bytes from the file, at most `max`; `None` if it has none left.
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -124,14 +126,14 @@ impl Spool {
         }
     }
 
-    /// Number of bytes in memory, including those that are being written to the file.
+    /// Number of bytes in memory, including those that a disk thread is writing to the file.
     #[must_use]
     pub fn memory(&self) -> usize {
         let writing = self.file.as_ref().map_or(0, |file| file.file.writing());
         self.front.len() + writing + self.back.len()
     }
 
-    /// Bytes in memory after the file, which could be written to it next.
+    /// Number of bytes in memory that follow those in the file, so that they could be written to it next.
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.back.len()
@@ -149,7 +151,7 @@ impl Spool {
         self.file.is_some()
     }
 
-    /// Takes the next bytes, at most `max`; `None` if there are none.
+    /// Takes the next bytes of the queue, at most `max`; `None` if none are left.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -179,8 +181,8 @@ impl Spool {
         }
     }
 
-    /// Starts writing bytes from memory to a file of at most `size` bytes, as many as fit. Returns false if nothing is
-    /// written: a limit is reached, a write has failed, or a write is in progress.
+    /// Starts writing as many bytes as fit from memory to a temporary file of at most `size` bytes. Returns false if
+    /// nothing is written: a limit is reached, a write has failed, or a write is in progress.
     ///
     /// Must run in a runtime of tokio.
     pub fn spill(&mut self, files: &Arc<TempFiles>, size: u64) -> bool {
@@ -192,7 +194,8 @@ impl Spool {
             return false;
         }
         if file.len() == 0 {
-            // These bytes come before all others, in the file as in memory.
+            // The file is empty, so the bytes in `front` are the next to be read, and must be the first in the file,
+            // too.
             let mut first = std::mem::take(&mut self.front);
             first.append(std::mem::take(&mut self.back));
             self.back = first;
@@ -217,7 +220,7 @@ impl Spool {
         false
     }
 
-    /// Ready when no write is in progress. If a write failed, its bytes are back in memory and stay there.
+    /// Ready when no write is in progress. If a write failed, its bytes stay in memory.
     ///
     /// # Errors
     /// [`BodyError`] if bytes were lost.
@@ -291,7 +294,7 @@ mod tests {
         (0..3_000_000_u32).map(|n| n.to_le_bytes()[1]).collect()
     }
 
-    /// Pushes, spills and takes at random; the output must equal the input.
+    /// Pushes, spills to the file and takes bytes at random; the output must equal the input.
     async fn play(content: &[u8], seed: u64, files: &Arc<TempFiles>, size: u64) {
         let mut numbers = Numbers(seed);
         let (mut spool, mut pushed, mut taken) = (Spool::default(), 0, 0);
@@ -422,7 +425,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().build();
             runtime.expect("a runtime starts").handle().clone()
         };
-        // Number of bytes in the file before the disk threads end.
+        // Number of bytes in the file when the disk threads end.
         for safe in [0, 50_000] {
             let mut spool = Spool::default();
             if safe > 0 {

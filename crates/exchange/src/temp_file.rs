@@ -23,11 +23,11 @@ const SLICES: usize = 16;
 pub struct WriteError {
     /// The reason.
     pub error: io::Error,
-    /// The bytes that were to be written; `None` if they are lost because the disk threads have ended.
+    /// The bytes that were not written; `None` if they are lost because the disk threads have ended.
     pub bytes: Option<ByteQueue>,
 }
 
-/// A temporary file that is written piece by piece, and created with the first one.
+/// A temporary file that is written piece by piece; the first write creates it.
 pub struct TempFile {
     space: Arc<TempSpace>,
     file: Option<Arc<OpenFile>>,
@@ -41,7 +41,7 @@ struct WriteJob {
 }
 
 impl TempFile {
-    /// A file that is created with its first bytes.
+    /// Prepares a temporary file, which the first write creates.
     #[must_use]
     pub fn new(files: &Arc<TempFiles>) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl TempFile {
         self.file.as_ref()
     }
 
-    /// Starts writing at `offset`. No other write may be in progress.
+    /// Starts writing bytes at `offset` of the file. No other write may be in progress.
     ///
     /// Must run in a runtime of tokio.
     ///
@@ -162,7 +162,7 @@ pub fn create(directory: &Path) -> io::Result<OwnedFd> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
-        // The file system, or the kernel, supports only files with a name.
+        // The file system or the kernel does not support unnamed files (O_TMPFILE): create a named one and unlink it.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => create_named(directory, flags, mode),
         other => other.map_err(Into::into),
     }
@@ -178,7 +178,7 @@ fn create_named(directory: &Path, flags: OFlags, mode: Mode) -> io::Result<Owned
                 rustix::fs::unlink(&path)?;
                 return Ok(fd);
             }
-            // An earlier process that had the same id has left a file of this name behind.
+            // A file of this name was left behind by an earlier process with the same id: try the next name.
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
@@ -245,7 +245,7 @@ mod tests {
             one.write(queue(b"xyz"), 3).unwrap();
             written(&mut one).await.unwrap();
             assert_eq!(one.write(queue(b"xyz"), 4).unwrap_err().len(), 3);
-            // A range of a file keeps the file's space reserved.
+            // A range of a file, such as a response body, keeps the file's space reserved until it is dropped.
             let kept = Arc::clone(one.file().unwrap());
             drop(one);
             assert_eq!(files.used(), 10);

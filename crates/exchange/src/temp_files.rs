@@ -1,4 +1,4 @@
-//! The space of temporary files: a limit for all together.
+//! Limits the disk space of all temporary files together.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use crate::failure_counter::FailureCounter;
 /// The temporary files of the process.
 #[derive(Debug)]
 pub struct TempFiles {
-    /// `temp-buffer-path`, which a disk thread reads once per file.
+    /// The directory of `temp-buffer-path`. A disk thread reads it whenever it creates a file.
     directory: RwLock<Arc<Path>>,
-    /// `temp-buffer-max-total`: the most bytes that all files may have together.
+    /// `temp-buffer-max-total`: most bytes that all temporary files may have together.
     limit: AtomicU64,
     used: AtomicU64,
     made: AtomicU64,
@@ -25,7 +25,7 @@ pub struct TempFiles {
     refusals: FailureCounter,
 }
 
-/// Space of one temporary file, reserved in [`TempFiles`].
+/// The space that one temporary file has reserved in [`TempFiles`].
 #[derive(Debug)]
 pub(crate) struct TempSpace {
     files: Arc<TempFiles>,
@@ -53,7 +53,7 @@ impl TempFiles {
     /// Default of `temp-buffer-max-total`, in bytes.
     pub const DEFAULT_LIMIT: u64 = 8 << 30;
 
-    /// Files in `directory` with at most `limit` bytes together; 0: no files.
+    /// Temporary files in `directory`, with at most `limit` bytes together; 0 allows no files.
     #[must_use]
     pub fn new(directory: PathBuf, limit: u64) -> Self {
         let files = Self::default();
@@ -61,8 +61,8 @@ impl TempFiles {
         files
     }
 
-    /// Sets `temp-buffer-path` and `temp-buffer-max-total`. Files that exist stay where they are, and do not grow if all together
-    /// have more than the new limit.
+    /// Sets `temp-buffer-path` and `temp-buffer-max-total`. Existing files stay in their directory; if all together
+    /// exceed the new limit, they do not grow.
     pub fn set(&self, directory: &Path, limit: u64) {
         *(self.directory.write()).unwrap_or_else(PoisonError::into_inner) = directory.into();
         self.limit.store(limit, Relaxed);
@@ -113,13 +113,13 @@ impl TempFiles {
         self.failures.counted()
     }
 
-    /// Number of writes refused because of [`TempFiles::limit`].
+    /// Number of writes to temporary files that were refused because of [`TempFiles::limit`].
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.refusals.counted()
     }
 
-    /// Reserves `bytes` more. Returns false if the limit does not allow it.
+    /// Reserves `bytes` more for a file. Returns false if the limit of all files does not allow it.
     fn reserve(&self, bytes: u64) -> bool {
         let limit = self.limit();
         let grown = self.used.fetch_update(Relaxed, Relaxed, |used| {
@@ -173,12 +173,13 @@ impl TempSpace {
         self.files.written.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Counts a failure to write, and logs it now and then.
+    /// Counts a failure to write a temporary file; the error log gets a line about some of them.
     pub(crate) fn note_failure(&self, error: &io::Error) {
         self.files.note_failure(error);
     }
 
-    /// Reserves space for a file of `bytes` bytes. Returns false if the limit does not allow it.
+    /// Reserves space so that a temporary file can have `bytes` bytes. Returns false if the limit of all files does not
+    /// allow it.
     pub(crate) fn grow_to(&self, bytes: u64) -> bool {
         let had = self.bytes.load(Relaxed);
         if bytes <= had {

@@ -21,7 +21,8 @@ use crate::Clock;
 pub use wheel::TimerKey;
 use wheel::{UNSET, Wheel};
 
-/// Values of the wheel from here up are indices of futures that wait for a timer.
+/// Values in the timing wheel below this are the event loop's own; values from here up are indices of [`Waiter`]s, with
+/// this bit added.
 const WAITER: u32 = 1 << 31;
 
 /// The timers of a worker.
@@ -37,7 +38,7 @@ pub struct Timers {
     /// Wakes the event loop for the next timer.
     sleep: RefCell<Option<Pin<Box<Sleep>>>>,
     event_loop: RefCell<Option<Waker>>,
-    /// Whether the event loop waits and must be woken for an earlier timer.
+    /// Whether the event loop is waiting, so that a timer set before its wake-up time must wake it.
     is_asleep: Cell<bool>,
 }
 
@@ -67,7 +68,8 @@ impl Timers {
         &self.clock
     }
 
-    /// Adds a timer for the event loop, not yet set. [`Timers::poll_due`] reports it as `event`, which is below 2^31.
+    /// Adds a timer of the event loop, which is not set yet. When it fires, [`Timers::poll_due`] returns the number
+    /// `event`, which is below 2^31.
     pub fn add(&self, event: u32) -> TimerKey {
         debug_assert!(event < WAITER, "the upper half is for waiters");
         self.wheel.borrow_mut().add(event)
@@ -107,7 +109,8 @@ impl Timers {
             if next == UNSET || self.poll_sleep(task, next).is_pending() {
                 break;
             }
-            // The runtime's clock may be ahead of that of the turn.
+            // Reads the clock again: the async runtime, which has reported this time as reached, may be ahead of the
+            // time cached for the turn.
             self.clock.begin_turn();
         }
         let mut event_loop = self.event_loop.borrow_mut();
@@ -153,7 +156,7 @@ impl Timers {
         since.as_secs() * 1000 + u64::from(since.subsec_millis())
     }
 
-    /// The first tick that begins at that time or later.
+    /// The first tick of the timing wheel (one millisecond) that begins at the time `at` or later.
     fn tick_after(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.start);
         since.as_secs().saturating_mul(1000) + u64::from(since.subsec_nanos().div_ceil(1_000_000))
@@ -241,7 +244,7 @@ impl Drop for Timer {
     }
 }
 
-/// A timeout expired before the work was done.
+/// The error of a timeout that has expired before the work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedOut;
 
@@ -288,7 +291,7 @@ mod tests {
                 poll_fn(|task| first.poll_fired(task)).await;
                 let took = worker.clock.now() - start;
                 assert!((limit..=limit * 9 / 8).contains(&took), "{took:?}");
-                // The first stays fired, and the other never fires.
+                // The first timer has fired and stays so; the second was cleared and never fires.
                 let state =
                     poll_fn(|task| Poll::Ready((first.poll_fired(task), second.poll_fired(task))));
                 assert_eq!(state.await, (Poll::Ready(()), Poll::Pending));

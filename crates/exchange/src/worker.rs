@@ -23,7 +23,7 @@ use crate::{
 /// A reference to an exchange of a worker. The worker reuses exchanges and can list those in progress.
 pub type ExchangeRef = Rc<RefCell<Exchange>>;
 
-/// An order of another thread to a worker's event loop.
+/// An order that another thread sends to a worker's event loop.
 pub enum Order {
     /// Begin graceful shutdown: stop accepting, and close each connection after its requests in progress.
     Drain,
@@ -31,7 +31,8 @@ pub enum Order {
     Close,
     /// Run a function on the worker's thread.
     Run(WorkerTask),
-    /// Serve by another configuration: a value of the server's own type, which handlers have none of.
+    /// Serve by a new configuration, after a reload. The value is of a type of the server, which this crate does not
+    /// know.
     Configure(Box<dyn Any + Send>),
 }
 
@@ -40,7 +41,7 @@ pub type WorkerTask = Box<dyn FnOnce(&Rc<Worker>) + Send>;
 
 /// Most unused exchanges that are kept.
 const KEPT_EXCHANGES: usize = 128;
-/// Number of bytes of memory that a field block of an unused exchange keeps at most.
+/// Most bytes of memory that each header field block of an unused exchange keeps.
 const KEPT_HEADERS: usize = 16 * 1024;
 
 /// A worker as other threads see it.
@@ -51,7 +52,7 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// A handle of the worker with these counters, which receives `orders`.
+    /// Creates the handle of the worker that has these counters and gets its orders through `orders`.
     #[must_use]
     pub const fn new(counters: Arc<Counters>, orders: UnboundedSender<Order>) -> Self {
         Self { counters, orders }
@@ -63,17 +64,17 @@ impl WorkerHandle {
     }
 }
 
-/// State shared by all workers of the process; request processing never writes to it. The default is a process without
-/// connections, listeners and workers.
+/// State shared by all workers of the process. Processing a request never writes to it. The default is that of a
+/// process without connections, listeners and workers.
 #[derive(Default)]
 pub struct Shared {
-    /// Wall-clock time of the start, since the Unix epoch.
+    /// When the process started: wall-clock time since the Unix epoch.
     pub started: Duration,
     /// Generation under a supervisor.
     pub generation: Option<u64>,
     /// Counts and limits file descriptors.
     pub descriptors: Arc<Descriptors>,
-    /// Number of QUIC connections, which have no descriptor of their own.
+    /// Number of QUIC connections; they have no file descriptor, so they are not counted with the descriptors.
     pub quic_connections: AtomicUsize,
     /// Limits of connections.
     pub limits: ConnectionLimits,
@@ -87,22 +88,22 @@ pub struct Shared {
     pub workers: OnceLock<Vec<WorkerHandle>>,
     /// Reloads of the configuration.
     pub reloads: Reloads,
-    /// Whether the process has been told to end: at first it may still accept connections (`shutdown-delay`).
+    /// Whether the process has been told to end. It may still accept connections for the time of `shutdown-delay`.
     pub is_ending: AtomicBool,
 }
 
 /// Reloads of the configuration, as the status page counts them.
 #[derive(Debug, Default)]
 pub struct Reloads {
-    /// Reloads after which the new configuration served.
+    /// Number of reloads after which the new configuration was used.
     pub succeeded: AtomicU64,
-    /// Reloads that changed nothing, because the new configuration could not be used.
+    /// Number of reloads that changed nothing, because the new configuration was invalid or could not be used.
     pub failed: AtomicU64,
-    /// Earlier configurations that still serve requests which began with them.
+    /// Number of earlier configurations that are still in use, by requests that began before a reload.
     pub retiring: AtomicUsize,
 }
 
-/// Limits of connections per process. Can be changed while it runs. The default is 0.
+/// Limits on the number of connections of the process. They can be changed while it runs, and are 0 by default.
 #[derive(Debug, Default)]
 pub struct ConnectionLimits {
     max: AtomicUsize,
@@ -112,7 +113,7 @@ pub struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// Limits as set by [`ConnectionLimits::set`].
+    /// Limits with these initial values; see [`ConnectionLimits::set`].
     #[must_use]
     pub fn new(max: usize, soft: usize, soft_min_age: Duration) -> Self {
         let limits = Self::default();
@@ -120,8 +121,8 @@ impl ConnectionLimits {
         limits
     }
 
-    /// Sets `max-connections`, `soft-connection-limit` and `soft-connection-limit.min-age`. They apply from the next
-    /// connection on.
+    /// Sets `max-connections`, `soft-connection-limit` and `soft-connection-limit.min-age`. The new limits apply from
+    /// the next connection on.
     pub fn set(&self, max: usize, soft: usize, soft_min_age: Duration) {
         self.max.store(max, Relaxed);
         self.soft.store(soft, Relaxed);
@@ -148,8 +149,8 @@ impl ConnectionLimits {
     }
 }
 
-/// Limits of what a worker keeps for its connections. Can be changed while it runs. By default memory has no limit, and no pipe
-/// is kept.
+/// Limits on the memory and the unused pipes that a worker keeps for its connections. They can be changed while the
+/// process runs. By default memory has no limit, and no unused pipe is kept.
 #[derive(Debug)]
 pub struct BufferLimits {
     memory: AtomicUsize,
@@ -174,8 +175,8 @@ impl BufferLimits {
         limits
     }
 
-    /// Sets each worker's share of `max-memory`, in bytes, and `max-spare-pipes`. They apply from a worker's next turn on, and to
-    /// the next pipe that is not used any more.
+    /// Sets each worker's share of `max-memory`, in bytes, and `max-spare-pipes`. A worker applies the memory limit
+    /// from its next turn on, and the limit of pipes when the next pipe becomes unused.
     pub fn set(&self, memory: usize, spare_pipes: usize) {
         self.memory.store(memory, Relaxed);
         self.spare_pipes.store(spare_pipes, Relaxed);
@@ -187,7 +188,7 @@ impl BufferLimits {
         self.memory.load(Relaxed)
     }
 
-    /// The value of [`BufferLimits::memory`] for this number of workers, if there is a limit.
+    /// The memory limit of this many workers together, in bytes, if there is a limit.
     #[must_use]
     pub fn memory_of(&self, workers: usize) -> Option<usize> {
         self.memory().checked_mul(workers)
@@ -220,19 +221,19 @@ pub struct Worker {
     pub counters: Arc<Counters>,
     /// What all workers share.
     pub shared: Arc<Shared>,
-    /// Whether graceful shutdown has begun: responses then announce the end of their connection.
+    /// Whether graceful shutdown has begun. Responses then announce to the client that their connection ends.
     pub shutting_down: Cell<bool>,
     /// Notifies waiting tasks of the shutdown.
     pub shutdown: Arc<Notify>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     free: RefCell<Vec<ExchangeRef>>,
     busy: RefCell<Vec<ExchangeRef>>,
-    /// Placeholder connection of unused exchanges, so that the real one can be dropped.
+    /// The connection that unused exchanges refer to, so that they do not keep the last request's connection alive.
     placeholder: Rc<ConnectionInfo>,
     nowhere: Rc<LocalSite>,
 }
 
-/// The transport of connections without a socket: of unused exchanges, and in tests.
+/// The transport of connections that have no socket: the placeholder of unused exchanges, and connections in tests.
 pub struct NoTransport;
 
 impl Transport for NoTransport {
@@ -276,7 +277,7 @@ impl Worker {
         })
     }
 
-    /// Begins shutdown. Called by the event loop on [`Order::Drain`].
+    /// Begins graceful shutdown. Called by the event loop when it gets [`Order::Drain`].
     pub fn shut_down(&self) {
         self.shutting_down.set(true);
         self.shutdown.notify_waiters();
@@ -305,7 +306,7 @@ impl Worker {
         timer.fired().await;
     }
 
-    /// Waits for `work`, at most for `limit`. Polls it at least once.
+    /// Waits for the future `work` for at most the time `limit`. Polls the future at least once.
     ///
     /// # Errors
     /// [`TimedOut`] if the limit has passed.
@@ -325,7 +326,8 @@ impl Worker {
         raced.await
     }
 
-    /// Runs `work` with this worker's clock and timers where there is no event loop: on other threads and in tests.
+    /// Runs the future `work` with this worker's clock and timers where there is no event loop: on other threads and in
+    /// tests.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let mut events = Vec::new();
@@ -342,7 +344,7 @@ impl Worker {
         turns.await
     }
 
-    /// The worker's state of type `T`, created on first use.
+    /// The worker's state of type `T`, which is created by the first call.
     #[inline]
     pub fn local<T: Default + 'static>(&self) -> Rc<T> {
         let known = self.locals.borrow().get(&TypeId::of::<T>()).cloned();
@@ -360,11 +362,12 @@ impl Worker {
         value
     }
 
-    /// An unused exchange with an empty request head, to be filled in. [`Worker::begin`] turns it into a request of
-    /// `connection`; [`Worker::put_back`] returns it unused.
+    /// Takes an unused exchange with an empty request head, which the caller fills in. [`Worker::begin`] then makes it
+    /// a request of a connection; [`Worker::put_back`] returns it if there is no request.
     pub fn spare_exchange(self: &Rc<Self>) -> ExchangeRef {
         let mut free = self.free.borrow_mut();
-        // An exchange that is still referenced must not be reused: its holder would see the next request.
+        // An exchange to which someone still holds a reference must not be reused: the holder would see the next
+        // request.
         let unshared = std::iter::from_fn(|| free.pop()).find(|kept| Rc::strong_count(kept) == 1);
         unshared.unwrap_or_else(|| {
             let (site, placeholder) = (Rc::clone(&self.nowhere), Rc::clone(&self.placeholder));
@@ -372,7 +375,7 @@ impl Worker {
         })
     }
 
-    /// Returns an exchange from [`Worker::spare_exchange`] that was not used.
+    /// Returns an exchange from [`Worker::spare_exchange`] that was not used for a request.
     pub fn put_back(&self, exchange: ExchangeRef) {
         debug_assert!(
             exchange.borrow().request.target().is_empty(),
@@ -381,7 +384,7 @@ impl Worker {
         self.free.borrow_mut().push(exchange);
     }
 
-    /// Begins a request with the filled-in head.
+    /// Begins a request with an exchange whose head the caller has filled in.
     pub fn begin(
         &self,
         exchange: &ExchangeRef,
@@ -392,8 +395,8 @@ impl Worker {
         self.busy.borrow_mut().push(Rc::clone(exchange));
     }
 
-    /// Whether the exchange was begun for `connection` and `site`, and then [rewound](Exchange::rewind): another
-    /// request can use it at once.
+    /// Whether the exchange, after it was [rewound](Exchange::rewind), still belongs to `connection` and `site`: the
+    /// next request can then use it at once.
     #[inline]
     #[must_use]
     pub fn is_begun(
@@ -404,7 +407,7 @@ impl Worker {
         Rc::ptr_eq(&exchange.connection, connection) && Rc::ptr_eq(&exchange.site, site)
     }
 
-    /// An exchange for a request on `connection`, with an empty head.
+    /// Takes an exchange with an empty head and begins a request on `connection` with it.
     pub fn exchange(
         self: &Rc<Self>,
         site: &Rc<LocalSite>,
@@ -415,10 +418,10 @@ impl Worker {
         exchange
     }
 
-    /// Returns an exchange after its log line was written.
+    /// Takes an exchange back for reuse, after its log line was written.
     pub fn release(&self, exchange: ExchangeRef) {
         let mut busy = self.busy.borrow_mut();
-        // A worker has few requests in progress, and they mostly end in the order in which they began.
+        // A linear search is fast enough: a worker has few requests in progress.
         if let Some(at) = busy.iter().rposition(|other| Rc::ptr_eq(other, &exchange)) {
             busy.swap_remove(at);
         }
@@ -426,7 +429,7 @@ impl Worker {
         if free.len() >= KEPT_EXCHANGES {
             return;
         }
-        // The exchange is still borrowed somewhere, so it cannot be cleared: it is dropped.
+        // An exchange that is still borrowed cannot be cleared for reuse, so it is dropped.
         let Ok(mut kept) = exchange.try_borrow_mut() else {
             return;
         };
@@ -441,7 +444,7 @@ impl Worker {
         free.push(exchange);
     }
 
-    /// Calls `see` for every request in progress on this worker that is not borrowed at the moment.
+    /// Calls `see` for every request in progress on this worker, except those that are mutably borrowed at the moment.
     pub fn each_live(&self, mut see: impl FnMut(&Exchange)) {
         for exchange in self.busy.borrow().iter() {
             if let Ok(exchange) = exchange.try_borrow() {

@@ -1,4 +1,4 @@
-//! Response bodies give what they announce, from memory and from files; a file that shrinks is an error.
+//! Response bodies from memory and from files have the length that they announce; a file that shrinks is an error.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime starts").block_on(test)
 }
 
-/// Pulls a whole source in pieces of at most `max` bytes.
+/// Pulls all of a body source in pieces of at most `max` bytes.
 async fn pull(source: &mut dyn BodySource, max: usize) -> Result<Vec<u8>, BodyError> {
     let mut all = Vec::new();
     loop {
@@ -55,7 +55,7 @@ fn content() -> Vec<u8> {
         .collect()
 }
 
-/// For each case: the kind of body, how it is built, and which part of the content it has.
+/// Each row: the kind of body, how it is built, and the part of the content it has.
 type Case = (
     &'static str,
     fn(&Arc<OpenFile>, &[u8], u64) -> Body,
@@ -171,7 +171,8 @@ fn a_reader_goes_through_its_range_however_it_is_asked() {
                     "seed {seed}"
                 );
                 if random.u8(..5) == 0 {
-                    // The bytes are not in the page cache any more: the pool reads them, and keeps them.
+                    // Simulates that the page cache has lost the file's bytes: the thread pool reads them, and the
+                    // reader keeps them.
                     let warmed = std::future::poll_fn(|context| reader.poll_warm(context)).await;
                     warmed.expect("it can be read");
                     assert!(
@@ -212,7 +213,8 @@ fn a_reader_goes_through_its_range_however_it_is_asked() {
 
 #[test]
 fn a_file_that_became_shorter_is_an_error_and_not_an_end() {
-    // The content is longer than what the pool reads at once, where the page cache cannot be queried.
+    // More bytes than the thread pool reads at once, in case the file system cannot tell whether they are in the page
+    // cache.
     const LEN: usize = 4 << 20;
     let content = vec![b'x'; LEN];
     run(async {

@@ -9,7 +9,7 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Known};
 
-/// A backend's body: with trailers, partly in a socket, and an error at its end if it is truncated.
+/// A body as from a backend: it has trailers, is partly in a socket, and ends with an error if it is truncated.
 struct Relayed {
     left: Vec<Bytes>,
     error: Option<&'static str>,
@@ -52,7 +52,7 @@ impl BodySource for Relayed {
     }
 }
 
-/// A filter's source that forwards everything unchanged.
+/// A body source of a filter, which forwards every call to the source that it wraps.
 struct Wrapper(Box<dyn BodySource>);
 
 impl BodySource for Wrapper {
@@ -105,20 +105,20 @@ fn relayed(pieces: &[&str], error: Option<&'static str>, has_trailers: bool) -> 
     }))
 }
 
-/// A body that shares its bytes with others, like the content cache.
+/// A body that shares its bytes with others, like those of the content cache.
 static CACHED: &[u8] = b"cached";
 
 struct Kind {
     name: &'static str,
     make: fn() -> Body,
-    /// The announced length, and whether the body is known to be empty.
+    /// The body's announced length, and whether it is known to be empty.
     announced: (Option<u64>, bool),
-    /// Number of bytes of memory before the first pull, and after two bytes.
+    /// Bytes of memory that the body holds before the first pull, and after two bytes were pulled.
     retained: [usize; 2],
-    /// What the body gives in pieces of at most four bytes.
+    /// The body, as pulled in pieces of at most four bytes.
     content: &'static [&'static str],
     end: &'static str,
-    /// The trailers before the first piece, and at the end.
+    /// The body's trailers before its first piece and at its end.
     trailers: [&'static str; 2],
 }
 
@@ -136,7 +136,7 @@ const KINDS: [Kind; 10] = [
         name: "memory",
         make: || Body::Bytes(b"0123456789".to_vec().into()),
         announced: (Some(10), false),
-        // Bytes that were taken share the memory until they are dropped.
+        // Bytes that were pulled share the body's memory until they are dropped.
         retained: [10, 8],
         content: &["0123", "4567", "89"],
         end: "end",
@@ -212,7 +212,7 @@ const KINDS: [Kind; 10] = [
         retained: [2, 0],
         content: &["01"],
         end: "error: upstream closed the connection",
-        // Engines ask for trailers only after a good end.
+        // Trailers are only asked for after a body without error, as engines do.
         trailers: ["unknown", "date: today"],
     },
 ];

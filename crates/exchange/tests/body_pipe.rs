@@ -43,7 +43,7 @@ fn piece(polled: Poll<Option<Result<Bytes, h2o_exchange::BodyError>>>) -> String
 
 type Enter = fn(&BodyPipe);
 type Call = fn(&BodyPipe) -> String;
-/// For each state of the pipe: its name, how to reach it, and the outcome of each call.
+/// A row: name of the pipe's state, how to reach it, and the outcome of each call in it.
 type State = (&'static str, Enter, &'static [(&'static str, &'static str)]);
 
 fn done(call: impl FnOnce()) -> String {
@@ -79,7 +79,7 @@ const CALLS: [(&str, Call); 14] = [
     }),
 ];
 
-/// The result of a call in a state, which wakers fire, and the state afterwards.
+/// The result of a call in a state of the pipe, which wakers it fires, and the state afterwards.
 fn outcome(enter: Enter, call: Call) -> String {
     let pipe = BodyPipe::default();
     enter(&pipe);
@@ -590,16 +590,16 @@ fn every_state_meets_every_call() {
     }
 }
 
-/// A model of the pipe, with everything that was ever pushed in one piece.
+/// A model of the pipe, which holds everything that was ever pushed in one piece.
 #[derive(Default)]
 struct Model {
     /// All bytes that handlers may see, from the start of the body.
     content: Vec<u8>,
     /// How many of these bytes the current handler has taken.
     at: usize,
-    /// Whether bytes that were taken are kept for another handler.
+    /// Whether the pipe keeps bytes that were taken, for another handler.
     is_keeping: bool,
-    /// Whether bytes are lost that another handler would need.
+    /// Whether the pipe has not kept bytes that another handler would need.
     is_lost: bool,
     is_abandoned: bool,
     is_ended: bool,
@@ -710,16 +710,17 @@ fn handlers_see_the_content_from_its_beginning_or_are_told_that_it_is_gone() {
     }
 }
 
-/// Yields to the runtime at random, so that the two sides interleave in every order.
+/// Yields to the async runtime at random, so that connection and handler interleave in every order.
 async fn pause(random: &mut fastrand::Rng) {
     for _ in 0..random.u8(..3) {
         tokio::task::yield_now().await;
     }
 }
 
-/// Runs both sides of pipes as tasks of one thread. A lost wake-up leaves them waiting for ever.
+/// Runs the connection's and the handler's side of pipes as tasks of one thread. A lost wake-up would leave them
+/// waiting for ever.
 fn in_tasks(test: impl Future<Output = ()>) {
-    // The clock only advances while all tasks wait.
+    // Tokio's paused clock only advances while all tasks wait.
     let limit = std::time::Duration::from_secs(3600);
     let ended = on_virtual_clock(async { tokio::time::timeout(limit, test).await });
     ended.expect("nobody waits for something that has happened");
@@ -737,7 +738,7 @@ async fn both<A: 'static, B: 'static>(
     (one.await.expect("no panic"), other.await.expect("no panic"))
 }
 
-/// The connection: pushes the body as there is room, until it is complete or the handler abandons it.
+/// The connection's side: pushes the body as the pipe has room, until the body is complete or the handler abandons it.
 async fn send(pipe: Rc<BodyPipe>, content: Rc<Vec<u8>>, seed: u64) -> usize {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut sent = 0;
@@ -760,7 +761,7 @@ async fn send(pipe: Rc<BodyPipe>, content: Rc<Vec<u8>>, seed: u64) -> usize {
     sent
 }
 
-/// The handler: takes pieces until the end, or until it has `enough`.
+/// The handler's side: takes pieces until the end of the body, or until it has taken `enough` bytes.
 async fn receive(pipe: Rc<BodyPipe>, enough: usize, seed: u64) -> Result<Vec<u8>, String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut all = Vec::new();

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use h2o_exchange::ByteQueue;
 
-/// Bytes whose values show their position.
+/// Bytes whose values depend on their position, so that misplaced ones are noticed.
 fn some(random: &mut fastrand::Rng, limit: usize) -> Vec<u8> {
     let len = random.usize(..limit);
     (0..len).map(|_| random.u8(..)).collect()
@@ -68,7 +68,7 @@ fn random_calls_agree_with_a_plain_queue() {
                         model.extend(bytes);
                     }
                     let later = {
-                        // The same with a queue from which bytes were taken.
+                        // The same for a queue from which bytes were taken before.
                         let gone = later.take(usize::MAX);
                         let mut both = ByteQueue::default();
                         both.push_piece(gone);

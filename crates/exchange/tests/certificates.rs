@@ -1,4 +1,4 @@
-//! Facts about certificates: names, validity, and that every reader sees the current list.
+//! Facts about certificates: names and validity. Every reader sees the current list of certificates.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn certificate(names: &[&str], not_after: i64) -> CertificateInfo {
 
 #[test]
 fn a_certificate_is_for_the_names_in_it() {
-    // For each case: the names of the certificate, the client's host, and whether they match (RFC 6125 §6.4).
+    // Each row: names in the certificate, host that the client asks for, and whether they match (RFC 6125 §6.4).
     let cases: &[(&[&str], &str, bool)] = &[
         (&["a.example"], "a.example", true),
         (&["a.example"], "A.Example", true),
@@ -88,7 +88,7 @@ fn all_see_the_list_that_was_set_last() {
     assert!(others[0].list()[0].is_for("a.example"));
     let threads = others.into_iter().map(|mine| {
         std::thread::spawn(move || {
-            // Each thread sets a list of its own, and always reads a whole one.
+            // Each thread sets its own list of certificates; readers always see a complete list.
             mine.set(
                 [
                     certificate(&["b.example"], 2),

@@ -61,7 +61,8 @@ fn content(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Writes, and waits for the disk thread. Returns how much was written, or the kind of the error and the bytes handed back.
+/// Writes to the file and waits for the end. Returns how many bytes were written, or the kind of the error and the
+/// bytes that were not written.
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, (i32, Vec<u8>)> {
     let mut queue = ByteQueue::default();
     queue.push(bytes);
@@ -92,7 +93,7 @@ fn a_write_that_ends_half_way_gives_all_of_its_bytes_back() {
             run(async {
                 let mut file = TempFile::new(&files);
                 assert_eq!(write(&mut file, &all[..50_000], 0).await, Ok(50_000));
-                // There is space for half of the next write.
+                // The limit leaves space for half of the next write.
                 limit_disk(Some(75_000));
                 let (error, back) = write(&mut file, &all[50_000..100_000], 50_000)
                     .await
@@ -104,7 +105,7 @@ fn a_write_that_ends_half_way_gives_all_of_its_bytes_back() {
                     all[..50_000],
                     "what was there is there"
                 );
-                // Existing parts of the file can still be overwritten.
+                // Space that the file has already can still be overwritten.
                 assert_eq!(write(&mut file, &all[10..20], 0).await, Ok(10));
                 limit_disk(None);
                 assert_eq!(write(&mut file, &all[50_000..], 50_000).await, Ok(150_000));
@@ -134,7 +135,7 @@ fn a_first_write_that_fails_leaves_no_file() {
     });
 }
 
-/// Pushes, spills and takes at random while the disk fills up and is cleared.
+/// Pushes, spills to disk and takes bytes at random, while the disk becomes full and has space again.
 async fn play(seed: u64, files: &Arc<TempFiles>) {
     let mut random = fastrand::Rng::with_seed(seed);
     let all = content(2_000_000);
@@ -200,7 +201,7 @@ fn without_descriptors_content_stays_in_memory() {
         let files = Arc::new(TempFiles::default());
         run(async {
             let mut file = TempFile::new(&files);
-            // Starts the disk thread, which then needs no further descriptor.
+            // Starts the disk thread before the limit is set; the thread needs no further descriptor.
             tokio::task::spawn_blocking(|| {}).await.expect("no panic");
             limit(Resource::Nofile, Some(0));
             let (error, back) = write(&mut file, b"text", 0).await.expect_err("none left");
@@ -243,12 +244,12 @@ fn temporary_files_leave_descriptors_to_clients() {
         assert_eq!(open.len(), 8, "half of the descriptors");
         assert_eq!((descriptors.refusals(), files.refusals()), (1, 0));
         assert!(descriptors.may_accept());
-        // A file with another reader keeps its descriptor.
+        // A temporary file that something else still reads keeps its descriptor open.
         let reader = open.pop().and_then(|file| file.file().cloned());
         assert!(descriptors.open().is_none());
         drop(reader);
         assert!(descriptors.open().is_some());
-        // After a refusal the same value can still create its file later.
+        // After the refusal the same `TempFile` can still create its file, once a descriptor is free.
         let mut file = TempFile::new(&files);
         assert_eq!(write(&mut file, b"text", 0).await, Ok(4));
         let done = poll_fn(|context| match file.poll_written(context) {

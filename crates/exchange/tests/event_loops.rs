@@ -62,7 +62,7 @@ impl Loop {
         self.timers.set(self.key.expect("it is there"), None);
     }
 
-    /// Ends a turn here. Returns the events that are due, as text.
+    /// Ends a turn of the event loop. Returns the events whose timers are due, as text.
     fn turn(&self) -> String {
         self.worker.clock.begin_turn();
         let waker = Waker::from(Arc::clone(&self.bell));
@@ -155,7 +155,7 @@ const STATES: [State; 4] = [
         [
             "woken 0: - - 2 -",
             "woken 0: - - 2 -",
-            // The timer's slot comes up at 40 ms: only an earlier time wakes the loop.
+            // The timer's slot comes at 40 ms: only a timer for an earlier time wakes the event loop.
             "woken 1: - 1 2 -",
             "woken 0: - - 2 1",
             "woken 1: - 1 2 -",
@@ -253,7 +253,7 @@ fn a_task_that_is_cancelled_while_it_waits_wakes_nobody_and_leaves_no_timer() {
                 worker.sleep(MS).await;
                 task.abort();
                 assert!(task.await.is_err_and(|error| error.is_cancelled()));
-                // The slot of its timer is reused for another task.
+                // The memory of the dropped timer is reused for a timer of another task.
                 let start = worker.clock.now();
                 worker.sleep(20 * MS).await;
                 assert!(worker.clock.now() - start < 30 * MS, "its own time");
@@ -293,7 +293,7 @@ fn a_turn_is_timed_now_and_then_and_the_times_are_averaged() {
     on_virtual_clock(async {
         let clock = Clock::default();
         assert_eq!(clock.turn_time(), Duration::ZERO);
-        // The first turn is measured, then one turn in eight.
+        // The clock times the first turn, then one turn in eight.
         let mut want = Duration::ZERO;
         for turn in 0..64 {
             clock.begin_turn();
@@ -308,7 +308,7 @@ fn a_turn_is_timed_now_and_then_and_the_times_are_averaged() {
             assert!((least..=want + 3 * MS).contains(&got), "{turn}: {got:?}");
         }
         assert!(want > 20 * MS);
-        // Turns that did not use the clock had no work, so they do not count.
+        // Turns that did not use the clock had no work: they do not count for the average.
         let before = clock.turn_time();
         for _ in 0..64 {
             clock.begin_turn();

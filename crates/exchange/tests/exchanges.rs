@@ -197,7 +197,7 @@ fn memory_of_response_fields_is_used_again_up_to_a_limit() {
         fields.push(Known::Link, &vec![b'x'; len]);
         let held = fields.retained();
         exchange.borrow_mut().sent.headers = fields;
-        // The exchange is rewound when its request is over, and once more before the next.
+        // The exchange is rewound when its request is over, and once more before the next request.
         exchange.borrow_mut().rewind();
         worker.release(exchange);
         let next = worker.exchange(&site(RerouteLimits::default()), &connection(&worker));
@@ -262,7 +262,7 @@ fn a_worker_knows_the_exchanges_that_are_under_way() {
         "one in use is passed over, and no panic"
     );
     drop(borrowed);
-    // An exchange that the worker did not create.
+    // This exchange was not created by a worker, so it has no reference to itself.
     let stranger = Exchange::new(Rc::clone(&worker), site, connection);
     assert!(stranger.reference().is_none());
 }
@@ -274,7 +274,7 @@ fn internal_redirects_are_limited_each_kind_by_its_own() {
         delegations: 2,
         reprocesses: 3,
     };
-    // For each case: the reroutes in order, and which one exceeds the limit.
+    // Each row: internal redirects in order, and which of them exceeds the limit.
     let cases: &[(&[RerouteKind], Option<usize>, &str)] = &[
         (&[Delegation, Delegation], None, ""),
         (&[Delegation; 3], Some(2), "too many internal delegations"),
@@ -569,7 +569,7 @@ fn a_worker_keeps_account_of_its_exchanges_whatever_their_order() {
                     worker.release(exchange);
                 }
                 _ => {
-                    // A connection takes an exchange for a head that never arrives.
+                    // A connection takes an exchange for a request head that never arrives.
                     let spare = worker.spare_exchange();
                     made.insert(spare.as_ptr().addr());
                     most = most.max(busy.len() + 1);

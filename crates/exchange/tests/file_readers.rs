@@ -14,11 +14,11 @@ use h2o_exchange::{
 };
 use tokio::runtime::Runtime;
 
-/// Start and length of the range that every reader reads of its file.
+/// Offset and length of the range that every reader reads of its file.
 const OFFSET: u64 = 1_000;
 const LEN: u64 = 40_000;
 
-/// A runtime with one disk thread, which can be blocked.
+/// An async runtime with one disk thread, which the test can block.
 struct Disk {
     runtime: Runtime,
     held_up: Option<mpsc::Sender<()>>,
@@ -131,8 +131,8 @@ const CALLS: [(&str, Ask); 4] = [
     }),
 ];
 
-/// For each state of the reader: its name, how to reach it, whether `sendfile` may send the rest (`None`: that depends on
-/// whether the file system can be asked for its page cache), and the outcome of each call.
+/// A row: name of the reader's state, how to reach it, whether `sendfile` may send the rest (`None`: depends on whether
+/// the file system tells what is in its page cache), and the outcome of each call.
 type State = (&'static str, Enter, Option<bool>, [&'static str; 4]);
 
 const SHRUNK: &str = "error: the file became shorter while it was being sent, 40000 left";
@@ -215,7 +215,7 @@ const STATES: [State; 7] = [
     ("cut short", Case::cut, Some(true), [SHRUNK; 4]),
 ];
 
-/// The outcome of a call: at once, and at the end if it has to wait.
+/// The outcome of a call: its immediate result, and the final one if it has to wait.
 fn outcome(enter: Enter, name: &str, ask: Ask, may_sendfile: Option<bool>) -> String {
     let (open, file) = file();
     let range = FileRange {
@@ -295,7 +295,7 @@ fn the_task_that_asked_last_is_woken_when_the_disk_has_read() {
         }
     }
     disk.let_go();
-    // A later job on the disk thread has run, so the read has ended.
+    // Waits for a later job on the only disk thread: the read before it has then ended.
     disk.run(async { tokio::task::spawn_blocking(|| {}).await })
         .expect("no panic");
     assert_eq!((first.0.load(Relaxed), last.0.load(Relaxed)), (0, 1));
@@ -307,7 +307,7 @@ fn the_task_that_asked_last_is_woken_when_the_disk_has_read() {
 
 #[test]
 fn a_file_cut_while_the_disk_thread_reads_it_is_an_error() {
-    // For each case: the length of the file when the disk thread reads it, and the bytes returned before the error.
+    // Each row: length of the file when the disk thread reads it, and the number of bytes returned before the error.
     for (left, want) in [(OFFSET, 0), (OFFSET + 1, 1), (OFFSET + 30_000, 30_000)] {
         let (open, file) = file();
         let mut disk = Disk::new();
@@ -367,7 +367,7 @@ fn the_space_of_a_temporary_file_lasts_until_the_last_of_its_readers_is_gone() {
         let _within = disk.runtime.enter();
         drop(kept);
     }
-    // The disk thread still holds the file for the reader that was dropped.
+    // The disk thread still holds the file for the reader that was cancelled.
     assert_eq!(files.used(), content().len() as u64);
     disk.let_go();
     drop(disk);

@@ -36,7 +36,7 @@ struct Case {
     site: Rc<LocalSite>,
     connections: [Rc<ConnectionInfo>; 2],
     exchange: Option<ExchangeRef>,
-    /// The reference that a future holds which has not ended.
+    /// A reference to the exchange, held by a future that has not ended.
     held: Option<ExchangeRef>,
     address: *const RefCell<Exchange>,
     said: String,
@@ -108,7 +108,7 @@ const CALLS: [(&str, Act); 7] = [
     }),
 ];
 
-/// For each state of the exchange: its name, how to reach it, and the outcome of each call.
+/// A row: name of the exchange's state, how to reach it, and the outcome of each call in it.
 type State = (&'static str, Act, [&'static str; 7]);
 
 const STATES: [State; 5] = [
@@ -231,7 +231,7 @@ fn outcome(enter: Act, call: Act) -> String {
 fn every_state_meets_every_call() {
     for (state, enter, wants) in STATES {
         for ((name, call), want) in CALLS.into_iter().zip(wants) {
-            // Only an exchange without a request is put back.
+            // `put_back` is only called for an exchange without a request.
             if !want.is_empty() {
                 let got = outcome(enter, call);
                 assert_eq!(got, want, "{name} of an exchange that is {state}");
@@ -245,7 +245,7 @@ fn an_exchange_that_something_still_holds_is_not_used_for_another_request() {
     let worker = worker();
     let (site, connection) = (Rc::default(), connection(&worker, 1));
     let first = worker.exchange(&site, &connection);
-    // A task started by a handler that outlives the request.
+    // A task that a handler has started, and which outlives the request.
     let held = first.borrow().reference().expect("it is of the worker");
     worker.release(first);
     let second = worker.exchange(&site, &connection);
@@ -364,7 +364,7 @@ async fn send(worker: Rc<Worker>, pipe: Rc<BodyPipe>, len: usize, seed: u64) {
     pipe.finish(Ok(()));
 }
 
-/// The handler of a request: reads the body, and gives up if that takes too long.
+/// The handler of a request: reads the body, and ends with an error if that takes too long.
 async fn receive(exchange: ExchangeRef, patience: Duration) -> Result<usize, &'static str> {
     let (worker, body) = {
         let exchange = exchange.borrow();
@@ -408,7 +408,7 @@ async fn request(worker: Rc<Worker>, site: Rc<LocalSite>, ends: Rc<Ends>, seed: 
     let client = worker.spawn(send(Rc::clone(&worker), Rc::clone(&pipe), len, seed));
     let patience = random.u32(500..4_000) * SECOND / 1_000;
     let handler = receive(Rc::clone(&exchange), patience);
-    // Some connections end before their handlers do.
+    // Some connections end before the handlers of their requests do.
     let limit = random.u32(1..60_000) * SECOND / 1_000;
     match worker.timeout(limit, handler).await {
         Ok(Ok(taken)) => {

@@ -11,7 +11,7 @@ use h2o_exchange::{PathCheck, PathNeed, RunningUser};
 use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;
 
-/// A directory whose entries have given permissions. Removed when dropped.
+/// A directory whose files have the given permissions. It is removed when this value is dropped.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -53,7 +53,7 @@ impl Drop for Tree {
     fn drop(&mut self) {
         self.set_mode("closed", 0o700);
         self.set_mode("no-entry", 0o700);
-        // If the directory cannot be removed, the test need not fail.
+        // The test does not fail because the directory could not be removed.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -61,7 +61,8 @@ impl Drop for Tree {
 const DIRECTORY: PathNeed = PathNeed::Directory { is_listed: false };
 const LISTED: PathNeed = PathNeed::Directory { is_listed: true };
 
-/// For each case: what is needed, the path, and the result: nothing, or the path that is refused and the command that fixes it.
+/// Each row: kind of access, path, and the result: nothing, or the path to which access is refused and the command that
+/// fixes it.
 type Case = (PathNeed, &'static str, Option<(&'static str, &'static str)>);
 
 const CASES: [Case; 12] = [
@@ -75,7 +76,7 @@ const CASES: [Case; 12] = [
     // It can be listed but not entered.
     (DIRECTORY, "no-entry", Some(("o+x", "no-entry"))),
     (LISTED, "no-entry", Some(("o+x", "no-entry"))),
-    // The closed directory is named, however far above the path it is.
+    // The message names the directory that may not be searched, however far above the path it is.
     (PathNeed::File, "closed/file", Some(("o+x", "closed"))),
     (PathNeed::File, "closed/below/file", Some(("o+x", "closed"))),
     (DIRECTORY, "closed/below", Some(("o+x", "closed"))),
@@ -129,12 +130,12 @@ fn what_the_running_user_may_not_read_is_named_with_the_command_that_helps() {
     let tree = Tree::new();
     let work = || {
         if geteuid().is_root() {
-            // Only this thread gives up its rights: other tests keep theirs.
+            // Changes the rights of this thread only: other tests keep theirs.
             let nobody = rustix::process::Uid::from_raw(65_534);
             set_thread_res_uid(nobody, nobody, nobody).expect("root may become anybody");
         }
         look(&tree, true);
-        // Nothing is reported about the rights of another user.
+        // While the process has not become the running user, no missing rights are reported.
         look(&tree, false);
     };
     let ended = std::thread::scope(|scope| scope.spawn(work).join());
@@ -148,7 +149,7 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
     let directory = std::env::temp_dir().join(format!("h2o-paths-{}", std::process::id()));
     std::fs::create_dir_all(directory.join("below")).expect("a directory is made");
     std::fs::write(directory.join("file"), "x").expect("a file is made");
-    // For each case: what is needed, the path, and the messages for the starting and the running user.
+    // Each row: kind of access, path, and the messages for the starting and the running user.
     let cases: &[(PathNeed, &str, Option<&str>, Option<&str>)] = &[
         (PathNeed::File, "file", None, None),
         (PathNeed::File, "gone", None, Some("does not exist")),
@@ -158,7 +159,7 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
         (LISTED, "file", None, Some("is not a directory")),
         (DIRECTORY, "gone", None, Some("does not exist")),
         (DIRECTORY, "file/x", None, Some("does not exist")),
-        // A file to be created needs its directory.
+        // A file that is to be created needs an existing directory.
         (PathNeed::Parent, "new", None, None),
         (PathNeed::Parent, "below/new", None, None),
         (

@@ -19,11 +19,11 @@ struct Set {
 #[derive(Clone, Debug, Default)]
 struct Collected(Vec<String>);
 
-/// Routes created by `inner`, in file order.
+/// The routes that the directive `inner` has created, in file order.
 #[derive(Clone, Default)]
 struct CreatedRoutes(Vec<RouteMade>);
 
-/// Of a route: its path, number and words, and the numbers of its handlers, loggers and filters.
+/// A route: its path, its number, its words, and how many handlers, loggers and filters it has.
 type RouteMade = (String, u32, Vec<String>, usize, usize, usize);
 
 struct Answer;
@@ -142,7 +142,7 @@ static DIRECTIVES: &[Directive<Scope>] = &[
     },
 ];
 
-/// Executes a configuration at the global level.
+/// Executes the text of a configuration at the global level.
 fn run(text: &str) -> (Scope, Result<(), Error>) {
     run_with(text, Vec::new())
 }
@@ -177,7 +177,7 @@ fn an_inner_level_inherits_and_changes_its_own() {
     assert_eq!(
         made.0,
         [
-            // The inner path has only its own handler, and its logger in addition to those of outer levels.
+            // The path has only its own handler; its logger is added to those of outer levels.
             (
                 "/inner".into(),
                 2,
@@ -238,7 +238,7 @@ fn variables_of_a_level_are_behind_those_of_the_levels_around_it() {
     );
 }
 
-/// Creates a route with filters from these factories.
+/// Creates a route with filters from these filter factories.
 fn route(text: &str, filters: Vec<h2o_exchange::FilterFactory>) -> PathRoute {
     let (mut scope, result) = run_with(text, filters);
     result.expect("it is right");
@@ -352,7 +352,7 @@ struct ModelLevel {
     logs: usize,
 }
 
-/// Writes a random level, and records the expected routes and values.
+/// Writes a configuration level with random directives, and records the routes and values that it should lead to.
 fn random_level(
     random: &mut fastrand::Rng,
     depth: usize,
@@ -397,7 +397,7 @@ fn random_level(
         }
     }
     if !inner.is_empty() {
-        // This directive is executed after all settings of its level, wherever it stands.
+        // A nested level is executed after all settings of its outer level, wherever it stands in the text.
         text.push_str(&inner);
         random_level(random, depth + 1, &level, text, seen, made);
     } else if text.is_empty() || text.ends_with("inner:\n") {

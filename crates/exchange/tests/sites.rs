@@ -19,7 +19,7 @@ fn name(name: &str, port: Option<u16>) -> HostName {
 #[test]
 fn hosts_match_by_name_and_port() {
     use Scheme::{Http, Https};
-    // For each case: name and port of the key, host and port of the request, its scheme, and whether they match.
+    // Each row: name and port of the configured host, host and port of the request, its scheme, and whether they match.
     type Case = (
         &'static str,
         Option<u16>,
@@ -36,7 +36,7 @@ fn hosts_match_by_name_and_port() {
         ("a.example", None, "xa.example", None, Http, false),
         ("a.example", None, "a.example.", None, Http, false),
         ("a.example", None, "", None, Http, false),
-        // A missing port stands for the default port of the scheme, on either side.
+        // A missing port is the default of the scheme, both in the configuration and in the request.
         ("a.example", None, "a.example", Some(80), Http, true),
         ("a.example", None, "a.example", Some(443), Https, true),
         ("a.example", None, "a.example", Some(443), Http, false),
@@ -96,7 +96,7 @@ fn host_of(paths: &[&str]) -> Host {
     }
 }
 
-/// Whether a path key matches a request path, according to the manual.
+/// Whether a configured path matches the path of a request, according to the manual.
 fn is_taken(key: &str, path: &str) -> bool {
     match path.strip_prefix(key) {
         Some(rest) => key.ends_with('/') || rest.is_empty() || rest.starts_with('/'),
@@ -175,7 +175,7 @@ fn endpoint(number: usize) -> Endpoint {
     Endpoint::Unix(format!("/run/{number}").into())
 }
 
-/// A connection to a listener, whose client has presented a certificate of that authority.
+/// A connection to a listener; the client has presented a certificate of the given authority.
 fn connection(listener: usize, shown: Option<&str>) -> ConnectionInfo {
     let worker = Worker::new(
         0,
@@ -204,8 +204,8 @@ fn a_host_is_closed_to_clients_without_the_certificate_that_it_wants() {
             .collect(),
         ..Host::default()
     };
-    // For each case: the authorities required by listener, the listener of the connection, the authority of the client's
-    // certificate, and whether the request is refused.
+    // Each row: the client certificate authorities that the host requires by listener, the listener of the connection,
+    // the authority of the client's certificate, and whether the request is refused.
     type Case = (
         &'static [(usize, Option<&'static str>)],
         usize,

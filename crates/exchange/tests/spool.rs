@@ -1,4 +1,5 @@
-//! The spool: every state with every call. Wherever its bytes are, they come out in order.
+//! The spool (a queue in memory and a temporary file): every state with every call. Wherever its bytes are, they come
+//! out in order.
 
 use std::sync::Arc;
 
@@ -6,9 +7,9 @@ use bytes::Bytes;
 use h2o_exchange::Spool;
 use h2o_exchange::TempFiles;
 
-/// A step that changes a spool, which spills into these files.
+/// A step of the test, which changes a spool that may write to these temporary files.
 type Act = fn(&mut Case);
-/// For each state of the spool: its name, how to reach it, and the outcome of each call.
+/// A row: name of the spool's state, how to reach it, and the outcome of each call in it.
 type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
 /// Size of the file's ring.

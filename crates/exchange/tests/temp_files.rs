@@ -1,4 +1,5 @@
-//! Temporary files: written bytes can be read, space is released, and all files together stay below the limit.
+//! Temporary files: written bytes can be read, dropped files free their space, and all files together stay below the
+//! limit.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime starts").block_on(test)
 }
 
-/// Writes, and waits for the disk thread. Returns unwritten bytes as the error.
+/// Writes to a temporary file and waits for the end. Returns the bytes that were not written as the error.
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, String> {
     if let Err(refused) = file.write(queue(bytes), offset) {
         assert_eq!(refused.len(), bytes.len(), "all of it is given back");
@@ -106,7 +107,7 @@ fn space_is_kept_for_as_long_as_something_can_be_read() {
         assert!(file.write(queue(&[2; 100]), 0).is_ok());
         drop(file);
     });
-    // The runtime has waited for the disk thread.
+    // The runtime has waited for the disk thread before it ended.
     assert_eq!(files.used(), 0);
 }
 
@@ -236,7 +237,7 @@ fn a_new_limit_and_directory_are_those_of_what_is_written_next() {
         let refused = write(&mut file, &[2; 151], 0).await;
         assert_eq!(refused, Err("refused".to_owned()));
         assert_eq!(read(&file, 0, 200), [2; 150]);
-        // The limit allows no files at all: those that exist can still be read.
+        // The limit 0 allows no new files; those that exist can still be read.
         all.set(std::path::Path::new("/nonexistent"), 0);
         let mut other = TempFile::new(&all);
         assert_eq!(write(&mut other, b"x", 0).await, Err("refused".to_owned()));

@@ -39,7 +39,7 @@ type Act = fn(&Timer);
 
 #[test]
 fn a_timer_does_in_each_state_what_it_is_told() {
-    // The third value is the state half a second after the timer was set for 100 ms.
+    // The third value of each row: the state half a second after the timer was set for 100 ms.
     const STATES: [(&str, Act, Duration); 5] = [
         ("new", |_| {}, Duration::ZERO),
         ("set", |timer| timer.set_after(100 * MS), Duration::ZERO),
@@ -62,7 +62,7 @@ fn a_timer_does_in_each_state_what_it_is_told() {
             Duration::from_millis(10),
         ),
     ];
-    // A call, and for each state whether the timer has fired at once, 50 ms and 200 ms later.
+    // A call on a timer and, for each state of the timer, whether it has fired at once, 50 and 200 ms later.
     type Row = (&'static str, Act, [&'static str; 5]);
     const CALLS: [Row; 6] = [
         (

@@ -1,6 +1,6 @@
-//! Tunnels as connection and handler see them: the client's bytes come through the pipe of the request body, those of
-//! the other side are the response body. Either side ends normally, fails, is slow or disconnects, in every order, and
-//! no task may wait for ever.
+//! Tunnels between a client and a target, as connection and handler see them: the client's bytes come through the pipe
+//! of the request body, the target's bytes are the response body. Either side ends normally, fails, is slow or
+//! disconnects, in every order, and no task may wait for ever.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Trailers, retained};
 use h2o_testkit::on_virtual_clock;
 
-/// Bytes that are under way from the other side to the client.
+/// The target's bytes on their way to the client.
 #[derive(Default)]
 struct Back {
     queue: VecDeque<Bytes>,
@@ -24,7 +24,7 @@ struct Back {
     is_dropped: bool,
 }
 
-/// The other side's bytes, as a response body.
+/// The target's bytes, as a response body.
 struct FromOtherSide(Rc<RefCell<Back>>);
 
 impl BodySource for FromOtherSide {
@@ -89,7 +89,7 @@ enum Fault {
     ClientGone(usize),
     /// The handler gives the tunnel up after this many bytes from the client.
     GivenUp(usize),
-    /// The client stops reading after this many bytes from the other side.
+    /// The client stops reading after this many bytes from the target.
     ResponseDropped(usize),
 }
 
@@ -104,7 +104,7 @@ enum TunnelEnd {
     Dropped,
 }
 
-/// Sends the client's bytes, until there are no more or the handler has gone.
+/// Sends the client's bytes into the pipe, until all are sent or the handler has abandoned it.
 async fn forth(pipe: Rc<BodyPipe>, len: usize, fault: Fault, seed: u64, sent: &Cell<usize>) {
     let mut random = fastrand::Rng::with_seed(seed);
     let all = bytes(len);
@@ -129,8 +129,8 @@ async fn forth(pipe: Rc<BodyPipe>, len: usize, fault: Fault, seed: u64, sent: &C
     }
 }
 
-/// The client's connection, which ends with the response. Returns what it received, and how many bytes it took from the
-/// client.
+/// The client's connection, which ends with the response. Returns what the client received, and how many of its bytes
+/// entered the pipe.
 async fn connection(
     pipe: Rc<BodyPipe>,
     body: Box<dyn BodySource>,
@@ -235,9 +235,9 @@ async fn echo(pipe: Rc<BodyPipe>, back: Rc<RefCell<Back>>, fault: Fault, seed: u
     }
 }
 
-/// Runs a whole tunnel. Returns what the connection received, and how many bytes were sent and taken.
+/// Runs a whole tunnel. Returns what the client received, and how many bytes were sent and taken.
 fn play(seed: u64, len: usize, fault: Fault) -> (TunnelEnd, usize, usize) {
-    // The clock only advances while all tasks wait.
+    // Tokio's paused clock only advances while all tasks wait.
     let limit = Duration::from_secs(3600);
     let ended = on_virtual_clock(async {
         let pipe = Rc::new(BodyPipe::default());
@@ -246,7 +246,7 @@ fn play(seed: u64, len: usize, fault: Fault) -> (TunnelEnd, usize, usize) {
         assert_eq!((body.len(), body.is_empty()), (None, false));
         let connection = connection(Rc::clone(&pipe), body.into_source(), len, fault, seed);
         let echo = echo(Rc::clone(&pipe), Rc::clone(&between), fault, seed + 2);
-        // The two sides are separate tasks, so that a waker of one does not wake the other by chance.
+        // Connection and handler are separate tasks, so that a waker of one does not wake the other by chance.
         let connection = tokio::task::spawn_local(connection);
         let echo = tokio::task::spawn_local(echo);
         let all = async {

@@ -1,12 +1,12 @@
 //! The data structure of [`super::Timers`]: a hierarchical timing wheel, with longer slots for later deadlines.
 
-/// Number of slots per level; each has one bit of a `u128`.
+/// Number of slots per level of the wheel; each slot has one bit of a `u128`.
 const SLOTS: u16 = 128;
-/// The slots of a level are 2^3 times as long as those of the level below. A timer is late by at most the length of its
-/// slot: an eighth of its time in the worst case, a sixteenth at the end of a level.
+/// The slots of a level are 2^3 times as long as those of the level below. A timer fires late by at most the length of
+/// its slot: an eighth of the time for which it was set in the worst case, a sixteenth at the end of a level.
 const SHIFT: u16 = 3;
-/// Together the levels reach nine hours. A later deadline goes into the last slot, and is filed again when that slot
-/// comes.
+/// With this many levels the wheel reaches nine hours ahead. A timer with a later deadline goes into the last slot, and
+/// is put into another one when that slot comes.
 const LEVELS: u16 = 7;
 
 /// No deadline.
@@ -20,21 +20,23 @@ const NIL: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerKey(u32);
 
-/// Timers by key. Time is counted in ticks of one millisecond.
+/// A timing wheel, whose timers are identified by keys. Time is counted in ticks of one millisecond.
 ///
 /// A timer is filed in the slot of its deadline. Moving the deadline back, or clearing it, costs one store: the timer
 /// stays in its slot, and is filed again when that slot comes.
 pub(super) struct Wheel {
     timers: Vec<Timer>,
-    /// The first unused element of `timers`; its `next` is the following one.
+    /// Index of the first unused element of `timers`; the `next` of each unused element is the index of the following
+    /// one.
     free: u32,
-    /// The first timer of each slot, level by level.
+    /// Index of the first timer in each slot, level by level.
     slots: Box<[u32]>,
-    /// One bit per slot, by level: whether it has timers.
+    /// For each level one bit per slot: whether the slot has timers.
     occupied: [u128; LEVELS as usize],
     /// All slots up to this tick are empty.
     passed: u64,
-    /// A lower bound of the first slot that has a timer; `UNSET` if there is none.
+    /// The wheel need not be advanced before this tick: no slot that has a timer begins earlier. `UNSET` if no slot has
+    /// one.
     next: u64,
 }
 
@@ -43,7 +45,7 @@ struct Timer {
     /// Neighbours in the slot's list.
     previous: u32,
     next: u32,
-    /// Identifies the timer to the owner of the wheel.
+    /// The number by which the owner of the wheel recognises the timer.
     value: u32,
     slot: u16,
 }
@@ -111,7 +113,8 @@ impl Wheel {
         if now < self.next {
             return;
         }
-        // Timers whose deadline was moved back; they are filed again at the end.
+        // List of timers whose slot has come although their deadline was moved to later; they are put into other slots
+        // at the end.
         let mut put_off = NIL;
         for level in 0..LEVELS {
             let shift = SHIFT * level;
@@ -150,10 +153,11 @@ impl Wheel {
         }
     }
 
-    /// Files a timer that is in no slot, by its deadline.
+    /// Puts a timer that is in no slot into the slot for its deadline.
     fn file(&mut self, key: u32, now: u64) {
         if now < self.next {
-            // The distance counts from now, so that short times get short slots even if the wheel was not advanced for long.
+            // Distances are counted from now, so that a timer for a short time gets a short slot even if the wheel has
+            // not been advanced for long.
             self.passed = self.passed.max(now);
         }
         let timer = &mut self.timers[key as usize];
@@ -163,8 +167,8 @@ impl Wheel {
         let level = (0..LEVELS - 1).find(|&level| distance <= reach(level));
         let level = level.unwrap_or(LEVELS - 1);
         let shift = SHIFT * level;
-        // The first slot that begins when the timer is due or later. The farthest slot shares its index with the
-        // current one.
+        // Take the first slot that begins when the timer is due or later. The farthest slot has the index of the
+        // current one, whose timers have fired.
         let farthest = (self.passed >> shift) + u64::from(SLOTS);
         let at = due.div_ceil(1 << shift).min(farthest);
         let index = index_of(at);
@@ -199,7 +203,7 @@ impl Wheel {
         }
     }
 
-    /// The tick at which an occupied slot begins.
+    /// The tick at which a slot that has timers begins.
     fn begin_of(&self, slot: u16) -> u64 {
         let shift = SHIFT * (slot / SLOTS);
         let coming = (self.passed >> shift) + 1;
@@ -220,7 +224,7 @@ impl Wheel {
     }
 }
 
-/// The index of a slot in its level, from the slot's begin as a multiple of its length.
+/// The index of a slot in its level; the slot begins at `at` times the length of the level's slots.
 fn index_of(at: u64) -> u16 {
     u16::try_from(at % u64::from(SLOTS)).unwrap_or(0)
 }
@@ -300,7 +304,8 @@ mod tests {
         assert_eq!(wheel.timers.len(), 3);
     }
 
-    /// Compares with a list of deadlines: the same timers fire, each between its deadline and the end of its slot.
+    /// Compares the wheel with a plain list of deadlines: the same timers fire, each between its deadline and the end
+    /// of its slot.
     #[test]
     fn any_sequence_of_changes_leaves_each_timer_its_deadline() {
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
@@ -343,7 +348,8 @@ mod tests {
                     assert!(deadline <= now, "{deadline} at {now}");
                 });
                 for (_, deadline) in &timers {
-                    // A slot is at most an eighth of the time to it, which is at most 2^18.
+                    // A timer is late by the length of its slot, at most an eighth of its time; its time here is at
+                    // most 2^18 ticks.
                     assert!(deadline.is_none_or(|at| now <= at + (1 << 15)), "at {now}");
                     let waits = deadline.is_some();
                     assert!(!waits || wheel.next() > now && wheel.next() != UNSET);
