@@ -13,7 +13,7 @@ pub struct Attributes<'a> {
 }
 
 impl Node {
-    /// Reads a mapping of attributes. Letter case of the names is ignored.
+    /// Reads a mapping of attributes and checks it against the specification. Letter case of the names is ignored.
     ///
     /// # Errors
     /// `argument must be a mapping`, `key must be a scalar`, `unexpected key:X`, `duplicate key found`,
@@ -68,7 +68,7 @@ impl Node {
 }
 
 impl<'a> Attributes<'a> {
-    /// The value of the attribute that the specification calls `name`.
+    /// The value of the attribute that has this name in the specification.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a Node> {
         let entry = self.values.iter().find(|(known, _)| *known == name);

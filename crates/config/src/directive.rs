@@ -1,23 +1,25 @@
-//! Directives: everything known about one in one value, and one occurrence of it in a file.
+//! Directives: `Directive` has everything that is known about one, and `Command` is one occurrence of it in a file.
 
 use crate::error::Error;
 use crate::kinds::Kinds;
 use crate::levels::{Level, Levels};
 use crate::node::Node;
 
-/// When a directive is executed, relative to the others of its mapping. Settings therefore apply to handlers before and after
-/// them, while handlers keep their order among each other.
+/// When a directive is executed, relative to the other directives of its mapping. Settings are executed before handlers
+/// are created, so they also apply to handlers that stand above them in the file. Handlers keep their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// First: ordinary settings.
     Settings,
     /// Then `listen` and `file.custom-handler`.
     Listen,
-    /// Last: `hosts`, `paths` and everything that produces content. These see all settings of the mapping.
+    /// Executed last: `hosts`, `paths` and all directives that create handlers, which therefore see all settings of the
+    /// mapping.
     Content,
 }
 
-/// A directive, written once beside the code that obeys it. `C` is the context it edits.
+/// A directive of the configuration, defined in one place beside the code that implements it. `C` is the type of the
+/// state that it edits.
 #[derive(Clone, Copy)]
 pub struct Directive<C: 'static> {
     /// Its name; letter case matters.
@@ -28,13 +30,14 @@ pub struct Directive<C: 'static> {
     pub pass: Pass,
     /// What its argument may be.
     pub kinds: Kinds,
-    /// The grammar of its argument, such as `ON|OFF`; for the manual.
+    /// The grammar of the directive's argument, such as `ON|OFF`; for the manual.
     pub value: &'static str,
-    /// Its effect when it is absent; for the manual.
+    /// What the server does if the directive is absent; for the manual.
     pub default: &'static str,
-    /// What it does, in a sentence or two of Markdown; for the manual.
+    /// What the directive does, in a sentence or two of Markdown; for the manual.
     pub help: &'static str,
-    /// Checks the argument and edits the context. Building a configuration has no side effects: it opens and starts nothing.
+    /// Checks the argument and edits the state of the configuration being read. Must not have side effects such as
+    /// opening files or starting threads.
     pub apply: fn(&mut C, &Command<'_>) -> Result<(), Error>,
 }
 
@@ -60,7 +63,7 @@ impl<C> Directive<C> {
         }
     }
 
-    /// A setting with a scalar argument of the whole server.
+    /// A setting with a scalar argument that applies to the whole server.
     #[must_use]
     pub const fn global(
         name: &'static str,
@@ -76,7 +79,7 @@ impl<C> Directive<C> {
     }
 }
 
-/// One occurrence of a directive. The node of its argument is of one of the directive's kinds.
+/// One occurrence of a directive in a file. Its argument has been checked to be of a kind that the directive takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {
     /// The name of the directive.

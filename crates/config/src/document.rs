@@ -1,4 +1,4 @@
-//! A file with aliases and merge keys resolved.
+//! A configuration file after its aliases and merge keys were resolved.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::node::Node;
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) root: ResolvedNode,
-    /// The first definition of each anchor, those of included files among them.
+    /// For each anchor the node that defines it first, including anchors of included files.
     pub(crate) anchors: HashMap<Arc<str>, ResolvedNode>,
 }
 
@@ -18,6 +18,6 @@ pub(crate) struct Document {
 pub(crate) struct ResolvedNode {
     pub(crate) node: Node,
     pub(crate) depth: usize,
-    /// The number of nodes, aliases counted as often as they are used.
+    /// The number of nodes; a node with aliases is counted each time it is used.
     pub(crate) size: usize,
 }

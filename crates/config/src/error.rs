@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Errors of a configuration: what is wrong, and where.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,29 +17,30 @@ pub struct Error {
     pub command: Option<Arc<str>>,
     /// What is wrong.
     pub message: String,
-    /// How to repair it, such as ``did you mean `listen`?``.
+    /// How to repair the configuration, such as ``did you mean `listen`?``.
     pub hint: Option<String>,
     origin: Origin,
 }
 
-/// The stage of loading an error comes from, which decides the shape of its message.
+/// The stage of loading in which the error was found, which decides the shape of its message.
 #[derive(Clone, Debug)]
 enum Origin {
     /// A file could not be read into a tree.
     Load {
-        /// The `!file` node that asked for the file.
+        /// The `!file` node that includes the file with the error.
         included_from: Option<Box<Pos>>,
         /// A line to print before this one.
         cause: Option<Box<str>>,
     },
-    /// A mapping of directives is malformed: the error belongs to no directive, so [`Error::in_command`] does not add one.
+    /// A mapping of directives is malformed. Such an error is not about a single directive, so [`Error::in_command`]
+    /// does not add one.
     Structure,
     /// The argument of a directive is not valid.
     Directive,
 }
 
 impl Error {
-    /// An error without a place; [`crate::Registry::run`] adds the place of the directive that returns it.
+    /// An error without a position; [`crate::Registry::run`] adds the position of the directive that returns the error.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             pos: None,
@@ -58,7 +59,7 @@ impl Error {
         }
     }
 
-    /// The line for an error that does not stop the load.
+    /// The message as a warning, for an error in spite of which the configuration is loaded.
     #[must_use]
     pub fn to_warning(&self) -> String {
         format!("[warning] {self}")
@@ -71,7 +72,7 @@ impl Error {
         self
     }
 
-    /// Adds the hint ``did you mean `word`?``, if there is a word.
+    /// Adds the hint ``did you mean `word`?``, if a similar word was found.
     #[must_use]
     pub fn did_you_mean(mut self, word: Option<&str>) -> Self {
         if let Some(word) = word {
@@ -80,7 +81,7 @@ impl Error {
         self
     }
 
-    /// The file of `pos` is not a tree of nodes.
+    /// The error that the file of `pos` could not be read into a tree of nodes.
     pub(crate) fn load(pos: Pos, included_from: Option<Pos>, message: impl Into<String>) -> Self {
         Self {
             origin: Origin::Load {
@@ -91,7 +92,7 @@ impl Error {
         }
     }
 
-    /// `!file` or `!env` at `pos` cannot be resolved, because of `cause`.
+    /// The error that `!file` or `!env` at `pos` cannot be resolved, because of `cause`.
     pub(crate) fn tag(pos: Pos, cause: impl Into<Box<str>>) -> Self {
         Self {
             origin: Origin::Load {
@@ -102,7 +103,7 @@ impl Error {
         }
     }
 
-    /// The mapping of directives at `pos` is malformed.
+    /// The error that the mapping of directives at `pos` is malformed.
     pub(crate) fn structure(pos: Pos, message: impl Into<String>) -> Self {
         Self {
             origin: Origin::Structure,
@@ -110,7 +111,7 @@ impl Error {
         }
     }
 
-    /// Adds the name and place of the directive, where the error has none.
+    /// Adds name and position of the directive to an error that has none.
     #[must_use]
     pub fn in_command(mut self, name: &str, pos: &Pos) -> Self {
         match self.origin {

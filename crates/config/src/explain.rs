@@ -1,8 +1,8 @@
-//! Explanations of YAML syntax errors: the parser's own messages name neither the right line nor the remedy.
+//! Explains YAML syntax errors, since the messages of the YAML parser name neither the right line nor the remedy.
 
 use crate::yaml::{Mark, Problem};
 
-/// A better place for a problem, and how to repair it.
+/// A more useful position of a syntax error than the parser's, and a hint how to repair it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Explanation {
     pub(crate) place: Mark,
@@ -20,7 +20,7 @@ impl Explanation {
 
 /// Explains `problem`, which the parser found in `input`; `None` if there is no better explanation than the parser's.
 pub(crate) fn explain(input: &[u8], problem: &Problem) -> Option<Explanation> {
-    // Only up to the problem: the parser has not read the rest.
+    // Only the lines up to the problem are examined: the parser has not read the rest.
     let text = std::str::from_utf8(input).ok()?;
     let lines: Vec<&str> = text.lines().take(problem.place.line as usize + 1).collect();
     unclosed_quote(&lines, problem).or_else(|| match &*problem.message {
@@ -52,7 +52,8 @@ pub(crate) fn explain(input: &[u8], problem: &Problem) -> Option<Explanation> {
     })
 }
 
-/// A quote that is missing its end: the scalar runs up to the next quote, lines later, where the parser stumbles.
+/// Detects a quoted scalar without closing quote: the parser takes the text up to the next quote as its content, and
+/// fails there, lines later.
 fn unclosed_quote(lines: &[&str], problem: &Problem) -> Option<Explanation> {
     let hint = "the quote that opens here is not closed on this line";
     if let Some((context, start)) = &problem.context
@@ -180,7 +181,7 @@ fn second_colon(lines: &[&str], place: Mark) -> Option<Explanation> {
     ))
 }
 
-/// A line that the parser took for the continuation of the value before it, until it met a colon.
+/// Detects a line that the parser took for the continuation of the value above it, until it found a colon in the line.
 fn stray_colon(lines: &[&str], place: Mark) -> Option<Explanation> {
     let line = lines.get(place.line as usize)?;
     let (number, before) = (0..)
@@ -231,7 +232,7 @@ fn less_than_the_first(lines: &[&str], place: Mark) -> Option<Explanation> {
     })
 }
 
-/// A bracket that is not closed by the end of its line.
+/// Detects a bracket that is not closed on its line.
 fn unclosed(problem: &Problem, bracket: char) -> Option<Explanation> {
     let (_, start) = problem.context.as_ref()?;
     Some(Explanation::new(
@@ -258,7 +259,8 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_part)
 }
 
-/// The value in the quotes that need the fewest escapes, in backticks.
+/// Writes the value as a YAML scalar, in the kind of quotes that needs the fewest escapes, and in backticks for the
+/// message.
 fn quoted(value: &str) -> String {
     if value.contains('"') || value.contains('\\') {
         format!("`'{}'`", value.replace('\'', "''"))

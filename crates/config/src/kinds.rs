@@ -1,15 +1,15 @@
-//! What a directive or an attribute takes: kinds of node, and the attributes of mappings.
+//! What the argument of a directive or an attribute may be: kinds of node, and the attributes of mappings.
 
 use std::fmt;
 use std::ops::BitOr;
 
 use crate::node::Kind;
 
-/// The kinds of node a directive or an attribute takes.
+/// The kinds of node that a directive or an attribute accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Kinds {
     set: u8,
-    /// The attributes of mappings, also of those in a sequence. Empty if their keys are not fixed.
+    /// The attributes that a mapping may have, also one in a sequence. Empty if its keys are not fixed.
     pub attributes: &'static [Attribute],
 }
 
@@ -30,14 +30,14 @@ impl Kinds {
         }
     }
 
-    /// The same, with mappings that have these attributes: the value itself, the elements of a sequence, or the contents of the
-    /// file that the value names. The manual lists them.
+    /// The same kinds, where mappings have these attributes. The mapping is the value itself, an element of a sequence,
+    /// or in the file that the value names. The manual lists the attributes.
     #[must_use]
     pub const fn with_attributes(self, attributes: &'static [Attribute]) -> Self {
         Self { attributes, ..self }
     }
 
-    /// The union, for constants; elsewhere `|` reads better.
+    /// The kinds of both sets, as a `const fn`; code outside of constants uses `|`.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self {
@@ -88,19 +88,19 @@ impl fmt::Display for Kinds {
 /// One attribute of a mapping, with its text for the manual.
 #[derive(Clone, Copy, Debug)]
 pub struct Attribute {
-    /// The name under which [`crate::Attributes::get`] finds it.
+    /// The name by which [`crate::Attributes::get`] finds the attribute.
     pub name: &'static str,
-    /// Other names the configuration may use for it.
+    /// Other names that the configuration may use for the attribute.
     pub aliases: &'static [&'static str],
     /// What its value may be.
     pub kinds: Kinds,
-    /// Whether the mapping is refused without it.
+    /// Whether the attribute is mandatory: a mapping without it is refused.
     pub required: bool,
-    /// The grammar of its value, such as `ON|OFF`; for the manual.
+    /// The grammar of the attribute's value, such as `ON|OFF`; for the manual.
     pub value: &'static str,
-    /// Its effect when it is absent; empty if it has none. For the manual.
+    /// What applies if the attribute is absent; empty if nothing does. For the manual.
     pub default: &'static str,
-    /// What it does, in a sentence or two of Markdown; for the manual.
+    /// What the attribute does, in a sentence or two of Markdown; for the manual.
     pub help: &'static str,
 }
 

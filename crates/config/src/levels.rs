@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::BitOr;
 
-/// The depth of a mapping of directives. Inner levels start with a copy of the outer level's settings.
+/// The level of a mapping of directives in the configuration. Inner levels start with a copy of the outer level's
+/// settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// The top of the file.
@@ -44,20 +45,20 @@ impl Levels {
     pub const PATH: Self = Self(4);
     /// Entries of `file.custom-handler` only.
     pub const EXTENSION: Self = Self(8);
-    /// The top of the file only; for tables in which [`Self::GLOBAL`] would look like one among several.
+    /// The global level only. A synonym of [`Self::GLOBAL`], which would look as if other levels were allowed, too.
     pub const GLOBAL_ONLY: Self = Self::GLOBAL;
     /// Global and host.
     pub const GLOBAL_HOST: Self = Self::GLOBAL.or(Self::HOST);
     /// Host and path.
     pub const HOST_PATH: Self = Self::HOST.or(Self::PATH);
-    /// Path and extension: where handlers stand.
+    /// Path and extension: the levels at which handlers are configured.
     pub const PATH_EXTENSION: Self = Self::PATH.or(Self::EXTENSION);
     /// Global, host and path.
     pub const ALL_BUT_EXTENSION: Self = Self::GLOBAL_HOST.or(Self::PATH);
     /// All four.
     pub const ALL: Self = Self::ALL_BUT_EXTENSION.or(Self::EXTENSION);
 
-    /// The union, for constants; elsewhere `|` reads better.
+    /// The levels of both sets, as a `const fn`; code outside of constants uses `|`.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)

@@ -1,4 +1,4 @@
-//! Loading a configuration: its file, the files it includes, the environment it refers to.
+//! Loads a configuration: its file, the files it includes, and the environment variables it refers to.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use crate::resolve::resolve;
 use crate::source::Source;
 use crate::tree::{Tag, Tree, TreeContent, parse};
 
-/// How many files may include each other in a row.
+/// How deep included files may include further files.
 const MAX_INCLUDES: usize = 16;
 
 /// Loads a configuration file and everything it includes. Only the first document of each file is read.
@@ -31,7 +31,7 @@ pub fn load(path: &str, source: &dyn Source) -> Result<Node, Error> {
     load_noting(path, source, &mut UnmatchedPatterns::default())
 }
 
-/// As [`load`]; also records the patterns that matched no file.
+/// Loads a configuration like [`load`], and records the patterns of `!file` that matched no file.
 ///
 /// # Errors
 /// Those of [`load`].
@@ -56,12 +56,12 @@ pub fn load_noting(
     }
 }
 
-/// The `!file` patterns that matched no file. That is allowed, yet the likely reason for an empty mapping.
+/// The patterns of `!file` that matched no file. This is not an error, but explains why a mapping is empty.
 #[derive(Debug, Default)]
 pub struct UnmatchedPatterns(Vec<(Pos, Box<str>)>);
 
 impl UnmatchedPatterns {
-    /// Adds a hint to an error at a node that such a pattern was replaced by.
+    /// Adds a hint to `error` if it is at a `!file` node whose pattern matched no file.
     #[must_use]
     pub fn explain(&self, error: Error) -> Error {
         let found = self
@@ -78,9 +78,9 @@ impl UnmatchedPatterns {
 struct Loader<'a> {
     source: &'a dyn Source,
     unmatched: &'a mut UnmatchedPatterns,
-    /// The document behind each path or pattern of a `!file`; `None` for a file without a document.
+    /// The document that each path or pattern of a `!file` node stands for; `None` for a file without a document.
     loaded: HashMap<String, Option<Rc<Document>>>,
-    /// The paths being loaded, each included by the one before it.
+    /// The paths of the files that are being loaded; each is included by the one before it.
     open: Vec<String>,
     /// How many entries were copied by merges.
     merged: usize,
@@ -141,7 +141,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The document that `!file` at `pos` is replaced by; a file is loaded only once.
+    /// The document that replaces the `!file` node at `pos`. Each file is loaded only once.
     fn include(&mut self, path: &str, pos: &Pos) -> Result<Option<Rc<Document>>, Error> {
         if let Some(document) = self.loaded.get(path) {
             return Ok(document.clone());
@@ -185,7 +185,7 @@ impl Loader<'_> {
         for path in paths {
             documents.extend(self.include(&path, pos)?);
         }
-        // The entries are copied once more for each pattern that matches their file.
+        // Each pattern that matches a file copies its entries; these copies count against the limit, too.
         let sizes = documents.iter().map(|document| document.root.size);
         self.merged = sizes.fold(self.merged, usize::saturating_add);
         if self.merged > MAX_MERGED {
@@ -203,7 +203,8 @@ impl Loader<'_> {
     }
 }
 
-/// One mapping of all mappings, or one sequence of all sequences; `None` when the documents are not all of one kind.
+/// Joins documents into one: all mappings into a mapping, or all sequences into a sequence. `None` if the documents are
+/// not all of one kind.
 fn concatenate(documents: &[Rc<Document>], pos: &Pos) -> Option<Document> {
     let mappings: Option<Vec<_>> = documents
         .iter()
@@ -248,7 +249,7 @@ fn concatenate(documents: &[Rc<Document>], pos: &Pos) -> Option<Document> {
 
 fn could_not_open(path: &str, error: &io::Error) -> String {
     let reason = error.to_string();
-    // Without the error number, as C programs print it.
+    // The text of the system error without its number, as C programs print it.
     let number = error
         .raw_os_error()
         .map(|number| format!(" (os error {number})"));
@@ -258,7 +259,7 @@ fn could_not_open(path: &str, error: &io::Error) -> String {
     format!("could not open configuration file {path}: {reason}")
 }
 
-/// A file that is empty or has nothing but comments. H2O says `(null)` here.
+/// The error for a file that is empty or has only comments. H2O prints `(null)` here.
 fn no_document(path: &str, included_from: Option<&Pos>) -> Error {
     Error::load(
         Pos::new(path.into(), 1, 1),

@@ -8,7 +8,7 @@ use crate::kinds::Attribute;
 use crate::known::KNOWN;
 use crate::registry::Registry;
 
-/// A prefix shared by fewer directives than this gets no chapter of its own.
+/// If fewer directives than this share a prefix, the manual has no chapter for the prefix.
 const MIN_CHAPTER: usize = 3;
 
 impl<C> Registry<C> {
@@ -54,8 +54,8 @@ impl<C> Registry<C> {
         out
     }
 
-    /// The text, with links to the entries of the directives that it names in code, except to `own`. Names of one word are left
-    /// out, as they may be attributes.
+    /// Adds links to a text: each directive that it names in code is linked to its entry, except the directive `own`.
+    /// Names of one word are not linked, as they may be attributes.
     fn linked(&self, text: &str, own: &str) -> String {
         let mut out = String::new();
         for (index, part) in text.split('`').enumerate() {
@@ -74,7 +74,8 @@ impl<C> Registry<C> {
         out
     }
 
-    /// Directives by what their names begin with, in the order of the registry; `general` comes first.
+    /// The directives grouped by the first part of their names, in the order of the registry; the group `general` comes
+    /// first.
     fn chapters(&self) -> Vec<(&'static str, Vec<&'static Directive<C>>)> {
         let mut sizes = BTreeMap::new();
         for &directive in &self.built {
@@ -101,7 +102,7 @@ impl<C> Registry<C> {
 /// Turns the directives that a text names into links.
 type Linker<'a> = &'a dyn Fn(&str) -> String;
 
-/// `file` for `file.dir`, `http2` for `http2-max-streams`, else the whole name.
+/// The group of a directive by its name: `file` for `file.dir`, `http2` for `http2-max-streams`, else the whole name.
 fn prefix(name: &'static str) -> &'static str {
     let of_version = ["http1", "http2", "http3"]
         .into_iter()
@@ -129,7 +130,7 @@ fn write_directive<C>(out: &mut String, directive: &Directive<C>, linked: Linker
     }
 }
 
-/// Whether both tables are equal. Constants have no address to compare.
+/// Whether both tables of attributes are equal. Their contents are compared, since constants have no unique address.
 fn is_same_table(one: &[Attribute], other: &[Attribute]) -> bool {
     let texts = |attribute: &Attribute| (attribute.name, attribute.value, attribute.help);
     !one.is_empty() && one.iter().map(texts).eq(other.iter().map(texts))
@@ -143,12 +144,12 @@ fn write_reference(out: &mut String, name: &str) {
     );
 }
 
-/// The anchor of the entry of a directive, as GitHub makes it from the heading.
+/// The HTML anchor of a directive's entry, as GitHub derives it from the heading.
 fn anchor(name: &str) -> String {
     name.chars().filter(|&c| c != '.').collect()
 }
 
-/// A table of attributes, then one for each of them that is a mapping itself.
+/// Writes a table of attributes, then one table for each attribute that is itself a mapping.
 fn write_attributes(out: &mut String, attributes: &[Attribute], linked: Linker<'_>) {
     if attributes.is_empty() {
         return;
@@ -166,7 +167,7 @@ fn write_attributes(out: &mut String, attributes: &[Attribute], linked: Linker<'
             linked(&default),
             linked(&meaning(attribute)),
         ];
-        // A bar would end the cell, in code as well.
+        // A `|` would end the table cell, even in code.
         let cells = cells.map(|cell| cell.replace('|', "\\|"));
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
@@ -192,7 +193,7 @@ fn meaning(attribute: &Attribute) -> String {
     }
 }
 
-/// A grammar of one word is formatted as code; a sentence is Markdown already.
+/// Formats a grammar of one word as code; a longer text is Markdown already.
 fn code_unless_prose(text: &str) -> String {
     if text.contains([' ', '`']) {
         text.to_owned()

@@ -8,17 +8,18 @@ use crate::node::{Node, Value};
 /// The key of a merge.
 pub(crate) const MERGE_KEY: &str = "<<";
 
-/// How many entries merges may copy in one configuration: a chain of merges can multiply them.
+/// How many entries all merge keys of a configuration may copy. Without a limit a chain of merges could multiply them.
 pub(crate) const MAX_MERGED: usize = 1 << 20;
 
-/// Why a merge is refused, with the index of its `<<` entry.
+/// Why a merge is refused, with the index of its `<<` entry in the mapping.
 #[derive(Debug)]
 pub(crate) enum MergeError {
     NotMappings(usize),
     TooMany(usize),
 }
 
-/// Replaces each `<<` entry by the entries it refers to. `merged` counts copies over all calls.
+/// Replaces each `<<` entry of a mapping by the entries of the mapping that it refers to. `merged` counts the copied
+/// entries over all calls.
 ///
 /// A key that stands *after* the `<<` overrides a merged entry of the same name; a key before it does not. Of several mappings
 /// under one `<<` the earlier has precedence. Duplicates within one of them are kept.

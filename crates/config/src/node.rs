@@ -6,30 +6,30 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::pos::Pos;
 
-/// A value with the place where it was written; cheap to clone.
+/// A value of the configuration, with the position where it was written; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The content.
     pub value: Value,
-    /// The place. For a `|` or `>` scalar this is the line after the indicator, the first line of its text.
+    /// The position of the node. For a `|` or `>` scalar this is the line after the indicator, where its text begins.
     pub pos: Pos,
 }
 
-/// The content of a [`Node`]. Aliases share it, so clone it freely.
+/// The content of a [`Node`]. Aliases share it, so cloning is cheap.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// Any scalar: `1`, `"1"`, `yes` and an empty value are strings here.
     Scalar(Arc<str>),
     /// A list.
     Sequence(Arc<[Node]>),
-    /// Pairs in file order, duplicates kept: each occurrence of a directive is executed.
+    /// Key-value pairs in file order. Duplicate keys are kept, since each occurrence of a directive is executed.
     Mapping(Arc<[(Node, Node)]>),
 }
 
 /// What a [`Node`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A string; YAML's other scalar types do not exist here.
+    /// The type for a scalar is a string; YAML's other scalar types are not distinguished.
     Scalar,
     /// A list of nodes.
     Sequence,

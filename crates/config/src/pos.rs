@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// A place in a configuration file; cheap to clone.
+/// A position in a configuration file; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pos {
     file: Arc<str>,
@@ -17,7 +17,7 @@ impl Pos {
         Self { file, line, column }
     }
 
-    /// The path as the command line or `!file` gave it.
+    /// The path of the file, as given on the command line or by `!file`.
     #[must_use]
     pub fn file(&self) -> &str {
         &self.file

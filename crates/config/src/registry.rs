@@ -1,4 +1,4 @@
-//! The table of directives, and running a mapping of them.
+//! The table of all directives, which executes the directives of a mapping.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,11 +12,11 @@ use crate::nearest::nearest;
 use crate::node::Kind;
 use crate::node::{Node, Value};
 
-/// How many entries the mappings of a path may have together. Far above any real path; bounds the time spent on a list of many
-/// aliases of one long mapping.
+/// How many entries all mappings of one path of the configuration may have together. This is far more than real paths
+/// have, and limits the time for a list of many aliases of one long mapping.
 const MAX_PATH_ENTRIES: usize = 1 << 20;
 
-/// All directives of the server. `C` is the context they edit.
+/// All directives of the server. `C` is the type of the state that they edit.
 pub struct Registry<C: 'static> {
     by_name: HashMap<&'static str, &'static Directive<C>>,
     /// In the order of the groups.
@@ -24,7 +24,7 @@ pub struct Registry<C: 'static> {
 }
 
 impl<C> Registry<C> {
-    /// Concatenates the tables that the features of the server export. Each name may occur once.
+    /// Joins the tables of directives that the features of the server export. Each name may occur once.
     #[must_use]
     pub fn new(groups: &[&'static [Directive<C>]]) -> Self {
         let mut registry = Self {
@@ -140,7 +140,7 @@ impl<C> Registry<C> {
         Ok(())
     }
 
-    /// The directive that `key` names, if it can be executed here with `node`.
+    /// The directive that `key` names, if it may stand at this level and accepts the argument `node`.
     fn check(&self, level: Level, key: &Node, node: &Node) -> Result<&'static Directive<C>, Error> {
         let Some(name) = key.as_str() else {
             return Err(Error::structure(

@@ -12,11 +12,12 @@ use crate::node::{Node, Value};
 use crate::pos::Pos;
 use crate::tree::{MAX_DEPTH, Tree, TreeContent};
 
-/// How many nodes a configuration may have when every alias is counted as often as it is used. Aliases are shared, not copied,
-/// but a walk over the tree meets each of them.
+/// How many nodes a configuration may have if each alias counts as many nodes as it refers to. Aliases are shared, not
+/// copied, but code that walks over the tree visits their nodes each time.
 const MAX_NODES: usize = 10_000_000;
 
-/// Resolves the aliases and merges of a file whose tags are resolved. `merged` counts merged entries over all files.
+/// Resolves the aliases and merge keys of a file whose tags were resolved before. `merged` counts merged entries over
+/// all files.
 pub(crate) fn resolve(
     tree: &Tree,
     included_from: Option<&Pos>,
@@ -45,24 +46,24 @@ pub(crate) fn resolve(
 
 struct Resolver<'a> {
     anchors: HashMap<Arc<str>, Anchor<'a>>,
-    /// Depth of our recursion, which follows aliases.
+    /// How deep the resolver has recursed; it follows aliases.
     depth: usize,
     included_from: Option<&'a Pos>,
     merged: &'a mut usize,
 }
 
-/// The first definition of an anchor. Its tree distinguishes it from later definitions of the same name; anchors of included
-/// files have no tree.
+/// The node that defines an anchor first. The reference to its tree distinguishes it from later definitions of the same
+/// name; anchors of included files have no tree.
 #[derive(Clone)]
 enum Anchor<'a> {
     Waiting(&'a Tree),
-    /// Being resolved: an alias to it now is inside the node it refers to.
+    /// The anchor's node is being resolved. An alias to it found now is inside the node itself, which is an error.
     Active(&'a Tree),
     Done(Option<&'a Tree>, ResolvedNode),
 }
 
 impl<'a> Resolver<'a> {
-    /// Finds the first definition of each anchor, depth first from the start.
+    /// Records the first definition of each anchor, depth first from the start of the file.
     fn collect(&mut self, tree: &'a Tree) {
         if let Some(name) = &tree.anchor {
             self.anchors
@@ -192,7 +193,7 @@ impl<'a> Resolver<'a> {
         let mut nodes = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let (key, value) = (self.resolve(key)?, self.resolve(value)?);
-            // Merged entries move into this mapping and get no deeper.
+            // The entries of a merged mapping become entries of this mapping, so they are not one level deeper.
             let below = if is_merge_key(&key.node) { 0 } else { 1 };
             merges |= below == 0;
             depth = depth.max(value.depth + below).max(key.depth + 1);

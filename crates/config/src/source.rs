@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 
-/// Larger files are refused (`!file /dev/zero`).
+/// Most bytes of a configuration file. Larger files, such as `!file /dev/zero`, are refused.
 const MAX_FILE_LEN: u64 = 64 << 20;
 
 /// The files and variables that loading a configuration reads.
 pub trait Source {
-    /// The content of a file.
+    /// Reads the content of a file.
     ///
     /// # Errors
     /// Its text is the reason given in the configuration error.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
-    /// The value of an environment variable, `None` when unset.
+    /// The value of an environment variable; `None` if it is not set.
     fn env(&self, name: &str) -> Option<String>;
 
     /// The files that match a pattern with `*`, `?` and `[...]`, in any order.
@@ -44,7 +44,7 @@ impl Source for OsSource {
     }
 
     fn env(&self, name: &str) -> Option<String> {
-        // `var_os` panics on names that no variable can have.
+        // Names that no environment variable can have are refused first, because `var_os` panics on them.
         if name.is_empty() || name.contains(['=', '\0']) {
             return None;
         }
@@ -67,7 +67,7 @@ impl Source for OsSource {
     }
 }
 
-/// As in a shell: `*` matches neither `/` nor a leading dot.
+/// As in a shell, `*` in a pattern matches neither `/` nor a leading dot.
 const GLOB: glob::MatchOptions = glob::MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,

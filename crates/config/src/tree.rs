@@ -1,4 +1,4 @@
-//! Builds a tree from YAML events, with tags, anchors and aliases not yet resolved.
+//! Builds the tree of a file from YAML events. Tags, anchors and aliases are resolved later.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use crate::explain::explain;
 use crate::pos::Pos;
 use crate::yaml::{Event, EventKind, Parser, Properties};
 
-/// How deep nodes may nest, aliases and included files counted. Far above what directives use; it keeps our recursion, and that
-/// of code that walks the tree, within the stack.
+/// How deep nodes may nest, including those in aliases and included files. This is far more than directives need, and
+/// keeps recursive functions over the tree within the stack.
 pub(crate) const MAX_DEPTH: usize = 100;
 
 /// How many `%TAG` directives a file may have. No configuration needs any, and libyaml compares each with all before it.
@@ -35,7 +35,7 @@ pub(crate) enum TreeContent {
     Included(Rc<Document>),
 }
 
-/// The tags with a meaning; all others are ignored.
+/// The tags that have a meaning in the configuration (such as `!file`); all others are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
     File,
@@ -52,7 +52,7 @@ impl Tag {
     }
 }
 
-/// The first document of a file, `None` when it has no document at all.
+/// Reads the first document of a file; `None` if it has no document at all.
 pub(crate) fn parse(
     file: &Arc<str>,
     input: &[u8],
@@ -79,7 +79,7 @@ pub(crate) fn parse(
     Ok(Some(root))
 }
 
-/// Counts any `%TAG`, also in UTF-16 and in scalars: rather too many than too few.
+/// Counts all occurrences of `%TAG`, also in UTF-16 and within scalars: the count may be too high, but never too low.
 fn tag_directives(input: &[u8]) -> usize {
     let after_percent = input.split(|&byte| byte == b'%').skip(1);
     let letters = |rest: &&[u8]| rest.iter().filter(|&&byte| byte != 0).take(3).eq(b"TAG");
@@ -141,7 +141,8 @@ impl Reader<'_> {
                     text,
                     block,
                 } => {
-                    // For scripts in block scalars, lines count from the first line of their text.
+                    // The position of a block scalar is the first line of its text, so that line numbers in a script
+                    // are counted from there.
                     let pos = if block {
                         self.pos(event.line.saturating_add(1), 0)
                     } else {
@@ -157,8 +158,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses a second document that is not separated by `---` or `...`. The usual cause is a line indented less than the
-    /// first one, and everything from there on would be ignored.
+    /// Refuses a second document that begins without `---` or `...`. It usually begins by mistake, with a line indented
+    /// less than the first one, and everything from there on would be ignored.
     fn end(&mut self) -> Result<(), Error> {
         let explicit = matches!(
             self.poll_event()?.kind,
@@ -213,7 +214,7 @@ impl Tree {
     }
 }
 
-/// A sequence or mapping that is still open.
+/// A sequence or mapping whose end has not been read.
 struct Collection {
     is_mapping: bool,
     /// Keys and values in turn, for a mapping.

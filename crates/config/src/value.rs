@@ -1,4 +1,4 @@
-//! Reading values out of nodes. Each error says what was expected and where.
+//! Reads typed values from nodes. Each error says what was expected and where.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -8,7 +8,7 @@ use crate::kinds::Kinds;
 use crate::nearest::nearest;
 use crate::node::Node;
 
-/// The unit of a number, for the error that says how to write it.
+/// The unit of a number; if the number is invalid, the error message says how to write it in this unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A number of anything.
@@ -22,7 +22,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The number that `text` writes with a suffix, as other servers accept it: 10240 for `10 k` bytes.
+    /// The number that `text` means if it has a suffix, as other servers accept it: 10240 for `10 k` bytes.
     fn convert(self, text: &str) -> Option<u64> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, suffix) = text.split_at(digits);
@@ -41,7 +41,7 @@ impl Unit {
         number.is_multiple_of(divisor).then_some(number / divisor)
     }
 
-    /// What the user should write in place of `text`, which was to be a number.
+    /// What the user should write instead of `text`, which is not a number.
     fn hint(self, text: &str) -> String {
         if text.is_empty() {
             return format!("the value is missing, expected a {self}");
@@ -95,7 +95,7 @@ impl fmt::Display for Unit {
 }
 
 impl Node {
-    /// The text of a scalar.
+    /// The text of the node, which must be a scalar.
     ///
     /// # Errors
     /// `argument must be a scalar`
@@ -103,7 +103,7 @@ impl Node {
         self.as_str().ok_or_else(|| self.must_be(Kinds::SCALAR))
     }
 
-    /// The items of a sequence.
+    /// The items of the node, which must be a sequence.
     ///
     /// # Errors
     /// `argument must be a sequence`
@@ -112,7 +112,7 @@ impl Node {
             .ok_or_else(|| self.must_be(Kinds::SEQUENCE))
     }
 
-    /// The entries of a mapping.
+    /// The entries of the node, which must be a mapping.
     ///
     /// # Errors
     /// `argument must be a mapping`
@@ -121,13 +121,13 @@ impl Node {
             .ok_or_else(|| self.must_be(Kinds::MAPPING))
     }
 
-    /// The items of a sequence; or the node itself, for a value that may be written without brackets.
+    /// The items of the node if it is a sequence; otherwise the node itself as the only item.
     #[must_use]
     pub fn one_or_more(&self) -> &[Self] {
         self.as_sequence().unwrap_or(std::slice::from_ref(self))
     }
 
-    /// The index in `words` of the word that this is; letter case is ignored, abbreviations are refused.
+    /// The index in `words` of the word that the node contains. Letter case is ignored, abbreviations are refused.
     ///
     /// # Errors
     /// `argument must be one of: OFF,ON`
@@ -142,7 +142,7 @@ impl Node {
             })
     }
 
-    /// `ON` or `OFF`. `yes`, `true` and `1` are refused, with a hint.
+    /// The node as a switch, `ON` or `OFF`. `yes`, `true` and `1` are refused, with a hint.
     ///
     /// # Errors
     /// `argument must be one of: OFF,ON`
@@ -166,8 +166,8 @@ impl Node {
         Ok(self.one_of(&["YES", "NO"])? == 0)
     }
 
-    /// A decimal number in `range`, without anything before or after its digits. `format` is the conversion that H2O names in
-    /// its error for a bad number, such as `%zu`.
+    /// The node as a decimal number in `range`, without other characters before or after the digits. `format` is the
+    /// conversion that H2O names in its error message for a bad number, such as `%zu`.
     ///
     /// # Errors
     /// `argument must match the format: %zu`, `argument must be between 1 and 9` or `argument must be >= 1`
@@ -179,7 +179,8 @@ impl Node {
         self.quantity(Unit::Count, format, range)
     }
 
-    /// As [`Self::integer`], for a number of seconds, bytes and so on: the error says what to write in place of `10s`.
+    /// Like [`Self::integer`], for a number with a unit such as seconds or bytes: the error message says what to write
+    /// instead of `10s`.
     ///
     /// # Errors
     /// Those of [`Self::integer`].
@@ -201,7 +202,7 @@ impl Node {
             .ok_or_else(|| self.out_of(&range))
     }
 
-    /// A finite number such as `0.8`.
+    /// The node as a finite number such as `0.8`.
     ///
     /// # Errors
     /// `argument must match the format: %lf`
@@ -223,7 +224,7 @@ impl Node {
     fn out_of(&self, range: &RangeInclusive<u64>) -> Error {
         let (min, max) = (range.start(), range.end());
         let text = self.as_str().unwrap_or_default();
-        // With no upper limit, only a number beyond `u64` is too large.
+        // If the range has no upper limit, only a number that `u64` cannot hold is too large.
         let too_large =
             text.parse().is_ok_and(|number: u64| number >= *min) || text.parse::<u64>().is_err();
         self.error(match (*max == u64::MAX, too_large) {

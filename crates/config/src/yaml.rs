@@ -1,4 +1,4 @@
-//! Parses YAML into events. The only module that uses libyaml (its translation to Rust).
+//! Parses YAML into events. This is the only module that uses libyaml (translated to Rust).
 //!
 //! An event parser leaves anchors, aliases and duplicate keys to us. The dialect needs that: aliases may stand before their
 //! anchors.
@@ -49,7 +49,7 @@ pub(crate) struct Properties {
     pub(crate) tag: Option<String>,
 }
 
-/// A place in the input. Lines and columns count from 0.
+/// A position in the input. Lines and columns count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) line: u32,
@@ -70,13 +70,13 @@ impl Mark {
 pub(crate) struct Problem {
     pub(crate) place: Mark,
     pub(crate) message: String,
-    /// The construct that was being parsed, with the place where it begins.
+    /// The construct that was being parsed when the problem was found, and the position at which it begins.
     pub(crate) context: Option<(String, Mark)>,
 }
 
 /// Reads the events of `input` one by one.
 pub(crate) struct Parser<'a> {
-    /// Made by `Box::into_raw`; never moves, since the parser keeps its own address.
+    /// The parser's memory, from `Box::into_raw`. It never moves, since the parser stores its own address.
     raw: NonNull<unsafe_sys::yaml_parser_t>,
     input: &'a [u8],
     owns: PhantomData<unsafe_sys::yaml_parser_t>,
@@ -100,13 +100,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The next event. Not to be called again after [`EventKind::StreamEnd`] or a problem.
+    /// Reads the next event. Must not be called again after [`EventKind::StreamEnd`] or a problem.
     pub(crate) fn poll_event(&mut self) -> Result<Event, Problem> {
         let mut event = MaybeUninit::<unsafe_sys::yaml_event_t>::uninit();
         // SAFETY: `raw` is an initialised parser that only `self` uses. `yaml_parser_parse` clears the event before
         // anything else, so it is initialised whatever the outcome.
         let ok = unsafe { unsafe_sys::yaml_parser_parse(self.raw.as_ptr(), event.as_mut_ptr()).ok };
-        // SAFETY: as above, initialised by `yaml_parser_parse`.
+        // SAFETY: `event` was initialised by `yaml_parser_parse`, as explained above.
         let event = unsafe { event.assume_init_mut() };
         if !ok {
             return Err(self.problem());
@@ -125,10 +125,10 @@ impl<'a> Parser<'a> {
     fn problem(&self) -> Problem {
         // SAFETY: `raw` is an initialised parser that only `self` uses.
         let parser = unsafe { self.raw.as_ref() };
-        // SAFETY: problem and context are null or static C strings.
+        // SAFETY: the problem and context strings of the parser are null or static C strings.
         let (message, context) =
             unsafe { (text(parser.problem.cast()), text(parser.context.cast())) };
-        // A problem of the encoding has an offset in place of a line: libyaml's reader runs ahead of its scanner.
+        // An encoding problem has an offset instead of a line, since libyaml's reader is ahead of its scanner.
         let place = match parser.error {
             unsafe_sys::yaml_error_type_t::YAML_READER_ERROR => self.locate(parser.problem_offset),
             _ => Mark::of(&parser.problem_mark),
@@ -140,7 +140,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Line and column of an offset into UTF-8 input.
+    /// Converts an offset in UTF-8 input into line and column.
     fn locate(&self, offset: u64) -> Mark {
         let offset = usize::try_from(offset)
             .unwrap_or(usize::MAX)
@@ -177,8 +177,8 @@ impl Drop for Parser<'_> {
 /// `event` was filled by `yaml_parser_parse` and not deleted since.
 unsafe fn kind(event: &unsafe_sys::yaml_event_t) -> EventKind {
     use unsafe_sys::yaml_event_type_t as Type;
-    // SAFETY: the type says which member of the union is alive; its strings are null or NUL-terminated, and a scalar's
-    // value has `length` bytes.
+    // SAFETY: the event's type says which member of the union is initialised; its strings are null or NUL-terminated,
+    // and a scalar's value has `length` bytes.
     unsafe {
         match event.type_ {
             Type::YAML_SCALAR_EVENT => {

@@ -1,4 +1,5 @@
-//! The YAML dialect: one table per rule, configuration in, tree or error out.
+//! Tests of the YAML dialect of configurations: one table per rule, each row with a configuration and the resulting
+//! tree or error.
 
 mod support;
 
@@ -12,7 +13,7 @@ fn check(rows: &[(&str, &str)]) {
     }
 }
 
-/// Each row is a list of files, the first including the others, and its result.
+/// Each row is a list of files, of which the first includes the others, and the expected result.
 fn check_files(rows: &[(&[(&str, &str)], &str)]) {
     for (files, want) in rows {
         assert_eq!(shown(files), *want, "{files:?}");

@@ -1,4 +1,4 @@
-//! Input that tries to exhaust the stack, the memory or the reader's time.
+//! Hostile configurations, which try to exhaust the stack, the memory or the time of the program that loads them.
 
 mod support;
 
@@ -54,7 +54,7 @@ fn a_long_chain_of_merges_is_not_deep() {
         let _ = writeln!(text, "m{i}: &m{i} {{<<: *m{}}}", i - 1);
     }
     assert!(load_files(&[("f", &text)]).is_ok());
-    // Forward, each is resolved inside the one before.
+    // In reverse order each alias stands before its anchor, so that resolving one recurses into the next.
     let forward: String = text.lines().rev().flat_map(|line| [line, "\n"]).collect();
     refused(&forward, "nested deeper");
 }
@@ -103,7 +103,7 @@ fn aliases_cannot_multiply_without_end() {
         let keys = vec![format!("<<: *a{}", i - 1); 10].join(", ");
         let _ = writeln!(merges, "- &a{i} {{{keys}}}");
     }
-    // Only one key of a name survives, so the merges stay small.
+    // A merge keeps only one entry of each name, so the merged mappings stay small; the aliases exceed the limit.
     refused(&merges, "aliases expand");
     let many: String = (0..3000).map(|i| format!("k{i}: v, ")).collect();
     let mut merges = format!("- &a {{{many}}}\n");
@@ -142,7 +142,7 @@ fn tag_directives_are_limited_at_their_value() {
     assert!(load("f", &Memory::new().file("f", wide)).is_err());
 }
 
-/// Random damage to a configuration that uses every feature: any result is right, as long as there is one.
+/// Random changes to a configuration that uses every feature: loading it may succeed or fail, but must end.
 #[test]
 fn damaged_configurations_are_answered() {
     const TEXT: &str = "%YAML 1.2\n---\nstash: &tls\n  key-file: !env K\nhosts: !file v\nlisten: {<<: *tls, port: 1}\n\

@@ -1,4 +1,4 @@
-//! Running mappings of directives: levels, passes, and the errors that all directives share.
+//! Tests of executing mappings of directives: levels, the order of execution, and the errors that all directives share.
 
 mod support;
 
@@ -164,7 +164,7 @@ fn errors_of_malformed_mappings_name_no_directive() {
             "hosts: {h: {path: {}}}",
             "[f:1] unknown command: path (column 13; did you mean `paths`?)",
         ),
-        // Only names that are allowed here are suggested.
+        // The hint only suggests directives that may stand at this level.
         ("path: {}", "[f:1] unknown command: path (column 1)"),
     ];
     for (text, want) in cases {
@@ -207,7 +207,7 @@ fn misused_directives_are_named() {
 fn the_first_error_in_file_order_is_the_one_reported() {
     assert!(run("expires: x\nunheard-of: y").contains("value is bad"));
     assert!(run("unheard-of: y\nexpires: x").contains("unknown command"));
-    // Names are checked before anything is executed.
+    // All names are checked before the first directive is executed.
     assert!(run("hosts: {h: {expires: x}}\nunheard-of: y").contains("unknown command"));
 }
 

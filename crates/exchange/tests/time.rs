@@ -39,7 +39,8 @@ type Act = fn(&Timer);
 
 #[test]
 fn a_timer_does_in_each_state_what_it_is_told() {
-    // The third value of each row: the state half a second after the timer was set for 100 ms.
+    // Each row: name of the timer's state, how to reach it, and how long to wait then: a timer set for 100 ms has fired
+    // after half a second.
     const STATES: [(&str, Act, Duration); 5] = [
         ("new", |_| {}, Duration::ZERO),
         ("set", |timer| timer.set_after(100 * MS), Duration::ZERO),

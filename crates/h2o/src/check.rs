@@ -1,4 +1,4 @@
-//! `-m test`, and the checks of a configuration that other modes share with it.
+//! `-m test`, and the checks of a configuration that other run modes share with it.
 
 use h2o_exchange::RunningUser;
 use h2o_log::{reason, report_plainly};
@@ -7,14 +7,15 @@ use nix::unistd::User;
 
 use crate::{Failure, print_out, privileges};
 
-/// `-m test`: checks everything except opening listeners and logs. `is_strict`: warnings count as failures.
+/// `-m test`: checks everything except opening listeners and logs. `is_strict`: whether warnings make the check fail.
 pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure> {
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
     let mut warnings = loaded.warnings.clone();
     warnings.extend(loaded.inspect_as_starting_user());
     warnings.extend(loaded.inspect_ports());
-    // The rights are not taken back: from here on only files are read, as the user who will read them in the server.
+    // The change of user is not undone: from here on only files are read, with the rights of the user who will read
+    // them in the server.
     let own = nix::unistd::Uid::effective();
     let is_current = match &user {
         Some(user) if own.is_root() => {
@@ -27,7 +28,7 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
         Some(user) => user.uid == own,
         None => true,
     };
-    // The directory is checked as the user who will write there.
+    // Temporary files are checked with the rights of the running user, who will write them.
     check_temp_buffer_path(&settings)?;
     warnings.extend(inspect_as_running_user(loaded, user.as_ref(), is_current));
     for warning in &warnings {
@@ -54,7 +55,7 @@ pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
     check_temp_buffer_path(&settings)
 }
 
-/// Problems with the files to serve, as seen by the running user.
+/// Warnings about the files that the server is to serve and the running user may not read.
 pub(crate) fn inspect_as_running_user(
     loaded: &LoadedConfig,
     user: Option<&User>,
@@ -69,7 +70,7 @@ pub(crate) fn inspect_as_running_user(
     })
 }
 
-/// Checks that temporary files can be created where `temp-buffer-path` says.
+/// Checks that temporary files can be created in the directory of `temp-buffer-path`.
 pub(crate) fn check_temp_buffer_path(settings: &ServerSettings) -> Result<(), Failure> {
     let path = &settings.temp_buffer_path;
     h2o_exchange::temp_file::create(path).map(drop).map_err(|error| {

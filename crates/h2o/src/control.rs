@@ -1,4 +1,5 @@
-//! The control socket: a Unix socket beside the pid file, by which `h2o reload` and `h2o top` ask the running server.
+//! The control socket: a Unix socket beside the pid file, through which `h2o reload` and `h2o top` talk to the running
+//! server.
 //!
 //! The file belongs to the user who starts the server, and only that user and root can connect.
 
@@ -19,20 +20,21 @@ use crate::getopt::{Known, letter, long};
 use crate::question::{Answer, Question};
 use crate::{DEFAULT_CONFIG, Failure};
 
-/// How long the server waits for the line of a client.
+/// How long the server waits for the line in which a client of the control socket asks its question.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line of a client.
 const LONGEST: u64 = 64;
 
-/// The control socket of a server. Its file is removed when this value is dropped.
+/// The control socket of this server. Its file is removed on drop.
 pub(crate) struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the socket's file, by which it is recognised: a server that takes over puts its own in its place.
+    /// Device and inode of the socket's file. They show whether the file is still this server's: a server that takes
+    /// over replaces it.
     file: (u64, u64),
 }
 
-/// The path of the control socket of the server with this pid file.
+/// The path of the control socket of the server that has this pid file.
 fn path_of(pid_file: &Path) -> PathBuf {
     let mut path = pid_file.as_os_str().to_owned();
     path.push(".sock");
@@ -40,8 +42,8 @@ fn path_of(pid_file: &Path) -> PathBuf {
 }
 
 impl ControlSocket {
-    /// Opens the socket with the rights of the starting user. Must be called before threads are started: for a moment new files
-    /// are for their owner only.
+    /// Opens the control socket with the rights of the starting user. Must be called before threads are started, since
+    /// the umask, which the whole process shares, is changed for a moment.
     pub(crate) fn open(pid_file: &Path) -> Option<Self> {
         let path = path_of(pid_file);
         match Self::try_open(&path) {
@@ -59,8 +61,8 @@ impl ControlSocket {
     }
 
     fn try_open(path: &Path) -> std::io::Result<Self> {
-        // The new socket takes the place of the old one in one step: until then, the socket of a server that still runs
-        // answers.
+        // The socket is created under another name and renamed, so that the path always works: until then the socket of
+        // a server that still runs answers.
         let new = path.with_extension(format!("new.{}", std::process::id()));
         let before = umask(Mode::from_bits_truncate(0o177));
         let listener = UnixListener::bind(&new);
@@ -79,7 +81,7 @@ impl ControlSocket {
         })
     }
 
-    /// Starts the thread that makes events of what clients ask.
+    /// Starts the thread that turns the questions of clients into events for the main thread.
     pub(crate) fn begin(&self, events: &Sender<Event>) -> Result<(), Failure> {
         let failed = |error: std::io::Error| {
             Failure::system(format!(
@@ -91,7 +93,7 @@ impl ControlSocket {
         let events = events.clone();
         let serve = move || {
             for client in listener.incoming().flatten() {
-                // A client that asks nothing, or has gone, does not affect others.
+                // Errors are ignored: a client that sends no question, or has disconnected, must not affect the others.
                 let _ = answer(client, &events);
             }
         };
@@ -127,7 +129,7 @@ fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
     Ok(())
 }
 
-/// The options by which a command finds the running server.
+/// The options by which commands such as `h2o reload` find the running server.
 #[derive(Default)]
 pub(crate) struct ServerChoice {
     /// The file given by `--conf`; `None`: [`DEFAULT_CONFIG`].
@@ -150,8 +152,8 @@ impl ServerChoice {
         long("pid-file", true, flag).help("FILE", "the pid file itself")
     }
 
-    /// The pid file: the one that is named, or that of the configuration. Nothing else is read of the configuration: the server
-    /// says what is wrong with the rest.
+    /// The path of the server's pid file: from `--pid-file`, or else from the configuration. The rest of the
+    /// configuration is not checked here: the server reports what is wrong with it.
     ///
     /// # Errors
     /// The configuration cannot be read, or has none.
@@ -173,7 +175,7 @@ impl ServerChoice {
     }
 }
 
-/// Asks the server with this pid file.
+/// Sends a question to the server that has this pid file, and returns its answer.
 ///
 /// # Errors
 /// If no server answers.

@@ -1,4 +1,4 @@
-//! `error-log`: the target of messages while the server runs.
+//! `error-log`: the file or command that gets the messages of the running server.
 
 use std::fs::OpenOptions;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use h2o_server::ServerSettings;
 
 use crate::Failure;
 
-/// Opens the log with the rights of the starting user. Without `error-log` it is standard error, as it is if a supervisor
-/// has opened it before (`is_open`).
+/// Opens the error log with the rights of the starting user. Messages go to standard error if there is no `error-log`,
+/// or if a supervisor has already opened the log as standard error (`is_open`).
 pub(crate) fn open(settings: &ServerSettings, is_open: bool) -> Result<Arc<Target>, Failure> {
     let target = match &settings.error_log {
         Some(path) if !is_open => {
@@ -27,8 +27,8 @@ pub(crate) fn open(settings: &ServerSettings, is_open: bool) -> Result<Arc<Targe
     Ok(Arc::new(target))
 }
 
-/// Sends all later messages to the log. Standard input becomes empty; with `error-log`, standard output and standard error
-/// are redirected to the log as well, since log commands inherit them.
+/// Sends all later messages to the error log. Standard input becomes empty; with `error-log`, standard output and
+/// standard error are redirected to the log as well, since commands that the server starts for logs inherit them.
 pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure> {
     let null = OpenOptions::new()
         .read(true)
@@ -38,7 +38,7 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
     if is_configured {
         h2o_log::keep_standard_error().map_err(|error| not_redirected(&error))?;
     }
-    // A worker of a supervisor has these streams from the supervisor; they have to follow when the log is opened anew.
+    // A supervisor's worker inherits these streams. They have to be redirected, too, when the error log is reopened.
     if is_configured || log.is_reopenable() {
         log.take_output().map_err(Failure::system)?;
     }

@@ -25,8 +25,8 @@ pub(crate) struct Events {
     pub(crate) receiver: Receiver<Event>,
 }
 
-/// From here on TERM, HUP, USR1, USR2 and QUIT are events. INT is not caught and kills, so that the program can always be
-/// ended by hand.
+/// From here on SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT become events. SIGINT is not caught and kills the
+/// process, so that a user can always end the program.
 pub(crate) fn catch_signals() -> Result<Signals, Failure> {
     signals::catch(&[SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT])
 }

@@ -1,4 +1,5 @@
-//! Files of the configuration, read with the rights of the starting user also after the server has given them up.
+//! Reads the files of a configuration with the rights of the starting user, even after the server has given these
+//! rights up.
 
 use std::io;
 use std::path::Path;

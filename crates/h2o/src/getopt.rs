@@ -1,5 +1,5 @@
-//! Command lines, read as GNU `getopt_long` reads them: abbreviations of long options, `--name=value`, bundles of letters.
-//! No argument parser we know does all of this and leaves stray words to the program.
+//! Reads command lines as GNU `getopt_long` does: abbreviations of long options, `--name=value`, several letters after
+//! one `-`. No argument parser known to us does all of this and leaves other words to the program.
 
 /// An option of a program.
 #[derive(Clone, Copy)]
@@ -8,14 +8,14 @@ pub(crate) struct Known<F> {
     pub(crate) short: Option<char>,
     pub(crate) takes_value: bool,
     pub(crate) flag: F,
-    /// What `--help`, the man page and completions say.
+    /// The description of the option in `--help`, the man page and shell completions.
     pub(crate) help: Help,
 }
 
-/// The description of an option. Lines end where its text has line feeds.
+/// The description of an option. Its line breaks are those of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Help {
-    /// The placeholder of the option's value: shells complete `FILE` and `DIRECTORY` as such.
+    /// The placeholder of the option's value; shells complete file names for `FILE` and directories for `DIRECTORY`.
     pub(crate) value: &'static str,
     /// All values, if there are few.
     pub(crate) choices: &'static [&'static str],
@@ -28,7 +28,7 @@ impl<F: Copy> Known<F> {
         self.one_of(value, &[], text)
     }
 
-    /// The option with its description and all its values.
+    /// Adds the description of the option, and all values that it can have.
     pub(crate) const fn one_of(
         self,
         value: &'static str,
@@ -43,7 +43,7 @@ impl<F: Copy> Known<F> {
         Self { help, ..self }
     }
 
-    /// The option without what it means to the program.
+    /// The option without its flag, by which the program recognises it: only what users see.
     pub(crate) const fn described(&self) -> Known<()> {
         Known {
             long: self.long,
@@ -90,7 +90,7 @@ pub(crate) const fn help<F: Copy>(flag: F) -> Known<F> {
 
 /// An element of a command line.
 pub(crate) enum Argument<F> {
-    /// An option, with its value if it takes one.
+    /// An option found on the command line, with its value if it takes one.
     Option(F, Option<String>),
     /// A word that is no option.
     Word(String),
@@ -104,7 +104,7 @@ pub(crate) struct CommandLine<F: 'static, I> {
     program: &'static str,
     known: &'static [Known<F>],
     words: I,
-    /// Letters of a bundle of short options (`-abc`) that are still to be read.
+    /// Letters after a single `-` (such as `bc` of `-abc`) that are still to be read as options.
     letters: String,
 }
 
@@ -119,13 +119,13 @@ impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
         }
     }
 
-    /// The message about a word that is no option, for a program that takes none.
+    /// The error message about a word that is not an option, for a program that takes none.
     pub(crate) fn unexpected(&self, word: &str) -> String {
         let program = self.program;
         format!("{program}: unexpected argument: {word} (see {program} --help)")
     }
 
-    /// The next element.
+    /// Reads the next option or word of the command line.
     ///
     /// # Errors
     /// The message of `getopt_long`.
@@ -193,7 +193,7 @@ impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
         Ok(Argument::Option(option.flag, value))
     }
 
-    /// The option with that name, or the only one whose name begins with it.
+    /// Finds the option with that name, or the only option whose name begins with it.
     fn find(&self, name: &str) -> Result<Known<F>, String> {
         if let Some(option) = self.known.iter().find(|option| option.long == name) {
             return Ok(*option);

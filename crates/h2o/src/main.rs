@@ -1,4 +1,4 @@
-//! `h2o`: the program. Command line, run modes, signals, privileges.
+//! `h2o`: the main program, with command line, run modes, signals and privileges.
 
 mod check;
 mod compress;
@@ -43,14 +43,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The configuration file when the command line names none.
 const DEFAULT_CONFIG: &str = "/usr/local/etc/h2o.conf";
 
-/// Why the program ends early: the text for standard error and the exit code (sysexits).
+/// Why the program ends early: the message for standard error and the exit status (sysexits).
 pub(crate) struct Failure {
     text: String,
     code: u8,
 }
 
 impl Failure {
-    /// The configuration or the command line is at fault (`EX_CONFIG`).
+    /// An error in the configuration or the command line (`EX_CONFIG`).
     pub(crate) fn config(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -66,7 +66,7 @@ impl Failure {
         }
     }
 
-    /// Something that was checked or done is not as it should be.
+    /// A check has failed, or something could not be done.
     fn check(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -79,7 +79,7 @@ impl Failure {
         &self.text
     }
 
-    /// A thread of ours panicked outside a connection (`EX_SOFTWARE`).
+    /// A thread of the program panicked outside of a connection (`EX_SOFTWARE`).
     pub(crate) fn worker_died() -> Self {
         Self {
             text:
@@ -99,8 +99,8 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    // Huge pages would round the few kilobytes of an idle worker up to megabytes. If the kernel refuses, only memory is
-    // lost.
+    // Turns huge pages off: with them an idle worker would need megabytes of memory instead of a few kilobytes. If the
+    // kernel refuses, the program only needs more memory.
     let _ = nix::sys::prctl::set_thp_disable(true);
     std::panic::set_hook(Box::new(on_panic));
     let is = |argument: &str| std::env::args().skip(1).eq([argument]);
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// Logs a panic with its place. A panic ends one exchange or one connection.
+/// Logs a panic with its position in the source. A panic ends only one exchange or one connection.
 fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
     report!(
         error,
@@ -198,7 +198,7 @@ fn run_mode() -> Result<(), Failure> {
             let refused = master::supervise(&load(&config)?, &config, mode);
             return refused.map(|never| match never {});
         }
-        // A process that serves keeps no keys where `neverbleed` says so.
+        // With `neverbleed`, private keys are kept in a process of their own; allow the serving process to start it.
         Mode::Worker => h2o_keys::allow("/proc/self/exe"),
     }
     let parent = Parent::find();
@@ -224,7 +224,7 @@ fn load(config: &str) -> Result<LoadedConfig, Failure> {
     Ok(loaded)
 }
 
-/// Writes to standard output; it is no error if the reader has gone away.
+/// Writes to standard output. It is no error if the reader of a pipe has closed it.
 pub(crate) fn print_out(text: &str) {
     use std::io::Write;
     let _ = std::io::stdout().write_all(text.as_bytes());

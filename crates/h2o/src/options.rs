@@ -20,7 +20,8 @@ pub(crate) struct Options {
     /// `-c`.
     pub(crate) config: Option<String>,
     pub(crate) mode: Mode,
-    /// The first word that is not an option. H2O compatibility: H2O ignores such words; we do if there is a configuration.
+    /// The first word of the command line that is not an option. H2O compatibility: H2O ignores such words; this server
+    /// ignores them if a configuration is given.
     pub(crate) stray: Option<String>,
     /// `--strict`: not in H2O.
     pub(crate) is_strict: bool,
@@ -98,7 +99,7 @@ h2o.8, h2o.conf.5, bash, zsh or fish",
     ),
 ];
 
-/// Reads the command line, program name left out.
+/// Reads the command line; `words` does not include the program's name.
 pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
     let mut options = Options {
         config: None,
@@ -126,7 +127,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
     Ok(Command::Run(options))
 }
 
-/// Applies one option. Returns what is to be done at once.
+/// Applies one option. Returns the action that the option asks for instead of serving, if it is one like `--help`.
 fn apply(
     options: &mut Options,
     flag: Flag,
@@ -145,7 +146,8 @@ fn apply(
     Ok(None)
 }
 
-/// What this build, and the kernel that it runs on, have: in H2O's words and order, which programs look for.
+/// The features of this build and of the kernel it runs on, for `--version`: in H2O's words and order, since other
+/// programs search for them.
 fn version() -> String {
     let parts = [
         ("mruby", cfg!(feature = "mruby")),

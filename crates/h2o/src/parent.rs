@@ -1,4 +1,4 @@
-//! What the process that has started this one has done for it, or wants to know: a supervisor of the protocol of
+//! What the process that has started this one tells it by environment variables: a supervisor with the protocol of
 //! Server::Starter, or systemd.
 
 #![expect(
@@ -12,7 +12,8 @@ use crate::Failure;
 
 /// The sockets of a supervisor.
 pub(crate) const SERVER_STARTER_PORT: &str = "SERVER_STARTER_PORT";
-/// Set by `-m master` and `-m daemon`: pid file and error log are those of the supervisor.
+/// An environment variable that `-m master` and `-m daemon` set for their workers: the supervisor itself has the pid
+/// file and the error log open.
 pub(crate) const VIA_MASTER: &str = "H2O_VIA_MASTER";
 const LISTEN: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
@@ -22,7 +23,8 @@ pub(crate) struct Parent {
     ports: Option<String>,
     /// How many sockets systemd passes.
     activated: u16,
-    /// Whether it is `-m master` or `-m daemon`, which keep pid file and error log.
+    /// Whether the parent is this program with `-m master` or `-m daemon`, which has the pid file and the error log
+    /// open itself.
     pub(crate) is_master: bool,
 }
 
@@ -36,8 +38,8 @@ impl Parent {
         }
     }
 
-    /// Reads the environment, and removes from it what is not for the programs that this one starts. Must be called before
-    /// threads are started.
+    /// Reads the environment, and removes the variables that are not meant for programs which this process starts. Must
+    /// be called before threads are started.
     pub(crate) fn find() -> Self {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
         let is_for_us = number(LISTEN[0]) == Some(std::process::id());
@@ -48,18 +50,18 @@ impl Parent {
             is_master: std::env::var_os(VIA_MASTER).is_some(),
         };
         for name in LISTEN.into_iter().chain([SERVER_STARTER_PORT]) {
-            // SAFETY: the process has one thread, which nothing else that reads the environment can run beside.
+            // SAFETY: the process has only one thread, so nothing reads the environment at the same time.
             unsafe { std::env::remove_var(name) };
         }
         found
     }
 
-    /// Whether a supervisor has opened the listeners, which starts other processes for them, too.
+    /// Whether the parent is a supervisor, which has opened the listeners and passes them to its other workers, too.
     pub(crate) const fn is_supervisor(&self) -> bool {
         self.ports.is_some()
     }
 
-    /// The listeners that it has opened.
+    /// Takes the listeners that the parent has opened.
     ///
     /// # Errors
     /// If they cannot be used.

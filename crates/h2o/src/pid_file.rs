@@ -1,4 +1,4 @@
-//! `pid-file`: the process id, for sending signals.
+//! `pid-file`: the file with the id of the server's process, to which users send signals.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,7 +8,8 @@ use h2o_log::reason;
 
 use crate::Failure;
 
-/// The file. Opened before the change of the running user, so that it may be in a directory of root; removed on drop.
+/// The pid file. It is opened before the process gives up root's rights, so that it may be in a directory of root; it
+/// is removed on drop.
 pub(crate) struct PidFile {
     path: PathBuf,
     file: File,
@@ -32,7 +33,7 @@ impl PidFile {
         write_id(&mut self.file).map_err(|error| failure(&self.path, &error))
     }
 
-    /// Whether the file still names this process: a server that takes over may use the same file.
+    /// Whether the file still has the id of this process: a server that takes over may write its own into it.
     fn is_ours(&self) -> bool {
         std::fs::read_to_string(&self.path).is_ok_and(|text| text == content())
     }
@@ -40,7 +41,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Another program may have removed it already, or the running user may not remove it.
+        // Errors are ignored: another program may have removed the file already, or the running user may not remove it.
         if self.is_ours() && h2o_opener::remove(&self.path).is_err() {
             let _ = self.file.set_len(0);
         }

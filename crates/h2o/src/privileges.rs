@@ -1,4 +1,4 @@
-//! The running user, and the limit of descriptors.
+//! Privileges of the process: switching to the running user, and the limit of file descriptors.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use crate::Failure;
 use crate::files::Files;
 
-/// Raises the limit of descriptors to the hard limit, and checks that it is enough for `max-connections`.
+/// Raises the limit of file descriptors to the hard limit, and checks that it is enough for `max-connections`.
 pub(crate) fn raise_descriptor_limit(settings: &ServerSettings) -> Result<(), Failure> {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return Ok(());
@@ -24,7 +24,7 @@ pub(crate) fn raise_descriptor_limit(settings: &ServerSettings) -> Result<(), Fa
     check_descriptor_limit(settings)
 }
 
-/// Checks that the limit of descriptors is enough for `max-connections`.
+/// Checks that the limit of file descriptors is enough for `max-connections`.
 pub(crate) fn check_descriptor_limit(settings: &ServerSettings) -> Result<(), Failure> {
     match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok((_, hard)) if settings.max_connections as u64 > hard => Err(Failure::config(format!(
@@ -49,7 +49,8 @@ pub(crate) fn running_user(settings: &ServerSettings) -> Result<Option<User>, Fa
     }
 }
 
-/// Starts the keeper, which opens logs and reads certificates with the rights that this process gives up next.
+/// Starts the keeper: a process that keeps the rights which this process gives up next, and uses them to reopen logs
+/// and reload certificates.
 pub(crate) fn start_keeper(output: Option<OwnedFd>) {
     if let Err(error) = h2o_opener::start_keeper("/proc/self/exe", output) {
         report!(
@@ -60,7 +61,7 @@ pub(crate) fn start_keeper(output: Option<OwnedFd>) {
     }
 }
 
-/// Runs the key process, which ends as the keeper does.
+/// Runs the process that holds private keys. Like the keeper it ends when the server does.
 pub(crate) fn keep_keys() -> Result<(), Failure> {
     let failed =
         |error: std::io::Error| Failure::system(format!("key process: {}", reason(&error)));
@@ -68,9 +69,9 @@ pub(crate) fn keep_keys() -> Result<(), Failure> {
     h2o_keys::serve(std::io::stdin()).map_err(failed)
 }
 
-/// Signals that end the server do not end processes that it needs to finish requests.
+/// Makes this helper process survive signals that end the server, which needs it to finish requests.
 fn outlive_signals() -> std::io::Result<()> {
-    // Handled, not ignored: commands that such a process starts would inherit ignored signals.
+    // The signals are handled, not ignored: commands that this process starts would inherit it if they were ignored.
     let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT];
     for signal in signals {
         signal_hook::flag::register(signal, Arc::default())?;
@@ -78,7 +79,8 @@ fn outlive_signals() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs the keeper. It ignores signals that end the server, which may still finish requests, and ends when the server does.
+/// Runs the keeper, a process with the rights of the starting user. It survives signals that end the server, which may
+/// still finish requests, and ends when the server has ended.
 pub(crate) fn keep() -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::system(format!("keeper: {}", reason(&error)));
     outlive_signals().map_err(failed)?;
@@ -90,7 +92,7 @@ pub(crate) fn keep() -> Result<(), Failure> {
     h2o_opener::keep(std::io::stdin(), learn).map_err(failed)
 }
 
-/// Gives up the rights of the starting user but `kept`. Must be called before threads are started.
+/// Gives up the rights of the starting user, except the capabilities `kept`. Must be called before threads are started.
 pub(crate) fn switch_user(user: &User, kept: Option<CapabilitySet>) -> Result<(), Failure> {
     let refused = |error: nix::errno::Errno| {
         Failure::system(format!(
@@ -109,7 +111,7 @@ pub(crate) fn switch_user(user: &User, kept: Option<CapabilitySet>) -> Result<()
     kept.map_or(Ok(()), keep_capabilities)
 }
 
-/// Gives up all capabilities but these. Must be called before threads are started.
+/// Gives up all Linux capabilities but `kept`. Must be called before threads are started.
 pub(crate) fn keep_capabilities(kept: CapabilitySet) -> Result<(), Failure> {
     let sets = CapabilitySets {
         effective: kept,

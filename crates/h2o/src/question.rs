@@ -1,4 +1,4 @@
-//! What a client of the control socket asks, and what it is answered: their form on the wire.
+//! The messages on the control socket: the question of a client, and the server's answer.
 //!
 //! A client sends one line, and gets the exit status on a line of its own, then lines for its standard output (`+`) and its
 //! standard error (`!`).
@@ -45,7 +45,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The answer to a question that the server does not follow.
+    /// The answer if the server refuses to do what the client asks.
     pub(crate) fn refused(text: &str) -> Self {
         let failure = Failure::config(text);
         Self {

@@ -18,10 +18,10 @@ use crate::run;
 use crate::{DEFAULT_CONFIG, Failure};
 
 const NAME: &str = "(no configuration)";
-/// How many ports from the first one on are tried.
+/// How many port numbers are tried, from the first one on, until one is free.
 const PORTS: u16 = 100;
 
-/// A configuration in memory, with its name; everything it refers to is read from the file system.
+/// A configuration text in memory, with a name for messages. The files that it refers to are read from the file system.
 pub(crate) struct BuiltIn {
     pub(crate) name: &'static str,
     pub(crate) text: String,
@@ -109,22 +109,22 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
     run::serve(plan, signals)
 }
 
-/// The text as a scalar of YAML in double quotes.
+/// Writes the text as a YAML string in double quotes.
 pub(crate) fn quoted(text: impl std::fmt::Display) -> String {
     let escaped = text.to_string().replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{escaped}\"")
 }
 
-/// The first port from `first` on that is free.
+/// Finds the first port that is free, from `first` on.
 fn free_port(first: u16) -> Result<u16, Failure> {
     let is_free = |port: u16| {
-        // Bind as the server does: IPv4 and IPv6 separately, the latter if the machine has it.
+        // Tries to bind as the server does: IPv4 and IPv6 separately, IPv6 only if the machine has it.
         let v6 = TcpListener::bind(("::", port));
         let v6_taken = v6
             .as_ref()
             .is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
         drop(v6);
-        // HTTP/3 has the UDP port of the same number.
+        // HTTP/3 needs the UDP port of the same number.
         let udp_taken = |address: &str| {
             let socket = UdpSocket::bind((address, port));
             socket.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
@@ -144,7 +144,7 @@ fn free_port(first: u16) -> Result<u16, Failure> {
         })
 }
 
-/// The certificate and key of the running user, made on first use.
+/// The self-made certificate and key of the running user, which are created on first use.
 fn certificate() -> Result<(PathBuf, PathBuf), Failure> {
     let directory = state_directory().ok_or_else(|| {
         Failure::system(
@@ -176,7 +176,7 @@ fn certificate() -> Result<(PathBuf, PathBuf), Failure> {
     Ok((certificate, key))
 }
 
-/// Certificates are renewed after half a year, since browsers reject long lifetimes.
+/// Certificates are renewed after half a year, since browsers reject those with a long lifetime.
 fn is_old(path: &Path) -> bool {
     let age = fs::metadata(path)
         .and_then(|found| found.modified())
@@ -187,7 +187,7 @@ fn is_old(path: &Path) -> bool {
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use io::Write;
-    // Removed first: an old file may have other permissions.
+    // An old file is removed first, since it may have wider permissions.
     let _ = fs::remove_file(path);
     fs::OpenOptions::new()
         .write(true)

@@ -1,4 +1,4 @@
-//! `h2o reload`: asks the running server to reload its configuration, or what that would change.
+//! `h2o reload`: asks the running server to reload its configuration, or to report what a reload would change.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::question::Question;
 use crate::usage::{Operands, Usage};
 use crate::{Failure, print_out};
 
-/// `h2o reload`: asks the running server. `arguments` are those behind `reload`.
+/// Runs `h2o reload`, which asks the running server; `arguments` are those after `reload`.
 ///
 /// # Errors
 /// The text and exit status of the server, or that there is none.

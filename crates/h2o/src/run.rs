@@ -28,11 +28,11 @@ pub(crate) struct Plan<'a> {
     pub(crate) source: &'a dyn Source,
     /// Text to print when the server is ready.
     pub(crate) greeting: Option<&'a str>,
-    /// What the process that has started this one takes care of.
+    /// What the parent process has opened for this one, such as listeners.
     pub(crate) parent: Parent,
 }
 
-/// `-m worker`: serves in the foreground until TERM.
+/// `-m worker`: serves in the foreground until SIGTERM.
 pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure> {
     let loaded = &plan.loaded;
     let settings = loaded.settings();
@@ -45,7 +45,7 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     {
         report_plainly(&warning);
     }
-    // Together with everything else that is opened with the rights of the starting user.
+    // The listeners are taken or bound here, with everything else that needs the rights of the starting user.
     let inherited = plan.parent.take_sockets()?;
     let bound = bind_or_take(loaded, worker_plan(&settings).len(), inherited);
     let bound = bound.map_err(Failure::config)?;
@@ -55,7 +55,7 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     loaded.open_resources().map_err(Failure::config)?;
     privileges::raise_descriptor_limit(&settings)?;
     prepare_acme(loaded, user.as_ref())?;
-    // Pid file and error log of a supervisor of ours are those of the configuration.
+    // Under `-m master` the supervisor has opened the configured pid file and error log, so this process does not.
     let is_configured = settings.error_log.is_some() && !plan.parent.is_master;
     let log = error_log::open(&settings, plan.parent.is_master)?;
     let own_pid_file = settings.pid_file.as_ref();
@@ -94,7 +94,7 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     serve_until_ended(plan, bound, &events, &log)
 }
 
-/// Makes the directory that certificates are obtained into, for the running user.
+/// Creates the directory in which certificates obtained by ACME are stored, owned by the running user.
 fn prepare_acme(loaded: &LoadedConfig, user: Option<&User>) -> Result<(), Failure> {
     let Some(acme) = loaded.acme() else {
         return Ok(());
@@ -119,7 +119,7 @@ fn serve_until_ended(
     let addresses = bound.addresses(&loaded).join(", ");
     let worker_ended = events.sender.clone();
     let server = Server::start(&loaded, bound, move |end| {
-        // The receiver is gone when the process is about to end.
+        // Sending fails only if the process is about to end and nobody receives the event.
         let _ = worker_ended.send(Event::Worker(end));
     })
     .map_err(Failure::system)?;

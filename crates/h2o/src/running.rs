@@ -1,4 +1,4 @@
-//! The running server: what events do to it, and how it takes up a changed configuration (HUP, and `h2o reload`).
+//! The running server: how it reacts to events, and how it reloads its configuration (SIGHUP and `h2o reload`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +12,7 @@ use crate::supervise::{Control, ShutdownTimes};
 use crate::systemd::{self, State};
 use crate::{Failure, check, privileges};
 
-/// The running server as [`handle_events`](crate::supervise::handle_events) sees it.
+/// The running server, controlled by [`handle_events`](crate::supervise::handle_events).
 pub(crate) struct RunningServer<'a> {
     pub(crate) server: Server,
     pub(crate) loaded: LoadedConfig,
@@ -52,20 +52,21 @@ impl RunningServer<'_> {
 
     /// The configuration as it is now.
     fn next_configuration(&self) -> Result<LoadedConfig, String> {
-        // A pipe would be waited for, and signals meanwhile not be heeded.
+        // A configuration that came through a pipe is not read again: the main thread would block on the pipe, and not
+        // react to signals.
         if std::fs::metadata(self.config).is_ok_and(|file| !file.is_file()) {
             return Err(format!(
                 "{} is not a file that can be read again",
                 self.config
             ));
         }
-        // What is wrong with the configuration is found below as well.
+        // An error is ignored, since loading the configuration below finds it again.
         let _ = h2o_opener::learn(self.config);
         h2o_server::reload(self.config, self.source, &self.loaded)
             .map_err(|error| error.to_string())
     }
 
-    /// Serves by the configuration as it is now. Returns warnings.
+    /// Reads the configuration again and uses it from now on. Returns warnings.
     fn serve_next(&mut self) -> Result<Vec<String>, String> {
         let next = self.next_configuration()?;
         let settings = next.settings();
@@ -109,7 +110,7 @@ impl Control for RunningServer<'_> {
         systemd::notify(State::Ready);
     }
 
-    /// The error log gets what came of a reload.
+    /// Answers the question of a client. The result of a reload is also written to the error log.
     fn answer(&mut self, question: Question) -> Answer {
         let done = match question {
             Question::Reload => self.reload_configuration(),
@@ -176,7 +177,7 @@ impl Control for RunningServer<'_> {
     }
 
     fn reopen(&self, signal: &str) {
-        // The message is the last line of the old file.
+        // This message becomes the last line of the old log file.
         report!(
             notice,
             "received {signal}, reopening logs and reloading changed certificates"

@@ -1,4 +1,4 @@
-//! Signals of the server and of the supervisor as values, which a thread receives.
+//! Signals of the server and of the supervisor, which a thread receives as values.
 
 use std::sync::Arc;
 
@@ -8,8 +8,9 @@ use signal_hook::iterator::Signals;
 
 use crate::Failure;
 
-/// From here on these signals wait for [`forward`]: none of them kills the process. XFSZ is ignored: a file at its size limit
-/// (RLIMIT_FSIZE) fails one write, as a full disk does. Commands that the process starts have the default dispositions.
+/// From here on these signals are kept for [`forward`] and do not kill the process. SIGXFSZ is ignored, so that a file
+/// at its size limit (RLIMIT_FSIZE) makes a write fail, as a full disk does. Commands that the process starts have the
+/// default signal handlers.
 ///
 /// # Errors
 /// If the system refuses.
@@ -24,8 +25,8 @@ pub(crate) fn catch(signals: &[i32]) -> Result<Signals, Failure> {
         })
 }
 
-/// Starts the thread that passes signals to `receive`, until that returns `false`; signals that arrived since [`catch`] come
-/// first.
+/// Starts the thread that passes signals to `receive` until that function returns `false`. Signals that arrived since
+/// [`catch`] come first.
 ///
 /// # Errors
 /// If no thread can be started.

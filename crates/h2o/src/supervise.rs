@@ -1,4 +1,4 @@
-//! The main thread while the server runs: signals, graceful shutdown, and dead workers.
+//! What the main thread does while the server runs: it handles signals, the graceful shutdown, and workers that died.
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -13,22 +13,23 @@ use crate::question::{Answer, Question};
 /// How long to wait for workers that were told to close their connections.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Interval of the main thread's own work while the server serves.
+/// How often the main thread does periodic work while the server serves.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What [`handle_events`] has the server do on a signal or an event. The tests have an implementation of their own.
+/// The actions of the server that [`handle_events`] calls on signals and other events. Tests have an implementation of
+/// their own.
 pub(crate) trait Control {
-    /// Has probes see that the server will end, while it goes on serving.
+    /// Makes health checks of load balancers see that the server will end, while it still serves.
     fn announce_end(&self);
     /// Begins the graceful shutdown.
     fn shut_down(&self);
-    /// `shutdown-delay` and `shutdown-timeout` of the configuration in use.
+    /// The values of `shutdown-delay` and `shutdown-timeout` in the current configuration.
     fn shutdown_times(&self) -> ShutdownTimes;
     /// Closes the remaining connections.
     fn close_connections(&self);
-    /// USR1, and HUP before it reloads: reopens logs and loads changed certificates.
+    /// Reopens logs and loads changed certificates: on SIGUSR1, and on SIGHUP before the reload.
     fn reopen(&self, signal: &str);
-    /// HUP: serves by the configuration as it is in its files now.
+    /// Reads the configuration again and uses it from now on: on SIGHUP.
     fn reload(&mut self);
     /// A client of the control socket asks.
     fn answer(&mut self, question: Question) -> Answer;
@@ -50,14 +51,14 @@ pub(crate) enum End {
 /// How long the server takes to end.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ShutdownTimes {
-    /// Time between TERM and the begin of the graceful shutdown.
+    /// Time between SIGTERM and the begin of the graceful shutdown.
     pub(crate) delay: Duration,
     /// Time that the graceful shutdown may take; `None`: no limit.
     pub(crate) limit: Option<Duration>,
 }
 
-/// Handles events until the `workers` have ended. `is_term_counted`: whether a further TERM closes all connections; supervisors
-/// repeat it without that meaning.
+/// Handles events until the `workers` have ended. `is_term_counted`: whether a second SIGTERM closes all connections.
+/// It does not under supervisors, which may send the signal several times.
 pub(crate) fn handle_events(
     events: &Events,
     control: &mut impl Control,
@@ -108,7 +109,7 @@ pub(crate) fn handle_events(
                 }
                 Phase::Closing(_) => return End::Abandoned,
             },
-            // The thread that sends signals ends with the process.
+            // The thread that sends signals normally runs until the process ends, so this does not happen.
             Err(RecvTimeoutError::Disconnected) => return End::Abandoned,
         }
     }
@@ -118,11 +119,11 @@ pub(crate) fn handle_events(
 #[derive(Clone, Copy)]
 enum Phase {
     Serving,
-    /// The graceful shutdown begins at that time.
+    /// SIGTERM has arrived; the graceful shutdown begins at this time.
     Announced(Instant),
-    /// Connections may finish, at most until this time.
+    /// Graceful shutdown: connections may finish their requests until this time, if there is a limit.
     Draining(Option<Instant>),
-    /// Connections are being closed; workers are waited for until this time.
+    /// The remaining connections are being closed; the main thread waits for the workers until this time.
     Closing(Instant),
 }
 
@@ -169,7 +170,7 @@ impl Phase {
             }
             (SIGUSR1, _) => control.reopen("SIGUSR1"),
             (SIGUSR2, _) => report!(notice, "received SIGUSR2, which has no effect"),
-            // A repeated TERM of a supervisor. No other signals are caught.
+            // A SIGTERM that a supervisor has sent again is ignored. No other signals are caught.
             (_, _) => {}
         }
         self
@@ -245,7 +246,7 @@ mod tests {
         fn tick(&mut self) {}
     }
 
-    /// What two workers' server does about `events`, and how it ends.
+    /// How a server with two workers reacts to `events`, and how it ends.
     fn run(happens: Vec<Event>, times: ShutdownTimes) -> (Vec<&'static str>, End) {
         let (sender, receiver) = channel();
         for event in happens {

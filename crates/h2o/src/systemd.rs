@@ -1,4 +1,4 @@
-//! What systemd is told about the state of the service (sd_notify(3)), for units with `Type=notify`.
+//! Tells systemd the state of the service (sd_notify(3)), for units with `Type=notify`.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -17,13 +17,13 @@ const WATCHDOG_PID: &str = "WATCHDOG_PID";
 pub(crate) enum State {
     /// It serves.
     Ready,
-    /// It loads its configuration anew; `Ready` follows.
+    /// The service reloads its configuration; [`State::Ready`] follows.
     Reloading,
     /// It ends.
     Stopping,
 }
 
-/// Tells systemd, if it has started this process and wants to know. It is no failure if it does not listen.
+/// Tells systemd the state, if systemd has started this process and asks for it. Errors are ignored.
 pub(crate) fn notify(state: State) {
     match state {
         State::Ready => send(&format!(
@@ -65,8 +65,8 @@ fn monotonic_micros() -> u128 {
     (seconds + rest).as_micros()
 }
 
-/// Starts the thread that tells systemd that all workers turn, at half the interval that it wants to hear this. A worker that
-/// hangs keeps the thread silent, and systemd starts the service again.
+/// Starts the thread that notifies systemd's watchdog, at half the interval that systemd expects, as long as the event
+/// loops of all workers run. If a worker hangs, no notification is sent, and systemd restarts the service.
 pub(crate) fn begin_watchdog(shared: &Arc<Shared>) {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_for_us = number(WATCHDOG_PID).is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -75,8 +75,8 @@ pub(crate) fn begin_watchdog(shared: &Arc<Shared>) {
     };
     let shared = Arc::clone(shared);
     let watch = move || {
-        // Each worker is sent a copy by an order, and drops it when it runs the order: once this is the only copy, all workers
-        // have answered.
+        // Each worker gets an order with a copy of this `Arc`, and drops the copy when it executes the order. Once this
+        // is the only copy, all workers have responded.
         let round = Arc::new(());
         loop {
             if Arc::strong_count(&round) == 1 {

@@ -1,10 +1,10 @@
-//! What the program and its commands say about their options.
+//! The `--help` texts of the program and its commands.
 
 use std::fmt::Write;
 
 use crate::getopt::Known;
 
-/// Longest option beside which its description begins.
+/// Widest option, in columns, after which the description begins on the same line.
 const MAX_COLUMN: usize = 28;
 
 /// What the words that are not options are.
@@ -17,7 +17,7 @@ pub(crate) enum Operands {
 
 /// The usage of the program or of one of its commands.
 pub(crate) struct Usage {
-    /// The name of the command; empty: the program without a command.
+    /// The name of the command; empty for the program without a command.
     pub(crate) name: &'static str,
     /// What follows the name.
     pub(crate) words: &'static str,
@@ -46,7 +46,7 @@ impl Usage {
         )
     }
 
-    /// The options, each with its description beside it.
+    /// The list of options, each with its description to the right.
     pub(crate) fn options_text(&self) -> String {
         let left: Vec<_> = self.options.iter().map(left).collect();
         let widths = left.iter().map(|text| text.chars().count() + 2);

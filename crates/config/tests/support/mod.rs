@@ -1,10 +1,10 @@
-//! Loading configurations from memory and writing nodes on one line.
+//! For tests: loads configurations from memory, and writes nodes on one line.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use h2o_config::{Error, Memory, Node, Value, load};
 
-/// `{key: value}`, `[item]`, scalars bare, the empty one as `''`.
+/// Writes a node as `{key: value}` or `[item]`; scalars are not quoted, except the empty one, which is `''`.
 pub(crate) fn show(node: &Node) -> String {
     match &node.value {
         Value::Scalar(text) if text.is_empty() => "''".to_owned(),
@@ -23,7 +23,7 @@ pub(crate) fn show(node: &Node) -> String {
     }
 }
 
-/// The first file is the configuration, the others may be included.
+/// Loads a configuration from files in memory: the first is the configuration, which may include the others.
 pub(crate) fn load_files(files: &[(&str, &str)]) -> Result<Node, Error> {
     let source = Memory::new()
         .variable("PORT", "8080")

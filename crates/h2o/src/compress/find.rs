@@ -1,15 +1,15 @@
-//! Finds the files for which compressed variants are published.
+//! Finds the files of which `h2o compress` publishes compressed variants.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use h2o_http::mime::{MimeEntry, MimeMap};
 
-/// Length in bytes of the longest file whose variants are made: a thread holds a whole file in memory.
+/// Longest file of which variants are made, in bytes: a thread has the whole file in memory.
 const MAX_LEN: u64 = 256 << 20;
 
-/// Finds the files below a directory, the largest first, so that no thread begins the longest job when the others are done.
-/// Symbolic links are not followed, and hidden names are left out: `.well-known` is not.
+/// Finds the files below a directory. The largest come first, so that no thread begins the longest job when the others
+/// have finished. Symbolic links are not followed, and hidden names are left out, except `.well-known`.
 pub(super) fn below(directory: &Path, originals: &mut Vec<PathBuf>, errors: &mut Vec<String>) {
     let mut found = Vec::new();
     let mut directories = vec![directory.to_path_buf()];
@@ -62,8 +62,8 @@ pub(super) fn below(directory: &Path, originals: &mut Vec<PathBuf>, errors: &mut
     }
 }
 
-/// Types of files that become smaller although the server does not compress them while it sends them: formats without
-/// compression of their own.
+/// MIME types worth compressing in advance, although the server does not compress them while it sends them: formats
+/// without compression of their own.
 const MORE_TYPES: [&str; 8] = [
     "application/vnd.ms-fontobject",
     "application/wasm",
@@ -75,9 +75,9 @@ const MORE_TYPES: [&str; 8] = [
     "model/gltf-binary",
 ];
 
-/// Whether files of this name become smaller by compression, by their type in the built-in MIME map.
+/// Whether files of this name become smaller by compression, judged by their type in the built-in MIME map.
 fn is_compressible(types: &MimeMap, name: &[u8]) -> bool {
-    // Files of this type have the MIME type of SVG, but are already compressed.
+    // These files have the MIME type of SVG, but are compressed already.
     if name.ends_with(b".svgz") {
         return false;
     }

@@ -1,4 +1,4 @@
-//! `h2o compress`: publishes the compressed variants that `file.send-compressed` serves.
+//! `h2o compress`: publishes the compressed variants of files that `file.send-compressed` serves.
 
 mod find;
 mod progress;
@@ -32,7 +32,7 @@ is not made again. Exit status: 0; 1 if a file could not be compressed.
     }
 }
 
-/// Number of threads at most: each holds a whole file and the memory of a compressor.
+/// Most threads that compress at the same time: each holds a whole file and the memory of a compressor.
 const MAX_JOBS: usize = 256;
 
 /// The command line of `h2o compress`.
@@ -58,7 +58,7 @@ const KNOWN: &[Known<Flag>] = &[
     help(Flag::Help),
 ];
 
-/// Runs the command with these arguments, `compress` left out.
+/// Runs `h2o compress`; `arguments` are those after `compress`.
 ///
 /// # Errors
 /// The files that could not be compressed, or what is wrong with the command line.
@@ -123,7 +123,8 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Options>, Str
     Ok(Some(options))
 }
 
-/// A flag that is set by the first INT or TERM, so that no temporary file stays behind. The second one ends the program.
+/// Returns a flag that the first SIGINT or SIGTERM sets, so that the command can stop without leaving temporary files.
+/// A second signal ends the program at once.
 fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -140,7 +141,7 @@ struct Summary {
     published: u64,
     current: u64,
     not_smaller: u64,
-    /// Number of bytes of the files whose variants were published.
+    /// Bytes of the original files of which variants were published.
     original: u64,
     /// Bytes of the published variants.
     compressed: u64,

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 /// Characters of a full bar.
 const WIDTH: usize = 40;
 
-/// A bar on standard error, if that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 pub(super) struct Progress {
     total: usize,
     done: usize,
@@ -29,7 +29,7 @@ impl Progress {
         self.done += 1;
         let percent = self.done * 100 / self.total.max(1);
         if self.is_shown && self.shown.replace(percent) != Some(percent) {
-            // If the terminal was closed, writing fails; the work goes on.
+            // If the terminal was closed, writing the bar fails; the compression continues.
             let _ = write!(io::stderr(), "\r{}", line(self.done, self.total));
         }
     }

@@ -1,4 +1,4 @@
-//! One compressed variant of a file: made, compared with the file, and published in one step.
+//! Makes one compressed variant of a file, and publishes it in one step if it is smaller than the file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
@@ -11,13 +11,13 @@ use flate2::write::GzEncoder;
 use rustix::fs::{Gid, Uid, fchown};
 use zstd_safe::{CCtx, CParameter};
 
-/// Length in bytes of the longest file that zopfli compresses: it takes about a hundred times as long as level 9 of zlib, for 3
-/// to 5 % less.
+/// Longest file, in bytes, that zopfli compresses. Zopfli takes about a hundred times as long as level 9 of zlib, and
+/// its result is 3 to 5 % smaller.
 const MAX_ZOPFLI_LEN: usize = 512 << 10;
-/// The logarithm of the window of brotli. 24 is the most that the format has without an extension, but would cost every client
-/// 16 MiB of memory for a long file.
+/// The logarithm of brotli's window size. The standard format allows up to 24, but each client would need 16 MiB of
+/// memory for a long file then.
 const BROTLI_WINDOW_BITS: i32 = 22;
-/// The largest window of zstd for which clients must have the memory (RFC 9659 §3).
+/// The logarithm of zstd's window size: the largest window for which every client must have the memory (RFC 9659 §3).
 const ZSTD_WINDOW_BITS: u32 = 23;
 
 /// A content coding of which a variant is made.
@@ -53,15 +53,17 @@ impl Coding {
 /// What has become of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The variant is there; the values are the lengths of both files.
+    /// The variant was published; these are the lengths of the original file and of the variant in bytes.
     Published { original: u64, compressed: u64 },
     /// It was there.
     Current,
-    /// The variant would not be smaller than the file. One that was made of an older state of the file is removed.
+    /// The variant would not be smaller than the file, so none is published. If there is a variant of an older state of
+    /// the file, it is removed.
     NotSmaller,
 }
 
-/// Publishes the variant of a file, if it is not current and is smaller than the file.
+/// Publishes a compressed variant of a file, unless a current one exists or the variant would not be smaller than the
+/// file.
 ///
 /// # Errors
 /// The file cannot be read or the variant not be written, or the file was changed meanwhile.
@@ -112,7 +114,8 @@ fn mtime(metadata: &Metadata) -> (i64, i64) {
     (metadata.mtime(), metadata.mtime_nsec())
 }
 
-/// Writes a file with the mtime, mode and owner of its original. Clients see the old file or the new one.
+/// Writes a variant with the mtime, mode and owner of its original. Clients see either the old variant or the new one,
+/// never a part.
 fn replace(path: &Path, content: &[u8], original: &Metadata) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new()
@@ -120,7 +123,7 @@ fn replace(path: &Path, content: &[u8], original: &Metadata) -> io::Result<()> {
         .tempfile_in(directory)?;
     file.write_all(content)?;
     let inner = file.as_file();
-    // Only root may change the owner. Other users own the variant, as they own the files that they write.
+    // Only root may change the owner. For other users the variant is owned by them, like all files they write.
     let (owner, group) = (Uid::from_raw(original.uid()), Gid::from_raw(original.gid()));
     let _ = fchown(inner, Some(owner), Some(group));
     inner.set_permissions(Permissions::from_mode(original.mode() & 0o777))?;
@@ -215,10 +218,11 @@ mod tests {
 
     #[test]
     fn the_window_of_zstd_fits_every_client() {
-        // A frame that names its content size has a window of that size at least, unless the window is limited: 16 MiB of
-        // content.
+        // 16 MiB of content: a zstd frame that states its content size has a window of this size, unless the window is
+        // limited.
         let compressed = zstd(&vec![b'a'; 16 << 20]).unwrap();
-        // Single segment is off, and the descriptor says 2^(10+13) (RFC 8878 §3.1.1.1).
+        // The frame header has the Single_Segment_flag off, and its Window_Descriptor is at most 2^(10+13) (RFC 8878
+        // §3.1.1.1).
         assert_eq!(compressed[4] & 0x20, 0);
         assert!(compressed[5] >> 3 <= 13, "{:x}", compressed[5]);
     }

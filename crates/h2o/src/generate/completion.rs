@@ -6,7 +6,7 @@ use super::brief;
 use crate::getopt::Known;
 use crate::usage::{Operands, Usage};
 
-/// What the shell offers behind an option, or in place of an operand.
+/// What a shell offers as completion after an option, or in place of an operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Completes {
     Files,
@@ -41,7 +41,7 @@ fn spellings(option: &Known<()>) -> impl Iterator<Item = String> {
         .chain(std::iter::once(format!("--{}", option.long)))
 }
 
-/// The description of an option in one line.
+/// The description of an option, joined into one line.
 fn description(option: &Known<()>) -> String {
     let lines = option
         .help
@@ -120,7 +120,8 @@ complete -o filenames -F _h2o h2o
     )
 }
 
-/// A text between single quotes for zsh, in which `:` and brackets would end a description.
+/// Escapes a description for a zsh completion script: it stands between single quotes, and `:` and brackets would end
+/// it.
 fn zsh_text(text: &str) -> String {
     let mut quoted = String::new();
     for c in text.chars() {

@@ -7,7 +7,7 @@ use super::roff::{escape, from_markdown};
 use crate::DEFAULT_CONFIG;
 use crate::usage::Usage;
 
-/// The page of the manual whose sections on signals and exit statuses become part of h2o(8).
+/// The chapter of the manual from which h2o(8) takes its sections on signals and exit statuses.
 const RUNNING: &str = include_str!("../../../../docs/running.md");
 
 fn head(name: &str, section: u8, about: &str) -> String {
@@ -83,7 +83,7 @@ pub(super) fn program(usages: &[Usage]) -> String {
     page
 }
 
-/// The sections of docs/running.md that become part of the man page, under headings of their own.
+/// The tables of docs/running.md that the man page contains, under headings of the man page.
 fn signals_and_statuses(running: &str) -> String {
     let statuses = running
         .lines()
@@ -107,7 +107,7 @@ fn signals_and_statuses(running: &str) -> String {
     text
 }
 
-/// The man page h2o.conf(5), made of the list of directives in Markdown.
+/// The man page h2o.conf(5), made from the list of directives in Markdown.
 pub(super) fn configuration(directives: &str) -> String {
     let mut page = head("h2o.conf", 5, "configuration of h2o");
     // The first line is the title.

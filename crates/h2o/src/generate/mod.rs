@@ -1,4 +1,5 @@
-//! `--help`, and `--generate`: man pages and completions, from the options and the table of directives.
+//! The texts of `--help` and `--generate`: man pages and shell completions, made from the options and the table of
+//! directives.
 
 mod completion;
 mod man;
@@ -7,10 +8,10 @@ mod roff;
 use crate::usage::Usage;
 use crate::{compress, options, reload, top};
 
-/// What the program's help and man page say about the program without a command.
+/// What the program is, for the title of its man page.
 const ABOUT: &str = "HTTP/1, HTTP/2 and HTTP/3 server";
 
-/// The help of the program without a command, then that of each command.
+/// The usage of the program without a command, then that of each command.
 fn usages() -> Vec<Usage> {
     vec![
         options::usage(),
@@ -22,7 +23,7 @@ fn usages() -> Vec<Usage> {
     ]
 }
 
-/// The first sentence of the description of a command, in a form that can stand within a sentence.
+/// The first sentence of a command's description, in a form that fits into a list.
 fn brief(usage: &Usage) -> String {
     let text = usage.about.replace('\n', " ");
     let end = text.find([':', ',', '.']).unwrap_or(text.len());

@@ -1,8 +1,9 @@
-//! Turns Markdown, as the manual uses it, into a page for `man`.
+//! Converts the Markdown of the manual into man pages (roff).
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-/// Escapes text for roff: the backslash, hyphens that users copy, and what would be a request at the beginning of a line.
+/// Escapes text for roff: the backslash, hyphens (so that users can copy them), and characters that would begin a
+/// request at the start of a line.
 pub(super) fn escape(text: &str) -> String {
     let mut output = String::with_capacity(text.len());
     for (at, line) in text.split('\n').enumerate() {
@@ -26,7 +27,7 @@ pub(super) fn escape(text: &str) -> String {
     output
 }
 
-/// The man page of a Markdown text. Headings of the second level become sections.
+/// Converts a text into a man page. Headings of the second level become sections.
 pub(super) fn from_markdown(text: &str) -> String {
     let mut page = Page::default();
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -47,7 +48,7 @@ struct Page {
     heads: Vec<String>,
     is_head: bool,
     is_code_block: bool,
-    /// Whether a request for a paragraph was written, with no text after it yet.
+    /// Whether a request for a new paragraph has been written, but no text after it.
     is_item_start: bool,
 }
 
@@ -144,8 +145,8 @@ impl Page {
         }
     }
 
-    /// Writes a cell of a table: the first one of a row becomes a tag, the others stand below it, with the heads of their
-    /// columns if there are several.
+    /// Writes a table cell. The first cell of a row becomes a tag, and the others are written below it; if there are
+    /// several, each begins with the heading of its column.
     fn on_cell(&mut self) {
         let text = self.held.take().unwrap_or_default();
         let cell = self.cell;

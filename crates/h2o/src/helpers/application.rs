@@ -17,11 +17,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use super::closing;
 use crate::Failure;
 
-/// Delay before the command is started again. It doubles each time, up to the longest.
+/// Delay before the command is started again after it has ended. The delay doubles each time, up to the longest one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 
-/// How long the command may take to end after SIGTERM.
+/// How long the command may take to end after SIGTERM; then it gets SIGKILL.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the main thread waits for.
@@ -32,7 +32,7 @@ enum Event {
     Ended(String),
 }
 
-/// Runs the application until the server ends it.
+/// Runs the FastCGI application until the server closes the pipe.
 pub(super) fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let mut next = || {
         let missing = || Failure::config("run-application is started by the server only");
@@ -42,7 +42,8 @@ pub(super) fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Fai
     let failed = |what: &str, error: &std::io::Error| {
         Failure::system(format!("fastcgi.spawn: {what}: {}", reason(error)))
     };
-    // The end of the server ends the application, not what else the processes of a service or of a terminal are sent.
+    // Ignores signals that are sent to all processes of a service or terminal: the application must run until the
+    // server ends.
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
         signal_hook::flag::register(signal, Arc::default())
             .map_err(|error| failed("failed to register a signal handler", &error))?;
@@ -67,7 +68,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Starts the command again and again. Returns when the server has closed the pipe and the command has ended.
+/// Starts the command, and starts it again whenever it ends. Returns when the server has closed the pipe and the
+/// command has ended.
 fn keep_running(user: &str, command: &str, sender: &Sender<Event>, events: &Receiver<Event>) {
     let mut delay = FIRST_DELAY;
     loop {
@@ -83,7 +85,8 @@ fn keep_running(user: &str, command: &str, sender: &Sender<Event>, events: &Rece
                 });
                 match events.recv() {
                     Ok(Event::Ended(text)) => {
-                        // Processes that it has left behind would answer beside the next one.
+                        // Ends the processes that the command has left behind: they would answer requests besides the
+                        // restarted command.
                         let _ = killpg(group, Signal::SIGTERM);
                         text
                     }
@@ -106,7 +109,8 @@ fn keep_running(user: &str, command: &str, sender: &Sender<Event>, events: &Rece
     }
 }
 
-/// Starts the command in a process group of its own, by this program if it is to run as another user.
+/// Starts the command in a process group of its own. If it is to run as another user, it is started through this
+/// program's `setuidgid`.
 fn start(user: &str, command: &str) -> std::io::Result<Child> {
     let shell = ["/bin/sh", "-c", command];
     let mut program = if user.is_empty() {
@@ -121,7 +125,7 @@ fn start(user: &str, command: &str) -> std::io::Result<Child> {
     program.process_group(0).spawn()
 }
 
-/// Ends the command and what it has started.
+/// Ends the command and the processes it has started.
 fn end(group: Pid, events: &Receiver<Event>) {
     let _ = killpg(group, Signal::SIGTERM);
     if events.recv_timeout(END_PATIENCE).is_err() {

@@ -1,4 +1,4 @@
-//! What helpers do that end with the process that has started them.
+//! What is common to helper processes that end together with the process that has started them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -6,17 +6,17 @@ use std::path::Path;
 
 use h2o_log::{reason, report_plainly};
 
-/// Calls `then`, on a thread, when the last writer of a pipe has closed it.
+/// Calls `then` on a new thread when every process has closed its writing end of the pipe.
 pub(super) fn on_close(mut pipe: File, then: impl FnOnce() + Send + 'static) {
     std::thread::spawn(move || {
-        // Nobody writes; a read returns at the end.
+        // Nobody writes to the pipe, so reading blocks until it is closed.
         let mut byte = [0];
         while pipe.read(&mut byte).is_ok_and(|count| count > 0) {}
         then();
     });
 }
 
-/// Removes a directory with what is in it, and reports why that failed.
+/// Removes a directory with its contents, and reports an error if that fails.
 pub(super) fn remove(directory: &Path) {
     if let Err(error) = std::fs::remove_dir_all(directory)
         && error.kind() != ErrorKind::NotFound

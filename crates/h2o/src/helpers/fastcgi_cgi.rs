@@ -35,7 +35,8 @@ Options:
   --help
 ";
 
-/// How long to wait before connections are accepted again where descriptors or memory are short.
+/// How long to wait before connections are accepted again, after the system had too few descriptors or too little
+/// memory to accept one.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy)]
@@ -91,7 +92,7 @@ impl Options {
     }
 }
 
-/// Serves until SIGTERM, which all scripts get as well.
+/// Serves until SIGTERM, which is passed on to all scripts.
 pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let Some(options) = Options::read(arguments).map_err(Failure::config)? else {
         print_out(HELP);
@@ -104,7 +105,7 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
         .map_err(|error| failed("failed to register signal handlers", error))?;
     let listener = match &options.listen {
         Some(path) => {
-            // If it cannot be removed, it cannot be bound either.
+            // Removes an old socket. An error is ignored here: if the file remains, binding fails and is reported.
             let _ = std::fs::remove_file(path);
             let bound = UnixListener::bind(path);
             bound
@@ -127,7 +128,7 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
     Ok(())
 }
 
-/// The listening socket that is descriptor 0.
+/// The listening socket that this process has inherited as descriptor 0.
 fn inherited() -> Result<OwnedFd, Failure> {
     let stdin = io::stdin();
     if !sockopt::socket_acceptconn(&stdin).unwrap_or(false) {
@@ -141,7 +142,7 @@ fn inherited() -> Result<OwnedFd, Failure> {
 
 fn accept_all(listener: &OwnedFd, options: &Options, scripts: &Arc<Scripts>) {
     loop {
-        // Connections that cannot be served yet wait in the queue of the kernel.
+        // While as many scripts run as allowed, new connections are not accepted and wait in the queue of the kernel.
         let place = Scripts::take_place(scripts);
         let stream = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => UnixStream::from(socket),

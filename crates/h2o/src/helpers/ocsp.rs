@@ -13,7 +13,7 @@ use h2o_log::reason;
 use crate::getopt::{Argument, CommandLine, Known, long};
 use crate::{Failure, print_out};
 
-/// Exit status (`EX_TEMPFAIL`): a later attempt may succeed.
+/// Exit status (`EX_TEMPFAIL`) if no response was obtained but a later attempt may succeed.
 const TEMPORARY: u8 = 75;
 
 const HELP: &str = "Usage: fetch-ocsp-response [options] [CERTIFICATE-FILE]
@@ -112,7 +112,7 @@ struct Fetch<'a> {
 }
 
 impl Fetch<'_> {
-    /// Asks for the response, which `openssl` writes to that file after it has verified it.
+    /// Asks the OCSP responder. `openssl` verifies the response and writes it to the given file.
     fn run(&self, file: &Path) -> Result<Vec<u8>, Failure> {
         let mut command = Command::new(self.openssl);
         command.args(["x509", "-noout", "-ocsp_uri", "-in"]);
@@ -153,7 +153,7 @@ impl Fetch<'_> {
     }
 }
 
-/// A directory for files that `openssl` reads and writes. Removed on drop.
+/// A temporary directory for files that `openssl` reads and writes. Removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -164,7 +164,7 @@ impl Directory {
             let path = std::env::temp_dir().join(name);
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
-                // Left behind by an earlier process with the same id.
+                // A directory of this name was left behind by an earlier process with the same id: try the next name.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
                 Err(error) => {
                     return Err(Failure::system(format!(
@@ -193,7 +193,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What is left is in the directory for temporary files.
+        // An error is ignored: what is left is in the system's directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

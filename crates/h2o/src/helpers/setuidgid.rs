@@ -6,7 +6,7 @@ use crate::{Failure, privileges};
 
 const USAGE: &str = "Usage: setuidgid USER COMMAND [ARGUMENT]...";
 
-/// Becomes the command. Returns only if that is impossible.
+/// Replaces this process by the command (`exec`). Returns only if that fails.
 pub(super) fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let name = arguments.next().ok_or_else(|| Failure::config(USAGE))?;
     let user = User::from_name(&name).ok().flatten();

@@ -1,14 +1,14 @@
-//! Requests and assertions as text, on the command line and in test files.
+//! Reads the requests and assertions of `h2o mruby`, from the command line and from test files.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use h2o_http::{Method, Scheme, Version};
 use h2o_server::TrialRequest;
 
-/// The port of clients: any that clients have.
+/// The port number that simulated clients appear to have; any number will do.
 const CLIENT_PORT: u16 = 50_000;
 
-/// A request, and what is asserted of its response.
+/// A test case: a request, and assertions about its response.
 #[derive(Debug)]
 pub(crate) struct Case {
     /// The number of its first line.
@@ -48,7 +48,7 @@ pub(crate) enum Expected {
     Absent,
 }
 
-/// A line that cannot be read: its number and why.
+/// An error in a line of a test file: the number of the line, and what is wrong.
 pub(crate) type Fault = (usize, String);
 
 /// Reads cases, which empty lines separate. Lines that begin with `#` are comments.
@@ -127,7 +127,7 @@ fn read_version(word: &str) -> Result<Version, String> {
     })
 }
 
-/// Scheme, authority and target of a URL, or of a target for `localhost`.
+/// Splits a URL into scheme, authority and target; a target alone is for `localhost`.
 fn read_url(url: &str) -> Result<(Scheme, String, String), String> {
     let (scheme, rest) = match url.split_once("://") {
         Some(("http", rest)) => (Scheme::Http, rest),
@@ -248,7 +248,7 @@ fn field(name: &str) -> Result<Subject, String> {
     }
 }
 
-/// A text as it is, or in double quotes with the escapes `\n`, `\r`, `\t`, `\"` and `\\`.
+/// Reads a text, which may be in double quotes with the escapes `\n`, `\r`, `\t`, `\"` and `\\`.
 fn read_text(text: &str) -> Result<Vec<u8>, String> {
     let Some(quoted) = text.strip_prefix('"') else {
         return Ok(text.into());

@@ -1,4 +1,5 @@
-//! `h2o mruby`: runs a handler file against described requests without a server, so that it can be tested before it goes live.
+//! `h2o mruby`: runs a script of `mruby.handler` on described requests without a server, so that it can be tested
+//! before it is deployed.
 
 mod case;
 mod report;
@@ -19,7 +20,7 @@ use crate::{Failure, print_out};
 use case::Case;
 use report::{DELEGATES, Report};
 
-/// How long a response may take, unless `--timeout` says.
+/// How long the script may take for a response, unless `--timeout` is given.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What `--help` and the man page say.
@@ -46,7 +47,7 @@ struct Options {
     timeout: Duration,
 }
 
-/// Runs the command with these arguments, `mruby` left out.
+/// Runs `h2o mruby`; `arguments` are those after `mruby`.
 pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let Some(options) = parse(arguments).map_err(Failure::config)? else {
         print_out(&usage().help());
@@ -106,7 +107,7 @@ fn explain(error: TrialError, options: &Options) -> Failure {
     }
 }
 
-/// The cases of the test file or of the command line.
+/// The test cases of the test file, or the one of the command line.
 fn read_cases(options: &Options) -> Result<Vec<Case>, String> {
     if let Some(tests) = &options.tests {
         let text = OsSource
@@ -194,7 +195,7 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(seconds))
 }
 
-/// The directive of the handler behind the script.
+/// Name of the directive, in the generated configuration, for the handler that follows the script.
 const DELEGATED: &str = "mruby.delegated";
 
 const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -211,7 +212,7 @@ const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// Stands for the handlers behind the script.
+/// A handler in place of those that would follow the script: its response shows that the script delegated the request.
 struct Delegated;
 
 impl Handler for Delegated {

@@ -1,20 +1,21 @@
-//! What is printed about a response, and whether its assertions hold.
+//! Prints a response, and checks the assertions about it.
 
 use h2o_http::{Headers, StatusCode};
 use h2o_server::TrialResponse;
 
 use super::case::{Assertion, Case, Expected, Subject};
 
-/// The status by which a script lets the next handler answer.
+/// The status (399) with which a script delegates the request to the next handler.
 pub(crate) const DELEGATES: u16 = 399;
 
-/// A response with what is known of its assertions.
+/// A response, and the results of the assertions about it.
 pub(crate) struct Report<'a> {
     case: &'a Case,
     response: &'a TrialResponse,
     /// The test file.
     file: Option<&'a str>,
-    /// Its fields, with the variables that the script has set as the fields that set them.
+    /// The fields of the response. Request variables that the script has set are included, as the response fields by
+    /// which a script sets them.
     fields: Vec<(String, Vec<u8>)>,
     /// Lines about what is not as it should be.
     failures: Vec<String>,
@@ -52,7 +53,7 @@ impl<'a> Report<'a> {
         self.failures.is_empty()
     }
 
-    /// One line if all is well, else the whole response besides.
+    /// Returns one line if all assertions hold; otherwise also the whole response.
     pub(crate) fn brief(&self) -> String {
         let verdict = if self.is_good() { "ok  " } else { "FAIL" };
         let (place, title) = (self.place(self.case.line), &self.case.title);
@@ -127,7 +128,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Whether one of the values is as expected.
+/// Whether one of the values meets the assertion.
 fn compare(values: &[&[u8]], expected: &Expected) -> Result<(), String> {
     let holds = match expected {
         Expected::Is(wanted) => values.contains(&&**wanted),

@@ -1,4 +1,4 @@
-//! `--restart` and `--stop`: what another process asks of a running supervisor.
+//! `--restart` and `--stop`: another process of this program tells a running supervisor what to do.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use nix::sys::signal::{Signal, kill};
 use super::files::{generations, read_pid};
 use crate::Failure;
 
-/// How often the files of the supervisor are looked at.
+/// How often the pid file and status file of the supervisor are read while waiting for it.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Has the supervisor replace its workers, and returns when all workers are younger than those of before.
+/// Makes the running supervisor replace its workers, and returns when all of the old workers have ended.
 ///
 /// # Errors
 /// If there is no such supervisor, or it ends.
@@ -43,7 +43,7 @@ pub(crate) fn restart(pid_file: &Path, status_file: &Path) -> Result<(), Failure
     }
 }
 
-/// Ends the supervisor, and returns when it has ended.
+/// Ends the running supervisor, and returns when it has ended.
 ///
 /// # Errors
 /// If there is no such supervisor.

@@ -13,11 +13,12 @@ use crate::Failure;
 pub(crate) enum Side {
     /// The one that was started; it is to end.
     Parent,
-    /// The one that stays: in a session of its own that it does not lead, so that no terminal can become its own.
+    /// The process that stays in the background. It does not lead its session, so that no terminal can become its
+    /// controlling terminal.
     Daemon,
 }
 
-/// Splits the process. Must be called while it has a single thread.
+/// Forks the process. Must be called while it has a single thread.
 ///
 /// # Errors
 /// If the system refuses.

@@ -18,7 +18,7 @@ pub(crate) struct LockedPidFile {
 }
 
 impl LockedPidFile {
-    /// Opens and locks the file.
+    /// Opens and locks the pid file.
     ///
     /// # Errors
     /// If it cannot be opened, or another supervisor has it.
@@ -47,7 +47,7 @@ impl LockedPidFile {
         })
     }
 
-    /// Writes the id of this process.
+    /// Writes the id of this process into the pid file.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -64,12 +64,12 @@ impl LockedPidFile {
 
 impl Drop for LockedPidFile {
     fn drop(&mut self) {
-        // Another program may have removed it already.
+        // Errors are ignored: another program may have removed the file already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// The process of a pid file.
+/// Reads the process id from a pid file.
 ///
 /// # Errors
 /// If the file does not exist, or has no number.
@@ -82,10 +82,10 @@ pub(crate) fn read_pid(path: &Path) -> Result<Pid, Failure> {
     Ok(Pid::from_raw(number))
 }
 
-/// The status file: `GENERATION:PID` of each worker. Removed on drop.
+/// The status file: a line `GENERATION:PID` for each worker. Removed on drop.
 pub(crate) struct StatusFile {
     path: PathBuf,
-    /// Whether the last write failed, so that this is said once.
+    /// Whether the last write failed, so that the failure is reported only once.
     is_failing: bool,
 }
 
@@ -97,7 +97,7 @@ impl StatusFile {
         }
     }
 
-    /// Writes the file, which readers see either before or after.
+    /// Replaces the status file in one step: readers see either the old content or the new one.
     pub(crate) fn write(&mut self, workers: &mut [(u64, u32)]) {
         workers.sort_unstable();
         let lines = workers.iter();
@@ -142,7 +142,7 @@ impl Drop for StatusFile {
     }
 }
 
-/// The generations of a status file.
+/// Reads the generations of the workers from a status file.
 ///
 /// # Errors
 /// Those of reading it.

@@ -1,5 +1,6 @@
-//! `start_server`: opens sockets, hands them to a worker by the protocol of Server::Starter, replaces it on HUP, and starts it
-//! again when it dies. `-m master` and `-m daemon` become this program, which runs any command as worker.
+//! `start_server`, a supervisor: opens sockets, hands them to a worker process by the protocol of Server::Starter,
+//! replaces the worker on SIGHUP, and starts it again when it dies. `-m master` and `-m daemon` run this program; as
+//! `start_server` it can have any command as its worker.
 
 mod control;
 mod detach;
@@ -23,7 +24,7 @@ use options::{Options, Task};
 use sockets::Sockets;
 use workers::Worker;
 
-/// The name under which this program is a supervisor.
+/// Under this name the program runs as a supervisor.
 pub(crate) const NAME: &str = "start_server";
 
 /// Runs `start_server` with these arguments.
@@ -52,8 +53,8 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
     let pid_file = options.pid_file.as_deref().map(LockedPidFile::lock);
     let mut pid_file = pid_file.transpose()?;
     let log = options.log_file.as_deref().map(Target::new);
-    // A log that cannot be opened is reported before the process leaves its terminal; a command must be a child of the
-    // process that stays.
+    // The log file is opened before the process leaves its terminal, so that an error can be shown there. A log command
+    // is started later, since it must be a child of the process that stays.
     let is_command = |path: &String| path.starts_with('|');
     if let Some(log) = &log
         && !options.log_file.as_ref().is_some_and(is_command)
@@ -102,7 +103,7 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
 /// What a worker is to the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// It has been started, and may still turn out not to work.
+    /// The worker has just been started, and may still turn out not to work.
     New,
     /// It serves.
     Current,
@@ -114,11 +115,11 @@ enum Role {
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// A worker has been started, and is given until then to fail. If it has failed, another one is started then.
+    /// A worker has been started. If it has ended by this time it counts as failed, and another one is started.
     Starting { until: Instant },
-    /// The old workers are told to end at that time.
+    /// A new worker serves; the old workers are told to end at this time.
     Replacing { at: Instant },
-    /// A worker serves; it is replaced at that time, if there is one.
+    /// A worker serves. With `--enable-auto-restart` it is replaced at the time `restart`.
     Running { restart: Option<Instant> },
     /// The workers have been told to end.
     Stopping,
@@ -134,12 +135,12 @@ struct Supervisor<'a> {
     generation: u64,
     workers: Vec<(Role, Worker)>,
     phase: Phase,
-    /// HUP came while a worker was being replaced.
+    /// Whether SIGHUP came while a worker was being replaced, so that the new one must be replaced as well.
     wants_restart: bool,
 }
 
 impl Supervisor<'_> {
-    /// Supervises until TERM or INT has ended all workers.
+    /// Supervises the workers until SIGTERM or SIGINT has ended all of them.
     fn run(&mut self, received: &Receiver<i32>) {
         say(&format!(
             "start_server (pid:{}) starting now...",
@@ -160,7 +161,7 @@ impl Supervisor<'_> {
                 // No other signals are caught.
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => self.on_deadline(),
-                // The thread that sends signals ends with the process.
+                // The thread that sends signals normally runs until the process ends, so this does not happen.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if matches!(self.phase, Phase::Stopping) && self.workers.is_empty() {
@@ -230,7 +231,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The new worker has lived long enough to count as started.
+    /// Makes the new worker the current one, since it has lived long enough to count as started.
     fn promote(&mut self) {
         for (role, _) in &mut self.workers {
             *role = match role {
@@ -327,7 +328,7 @@ impl Supervisor<'_> {
             name(signal)
         ));
         for (role, worker) in &mut self.workers {
-            // A second signal would mean more to some programs.
+            // Each worker gets the signal only once: a second one makes some programs stop at once.
             if *role != Role::Leaving {
                 worker.signal(signal);
                 *role = Role::Leaving;
@@ -335,7 +336,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// USR1: opens the log anew, after it was moved away, and has the workers do the same with theirs.
+    /// On SIGUSR1: reopens the supervisor's log, which was moved away, and tells the workers to do the same with
+    /// theirs.
     fn reopen_logs(&self) {
         if let Some(Err(text)) = self.log.map(Target::reopen) {
             say(&text);

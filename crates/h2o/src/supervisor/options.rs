@@ -9,9 +9,9 @@ use crate::getopt::{Argument, CommandLine, Known, long};
 
 /// What `start_server` is asked to do.
 pub(crate) enum Task {
-    /// Supervise the workers that this command starts.
+    /// Supervise workers, which this command line starts.
     Supervise(Box<Options>, Vec<String>),
-    /// `--restart`: have the running supervisor replace its workers, and wait until it has.
+    /// `--restart`: make the running supervisor replace its workers, and wait until it has done so.
     Restart {
         pid_file: PathBuf,
         status_file: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) enum Task {
     Stop { pid_file: PathBuf },
     /// Print this and end.
     Print(String),
-    /// Internal: become this worker, or say why that is impossible.
+    /// Internal: replace this process by the worker's command, or report why that is impossible.
     Exec(Vec<String>),
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Listen {
 /// How to supervise.
 pub(crate) struct Options {
     pub(crate) listen: Vec<Listen>,
-    /// `--interval`: how long a worker must live to count as started.
+    /// `--interval`: how long a new worker must live to count as started.
     pub(crate) interval: Duration,
     pub(crate) log_file: Option<String>,
     pub(crate) pid_file: Option<PathBuf>,
@@ -48,7 +48,7 @@ pub(crate) struct Options {
     pub(crate) signal_on_hup: Signal,
     pub(crate) signal_on_term: Signal,
     pub(crate) backlog: i32,
-    /// `--envdir`: a directory with a file for each variable of the workers' environment.
+    /// `--envdir`: a directory with one file for each environment variable of the workers.
     pub(crate) environment: Option<PathBuf>,
     /// `--enable-auto-restart` with `--auto-restart-interval`.
     pub(crate) auto_restart: Option<Duration>,
@@ -80,7 +80,7 @@ enum Flag {
     Exec,
 }
 
-/// The option by which the supervisor starts a worker, see [`super::workers`].
+/// An internal option, with which the supervisor calls this program to start a worker, see [`super::workers`].
 pub(super) const EXEC: &str = "exec-worker";
 
 const KNOWN: &[Known<Flag>] = &[
@@ -150,7 +150,7 @@ struct Reading {
     is_exec: bool,
 }
 
-/// Reads the command line, program name left out. `variable` reads the environment.
+/// Reads the command line; `words` does not include the program's name. `variable` reads an environment variable.
 ///
 /// # Errors
 /// The text to show.
@@ -168,7 +168,7 @@ pub(crate) fn parse(
                 return Ok(Task::Print(format!("{}\n", h2o_handlers::SERVER_VERSION)));
             }
             Argument::Option(flag, value) => reading.apply(flag, value.unwrap_or_default())?,
-            // The command's own options are none of ours.
+            // Words from here on are the worker's command; its options are not read as the supervisor's.
             Argument::Word(word) => {
                 command.push(word);
                 break;

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use super::options::Listen;
 use crate::Failure;
 
-/// The sockets. Those of Unix are removed from the file system on drop.
+/// The listening sockets of a supervisor. Unix sockets are removed from the file system on drop.
 #[derive(Default)]
 pub(crate) struct Sockets {
     /// With the name that workers get.
@@ -22,7 +22,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Opens and names them.
+    /// Opens the sockets, and names them as their addresses for the workers.
     ///
     /// # Errors
     /// If one cannot be opened.
@@ -57,7 +57,7 @@ impl Sockets {
         entries.join(";")
     }
 
-    /// Lets the programs that `start` starts inherit the sockets; others do not.
+    /// Programs that the function `start` starts inherit the sockets; those started at other times do not.
     pub(crate) fn inherited<T>(&self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.set_flag(FdFlags::empty())?;
         let started = start();
@@ -82,7 +82,7 @@ impl Drop for Sockets {
     }
 }
 
-/// The address of `HOST:PORT`; a `PORT` alone is on all IPv4 addresses.
+/// The address that `HOST:PORT` means; a `PORT` alone means all IPv4 addresses.
 fn resolve(name: &str) -> io::Result<SocketAddr> {
     if let Ok(port) = name.parse::<u16>() {
         return Ok(SocketAddr::from(([0, 0, 0, 0], port)));
@@ -118,7 +118,7 @@ fn open_tcp(name: &str, backlog: i32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Without `SO_REUSEADDR`, by which UDP sockets share a port: each would get some of the packets.
+/// `SO_REUSEADDR` is not set: with it several UDP sockets could share the port, and each would get some of the packets.
 fn open_udp(name: &str) -> io::Result<OwnedFd> {
     let address = resolve(name)?;
     let socket = new_ip_socket(address, SocketType::DGRAM)?;
@@ -132,7 +132,8 @@ fn open_unix(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     }
     let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
     let address = SocketAddrUnix::new(path)?;
-    // H2O compatibility: everybody may connect, as the supervisor does not know the running user.
+    // H2O compatibility: as in H2O, every user may connect to the Unix socket, since the supervisor does not know the
+    // running user.
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     let bound = rustix::net::bind(&socket, &address);
     rustix::process::umask(mask);

@@ -16,7 +16,7 @@ use super::sockets::Sockets;
 use crate::parent::SERVER_STARTER_PORT;
 use crate::{Failure, systemd};
 
-/// Exit status of a worker whose program cannot be run.
+/// Exit status of a worker process whose command cannot be run.
 const NOT_EXECUTED: u8 = 255;
 
 /// A worker process.
@@ -26,8 +26,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the command. This program starts it by itself, under another name, so that a command that cannot be run is a
-    /// worker that has failed.
+    /// Starts the worker's command. A new process of this program replaces itself by the command; if the command cannot
+    /// be run, it ends like a worker that has failed.
     ///
     /// # Errors
     /// If no process can be started.
@@ -52,7 +52,7 @@ impl Worker {
         launcher
             .env(SERVER_STARTER_PORT, sockets.variable())
             .env("SERVER_STARTER_GENERATION", generation.to_string())
-            // systemd's questions are for the supervisor.
+            // systemd's variables for notifications are removed, since the supervisor answers systemd.
             .env_remove(systemd::SOCKET)
             .env_remove(systemd::WATCHDOG);
         if let Some(directory) = &options.directory {
@@ -68,12 +68,12 @@ impl Worker {
 
     pub(crate) fn signal(&self, signal: Signal) {
         if let Ok(pid) = i32::try_from(self.child.id()) {
-            // It may have ended; until it is waited for, no other process has its number.
+            // An error is ignored: the worker may have ended. Its id is not reused before the supervisor reaps it.
             let _ = kill(Pid::from_raw(pid), signal);
         }
     }
 
-    /// The status of `wait(2)`, once it has ended.
+    /// The worker's status as of `wait(2)`, once it has ended.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         let status = self.child.try_wait().ok().flatten();
         status.map(ExitStatusExt::into_raw)
@@ -92,7 +92,8 @@ pub(crate) fn become_worker(command: &[String]) -> Failure {
     }
 }
 
-/// The variables of `--envdir`: the first line of each file; an empty file removes the variable.
+/// Reads the environment variables of `--envdir`: the value is the first line of the file, and an empty file removes
+/// the variable.
 fn variables(directory: Option<&Path>) -> Vec<(OsString, Option<OsString>)> {
     let Some(directory) = directory else {
         return Vec::new();

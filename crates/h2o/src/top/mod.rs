@@ -1,4 +1,4 @@
-//! `h2o top`: what the running server does, anew each second on a terminal.
+//! `h2o top`: shows what the running server does on a terminal, updated each second.
 
 mod report;
 mod view;
@@ -18,10 +18,10 @@ use view::{Order, lines};
 
 /// Between two looks at the server.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// What a terminal is taken for that does not say how large it is.
+/// Rows and columns that are assumed for a terminal that does not tell its size.
 const USUAL_SIZE: (usize, usize) = (24, 80);
 
-/// `h2o top`: shows the running server. `arguments` are those behind `top`.
+/// Runs `h2o top`, which shows what the running server does; `arguments` are those after `top`.
 ///
 /// # Errors
 /// That no server answers.
@@ -64,7 +64,7 @@ fn look(pid_file: &Path) -> Result<Report, Failure> {
     report.ok_or_else(|| Failure::system("the server has answered what is no report"))
 }
 
-/// Replaces what the terminal shows, as far as it has room.
+/// Replaces what the terminal shows by these lines, as many as it has room for.
 fn show(lines: &[String]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let size = rustix::termios::tcgetwinsize(&out).ok();
@@ -72,7 +72,8 @@ fn show(lines: &[String]) -> std::io::Result<()> {
     let (rows, columns) = size.map_or(USUAL_SIZE, |size| {
         (usize::from(size.ws_row), usize::from(size.ws_col))
     });
-    // To the upper left; each line is cleared behind its end, and so is what is below the last.
+    // The cursor goes to the upper left corner. Each line is followed by a code that clears the rest of its row, the
+    // last one also by a code that clears the rows below.
     let mut text = "\x1b[H".to_owned();
     for (number, line) in lines.iter().take(rows).enumerate() {
         if number > 0 {

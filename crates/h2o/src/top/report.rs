@@ -1,4 +1,5 @@
-//! The status report of a server, as `h2o top` reads it. What it lacks, as that of another version does, is 0 or empty.
+//! The status report of a server, as `h2o top` reads it. Values that it lacks, because the server has another version,
+//! are taken as 0 or empty.
 
 use serde_json::Value;
 
@@ -43,7 +44,7 @@ impl Report {
         Some(paths.iter().map(path).collect())
     }
 
-    /// The backends: whether each is up, if that is known, its URL, and for which host and path it is.
+    /// The backends. For each: whether it is up, if known; its URL; and the host and path that use it.
     pub(super) fn backends(&self) -> Vec<(Option<bool>, String, String)> {
         let backends = self.0.get("backends").and_then(Value::as_array);
         let backend = |backend: &Value| {
@@ -59,7 +60,7 @@ fn number(object: &Value, name: &str) -> f64 {
     object.get(name).and_then(Value::as_f64).unwrap_or(0.0)
 }
 
-/// Without characters that control the terminal.
+/// Reads a text from the report, and replaces characters that would control the terminal.
 fn text(object: &Value, name: &str) -> String {
     let text = object.get(name).and_then(Value::as_str).unwrap_or_default();
     text.replace(char::is_control, "?")

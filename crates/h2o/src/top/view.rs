@@ -1,4 +1,4 @@
-//! Two reports as lines of text: what has happened between them.
+//! Compares two status reports, and describes what the server did between them in lines of text.
 
 use super::report::{PathNumbers, Report};
 
@@ -23,7 +23,7 @@ struct PathRates {
     total: f64,
 }
 
-/// What the server did between two reports, `seconds` apart.
+/// Describes what the server did between two status reports, which were made `seconds` apart.
 pub(super) fn lines(before: &Report, now: &Report, seconds: f64, order: Order) -> Vec<String> {
     let rate = |name: &str| per_second(before.number(name), now.number(name), seconds);
     let number = |name: &str| now.number(name);
@@ -99,7 +99,7 @@ pub(super) fn lines(before: &Report, now: &Report, seconds: f64, order: Order) -
     lines
 }
 
-/// The paths with their rates, in their order.
+/// The request rates of the paths, in the order of the paths.
 fn rates(
     before: &[PathNumbers],
     now: Vec<PathNumbers>,
@@ -134,7 +134,7 @@ fn rates(
     rates
 }
 
-/// A server that was started anew counts from 0.
+/// The rate is not negative if the server was restarted between the reports, so that its counters began at 0 again.
 fn per_second(before: f64, now: f64, seconds: f64) -> f64 {
     (now - before).max(0.0) / seconds.max(0.001)
 }

@@ -1,4 +1,5 @@
-//! One connection, which has one request: the script is run, and its output becomes records.
+//! Serves one FastCGI connection, which has one request: runs the CGI script, and converts its output to FastCGI
+//! records.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -25,7 +26,7 @@ use super::scripts::Place;
 const MAX_PARAMETERS: usize = 1024 * 1024;
 /// Most content of a record that is sent.
 const MAX_CONTENT: usize = 61_440;
-/// How long a script may take to end after SIGTERM.
+/// How long a script may take to end after SIGTERM; then it gets SIGKILL.
 const KILL_AFTER: Duration = Duration::from_secs(3);
 
 /// A request as the server has sent it.
@@ -33,12 +34,12 @@ const KILL_AFTER: Duration = Duration::from_secs(3);
 struct Request {
     number: u16,
     parameters: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The content; none if there is not a byte.
+    /// A file with the content of the request; `None` if it has no content.
     content: Option<File>,
 }
 
 impl Request {
-    /// `None`: the server has closed the connection before the request was complete.
+    /// Reads a request. `None`: the server has closed the connection before the request was complete.
     fn read(input: &mut impl Read) -> io::Result<Option<Self>> {
         let mut number = 0;
         let mut encoded = Vec::new();
@@ -131,8 +132,8 @@ impl Output<'_> {
         stream.write_all(content)
     }
 
-    /// Sends what `input` has as records, until its end. Goes on reading if the server has closed the connection, so that the
-    /// script is not held up until it gets its signal.
+    /// Sends the output that `input` delivers as FastCGI records, until its end. If the server has closed the
+    /// connection it still reads, so that the script does not block on a full pipe before it gets its signal.
     fn copy(&self, kind: u8, mut input: impl Read) {
         let mut buffer = vec![0; MAX_CONTENT];
         let mut is_open = true;
@@ -188,7 +189,7 @@ fn start<'a>(
         .stdin(content.map_or_else(Stdio::null, Stdio::from))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // Processes that the script starts are in its group, so that they are ended together with it.
+        // The script has its own process group, so that the processes it starts are ended together with it.
         .process_group(0)
         .spawn()
 }
@@ -207,7 +208,8 @@ fn run(
     let running = &running;
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // Nothing is expected: this ends when the server closes the connection, or it is shut down below.
+            // The server sends nothing more on this connection. The read returns when the server closes the connection,
+            // or when it is shut down below.
             while matches!((&*stream).read(&mut [0; 512]), Ok(len) if len > 0) {}
             if output_ended.try_recv() == Err(TryRecvError::Disconnected) {
                 return;
@@ -227,11 +229,12 @@ fn run(
         }
         let _ = errors.join();
         drop(has_output);
-        // The server may have closed the connection.
+        // Errors are ignored: the server may have closed the connection already.
         let _ = output.write(kind::STDOUT, &[]);
         let _ = stream.shutdown(Shutdown::Both);
     });
-    // The process stays until it is waited for, so that its number has no other owner while signals may be sent to it.
+    // Waits without reaping the process, so that the kernel does not give its id to another process while signals may
+    // still be sent to it.
     if let Some(pid) = Pid::from_raw(group) {
         let _ = waitid(
             WaitId::Pid(pid),

@@ -1,4 +1,5 @@
-//! The scripts that run: at most so many at a time, and all of them get SIGTERM at the end.
+//! The CGI scripts that are running. Their number is limited, and all of them get SIGTERM when this process is told to
+//! end.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -6,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// All connections, with the scripts that run for them.
+/// Counts the connections, and knows the scripts that run for them.
 pub(super) struct Scripts {
     most: usize,
     state: Mutex<State>,
@@ -17,7 +18,7 @@ pub(super) struct Scripts {
 struct State {
     places: usize,
     is_ending: bool,
-    /// The process groups of the scripts that have not been waited for.
+    /// The process groups of the scripts that have not been reaped.
     running: HashSet<i32>,
 }
 
@@ -34,7 +35,8 @@ impl Scripts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place for a connection. There is none any more once the scripts are being ended.
+    /// Waits until the number of connections is below the limit, and counts a new one. Once scripts are being ended it
+    /// waits for ever.
     pub(super) fn take_place(this: &Arc<Self>) -> Place {
         let is_full = |state: &mut State| state.is_ending || state.places >= this.most;
         let waited = this.changed.wait_while(this.lock(), is_full);
@@ -42,20 +44,20 @@ impl Scripts {
         Place(Arc::clone(this))
     }
 
-    /// Sends SIGTERM to all scripts, and waits until their responses are through.
+    /// Sends SIGTERM to all scripts, and waits until all of them have ended and their responses were sent.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         state.is_ending = true;
         for &group in &state.running {
             let _ = killpg(Pid::from_raw(group), Signal::SIGTERM);
         }
-        // A place without a script is that of the connection to come.
+        // Waits for scripts, not for places: one place is taken for the next connection, which does not come any more.
         let runs = |state: &mut State| !state.running.is_empty();
         drop(self.changed.wait_while(state, runs));
     }
 }
 
-/// The place of a connection, given back when it is dropped.
+/// Counts as one connection until it is dropped.
 pub(super) struct Place(Arc<Scripts>);
 
 impl Drop for Place {
@@ -66,7 +68,8 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// Notes that a script runs, which leads a process group. If scripts are being ended, it is ended as well.
+    /// Records that a script runs, which leads the process group `group`. If scripts are being ended, it gets SIGTERM
+    /// at once.
     pub(super) fn begin(&self, group: i32) -> Running<'_> {
         let mut state = self.0.lock();
         state.running.insert(group);
@@ -80,14 +83,15 @@ impl Place {
     }
 }
 
-/// A script that runs. Must be dropped before its process is waited for: its number may have another owner then.
+/// A running script. Must be dropped before its process is reaped: after that the kernel may give its id to another
+/// process.
 pub(super) struct Running<'a> {
     scripts: &'a Scripts,
     group: i32,
 }
 
 impl Running<'_> {
-    /// Sends a signal to the script and to what it has started.
+    /// Sends a signal to the script and to the processes it has started.
     pub(super) fn signal(&self, signal: Signal) {
         let _ = killpg(Pid::from_raw(self.group), signal);
     }
