@@ -1,4 +1,4 @@
-//! A QUIC connection: its handshake, HTTP/3, and its end.
+//! One QUIC connection: its handshake, then HTTP/3, and its end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::http3::Http3;
 use crate::request::SlotId;
 use crate::site::quic_settings::QuicSettings;
 
-/// How many lines about handshakes are written to the error log: clients can cause any number of them.
+/// Limits the lines about failed handshakes in the error log, since clients can cause any number of them.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
 
 /// One connection of a worker.
@@ -31,17 +31,17 @@ pub(crate) struct QuicConnection {
     pub(crate) listener: usize,
     /// Whether it is to be run in this turn.
     pub(crate) is_listed: bool,
-    /// Whether the connection is in the list of those that send once the socket is writable.
+    /// Whether the connection is in the list of those that continue to send once the socket is writable.
     pub(crate) waits_for_socket: bool,
     settings: Rc<QuicSettings>,
     /// Our address.
     local: std::net::SocketAddr,
     phase: Phase,
-    /// The error code and text of CONNECTION_CLOSE, which is sent after what was written before.
+    /// Error code and text for CONNECTION_CLOSE, which is sent once the output before it has been sent.
     closing: Option<(u64, &'static str)>,
     status: ConnectionStatus,
     trace: Option<QlogFile>,
-    /// Number of bytes of memory that the connection held when the worker was last told.
+    /// Bytes of memory that the worker's memory account holds for this connection.
     charged: usize,
 }
 
@@ -49,7 +49,7 @@ enum Phase {
     /// TLS has not agreed on anything.
     Handshake,
     Http3(Box<Http3>),
-    /// The connection has ended, or is closed; the transport may still have to send something, and then forgets it.
+    /// HTTP/3 has ended, or the connection is closed. The QUIC transport sends what is left and forgets the connection.
     Closed,
 }
 
@@ -82,7 +82,7 @@ impl QuicConnection {
         }
     }
 
-    /// Begins the trace file of the connection, if the listener has traces.
+    /// Begins the trace file (qlog) of the connection, if the listener has traces turned on.
     pub(crate) fn begin_trace(&mut self) {
         let Some(directory) = &self.settings.qlog else {
             return;
@@ -98,7 +98,7 @@ impl QuicConnection {
         }
     }
 
-    /// Writes the events of this turn to the trace.
+    /// Writes the events of this turn to the trace file.
     pub(crate) fn write_trace(&mut self, now: Instant) {
         let Some(trace) = &mut self.trace else {
             return;
@@ -108,7 +108,8 @@ impl QuicConnection {
         }
     }
 
-    /// Takes the events of the transport, and continues as far as possible. [`Flow::Close`]: nothing is left of the connection.
+    /// Processes the transport's events, and runs HTTP/3 as far as possible. [`Flow::Close`]: nothing is left of the
+    /// connection.
     pub(crate) fn run(&mut self, context: &Context) -> Flow {
         loop {
             let event = self.endpoint.borrow_mut().poll_event(self.index);
@@ -145,7 +146,7 @@ impl QuicConnection {
         Flow::Wait
     }
 
-    /// The client may have another address now (RFC 9000 §9).
+    /// Records the client's address, which may have changed by migration (RFC 9000 §9).
     fn follow_client(&mut self) {
         let mut endpoint = self.endpoint.borrow_mut();
         let Some(connection) = endpoint.connection(self.index) else {
@@ -168,7 +169,8 @@ impl QuicConnection {
         }
     }
 
-    /// TLS has chosen the protocol and the certificate, so HTTP begins, though the first requests may be early data.
+    /// TLS has negotiated all parameters: HTTP/3 begins, although the handshake may be incomplete and requests may be
+    /// early data.
     fn begin(&mut self, context: &Context) {
         let handshake = {
             let mut endpoint = self.endpoint.borrow_mut();
@@ -222,9 +224,10 @@ impl QuicConnection {
         if let Some(connection) = self.endpoint.borrow_mut().connection(self.index) {
             connection.trace_close(now, reason);
         }
-        // The transport may forget the connection in this turn, so the trace is written now.
+        // The trace is written now, since the transport may forget the connection in this turn.
         self.write_trace(now);
-        // A client whose requests were answered from early data may leave before the handshake is complete.
+        // A client whose request was answered from early data may close the connection before the handshake is
+        // complete: that is no failed handshake.
         let is_wanted = match reason {
             CloseReason::Local => true,
             CloseReason::ClosedByApplication { .. } => matches!(self.phase, Phase::Http3(_)),
@@ -243,7 +246,7 @@ impl QuicConnection {
         self.abandon();
     }
 
-    /// The connection is dropped, whatever it was doing: its requests in progress are logged.
+    /// Ends HTTP/3 in any state, as the connection is gone. Requests in progress are logged.
     pub(crate) fn abandon(&mut self) {
         if let Phase::Http3(http3) = &mut self.phase {
             http3.abandon();
@@ -251,7 +254,7 @@ impl QuicConnection {
         self.phase = Phase::Closed;
     }
 
-    /// Closes the connection at once because of the memory that it holds.
+    /// Closes the connection at once, because it holds too much memory.
     pub(crate) fn evict(&mut self, now: Instant) {
         self.abandon();
         self.close(now, ErrorCode::EXCESSIVE_LOAD.0);
@@ -263,7 +266,8 @@ impl QuicConnection {
         self.finish_close(now);
     }
 
-    /// Closes the connection if that was decided, now that what was written before is sent. Returns whether it was closed.
+    /// Closes the connection if that was decided before; the output before it has now been sent. Returns whether the
+    /// connection was closed.
     pub(crate) fn finish_close(&mut self, now: Instant) -> bool {
         let Some((code, text)) = self.closing.take() else {
             return false;
@@ -274,7 +278,7 @@ impl QuicConnection {
         true
     }
 
-    /// Begins graceful shutdown: the client is told, and requests in progress are finished.
+    /// Begins graceful shutdown: announces it to the client, and lets the requests in progress finish.
     pub(crate) fn shut_down(&mut self) {
         if let Phase::Http3(http3) = &mut self.phase {
             http3.shut_down();
@@ -288,7 +292,7 @@ impl QuicConnection {
         }
     }
 
-    /// The time at which [`QuicConnection::on_timeout`] is to be called.
+    /// The time at which the event loop must call [`QuicConnection::on_timeout`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadlines = [
             self.endpoint.borrow_mut().timeout(self.index),
@@ -301,7 +305,7 @@ impl QuicConnection {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Whether the connection waits for the end of its handshake.
+    /// Whether the handshake is not complete; requests from early data may already be in progress.
     const fn is_shaking(&self) -> bool {
         match self.phase {
             Phase::Handshake => true,
@@ -310,7 +314,7 @@ impl QuicConnection {
         }
     }
 
-    /// A timer of the connection has fired. [`QuicConnection::run`] is called next.
+    /// The connection's timer has fired. The caller calls [`QuicConnection::run`] next.
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) {
         self.endpoint.borrow_mut().on_timeout(self.index, now);
         if self.is_shaking() && self.state.handshake_end() <= now {
@@ -325,17 +329,17 @@ impl QuicConnection {
         }
     }
 
-    /// Whether the server has nothing more to do for the client.
+    /// Whether HTTP/3 has ended, so that the server has nothing more to do for the client.
     pub(crate) const fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Closed)
     }
 
-    /// Number of bytes of memory that the connection held when the worker was last told.
+    /// Bytes of memory that the worker's memory account holds for this connection.
     pub(crate) const fn charged(&self) -> usize {
         self.charged
     }
 
-    /// Whether no request is in progress, and there has been one.
+    /// Whether the connection has had a request, and none is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         match &self.phase {
             Phase::Http3(http3) => http3.is_idle(),
@@ -347,7 +351,7 @@ impl QuicConnection {
         let http3 = match &self.phase {
             Phase::Http3(http3) => http3.retained(),
             Phase::Handshake => 0,
-            // Closing the connection would not free what is left of it any sooner.
+            // Counted as no memory: closing the connection would not free the rest any sooner.
             Phase::Closed => return 0,
         };
         let mut endpoint = self.endpoint.borrow_mut();
@@ -373,7 +377,7 @@ impl QuicConnection {
         self.charged = retained;
     }
 
-    /// Removes a connection that is over from the worker's counters.
+    /// Removes a closed connection from the worker's counters.
     pub(crate) fn close_account(&mut self, context: &Context) {
         context.worker.counters.uncount(self.status.counter());
         let used = &context.memory.used;

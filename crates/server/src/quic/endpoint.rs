@@ -1,4 +1,4 @@
-//! Translates the configuration into the settings of [`h2o_quic`].
+//! Translates the server's configuration into that of the QUIC transport, [`h2o_quic`].
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::ServerSettings;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::quic_settings::{Controller, Http3Settings, QuicNodes, QuicSettings};
 
-/// Number of bytes of a stream that a client may send before the server has read them: enough for 100 Mbit/s over a round trip
-/// of 80 ms.
+/// Flow control window of a stream: bytes that a client may send before the server has read them. Enough for 100 Mbit/s
+/// over a round trip of 80 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// Number of unidirectional streams that a client may open: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
+/// Most unidirectional streams that a client may open: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
 const MAX_UNIDIRECTIONAL: u64 = 10;
 
-/// Length in bytes of the longest datagram that an Ethernet frame carries (MTU 1500) over IPv4.
+/// Longest UDP payload in bytes that fits into an Ethernet frame (an MTU of 1500 bytes) over IPv4.
 const DEFAULT_MAX_PAYLOAD: u16 = 1472;
 
 /// State shared by all QUIC listeners of all workers.
 pub(crate) struct QuicShared {
-    /// What all workers have learnt of the network paths to clients.
+    /// What all workers remember of the network paths to clients, such as their round trip times.
     pub(crate) known_paths: KnownPaths,
     /// By worker.
     pub(crate) mailboxes: Arc<[Mailbox]>,
@@ -33,7 +33,7 @@ pub(crate) struct QuicShared {
     pub(crate) links: Arc<Links>,
 }
 
-/// Chooses a client's TLS configuration by the listener's current acceptor.
+/// Chooses the TLS configuration for a client, from the listener's current acceptor.
 struct Chooser(Arc<AcceptorSlot>);
 
 impl TlsChooser for Chooser {
@@ -78,7 +78,7 @@ fn transport(settings: &QuicSettings, http3: &Http3Settings) -> TransportSetting
     }
 }
 
-/// The rules by which a listener accepts new connections.
+/// The settings with which a listener accepts new connections.
 pub(super) fn server_role(
     settings: &QuicSettings,
     configured: &ServerSettings,
@@ -87,7 +87,8 @@ pub(super) fn server_role(
     let nodes = configured.quic_nodes.as_deref();
     let mut transport = transport(settings, &configured.http3);
     if nodes.is_some_and(|nodes| !nodes.others.is_empty()) {
-        // A datagram of the client must still fit into one when it is wrapped for another server of the fleet.
+        // Datagrams of clients are limited so that they still fit after this server has wrapped them for another server
+        // of the fleet.
         let max = DEFAULT_MAX_PAYLOAD - forward::MAX_OVERHEAD;
         transport.max_udp_payload_size = transport.max_udp_payload_size.min(max);
     }
@@ -101,7 +102,7 @@ pub(super) fn server_role(
     }
 }
 
-/// The endpoint of a listener on one worker.
+/// The settings of the QUIC endpoint of a listener on one worker.
 pub(super) fn config(
     server: ServerRole,
     configured: &ServerSettings,
@@ -129,7 +130,8 @@ pub(super) fn config(
     }
 }
 
-/// The number of packets after which a client is asked to acknowledge at once: a part of the initial window.
+/// The number of packets after which a client is asked to send an acknowledgement at once: a fraction of the initial
+/// congestion window.
 fn ack_threshold(frequency: f64, window: u32) -> Option<u32> {
     #[expect(
         clippy::cast_possible_truncation,

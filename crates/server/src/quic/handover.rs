@@ -22,46 +22,48 @@ use rustix::net::{
 
 use super::mail::{Mail, Mailbox};
 
-/// Length in bytes of the longest message between generations: a datagram, and the facts about it.
+/// Longest message between generations, in bytes: a UDP datagram and what is said about it.
 const MAX_MESSAGE: usize = 65_535 + 64;
-/// How often this process looks for changed keys. New keys are used a minute after they were made.
+/// Interval at which the thread checks whether keys have changed. It is below a minute, the time from the making of a
+/// key to its first use.
 const KEY_INTERVAL: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
-/// Number of messages that are taken from one process before those of others.
+/// Most messages that are read from one process before those of others are read.
 const MESSAGES: usize = 64;
 
 /// The kinds of messages, by their first byte.
 mod kind {
-    /// Sent to a younger generation: the sender's generation, then number and secret of each key of its connection ids.
+    /// To a younger generation: the sender's generation number, then number and secret of each key of its connection
+    /// ids.
     pub(super) const KEYS: u8 = b'K';
-    /// Sent to an older generation: the sender serves now, and is going to read the sockets.
+    /// To an older generation: the sender serves now, and wants to read the UDP sockets alone.
     pub(super) const SERVES: u8 = b'R';
-    /// Sent to a younger generation: the sender does not read the sockets any more.
+    /// To a younger generation: the sender has stopped reading the UDP sockets.
     pub(super) const STOPPED: u8 = b'S';
-    /// Sent to an older generation: a wrapped datagram for one of its connections.
+    /// To an older generation: a wrapped datagram for one of its connections.
     pub(super) const DATAGRAM: u8 = b'D';
 }
 
-/// The connections to the other generations, before the workers run.
+/// The sockets to the other generations of this server, opened before the workers run.
 pub(crate) struct Handover {
     listener: OwnedFd,
     predecessors: Vec<OwnedFd>,
     generation: u8,
 }
 
-/// What the workers and the thread of the handover share.
+/// State shared by the workers and the thread that talks to other generations.
 #[derive(Default)]
 pub(crate) struct Links {
     /// The generation of this process, modulo 256.
     pub(crate) generation: u8,
-    /// Whether this process must not read the sockets.
+    /// Whether this process must not read the UDP sockets, because another generation does.
     is_silent: AtomicBool,
-    /// Number of older generations that still run, which is looked at for each datagram.
+    /// Number of older generations; workers check it for each datagram, without taking the lock.
     count: AtomicUsize,
     predecessors: RwLock<Vec<Arc<Predecessor>>>,
-    /// The secrets of this process's connection ids.
+    /// The secrets that are needed to read the connection ids of this process.
     secrets: Mutex<Vec<QuicSecret>>,
 }
 
@@ -73,8 +75,8 @@ pub(crate) struct Predecessor {
 }
 
 impl Handover {
-    /// Listens for younger generations, and connects to the older ones that have these sockets. Done with the rights of the
-    /// starting user, by which the generations know each other.
+    /// Listens for younger generations, and connects to the older ones that have the same UDP sockets. Must be called
+    /// with the rights of the starting user, by which the generations recognise each other.
     pub(crate) fn open(sockets: &[&OwnedFd], generation: u64) -> io::Result<Option<Self>> {
         let mut numbers = Vec::new();
         for socket in sockets {
@@ -120,7 +122,7 @@ impl Handover {
         }
     }
 
-    /// Starts the thread of the handover, now that the workers serve.
+    /// Starts the thread that talks to other generations, now that the workers serve.
     pub(crate) fn begin(self, links: Arc<Links>, mailboxes: Arc<[Mailbox]>) {
         let user = rustix::process::geteuid();
         let starting_user = sockopt::socket_peercred(&self.listener).map_or(user, |own| own.uid);
@@ -149,7 +151,7 @@ fn new_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// The names of the abstract sockets that begin with this text.
+/// The names of the machine's abstract Unix sockets that begin with `start`.
 fn abstract_names(start: &str) -> impl Iterator<Item = String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mark = format!("@{start}");
@@ -166,13 +168,12 @@ fn abstract_names(start: &str) -> impl Iterator<Item = String> {
 }
 
 impl Links {
-    /// Whether this process must not read the sockets.
+    /// Whether this process must not read the UDP sockets, because another generation does.
     pub(crate) fn is_silent(&self) -> bool {
         self.is_silent.load(Relaxed)
     }
 
-    /// The older generation whose connection a datagram is for.
-    /// `node`: the number of this server.
+    /// The older generation to whose connection a datagram belongs. `node`: the number of this server in its fleet.
     pub(crate) fn owner(&self, node: u64, data: &[u8]) -> Option<Arc<Predecessor>> {
         if self.count.load(Relaxed) == 0 {
             return None;
@@ -187,7 +188,7 @@ impl Links {
         owner.cloned()
     }
 
-    /// Sets the secrets by which the connection ids of this process can be read.
+    /// Publishes the secrets that other generations need to read the connection ids of this process.
     pub(crate) fn publish(&self, secrets: Vec<QuicSecret>) {
         *self.secrets.lock().unwrap_or_else(PoisonError::into_inner) = secrets;
     }
@@ -212,13 +213,14 @@ impl Links {
 }
 
 impl Predecessor {
-    /// Hands a wrapped datagram over; `message` is what [`start_message`] began. Returns whether there was room.
+    /// Sends a wrapped datagram to the older generation; `message` was begun by [`start_message`]. Returns whether the
+    /// socket had room.
     pub(crate) fn send(&self, message: &[u8]) -> bool {
         send(&self.socket, message).is_ok()
     }
 }
 
-/// Begins the message that hands a datagram over: a wrapped datagram is to follow.
+/// Begins the message that takes a datagram to an older generation; the caller appends the wrapped datagram.
 pub(crate) fn start_message(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.push(kind::DATAGRAM);
@@ -228,7 +230,7 @@ fn send(socket: &OwnedFd, message: &[u8]) -> rustix::io::Result<usize> {
     rustix::net::send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// What the thread of the handover knows of the other generations.
+/// What the thread knows of the other generations.
 struct Talk {
     listener: OwnedFd,
     starting_user: rustix::process::Uid,
@@ -328,7 +330,8 @@ impl Talk {
         }
     }
 
-    /// Forgets generations that have ended, tells younger ones about changed keys, and tells the workers who reads the sockets.
+    /// Forgets generations that have ended, sends changed keys to younger ones, and tells the workers whether they may
+    /// read the UDP sockets.
     fn settle(&mut self) {
         self.older.retain(|older| !older.is_gone);
         self.younger.retain(|younger| !younger.is_gone);
@@ -347,7 +350,7 @@ impl Talk {
         let is_silent = self.younger.iter().any(|younger| younger.reads)
             || self.older.iter().any(|older| !older.has_stopped);
         if self.links.is_silent.swap(is_silent, Relaxed) && !is_silent {
-            // No other event will announce the datagrams that have arrived meanwhile.
+            // The workers are woken, since no event tells them of datagrams that have arrived while they did not read.
             for mailbox in &*self.mailboxes {
                 mailbox.wake();
             }
@@ -407,7 +410,7 @@ impl Talk {
     }
 }
 
-/// Leaves a wrapped datagram for the first worker, which has the sockets.
+/// Passes a wrapped datagram to the first worker, which always has the UDP sockets.
 fn deliver(mailboxes: &[Mailbox], wrapped: &[u8]) {
     if let Some(mailbox) = mailboxes.first() {
         // A full mailbox is a loss in the network.

@@ -1,5 +1,5 @@
-//! Datagrams that the kernel has delivered to another worker than the one that has their connection: it chooses a worker anew
-//! when the client's address changes.
+//! Passes datagrams between workers. The kernel delivers a datagram to another worker than the one with its connection
+//! after the client's address has changed, since it chooses the socket by address.
 
 use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
@@ -9,10 +9,10 @@ use h2o_quic::Datagram;
 
 use crate::listener::ListenerId;
 
-/// Most datagrams that may wait for a worker. Further ones are dropped, as the kernel does when a receive buffer is full.
+/// Most datagrams that wait for one worker. Further ones are dropped, as the kernel does when a receive buffer is full.
 const MAX_WAITING: usize = 1024;
 
-/// A datagram for the connection of another worker.
+/// A datagram that this worker did not read from a socket itself.
 pub(crate) enum Mail {
     /// Another worker of this process has received the datagram.
     Received {
@@ -22,7 +22,8 @@ pub(crate) enum Mail {
         /// How often the datagram may be forwarded to another server.
         hops: u8,
     },
-    /// Another generation of this server has received the datagram, and wrapped it like one for another server.
+    /// Another generation of this server has received the datagram, and wrapped it in the form for forwarding to
+    /// another server.
     Wrapped(BytesMut),
 }
 
@@ -31,12 +32,12 @@ pub(crate) enum Mail {
 pub(crate) struct Mailbox(Mutex<(Vec<Mail>, Option<Waker>)>);
 
 impl Mailbox {
-    /// Sets the waker of the worker that empties the box.
+    /// Sets the waker of the worker that takes the datagrams.
     pub(crate) fn set_waker(&self, waker: Waker) {
         self.lock().1 = Some(waker);
     }
 
-    /// Hands a datagram over to the worker of this mailbox. Returns whether there was room.
+    /// Adds a datagram, and wakes the worker. Returns false if the mailbox is full.
     pub(crate) fn put(&self, mail: Mail) -> bool {
         let mut inner = self.lock();
         if inner.0.len() >= MAX_WAITING {
@@ -51,7 +52,7 @@ impl Mailbox {
         true
     }
 
-    /// Has the worker of this mailbox look at what else has changed for it.
+    /// Wakes the worker, so that it notices other changes, such as that it may read its sockets again.
     pub(crate) fn wake(&self) {
         let waker = self.lock().1.clone();
         if let Some(waker) = waker {

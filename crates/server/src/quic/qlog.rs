@@ -1,4 +1,5 @@
-//! Files of traces (`qlog`), which a thread of their own writes: a disk that is slow or full stops no worker.
+//! Writes trace files of QUIC connections (`qlog`) on a thread of its own, so that a slow or full disk blocks no
+//! worker.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,19 +16,20 @@ use h2o_log::{LineLimit, reason, report};
 const MAX_TRACES: usize = 256;
 /// Bytes of one file.
 const MAX_FILE: usize = 16 << 20;
-/// Number of bytes that the trace files of a process may have together, including bytes that the disk was too slow for.
+/// Most bytes that all trace files of a process may have together, including those that were dropped because the disk
+/// was too slow.
 const MAX_TOTAL: usize = 1 << 30;
-/// Number of pieces of traces, each of about 64 KiB at most, that may wait to be written. Further ones are left out.
+/// Most pieces of traces that wait to be written, each of up to 64 KiB or so. Further ones are dropped.
 const MAX_WAITING: usize = 256;
 
-/// Number of lines in the error log about trace files that cannot be written.
+/// Limits the lines in the error log about trace files that cannot be written.
 static FAILURES: LineLimit = LineLimit::per_minute(20);
 /// Files that are in use.
 static TRACES: AtomicUsize = AtomicUsize::new(0);
-/// Number of bytes that may still be written to the trace files, all together.
+/// Number of bytes that may still be written to all trace files together.
 static ROOM: AtomicUsize = AtomicUsize::new(MAX_TOTAL);
 
-/// The trace of one connection, as its worker sees it.
+/// The trace of one connection; its worker passes pieces of it to the thread.
 pub(super) struct QlogFile {
     file: Arc<TraceFile>,
     writer: SyncSender<Piece>,
@@ -35,7 +37,7 @@ pub(super) struct QlogFile {
     room: &'static AtomicUsize,
     /// Bytes that may follow in this one.
     left: usize,
-    /// Whether pieces of the trace were left out since the last one that was written.
+    /// Whether pieces were dropped since the last one that was passed on, so that the file has a gap.
     has_gap: bool,
 }
 
@@ -51,7 +53,7 @@ struct TraceFile {
 enum FileState {
     New,
     Open(File),
-    /// The trace file could not be opened or written; the rest of the trace is dropped.
+    /// The file could not be opened or written; the rest of the trace is dropped.
     Failed,
 }
 
@@ -62,7 +64,8 @@ impl Drop for TraceFile {
 }
 
 impl QlogFile {
-    /// The trace of a connection that has just begun; `None` if there are too many, or all files together are full.
+    /// Begins the trace of a new connection. `None` if there are too many traces, or all files together have reached
+    /// their limit.
     pub(super) fn create(directory: &Path, name: &str) -> Option<Self> {
         static WRITER: OnceLock<Option<SyncSender<Piece>>> = OnceLock::new();
         let writer = WRITER.get_or_init(|| {
@@ -137,7 +140,7 @@ impl QlogFile {
     }
 }
 
-/// The record of a trace that says that other records are missing.
+/// The record that marks a gap: events were dropped there.
 const GAP: &str = "\u{1e}{\"time\":0,\"name\":\"loglevel:warning\",\"data\":{\"message\":\"events were left out\"}}\n";
 
 #[expect(

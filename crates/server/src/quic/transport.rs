@@ -58,7 +58,7 @@ impl Transport for QuicTransport {
     }
 }
 
-/// The counters that a connection has, in the order of H2O's report.
+/// Calls `count` with each counter of a QUIC connection, in the order of H2O's status report.
 fn each(stats: &Stats, mut count: impl FnMut(Counter, u64)) {
     count(Counter::QuicPacketsReceived, stats.datagrams_received);
     count(Counter::QuicPacketsSent, stats.packets_sent);
@@ -187,13 +187,13 @@ fn each(stats: &Stats, mut count: impl FnMut(Counter, u64)) {
     for (counter, value) in received.into_iter().chain(sent) {
         count(counter, value);
     }
-    // Each of these frames answers a challenge that this server has sent (RFC 9000 §8.2).
+    // Counted as validated paths: each PATH_RESPONSE answers a PATH_CHALLENGE of this server (RFC 9000 §8.2).
     count(Counter::QuicPathsValidated, received_path_responses);
     count(Counter::QuicPathsMigrationElicited, stats.migrations);
     count(Counter::QuicPtos, stats.probes);
 }
 
-/// The QUIC endpoints of a worker, whose counters are brought up to date when the status report is asked for.
+/// The QUIC endpoints of a worker. Their statistics are copied into the worker's counters when somebody reads these.
 #[derive(Default)]
 pub(super) struct Endpoints {
     open: RefCell<Vec<Rc<RefCell<Endpoint>>>>,
@@ -206,7 +206,7 @@ impl Endpoints {
         self.open.borrow_mut().push(Rc::clone(endpoint));
     }
 
-    /// The endpoint is closed, but what it has counted stays in the counters.
+    /// Removes a closed endpoint; its statistics are kept in `closed`.
     pub(super) fn remove(&self, endpoint: &Rc<RefCell<Endpoint>>) {
         (self.open.borrow_mut()).retain(|other| !Rc::ptr_eq(other, endpoint));
         let mut closed = self.closed.borrow_mut();

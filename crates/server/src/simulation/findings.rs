@@ -1,4 +1,4 @@
-//! One conversation for each error that the simulation has found, and for each rule that takes time to show.
+//! A test for each error that the simulation has found, and for each rule that needs time to pass.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// A response that the socket did not take held up the queue, although its request was over.
+/// The error was: a response for which the socket had no room blocked the queue, although its request was over.
 #[test]
 fn requests_in_the_queue_do_not_wait_for_a_socket_that_takes_nothing() {
     let site = Site::new();
@@ -49,7 +49,7 @@ fn requests_in_the_queue_do_not_wait_for_a_socket_that_takes_nothing() {
     });
 }
 
-/// Queued requests counted as work of the server, so the client's timeouts did not apply.
+/// The error was: queued requests counted as work of the server, so the client's timeouts did not apply.
 #[test]
 fn windows_that_are_kept_shut_do_not_keep_requests() {
     let site = Site::new();
@@ -68,10 +68,10 @@ fn windows_that_are_kept_shut_do_not_keep_requests() {
             client.flush();
             world.settle().await;
             assert!(world.live().len() >= 2);
-            // The time limit of a request that waited in the queue begins when its handlers run.
+            // The timeout of a queued request begins when its handler runs.
             let turns = if concurrent == 2 { 3 } else { 1 };
-            // The time that `client-min-rate.grace` gives, and checks that are up to six seconds apart, as time passes in whole
-            // seconds.
+            // Passes the time of the timeout, and of checks that are up to six seconds apart since the test advances
+            // time in whole seconds.
             for _ in 0..turns * 40 {
                 world.pass(seconds(1)).await;
                 if pings {
@@ -166,7 +166,7 @@ fn clients_that_are_fast_enough_are_not_given_up_while_they_wait() {
         http1.begin(&world.run);
         let mut http2 = world.http2([1, 2], 65_535);
         while http2.begin(&world.run) {}
-        // The client sends and takes a thousand bytes a second, and the handlers need five minutes in between.
+        // A thousand bytes per second in each direction, and in between five minutes in which only the handlers work.
         for _ in 0..70 {
             world.pass(seconds(1)).await;
             http1.produce(&world.run, 1000);
@@ -194,7 +194,7 @@ fn clients_that_are_fast_enough_are_not_given_up_while_they_wait() {
     });
 }
 
-/// The response said `Connection: keep-alive`, but the connection was closed after it.
+/// The error was: the response said `Connection: keep-alive`, but the server closed the connection after it.
 #[test]
 fn a_connection_is_not_closed_for_content_that_comes_behind_the_response() {
     let site = Site::new();

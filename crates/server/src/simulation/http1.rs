@@ -1,4 +1,4 @@
-//! A simulated HTTP/1 client that pipelines, stalls and disconnects, as the seed of the run decides.
+//! A simulated HTTP/1 client that pipelines, stalls and disconnects at random, as the seed decides.
 
 use std::collections::VecDeque;
 
@@ -10,18 +10,18 @@ use super::{Ended, Run};
 pub(super) struct Http1 {
     wire: Wire,
     todo: VecDeque<usize>,
-    /// The request whose body is being sent, and how much of it has been sent.
+    /// The request whose body the client is sending, and how many bytes of the body it has sent.
     sending: Option<(usize, usize)>,
-    /// Whether the client waits for 100 (Continue).
+    /// Whether the client waits for 100 (Continue) before it sends the body.
     is_held: bool,
     out: Vec<u8>,
     input: Vec<u8>,
-    /// Requests without a complete response, in order.
+    /// Requests whose response is not complete, in the order in which they were sent.
     awaited: VecDeque<usize>,
     response: Option<Response>,
     /// Whether the server has sent `Connection: close`, so that no further request can be sent.
     is_closing: bool,
-    /// Whether the client has given the server a reason to close the connection.
+    /// Whether the server has had a reason to close the connection.
     may_close: bool,
     has_left: bool,
 }
@@ -79,7 +79,7 @@ impl Http1 {
         )
     }
 
-    /// The requests that are to be made on another connection when this one is closed.
+    /// If the connection is closed: the requests that it did not send, for another connection.
     pub(super) fn remaining(&mut self) -> Option<VecDeque<usize>> {
         let is_over = self.wire.is_ended && !self.has_left && !self.todo.is_empty();
         is_over.then(|| std::mem::take(&mut self.todo))
@@ -106,7 +106,7 @@ impl Http1 {
         }
     }
 
-    /// Does all that the client can do now. Returns whether it did anything.
+    /// Sends and receives as much as possible. Returns whether anything happened.
     pub(super) fn cooperate(&mut self, run: &mut Run) -> bool {
         let mut has_moved = false;
         loop {
@@ -126,7 +126,7 @@ impl Http1 {
         while self.wire.send(&mut self.out, usize::MAX) {}
     }
 
-    /// Sends a request's head, if one can be sent.
+    /// Sends the head of the next request, if the client can send one now.
     pub(super) fn begin(&mut self, run: &Run) {
         let is_over = self.is_closing || self.has_left || self.wire.is_ended;
         if is_over || self.sending.is_some() || self.awaited.len() >= 4 {
@@ -160,12 +160,12 @@ impl Http1 {
         self.produce(run, 0);
     }
 
-    /// Appends bytes of the request's body to the output, up to `most`.
+    /// Appends up to `most` bytes of the request body to the output.
     pub(super) fn produce(&mut self, run: &Run, most: usize) {
         let Some((id, at)) = self.sending else {
             return;
         };
-        // No new chunk is begun once the whole body has been sent.
+        // The client does not begin a new chunk of the body while much output is waiting.
         if self.is_held || self.out.len() > 500_000 {
             return;
         }
@@ -221,7 +221,7 @@ impl Http1 {
         moved
     }
 
-    /// Takes in a piece of what the server has sent. Returns whether there was one.
+    /// Reads the next part of a response from the input. Returns whether there was one.
     fn step(&mut self, run: &mut Run) -> bool {
         let Some(&id) = self.awaited.front() else {
             assert!(self.input.is_empty(), "bytes that nobody asked for");
@@ -297,15 +297,15 @@ impl Http1 {
         }
         assert!(head.starts_with("http/1.1 200"), "response {id}: {head}");
         if is_mine && self.is_held {
-            // The response came while the client held the body back, so the server does not want the body.
+            // The final response came instead of 100 (Continue): the server does not want the body.
             self.is_held = false;
             self.sending = None;
             self.is_closing = true;
         }
         self.is_closing |= head.contains("connection: close");
         self.may_close |= self.is_closing;
-        // A response that breaks off is the last one of the connection, and so is one that comes before much of the request's
-        // body was sent.
+        // The server may close the connection after a response that breaks off, or one that comes before most of a long
+        // request body.
         let plan = &run.plans[id];
         self.may_close |= plan.fails() || plan.upload.is_some_and(|len| len > 65_536);
         let length = head.split("content-length: ").nth(1);

@@ -1,4 +1,5 @@
-//! A simulated HTTP/2 client that keeps windows shut, stalls, resets requests and disconnects, as the seed of the run decides.
+//! A simulated HTTP/2 client that keeps windows shut, stalls, resets requests and disconnects at random, as the seed
+//! decides.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,9 +20,9 @@ pub(super) struct Http2 {
     decoder: Decoder,
     out: Vec<u8>,
     input: Vec<u8>,
-    /// Number of bytes that the client may still send on the connection.
+    /// Bytes that the client may still send on the connection, by flow control.
     window: i64,
-    /// Number of bytes that the client has received, and for which it has not raised the window again.
+    /// Bytes that the client has received and not yet given back by WINDOW_UPDATE.
     owed: u32,
     scheme: &'static str,
     has_left: bool,
@@ -33,7 +34,7 @@ struct Stream {
     id: usize,
     window: i64,
     owed: u32,
-    /// Number of bytes of the body that were sent, and whether END_STREAM has been sent.
+    /// Bytes of the request body that were sent; below, whether END_STREAM was sent.
     sent: usize,
     is_sent: bool,
     is_held: bool,
@@ -44,7 +45,7 @@ struct Stream {
     is_received: bool,
 }
 
-/// The flow-control window that a stream or a connection begins with.
+/// The initial flow control window of a stream and of the connection, in bytes.
 const WINDOW: i64 = 65_535;
 
 impl Http2 {
@@ -289,7 +290,7 @@ impl Http2 {
         }
     }
 
-    /// Raises the windows by all bytes that were received.
+    /// Sends WINDOW_UPDATE for all bytes received.
     pub(super) fn credit_all(&mut self) -> bool {
         let mut moved = false;
         if self.owed > 0 {

@@ -1,5 +1,5 @@
-//! A simulated HTTP/3 client over a link that loses datagrams. It stalls, does not read, resets requests, and leaves, as the
-//! seed of the run decides.
+//! A simulated HTTP/3 client over a network that loses datagrams. It stalls, does not read, resets requests, and leaves
+//! at random, as the seed decides.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -29,10 +29,10 @@ pub(super) struct Http3 {
     todo: VecDeque<usize>,
     streams: BTreeMap<StreamId, Stream>,
     decoder: Decoder,
-    /// Datagrams of the server that the client has not looked at.
+    /// Datagrams from the server that the client has not processed.
     inbox: RefCell<VecDeque<Vec<u8>>>,
     buffer: Vec<u8>,
-    /// The link loses one datagram in this number, in either direction; 0: none.
+    /// One in this many datagrams is lost, in either direction; 0: none is lost.
     loses: usize,
     is_connected: bool,
     has_left: bool,
@@ -46,7 +46,7 @@ struct Stream {
     out: Vec<u8>,
     /// Bytes of the body that were encoded.
     sent: usize,
-    /// Whether all of the request is encoded, and whether the client has ended the stream.
+    /// Whether the whole request is encoded; below, whether the end of the stream was handed to the transport.
     is_sent: bool,
     is_ended: bool,
     input: Vec<u8>,
@@ -107,7 +107,7 @@ impl Http3 {
         }
     }
 
-    /// Datagrams of the server that the client has not looked at.
+    /// Number of datagrams from the server that the client has not processed.
     pub(super) fn waiting(&self) -> usize {
         let mut inbox = self.inbox.borrow_mut();
         let mut data = [0; 2048];
@@ -179,7 +179,7 @@ impl Http3 {
         }
     }
 
-    /// Does all that the client can do now. Returns whether it did anything.
+    /// Sends and receives as much as possible. Returns whether anything happened.
     pub(super) fn cooperate(&mut self, run: &mut Run) -> bool {
         let mut has_moved = false;
         loop {
@@ -254,7 +254,8 @@ impl Http3 {
         true
     }
 
-    /// Adds up to `most` bytes to the body of a request, and hands the transport what it takes.
+    /// Encodes up to `most` more bytes of a request body, and hands as much of the output to the transport as it
+    /// accepts.
     fn produce(&mut self, run: &Run, id: StreamId, most: usize) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else {
             return false;
@@ -353,7 +354,7 @@ impl Http3 {
         self.transmit(|| loses > 0 && random.once_in(loses));
     }
 
-    /// Sends the datagrams that the transport has; `is_lost` says of each whether the link loses it.
+    /// Sends the transport's datagrams; `is_lost` decides for each of them whether it is lost.
     fn transmit(&mut self, mut is_lost: impl FnMut() -> bool) -> bool {
         let mut moved = false;
         loop {
@@ -365,13 +366,13 @@ impl Http3 {
             moved = true;
             if !is_lost() {
                 let data = &self.buffer[..transmit.len];
-                // Before the client's first datagram, and after its last, the server may not know of the connection.
+                // An error is ignored: the server's socket may not be open.
                 let _ = self.socket.send_to(data, transmit.remote);
             }
         }
     }
 
-    /// Takes in up to `most` datagrams, and fires the timers that are due.
+    /// Processes up to `most` datagrams from the server, and timers that are due.
     fn take_in(&mut self, run: &mut Run, most: usize, mut random: Option<&mut Random>) -> bool {
         self.waiting();
         if self.is_closed {
@@ -526,7 +527,7 @@ impl Http3 {
                 let Ok((fields, _)) = decoded else {
                     panic!("there is no dynamic table to wait for");
                 };
-                // A second field section behind the content has the trailers, which have no status.
+                // A second HEADERS frame has the trailers, which have no status.
                 if let Some((_, status)) = fields.iter().find(|(name, _)| name == b":status") {
                     let is_interim = status.starts_with(b"1");
                     assert!(is_interim || status == b"200", "stream {id:?}");
@@ -538,7 +539,7 @@ impl Http3 {
     }
 }
 
-/// Reads a variable-length integer (RFC 9000 §16). Also returns the bytes that follow it.
+/// Reads a variable-length integer (RFC 9000 §16). Returns it and the bytes after it.
 fn var_int(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (&first, _) = bytes.split_first()?;
     let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;

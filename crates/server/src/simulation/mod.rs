@@ -40,15 +40,15 @@ const HTTP3_SEEDS: u64 = 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Complete,
-    /// The client has cancelled the request, or the server has, with a reason.
+    /// The client cancelled the request, or the server ended it for a good reason.
     Cut,
 }
 
-/// The requests of a run, and how they ended.
+/// The requests of one simulation, and how each ended.
 struct Run {
     plans: Vec<Plan>,
     ends: Vec<Option<Ended>>,
-    /// Whether time passes during the run, so that the server may cut off slow clients.
+    /// Whether the simulation lets time pass, so that the server may time out slow clients.
     times_out: bool,
 }
 
@@ -66,7 +66,8 @@ enum Client {
 }
 
 impl Client {
-    /// The bytes that are under way: what the client has not read, and what the server has not read.
+    /// Bytes (HTTP/3: datagrams) in the kernel: sent by the server and not read by the client, and sent by the client
+    /// and not read by the server.
     fn in_kernel(&self) -> (i32, i32) {
         match self {
             Self::Http1(client) => client.wire().in_kernel(),
@@ -108,7 +109,7 @@ impl Client {
     }
 }
 
-/// Runs a test on a paused clock, with one thread for the disk.
+/// Runs a test on tokio's paused clock, with a single disk thread.
 fn on_virtual_clock<T>(test: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -118,7 +119,8 @@ fn on_virtual_clock<T>(test: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(test)
 }
 
-/// Runs a seed with clients of HTTP/1 and HTTP/2, or of HTTP/3. Returns the number of requests that were complete before clients and backends cooperated, and of all requests.
+/// Runs the simulation of a seed, with clients of HTTP/1 and HTTP/2, or of HTTP/3. Returns the number of requests that
+/// were complete before clients and backends began to cooperate, and the number of all requests.
 async fn run(seed: u64, site: &Site, is_http3: bool) -> (usize, usize) {
     let mut random = Random::new(seed);
     let count = random.below(14) + 2;
@@ -156,7 +158,8 @@ fn whatever_waits_has_an_event_to_come_that_will_wake_it() {
     let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
-    // Both phases must be tested: some requests must end by themselves, and others only once clients and backends cooperate.
+    // Over all seeds both phases must occur: some requests end while clients and backends act at random, others only
+    // once these cooperate.
     assert!(complete > planned / 10, "{complete} of {planned}");
     assert!(complete < planned * 9 / 10, "{complete} of {planned}");
 }

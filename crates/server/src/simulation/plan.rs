@@ -1,4 +1,4 @@
-//! The plans of the simulated requests, and the handler that answers as planned.
+//! Random plans of requests, and the handler that answers them as planned.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -23,10 +23,11 @@ pub(super) struct Plan {
     pub(super) upload: Option<usize>,
     /// Whether their number is announced.
     pub(super) is_announced: bool,
-    /// Whether the client waits for 100 (Continue).
+    /// Whether the client waits for 100 (Continue) before it sends the body.
     pub(super) expects: bool,
     body_use: BodyUse,
-    /// Number of events that the backend needs before the handler reads the body, and before it answers.
+    /// Number of events of the simulated backend for which the handler waits before it reads the body, and before it
+    /// answers.
     waits: (usize, usize),
     reading: Reading,
     pub(super) body: BodyPlan,
@@ -36,7 +37,7 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     All,
-    /// The handler reads this many bytes, then drops the body.
+    /// The handler reads this many bytes of the body, then drops it.
     Some(usize),
     /// Drops the body at once.
     Nothing,
@@ -59,7 +60,7 @@ pub(super) enum BodyPlan {
         /// Each piece waits for an event.
         is_gated: bool,
         is_announced: bool,
-        /// Whether the response's body breaks off after the last piece.
+        /// Whether the response body ends with an error after its last piece.
         fails: bool,
     },
     /// The body of the request.
@@ -67,7 +68,7 @@ pub(super) enum BodyPlan {
 }
 
 impl Plan {
-    /// `uploads`: most requests have a long body that their handler pulls.
+    /// Makes a random plan. `uploads`: whether most requests have a long body that their handler pulls.
     pub(super) fn new(random: &mut Random, id: usize, uploads: bool) -> Self {
         let uploads = uploads && !random.once_in(4);
         let upload = (uploads || random.once_in(2)).then(|| {
@@ -122,7 +123,8 @@ impl Plan {
         }
     }
 
-    /// A request whose handler gets the whole body, if there is one, and answers after this many events of its backend.
+    /// The plan of a request whose handler gets the whole body, if there is one, and answers after `events` events of
+    /// the backend.
     pub(super) const fn simple(
         id: usize,
         upload: Option<usize>,
@@ -171,7 +173,7 @@ impl Plan {
         byte(self.id, at)
     }
 
-    /// Whether the response ends only when the request's body does.
+    /// Whether the handler echoes the request body, so that the response lasts as long as the request.
     pub(super) const fn is_talk(&self) -> bool {
         matches!(self.body, BodyPlan::Echo)
     }
@@ -190,11 +192,12 @@ fn bytes(id: usize, from: usize, len: usize) -> Bytes {
     (from..from + len).map(|at| byte(id, at)).collect()
 }
 
-/// State of the handlers and backends of one run.
+/// State of the handlers and backends in one simulation.
 #[derive(Default)]
 pub(super) struct Stage {
     plans: Vec<Plan>,
-    /// By plan: how many events have happened, and the waker of the handler that waits for the next one.
+    /// For each plan: how many backend events have happened so far, and the waker of the handler that waits for the
+    /// next one.
     events: Vec<(usize, Option<Waker>)>,
     /// Number of steps of handlers.
     steps: u64,
@@ -232,7 +235,7 @@ pub(super) fn waiting() -> Vec<usize> {
     })
 }
 
-/// An event happens at the backend of a plan.
+/// Makes an event happen at the backend of a plan, and wakes the handler that waits for it.
 pub(super) fn happen(id: usize) {
     let waker = STAGE.with_borrow_mut(|stage| {
         let (happened, waker) = &mut stage.events[id];
@@ -323,7 +326,7 @@ impl Handler for Acting {
     }
 }
 
-/// Pulls the body until this many bytes have come, or the body ends.
+/// Pulls the request body until `most` bytes have come, or it ends.
 async fn read(plan: &Plan, pipe: &BodyPipe, most: usize) {
     let mut len = 0;
     while len < most {

@@ -1,4 +1,4 @@
-//! A client's end of a connection: a non-blocking socket, with or without TLS.
+//! The client's end of a simulated connection: a non-blocking socket, with or without TLS.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -13,7 +13,7 @@ pub(super) struct Wire {
     tls: Option<Box<ClientConnection>>,
     /// To be sent as it is.
     unsent: Vec<u8>,
-    /// The server has closed its direction of the connection, or the connection is gone.
+    /// Whether the server has closed its direction, or the connection is gone.
     pub(super) is_ended: bool,
 }
 
@@ -33,7 +33,8 @@ impl Wire {
         }
     }
 
-    /// Bytes sent by the server that the client has not read, and bytes sent by the client that the server has not read.
+    /// Bytes in the kernel: sent by the server and not read by the client, and sent by the client and not read by the
+    /// server.
     pub(super) fn in_kernel(&self) -> (i32, i32) {
         let count = |request| {
             let mut bytes: libc::c_int = 0;
@@ -45,8 +46,7 @@ impl Wire {
         (count(libc::FIONREAD), count(libc::TIOCOUTQ))
     }
 
-    /// Sends up to `most` bytes: first those that are under way already, then `bytes`, from which what was taken is removed.
-    /// Returns whether any were sent.
+    /// Sends up to `most` bytes: first those that were encoded before, then `bytes`. Returns whether any were sent.
     pub(super) fn send(&mut self, bytes: &mut Vec<u8>, most: usize) -> bool {
         if let Some(tls) = &mut self.tls {
             if !bytes.is_empty() && !tls.is_handshaking() && self.unsent.is_empty() {
@@ -73,7 +73,8 @@ impl Wire {
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
             Err(_) => {
-                // The server reads no more, but what it has sent can still be read.
+                // The server does not read any more. The output is dropped, but what the server has sent can still be
+                // read.
                 self.unsent.clear();
                 bytes.clear();
                 false

@@ -34,14 +34,14 @@ pub(super) struct World {
     event_loop: Rc<RefCell<EventLoop>>,
     /// Number of turns of the event loop.
     turns: Rc<Cell<u64>>,
-    /// The UDP port of the server, if the clients of the run speak HTTP/3.
+    /// The UDP port of the server, if the simulation has HTTP/3 clients.
     port: Option<u16>,
-    /// How much more time may pass in a run with HTTP/3 clients.
+    /// How much more time may pass in a simulation with HTTP/3.
     time_left: Duration,
     _orders: UnboundedSender<Order>,
 }
 
-/// What all runs share: the addresses of the server, and the certificates that clients trust.
+/// What all simulations share: the addresses of the server, and the certificates that clients trust.
 #[derive(Clone)]
 pub(super) struct Site {
     folder: Rc<TempDir>,
@@ -75,7 +75,8 @@ impl Site {
     }
 
     fn config(&self, knobs: Knobs, port: Option<u16>) -> String {
-        // A connection that paces its datagrams sends, when it is run too early, what it would have sent a moment later.
+        // Pacing is off: a paced connection sends a little more whenever it is run, so the check for connections that
+        // sleep although they could proceed would fail.
         let quic = port.map_or_else(String::new, |port| {
             format!(
                 "  - {{ type: quic, host: 127.0.0.1, port: {port}, quic: {{ pacing: OFF }}, ssl: {{ certificate-file: {folder}/certificate, key-file: {folder}/key }} }}",
@@ -131,12 +132,12 @@ pub(super) struct Knobs {
     pub(super) buffer: usize,
     /// `http2-input-window-size`
     pub(super) window: usize,
-    /// How many requests per HTTP/2 connection may run: all, and those that pull their bodies.
+    /// Most requests that run at the same time per HTTP/2 connection; below, most of them that pull their bodies.
     pub(super) concurrent: usize,
     pub(super) streaming: usize,
-    /// Whether a client that resets many requests is delayed.
+    /// Whether the server delays a client that resets many requests.
     pub(super) delays: bool,
-    /// Whether time passes, so that the server may give up slow clients.
+    /// Whether time passes, so that the server may time out slow clients.
     pub(super) times_out: bool,
 }
 
@@ -168,14 +169,14 @@ impl World {
             }
             match crate::bind(&loaded, 1) {
                 Ok(bound) => break (loaded, bound, port),
-                // Another program has taken the port meanwhile.
+                // Another process has taken the port in the meantime: try another port.
                 Err(_) if port.is_some() => {}
                 Err(error) => panic!("{error}"),
             }
         };
         let (mut config, orders) = worker::only_config(&loaded, bound).unwrap();
         let settings = Arc::get_mut(&mut config.generation.settings).unwrap();
-        // This limit is small enough for uploads to be written to the disk.
+        // The threshold is so small that uploads go to temporary files.
         settings.temp_buffer_threshold = Some(30_000);
         settings.http2.dos_delay = Duration::from_millis(u64::from(knobs.delays) * 100);
         let event_loop = Rc::new(RefCell::new(worker::event_loop(config).unwrap()));
@@ -243,7 +244,7 @@ impl World {
         Http1::new(self.site.wire(false, false), todo.into_iter().collect())
     }
 
-    /// An HTTP/2 client without TLS, whose streams begin with this window.
+    /// Creates an HTTP/2 client in clear text whose streams have the initial window `window`.
     pub(super) fn http2(&self, todo: impl IntoIterator<Item = usize>, window: u32) -> Http2 {
         let todo = todo.into_iter().collect();
         Http2::new(self.site.wire(false, true), todo, false, window)
@@ -273,7 +274,7 @@ impl World {
                     break;
                 }
             }
-            // There is one thread for the disk, so its earlier work is done.
+            // There is only one disk thread, so when this job runs, all earlier ones are done.
             tokio::task::spawn_blocking(|| ()).await.unwrap();
             for _ in 0..3 {
                 tokio::task::yield_now().await;
@@ -290,8 +291,8 @@ impl World {
         (plan::steps(), kernel.collect())
     }
 
-    /// Runs each connection although it has no event: if anything happens then, the connection has slept although it could go
-    /// on.
+    /// Runs every connection without an event. If that lets any of them proceed, the connection has slept although it
+    /// could proceed, which is an error.
     pub(super) async fn nudge(&self) {
         let before = self.progress();
         self.event_loop.borrow_mut().run_all();
@@ -329,7 +330,7 @@ impl World {
         }
     }
 
-    /// Clients and backends do what the server waits for, until nothing happens any more.
+    /// Clients and backends do everything that the server may wait for, until nothing happens any more.
     pub(super) async fn cooperate(&mut self) {
         loop {
             let mut moved = false;
@@ -355,7 +356,7 @@ impl World {
         }
     }
 
-    /// Lets a little time pass, if there is any left.
+    /// Lets `time` pass, if the time limit of the simulation allows it.
     async fn let_pass(&mut self, time: Duration) {
         if let Some(left) = self.time_left.checked_sub(time) {
             self.time_left = left;
@@ -363,10 +364,11 @@ impl World {
         }
     }
 
-    /// Has every request end without letting time pass, except as much as QUIC needs.
+    /// Makes every request end without time passing, except what QUIC needs for retransmissions.
     pub(super) async fn finish(&mut self) {
         self.cooperate().await;
-        // From here on the link loses nothing: a few round trips are needed, and some probes for what was lost before.
+        // From here on no datagram is lost. The loop leaves time for a few round trips, and for probes that replace
+        // what was lost before.
         for _ in 0..2000 {
             if self.port.is_none() || self.run.ends.iter().all(Option::is_some) {
                 break;
@@ -376,7 +378,7 @@ impl World {
             self.cooperate().await;
         }
         if self.run.ends.iter().any(Option::is_none) {
-            // Clients that reset requests are delayed for a while.
+            // Wait until the server serves clients that it has delayed because they reset requests.
             tokio::time::advance(Duration::from_millis(400)).await;
             self.settle().await;
             self.cooperate().await;
@@ -394,14 +396,14 @@ impl World {
         }
     }
 
-    /// The clients stop, or only send PINGs; the backends answer. Every request must end, and every connection once its client
-    /// sends nothing at all.
+    /// The clients stop, or only send PINGs, while the backends answer. Every request must end, and every connection,
+    /// too, once its client sends nothing at all.
     pub(super) async fn freeze(&mut self) {
         self.run.times_out = true;
         let mut pretends = self.random.once_in(2);
         for round in 0..170 {
             if round == 150 {
-                // A handler that sends the request's body back may do so as slowly as it likes.
+                // A handler that echoes the request body may do so as slowly as the client sends it.
                 let mut live = self.event_loop.borrow().live();
                 live.retain(|id| !self.run.plans[*id].is_talk());
                 assert!(
@@ -435,12 +437,12 @@ impl World {
         format!("{}; {:#?}", clients.join("\n"), self.run.plans)
     }
 
-    /// After the run no connection, request or memory remains.
+    /// Ends the simulation, and checks that no connection, request or memory remains.
     pub(super) async fn end(mut self) {
         self.clients.clear();
         self.settle().await;
-        // QUIC's idle timeout is at least three of its probe timeouts, which are long because clients have let seconds pass
-        // before they answered.
+        // More time for HTTP/3: the idle timeout of QUIC is at least three probe timeouts, which are long because
+        // clients have let seconds pass before they answered.
         let rounds = if self.port.is_some() { 100 } else { 20 };
         for _ in 0..rounds {
             tokio::time::advance(Duration::from_secs(4)).await;
@@ -456,7 +458,7 @@ impl World {
     }
 }
 
-/// A UDP port that no program uses at the moment.
+/// Finds a UDP port that nobody uses at the moment.
 fn free_port() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().port()

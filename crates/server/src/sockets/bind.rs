@@ -25,11 +25,12 @@ const BACKLOG: i32 = 65_535;
 
 /// The listening sockets of a site.
 pub struct ListeningSockets {
-    /// For each listener that could be bound: its index, and its sockets (one for all workers, or one per worker).
+    /// For each listener that could be bound: its index in the configuration, and its sockets (one for all workers, or
+    /// one per worker).
     pub(crate) sockets: Vec<(usize, Vec<OwnedFd>)>,
     /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
-    /// The sockets to the other generations of this server, which have the same UDP sockets.
+    /// The sockets to other generations of this server, which have the same UDP sockets.
     pub(crate) handover: Option<Handover>,
 }
 
@@ -65,7 +66,7 @@ impl ListeningSockets {
 }
 
 impl LoadedConfig {
-    /// The endpoints that a supervisor has to open, without those of an address family that the machine lacks.
+    /// The addresses that a supervisor has to open, without those of an address family that the machine lacks.
     #[must_use]
     pub fn supervised_endpoints(&self) -> Vec<Endpoint> {
         let listeners = self.site.shared.get::<Listeners>();
@@ -74,7 +75,8 @@ impl LoadedConfig {
         present.map(|listener| listener.endpoint.clone()).collect()
     }
 
-    /// Announces to the process that keeps the rights of the starting user which sockets will be opened for the configuration.
+    /// Tells the process that keeps the rights of the starting user which files and ports it may have to open for the
+    /// configuration.
     pub fn announce(&self) {
         for resource in &self.site.shared.get::<Resources>().0 {
             resource.announce();
@@ -91,7 +93,7 @@ pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, S
     bind_or_take(loaded, workers, None)
 }
 
-/// [`bind`], where listeners that a supervisor has opened are taken from `inherited`.
+/// Like [`bind`], but takes those listeners from `inherited` that a supervisor has opened.
 ///
 /// # Errors
 /// The message to show.
@@ -103,7 +105,7 @@ pub fn bind_or_take(
     bind_new(loaded, workers, inherited, |_| false)
 }
 
-/// Like [`bind_or_take`], without the listeners that are open already.
+/// Like [`bind_or_take`], but leaves out listeners that are open already.
 pub(crate) fn bind_new(
     loaded: &LoadedConfig,
     workers: usize,
@@ -186,8 +188,8 @@ fn open(
             let count = settings
                 .quic_workers
                 .map_or(workers, |count| count.min(workers));
-            // Another server that shares the port would get some of the packets: so the port is first checked without sharing
-            // it.
+            // First binds without sharing the port: sockets that share it would do so with those of another running
+            // server too, which would get some of the packets.
             let alone = open_udp(*address, false);
             let opened: io::Result<Vec<OwnedFd>> = alone.and_then(|alone| {
                 drop(alone);
@@ -218,7 +220,7 @@ fn open(
     }
 }
 
-/// Applies what the configuration says of sockets that another process has opened.
+/// Applies the options that the configuration sets for sockets to those that another process has opened.
 fn tune(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -> io::Result<()> {
     match listener.endpoint {
         Endpoint::Unix(_) => set_buffer_sizes(socket, listener),
@@ -254,8 +256,8 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
             Endpoint::Udp(address) => (address, open_udp(address, false).err()?),
             Endpoint::Unix(_) => return None,
         };
-        // This is not reported: the port may need the rights of root, who starts the server, or the running server itself may
-        // hold it.
+        // These errors are no failure: the port may need the rights of root, who starts the server later, or the
+        // running server itself has it.
         let is_ours = || {
             let holder = port_holder(address, listener.transport());
             holder.is_some_and(|holder| holder.is_same_program)
@@ -266,7 +268,7 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
         bind_failure(address, listener, &error)
     });
     let mut failures: Vec<Error> = failures.collect();
-    // Without `host`, a `listen` has one address per family, and both fail alike.
+    // A `listen` without `host` has one address per address family, and both fail with the same error: report it once.
     failures.dedup_by_key(|failure| failure.pos.clone());
     failures
 }
@@ -309,7 +311,7 @@ fn is_family_missing(error: &io::Error) -> bool {
     )
 }
 
-/// A TCP socket that is bound and does not listen yet.
+/// Opens and binds a TCP socket, which does not listen yet.
 fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<OwnedFd> {
     h2o_opener::bound_socket(tcp_spec(address, settings))
 }
@@ -322,7 +324,8 @@ const fn tcp_spec(address: SocketAddr, settings: &ServerSettings) -> SocketSpec 
     }
 }
 
-/// A bound UDP socket. If it `shares` its port, the kernel chooses the socket of a packet by addresses and ports.
+/// Opens and binds a UDP socket. If it `shares` its port with others, the kernel chooses the socket of a packet by
+/// addresses and ports.
 fn open_udp(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
     h2o_opener::bound_socket(udp_spec(address, shares))
 }
@@ -335,7 +338,8 @@ const fn udp_spec(address: SocketAddr, shares: bool) -> SocketSpec {
     }
 }
 
-/// Announces the sockets of these listeners, whose ports may be for root only.
+/// Tells the process that keeps the rights of the starting user about the sockets of these listeners, since only root
+/// may bind some ports.
 fn announce(listeners: &Listeners, settings: &ServerSettings) {
     for listener in &listeners.0 {
         match listener.endpoint {
@@ -350,7 +354,7 @@ fn announce(listeners: &Listeners, settings: &ServerSettings) {
     }
 }
 
-/// Binds a UDP socket. The worker sets the options for packet information and against fragmentation.
+/// Binds a UDP socket. The worker later sets its options for packet information and against fragmentation.
 fn bind_udp(address: SocketAddr, listener: &Listener) -> io::Result<OwnedFd> {
     let socket = open_udp(address, true)?;
     tune_udp(&socket, listener)?;
@@ -395,7 +399,8 @@ fn bind_tcp(
 ) -> io::Result<OwnedFd> {
     let socket = open_tcp(address, settings)?;
     tune_tcp(&socket, listener, warnings)?;
-    // Only an optimisation: if the kernel refuses, connections are accepted before their first bytes arrive.
+    // The option is only an optimisation: if the kernel refuses it, connections are accepted before their first bytes
+    // arrive.
     let _ = sys::set_defer_accept(&socket);
     rustix::net::listen(&socket, BACKLOG)?;
     if settings.tcp_fastopen > 0
@@ -426,8 +431,8 @@ fn tune_tcp(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -
     Ok(())
 }
 
-/// `cc: auto`: replaces `cubic`, which treats every lost packet as congestion, by `bbr`, if the kernel has it and
-/// allows it. Any other default was set by the administrator.
+/// `cc: auto` uses the congestion control `bbr` instead of `cubic`, which treats every lost packet as congestion, if
+/// the kernel has it and allows it. If the system's default is neither, the administrator has chosen it, and it stays.
 fn prefer_bbr(socket: &OwnedFd) {
     if sockopt::tcp_congestion(socket).is_ok_and(|name| name == "cubic") {
         let _ = sockopt::set_tcp_congestion(socket, "bbr");

@@ -1,4 +1,5 @@
-//! Listening sockets that a supervisor has opened: by the protocol of Server::Starter, or by systemd's socket activation.
+//! Takes listening sockets that a supervisor has opened, by the protocol of Server::Starter or by systemd's socket
+//! activation.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{OwnedFd, RawFd};
@@ -11,22 +12,23 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix, SocketType, sockopt};
 
 use crate::sys;
 
-/// The first descriptor of socket activation (sd_listen_fds(3)).
+/// Number of the first file descriptor that systemd passes by socket activation (sd_listen_fds(3)).
 const FIRST_ACTIVATED: RawFd = 3;
 
-/// The sockets that this process was started with.
+/// The listening sockets that the parent process has passed to this one.
 pub struct InheritedSockets {
     sockets: Vec<Inherited>,
-    /// The addresses whose connections arrive at a socket that is bound to another address.
+    /// IPv4 addresses whose connections arrive at an inherited socket of an IPv6 address.
     covered: Vec<Endpoint>,
     from: Supervisor,
 }
 
 /// Who has opened the sockets.
 enum Supervisor {
-    /// A supervisor of the protocol of Server::Starter, which opens all sockets. With the value of `SERVER_STARTER_PORT`.
+    /// A supervisor with the protocol of Server::Starter, which has opened all listeners. Contains the value of
+    /// `SERVER_STARTER_PORT`.
     ServerStarter(String),
-    /// systemd, which may leave some sockets to the server.
+    /// systemd, which may leave some listeners for the server to open.
     Systemd,
 }
 
@@ -40,7 +42,7 @@ struct Inherited {
 pub(crate) enum Claim {
     /// It has this socket.
     Socket(OwnedFd),
-    /// The connections of this address arrive at the socket of another one.
+    /// Connections to this address arrive at an inherited socket of another address.
     Covered,
     /// The server opens it itself.
     Open,
@@ -121,7 +123,7 @@ impl InheritedSockets {
     }
 }
 
-/// How often the supervisor has started this server.
+/// How often the supervisor has started a worker: the generation of this server.
 pub(crate) fn supervisor_generation() -> Option<u64> {
     std::env::var("SERVER_STARTER_GENERATION")
         .ok()?
@@ -129,7 +131,8 @@ pub(crate) fn supervisor_generation() -> Option<u64> {
         .ok()
 }
 
-/// The IPv4 address whose connections a socket of all IPv6 addresses gets as well, as those of `ListenStream=PORT` do.
+/// The IPv4 address whose connections also arrive at a socket of all IPv6 addresses, such as one of systemd's
+/// `ListenStream=PORT`.
 fn covered_by(inherited: &Inherited) -> Option<Endpoint> {
     let (Endpoint::Tcp(address) | Endpoint::Udp(address)) = &inherited.endpoint else {
         return None;
@@ -143,7 +146,7 @@ fn covered_by(inherited: &Inherited) -> Option<Endpoint> {
     })
 }
 
-/// Takes a descriptor that this process was started with.
+/// Takes a file descriptor that this process has inherited.
 fn take(number: RawFd) -> Result<Inherited, String> {
     let failed = |error: std::io::Error| {
         format!(
@@ -164,7 +167,7 @@ fn take(number: RawFd) -> Result<Inherited, String> {
     })
 }
 
-/// The address that a socket is bound to; `None` if the server has no use for such a socket.
+/// The address to which a socket is bound; `None` if the server cannot serve a socket of this kind.
 fn endpoint_of(socket: &OwnedFd) -> rustix::io::Result<Option<Endpoint>> {
     let is_stream = match sockopt::socket_type(socket)? {
         SocketType::STREAM => true,

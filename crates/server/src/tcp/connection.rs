@@ -30,9 +30,9 @@ use h2o_tls::TlsError;
 const LINGER_SILENCE: Duration = Duration::from_secs(2);
 /// Longest time of a lingering close.
 const LINGER: Duration = Duration::from_secs(30);
-/// Number of bytes that a lingering close reads and drops at most.
+/// Most bytes that a lingering close reads and drops in all.
 const LINGER_BYTES: usize = 64 * 1024 * 1024;
-/// Number of bytes that a lingering close reads and drops per turn of the connection.
+/// Most bytes that a lingering close reads and drops per turn of the connection.
 const LINGER_TURN: usize = per_turn(1024 * 1024);
 
 /// Limits the lines about failed handshakes in the error log: clients can cause any number of them.
@@ -46,20 +46,20 @@ pub(crate) struct Connection {
     pub(crate) state: ConnectionState,
     /// Number of bytes that the worker's memory account holds for this connection.
     charged: usize,
-    /// The counter (of the status report) that includes this connection.
+    /// The counter (such as idle or active) in which this connection is counted.
     status: ConnectionStatus,
     phase: Phase,
 }
 
 enum Phase {
-    /// PROXY header and TLS handshake. The engine is created afterwards.
+    /// Waits for the PROXY header and the TLS handshake. The HTTP engine is created afterwards.
     Opening {
         until: Instant,
         expects_proxy_header: bool,
     },
     Http1(Box<Http1>),
     Http2(Box<Http2>),
-    /// All output of the server is sent; the server still reads and drops what the client sends.
+    /// The server has sent all its output, and still reads and drops what the client sends.
     Lingering {
         until: Instant,
         end: Instant,
@@ -124,7 +124,8 @@ impl Connection {
     /// Runs the connection after an event of its socket.
     pub(crate) fn on_ready(&mut self, context: &Context, ready: &Readiness) -> Flow {
         if let ConnectionStatus::Idle(version) = self.status {
-            // The client that requests the status page must see its own connection as active.
+            // Updates the counters before the run, so that a client that requests the status page sees its own
+            // connection as active.
             self.status.set(context, ConnectionStatus::Active(version));
         }
         self.state.io.on_ready(ready);
@@ -174,7 +175,7 @@ impl Connection {
                 Phase::Lingering { .. } => break self.linger(context),
             }
         };
-        // With many connections, an idle clear-text one gives back as much memory as possible.
+        // With many connections open, an idle one in clear text frees as much memory as possible.
         if self.state.io.tls.is_none()
             && self.state.info.is_some()
             && self.is_idle()
@@ -207,7 +208,7 @@ impl Connection {
                     return Flow::Close;
                 }
                 ParseResult::Absent => 0,
-                // The peer is not one of the proxies that may say who the client is.
+                // The peer is not a proxy that the configuration trusts to name the client.
                 ParseResult::Header { .. } if !local.believes_proxy_header(self.state.peer) => {
                     if local.proxy_protocol == ProxyProtocol::Required {
                         return Flow::Close;
@@ -377,12 +378,14 @@ impl Connection {
     fn end(&mut self, now: Instant) -> Flow {
         let must_linger = match &self.phase {
             Phase::Http1(http1) => {
-                // A client that has used up its abuse budget gets no more time than its last response needs.
+                // No lingering close for a client that has used up its abuse budget: it gets no more time than its last
+                // response needs.
                 let is_charged = self.state.budget.is_overdrawn();
                 let has_input = !self.state.input.is_empty() || self.state.io.may_have_input();
                 http1.lingers() || has_input && !is_charged || self.state.io.is_early()
             }
-            // GOAWAY names the streams of the client that were not served, so the client must be able to receive it.
+            // GOAWAY tells the client which streams were not served; a lingering close makes sure that the client
+            // receives it.
             Phase::Http2(_) => true,
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         };
@@ -472,7 +475,7 @@ impl Connection {
         self.charged
     }
 
-    /// When the event loop must call [`Connection::on_timeout`].
+    /// The time at which the event loop must call [`Connection::on_timeout`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadline = match &self.phase {
             Phase::Opening { until, .. } | Phase::Lingering { until, .. } => Some(*until),
@@ -509,7 +512,8 @@ impl Connection {
                     turn.end();
                     flow
                 };
-                // A response that was cut off is not followed by close_notify, so that the client notices.
+                // A connection with a truncated response is closed without TLS close_notify, so that the client notices
+                // the truncation.
                 if flow == Flow::Close && is_idle {
                     self.state.io.close_notify();
                 }

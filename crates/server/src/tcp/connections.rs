@@ -1,4 +1,4 @@
-//! The table of a worker's connections over stream sockets; accepts them.
+//! The table of a worker's connections over TCP and Unix sockets; it also accepts new ones.
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,27 +20,28 @@ use crate::generation::{LocalGeneration, NextListener};
 use crate::listener::LocalListener;
 use crate::tcp::connection::Connection;
 
-/// Number of connections that are accepted per event of a listener.
+/// Most connections that are accepted per event of a listener.
 const ACCEPT_BATCH: usize = 10;
-/// Pause in accepting after `accept` failed or `max-connections` was reached. It ends early when a connection closes.
+/// For how long no connections are accepted after `accept` failed or `max-connections` was reached. The pause ends
+/// early when a connection closes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// Slot of the timer that ends this pause. Connections have lower slots.
+/// Timer slot for the end of this pause. The slots of connections are lower.
 const ACCEPT_SLOT: u32 = MAX_SLOT;
-/// Bit of a token that marks a listener. In the token of a connection, the bits below 32 are its slot, those from 32 up
-/// to this one its generation.
+/// Bit that marks an event token as that of a listener. In the token of a connection, the bits below 32 are its slot in
+/// the table, those from 32 up to this one the slot's generation.
 const LISTENER_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 
-/// The connections of a worker over stream sockets.
+/// A worker's connections over TCP and Unix sockets.
 pub(crate) struct Connections {
     context: Rc<Context>,
     registry: Registry,
-    /// Listening sockets. Empty once the worker drains.
+    /// The listening sockets. Empty once graceful shutdown has begun.
     listeners: Slab<(OwnedFd, Rc<LocalListener>)>,
     slab: Slab<Box<Connection>>,
     /// Prefix of the tokens of this table.
     first_token: u64,
-    /// Tells apart successive connections in the same slot of the slab.
+    /// Counts the connections of the table, to tell apart successive ones in the same slot.
     generation: u32,
     /// Whether accepting is paused: `max-connections` is reached, or file descriptors are short.
     is_full: bool,
@@ -49,7 +50,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// A table without connections that accepts from the listeners of the first configuration.
+    /// Creates a table without connections, which accepts from the listeners of the first configuration.
     pub(crate) fn new(
         context: Rc<Context>,
         registry: Registry,
@@ -71,7 +72,7 @@ impl Connections {
         table
     }
 
-    /// Listens on the sockets of the next configuration, and closes the sockets that this configuration does not have.
+    /// Listens on the sockets of the next configuration, and closes those that this configuration does not have.
     fn adopt_listeners(&mut self, next: &mut LocalGeneration) {
         let known: Vec<usize> = self.listeners.iter().map(|(index, _)| index).collect();
         let mut is_kept = vec![false; next.listeners.len()];
@@ -104,7 +105,7 @@ impl Connections {
 
     /// Accepts the connections that wait at a listener, and closes it.
     fn close_listener(&mut self, index: usize) {
-        // The kernel resets the connections that are left in the queue.
+        // The kernel resets connections that are still in the queue when the listener is closed.
         while self.accept(index) {}
         if let Some((socket, _)) = self.listeners.try_remove(index) {
             self.registry.remove(&socket);
@@ -161,7 +162,7 @@ impl Connections {
 
     fn remove(&mut self, key: u32) {
         let mut connection = self.slab.remove(key as usize);
-        // Logging the requests may meet the data that caused the panic, and panic again.
+        // A second panic is caught, too: logging the requests may meet the same broken data.
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
         connection.close_account(&self.context);
         (self.context.worker.timers).remove(connection.state.timer);
@@ -219,8 +220,8 @@ impl Connections {
             let socket = Socket::new(fd, listener.is_unix);
             let listener = Rc::clone(listener);
             self.add(listener, socket, peer);
-            // The next client may know of a file changed since the last request was answered: cached file metadata is
-            // checked again.
+            // Cached file metadata is checked again for the next client, which may know that a file was changed after
+            // the last request was answered.
             self.context.worker.clock.begin_round();
         }
         true
@@ -252,8 +253,7 @@ impl Connections {
             // Others are closed first.
             self.context.unfinished.borrow_mut().push(token);
         } else {
-            // The kernel hands a connection over when its first bytes have come (deferred accept), so it can mostly go on at
-            // once.
+            // The connection is run at once: listeners use deferred accept, so its first bytes have mostly arrived.
             self.run_connection(token, |connection, context| connection.run(context));
         }
     }
@@ -287,7 +287,7 @@ impl Connections {
 impl ConnectionTable for Connections {
     fn on_ready(&mut self, event: &Readiness) {
         if event.token & LISTENER_BIT != 0 {
-            // The socket is watched level-triggered: connections that are left are reported again.
+            // Events are level-triggered: if input is left in the socket, the event is reported again.
             let _ = self.accept(key_of(event.token) as usize);
         } else {
             self.run_connection(event.token, |connection, context| {
@@ -346,7 +346,8 @@ impl ConnectionTable for Connections {
             let Some(connection) = self.slab.get_mut(key as usize) else {
                 continue;
             };
-            // By close_notify TLS clients tell this end from a truncation by an attacker (RFC 8446 §6.1).
+            // The close_notify alert tells TLS clients that the server has ended the connection, and not an attacker
+            // (RFC 8446 §6.1).
             let _ = catch_unwind(AssertUnwindSafe(|| connection.state.io.close_notify()));
             self.remove(key);
         }

@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2, by which a load balancer in front of this server sends the client's address before
-//! anything else.
+//! The PROXY protocol, versions 1 and 2, by which a load balancer in front of this server sends the client's address
+//! before any other bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,14 +7,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const MAX_LINE: usize = 107;
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What the first bytes of a connection are.
+/// What the first bytes of a connection turn out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ParseResult {
     /// Too few bytes to tell.
     Incomplete,
     /// The connection has no PROXY header: its first bytes belong to TLS or HTTP.
     Absent,
-    /// A header of `len` bytes; `source` is the client's address, if the header has one.
+    /// A PROXY header of `len` bytes; `source` is the client's address, if the header has one.
     Header {
         len: usize,
         source: Option<SocketAddr>,
@@ -77,7 +77,7 @@ fn parse_v1(input: &[u8]) -> ParseResult {
     })
 }
 
-/// Version 2 (specification, section 2.2). TLVs are skipped.
+/// Reads a header of version 2 (specification, section 2.2). Its TLV extensions are skipped.
 fn parse_v2(input: &[u8]) -> ParseResult {
     let Some(header) = input.first_chunk::<16>() else {
         return ParseResult::Incomplete;

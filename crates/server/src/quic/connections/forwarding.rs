@@ -1,4 +1,5 @@
-//! Datagrams of connections that another worker, generation or server of the fleet has.
+//! Forwards QUIC datagrams whose connection belongs to another worker, to another generation of this server, or to
+//! another server of the fleet.
 
 use std::net::SocketAddr;
 
@@ -12,7 +13,7 @@ use crate::quic::handover::{self, Predecessor};
 use crate::quic::mail::Mail;
 
 impl QuicConnections {
-    /// Hands a datagram to the worker or the server that has its connection. Returns whether that was possible.
+    /// Forwards a datagram to the worker or the server that has its connection. Returns whether that was possible.
     pub(super) fn forward(
         &mut self,
         listener: usize,
@@ -45,7 +46,8 @@ impl QuicConnections {
         nodes.map_or(0, |nodes| nodes.this)
     }
 
-    /// Hands a datagram to the older generation of this server that has its connection.
+    /// Forwards a datagram to the older generation of this server (a process that is shutting down after an upgrade)
+    /// that has its connection.
     pub(super) fn hand_over(
         &mut self,
         listener: usize,
@@ -72,7 +74,7 @@ impl QuicConnections {
         self.buffer.clear();
     }
 
-    /// Sends a datagram to another server of the fleet. It is dropped if the socket is full.
+    /// Sends a datagram to another server of the fleet. The datagram is dropped if the socket's buffer is full.
     fn forward_to_node(
         &mut self,
         listener: usize,
@@ -121,7 +123,7 @@ impl QuicConnections {
         sent.is_ok()
     }
 
-    /// Whether a datagram comes from another server of the fleet.
+    /// Whether a datagram was forwarded by another server of the fleet.
     pub(super) fn is_from_node(&self, listener: usize, remote: SocketAddr) -> bool {
         let (Some(nodes), Some(port)) = (&self.settings.quic_nodes, self.sockets.get(listener))
         else {
@@ -130,7 +132,7 @@ impl QuicConnections {
         nodes.is_known(remote, port.address.port())
     }
 
-    /// Unwraps a datagram that another server has forwarded, and passes it to its connection.
+    /// Unwraps a datagram that another server has forwarded, and passes its content to the connection.
     pub(super) fn take_forwarded(&mut self, listener: usize, wrapped: &[u8]) {
         let Some((forwarded, data)) = Forwarded::decode(wrapped) else {
             return;
@@ -140,7 +142,8 @@ impl QuicConnections {
         let Some(port) = self.sockets.get(listener) else {
             return;
         };
-        // The listener that the client sent the datagram to: one with the same port, or at least of the same address family.
+        // The listener to which the client has sent the datagram: the one with the same port, or else one of the same
+        // address family.
         let is_ipv4 = forwarded.remote.is_ipv4();
         let number = forwarded.local.map(|local| local.port());
         let meant = number.and_then(|number| self.sibling(number, is_ipv4));
@@ -164,7 +167,7 @@ impl QuicConnections {
         self.take_in(listener, datagram, forwarded.hops);
     }
 
-    /// The listener with that port, of IPv4 or IPv6.
+    /// The listener with that port number, of IPv4 or IPv6.
     fn sibling(&self, port: u16, is_ipv4: bool) -> Option<usize> {
         let is_meant =
             |other: &Port| other.address.port() == port && other.address.is_ipv4() == is_ipv4;

@@ -45,22 +45,21 @@ use crate::io::Io;
 use crate::listener::LocalListener;
 use crate::site::quic_settings::QuicSettings;
 
-/// Number of batches of datagrams that are received from a socket before any is answered.
+/// Most batches of datagrams that are received from a socket before the server sends its answers.
 const BATCHES: usize = 4;
-/// Number of bytes that a connection may send per turn.
+/// Most bytes that a connection may send per turn of the event loop.
 const SEND_TURN: usize = per_turn(64 * 1024);
 /// Most datagrams sent by one system call.
 const MAX_SEGMENTS: usize = 32;
-/// Bit of a token that marks a socket. In the token of a connection, the bits below 32 are its slot, those from 32 up
-/// to this one its generation.
+/// Bit that marks an event token as that of a socket. In the token of a connection, the bits below 32 are its slot in
+/// the table, those from 32 up to this one the slot's generation.
 const SOCKET_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 /// Token of the mailbox. No socket has it.
 const MAIL_BIT: u64 = 1 << (TABLE_SHIFT - 2);
-/// Slot of the timer that checks for new keys of connection ids and tokens. Connections have lower slots.
+/// Timer slot of the periodic check for new keys of connection ids and tokens. The slots of connections are lower.
 const KEY_SLOT: u32 = MAX_SLOT;
-/// How often the worker looks for new keys of connection ids and tokens. New ticket keys are used a minute after they were
-/// made.
+/// Interval of the check for new keys. It is below a minute, the time from the making of a ticket key to its first use.
 const KEY_INTERVAL: Duration = Duration::from_secs(20);
 /// No slot.
 const NO_SLOT: u32 = u32::MAX;
@@ -75,16 +74,16 @@ pub(crate) struct QuicConnections {
     /// The endpoints of the sockets.
     endpoints: Rc<Endpoints>,
     slab: Slab<Box<QuicConnection>>,
-    /// Number of connections that are not closed.
+    /// Number of connections in the table that are not closed.
     open: usize,
     /// Prefix of the tokens of this table.
     first_token: u64,
-    /// Tells apart successive connections in the same slot of the slab.
+    /// Counts the connections of the table, to tell apart successive ones in the same slot.
     generation: u32,
     /// Connections to run in this turn.
     listed: Vec<u64>,
     is_draining: bool,
-    /// Whether datagrams were left in the sockets, for the process of another generation to read.
+    /// Whether this worker has left datagrams in the sockets, because another generation of the server reads them.
     has_left_datagrams: bool,
     shared: QuicShared,
     settings: Arc<ServerSettings>,
@@ -105,16 +104,16 @@ struct Port {
     settings: Rc<QuicSettings>,
     address: SocketAddr,
     max_segments: usize,
-    /// The slot of each connection, by its index in the endpoint.
+    /// For each connection, by its index in the endpoint, its slot in the table.
     slots: Vec<u32>,
-    /// A transmission that the socket has not taken.
+    /// Output that the socket has refused because its buffer was full; it is sent first when there is room.
     unsent: Option<(Transmit, Vec<u8>)>,
-    /// Connections that have to send after that transmission, each once.
+    /// Connections that wait to send until `unsent` was sent; each is in the list once.
     blocked: Vec<u64>,
 }
 
 impl QuicConnections {
-    /// A table without connections on the sockets of the first configuration.
+    /// Creates a table without connections, on the sockets of the first configuration.
     pub(crate) fn new(
         context: Rc<Context>,
         registry: Registry,
@@ -173,8 +172,8 @@ impl QuicConnections {
             is_empty = match result {
                 Ok(may_have_more) => !may_have_more,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
-                // The socket reports errors of datagrams that were sent earlier (by ICMP). Received datagrams may come behind
-                // these errors.
+                // The system reports errors of datagrams sent earlier (ICMP). More datagrams may wait after them, so
+                // the loop continues.
                 Err(_) => {
                     is_empty = true;
                     continue;
@@ -200,7 +199,7 @@ impl QuicConnections {
         }
     }
 
-    /// Passes a datagram to its connection. `hops`: how often it may be forwarded to another server.
+    /// Passes a received datagram to its connection. `hops`: how often it may still be forwarded from server to server.
     fn take_in(&mut self, index: usize, datagram: Datagram, hops: u8) {
         if is_forwarded(&datagram.data) && self.is_from_node(index, datagram.remote) {
             self.take_forwarded(index, &datagram.data);
@@ -234,7 +233,8 @@ impl QuicConnections {
                 self.list(index, connection);
             }
             Received::Answered(transmit) => {
-                // If this answer is lost, the client sends its datagram again.
+                // An error is ignored: it is as if the answer was lost on the network, and the client sends its
+                // datagram again.
                 let data = &self.buffer[..transmit.len];
                 if port.udp.send(&port.socket, &transmit, data).is_ok() {
                     let counters = &self.context.worker.counters;
@@ -304,7 +304,7 @@ impl QuicConnections {
             accepted: context.worker.clock.now(),
             listener: Rc::clone(&port.listener),
             peer: Address::Ip(unmapped(remote)),
-            // All connections share the socket: they neither read nor write through this handle.
+            // The UDP socket is shared by all connections; this handle of it is not used to read or write.
             io: Io::new(Rc::clone(&port.socket)),
             input: Vec::new(),
             is_quic_early: false,
@@ -353,7 +353,7 @@ impl QuicConnections {
         (connection.state.token == token).then_some(&mut **connection)
     }
 
-    /// Runs one connection after `prepare`, and sends its output. A panic ends that connection only.
+    /// Calls `prepare` on a connection, runs it, and sends its output. A panic ends that connection only.
     fn run_connection(&mut self, token: u64, prepare: impl FnOnce(&mut QuicConnection, &Context)) {
         let context = Rc::clone(&self.context);
         let Some(connection) = self.find(token) else {
@@ -596,7 +596,7 @@ impl ConnectionTable for QuicConnections {
     }
 
     fn drain(&mut self) {
-        // The sockets stay open until the last connection has closed; new connections are refused.
+        // The sockets stay open until the last connection has closed, but new connections are refused.
         self.is_draining = true;
         for token in self.tokens() {
             self.run_connection(token, |connection, _| connection.shut_down());
@@ -667,7 +667,8 @@ impl ConnectionTable for QuicConnections {
     fn run_all(&mut self) {
         let now = self.context.worker.clock.now();
         for token in self.tokens() {
-            // Timers fire a little late, so those that are due already count as events to come.
+            // A timer may fire a little late. A connection whose deadline has passed will be run by its timer, so it is
+            // not run here.
             let deadline = self
                 .find(token)
                 .and_then(|connection| connection.deadline());

@@ -1,4 +1,4 @@
-//! The UDP sockets of the configuration: they are opened, given new settings, and closed.
+//! The UDP sockets of the configuration: how a worker opens them, applies new settings, and closes them.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,8 +19,8 @@ use crate::quic::endpoint;
 use crate::site::quic_settings::QuicSettings;
 
 impl QuicConnections {
-    /// Opens the sockets of the next configuration, and has new connections obey its settings. A socket that it does not have is
-    /// closed after the last of its connections.
+    /// Opens the sockets of the next configuration, and applies its settings to new connections. A socket that this
+    /// configuration does not have is closed after the last of its connections.
     pub(super) fn adopt_listeners(&mut self, next: &mut LocalGeneration) -> io::Result<()> {
         self.settings = Arc::clone(&next.settings);
         self.resumption = Arc::clone(&next.resumption);
@@ -102,7 +102,8 @@ impl QuicConnections {
         Ok(())
     }
 
-    /// Sets the timer for the next look for new keys, and tells the processes of other generations those in use.
+    /// Sets the timer of the next check for new keys, and publishes the keys in use for other generations of the
+    /// server.
     pub(super) fn plan_keys(&self) {
         if !self.sockets.is_empty() {
             self.shared.links.publish(self.resumption.quic_secrets());
