@@ -11,7 +11,7 @@ use rustix::pipe::SpliceFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-/// A socket with its entry in the count of descriptors.
+/// A socket, which is counted among the open descriptors of the process.
 pub(crate) struct PlainStream {
     socket: Socket,
     _descriptor: Option<Descriptor>,
@@ -29,7 +29,7 @@ pub(crate) enum IdleState {
     Quiet,
     /// The backend has closed the connection, or it is broken.
     Closed,
-    /// Unexpected bytes arrived, which would be taken for the next response.
+    /// The backend has sent bytes that nobody expects, and that would be taken for the next response.
     Unexpected,
 }
 

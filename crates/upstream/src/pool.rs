@@ -1,4 +1,4 @@
-//! A worker's state of its upstreams: connections, and what it learnt about the backends.
+//! What a worker knows of its upstreams: the open connections, and what it has learnt about the backends.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -44,7 +44,7 @@ pub(crate) struct LocalState {
     pub(crate) http2: Connections<Http2>,
     pub(crate) http3: Connections<Http3>,
     pub(crate) choice: ProtocolChoice,
-    /// Requests not yet reported to the retry budget.
+    /// Number of requests that the retry budget has not been told of yet.
     pub(crate) unreported: Cell<u32>,
 }
 
@@ -203,7 +203,7 @@ mod tests {
             worker.of(&first);
             worker.of(&second);
         }
-        // The state lives as long as anyone refers to the upstream: here a third, new one.
+        // The state of an upstream lives as long as anyone refers to the upstream. A third upstream is new.
         let third = upstream();
         let in_use = workers[0].of(&first);
         drop(first);

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// Result of `proxy.http2.ratio` and `proxy.http3.ratio` for one request.
+/// What `proxy.http2.ratio` and `proxy.http3.ratio` say for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProtocolClass {
     /// HTTP/1; new connections use no ALPN.
@@ -22,7 +22,7 @@ pub(crate) enum ProtocolClass {
 /// spread.
 #[derive(Debug, Default)]
 pub(crate) struct ProtocolChoice {
-    /// Of HTTP/1 or what the server chooses, HTTP/2, HTTP/3.
+    /// The counters of the three classes: HTTP/1 or what the server chooses, HTTP/2, HTTP/3.
     counters: Cell<[i32; 3]>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) enum ConnectionChoice {
     Http3,
     /// An idle HTTP/1 connection.
     Http1,
-    /// A new connection that offers both protocols.
+    /// Open a new connection, which offers both protocols.
     New,
 }
 
@@ -105,7 +105,7 @@ impl ConnectionChoice {
             (false, false) => Self::New,
             (true, false) => Self::Http1,
             (false, true) => Self::Http2,
-            // Compares used / most with busy / all, without dividing.
+            // Compares how busy both are, used / most with busy / all, without dividing.
             (true, true) if http2.used * all > http1.busy * http2.most => Self::Http1,
             (true, true) => Self::Http2,
         }
@@ -168,7 +168,7 @@ mod tests {
             (load(9, 1, 100, 100), ConnectionChoice::Http1),
             (load(0, 0, 0, 100), ConnectionChoice::Http2),
             (load(5, 0, 99, 100), ConnectionChoice::Http2),
-            // Both idle: HTTP/2, which is not more loaded.
+            // Both protocols are idle: HTTP/2 is chosen, because it is not more loaded.
             (load(0, 1, 0, 100), ConnectionChoice::Http2),
             (load(0, 1, 1, 100), ConnectionChoice::Http1),
             (load(1, 1, 50, 100), ConnectionChoice::Http2),

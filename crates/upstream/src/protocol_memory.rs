@@ -23,7 +23,7 @@ impl Http3Memory {
         self.pause_ends.is_none_or(|ends| ends <= now)
     }
 
-    /// Whether the last attempt failed: a request should not wait for the next one.
+    /// Whether the last attempt failed, so that a request should not wait for the next one.
     pub(crate) const fn has_failed(self) -> bool {
         self.failures > 0
     }
@@ -37,12 +37,12 @@ impl Http3Memory {
         }
     }
 
-    /// The pause that has just begun, for the log.
+    /// The pause until the next attempt, which has just begun; for the log.
     pub(crate) fn pause(self, now: Instant) -> Duration {
         (self.pause_ends).map_or(Duration::ZERO, |ends| ends.saturating_duration_since(now))
     }
 
-    /// Another attempt is made: nobody else makes one at the same time.
+    /// Notes that another attempt is made, so that no other request makes one at the same time.
     pub(crate) fn begin_attempt(self, now: Instant) -> Self {
         Self {
             pause_ends: Some(now + Self::FIRST_PAUSE),

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 pub(crate) struct Reachability {
     /// Attempts to connect in progress.
     attempts: u32,
-    /// When the first of these began, or when the last connection since was established.
+    /// When the first of these attempts began, or when the last connection since was established.
     since: Option<Instant>,
-    /// When the last attempt failed, if none has succeeded since.
+    /// When the last attempt failed; `None` if one has succeeded since.
     failed: Option<Instant>,
 }
 

@@ -20,11 +20,11 @@ use h2o_exchange::{
 use crate::UpstreamSettings;
 use crate::failure::broken_off;
 
-/// Most bytes of a response buffered in memory.
+/// Number of bytes of a response that are kept in memory at most.
 pub(crate) const MAX_MEMORY: usize = 256 * 1024;
-/// With a file open, this many bytes in memory are written to it.
+/// Once the temporary file is open, this many bytes in memory are written to it.
 const WRITE_SIZE: usize = 128 * 1024;
-/// At the end of the response, fewer bytes than this stay in memory.
+/// At the end of the response, bytes stay in memory if there are fewer than this.
 const WORTH_WRITING: usize = 16 * 1024;
 /// Most bytes per read.
 const MAX_READ: usize = 64 * 1024;
@@ -32,7 +32,8 @@ const MAX_READ: usize = 64 * 1024;
 const READS_PER_TURN: usize = 16;
 /// A client is slow if it takes less than [`FAST`] bytes in this time while more was available.
 const MEASURING_TIME: Duration = Duration::from_millis(100);
-/// In bytes; with [`MEASURING_TIME`] 40 MiB per second. A client this fast does not occupy a backend for long.
+/// Number of bytes that a fast client takes in [`MEASURING_TIME`]: 40 MiB per second. Such a client does not occupy a backend
+/// for long.
 const FAST: u64 = 4 << 20;
 
 /// A body that can be read ahead.
@@ -57,7 +58,7 @@ pub(crate) struct Buffering {
 }
 
 impl Buffering {
-    /// From the settings of an upstream; `None` if responses are not buffered.
+    /// The settings for the buffering of responses, from those of an upstream; `None` if responses are not buffered.
     pub(crate) fn of(worker: &Rc<Worker>, settings: &UpstreamSettings) -> Option<Self> {
         settings.max_buffer_size.is_none().then(|| Self {
             worker: Rc::clone(worker),
@@ -80,10 +81,10 @@ pub(crate) fn body(origin: impl Origin + 'static, buffering: Option<Buffering>) 
 
 /// The body of a response for a client that may be slow.
 struct ReadAhead<S> {
-    /// `None` after its end, so that its connection is free for other requests.
+    /// The origin of the body. `None` after its end, so that its connection is free for other requests.
     origin: Option<S>,
     buffering: Buffering,
-    /// Set once the client has been slower than the backend.
+    /// What was read ahead of the client; set once the client has been slower than the backend.
     backlog: Option<Box<Backlog>>,
 }
 
@@ -91,7 +92,7 @@ struct ReadAhead<S> {
 #[derive(Default)]
 struct Backlog {
     spool: Spool,
-    /// How the origin ended; follows the buffered data.
+    /// How the origin has ended, which the client is told after the buffered data.
     end: Option<Result<(), BodyError>>,
     trailers: Trailers,
     pace: Option<ClientPace>,
@@ -149,7 +150,7 @@ impl Backlog {
         self.spool.spill(files, buffering.max_file)
     }
 
-    /// After the end of the origin: writes data in memory to the file, if one is open.
+    /// After the end of the origin: writes what is in memory to the file, if one is open.
     fn poll_last(&mut self, context: &mut Context<'_>, buffering: &Buffering) -> Poll<()> {
         let mut result = ready!(self.spool.poll_spilled(context));
         let is_worth_it = self.spool.has_file() && self.spool.waiting() >= WORTH_WRITING;
@@ -162,7 +163,7 @@ impl Backlog {
         Poll::Pending
     }
 
-    /// Bytes that may be read from `origin` now. If 0, the caller is woken when there may be room.
+    /// Number of bytes that may be read from `origin` now. If it is 0, the caller is woken when there may be room.
     fn room(
         &mut self,
         context: &mut Context<'_>,
@@ -186,7 +187,7 @@ impl Backlog {
                 continue;
             }
             if room == 0 {
-                // There may be room once the rest has arrived and is known to fit.
+                // There may be room once the rest of the response has come and is known to fit.
                 origin.watch(context);
             }
             return Ok(room);

@@ -1,4 +1,4 @@
-//! The body of a request at the moment of sending.
+//! The body of a request when it is sent to a backend.
 
 use std::future::poll_fn;
 
@@ -7,10 +7,10 @@ use h2o_http::{BodyLength, RequestHead};
 
 use crate::Call;
 
-/// The body of a request at the moment of sending.
+/// The body of a request when it is sent to a backend.
 pub(crate) struct ReadyBody {
     body: RequestBody,
-    /// Its length, if a streamed body turned out to be complete.
+    /// The length of the body, if a streamed body turned out to be complete.
     whole: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ impl ReadyBody {
         Self { body, whole: None }
     }
 
-    /// Whether the whole body is kept, so that it can be resent.
+    /// Whether the whole body is kept, so that it can be sent again to another backend.
     pub(crate) const fn can_resend(&self) -> bool {
         match self.body {
             RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => true,
@@ -48,7 +48,7 @@ impl ReadyBody {
         }
     }
 
-    /// A handle of the body for one attempt; a retry may need another one.
+    /// A handle of the body for one attempt; a retry may need another handle.
     pub(crate) fn to_send(&self) -> RequestBody {
         self.body.clone()
     }

@@ -23,8 +23,8 @@ pub use error::ResolveError;
 pub use threads::limit_threads;
 use threads::{THREADS, Threads, ask_system};
 
-/// How long an answer is used. H2O resolves the name for every connection. Such a short time does not delay a change of
-/// address much, and saves a look-up per connection where keep-alive is off.
+/// How long an answer is used. H2O looks the name up for every connection; a time as short as this hardly delays a change of
+/// address, and saves a look-up per connection where connections are not kept.
 const POSITIVE_LIFE: Duration = Duration::from_secs(5);
 /// How long a failed look-up is remembered.
 const NEGATIVE_LIFE: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const NEGATIVE_LIFE: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_millis(500);
 /// How long a previous answer may be used while look-ups fail (RFC 8767 §5, maximum stale timer).
 const STALE_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Names in the table, per worker and origin. If all places hold look-ups in progress, the next name fails.
+/// Number of names in the table, per worker and origin. If all places hold look-ups in progress, the next name fails.
 const MAX_NAMES: usize = 1024;
 /// Longest name to look up, in bytes: the limit of DNS, with a trailing dot (RFC 1035 §2.3.4).
 const MAX_NAME_LEN: usize = 254;
@@ -72,10 +72,10 @@ impl Family {
 /// Origin of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameOrigin {
-    /// The configuration. While a new look-up is slow, the previous answer is used.
+    /// The configuration named it. While a new look-up is slow, the previous answer is used.
     #[default]
     Configured,
-    /// A client's request or a backend's response: such names get half of the threads.
+    /// A client's request or a backend's response named it: the look-ups of such names get half of the threads.
     Requested,
 }
 
@@ -90,7 +90,7 @@ struct Query {
 /// Performs a look-up; runs on a thread of its own.
 type LookUp = dyn Fn(&Query) -> Result<Vec<SocketAddr>, ResolveError> + Send + Sync;
 
-/// A worker's names: look-ups in progress, and recent answers.
+/// The names that a worker looks up: look-ups in progress, and recent answers.
 pub struct Resolver {
     look_up: Arc<LookUp>,
     threads: &'static Threads,
@@ -107,7 +107,7 @@ struct NameEntry {
     answer: watch::Receiver<Option<Answer>>,
     /// When the look-up began.
     asked: Instant,
-    /// The previous answer with addresses. Configured names only.
+    /// The previous answer that had addresses. Only names of the configuration have one.
     last: Option<KnownAddresses>,
 }
 
@@ -130,7 +130,7 @@ struct NameState {
     fallback: Option<Fallback>,
 }
 
-/// A previous answer, for use if the look-up is slow or fails.
+/// A previous answer, which is used if the look-up is slow or fails.
 struct Fallback {
     addresses: Rc<[SocketAddr]>,
     /// May be used from this time on.
@@ -334,7 +334,7 @@ async fn find(
             threads::run(permit, look_up, query).await
         }
         Some(_) => {
-            // No caller is left: skip the look-up, so that clients that disconnect leave no work behind. A new caller
+            // No caller waits any more, so the look-up is skipped: clients that disconnect leave no work behind. A new caller
             // starts another.
             sender.send_replace(Some(Answer {
                 result: Err(ResolveError::Again),

@@ -19,7 +19,7 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// Bytes per read.
     pub(crate) const INPUT: usize = 64 * 1024;
-    /// Larger buffers are dropped instead of being kept.
+    /// Size in bytes above which a buffer is dropped instead of being kept.
     const KEPT: usize = 256 * 1024;
 
     /// An empty buffer with capacity for [`Scratch::INPUT`] bytes.

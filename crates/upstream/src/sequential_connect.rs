@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::resolver::{Family, NameOrigin, ResolveError, Resolver};
 
-/// Addresses tried per family. H2O compatibility: H2O tries four.
+/// Number of addresses that are tried per family. H2O compatibility: H2O tries four.
 const MAX_ADDRESSES: usize = 4;
 
 /// Time limits of [`connect`].
@@ -25,7 +25,7 @@ const MAX_ADDRESSES: usize = 4;
 pub struct ConnectLimits {
     /// How long to wait for IPv6 addresses after IPv4 addresses are known.
     pub name_resolution_delay: Duration,
-    /// Longest attempt while another address is left.
+    /// How long an attempt may take while another address is left.
     pub connection_attempt_delay: Duration,
     /// Limit for everything together.
     pub connect_timeout: Duration,
@@ -40,7 +40,7 @@ pub enum ConnectError {
     Unresolved(ResolveError),
     /// `connect_timeout` has passed.
     TimedOut {
-        /// The address last tried, or the first to try; `None` if none was known.
+        /// The address that was tried last, or the first one to try; `None` if none was known.
         next_hop: Option<IpAddr>,
     },
     /// All attempts failed; this is the last failure.
@@ -132,7 +132,7 @@ where
 {
     let mut look_ups = [pin!(look_up(Family::V6)), pin!(look_up(Family::V4))];
     let mut attempt = pin!(None::<C>);
-    // First the wait for IPv6 addresses, then the limit of each attempt.
+    // The timer of the wait for IPv6 addresses at first, then that of each attempt.
     let delay = Timer::new(&worker.timers);
     delay.set_after(limits.name_resolution_delay);
     let deadline = Timer::new(&worker.timers);
@@ -199,7 +199,7 @@ where
 
 /// Number of families: IPv6 at index [`V6`], then IPv4.
 const FAMILIES: usize = 2;
-/// Preferred when both families have addresses.
+/// The family that is tried first when both have addresses.
 const V6: usize = 0;
 
 /// The results of the look-ups, and which family is next.
@@ -340,7 +340,7 @@ mod tests {
         v6: Resolved,
         v4: Resolved,
         denied: &'static [&'static str],
-        /// Address, duration, result. Attempts to other addresses never end.
+        /// For each address: how long the attempt takes, and its result. Attempts to other addresses never end.
         attempts: &'static [(&'static str, u64, Result<(), io::ErrorKind>)],
     }
 
@@ -430,11 +430,11 @@ mod tests {
     #[test]
     fn the_first_attempt_waits_for_ipv6_for_a_moment() {
         let cases = [
-            // Both answers at once, or IPv6 first: starts at once.
+            // Both answers come at once, or that for IPv6 first: the attempt starts at once.
             (0, 0, "0+::6 1-::6", "1=::6"),
             (10, 20, "10+::6 11-::6", "11=::6"),
             (10, 2000, "10+::6 11-::6", "11=::6"),
-            // IPv4 first: waits 50 ms, or until IPv6 follows.
+            // The answer for IPv4 comes first: the attempt waits 50 ms, or until the one for IPv6 follows.
             (30, 10, "30+::6 31-::6", "31=::6"),
             (59, 10, "59+::6 60-::6", "60=::6"),
             (61, 10, "60+1.0.0.1 61-1.0.0.1", "61=1.0.0.1"),

@@ -71,7 +71,7 @@ fn window(max_buffer_size: Option<u64>) -> u32 {
     })
 }
 
-/// A worker's connections to the backends of an upstream, of one protocol.
+/// A worker's connections to the backends of an upstream, of one protocol version.
 pub(crate) struct Connections<E: Engine> {
     all: RefCell<Vec<Rc<Connection<E>>>>,
     /// By backend.
@@ -90,7 +90,7 @@ struct Openings {
 }
 
 impl<E: Engine> Drop for Connections<E> {
-    /// The upstream was dropped: no request will use these connections.
+    /// Runs when the upstream was dropped: no request will use these connections any more.
     fn drop(&mut self) {
         for connection in self.all.get_mut() {
             connection.retire();
@@ -119,7 +119,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl<E: Engine> Connections<E> {
-    /// No connections yet, to this many backends.
+    /// A table for this number of backends, with no connections yet.
     pub(crate) fn new(backends: usize) -> Self {
         Self {
             all: RefCell::default(),
@@ -127,8 +127,8 @@ impl<E: Engine> Connections<E> {
         }
     }
 
-    /// Of the connections to backends for which `suits` is true, the one with the fewest streams, if it accepts
-    /// another; the first of equals (H2O compatibility: H2O also takes the least loaded).
+    /// Among the connections to backends for which `suits` is true, the one with the fewest streams, if it accepts another; the
+    /// first of several (H2O compatibility: H2O also takes the least loaded).
     pub(crate) fn pick(&self, suits: impl Fn(usize) -> bool) -> Option<Rc<Connection<E>>> {
         let mut all = self.all.borrow_mut();
         all.retain(|connection| connection.is_reusable());
@@ -158,7 +158,7 @@ impl<E: Engine> Connections<E> {
         let _waiting = Waiting(openings);
         loop {
             let opening = openings.opening.get();
-            // Requests that open a connection also use one stream each.
+            // Each request that opens a connection will use a stream of it, too.
             if openings.waiting.get() + opening > opening * max_streams as usize {
                 return None;
             }

@@ -16,12 +16,12 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Bytes of the frame of the field section that was just received.
+    /// Number of bytes of the frame that had the field section just received.
     fn section_frame_len(&self) -> usize {
         E::frame_len(self.head.section_len as usize)
     }
 
-    /// The trailers are filled in as the fields of the head.
+    /// The engine has written the trailers into the fields of the head.
     pub(crate) fn on_trailers(&mut self, key: StreamIndex) {
         let trailers = std::mem::take(&mut self.head.headers);
         let len = self.section_frame_len();
@@ -31,7 +31,7 @@ impl<E: Engine> State<E> {
         self.end(key, Ok((!trailers.is_empty()).then_some(trailers)));
     }
 
-    /// The head of an interim response is filled in.
+    /// The engine has read the head of an interim response.
     pub(crate) fn on_informational(&mut self, key: StreamIndex, now: Instant) {
         let status = self.head.status;
         let headers = std::mem::take(&mut self.head.headers);
@@ -43,7 +43,7 @@ impl<E: Engine> State<E> {
         stream.note_section(len);
         stream.on_informational(status, headers);
         if stream.deadline.is_some() {
-            // Progress: from here on `io_timeout` applies.
+            // The backend has answered something: from here on `io_timeout` applies.
             stream.deadline = Some((until, StreamFailure::IoTimeout));
             self.note_deadline(until);
         }
@@ -52,7 +52,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// The head of the final response is filled in.
+    /// The engine has read the head of the final response.
     pub(crate) fn on_response(&mut self, key: StreamIndex, end_stream: bool, now: Instant) {
         let len = self.section_frame_len();
         let Some(stream) = self.streams.get_mut(key.0).and_then(Option::as_mut) else {
@@ -66,7 +66,7 @@ impl<E: Engine> State<E> {
         self.note_transfer(key, now);
     }
 
-    /// Sends the held-back body (H2O compatibility: as in H2O, any response releases it).
+    /// Sends the body that was held back until the backend answers (H2O compatibility: as in H2O, any response releases it).
     fn release_body(&mut self, key: StreamIndex) {
         let Some(stream) = self.stream(key) else {
             return;
@@ -81,7 +81,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Content has arrived, in a frame or part of one.
+    /// Content has come, in a whole frame or a part of one.
     pub(crate) fn on_data(
         &mut self,
         key: StreamIndex,

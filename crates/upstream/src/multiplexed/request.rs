@@ -59,7 +59,7 @@ impl<E: Engine> Connection<E> {
 }
 
 impl<E: Engine> Request<E> {
-    /// Records timings in `trace`. Call before the request can make progress.
+    /// Has the times of the request recorded in `trace`. Must be called before the request can make progress.
     pub(crate) fn observe(&self, trace: &Rc<Trace>) {
         let connection = &self.owned.connection;
         let mut state = connection.state.borrow_mut();
@@ -73,8 +73,8 @@ impl<E: Engine> Request<E> {
         }
     }
 
-    /// The body of the response ends only when the upload does ([`crate::Call::ends_with_upload`]). Call before the request can
-    /// make progress.
+    /// Has the body of the response end only when the upload does ([`crate::Call::ends_with_upload`]). Must be called before
+    /// the request can make progress.
     pub(crate) fn end_with_upload(&self) {
         let mut state = self.owned.connection.state.borrow_mut();
         if let Some(stream) = state.stream(self.owned.key) {
@@ -160,7 +160,7 @@ impl<E: Engine> Request<E> {
         };
         Reply {
             status: head.status,
-            // There is none (RFC 9113 §8.3.2, RFC 9114 §4.3.2).
+            // These versions have no reason phrase (RFC 9113 §8.3.2, RFC 9114 §4.3.2).
             reason: Some(Box::default()),
             headers: head.headers,
             length,

@@ -1,4 +1,4 @@
-//! Output to the backend: request bodies, streams taking turns.
+//! Output to the backend: request bodies, of which the streams send pieces in turns.
 
 use std::task::Context;
 use std::time::Instant;
@@ -70,7 +70,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Output has been written: response timeouts of requests that have left completely start.
+    /// Output was written: the time limit for the response starts for the requests that have been sent completely.
     pub(crate) fn on_written(&mut self, now: Instant) {
         let until = now + self.settings.first_byte_timeout;
         let mut unwritten = std::mem::take(&mut self.unwritten);
@@ -107,7 +107,7 @@ impl<E: Engine> State<E> {
                     self.fail(key, failure);
                     continue;
                 }
-                // The stream waits for the client, not for the backend.
+                // The stream waits for the client and not for the backend, so the time limit does not count.
                 until = now + self.settings.io_timeout;
                 if let Some(stream) = self.stream(key) {
                     stream.deadline = Some((until, failure));

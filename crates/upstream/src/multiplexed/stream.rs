@@ -16,7 +16,7 @@ use super::upload::Upload;
 /// Most informational responses kept for a request that does not read them; further ones are dropped.
 const MAX_INFORMATIONAL: usize = 64;
 
-/// Timing trace of a request, with its clock.
+/// The times of a request, for logs, with the clock that tells them.
 pub(super) struct TimedTrace {
     pub(super) trace: Rc<Trace>,
     pub(super) clock: Rc<Clock>,
@@ -47,7 +47,7 @@ pub(crate) enum StreamFailure {
     Content,
     /// The backend violated the protocol.
     Protocol,
-    /// The backend sent more than the window allows.
+    /// The backend has sent more than the flow-control window allows.
     FlowControl,
     /// `proxy.timeout.first_byte` has passed.
     FirstByteTimeout,
@@ -87,7 +87,7 @@ pub(super) type End = Result<Option<Headers>, StreamFailure>;
 pub(super) enum Response {
     /// No final response yet.
     Expected,
-    /// The head, not yet taken by the request, and the end if it has arrived too.
+    /// The head of the response, which the request has not taken yet, and the end, if that has come, too.
     Head(Box<Head>, Option<End>),
     /// Receiving the body.
     Content,
@@ -95,7 +95,7 @@ pub(super) enum Response {
     Ended(End),
 }
 
-/// A stream that is open, or whose end its owner has not seen.
+/// A stream that is open, or whose end its owner has not noticed.
 pub(super) struct Stream {
     pub(super) key: StreamIndex,
     /// Memory for the fields of the response.
@@ -103,7 +103,7 @@ pub(super) struct Stream {
     pub(super) response: Response,
     /// Informational responses that the request has not read yet.
     informational: VecDeque<(StatusCode, Headers)>,
-    /// Body data that the owner has not taken, bounded by the stream's window or by what is read of it.
+    /// Bytes of the body that the owner has not taken, limited by the stream's window or by how much is read.
     content: ByteQueue,
     /// Bytes missing of the announced length.
     missing: Option<u64>,
@@ -111,17 +111,17 @@ pub(super) struct Stream {
     pub(super) upload: Option<Upload>,
     /// Waker of the owner.
     waker: Option<Waker>,
-    /// When the stream fails without progress, and why.
+    /// The time at which the stream fails without progress, and why it fails then.
     pub(super) deadline: Option<(Instant, StreamFailure)>,
     /// Whether the body of the response ends only when the upload does ([`crate::Call::ends_with_upload`]).
     pub(super) ends_with_upload: bool,
-    /// Whether the owner has taken the whole response; the upload continues, or the end of the stream is awaited.
+    /// Whether the owner has taken the whole response, while the upload continues or the end of the stream is awaited.
     pub(super) is_detached: bool,
     /// Whether the request asks for a tunnel.
     pub(super) asks_for_tunnel: bool,
     /// Whether a tunnel is open.
     pub(super) is_tunnel: bool,
-    /// Timing trace, if an access log or filter asked for one.
+    /// The times of the request, if an access log or filter has asked for them.
     pub(super) trace: Option<TimedTrace>,
 }
 
@@ -229,7 +229,7 @@ impl Stream {
     pub(super) fn on_content(&mut self, piece: &[u8]) {
         self.content.push(piece);
         if let Some(missing) = &mut self.missing {
-            // The engine has checked that it is not more.
+            // The engine has checked that the body is not longer than announced.
             *missing = missing.saturating_sub(piece.len() as u64);
         }
         self.wake();
@@ -293,7 +293,7 @@ impl Stream {
         self.queued() + self.upload.as_ref().map_or(0, Upload::retained)
     }
 
-    /// Bytes that the owner has not taken, including those still to arrive; `None` if unknown.
+    /// Number of bytes of the body that the owner has not taken, including those still to come; `None` if unknown.
     pub(super) fn left(&self) -> Option<u64> {
         let queued = self.queued() as u64;
         if self.is_open() {
@@ -303,7 +303,7 @@ impl Stream {
         }
     }
 
-    /// Takes at most `max` bytes, and at least one if there are any.
+    /// Takes at most `max` bytes of the body, and at least one if there are any.
     pub(super) fn take_content(&mut self, max: usize) -> Bytes {
         self.content.take(max)
     }
@@ -348,8 +348,8 @@ impl Stream {
         self.is_detached && self.upload.is_none() && !self.is_open()
     }
 
-    /// Whether no content of the request can be sent now: there is none left, the backend has not opened the tunnel yet, or
-    /// the content is held back until the backend answers.
+    /// Whether no content of the request can be sent now: none is left, the backend has not opened the tunnel yet, or the
+    /// content is held back until the backend answers.
     pub(super) fn is_sent(&self) -> bool {
         (self.upload.as_ref()).is_none_or(|upload| self.asks_for_tunnel || upload.is_held())
     }

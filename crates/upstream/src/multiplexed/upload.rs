@@ -1,4 +1,4 @@
-//! The body of a request: pulled when the stream's turn has come and its window has room.
+//! The body of a request to a backend: pulled when the stream's turn has come and its window has room.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -37,7 +37,7 @@ impl Drop for Content {
 /// What an upload waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UploadState {
-    /// A 100 or final response of the backend (RFC 9110 §10.1.1).
+    /// The backend has sent 100 or a final response (RFC 9110 §10.1.1), so the body need not be held back any more.
     Held,
     /// Its turn, or window.
     Ready,
@@ -51,7 +51,7 @@ pub(super) enum PullResult {
     Frame,
     /// The last DATA frame was written.
     End,
-    /// No data at present; the task is woken when there is.
+    /// There is no data at present; the task is woken when there is.
     Starved,
 }
 
@@ -61,7 +61,7 @@ impl Upload {
         match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),
             Content::File(reader) => reader.retained(),
-            // The client's connection, which fills the pipe, counts its bytes.
+            // The client's connection fills the pipe and counts its bytes.
             Content::Pipe { rest, .. } => rest.len(),
         }
     }

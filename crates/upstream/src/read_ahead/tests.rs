@@ -296,7 +296,7 @@ fn what_comes_slowly_is_handed_on_at_once() {
             assert_eq!(response.take(1).await, 0);
             response.send(20);
             assert_eq!(response.take(100).await, 20);
-            // The same after buffered bytes, in memory and in a file.
+            // The same, after bytes that were buffered in memory and in a file.
             for kept in [1_000, 1_000_000] {
                 response.send(kept);
                 response.block(LONG).await;
@@ -349,7 +349,7 @@ fn trailers_follow_what_was_kept() {
 #[test]
 fn at_the_ceiling_the_backend_waits_and_goes_on_later() {
     let ceilings = [
-        // Limits of the response, of the process, and no files at all.
+        // The limit of the response, the limit of the process, and no temporary files at all.
         (TempFiles::default(), 1_000_000, 1_000_000),
         (TempFiles::new("/tmp".into(), 1_000_000), MANY, 1_000_000),
         (TempFiles::default(), 0, 0),

@@ -73,7 +73,7 @@ impl ResolveError {
         }
     }
 
-    /// Whether the error leaves open if the name has addresses; if not, a previous answer is obsolete.
+    /// Whether the error leaves open if the name has addresses. If it does not, a previous answer is obsolete.
     pub(super) const fn is_inconclusive(self) -> bool {
         !matches!(self, Self::NoName | Self::NoData)
     }
@@ -108,7 +108,7 @@ impl std::error::Error for ResolveError {}
 
 impl From<LookupError> for ResolveError {
     fn from(error: LookupError) -> Self {
-        // A name that contains a NUL cannot be passed on; the library then reports number 0.
+        // A name that contains a NUL cannot be passed to the library, which then reports the number 0.
         match error.error_num() {
             0 => Self::NoName,
             number => Self::from_number(number),

@@ -172,7 +172,7 @@ fn requests_at_the_same_time_share_a_look_up_that_outlives_the_first_of_them() {
         tokio::task::yield_now().await;
         first.abort();
         assert!(first.await.is_err());
-        // Only one value is sent: a second look-up would find the channel closed.
+        // The test sends only one value: a second look-up would find the channel closed.
         go.send(Ok(vec![TWO])).unwrap();
         drop(go);
         for asking in [second, third] {
@@ -196,7 +196,7 @@ fn each_address_comes_first_now_and_then_and_the_others_follow_in_order() {
             assert_eq!(*found, want);
         }
     });
-    // 100 each are expected; fewer than 30 practically never happen.
+    // Each should be chosen about 100 times; fewer than 30 practically never happen.
     assert!(came_first.iter().all(|times| *times > 30), "{came_first:?}");
 }
 

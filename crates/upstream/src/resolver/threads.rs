@@ -8,8 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{LookUp, NameOrigin, Query, ResolveError};
 
-/// Default of [`limit_threads`], for the whole process (H2O compatibility: H2O's default of
-/// `num-name-resolution-threads`). Further look-ups queue.
+/// The default of [`limit_threads`], for the whole process (H2O compatibility: H2O's default of `num-name-resolution-threads`).
+/// Further look-ups wait in a queue.
 const MAX_THREADS: usize = 32;
 /// Most addresses kept of a name.
 const MAX_ADDRESSES: usize = 64;
@@ -28,7 +28,7 @@ pub(super) struct Threads(Mutex<Places>);
 #[derive(Clone)]
 struct Places {
     all: Arc<Semaphore>,
-    /// The part for names from requests, whose name servers a client may make slow.
+    /// The threads for names that requests contain, whose name servers a client may make slow.
     requested: Arc<Semaphore>,
 }
 

@@ -136,7 +136,7 @@ async fn the_rest_of_an_upload_is_let_go_when_the_server_does_not_want_it<S: Ser
     let (stream, _) = server.request().await;
     pipe.push(b"abc");
     assert_eq!(server.content(stream, 3).await, (b"abc".to_vec(), false));
-    // A complete response, and the server wants no more (RFC 9113 §8.1, RFC 9114 §4.1).
+    // The response is complete, and the server wants no more of the request (RFC 9113 §8.1, RFC 9114 §4.1).
     server.answer(stream, "enough").await;
     let reply = reply(call).await;
     assert_eq!(reply.status.as_u16(), 200);

@@ -1,4 +1,4 @@
-//! Requests and connections that end early, and waits that end.
+//! Requests and connections that end early, and requests that wait for something that ends.
 
 use h2o_http::BodyLength;
 use tokio::time::{Instant, sleep};
@@ -58,7 +58,7 @@ async fn resets_and_closed_connections_are_io_errors<S: Server>() {
         (&*failed.text, failed.cause),
         ("I/O error", FailureCause::Silent)
     );
-    // Within the body: the received part is passed on.
+    // The end comes within the body of the response: what was received is passed on.
     let call = ask(&connection, "/");
     let (stream, _) = server.request().await;
     server.respond(stream, 200, &[], None, false);
@@ -130,7 +130,7 @@ async fn a_slow_client_is_not_the_servers_fault<S: Server>() {
     let mut body = source(reply(call).await.body);
     sleep(100 * SECOND).await;
     assert_eq!(piece(&mut body).await.unwrap().unwrap().len(), 1000);
-    // Everything was taken: now the server must send.
+    // The server has taken everything: now it must answer.
     let began = Instant::now();
     assert_eq!(content(&mut body).await, Err("I/O timeout".into()));
     let took = began.elapsed();

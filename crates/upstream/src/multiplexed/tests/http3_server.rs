@@ -294,7 +294,7 @@ impl State {
 }
 
 impl Http3Server {
-    /// It does not answer any more, as if it knew nothing of the connection.
+    /// The server does not answer any more, as if it knew nothing of the connection.
     pub(super) fn fall_silent(&self) {
         self.0.borrow_mut().is_silent = true;
     }

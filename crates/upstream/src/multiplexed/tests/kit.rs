@@ -77,7 +77,7 @@ pub(super) trait Server: Sized + 'static {
         }
     }
 
-    /// At least so many bytes of a request's content, and whether that is all.
+    /// Number of bytes of a request's content that have come at least, and whether that is all.
     async fn content(&mut self, stream: StreamIndex, least: usize) -> (Vec<u8>, bool) {
         let mut all = Vec::new();
         loop {
@@ -120,7 +120,7 @@ pub(crate) fn head(method: Method) -> RequestHead {
     head
 }
 
-/// Interim responses: status and number of fields.
+/// The interim responses: status and number of fields of each.
 pub(super) type InterimResponses = Rc<RefCell<Vec<(u16, usize)>>>;
 
 pub(crate) type Call = JoinHandle<Result<Reply, Failure>>;
