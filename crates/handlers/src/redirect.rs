@@ -92,7 +92,7 @@ fn read(command: &Command<'_>) -> Result<Redirect, Error> {
 
 fn read_url(node: &Node) -> Result<Box<str>, Error> {
     let url = node.scalar()?;
-    // The URL is written into a field unchanged.
+    // The URL is written into a header field unchanged, so it must be valid there.
     if url.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(node.error("URL must not contain control characters"));
     }
@@ -143,14 +143,14 @@ impl Handler for Redirect {
                 let url = self.destination(exchange);
                 Outcome::Reroute(self.reroute_internally(exchange, url))
             }
-            // The request is an internal redirect already, whose client wants content.
+            // The request is an internal redirect already, and its client wants the content.
             RedirectKind::External if exchange.delegated => {
                 let url = self.destination(exchange);
                 Outcome::Reroute(self.follow(exchange, url))
             }
             RedirectKind::External => {
                 let headers = exchange.headers();
-                // The exact size, unless something is escaped or filled in.
+                // The exact size of the URL, unless something in it is escaped or filled in.
                 let key = key_of(exchange);
                 let len =
                     self.url.len() + exchange.request.target().len().saturating_sub(key.len());
@@ -408,7 +408,7 @@ mod tests {
         );
     }
 
-    /// Method, URL and whether the body is kept.
+    /// For each case: the method, the URL, and whether the body is kept.
     fn rerouted(config: &str, edit: impl FnOnce(&mut Exchange)) -> (String, String, bool) {
         let Outcome::Reroute(reroute) = ask("/", config, edit, "/a") else {
             panic!("{config} is no external redirect")

@@ -75,7 +75,8 @@ mod tests {
     fn responses_with_the_field_are_dropped() {
         let url = "x-reproxy-url: /a\nX-Reproxy-URL: /b";
         let cases = [
-            // Method, status and fields of the response; method, and whether content is kept.
+            // For each case: method, status and fields of the response; then the method of the next request, and whether the
+            // content is kept.
             ("POST", 200, url, Some(("GET", false))),
             ("HEAD", 404, url, Some(("GET", false))),
             ("POST", 307, url, Some(("POST", true))),

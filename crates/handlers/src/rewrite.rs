@@ -56,7 +56,7 @@ struct Rewrite(Box<[RewriteRule]>);
 struct RewriteRule {
     regex: Regex,
     to: Template,
-    /// `None`: the server runs the request again.
+    /// The status of the redirect; `None`: the server runs the request again.
     status: Option<StatusCode>,
 }
 
@@ -201,7 +201,7 @@ fn encode_query(value: &[u8], url: &mut Vec<u8>) {
 }
 
 impl Rewrite {
-    /// The first rule that matches, with the URL.
+    /// The first rule that matches the path, with the URL that it makes.
     fn find(&self, path: &[u8], query: &[u8]) -> Option<(&RewriteRule, Vec<u8>)> {
         self.0.iter().find_map(|rule| {
             let captures = rule.regex.captures(path)?;
@@ -229,7 +229,7 @@ impl Handler for Rewrite {
             None => {
                 let method = exchange.request.method.clone();
                 let mut order = Reroute::to(url, method, true);
-                // The answer is the client's own: a redirect in it goes to the client.
+                // The answer goes to the client as it is: a redirect in it is not followed by the server.
                 order.kind = RerouteKind::Reprocess;
                 Outcome::Reroute(order)
             }
@@ -266,7 +266,7 @@ pub(crate) mod fuzzing {
             url.escape_ascii()
         );
         if template.names_host {
-            // What the template says of the host stays.
+            // What the template says about the host stays in the URL.
             let end = to.match_indices('/').nth(2);
             if let Some((end, _)) = end {
                 assert!(url.starts_with(&to.as_bytes()[..end]));

@@ -43,7 +43,7 @@ enum ServerTiming {
     Enforce,
 }
 
-/// The filter. It is the last one, since its values are those when the head is sent.
+/// The filter that adds the field. It runs last, since its values are those at the time when the head is sent.
 pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
     match *scope.settings.peek::<ServerTiming>()? {
         ServerTiming::Off => None,
@@ -103,7 +103,7 @@ impl ServerTimingFilter {
     }
 }
 
-/// Content, followed by trailers with the remaining times.
+/// The content of a response, followed by trailers with the times that were not known before.
 struct TimedBody {
     body: Box<dyn BodySource>,
     worker: Rc<Worker>,
@@ -175,7 +175,7 @@ fn of_head(accepted: Instant, timings: &Timings, trace: Option<&Trace>, now: Ins
 struct Elements(Vec<u8>);
 
 impl Elements {
-    /// Adds the time between two moments, if both are known.
+    /// Adds the time between two moments of a request, if both are known.
     fn add(&mut self, name: &str, from: Option<Instant>, to: Option<Instant>) {
         let (Some(from), Some(to)) = (from, to) else {
             return;
@@ -188,7 +188,7 @@ impl Elements {
         self.write_milliseconds(to.saturating_duration_since(from));
     }
 
-    /// With up to three decimals, without trailing zeros.
+    /// Writes a duration with up to three decimals, without zeros at the end.
     fn write_milliseconds(&mut self, duration: Duration) {
         let mut digits = itoa::Buffer::new();
         self.0

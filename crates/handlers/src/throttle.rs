@@ -30,7 +30,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 
 /// Smallest size of a piece, in bytes.
 const MIN_PIECE: u64 = 4096;
-/// A piece is what the rate allows in this part of a second.
+/// A piece of the body has as many bytes as the rate allows in this part of a second.
 const PIECES_PER_SECOND: u64 = 10;
 
 /// `throttle-response` of a level.
@@ -84,7 +84,7 @@ struct ThrottledBody {
     balance: Balance,
 }
 
-/// What may be sent, in bytes: negative after a piece, for as long as it takes at the rate.
+/// Number of bytes that may be sent: negative after a piece, for as long as the piece takes at the rate.
 struct Balance {
     bytes: i64,
     /// The time up to which the balance was credited.
@@ -189,7 +189,8 @@ mod tests {
     #[test]
     fn the_field_counts_only_where_there_is_content_to_throttle() {
         let cases = [
-            // Method, status, value; whether the field is removed, whether the body is throttled.
+            // For each case: method, status and value of the field; whether the field is removed, and whether the body is
+            // throttled.
             ("GET", 200, "5000", true, true),
             ("GET", 200, "5000 B/s", true, true),
             ("GET", 200, "0", true, false),
@@ -220,7 +221,7 @@ mod tests {
             .start_paused(true)
             .build()
             .unwrap();
-        // The end comes when the last piece has had its time.
+        // The end of the body comes when the time that the last piece takes at the rate has passed.
         for (rate, len, pieces, millis) in [(50_000, 100_000, 20, 2000), (1000, 10_000, 3, 10_000)]
         {
             runtime.block_on(async {

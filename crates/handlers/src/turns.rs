@@ -3,7 +3,7 @@
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-/// How much of this a worker has done at a time: each takes a processor for that long. More wait in turn.
+/// How many of these pieces of work a worker has done at a time: each occupies a processor. Others wait for their turn.
 const AT_ONCE: usize = 2;
 
 /// The turns of a worker.
@@ -16,7 +16,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// The result of the work, once it was its turn; `None` if it panicked.
+    /// The result of the work, once its turn has come; `None` if the work panicked.
     pub(crate) async fn take<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

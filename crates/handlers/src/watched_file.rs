@@ -1,4 +1,5 @@
-//! Files of the configuration that may change while the server runs: read by the disk threads, and looked at again after a second.
+//! Files named in the configuration that may change while the server runs: the disk threads read them, and look at them again
+//! after a second.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -7,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long a file is taken to be what it was.
+/// For how long the server relies on what it has read of a file.
 const RECHECK: Duration = Duration::from_secs(1);
 /// Longest file that is read, in bytes.
 const MAX_LEN: u64 = 4 << 20;
 
-/// A file with what was made of its content. Workers share it.
+/// A file, with what was made of its content. The workers share it.
 pub(crate) struct WatchedFile<T> {
     path: PathBuf,
     parse: fn(Vec<u8>) -> T,
@@ -27,7 +28,7 @@ struct Known<T> {
     checked: Option<Instant>,
 }
 
-/// What changes with the content; `None` for a file that cannot be examined.
+/// What tells that the content has changed (size, times and such); `None` for a file that cannot be examined.
 type Stamp = Option<[i64; 6]>;
 
 impl<T: Send + Sync> WatchedFile<T> {
@@ -46,7 +47,7 @@ impl<T: Send + Sync> WatchedFile<T> {
         &self.path
     }
 
-    /// The content, if the file was looked at within the last second.
+    /// What was made of the content, if the file was looked at within the last second.
     pub(crate) fn fresh(&self, now: Instant) -> Option<Loaded<T>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_fresh = known
@@ -63,7 +64,7 @@ impl<T: Send + Sync> WatchedFile<T> {
         Some(content.clone())
     }
 
-    /// The content as it is `now`, or was a little later. For threads that may wait for the disk.
+    /// What is made of the content as it is `now` or a little later. For threads that may wait for the disk.
     pub(crate) fn look(&self, now: Instant) -> Loaded<T> {
         let found = std::fs::metadata(&self.path);
         let stamp = found.as_ref().ok().map(stamp);

@@ -10,7 +10,7 @@ use super::golomb::{BitReader, encode};
 /// The start of our cookie.
 const NAME: &[u8] = b"h2o_casper=";
 
-/// Bits of a distance that are not in unary.
+/// Number of low bits of each distance, which are written as they are; the high bits are written in unary.
 const LOW_BITS: u32 = 6;
 
 /// A `set-cookie` value that deletes the cookie, for a client that sends cache digests.
@@ -20,7 +20,7 @@ pub const FORGET: &str = "h2o_casper=; Path=/; Expires=Sat, 01 Jan 2000 00:00:00
 #[derive(Clone, Debug)]
 pub struct Casper {
     capacity_bits: u32,
-    /// One bit per key: 4 KiB for the largest capacity, regardless of the cookie.
+    /// The set, with one bit per key: 4 KiB for the largest capacity, whatever the cookie says.
     keys: Box<[u64]>,
 }
 
@@ -60,7 +60,7 @@ impl Casper {
         let limit = 1 << self.capacity_bits;
         let mut keys = self.keys.clone();
         let read = BitReader::new(&bytes).numbers(LOW_BITS, limit, |key| {
-            // Always succeeds: keys are below the limit.
+            // This always succeeds, because the keys are below the limit.
             if let Ok(key) = u16::try_from(key) {
                 let (word, bit) = place(key);
                 keys[word] |= bit;
@@ -94,7 +94,7 @@ impl Casper {
     }
 
     fn key(&self, path: &[u8]) -> u16 {
-        // Not security-relevant: a client that causes a collision only loses a push.
+        // This need not be secure: a client that causes a collision only loses a push.
         let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, path);
         // The low bits of the first four bytes, a little-endian number; the last two never matter.
         let first = hash.as_ref().first_chunk::<2>();
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(casper.cookie(), None);
         assert!(!casper.contains(b"/") && !casper.lookup_and_add(b"/"));
         assert!(casper.lookup_and_add(b"/") && casper.contains(b"/"));
-        // 0x942 = 37 * 64 + 2: 37 0 bits, a 1 bit, 000010, 4 bits of padding.
+        // 0x942 = 37 * 64 + 2: 37 bits 0, a bit 1, then 000010, and 4 bits of padding.
         let bytes = [0, 0, 0, 0, 0b0000_0100, 0b0010_0000];
         assert_eq!(base64url::encode(&bytes), "AAAAAAQg");
         assert_eq!(

@@ -25,7 +25,7 @@ impl<'a> BitReader<'a> {
         (0..count).try_fold(0, |number, _| Some(number << 1 | self.bit()?))
     }
 
-    /// The number of 0 bits up to a 1 bit, which is skipped; `None` without a 1 bit: the rest is padding.
+    /// Returns the number of 0 bits up to the next 1 bit, and skips that bit, too; `None` without a 1 bit: the rest is padding.
     fn unary(&mut self) -> Option<u64> {
         let mut zeros = 0;
         while self.bit()? == 0 {
@@ -45,7 +45,7 @@ impl<'a> BitReader<'a> {
         let mut least = 0_u64;
         while let Some(high) = self.unary() {
             let low = self.bits(low_bits)?;
-            // No overflow: `high` is at most the number of bits.
+            // The sum cannot overflow: `high` is at most the number of bits.
             let number = high
                 .checked_shl(low_bits)
                 .and_then(|high| least.checked_add(high | low))

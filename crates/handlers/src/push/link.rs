@@ -1,4 +1,5 @@
-//! `link` fields, as far as pushes need them. H2O compatibility: H2O's syntax is simpler than RFC 8288, without quotes.
+//! Reads `link` fields, as far as pushes need them. H2O compatibility: H2O's syntax is simpler than that of RFC 8288, without
+//! quotes.
 
 use h2o_http::Scheme;
 
@@ -182,7 +183,7 @@ fn trim_start(text: &[u8], skip: impl Fn(u8) -> bool) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// `url` and the first letters of what is set, one element per `|`.
+    /// Writes `url`, and the first letters of what is set, one element per `|`.
     fn shown(value: &str) -> String {
         let all: Vec<_> = elements(value.as_bytes())
             .map(|element| {

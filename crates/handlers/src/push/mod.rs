@@ -16,7 +16,8 @@ use link::{Base, elements, resolve, without_push_only};
 pub(crate) use settings::DIRECTIVES as SETTINGS_DIRECTIVES;
 pub use settings::{CasperSettings, PushSettings};
 
-/// Most resources pushed with one response; further ones are left out. Clients allow about as many streams at a time.
+/// Number of resources that are pushed with one response at most; further ones are left out. Clients allow about as many
+/// streams at a time.
 const MAX_ORDERS: usize = 100;
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -220,7 +221,7 @@ mod tests {
         response
     }
 
-    /// Targets in order; critical ones with `!`.
+    /// The targets of the pushes in order; critical ones with `!`.
     fn pushes(exchange: &Exchange) -> String {
         let all: Vec<_> = exchange
             .pushes

@@ -28,7 +28,7 @@ impl Default for PushSettings {
 /// Settings of the cookie that records a client's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CasperSettings {
-    /// Bits of a key, 1 to 15: how many resources can be distinguished.
+    /// Number of bits of a key, 1 to 15: it decides how many resources can be told apart.
     pub capacity_bits: u8,
     /// Whether all responses are recorded, not only those that block rendering.
     pub tracks_all: bool,
@@ -113,7 +113,7 @@ fn casper(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     } else if word.eq_ignore_ascii_case("OFF") {
         settings(scope).casper = None;
     } else {
-        // H2O compatibility: H2O ignores other words. We warn.
+        // H2O compatibility: H2O ignores other words; this server warns of them.
         scope.warn(&command.error(format!("`{word}` is neither `ON` nor `OFF` and is ignored")));
     }
     Ok(())

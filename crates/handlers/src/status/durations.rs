@@ -53,7 +53,7 @@ pub(super) struct DurationStats(pub(super) Option<Arc<DurationSamples>>);
 
 /// The samples of all workers.
 pub(super) struct DurationSamples {
-    /// Identifies the configuration that it belongs to.
+    /// Number that identifies the configuration to which the samples belong.
     id: u64,
     workers: Mutex<Vec<Arc<Sample>>>,
 }
@@ -123,7 +123,7 @@ impl DurationSamples {
         })
     }
 
-    /// Duration of a turn of the event loop, in nanoseconds, for each worker that has served requests.
+    /// For each worker that has served requests: the duration of a turn of its event loop, in nanoseconds.
     pub(super) fn turn_nanos(&self) -> Vec<u64> {
         let workers = self.workers();
         let turns = workers.iter().map(|sample| sample.turn_nanos.load(Relaxed));
@@ -150,9 +150,9 @@ fn durations(exchange: &Exchange) -> [Option<Duration>; NAMES.len()] {
 
 /// Smaller values have a bucket each.
 const EXACT: u64 = 128;
-/// Buckets for each further power of two: half the width of a bucket is less than 1 % of its values.
+/// Number of buckets for each further power of two: half the width of a bucket is less than 1 % of its values.
 const PER_POWER: u64 = 64;
-/// Powers of two above [`EXACT`]. Durations above 38 hours are in the last bucket.
+/// Number of powers of two above [`EXACT`] that have buckets. Durations above 38 hours are in the last bucket.
 const POWERS: u64 = 30;
 #[expect(clippy::cast_possible_truncation, reason = "2048")]
 const BUCKETS: usize = (EXACT + POWERS * PER_POWER) as usize;
@@ -170,7 +170,7 @@ impl Histogram {
     fn add(&self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let count = &self.0[bucket_of(micros)];
-        // Not atomic: this worker is the only writer.
+        // The addition need not be atomic, because only this worker writes.
         count.store(count.load(Relaxed) + 1, Relaxed);
     }
 }

@@ -90,7 +90,7 @@ pub(super) const TRAFFIC: &[(&str, &str)] = &[
     ("traffic.", "bytes-received bytes-sent"),
 ];
 
-/// Open connections by protocol, `none` before and after HTTP, and state.
+/// The names of the counters of open connections: by protocol (`none` before and after HTTP) and by state.
 pub(super) const CONNECTIONS: [(&str, &str, Counter); 11] = [
     ("none", "active", Counter::ConnectionsOpening),
     ("none", "shutdown", Counter::ConnectionsClosing),

@@ -13,7 +13,7 @@ use super::request_metrics::{CLASSES, LIMITS, Metrics, Series};
 use crate::SERVER_VERSION;
 use crate::proxy::Upstreams;
 
-/// Backends, and certificates, that have a series of their own; the rest is left out.
+/// Number of backends, and of certificates, that have a series of their own; the rest is left out.
 const MAX_LISTED: usize = 200;
 
 /// The two formats.
@@ -72,7 +72,8 @@ impl Text {
 
     /// Begins a metric. `name` of a counter is without `_total`.
     fn family(&mut self, kind: &str, name: &str, help: &str) {
-        // OpenMetrics describes the family, the older format the samples.
+        // OpenMetrics gives type and help for the name of the family, the older format for that of the samples, which ends with
+        // `_total`.
         let suffix = match self.format {
             Format::Prometheus if kind == "counter" => "_total",
             Format::Prometheus | Format::OpenMetrics => "",

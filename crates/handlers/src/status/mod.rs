@@ -45,7 +45,7 @@ const STATUS: Directive<Scope> = Directive {
     },
 };
 
-/// Time limit of a worker for listing its requests and counting; later lists are left out.
+/// How long the report waits for a worker to list its requests and to count; what comes later is left out.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 struct Status;
@@ -78,7 +78,7 @@ fn json(exchange: &mut Exchange) -> Outcome {
     let modules = Module::asked_for(exchange.request.query());
     let worker = Rc::clone(&exchange.worker);
     let lists_requests = modules.contains(&Module::Requests);
-    // Counters that connections have are brought up to date for the report.
+    // Counters whose values are kept elsewhere, as by connections, are brought up to date for the report.
     let has_live = modules.contains(&Module::Events) || modules.contains(&Module::Memory);
     if has_live {
         requests::publish(&worker);
@@ -142,7 +142,7 @@ pub fn report_of(worker: &Worker, site: &Site) -> Vec<u8> {
     report(&Module::TOP, none, worker, site).into_json()
 }
 
-/// What other workers answer within [`ANSWER_TIME`].
+/// The answers that the other workers give within [`ANSWER_TIME`].
 async fn answers(worker: &Rc<Worker>, others: Vec<oneshot::Receiver<Vec<u8>>>) -> Vec<Vec<u8>> {
     let deadline = worker.clock.now() + ANSWER_TIME;
     let mut lists = Vec::new();
@@ -155,7 +155,7 @@ async fn answers(worker: &Rc<Worker>, others: Vec<oneshot::Receiver<Vec<u8>>>) -
     lists
 }
 
-/// The modules of a report. `requests`: those of each worker.
+/// The modules of a report. `requests`: the requests of each worker.
 fn report(
     modules: &[Module],
     requests: impl IntoIterator<Item = Vec<u8>>,

@@ -6,7 +6,7 @@ use h2o_http::{Known, StatusCode, escape};
 
 use crate::asset::{Asset, hash, is_read, method_not_allowed};
 
-/// `@PATH@` stands for the way to the path's key, and `@NAME@` for the hash of an asset.
+/// The HTML of the page, in which `@PATH@` stands for the way to the path of `status`, and `@NAME@` for the hash of an asset.
 const PAGE: &str = include_str!("../../../../share/status/index.html");
 
 static ASSETS: [Asset; 3] = [
@@ -27,12 +27,12 @@ static ASSETS: [Asset; 3] = [
     ),
 ];
 
-/// The style sheet, script or icon of this name.
+/// The style sheet, script or icon with this name.
 pub(super) fn asset(name: &[u8]) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.name.as_bytes() == name)
 }
 
-/// Whether a query is that of the asset as it is now.
+/// Whether the query of a URL is the hash that the asset has now.
 pub(super) fn is_current(asset: &Asset, query: &[u8]) -> bool {
     query.strip_prefix(b"?") == Some(hash_of(asset).as_bytes())
 }
@@ -78,7 +78,7 @@ pub(super) fn respond(exchange: &mut Exchange) -> Response {
     Response::new(StatusCode::OK, headers, Body::Bytes(Bytes::from(page)))
 }
 
-/// The weak comparison of RFC 9110 §13.1.2. Our tag has no comma in it.
+/// Compares as RFC 9110 §13.1.2 says of weak comparison. The page's tag has no comma in it.
 fn matches(tags: &[u8], etag: &[u8]) -> bool {
     tags == b"*"
         || tags

@@ -86,7 +86,7 @@ impl Module {
     }
 }
 
-/// Pools of H2O that this server does not have. Shown as empty because monitoring expects them.
+/// Pools that H2O has and this server has not. They are shown as empty, because monitoring expects them.
 const POOLS: [&str; 7] = [
     "memory.mem_pool.chunks",
     "memory.mem_pool.low_watermark",
@@ -270,7 +270,7 @@ fn events(members: &mut Members<'_>, worker: &Worker) {
     }
 }
 
-/// Open connections in a state, whatever their protocol.
+/// Number of open connections in a state, whatever their protocol.
 fn connections(worker: &Worker, state: &str) -> u64 {
     let counters = CONNECTIONS.iter().filter(|(_, found, _)| *found == state);
     counters
@@ -394,7 +394,8 @@ pub(super) fn buffers_limit(worker: &Worker) -> Option<usize> {
     worker.shared.buffers.memory_of(workers)
 }
 
-/// Resident memory of the process in bytes (proc_pid_statm(5): the second number, in pages). Needs no disk.
+/// Resident memory of the process in bytes: the second number of `/proc/self/statm`, which counts pages (proc_pid_statm(5)).
+/// Reading it needs no disk.
 pub(super) fn resident() -> Option<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;

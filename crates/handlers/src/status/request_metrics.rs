@@ -35,7 +35,7 @@ pub(super) const DIRECTIVE: Directive<Scope> = Directive::global(
     },
 );
 
-/// Upper limits of the buckets of durations. A last bucket is for longer ones.
+/// The upper limits of the buckets of durations. Longer durations are in one more bucket.
 pub(super) const LIMITS: [Duration; 12] = [
     Duration::from_millis(1),
     Duration::from_millis(5),
@@ -51,17 +51,17 @@ pub(super) const LIMITS: [Duration; 12] = [
     Duration::from_secs(10),
 ];
 
-/// Classes of status. The last one is for requests that ended without a response.
+/// Number of classes of status. The last class is for requests that ended without a response.
 pub(super) const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];
 
-/// Pairs of host and path with series of their own.
+/// Number of pairs of host and path that have series of their own.
 const NAMED: usize = 64;
 
-/// What a configuration collects, if it does.
+/// What a configuration counts by host and path; `None`: nothing.
 #[derive(Clone, Default)]
 pub(super) struct Metrics(pub(super) Option<Arc<RequestMetrics>>);
 
-/// Counts of all workers. They go on over a reload.
+/// The counts of all workers, which go on over a reload.
 #[derive(Default)]
 pub(super) struct RequestMetrics(Mutex<Collected>);
 
@@ -72,7 +72,7 @@ struct Collected {
     workers: Vec<Arc<WorkerCounts>>,
 }
 
-/// The keys of the configuration that a request was routed by.
+/// The host and the path of the configuration to which a request was routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Labels {
     pub(super) host: Box<str>,
@@ -96,7 +96,7 @@ pub(super) struct Series {
     pub(super) labels: Labels,
     /// In the order of [`CLASSES`].
     pub(super) classes: [u64; CLASSES.len()],
-    /// In the order of [`LIMITS`], each without those before it.
+    /// The counts of the buckets, in the order of [`LIMITS`]: each without those of shorter durations.
     pub(super) buckets: [u64; LIMITS.len() + 1],
     pub(super) micros: u64,
 }
@@ -181,7 +181,7 @@ fn bucket_of(duration: Duration) -> usize {
     LIMITS.partition_point(|limit| *limit < duration)
 }
 
-/// Not atomic: the worker is the only writer.
+/// The addition need not be atomic, because only this worker writes.
 fn add(value: &AtomicU64, n: u64) {
     value.store(value.load(Relaxed).wrapping_add(n), Relaxed);
 }

@@ -64,7 +64,7 @@ pub(super) fn publish(worker: &Worker) {
     worker.local::<LiveCounters>().publish(&worker.counters);
 }
 
-/// Has the other workers bring their counters up to date, and asks them for their requests, if they are to be listed.
+/// Asks the other workers to bring their counters up to date, and for their requests, if these are to be listed.
 pub(super) fn ask_others(
     worker: &Rc<Worker>,
     lists_requests: bool,
@@ -80,7 +80,7 @@ pub(super) fn ask_others(
             let question = Box::new(move |worker: &Rc<Worker>| {
                 publish(worker);
                 let list = lists_requests.then(|| of_worker(worker, None));
-                // The status request may have been cancelled.
+                // The request for the status report may have been cancelled meanwhile.
                 let _ = sender.send(list.unwrap_or_default());
             });
             other.order(Order::Run(question)).then_some(receiver)

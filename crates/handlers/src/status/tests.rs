@@ -193,7 +193,7 @@ fn metrics_have_the_format_that_the_client_accepts() {
         assert!(text.contains(&family), "{text}");
         assert!(text.contains("\nh2o_tls_handshakes_total{kind=\"resumed\"} 1\n"));
         assert_eq!(text.ends_with("\n# EOF\n"), total.is_empty());
-        // Nothing is counted by host and path without the directive.
+        // Without the directive `metrics`, nothing is counted by host and path.
         assert!(!text.contains("h2o_http_requests"), "{text}");
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use memchr::memmem;
 
-/// Reads a field. `None` stands for what is not an address, as `unknown` or a name that hides one.
+/// Reads a field. `None` stands for an element that is not an address, such as `unknown` or a name that hides one.
 pub(super) type Split = fn(&[u8]) -> Vec<Option<SocketAddr>>;
 
 /// Reads `x-forwarded-for`.
@@ -62,7 +62,7 @@ fn for_parameter(element: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// An address with or without port; IPv6 with or without brackets.
+/// Reads an address with or without a port; IPv6 with or without brackets.
 fn parse_node(node: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(node).ok()?;
     let address = match text.parse::<IpAddr>() {

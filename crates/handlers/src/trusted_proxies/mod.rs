@@ -101,13 +101,13 @@ enum HopField {
 #[derive(Clone, Debug, Default)]
 pub struct TrustedProxies {
     networks: Vec<Network>,
-    /// Whether everybody who connects to a Unix socket is trusted.
+    /// Whether this server trusts everybody who connects to one of its Unix sockets.
     trusts_unix: bool,
     names_client: HopField,
 }
 
 impl TrustedProxies {
-    /// Those of a configuration; `None` if it does not say.
+    /// The trusted proxies of a configuration; `None` if it does not say which.
     #[must_use]
     pub fn of(site: &Site) -> Option<Arc<Self>> {
         site.settings.peek()

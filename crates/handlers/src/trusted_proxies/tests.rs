@@ -59,7 +59,7 @@ fn the_client_is_the_right_most_address_that_is_not_a_trusted_proxy() {
             "198.51.100.1:81 198.51.100.1",
         ),
         ("192.0.2.2", &["198.51.100.1"], "the peer"),
-        // What the client has sent itself is to the left.
+        // What the client has sent itself stands to the left of the proxies' addresses.
         (
             "10.0.0.1",
             &["127.0.0.1, 198.51.100.1"],
