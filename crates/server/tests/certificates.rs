@@ -1,4 +1,4 @@
-//! Certificates that change on disk while the server runs.
+//! Certificate files that change while the server runs.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -21,7 +21,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-/// A certificate for `name` in PEM form, its DER form, and its key.
+/// Creates a certificate for `name`. Returns it in PEM form and in DER form, and its key.
 fn pair(name: &str) -> (String, CertificateDer<'static>, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
@@ -39,7 +39,7 @@ fn write_pair(folder: &Path, file: &str, name: &str) -> CertificateDer<'static> 
     der
 }
 
-/// A server with certificates for a.test and b.test.
+/// Starts a server with certificates for a.test and b.test.
 fn start(folder: &Path) -> Embedded {
     let at = folder.display().to_string();
     Embedded::start(&[], |port| {
@@ -54,14 +54,14 @@ fn start(folder: &Path) -> Embedded {
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
-/// A connection, and the certificate that the server presented.
+/// Opens a TLS connection. Returns it with the certificate that the server presented.
 fn meet(server: &Embedded, name: &'static str) -> (Client, CertificateDer<'static>) {
     let client = connect(server, &client_config(b"http/1.1"), name);
     let shown = client.conn.peer_certificates().unwrap()[0].clone();
     (client, shown.into_owned())
 }
 
-/// A connection with a complete handshake on the client's side.
+/// Opens a TLS connection, on which the handshake is complete for the client.
 fn connect(server: &Embedded, config: &Arc<ClientConfig>, name: &'static str) -> Client {
     let mut socket = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
     let mut client = ClientConnection::new(Arc::clone(config), name.try_into().unwrap()).unwrap();
@@ -134,7 +134,7 @@ fn files_that_do_not_belong_together_do_not_replace_what_is_in_use() {
     let server = start(folder);
     let running = server.server();
 
-    // Only the certificate of a.test is written so far, not its key. The pair of b.test is complete.
+    // So far only the new certificate of a.test is written, not its key; for b.test both are written.
     let (certificate, new_a, key) = pair("a.test");
     std::fs::write(folder.join("a.crt"), certificate).unwrap();
     let new_b = write_pair(folder, "b", "b.test");
@@ -174,7 +174,7 @@ fn files_that_do_not_belong_together_do_not_replace_what_is_in_use() {
     assert!(shown == newest_a && shown != new_a);
 }
 
-/// A client authority in PEM form, and a client with one of its certificates.
+/// Creates a certificate authority for clients in PEM form, and a TLS client with one of its certificates.
 fn authority(name: &str) -> (String, Arc<ClientConfig>) {
     let mut params = CertificateParams::new([]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -219,7 +219,7 @@ fn clients_of_an_authority_that_was_replaced_are_not_let_in() {
     let is_let_in = |config: &Arc<ClientConfig>| {
         let mut client = connect(&server, config, "a.test");
         let sent = client.write_all(b"GET /answer HTTP/1.1\r\nhost: a.test\r\n\r\n");
-        // In TLS 1.3 the client sees a refusal only at its first read.
+        // In TLS 1.3 the client notices only at its first read that the server has refused it.
         sent.is_ok() && client.read(&mut [0; 4096]).is_ok_and(|len| len > 0)
     };
     assert!(is_let_in(&of_first) && !is_let_in(&of_second));

@@ -25,7 +25,7 @@ use trick::{Tricks, paths_of_tricks, tricks};
 /// Behaviour of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
-    /// Answers with the location of the body, its length, and the sum of its bytes.
+    /// Answers with where the body is (memory or file), its length, and the sum of its bytes.
     Sum,
     /// Does not read the body.
     Plain,
@@ -33,10 +33,10 @@ enum Trick {
     Pass,
     /// Answers whether the body streams.
     Pull,
-    /// Occupies all disk threads until `Free` is requested.
+    /// Blocks all disk threads until `Free` is requested.
     Block,
     Free,
-    /// Leaves the body unread until it is released.
+    /// Keeps the body unread until the test releases the handler.
     Keep,
 }
 
@@ -142,8 +142,8 @@ impl Tricks for Trick {
 
 static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
-/// A server with one worker. The path of a trick is its name. A field of the responses shows whether filters were
-/// applied.
+/// Starts a server with one worker and a path for each test behaviour, under its name. A field of the responses shows
+/// whether filters were applied.
 fn start(settings: &str) -> Embedded {
     let paths = paths_of_tricks::<Trick>();
     Embedded::start(&DIRECTIVES, |port| {
@@ -184,7 +184,7 @@ fn get(server: &Embedded, path: &str) -> String {
     response(&mut stream).2
 }
 
-/// Sends a body as fast as the server takes it. Returns the frames received meanwhile.
+/// Sends a body over HTTP/2 as fast as the server gives window. Returns the frames received meanwhile.
 fn send_all(client: &mut Client, stream: u32, content: &[u8]) -> Vec<String> {
     let mut seen = Vec::new();
     let mut left = content;
@@ -201,7 +201,7 @@ fn send_all(client: &mut Client, stream: u32, content: &[u8]) -> Vec<String> {
     seen
 }
 
-/// Whether the client announces the length of its body.
+/// Each: whether the client announces the length of its body.
 const WAYS: [bool; 2] = [true, false];
 
 fn content(len: usize) -> Vec<u8> {
@@ -430,7 +430,7 @@ fn content_that_no_handler_takes_is_refused_before_it_is_sent() {
         )
         .unwrap();
         assert_eq!(response(&mut stream).0, want, "{path}");
-        // A body without length counts as small until it has grown.
+        // A body of unknown length counts as small until much of it has arrived.
         let content = content(100_000);
         let mut stream = upload_over_http1(server.port, path, false, &content);
         assert_eq!(response(&mut stream).0, want, "{path}");
@@ -467,7 +467,7 @@ fn a_client_that_sends_content_that_nobody_takes_gets_its_answer() {
     for is_announced in WAYS {
         let mut stream = upload_over_http1(server.port, "/plain", is_announced, &content);
         assert_eq!(response(&mut stream).2, "plain");
-        // Reads nothing until the whole body is sent.
+        // The client reads nothing until it has sent the whole body.
         let mut client = Client::connect(server.port);
         let stream = client.post("/plain");
         let mut left = &content[..5_000_000];

@@ -22,7 +22,7 @@ fn start(settings: &str, allowed: u16) -> Embedded {
     })
 }
 
-/// Opens a tunnel. Returns its stream and the connection at the destination.
+/// Opens a tunnel. Returns its stream, and the TCP connection as the destination sees it.
 fn open(client: &mut Client, listener: &TcpListener) -> (u32, TcpStream) {
     let target = listener.local_addr().unwrap().to_string();
     let id = client.connect_plain(&target);
@@ -42,7 +42,7 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = start("", listener.local_addr().unwrap().port());
     let mut client = Client::connect(server.port);
-    // The destination ends its direction first, and still reads.
+    // The destination ends its direction of the tunnel first, and still reads.
     let (id, mut far) = open(&mut client, &listener);
     far.write_all(b"welcome").unwrap();
     far.shutdown(Shutdown::Write).unwrap();
@@ -54,7 +54,7 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     far.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "thank you");
     assert!(client.settle().is_empty(), "no reset");
-    // The client ends its direction first, which ends the tunnel.
+    // The client ends its direction of the tunnel first, which ends the whole tunnel.
     let (id, mut far) = open(&mut client, &listener);
     client.send(id, b" bird", true);
     let mut rest = String::new();
@@ -91,7 +91,7 @@ fn silence_ends_a_tunnel_with_a_reset() {
     let reset = format!("{id} reset 10");
     assert_eq!(client.until(&reset), [&*reset]);
     assert_eq!(far.read(&mut [0]).unwrap_or_default(), 0);
-    // Also a tunnel of which only the client's direction is open.
+    // The same for a tunnel of which only the client's direction is still open.
     let (id, far) = open(&mut client, &listener);
     far.shutdown(Shutdown::Write).unwrap();
     let reset = format!("{id} reset 10");
@@ -115,7 +115,7 @@ fn what_cannot_be_reached_is_refused() {
         let id = client.connect_plain(target);
         let seen = client.until(&format!("{id} {status}"));
         assert_eq!(seen, [format!("{id} {status}")], "{target}");
-        // The response ends the stream: the client's body need not be awaited.
+        // The error response ends the stream, although the client has not ended its direction.
         let rest = client.settle();
         assert!(
             rest.contains(&format!("{id} reset 0")),

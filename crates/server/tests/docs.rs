@@ -1,4 +1,4 @@
-//! Checks statements of the manual about the source.
+//! Checks that the manual and the source agree.
 
 /// `make docs` regenerates the file.
 #[test]
@@ -15,7 +15,8 @@ fn the_list_of_directives_in_the_manual_is_up_to_date() {
     );
 }
 
-/// The tables of attributes in the code equal those in the directives: names and order.
+/// The tables of attributes in the code have the same names in the same order as those in the manual's list of
+/// directives.
 #[test]
 fn every_attribute_of_a_mapping_is_in_the_manual() {
     let manual = h2o_server::features().registry.markdown();
@@ -33,7 +34,7 @@ fn every_attribute_of_a_mapping_is_in_the_manual() {
     let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut tables = 0;
     for (path, code) in sources(&[crates.join("server/src"), crates.join("handlers/src")]) {
-        // A table begins with `: [Attribute; 3] = [` or `: &[Attribute] = &[`.
+        // In the source a table of attributes begins with `: [Attribute; 3] = [` or `: &[Attribute] = &[`.
         for table in code.split("[Attribute").skip(1) {
             let Some((_, table)) = table.split_once("= ") else {
                 continue;
@@ -59,7 +60,7 @@ fn every_attribute_of_a_mapping_is_in_the_manual() {
 
 #[test]
 fn every_mapping_has_attributes_unless_its_keys_are_free() {
-    /// Mappings whose keys are free: names, paths, types.
+    /// Directives whose argument is a mapping with free keys, such as host names, paths or types.
     const FREE: [&str; 4] = ["hosts", "paths", "setenv", "stash"];
     let features = h2o_server::features();
     let registry = &features.registry;
@@ -76,7 +77,7 @@ fn every_mapping_has_attributes_unless_its_keys_are_free() {
     }
 }
 
-/// The source files below the folders, without tests and comments.
+/// Reads the source files below the folders, without tests and comments.
 fn sources(folders: &[std::path::PathBuf]) -> Vec<(std::path::PathBuf, String)> {
     let mut folders = folders.to_vec();
     let mut files = Vec::new();
@@ -99,7 +100,7 @@ fn sources(folders: &[std::path::PathBuf]) -> Vec<(std::path::PathBuf, String)> 
     files
 }
 
-/// Protocol crates must not use sockets, clocks or threads: the caller passes bytes and time.
+/// Protocol crates must not use sockets, clocks or threads: their callers pass bytes and time to them.
 #[test]
 fn protocol_crates_do_no_input_or_output() {
     const BANNED: &[&str] = &[

@@ -23,9 +23,9 @@ use trick::{Tricks, paths_of_tricks, tricks};
 /// Behaviour of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
-    /// Answers early requests with 425, others with their body.
+    /// Answers requests from early data with 425, others with their body.
     Careful,
-    /// Like `Careful`, pulling the body while it arrives.
+    /// Like `Careful`, but pulls the body while it arrives.
     Pulling,
     /// Like `Careful`, counting its runs.
     Counted,
@@ -39,7 +39,7 @@ enum Trick {
     Never,
 }
 
-/// Whether [`Trick::CarefulLater`] may answer.
+/// Whether the handler of [`Trick::CarefulLater`] may answer now.
 static MAY_ANSWER: AtomicBool = AtomicBool::new(false);
 /// Whether [`Trick::Slow`] may answer.
 static SLOW_MAY_ANSWER: AtomicBool = AtomicBool::new(false);
@@ -125,7 +125,7 @@ fn start(settings: &str) -> Running {
     server
 }
 
-/// A connection that has sent `text` as early data, and nothing else since.
+/// Opens a TLS connection that has sent `text` as early data, and nothing else after it.
 fn early(server: &Running, alpn: &[u8], text: &[u8]) -> Client {
     let config = with_ticket(server, alpn);
     let mut client = Client::new(&config, server.connect());
@@ -191,7 +191,7 @@ fn a_client_of_http2_does_not_see_that_it_was_too_early() {
     let requests = [
         get(1, "/counted", &[]),
         post(3, "/counted", "content"),
-        // Cancelled while it waits: RST_STREAM (CANCEL).
+        // The client cancels this request while it waits for the handshake: RST_STREAM (CANCEL).
         get(5, "/counted", &[]),
         Frame::rst_stream(5, code::CANCEL).bytes(),
         get(7, "/tell", &[]),
@@ -207,7 +207,8 @@ fn a_client_of_http2_does_not_see_that_it_was_too_early() {
     assert_eq!([1, 3, 5].map(|stream| of(&client, stream)), [0; 3]);
     client.flush();
     client.receive_until(|received| content(received, 1).1 && content(received, 3).1);
-    // HEADERS and DATA, exactly once; or also a WINDOW_UPDATE.
+    // Each response came exactly once, as HEADERS and DATA; a stream with a request body may have a WINDOW_UPDATE as
+    // well.
     assert_eq!(text(&client, 1), "done");
     assert_eq!(text(&client, 3), "content");
     assert_eq!(of(&client, 1), 2);
@@ -238,12 +239,12 @@ fn a_handler_that_says_so_after_the_handshake_is_asked_again() {
 #[test]
 fn who_has_to_ask_again_gets_to_see_that_it_was_too_early() {
     let server = start("");
-    // A client that is a proxy itself gets 425.
+    // A proxy that has passed early data on (`early-data: 1`) gets 425, since it has to repeat the request itself.
     let mut client = http2(&server, &[get(1, "/careful", &[("early-data", "1")])]);
     client.receive_until(|received| content(received, 1).1);
     assert_eq!(text(&client, 1), "not now");
 
-    // So does a client whose body is no longer available for a rerun.
+    // A client gets 425 also if its request body is no longer available for a rerun.
     let requests = [post(1, "/pulling", "content"), get(3, "/pulling", &[])];
     let mut client = http2(&server, &requests);
     client.receive_until(|received| content(received, 1).1);
@@ -271,7 +272,7 @@ fn a_response_in_early_data_may_be_the_last_one() {
     assert!(client.received.ends_with(b"\r\n\r\nearly"));
     // With close_notify.
     assert_eq!(client.tls.reader().read(&mut [0]).unwrap(), 0);
-    // The server tolerates the rest of the handshake.
+    // The server does not fail if the client still completes the handshake.
     client.flush();
 }
 
@@ -300,9 +301,9 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
                 b"GET /tell HTTP/1.1\r\nHost: x\r\n\r\nGET /never HTTP/1.1\r\nHost: x\r\n\r\n";
             early(&server, alpn, request)
         };
-        // The server's first response or its SETTINGS.
+        // Waits for the server's first response, or for its SETTINGS.
         client.receive_until(|received| !received.is_empty());
-        // An unencrypted record in place of the client's Finished.
+        // Sends a record that does not decrypt, where the client's Finished message is expected.
         client.socket.write_all(&[23, 3, 3, 0, 20]).unwrap();
         client.socket.write_all(&[0; 20]).unwrap();
         let mut rest = Vec::new();
@@ -324,7 +325,7 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed + 1);
 }
 
-/// Sends early data, and never completes the handshake, until the server closes the connection.
+/// Sends early data and never completes the handshake. Waits until the server closes the connection.
 fn wait_for_the_end(settings: &str, alpn: &[u8], request: &[u8]) {
     let server = start(settings);
     let mut client = early(&server, alpn, request);
@@ -335,7 +336,7 @@ fn wait_for_the_end(settings: &str, alpn: &[u8], request: &[u8]) {
 fn a_client_that_keeps_its_finished_back_is_not_waited_for() {
     let short_handshake =
         "handshake-timeout: 1\nhttp2-idle-timeout: 60\nhttp1-request-timeout: 60\n";
-    // A short idle timeout for HTTP/2, which also runs while the client waits for the server.
+    // HTTP/2 has a short idle timeout, which also runs while the client waits for the server.
     let short_idle = "handshake-timeout: 60\nhttp2-idle-timeout: 1\n";
     std::thread::scope(|scope| {
         for (settings, path) in [
@@ -359,12 +360,13 @@ fn a_handshake_goes_on_while_a_response_is_made() {
     let server = start("handshake-timeout: 1\n");
     let request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
-    // Reads the server's part of the handshake.
+    // Reads the server's messages of the handshake.
     while client.tls.is_handshaking() {
         client.receive();
     }
     client.send(b"GET /tell HTTP/1.1\r\nHost: x\r\n\r\n");
-    // The handler takes longer than `handshake-timeout`: a client that sends nothing is cut off first.
+    // The handler takes longer than `handshake-timeout`. A client that does not complete the handshake is cut off
+    // before the handler answers.
     let mut idle = server.connect();
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
     SLOW_MAY_ANSWER.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Rules that hold for a request whichever protocol version it comes by: each conversation is held over HTTP/1, HTTP/2 and HTTP/3.
+//! Rules that hold for requests in every protocol version: each test runs over HTTP/1, HTTP/2 and HTTP/3.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -20,7 +20,7 @@ use h2o_testkit::{eventually, patient};
 use identity::quic_listener;
 use trick::handlers;
 
-/// Handler: answers with the length of the body, which it needs as a whole.
+/// A handler that answers with the length of the request body, which it needs as a whole.
 struct Measure;
 
 impl Handler for Measure {
@@ -39,7 +39,7 @@ impl Handler for Measure {
     }
 }
 
-/// Handler: puts the response of later handlers in brackets.
+/// A handler that puts the response of later handlers in brackets.
 struct Wrap;
 
 impl Handler for Wrap {
@@ -81,7 +81,7 @@ impl Handler for Later {
     }
 }
 
-/// Handler: declines, unless the response of later handlers has a text to wrap.
+/// A handler that declines, unless the response of later handlers has a text to wrap.
 struct NoText;
 
 impl Handler for NoText {
@@ -149,20 +149,20 @@ const VERSIONS: [Version; 3] = [Version::Http1, Version::Http2, Version::Http3];
 enum Request<'a> {
     Get(&'a str),
     Connect(&'a str),
-    /// A body of this length, sent with `Expect: 100-continue` and credentials.
+    /// A request with a body of this length, `Expect: 100-continue` and credentials.
     Expect(&'a str, usize),
     /// An empty body with `content-length: 0`.
     Empty(&'a str),
-    /// A method other than CONNECT, path and fields.
+    /// A request with this method (not CONNECT), path and fields.
     With(&'a str, &'a str, &'a [(&'a str, &'a str)]),
-    /// The same, with a body that is announced by the fields and never sent.
+    /// A request with this path and these fields, which announce a body; the body is never sent.
     Promised(&'a str, &'a [(&'a str, &'a str)]),
 }
 
-/// Credentials of `ann`, whose password is `secret`.
+/// The `authorization` field of user `ann`, whose password is `secret`.
 const RIGHT: &str = "Basic YW5uOnNlY3JldA==";
 
-/// Fields that [`Answer::told`] watches for.
+/// Response fields, with their values, that [`Answer::told`] reports.
 const TOLD: [(&str, &str); 5] = [
     ("access-control-allow-methods", "GET, PUT"),
     ("access-control-allow-origin", "https://a.test"),
@@ -177,7 +177,7 @@ const TOLD: [(&str, &str); 5] = [
 /// The response to a request.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
-    /// The statuses of interim responses and of the final one.
+    /// The statuses of the interim responses and, at the end, of the final one.
     statuses: Vec<u16>,
     /// Whether the filters of the path were applied to the response.
     is_filtered: bool,
@@ -196,7 +196,7 @@ impl Answer {
         }
     }
 
-    /// Status, watched fields and content of an answer without interim responses that the filters have seen.
+    /// Status, fields of [`TOLD`] and content of a response that has passed the filters and had no interim responses.
     fn line(&self) -> String {
         assert!(self.is_filtered && self.statuses.len() == 1, "{self:?}");
         format!("{} {:?} {}", self.statuses[0], self.told, self.body.trim())
@@ -231,7 +231,7 @@ impl Client {
         }
     }
 
-    /// Sends a request. `None` if the server has closed the connection.
+    /// Sends a request and reads the response. `None` if the server has closed the connection.
     fn ask(&mut self, request: Request<'_>) -> Option<Answer> {
         match self {
             Self::Http1(stream) => ask_http1(stream, request),
@@ -441,7 +441,7 @@ fn requests_that_no_handler_is_asked_about_are_answered_through_the_filters() {
             answered(&[405], "Method Not Allowed"),
             "{version:?}"
         );
-        // A body held in memory brings the server near `max-memory`.
+        // Another client's request body is held in memory, so that the server is near `max-memory`.
         let mut holder = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
         let head = "POST /measure HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000\r\n\r\n";
         holder.write_all(head.as_bytes()).unwrap();
@@ -460,7 +460,7 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
     for version in VERSIONS {
         let server = start("connection-budget: 100\nconnection-budget.per-second: 0");
         let mut client = Client::connect(&server, version);
-        // An error response costs 5 units, another one restores 2.
+        // Each error response costs the client 5 units of its abuse budget; each other response restores 2.
         for round in 0..60 {
             let found = client.ask(Request::Get("/measure"));
             assert_eq!(found, answered(&[200], "no body"), "{version:?}, {round}");
@@ -474,8 +474,9 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
             }
         }
         let missing = (0..40).map_while(|_| client.ask(Request::Get("/missing")));
-        // Without what was restored nothing would be left; with it up to 99 units are. The response that exceeds the budget is still
-        // sent, as the last one. Over HTTP/3, probes of a client that waits long cost some units as well.
+        // The loop above has restored up to 99 of 100 units; without restoring none would be left. The response that
+        // exceeds the budget is still sent, as the last one. Over HTTP/3, probes of a client that waits long cost some
+        // units as well.
         let count = missing.count();
         assert!((10..=20).contains(&count), "{version:?}: {count}");
     }
@@ -484,7 +485,8 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
 #[test]
 fn a_body_that_waits_for_100_is_collected_once_it_was_told() {
     for version in VERSIONS {
-        // Over HTTP/2 and HTTP/3 the setting is for 100 as well.
+        // Over HTTP/2 and HTTP/3 the setting `send-informational: none` would also suppress 100 (Continue), so it is
+        // not tested.
         let settings: &[&str] = match version {
             Version::Http1 => &["", "send-informational: none"],
             Version::Http2 | Version::Http3 => &[""],
@@ -516,7 +518,7 @@ fn a_handler_gets_the_response_of_those_behind_it_before_the_filters() {
             ("/wrapped", 200, "[200 no body]"),
             ("/twice", 200, "[200 [206 /twice]]"),
             ("/alone", 200, "[404 not found]"),
-            // A handler that declines after later handlers have responded discards their response.
+            // The handler of this path declines after later handlers have responded, so their response is discarded.
             ("/declined", 404, "not found"),
         ] {
             let answer = client.ask(Request::Get(path));
@@ -587,7 +589,8 @@ fn guards_answer_before_the_body_is_collected() {
                 assert!(line.starts_with(want), "{version:?} {path}: {line}");
             }
         }
-        // Who is let through is told so, whether the guards have to look at files or remember them.
+        // A client that the guards let through gets 100 (Continue), whether the guards read password files or have them
+        // cached.
         let server = start_with("", &paths);
         let mut client = Client::connect(&server, version);
         for _ in 0..2 {

@@ -131,7 +131,7 @@ impl Handler for Trick {
     }
 }
 
-/// A body in pieces with a pause before each.
+/// A response body in pieces, with a pause before each.
 struct Pieces {
     left: u32,
     last: Last,
@@ -176,7 +176,7 @@ impl BodySource for Pieces {
 static SLOW_ASKED: AtomicU32 = AtomicU32::new(0);
 const SLOW: Duration = Duration::from_millis(100);
 
-/// A body in pieces with a pause of a given length before each.
+/// A response body in pieces, with a pause of a given length before each.
 struct SlowPieces {
     left: u32,
     pause: Pin<Box<tokio::time::Sleep>>,
@@ -241,7 +241,7 @@ impl Tricks for Trick {
 
 static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
-/// A running server. The path of a trick is its name.
+/// A running server, with a path for each test behaviour, under its name.
 struct Running(Embedded);
 
 impl Running {
@@ -249,7 +249,7 @@ impl Running {
         Self::start_with("temp-buffer-threshold: 1048576")
     }
 
-    /// A server with additional global settings.
+    /// Starts a server with additional global settings.
     fn start_with(settings: &str) -> Self {
         let paths = paths_of_tricks::<Trick>();
         Self(Embedded::start(&DIRECTIVES, |port| {
@@ -269,7 +269,8 @@ impl Running {
         let request = request.to_vec();
         let sender = std::thread::spawn(move || writer.write_all(&request));
         let mut answer = Vec::new();
-        // The server may reset the connection after a response if it does not want to read on.
+        // An error is ignored: after its response the server may reset the connection, if it does not want to read the
+        // rest of the request.
         let _ = stream.read_to_end(&mut answer);
         let _ = sender.join().unwrap();
         String::from_utf8_lossy(&answer).into_owned()
@@ -299,7 +300,7 @@ fn handlers_may_answer_later_and_decline_later() {
             .get("/decline")
             .starts_with("HTTP/1.1 404 File Not Found\r\n")
     );
-    // The connection can be used after a delayed response.
+    // After a delayed response the connection can be used for another request.
     let twice = server.ask(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\nGET /later HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert_eq!(twice.matches("HTTP/1.1 200 OK").count(), 2, "{twice}");
 }
@@ -381,14 +382,14 @@ fn a_panic_ends_one_exchange_and_nothing_else() {
     }
     let cut = server.get("/stream-panics");
     assert!(!cut.ends_with("0\r\n\r\n"), "{cut}");
-    // The connection opened before, and the worker itself, survive.
+    // A connection that was opened before the panic, and the worker itself, survive.
     other
         .write_all(b"GET /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .unwrap();
     let mut answer = String::new();
     other.read_to_string(&mut answer).unwrap();
     assert!(answer.ends_with("0\r\n\r\n"), "{answer}");
-    // The connection survives a panic of a handler.
+    // The connection whose handler panicked survives, too.
     let after = server.ask(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\nGET /later HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert!(after.ends_with("later"), "{after}");
 }
@@ -459,7 +460,7 @@ fn a_large_upload_passes_a_streaming_handler_with_bounded_buffers() {
 fn a_body_that_turns_out_broken_is_refused_before_the_response_and_does_not_cut_it_off_later() {
     let server = Running::start();
     let head = b"POST /slow HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
-    // The whole body is invalid: no handler runs.
+    // The body is invalid from its first chunk on, so no handler runs.
     let refused = server.ask(&[head.as_slice(), b"zz\r\n"].concat());
     assert!(
         refused.starts_with("HTTP/1.1 400 Invalid Request\r\n"),
@@ -467,7 +468,8 @@ fn a_body_that_turns_out_broken_is_refused_before_the_response_and_does_not_cut_
     );
     assert_eq!(body(&refused), "broken chunked-encoding");
     assert_eq!(SLOW_ASKED.load(Ordering::SeqCst), 0);
-    // The response has begun: it is completed, and the connection is closed after it.
+    // The body turns out invalid after the response has begun. The response is completed, and the connection is closed
+    // after it.
     let mut stream = TcpStream::connect(("127.0.0.1", server.0.port)).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
@@ -496,7 +498,7 @@ fn connections_that_hold_most_go_first_when_memory_runs_out() {
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         let head = "POST /collected HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4000000\r\n\r\n";
-        // Writing may fail once the server has refused, which this test expects.
+        // Errors are ignored: writing may fail once the server has refused the request, which this test expects.
         let _ = stream.write_all(head.as_bytes());
         let _ = stream.write_all(&vec![b'x'; sent]);
         stream
@@ -507,7 +509,7 @@ fn connections_that_hold_most_go_first_when_memory_runs_out() {
     let mut answer = Vec::new();
     let _ = greedy.read_to_end(&mut answer);
     assert_eq!(answer, b"");
-    // The other connection continues, and new ones are accepted.
+    // The connection with less data continues, and new ones are accepted.
     assert_eq!(body(&server.get("/later")), "later");
     modest.write_all(&vec![b'x'; 100_000]).unwrap();
     server.0.turn();
@@ -531,7 +533,7 @@ fn a_client_that_drips_overdraws_its_budget() {
     while stream.write_all(b"x").is_ok() {
         bytes += 1;
         assert!(bytes < 200, "each byte costs one of 50 units");
-        // A server that is short of time would read several at once, and charge for one.
+        // Waits until the server has read the byte. Otherwise it might read several at once, and charge them as one.
         server.0.turn();
     }
     let status = server.get("/status/json?show=events");

@@ -25,12 +25,12 @@ fn requests_beyond_the_limit_wait_in_the_order_of_arrival() {
     }
     assert!(client.settle().is_empty());
     assert_eq!(server.events(), "began-a began-b");
-    // The stream that is freed first need not be the first one.
+    // The handlers that wait may be released in any order.
     server.go("b");
     assert_eq!(client.until("3 6 bytes."), ["3 200", "3 6 bytes."]);
     client.settle();
     assert_eq!(server.events(), "began-a began-b dropped-b began-c");
-    // Releasing a queued request has no effect either.
+    // Releasing a request has no effect while it is queued, since its handler does not run yet.
     server.go("d");
     assert!(client.settle().is_empty());
     server.go("c");
@@ -51,7 +51,7 @@ fn one_upload_streams_at_a_time() {
     client.send(first, b"first", false);
     let second = client.post("/pull/b");
     client.send(second, &[b'2'; 65_535], false);
-    // Other requests continue, and the third need not arrive as a whole.
+    // Other requests continue, although the body of the third has not arrived as a whole.
     let third = client.post("/pull/c");
     client.send(third, b"third", false);
     let other = client.ask("/now", &[]);
@@ -72,7 +72,7 @@ fn one_upload_streams_at_a_time() {
     client.settle();
     assert!(client.window(second) > WINDOW, "{}", client.window(second));
     assert_eq!(client.window(third), WINDOW - 5);
-    // A cancelled request frees its place as well.
+    // A request that the client cancels frees its place for a queued one as well.
     client.reset(second);
     server.wait_for("dropped-b");
     server.wait_for("began-c");
@@ -100,7 +100,7 @@ fn as_many_uploads_stream_at_a_time_as_is_said() {
     server.wait_for("began-c");
 }
 
-/// Queued uploads must not wait for further frames of the client: it has sent everything.
+/// Queued uploads must start without further frames of the client, which has sent everything.
 #[test]
 fn uploads_that_had_to_wait_do_not_wait_for_the_client_to_send_something_else() {
     let server = Running::start("");
@@ -131,7 +131,7 @@ fn an_upload_that_had_to_wait_streams_through_a_handler_that_answers_at_once() {
     assert_eq!(client.window(second), 0);
     client.send(first, b"", true);
     client.until(&format!("{first} 6 bytes."));
-    // The first response has used part of the connection's window.
+    // The first response has used part of the connection's flow control window.
     client.allow(second, 1 << 20);
     client.until_content(second, 65_535);
     server.wait_for("began-b");
@@ -292,11 +292,11 @@ fn trailers_follow_the_content_whether_its_length_is_known_or_not() {
             "{path}"
         );
     }
-    // Without trailers the stream ends as well.
+    // If a body has no trailers in the end, the stream ends without them.
     let id = client.ask("/trailers-none", &[]);
     client.until(&format!("{id} 0 bytes."));
     assert_eq!(client.content(id).len(), 20);
-    // A body longer than announced ends with an error.
+    // If a body is longer than announced, the stream is reset.
     let id = client.ask("/trailers-long", &[]);
     client.until(&format!("{id} reset 1"));
     // HTTP/1 clients get no trailers.
@@ -348,7 +348,7 @@ fn a_panic_ends_one_stream_and_no_other() {
         let seen = client.until(&format!("{id} 21 bytes."));
         assert_eq!(seen, [format!("{id} 500"), format!("{id} 21 bytes.")]);
     }
-    // Data on its way is dropped, and the place of the upload is free.
+    // After the handler's panic, data that is still on its way is dropped, and another upload may start.
     for id in [7, 9] {
         assert_eq!(client.post("/panic"), id);
         client.send(id, b"content", false);
@@ -367,7 +367,7 @@ fn a_tunnel_goes_both_ways_and_each_ends_on_its_own() {
     let head = format!("{refused} 405");
     assert_eq!(client.until(&head), [&*head]);
 
-    // It does not count as one of the limited uploads.
+    // The refused request does not count as one of the limited uploads.
     let upload = client.post("/pull/a");
     client.send(upload, b"content", false);
     let id = client.connect_to("/tunnel", "websocket");
@@ -396,7 +396,7 @@ fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
     waiting.ask("/wait/a", &[]);
     server.wait_for("began-a");
     let mut shut = server.client();
-    // Started before the timeout; without the directive the timeout would be ten seconds.
+    // This clock starts before the server's timeout. Without the directive the timeout would be ten seconds.
     let clock = Deadline::after_secs(9);
     shut.ask("/big", &[]);
     shut.until_content(1, 65_535);
@@ -404,7 +404,7 @@ fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
     assert_eq!(seen.last().map(String::as_str), Some("goaway 0"));
     assert!(clock.elapsed() > Duration::from_millis(900), "{clock:?}");
     assert!(!clock.has_passed(), "{clock:?}");
-    // An idle client is cut off as well, after the other one.
+    // An idle client is cut off as well, later than the one before.
     let mut idle = server.client();
     idle.ask("/now", &[]);
     idle.until("1 3 bytes.");

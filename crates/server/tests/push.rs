@@ -17,19 +17,19 @@ use h2o_testkit::eventually;
 use http2_client::Client;
 use trick::handlers;
 
-/// A pushed resource, or a page with this `link` field.
+/// What the test handler serves: a resource to push, or a page with this `link` field.
 enum Resource {
     Now,
     Later,
-    /// Reports 404 only after the page has been sent.
+    /// A handler that answers 404 only after the page has been sent.
     LaterMissing,
-    /// A future that is ready at the first poll.
+    /// A handler that answers 404 by a future which is ready at the first poll.
     ReadyMissing,
     Stuck,
     Page(String),
 }
 
-/// How often [`Resource::Stuck`] was cancelled.
+/// How often the client cancelled [`Resource::Stuck`], whose handler never answers.
 static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
 
 struct Stuck;
@@ -98,7 +98,7 @@ struct Running {
 }
 
 impl Running {
-    /// A server with additional lines for its host, and pages with these `link` fields.
+    /// Starts a server with additional configuration lines for its host, and pages with these `link` fields.
     fn start(host: &str, pages: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
@@ -118,7 +118,7 @@ impl Running {
         Self { server, folder }
     }
 
-    /// The sorted log lines, once the requests have finished.
+    /// Waits until the log has `count` lines, and returns them sorted.
     fn log(&self, count: usize) -> Vec<String> {
         eventually(&format!("{count} lines of log"), || {
             let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
@@ -144,7 +144,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[]);
     let mut seen = client.until("1 4 bytes.");
-    // An available style sheet is sent first; a missing one delays nothing.
+    // A pushed style sheet that is available is sent before the page; one that is missing delays nothing.
     assert_eq!(
         seen[..7],
         [
@@ -211,7 +211,7 @@ fn a_client_ends_a_push() {
     let seen = client.until("1 4 bytes.");
     assert_eq!(seen[0], "1 promises 2 /stuck");
     client.reset(2);
-    // The slot is reused while the other push is pending.
+    // The memory of the cancelled push's stream is reused while its handler is still pending.
     client.ask("/now", &[]);
     let seen = client.until("4 4 bytes.");
     if !seen.iter().any(|frame| frame == "3 4 bytes.") {
@@ -242,7 +242,8 @@ fn the_last_push_sets_the_cookie_of_casper() {
     let cookie = head.and_then(|head| head.strip_prefix("4 200 x-http2-push=pushed "));
     let cookie = cookie.unwrap_or_else(|| panic!("a cookie: {seen:?}"));
 
-    // A client that has both gets neither promised: not the one answered at once, nor the other.
+    // The cookie says that the client has both resources: neither is pushed, whether its handler answers at once or
+    // later.
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[("cookie", cookie)]);
     let head = format!("1 200 {cookie}");

@@ -1,4 +1,4 @@
-//! What QUIC connections cost the server, and when they are closed or refused for that.
+//! Limits on what QUIC connections cost the server: when they are closed or refused.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -21,7 +21,7 @@ use http3_client::Client;
 use identity::quic_listener;
 use trick::handlers;
 
-/// Handler: never answers, and pulls nothing of the body.
+/// A handler that never answers, and reads nothing of the request body.
 struct Hang;
 
 impl Handler for Hang {
@@ -44,7 +44,7 @@ const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.hang", |scope, _| {
     Ok(())
 })];
 
-/// A folder with the certificate `crt` and the key `key` of `a.test`, and a large file below `files`.
+/// Creates a folder with the certificate `crt` and the key `key` of `a.test`, and a large file below `files`.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
@@ -95,7 +95,7 @@ fn status(client: &mut Client, path: &str) -> Option<u16> {
     client.answer(stream).statuses().last().copied()
 }
 
-/// The value of a member of the status report; `None` if it is refused.
+/// Reads a number from the status report; `None` if the server refuses the request.
 fn reported(server: &Embedded, module: &str, name: &str) -> Option<u64> {
     let mut stream = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
     let head = format!("GET /status/json?show={module} HTTP/1.0\r\n\r\n");
@@ -146,7 +146,7 @@ fn responses_that_clients_do_not_acknowledge_count_as_memory() {
         ask(&mut client, "/large");
         client.flush();
         silent.push(client);
-        // What was sent is counted at the end of a turn.
+        // The worker counts memory at the end of a turn of its event loop.
         server.turn();
         if reported(&server, "events", "connections.memory-closed") != Some(0) {
             break;
@@ -162,7 +162,7 @@ fn idle_quic_connections_go_as_others_when_there_are_too_many() {
     assert_eq!(status(&mut idle, "/small"), Some(200));
     assert!(!idle.is_closed);
     let other = Client::connect(server.port);
-    // The client gets GOAWAY first, and a second later the end.
+    // The client gets GOAWAY first, and CONNECTION_CLOSE a second later.
     idle.until(|_| false);
     assert!(idle.is_closed);
     assert!(!other.is_closed);
@@ -186,7 +186,7 @@ fn answers_without_a_connection_count_as_traffic() {
     let mut answer = [0; 2000];
     let len = socket.recv(&mut answer).unwrap();
     assert_eq!(answer[1..5], [0; 4], "it is a Version Negotiation packet");
-    // The reports differ in the number of digits.
+    // The tolerance of 20 bytes is for the status reports that this test requests: their lengths differ by some digits.
     let report = second - first;
     assert!(sent() - second + 20 >= report + len as u64);
 }

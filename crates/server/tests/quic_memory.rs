@@ -1,4 +1,4 @@
-//! What connections of HTTP/3 hold on the heap of their worker, counted by the allocator.
+//! How much heap memory HTTP/3 connections hold on their worker's thread, as counted by the allocator.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -19,7 +19,7 @@ use http3_client::Client;
 use identity::quic_listener;
 use trick::handlers;
 
-/// Counts what each thread has allocated and not freed.
+/// An allocator that counts the bytes which each thread has allocated and not freed.
 struct Counting;
 
 thread_local! {
@@ -27,12 +27,12 @@ thread_local! {
 }
 
 fn add(bytes: isize) {
-    // Threads that end free memory when their variables are gone.
+    // The counter of a thread may be gone already: a thread that ends frees memory after its thread-local variables.
     let _ = HELD.try_with(|held| held.set(held.get() + bytes));
 }
 
 #[expect(unsafe_code, reason = "an allocator is")]
-// SAFETY: all is done by the system's allocator.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size().cast_signed());
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Handler: answers with the bytes that its worker holds.
+/// A handler that answers with the number of bytes that its worker's thread holds.
 struct Held;
 
 impl Handler for Held {
@@ -102,7 +102,7 @@ fn ask(client: &mut Client, path: &str) -> StreamId {
     client.ask(&head, true)
 }
 
-/// The bytes that the server's worker holds.
+/// Asks the server how many bytes its worker's thread holds.
 fn held(client: &mut Client) -> isize {
     let stream = ask(client, "/held");
     client.until(|client| client.answer(stream).has_ended);
@@ -122,13 +122,14 @@ fn connect(server: &Embedded, count: usize) -> Vec<Client> {
     clients
 }
 
-/// What the heap of the C library has for them is not counted: that are keys of the ciphers, below two kilobytes.
+/// Most bytes that an idle connection may hold. Memory from the C library's heap is not counted: cipher keys of less
+/// than two kilobytes.
 const IDLE: isize = 23_000;
 
 #[test]
 fn an_idle_connection_holds_no_buffers() {
     let (_folder, server) = start();
-    // With many connections, idle ones give back what they can.
+    // Many connections are opened, so that idle ones free as much memory as they can.
     let others = connect(&server, 260);
     let mut observer = Client::connect(server.port);
     held(&mut observer);

@@ -35,7 +35,7 @@ struct Tunnels;
 
 /// Bytes that [`Flood`] has returned.
 static FLOODED: AtomicUsize = AtomicUsize::new(0);
-/// What `hello` received after it ended its direction.
+/// What the handler `hello` received from the client after it had ended its own direction.
 static TOLD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 impl Handler for Tunnels {
@@ -64,7 +64,7 @@ impl Handler for Tunnels {
             })),
             "refuse" => Outcome::Done(text(StatusCode::FORBIDDEN, "not you")),
             "ordinary" => Outcome::Done(text(StatusCode::NOT_FOUND, "nothing here")),
-            // Sends a text, and reads what comes later.
+            // This handler sends a text, ends its direction, and reads what comes later.
             "hello" => {
                 tokio::task::spawn_local(async move {
                     while let Some(Ok(piece)) = poll_fn(|task| pipe.poll_next(task)).await {
@@ -188,7 +188,7 @@ fn upgrade_request(what: &str) -> String {
     )
 }
 
-/// Reads the head of the response, in lower case.
+/// Reads the head of the response, and converts it to lower case.
 fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -211,7 +211,7 @@ fn read_to_end(stream: &mut TcpStream) -> String {
     String::from_utf8(rest).unwrap()
 }
 
-/// The request of a tunnel, and the start of the response.
+/// Each way to open a tunnel: the request, and how the response begins.
 type Way = (fn(&str) -> String, &'static str);
 
 /// CONNECT and upgrade.
@@ -229,7 +229,7 @@ fn http_1_tunnels_carry_what_comes_from_the_first_byte_to_the_last() {
     for (request, answer) in WAYS {
         for what in ["echo", "later"] {
             let mut stream = connect(&server);
-            // Sends data without waiting for the response.
+            // The client sends data without waiting for the response.
             let request = request(what) + "early\r\n\r\n";
             stream.write_all(request.as_bytes()).unwrap();
             let head = read_head(&mut stream);
@@ -244,7 +244,7 @@ fn http_1_tunnels_carry_what_comes_from_the_first_byte_to_the_last() {
                 stream.write_all(word.as_bytes()).unwrap();
                 read(&mut stream, word);
             }
-            // The handler sees the end, and returns what arrived before.
+            // The client ends its direction: the handler sees the end, and echoes what arrived before.
             stream.write_all(b"bye").unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             assert_eq!(read_to_end(&mut stream), "bye");
@@ -284,7 +284,8 @@ fn http_1_what_opens_no_tunnel_is_the_last_response() {
         (upgrade_request("ordinary"), "404 not found", "nothing here"),
     ] {
         let mut stream = connect(&server);
-        // Bytes sent ahead belong to the other protocol, whatever they look like.
+        // Bytes that the client sends before the response belong to the protocol it has asked for: they are not read as
+        // the next request, even if they look like one.
         let request = request + "GET /ordinary HTTP/1.1\r\nHost: a\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         let head = read_head(&mut stream);
@@ -324,7 +325,7 @@ fn no_time_limit_of_http_concerns_tunnels() {
     let mut shut = Client::connect(server.port);
     let flood = shut.connect_to("/flood", "websocket");
     shut.until_content(flood, 65_535);
-    // Twice as long as the timeout: another client without traffic is cut off each time.
+    // Lasts twice as long as the timeout: in each round another client without traffic is cut off.
     for _ in 0..2 {
         let mut idle = Client::connect(server.port);
         let mut slow = connect(&server);
@@ -361,7 +362,7 @@ fn fill(server: &Embedded, stream: &mut TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
-/// Waits until turns of the worker's event loop move no more bytes.
+/// Waits until a turn of the worker's event loop moves no more bytes.
 fn until_nothing_moves(server: &Embedded, mut moved: impl FnMut() -> usize) {
     let mut before = moved();
     loop {
@@ -389,14 +390,15 @@ fn http_1_a_slow_side_holds_the_other_one_up() {
         let mut stream = connect(&server);
         stream.write_all(request("silent").as_bytes()).unwrap();
         read_head(&mut stream);
-        // All but one full pipe is in the kernel's buffers.
+        // The client sends as much as possible: one pipe of the server is full, and the rest is in the kernel's
+        // buffers.
         fill(&server, &mut stream);
 
         let mut stream = connect(&server);
         stream.write_all(request("flood").as_bytes()).unwrap();
         read_head(&mut stream);
         until_flood_stops(&server);
-        // Meanwhile the client sends more; its echo follows the data that is queued.
+        // While the other direction is blocked, the client sends more; its echo would follow the data that is queued.
         stream.write_all(b"x").unwrap();
     }
 }
@@ -439,7 +441,7 @@ fn tunnels_outlive_the_graceful_end_of_the_server() {
     client.until(&format!("{id} 200"));
     server.shut_down();
     assert_eq!(client.until("goaway 0"), ["goaway 0"]);
-    // The second GOAWAY, after the announcement.
+    // This is the second GOAWAY, which follows the announcement of the graceful shutdown.
     assert_eq!(client.until("goaway 0"), ["goaway 0"]);
     stream.write_all(b"still there?").unwrap();
     read(&mut stream, "still there?");
@@ -460,7 +462,7 @@ fn http_2_has_plain_and_extended_connect() {
     let plain = client.connect_plain("later.test:1");
     let extended = client.connect_to("/later/x", "foo");
     for id in [plain, extended] {
-        // Sent before the response; HTTP/2 answers 200 where HTTP/1 has 101.
+        // The client sends this before the response, which is 200 in HTTP/2 where HTTP/1 has 101.
         client.send(id, b"early", false);
     }
     for id in [plain, extended] {
@@ -495,7 +497,7 @@ fn http_2_the_client_may_go_on_when_our_side_has_ended() {
     assert!(client.settle().is_empty());
     until_told_the_end();
     told(b"one two<end>");
-    // Unless the handler does not read any more.
+    // When the handler stops reading, the stream is reset instead.
     let id = client.connect_plain("hello.test:1");
     client.until(&format!("{id} 0 bytes."));
     client.send(id, b"that is all!", false);

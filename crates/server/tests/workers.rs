@@ -10,7 +10,7 @@ use h2o_config::Memory;
 use h2o_exchange::Order;
 use h2o_server::{Server, WorkerEnd};
 
-/// A panic whose payload panics again when dropped.
+/// A panic payload that panics again when it is dropped.
 struct Relentless;
 
 impl Drop for Relentless {
@@ -36,7 +36,7 @@ fn no_worker_dies_unnoticed() {
     let panic = Order::Run(Box::new(|_| panic_any(Relentless)));
     assert!(workers[0].order(panic));
     assert_eq!(ends.recv(), Ok(WorkerEnd::Died));
-    // The other worker continues until it is told to end.
+    // The other worker continues to serve until it is told to end.
     server.shut_down();
     assert_eq!(ends.recv(), Ok(WorkerEnd::Drained));
     server.join();

@@ -1,4 +1,4 @@
-//! The server inside the test's own process, with directives of the test.
+//! Runs the server within the test's own process, with directives that the test adds.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    /// Starts a server with the configuration that `config` returns for a port.
+    /// Starts a server. The function `config` returns the configuration for a port.
     pub(crate) fn start(
         directives: &'static [Directive<Scope>],
         config: impl Fn(u16) -> String,
@@ -47,7 +47,7 @@ impl Embedded {
         })
     }
 
-    /// The server, which must not have been stopped.
+    /// The running server. Panics if it was stopped.
     #[allow(dead_code, reason = "not all tests ask for it")]
     pub(crate) fn server(&self) -> &Server {
         self.server.as_ref().expect("the server runs")
@@ -56,7 +56,8 @@ impl Embedded {
     /// Waits until the only worker has finished a turn of its event loop that began after this call.
     #[allow(dead_code, reason = "not all tests wait for that")]
     pub(crate) fn turn(&self) {
-        // The first request may be answered in a turn that had already begun and had passed other connections.
+        // Two requests are needed: the first one may be answered in a turn that began before this call and had already
+        // passed other connections.
         for _ in 0..2 {
             let mut stream = patient(TcpStream::connect(("127.0.0.1", self.port)).unwrap());
             stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
@@ -74,7 +75,7 @@ impl Embedded {
         }
     }
 
-    /// Stops the server when its connections have closed; its logs are then complete.
+    /// Stops the server after its connections have closed. Its logs are complete then.
     pub(crate) fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.shut_down();

@@ -1,4 +1,4 @@
-//! An HTTP/2 client over clear text that a test controls frame by frame.
+//! An HTTP/2 client in clear text, which a test controls frame by frame.
 
 #![allow(
     dead_code,
@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use h2o_testkit::http2::{Decoder, Frame, PREFACE, code, encode, flag, kind};
 use h2o_testkit::patient;
 
-/// Initial window of a stream and of the connection.
+/// Initial flow control window of a stream and of the connection, in bytes.
 pub const WINDOW: i64 = 65_535;
 /// Longest frame that the client may send.
 pub const FRAME: usize = 16_384;
@@ -24,9 +24,9 @@ pub struct Client {
     stream: TcpStream,
     decoder: Decoder,
     next: u32,
-    /// Frames received, as texts; most frames of the connection itself are left out.
+    /// Frames received, as texts; most frames that concern the whole connection are left out.
     seen: Vec<String>,
-    /// Bytes that the client may send, by stream; 0 is the connection.
+    /// Bytes that the client may still send, by stream; stream 0 is the connection.
     windows: HashMap<u32, i64>,
     /// Body data received, by stream.
     contents: HashMap<u32, Vec<u8>>,
@@ -51,7 +51,7 @@ impl Client {
         self.begin("GET", path, fields, true)
     }
 
-    /// Sends the head of a request; `is_end`: it has no body.
+    /// Sends the head of a request; `is_end`: whether the request has no body.
     pub fn begin(
         &mut self,
         method: &str,
@@ -112,7 +112,7 @@ impl Client {
         self.stream.write_all(&frame.bytes()).unwrap();
     }
 
-    /// Sends body data, regardless of the window.
+    /// Sends body data, even more than the window allows.
     pub fn send(&mut self, stream: u32, content: &[u8], is_end: bool) {
         let mut left = content;
         loop {
@@ -138,14 +138,14 @@ impl Client {
         self.send_frame(&Frame::rst_stream(stream, code::CANCEL));
     }
 
-    /// Enlarges the window of a stream and of the connection.
+    /// Sends WINDOW_UPDATE for a stream and for the connection.
     pub fn allow(&mut self, stream: u32, bytes: u32) {
         for id in [0, stream] {
             self.send_frame(&Frame::window_update(id, bytes));
         }
     }
 
-    /// Bytes that may be sent, as far as received frames tell.
+    /// Bytes that the client may still send, according to the frames received.
     pub fn window(&self, stream: u32) -> i64 {
         self.windows.get(&stream).copied().unwrap_or(WINDOW)
     }
@@ -163,7 +163,7 @@ impl Client {
         seen
     }
 
-    /// Reads until `last`. Returns all frames since the previous call.
+    /// Reads until the frame with the text `last`. Returns all frames since the previous call.
     pub fn until(&mut self, last: &str) -> Vec<String> {
         while !self.seen.iter().any(|seen| seen == last) {
             self.read_frame()

@@ -1,4 +1,5 @@
-//! A client of HTTP/3 over the transport of the house, with frames and QPACK that are not the engine's.
+//! An HTTP/3 client for tests. It uses the QUIC transport of this project, but its own code for frames and QPACK,
+//! independent of the server's.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(
@@ -29,11 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What has come on a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
-    /// The field sections of the heads, in order.
+    /// The header field sections received on the stream, in order.
     pub(crate) heads: Vec<Vec<(String, String)>>,
     pub(crate) content: Vec<u8>,
     pub(crate) has_ended: bool,
-    /// The code by which the server has reset the stream.
+    /// The error code with which the server has reset the stream.
     pub(crate) reset: Option<u64>,
     unread: Vec<u8>,
 }
@@ -85,12 +86,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects to a port of this machine, and sends its settings: no dynamic table.
+    /// Connects to a port of this machine, and sends SETTINGS without a dynamic table.
     pub(crate) fn connect(port: u16) -> Self {
         Self::connect_with(port, TransportSettings::default())
     }
 
-    /// As [`Client::connect`], with windows of that size for each stream, and no wish to read what comes.
+    /// Like [`Client::connect`], with a flow control window of `window` bytes for each stream, which the client does
+    /// not enlarge.
     pub(crate) fn stalled(port: u16, window: u64) -> Self {
         let transport = TransportSettings {
             stream_receive_window: window,
@@ -168,7 +170,7 @@ impl Client {
         }
     }
 
-    /// Sends the head of a request, with all of its pseudo fields.
+    /// Sends the head of a request; `fields` has all of its pseudo-header fields.
     pub(crate) fn ask(&mut self, fields: &[(&str, &str)], is_end: bool) -> StreamId {
         let stream = self.quic(|quic| quic.open_bidirectional());
         let stream = stream.expect("the server allows another request");
@@ -189,7 +191,7 @@ impl Client {
         &self.answers[&stream]
     }
 
-    /// Waits until something is so, or the connection is closed.
+    /// Exchanges datagrams with the server until `is_so` is true, or the connection is closed.
     pub(crate) fn until(&mut self, mut is_so: impl FnMut(&Self) -> bool) {
         let limit = Instant::now() + PATIENCE;
         while !is_so(self) && !self.is_closed {
@@ -198,17 +200,17 @@ impl Client {
         }
     }
 
-    /// Sends what is to be sent now, and takes nothing in.
+    /// Sends what the transport has to send now, without reading.
     pub(crate) fn flush(&mut self) {
         self.send_datagrams();
     }
 
-    /// Sends what is to be sent, and takes in what comes next, if anything does.
+    /// Sends what the transport has to send, and waits a while for a datagram from the server.
     pub(crate) fn exchange(&mut self) {
         self.turn();
     }
 
-    /// Takes in and acknowledges what comes, until nothing does for a while.
+    /// Reads and acknowledges datagrams from the server, until none comes for 60 ms.
     pub(crate) fn settle(&mut self) {
         let set = self
             .socket
@@ -217,7 +219,7 @@ impl Client {
         while self.receive() && !self.is_closed {}
     }
 
-    /// Sends what is to be sent, and takes in what comes next.
+    /// Sends what the transport has to send, and waits for a datagram or the transport's next timer.
     fn turn(&mut self) {
         self.send_datagrams();
         let timeout = self.endpoint.timeout(self.index);
@@ -228,7 +230,7 @@ impl Client {
         self.receive();
     }
 
-    /// Takes in what comes within the time set, and answers it. Returns whether anything came.
+    /// Reads a datagram if one comes within the socket's timeout, and answers it. Returns whether one came.
     fn receive(&mut self) -> bool {
         let mut has_come = false;
         let mut data = [0; 2048];
@@ -297,7 +299,7 @@ impl Client {
     }
 }
 
-/// Tells the server, which need not wait for the idle timeout then.
+/// Closes the connection with CONNECTION_CLOSE, so that the server need not wait for the idle timeout.
 impl Drop for Client {
     fn drop(&mut self) {
         if !self.is_closed {

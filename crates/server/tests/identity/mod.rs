@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-/// A new folder with the certificate `crt` of `a.test`, and its key `key`.
+/// Creates a temporary folder with a certificate `crt` for `a.test`, and its key `key`.
 pub(crate) fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();

@@ -1,4 +1,4 @@
-//! A server whose handlers wait, stream in either direction, fail or panic.
+//! A test server whose handlers wait, stream in either direction, fail or panic.
 //!
 //! The test controls handlers over other connections: a request of `/go/NAME` releases `NAME`, one of `/await/EVENT` is
 //! answered once the event has happened.
@@ -86,13 +86,13 @@ enum Trick {
     Wait,
     /// Pulls the body.
     Pull,
-    /// Pulls one piece of the body each time it is released.
+    /// Pulls one piece of the body each time the test releases it.
     Paced,
     /// Sends the body back.
     Echo,
-    /// Reads the whole body at once, and answers with a body of unknown length.
+    /// Reads the whole body as fast as it comes, and answers with a body of unknown length.
     Swallow,
-    /// Like `Echo`, and ends with a text when released.
+    /// Like `Echo`, but ends the tunnel with a text when the test releases it.
     Tunnel,
     Panic,
     LaterPanic,
@@ -104,9 +104,9 @@ enum Trick {
     Panics,
     /// Returns more at once than was asked for.
     Lump,
-    /// Reports that the request was not processed.
+    /// Reports that the request was not processed, so that the client may retry it.
     Refuse,
-    /// A body with trailers: its announced length, if any, and when the source knows the trailers.
+    /// Responds with a body and trailers: the announced length, if any, and when the body source knows the trailers.
     Trailed(Option<u64>, Says),
 }
 
@@ -130,7 +130,7 @@ fn stream(length: Option<u64>, source: impl BodySource + 'static) -> Outcome {
     Outcome::Done(response)
 }
 
-/// The sum of bytes, each weighted by its position.
+/// A checksum: the sum of the bytes, each weighted by its position.
 pub(crate) fn checksum(content: &[u8]) -> u64 {
     (1..)
         .zip(content)
@@ -327,7 +327,7 @@ pub(crate) fn lump() -> Bytes {
         .into()
 }
 
-/// A body in pieces of ten bytes, and how it ends.
+/// A response body in pieces of ten bytes, and how it ends.
 struct Pieces(u32, Option<Failure>);
 
 impl BodySource for Pieces {
@@ -420,14 +420,14 @@ impl Tricks for Trick {
 
 static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
-/// A running server. The path of a trick is its name.
+/// A running server, with a path for each test behaviour, under its name.
 pub(crate) struct Running {
     pub(crate) server: Embedded,
     folder: tempfile::TempDir,
 }
 
 impl Running {
-    /// A server with an additional global setting.
+    /// Starts a server with an additional global setting.
     pub(crate) fn start(setting: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
@@ -445,7 +445,7 @@ impl Running {
         Client::connect(self.server.port)
     }
 
-    /// The response to an HTTP/1 request on a new connection.
+    /// Sends an HTTP/1 request on a new connection, and returns the response.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.server.port)).unwrap();
         stream
@@ -472,7 +472,7 @@ impl Running {
         assert_eq!(self.get(&format!("/await/{event}")), "happened");
     }
 
-    /// How many bytes of its body a handler has taken.
+    /// How many bytes of its request body a handler has taken.
     pub(crate) fn bytes_taken(&self, name: &str) -> usize {
         let events = self.events();
         let (_, last) = events.rsplit_once(&format!("bytes-{name}-")).unwrap();
@@ -484,7 +484,7 @@ impl Running {
         self.get("/events")
     }
 
-    /// The log lines of HTTP/2 requests, after the server has stopped.
+    /// Stops the server, and returns the log lines of HTTP/2 requests.
     pub(crate) fn log(mut self) -> Vec<String> {
         self.server.stop();
         let text = self.log_so_far();

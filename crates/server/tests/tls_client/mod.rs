@@ -22,12 +22,13 @@ use rustls::ClientConfig;
 /// A running server.
 pub struct Running {
     server: Embedded,
-    /// Directory of the certificate; tests may use it too.
+    /// Directory with the server's certificate; tests may put files of their own there.
     pub folder: tempfile::TempDir,
 }
 
 impl Running {
-    /// `settings` are global directives, `paths` those of the default host; each line ends with a newline.
+    /// Starts a server. `settings` are global directives, `paths` those of the default host; each line ends with a
+    /// newline.
     pub fn start(directives: &'static [Directive<Scope>], settings: &str, paths: &str) -> Self {
         let folder = identity::folder();
         let at = folder.path().to_str().unwrap().to_owned();
@@ -49,18 +50,19 @@ impl Running {
     }
 }
 
-/// A client with a ticket of the server, so that the next connection sends early data.
+/// Gets a session ticket from the server. Returns a client configuration with it, whose next connection can send early
+/// data.
 pub fn with_ticket(server: &Running, alpn: &[u8]) -> Arc<ClientConfig> {
     let config = client_config(alpn);
     let mut client = Client::new(&config, server.connect());
     client.handshake();
-    // The ticket arrives before the first response.
+    // The server sends the ticket before the first response, so reading the response also reads the ticket.
     client.send(b"GET / HTTP/1.0\r\n\r\n");
     client.receive_rest();
     config
 }
 
-/// The client preface with settings for large windows.
+/// The HTTP/2 connection preface, with settings for large windows.
 pub fn preface() -> Vec<u8> {
     let megabyte = 1 << 20;
     let settings = Frame::settings(&[(setting::INITIAL_WINDOW_SIZE, megabyte)]);
@@ -68,7 +70,7 @@ pub fn preface() -> Vec<u8> {
     [PREFACE, &settings.bytes(), &window.bytes()].concat()
 }
 
-/// HEADERS of a GET without body, with additional fields.
+/// The HEADERS frame of a GET request, with additional fields.
 pub fn get(stream: u32, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut head = vec![
         (":method", "GET"),
@@ -80,7 +82,7 @@ pub fn get(stream: u32, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     Frame::request(stream, encode(&head)).bytes()
 }
 
-/// The body of a stream so far, and whether it is complete.
+/// The response body received on a stream so far, and whether it is complete.
 pub fn content(bytes: &[u8], stream: u32) -> (Vec<u8>, bool) {
     let mut content = Vec::new();
     let mut is_complete = false;

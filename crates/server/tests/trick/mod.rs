@@ -1,4 +1,4 @@
-//! Directives of tests, which add handlers to a path.
+//! Directives that tests define to add their own handlers to a path.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -11,7 +11,7 @@ pub(crate) trait Tricks: Handler + Copy + 'static {
     const ALL: &'static [(&'static str, Self)];
 }
 
-/// The directive `test.trick`: adds the behaviour whose name is its value.
+/// The directive `test.trick`: adds the test handler whose name is its argument.
 pub(crate) const fn tricks<T: Tricks>() -> Directive<Scope> {
     handlers("test.trick", |scope, command| {
         let name = command.node.scalar()?;
@@ -22,7 +22,7 @@ pub(crate) const fn tricks<T: Tricks>() -> Directive<Scope> {
     })
 }
 
-/// Lines of the configuration: a path for each behaviour, which is its name.
+/// Lines of the configuration: for each test handler a path of the handler's name.
 pub(crate) fn paths_of_tricks<T: Tricks>() -> String {
     T::ALL
         .iter()
@@ -30,7 +30,7 @@ pub(crate) fn paths_of_tricks<T: Tricks>() -> String {
         .collect()
 }
 
-/// A directive of a path; `apply` adds its handlers.
+/// A directive for the path level; the function `apply` adds the handlers.
 pub(crate) const fn handlers(
     name: &'static str,
     apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
