@@ -22,7 +22,7 @@ pub enum Pass {
 /// state that it edits.
 #[derive(Clone, Copy)]
 pub struct Directive<C: 'static> {
-    /// Its name; letter case matters.
+    /// The name of the directive; letter case matters.
     pub name: &'static str,
     /// Where it may stand.
     pub levels: Levels,

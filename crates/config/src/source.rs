@@ -82,7 +82,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// No files, no variables.
+    /// A source without any files and variables.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -209,7 +209,7 @@ unsafe fn kind(event: &unsafe_sys::yaml_event_t) -> EventKind {
             Type::YAML_DOCUMENT_END_EVENT => EventKind::DocumentEnd {
                 explicit: !event.data.document_end.implicit,
             },
-            // Also returned for calls after the end.
+            // libyaml reports no event if it is called after the end of the stream: treated as the end, too.
             _ => EventKind::StreamEnd,
         }
     }

@@ -8,7 +8,7 @@ use crate::HostName;
 /// Facts about a certificate that a listener presents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateInfo {
-    /// Its `certificate-file`.
+    /// The path of the certificate: its `certificate-file`.
     pub file: Box<str>,
     /// Position of the certificate's directive in the configuration: `FILE:LINE`.
     pub place: Box<str>,

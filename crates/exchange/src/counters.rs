@@ -98,9 +98,9 @@ counters! {
     UdpDropped = "proxy.connect-udp.dropped",
     /// Exceptions that were raised and not rescued in mruby scripts.
     ScriptExceptions = "scripts.exceptions",
-    /// Those of them by `mruby.memory-limit`.
+    /// Exceptions of scripts that exceeded `mruby.memory-limit`.
     ScriptMemoryLimit = "scripts.memory-limit",
-    /// Those of them by `mruby.time-limit`.
+    /// Exceptions of scripts that exceeded `mruby.time-limit`.
     ScriptTimeLimit = "scripts.time-limit",
     /// UDP datagrams received on QUIC listeners; the next counter: those of them that belong to a connection.
     QuicDatagrams = "quic.packet-received",

@@ -241,7 +241,7 @@ mod tests {
     fn datagrams_are_sent_only_to_clients_that_accept_them() {
         let mut context = Context::from_waker(Waker::noop());
         let pipe = DatagramPipe::new(Waker::noop().clone());
-        // No handler takes them yet.
+        // No handler takes datagrams yet, so the pipe drops them.
         assert!(!pipe.receive("early".into()));
         pipe.open();
         assert!(pipe.poll_accepted(&mut context).is_pending());

@@ -63,7 +63,7 @@ mod tests {
         let mut counter = FailureCounter::default();
         let mut reports = Vec::new();
         for second in 0..200_u64 {
-            // As if so much time had passed.
+            // Simulates that `second` seconds have passed since the counter was made.
             counter.start = now() - Duration::from_secs(second);
             for _ in 0..3 {
                 if counter.count() {

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::body_source::{BodyError, BodySource};
 use crate::temp_files::TempSpace;
 
-/// Most bytes per read of the thread pool.
+/// Most bytes that the thread pool reads at once.
 const COLD_READ: usize = 256 * 1024;
 
 /// An open file, shared by the exchanges that send from it.

@@ -5,7 +5,7 @@ use h2o_http::priority::PriorityParameters;
 /// The stream of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Http3Stream {
-    /// Its identifier (RFC 9000 §2.1).
+    /// The identifier of the request's stream (RFC 9000 §2.1).
     pub id: u64,
     /// Whether the request was blocked on QPACK: its head refers to entries of the client's dynamic table that had not
     /// arrived (RFC 9204 §2.1.2).

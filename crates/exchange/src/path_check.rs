@@ -37,7 +37,7 @@ pub struct PathChecks(pub Vec<PathCheck>);
 /// The user with whose rights a path is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningUser<'a> {
-    /// Its name, for messages.
+    /// The name of the user, for messages.
     pub name: &'a str,
     /// Whether the process already has the rights of this user. If not, only missing files are reported.
     pub is_current: bool,

@@ -116,7 +116,7 @@ pub struct Scope {
     pub paths: Vec<PathRoute>,
     /// The current host.
     pub host: Option<HostName>,
-    /// Its index among the site's hosts.
+    /// The current host's index among the site's hosts.
     pub host_index: u32,
     /// The current path.
     pub path: Option<Box<str>>,

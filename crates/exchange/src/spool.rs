@@ -33,7 +33,7 @@ pub struct Spool {
 /// A temporary file used as a ring buffer: space whose bytes were read is overwritten.
 struct SpoolFile {
     file: TempFile,
-    /// Most bytes in the file.
+    /// Most bytes that the file may have.
     size: u64,
     /// Number of bytes read from and written to the file so far. The offset of a byte in the file is its number modulo
     /// `size`.

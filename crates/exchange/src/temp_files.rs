@@ -83,7 +83,7 @@ impl TempFiles {
         }
     }
 
-    /// Most bytes in all files together.
+    /// Most bytes that all temporary files may have together.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed)

@@ -39,7 +39,7 @@ pub enum Order {
 /// A function to run on a worker's thread.
 pub type WorkerTask = Box<dyn FnOnce(&Rc<Worker>) + Send>;
 
-/// Most unused exchanges that are kept.
+/// Most unused exchanges that a worker keeps for reuse.
 const KEPT_EXCHANGES: usize = 128;
 /// Most bytes of memory that each header field block of an unused exchange keeps.
 const KEPT_HEADERS: usize = 16 * 1024;

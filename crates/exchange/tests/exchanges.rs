@@ -190,7 +190,7 @@ fn nothing_of_a_request_is_left_for_the_next() {
 
 #[test]
 fn memory_of_response_fields_is_used_again_up_to_a_limit() {
-    // As many as an exchange keeps, and more.
+    // As much memory as an exchange keeps for the next request, and more.
     for (len, is_kept) in [(100, true), (100_000, false)] {
         let (worker, exchange) = asked();
         let mut fields = exchange.borrow_mut().headers();

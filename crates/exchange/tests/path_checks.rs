@@ -70,10 +70,10 @@ const CASES: [Case; 12] = [
     (DIRECTORY, "open", None),
     (LISTED, "open", None),
     (PathNeed::File, "secret", Some(("o+r", "secret"))),
-    // It can be entered but not listed.
+    // The directory can be entered but not listed.
     (DIRECTORY, "unlisted", None),
     (LISTED, "unlisted", Some(("o+rx", "unlisted"))),
-    // It can be listed but not entered.
+    // The directory can be listed but not entered.
     (DIRECTORY, "no-entry", Some(("o+x", "no-entry"))),
     (LISTED, "no-entry", Some(("o+x", "no-entry"))),
     // The message names the directory that may not be searched, however far above the path it is.

@@ -22,7 +22,7 @@ use crate::{DEFAULT_CONFIG, Failure};
 
 /// How long the server waits for the line in which a client of the control socket asks its question.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest line of a client.
+/// Most bytes of the line that a client of the control socket sends.
 const LONGEST: u64 = 64;
 
 /// The control socket of this server. Its file is removed on drop.

@@ -10,7 +10,7 @@ use crate::Failure;
 pub(crate) enum Question {
     /// Serve by the configuration as it is now.
     Reload,
-    /// Only say what that would change.
+    /// Only report what a reload would change.
     Differences,
     /// The status report.
     Status,

@@ -48,7 +48,7 @@ pub(crate) enum End {
     WorkerDied,
 }
 
-/// How long the server takes to end.
+/// The configured times of the server's shutdown.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ShutdownTimes {
     /// Time between SIGTERM and the begin of the graceful shutdown.

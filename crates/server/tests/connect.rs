@@ -122,7 +122,7 @@ fn what_cannot_be_reached_is_refused() {
             "{target}: {rest:?}"
         );
     }
-    // It does not handle upgrades.
+    // `proxy.connect` does not handle upgrades such as WebSocket, so no handler takes the request.
     let id = client.connect_to("/x", "websocket");
     assert_eq!(
         client.until(&format!("{id} reset 0"))[0],

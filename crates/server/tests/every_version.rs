@@ -581,7 +581,7 @@ fn guards_answer_before_the_body_is_collected() {
         ] {
             for expect in [&[][..], &[("expect", "100-continue")]] {
                 let server = start_with("", &paths);
-                // No octet of the body comes.
+                // The client announces a body, but sends no byte of it.
                 let fields = [&[wrong, ("content-length", "3000000")], expect].concat();
                 let answer =
                     Client::connect(&server, version).ask(Request::Promised(path, &fields));

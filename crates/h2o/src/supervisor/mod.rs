@@ -109,7 +109,7 @@ enum Role {
     Current,
     /// A new one serves; it has yet to be told.
     Replaced,
-    /// It has been told to end.
+    /// The worker has been told to end.
     Leaving,
 }
 
@@ -131,7 +131,7 @@ struct Supervisor<'a> {
     sockets: &'a Sockets,
     log: Option<&'a Target>,
     status_file: Option<StatusFile>,
-    /// Of the youngest worker.
+    /// Generation number of the youngest worker.
     generation: u64,
     workers: Vec<(Role, Worker)>,
     phase: Phase,
@@ -183,7 +183,7 @@ impl Supervisor<'_> {
     /// Starts a worker of the next generation.
     fn start(&mut self) {
         self.generation += 1;
-        // It reads the newest configuration.
+        // The new worker reads the newest configuration, so no further restart is needed for it.
         self.wants_restart = false;
         let started = Worker::start(self.generation, self.command, self.options, self.sockets);
         match started {
@@ -215,7 +215,7 @@ impl Supervisor<'_> {
         match self.phase {
             Phase::Stopping => {}
             Phase::Starting { .. } => {
-                // Its end may not have been reported yet.
+                // The new worker may have ended without its SIGCHLD having arrived.
                 self.reap();
                 if self.workers.iter().any(|(role, _)| *role == Role::New) {
                     self.promote();

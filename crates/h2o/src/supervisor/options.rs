@@ -239,7 +239,7 @@ impl Reading {
             Flag::Restart => self.is_restart = true,
             Flag::Stop => self.is_stop = true,
             Flag::Exec => self.is_exec = true,
-            // These end the program before.
+            // The caller handles these options before this function is called.
             Flag::Help | Flag::Version => {}
         }
         Ok(())

@@ -2,15 +2,15 @@
 
 use super::report::{PathNumbers, Report};
 
-/// Most paths that are listed.
+/// Most paths that are listed on the screen.
 const MAX_PATHS: usize = 20;
 
 /// Which paths come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Those with the most requests.
+    /// The paths with the most requests come first.
     Requests,
-    /// Those whose requests take longest.
+    /// The paths whose requests take longest come first.
     Time,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn lines(before: &Report, now: &Report, seconds: f64, order: Order) -
     }
     let mut backends = now.backends();
     if !backends.is_empty() {
-        // Those that are down are what matters.
+        // Backends that are down are listed first, since they matter most.
         backends.sort_by_key(|(is_up, ..)| *is_up != Some(false));
         lines.push(String::new());
         lines.push("backends".to_owned());

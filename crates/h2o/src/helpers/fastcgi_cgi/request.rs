@@ -22,9 +22,9 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use super::Options;
 use super::scripts::Place;
 
-/// Most bytes of parameters.
+/// Most bytes that all FastCGI parameters of a request may have.
 const MAX_PARAMETERS: usize = 1024 * 1024;
-/// Most content of a record that is sent.
+/// Most bytes of content in a FastCGI record that is sent.
 const MAX_CONTENT: usize = 61_440;
 /// How long a script may take to end after SIGTERM; then it gets SIGKILL.
 const KILL_AFTER: Duration = Duration::from_secs(3);
