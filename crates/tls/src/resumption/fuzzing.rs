@@ -8,7 +8,7 @@ use crate::resumption::shared_keys::synchronize;
 use crate::resumption::stores::{MemcachedProtocol, SharedEntry, StoreKind};
 use crate::resumption::tickets::KeyRing;
 
-/// A store that answers this, whatever it is asked.
+/// A store that gives this answer to every question.
 struct Answers<'a>(&'a [u8]);
 
 impl Read for Answers<'_> {

@@ -1,5 +1,5 @@
-//! The text of ticket keys, in files and in stores that servers share. H2O compatibility: the format of H2O, whose servers
-//! may share them.
+//! The text form of ticket keys, in files and in stores that servers share. H2O compatibility: it is H2O's form, so that both
+//! servers can share the keys.
 
 use std::fmt::Write;
 
@@ -52,7 +52,7 @@ pub(crate) const ATTRIBUTES: [Attribute; 6] = [
     ),
 ];
 
-/// The keys of a text, whose name is for messages.
+/// Reads the keys of a text. The name of the text is for messages.
 ///
 /// # Errors
 /// What is wrong, and where.

@@ -30,9 +30,9 @@ use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
 pub use crate::resumption::tickets::QuicSecret;
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
 
-/// Length of the identifiers that rustls gives to cached sessions; encrypted tickets are longer.
+/// Length in bytes of the identifiers that rustls gives to cached sessions; encrypted tickets are longer.
 const KEPT_TICKET_LEN: usize = 32;
-/// RFC 8446 §4.6.1: clients must not keep tickets longer than a week.
+/// The longest lifetime of a ticket in seconds, a week: clients must not keep tickets for longer (RFC 8446 §4.6.1).
 const MAX_LIFETIME_HINT: u64 = 604_800;
 
 /// `ssl-session-resumption`.
@@ -239,7 +239,7 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
             .integer("%u", 1..=u64::from(u32::MAX))
             .map_err(|_| node.error("`lifetime` must be a positive number"))?;
     }
-    // H2O compatibility: like H2O, ignores attributes of a disabled method.
+    // H2O compatibility: like H2O, ignores the attributes of a method that is off.
     if cache && let Some(node) = attributes.get("cache-store") {
         let words = ["internal", "memcached", "redis"];
         let index = node.one_of(&words)?;
@@ -306,7 +306,7 @@ fn ticket_store(attributes: &Attributes<'_>) -> Result<TicketStore, Error> {
     }
 }
 
-/// The key of an entry that is written; memcached allows no other ones.
+/// Reads the name of an entry that the server writes, in the form that memcached requires.
 fn store_key(node: Option<&Node>) -> Result<&str, Error> {
     let Some(node) = node else {
         return Ok(DEFAULT_STORE_KEY);
@@ -507,7 +507,7 @@ impl Tickets {
             return;
         }
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
-        // Has no effect if another thread has rotated the keys in the meantime.
+        // This has no effect if another thread has rotated the keys meanwhile.
         if ring.rotate(now, lifetime_secs, self.algorithms).is_err() {
             h2o_log::report!(
                 error,
@@ -524,7 +524,7 @@ pub(crate) enum TicketUse {
     Encrypted,
     /// New tickets only identify a session kept in this server's memory, and allow early data.
     Kept,
-    /// Like `Kept`; the client sends early data, so its ticket cannot be used again.
+    /// Like `Kept`, for a client that sends early data: its ticket cannot be used again.
     EarlyData,
 }
 

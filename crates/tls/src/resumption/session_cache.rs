@@ -1,4 +1,4 @@
-//! Sessions in memory, by the identifier that the client sends.
+//! TLS sessions in memory, by the identifier that the client sends.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,11 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::resumption::binding::Binding;
 
-/// Most sessions, and most bytes of all together: a session with a client's certificate chain is large.
+/// Number of sessions that are kept at most, and number of bytes that all of them may have together: a session with a client's
+/// certificate chain is large.
 const MAX_SESSIONS: usize = 20_480;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Shared by all workers; locked once per handshake.
+/// The sessions that are kept, for all workers; locked once per handshake.
 #[derive(Debug)]
 pub(crate) struct SessionCache {
     lifetime_secs: u64,
@@ -22,7 +23,7 @@ pub(crate) struct SessionCache {
 #[derive(Debug, Default)]
 struct Sessions {
     by_id: HashMap<Box<[u8]>, Session>,
-    /// Oldest first. Identifiers of removed sessions stay until they expire.
+    /// When each session expires, with its identifier, oldest first. Identifiers of removed sessions stay until then.
     by_age: VecDeque<(u64, Box<[u8]>)>,
     bytes: usize,
 }
@@ -94,7 +95,7 @@ impl SessionCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, Sessions> {
-        // These methods only call the allocator, so a panic leaves no inconsistent state.
+        // These methods call nothing but the allocator, so that a panic leaves no inconsistent state.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -132,7 +133,7 @@ impl Sessions {
 
     fn drop_oldest(&mut self) {
         if let Some((expires, id)) = self.by_age.pop_front()
-            // The identifier may have been reused since.
+            // Another session may have the same identifier since.
             && self.by_id.get(&id).is_some_and(|session| session.expires == expires)
         {
             self.remove(&id);

@@ -12,14 +12,13 @@ use crate::resumption::key_format;
 use crate::resumption::stores::{Conversation, SharedEntry};
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms};
 
-/// Interval between reads of the store. New keys are used a minute after they were written, when all servers have read
-/// them.
+/// How often the store is read. New keys are used a minute after they were written, when all servers have read them.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long to wait before reading again from a store that did not answer.
 const RETRY: Duration = Duration::from_secs(2);
 /// How long a start waits for the first keys: without any, clients get no tickets.
 const START: Duration = Duration::from_secs(1);
-/// Most attempts to write new keys before the thread waits again. An attempt fails if another server has changed the
+/// Number of attempts to write new keys, after which the thread waits again. An attempt fails if another server has changed the
 /// entry since it was read.
 const ATTEMPTS: usize = 3;
 

@@ -13,7 +13,7 @@ use crate::resumption::tickets::KeyRing;
 
 /// Seconds between checks of the file.
 const POLL_SECS: u64 = 10;
-/// The configured file. It is opened with the other resources, so that only the starting user must be able to read it.
+/// The configured file. It is opened together with logs and the like, so that only the starting user must be able to read it.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedTicketFile {
     path: Box<str>,
@@ -50,7 +50,7 @@ impl SharedTicketFile {
 }
 
 impl Resource for SharedTicketFile {
-    /// A failure is reported but does not prevent the start: without keys, clients make full handshakes.
+    /// A failure is reported but does not prevent the start: without ticket keys, clients make full handshakes.
     fn open(&self) -> Result<(), String> {
         let mut file = TicketFile::new(&self.path);
         let ring = file.poll_and_log(unix_now()).unwrap_or_default();
@@ -64,7 +64,7 @@ impl Resource for SharedTicketFile {
 #[derive(Debug)]
 pub(crate) struct TicketFile {
     path: Box<str>,
-    /// The whole text: a replacement may have the same size and times.
+    /// The whole text that was read last is compared, because a new file may have the same size and times.
     text: Option<Vec<u8>>,
     next_poll: u64,
 }
@@ -120,7 +120,7 @@ impl TicketFile {
         }
     }
 
-    /// Whoever has these keys can resume others' sessions, and decrypt recorded sessions of TLS 1.2.
+    /// Whoever has these keys can resume the sessions of others, and decrypt recorded sessions of TLS 1.2.
     fn warn_if_exposed(&self) {
         let path = &*self.path;
         let metadata = fs::metadata(path).ok();
@@ -132,7 +132,7 @@ impl TicketFile {
         }
     }
 
-    /// The keys, if the file has changed. If reading fails, the old ones stay in use.
+    /// Reads the keys, if the file has changed. If reading fails, the old ones stay in use.
     ///
     /// # Errors
     /// The line for the error log.
@@ -174,7 +174,7 @@ mod tests {
         );
         assert!(!file.is_due(109));
         assert!(file.is_due(110));
-        // With the same mtime, as copies and backups may have.
+        // The file is replaced by one with the same mtime, as copies and backups may have.
         let write = |text: &str| {
             let new = directory.path().join("new");
             std::fs::write(&new, text).unwrap();
@@ -193,7 +193,7 @@ mod tests {
         )));
         // Reported again until it is fixed.
         assert!(file.poll(140).is_err());
-        // The last good text is not a change; another key of the same length is.
+        // The last text that was good is no change; another key of the same length is one.
         write(&entry(&[]));
         assert!(file.poll(150).unwrap().is_none());
         write(&entry(&[("name", &"1".repeat(32))]));

@@ -14,10 +14,10 @@ use crate::resumption::binding::Binding;
 
 const NAME_LEN: usize = 16;
 const IV_LEN: usize = 16;
-/// Seconds before a new key is used for encryption: all servers that share the keys must have read it by then.
+/// Number of seconds before a new key is used for encryption: all servers that share the keys must have read it by then.
 const ACTIVATION_SECS: u64 = 60;
 
-/// Most keys of a ring after a rotation. A server keeps some five by itself.
+/// Number of keys that a ring has at most after a rotation. A server has about five if it shares none.
 const MAX_KEYS: usize = 64;
 
 /// Ciphers of ticket keys.
@@ -117,7 +117,7 @@ pub(crate) struct TicketAlgorithms {
 }
 
 impl TicketAlgorithms {
-    /// Bytes of key material: for the cipher, then for the HMAC.
+    /// Number of bytes of key material: for the cipher, then for the HMAC.
     pub(crate) fn material_len(self) -> usize {
         self.cipher.key_len() + self.hash.key_len()
     }
@@ -169,7 +169,7 @@ pub(crate) struct TicketKey {
     encrypting: PaddedBlockEncryptingKey,
     decrypting: PaddedBlockDecryptingKey,
     mac: hmac::Key,
-    /// Unix times between which the key encrypts.
+    /// The Unix time from which the key encrypts, and that until which it does.
     pub(super) not_before: u64,
     pub(super) not_after: u64,
     quic_secret: QuicSecret,
@@ -253,7 +253,7 @@ impl TicketKey {
         if *name != self.name {
             return None;
         }
-        // Compared in constant time, before anything is decrypted.
+        // The MACs are compared in constant time, before anything is decrypted.
         let mut authenticated = sealed.to_vec();
         authenticated.extend_from_slice(binding);
         hmac::verify(&self.mac, &authenticated, tag).ok()?;
@@ -357,7 +357,7 @@ impl KeyRing {
         } else {
             return Ok(());
         };
-        // Others may have shared any number of keys; a new one must find a free first byte of its name.
+        // Others may have shared any number of keys: a new key needs a name whose first byte no other key has.
         self.0.truncate(MAX_KEYS - 1);
         let key = loop {
             let key = TicketKey::generate(algorithms, not_before, lifetime_secs)?;
@@ -413,7 +413,7 @@ mod tests {
         // After a time without rotation, only a valid key is kept and used.
         rotate(&mut ring, 4600);
         assert_eq!(times(&ring), [(4660, 8260), (1960, 5560)]);
-        // None is usable: the new key is active at once.
+        // No key is usable any more: the new key is active at once.
         rotate(&mut ring, 9000);
         assert_eq!(times(&ring), [(9000, 12_600)]);
         assert_eq!(name(&ring, 12_600), None);

@@ -25,7 +25,8 @@ pub struct TlsAcceptor {
     names: HostTable,
     /// For each name, by its position in `names`, the index of its entry.
     entry_of: Vec<usize>,
-    /// The first entry again, for clients whose SNI rustls would refuse: the name is ignored, and hidden from rustls.
+    /// The first entry once more, for clients whose server name (SNI) rustls would refuse: the name is ignored, and hidden from
+    /// rustls.
     nameless: HostConfigs,
     alpn: Vec<Vec<u8>>,
     resumption: Arc<Resumption>,

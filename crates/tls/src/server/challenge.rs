@@ -25,7 +25,7 @@ fn presented() -> RwLockWriteGuard<'static, Option<Configs>> {
     PRESENTED.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A certificate that is presented to authorities as long as this lives.
+/// A certificate that is presented to authorities for as long as this value lives.
 #[derive(Debug)]
 pub struct ChallengeCertificate {
     name: Box<str>,
@@ -45,7 +45,7 @@ impl ChallengeCertificate {
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
         let key = provider::sign::any_supported_type(&key).map_err(|error| error.to_string())?;
-        // Not `with_single_cert`, which refuses the critical extension of such a certificate.
+        // `with_single_cert` is not used, because it refuses the critical extension of such a certificate.
         let mut config = builder
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(Resolver {
@@ -77,7 +77,7 @@ impl Drop for ChallengeCertificate {
 
 /// The configuration for the client of this ClientHello, if it is an authority that checks a name now.
 pub(crate) fn config(hello: &ClientHello<'_>) -> Option<Arc<ServerConfig>> {
-    // RFC 8737 §3: it offers no other protocol.
+    // An authority that checks a name offers no other protocol (RFC 8737 §3).
     if !hello.offers_only(CHALLENGE.as_bytes()) {
         return None;
     }

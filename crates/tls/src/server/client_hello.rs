@@ -10,7 +10,7 @@ use crate::server::server_name;
 pub(crate) const CLIENT_HELLO: u8 = 1;
 /// HandshakeType and length.
 const MESSAGE_HEADER_LEN: usize = 4;
-/// Longest message that is parsed; rustls has the same limit.
+/// Length in bytes of the longest message that is parsed; rustls has the same limit.
 const MAX_MESSAGE_LEN: usize = 0xffff;
 
 /// Types of extensions.
@@ -44,14 +44,14 @@ pub(crate) enum HelloStatus<'a> {
     Complete(ClientHello<'a>),
     /// The start of an HTTP request.
     ClearText,
-    /// Not a ClientHello, or one with inconsistent lengths.
+    /// The message is no ClientHello, or one with inconsistent lengths.
     Malformed,
 }
 
 /// The parts of a ClientHello that decide on the configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientHello<'a> {
-    /// A name that rustls accepts, or an address.
+    /// The server name (SNI) that the client has sent: one that rustls accepts, or an address.
     pub(crate) server_name: Option<&'a [u8]>,
     /// Position of the type of the `server_name` extension in the message, if rustls would refuse the name;
     /// `server_name` is then `None`.
@@ -100,7 +100,7 @@ impl ClientHelloReader {
         }
     }
 
-    /// After [`HelloStatus::Complete`]: the bytes of `received` with the name hidden. The ClientHello gets records of
+    /// After [`HelloStatus::Complete`]: the bytes of `received`, with the server name hidden. The ClientHello gets records of
     /// its own.
     pub(crate) fn with_hidden_name(mut self, received: &[u8], hidden_name_at: usize) -> Vec<u8> {
         server_name::hide(&mut self.message, hidden_name_at);
@@ -139,11 +139,11 @@ impl ClientHelloReader {
     }
 }
 
-/// Longest method (RFC 9110 §16.1.2 lists `UPDATEREDIRECTREF` and `VERSION-CONTROL`).
+/// Length in bytes of the longest method (RFC 9110 §16.1.2 lists `UPDATEREDIRECTREF` and `VERSION-CONTROL`).
 const MAX_METHOD_LEN: usize = 17;
 
-/// Detects a clear-text request, which begins with a method and a space; `None` if it does not. No ContentType is a
-/// letter.
+/// The clear-text request that the bytes begin with: a method and a space; `None` if they do not. A TLS record begins with a
+/// ContentType, none of which is a letter.
 fn detect_http(received: &[u8]) -> Option<HelloStatus<'static>> {
     let letters = received.iter().take_while(|byte| byte.is_ascii_uppercase());
     match (letters.count(), received) {
@@ -162,7 +162,7 @@ impl<'a> ClientHello<'a> {
     pub(crate) fn parse(message: &'a [u8]) -> Option<Self> {
         let mut reader = before_extensions(message)?;
         let mut hello = Self::default();
-        // RFC 5246 §7.4.1.2: there may be no extensions.
+        // A ClientHello may have no extensions (RFC 5246 §7.4.1.2).
         let mut extensions = if reader.0.is_empty() {
             Reader(&[])
         } else {
@@ -349,7 +349,7 @@ mod tests {
             assert_eq!(hello, ClientHello::default());
             assert!(!hello.alpn_mismatch(&[]));
         });
-        // A part is reported as incomplete, and each byte is read only once.
+        // As long as a part is missing, the message is reported as incomplete, and each byte is read only once.
         let mut reader = ClientHelloReader::default();
         for len in 0..full.len() {
             assert!(

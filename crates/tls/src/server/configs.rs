@@ -16,7 +16,7 @@ use crate::settings::identity::{Identity, Resolver};
 use crate::stapling::PresentedKey;
 use crate::versions::Version;
 
-/// Most bytes of early data from one client. H2O compatibility: H2O has the same limit.
+/// Number of bytes of early data that a client may send. H2O compatibility: H2O has the same limit.
 const MAX_EARLY_DATA_LEN: u32 = 8192;
 
 /// The transport of TLS messages.
@@ -159,7 +159,7 @@ impl ConfigBuilder<'_> {
             TicketUse::EarlyData => {
                 config.session_storage = sessions(true);
                 config.max_early_data_size = self.carrier.max_early_data_len();
-                // The response to early data may be sent before the client's Finished.
+                // The response to early data may be sent before the client's Finished message has come.
                 config.send_half_rtt_data = true;
             }
         }

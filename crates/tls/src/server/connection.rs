@@ -20,7 +20,7 @@ pub struct TlsConnection {
 }
 
 enum HandshakeState {
-    /// Waiting for the complete ClientHello, by which the configuration is chosen.
+    /// The connection waits for the complete ClientHello, by which the configuration is chosen.
     ClientHello {
         acceptor: Arc<TlsAcceptor>,
         received: Vec<u8>,
@@ -29,7 +29,7 @@ enum HandshakeState {
     /// rustls performs the handshake. Boxed, like the reader's buffers: only needed until it is complete.
     Handshake(Box<ServerHandshake>),
     Established(Box<Traffic>),
-    /// Failed, or closed by the peer during the handshake.
+    /// The handshake has failed, or the peer has closed the connection during it.
     Ended,
 }
 
@@ -229,7 +229,7 @@ impl TlsConnection {
         }
     }
 
-    /// Bytes that a record adds to its plaintext.
+    /// Number of bytes that a record adds to its plaintext.
     pub fn record_overhead(&self) -> usize {
         match &self.state {
             HandshakeState::Established(traffic) => traffic.overhead(),
@@ -239,7 +239,7 @@ impl TlsConnection {
         }
     }
 
-    /// Sets the plaintext bytes per record. Without effect during the handshake, when little is sent.
+    /// Sets the number of plaintext bytes per record. This has no effect during the handshake, when little is sent.
     pub fn choose_record_size(&mut self, plain_len: usize) {
         match &mut self.state {
             HandshakeState::Established(traffic) => traffic.choose_record_size(plain_len),

@@ -7,7 +7,7 @@ use crate::server::server_name;
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     NeedMore,
-    /// With the position of a name to hide, and whether there is a name to choose by.
+    /// The ClientHello is complete. With the position of a name to hide, and whether there is a name to choose by.
     Hello(Option<usize>, bool),
     ClearText,
     Malformed,

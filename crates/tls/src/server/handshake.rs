@@ -21,7 +21,7 @@ use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 /// A handshake with a client.
 pub(crate) struct ServerHandshake {
     handshake: Handshake<UnbufferedServerConnection>,
-    /// Whether close_notify was sent: nothing may follow it.
+    /// Whether close_notify was sent: nothing may be sent after it.
     is_closed: bool,
     server_name: Option<Box<str>>,
     client_authority: Option<Arc<str>>,
@@ -155,7 +155,7 @@ fn hide_name_again(
         return false;
     };
     let is_asked = rustls.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
-    // Other records may precede it: ChangeCipherSpec, and early data that was refused.
+    // Other records may come before the second ClientHello: ChangeCipherSpec, and early data that was refused.
     if !is_asked || unseen.bytes().first() != Some(&ContentType::Handshake.byte()) {
         return false;
     }
@@ -171,7 +171,7 @@ fn hide_name_again(
     false
 }
 
-/// Header, inner type and tag; only TLS 1.3 sends data during the handshake.
+/// Bytes that a record adds to its content: header, inner type and tag. Only TLS 1.3 sends data during the handshake.
 pub(crate) const TLS13_OVERHEAD: usize = 22;
 
 fn encrypt_record(

@@ -28,7 +28,7 @@ use rustls::{
 
 use crate::server::client_hello::{CLIENT_HELLO, extension, extension_at};
 
-/// The type that replaces `server_name`, one of those for private use (RFC 8446 §11).
+/// The extension type that replaces `server_name`, one of those for private use (RFC 8446 §11).
 const HIDDEN: u16 = 0xff5a;
 
 /// Position in a ClientHello of the type of a `server_name` to hide; `None` if rustls accepts the name, or if the
@@ -43,7 +43,7 @@ pub(crate) fn hidden_name_at(message: &[u8], data: &[u8]) -> Option<usize> {
     extension_at(message, extension::SERVER_NAME)
 }
 
-/// The host_name of a ServerNameList without other entries.
+/// The host name in a ServerNameList that has no other entries.
 fn only_host_name(data: &[u8]) -> Option<&[u8]> {
     let (list_len, list) = data.split_first_chunk::<2>()?;
     let (&[0, high, low], name) = list.split_first_chunk()? else {
@@ -89,7 +89,7 @@ pub(crate) fn restoring(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     wrapped.copied().unwrap_or(suite)
 }
 
-/// Called once per suite: rustls needs references for ever, so the memory is leaked.
+/// This is called once per suite: rustls needs references that stay valid for ever, so the memory is never freed.
 fn wrap(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     let common = |common: &CipherSuiteCommon| CipherSuiteCommon {
         suite: common.suite,
@@ -295,7 +295,7 @@ mod tests {
         for data in [two, of_other_type, longer, shorter, Vec::new()] {
             assert_eq!(hidden_name_at(&hello(&[(0, data.clone())]), &data), None);
         }
-        // A client that itself uses the private-use type.
+        // A client that uses the private-use type itself.
         let message = hello(&[(0, odd.clone()), (HIDDEN, vec![1])]);
         assert_eq!(hidden_name_at(&message, &odd), None);
     }
@@ -324,7 +324,7 @@ mod tests {
                 hide(&mut hidden, at);
                 assert_eq!(hidden.len(), message.len());
                 assert_eq!(extension_at(&hidden, extension::SERVER_NAME), None);
-                // Cut anywhere after the name, as for binders, and followed by more messages.
+                // The message is cut anywhere after the name, as for binders, and is followed by more messages.
                 for len in at + 4 + odd.len()..=message.len() {
                     let mut context = wrapped.start();
                     context.update(&hidden[..len]);

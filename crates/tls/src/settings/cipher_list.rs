@@ -6,7 +6,7 @@ use h2o_config::{Error, Node};
 
 use crate::suites::{self, TLS12, Tls12Suite};
 
-/// Keywords that match every supported suite: ephemeral ECDH, AEAD, TLS 1.2.
+/// Keywords that match every supported suite: ephemeral ECDH, AEAD, TLS 1.2, and what includes these.
 const KEYWORDS_OF_ALL: [&str; 9] = [
     "ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "ECDH", "kECDHE", "kEECDH", "TLSv1.2",
 ];

@@ -22,11 +22,11 @@ pub(crate) struct Identity {
     certified_key: Arc<CertifiedKey>,
     stapling: StaplingSettings,
     staple: Option<Arc<Staple>>,
-    /// Whether the files are obtained by ACME, and a certificate of our own is used until they are there.
+    /// Whether ACME obtains the files, and a self-signed certificate is used until they are there.
     is_obtained: bool,
 }
 
-/// The files of a certificate that is obtained by ACME.
+/// The files of a certificate that ACME obtains.
 #[derive(Clone, Debug)]
 pub struct ObtainedFiles {
     /// The name that the certificate is for.
@@ -55,7 +55,7 @@ struct IdentityOptions {
 
 /// Why a pair of files cannot be used.
 struct IdentityError {
-    /// Whether the key is at fault, and not the certificate.
+    /// Whether the key is to blame, and not the certificate.
     is_of_key: bool,
     message: String,
     /// The error of the system or a parser, where it is not part of the message.
@@ -79,7 +79,7 @@ pub(crate) const PAIR: [Attribute; 2] = [
 ];
 
 impl Identity {
-    /// Whether both were read from the same files.
+    /// Whether both identities were read from the same files.
     pub(crate) fn same_files(&self, other: &Self) -> bool {
         self.files == other.files
     }
@@ -89,7 +89,7 @@ impl Identity {
         [&self.files.certificate, &self.files.key]
     }
 
-    /// Whether both present the same certificate, with OCSP responses of the same settings.
+    /// Whether both identities present the same certificate, with OCSP responses of the same settings.
     pub(crate) fn presents_same(&self, other: &Self) -> bool {
         self.certified_key.cert == other.certified_key.cert && self.stapling == other.stapling
     }
@@ -116,7 +116,7 @@ impl Identity {
         self.certified_key.cert.first()
     }
 
-    /// Position of the certificate in the configuration.
+    /// Where the configuration names the certificate.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
@@ -193,7 +193,8 @@ impl Identity {
         .with_staple())
     }
 
-    /// Loads what was obtained by ACME. Until then, or if it cannot be used, clients get a self-signed certificate.
+    /// Loads the files that ACME has obtained. As long as there are none, or they cannot be used, clients get a self-signed
+    /// certificate.
     fn load_obtained(
         ssl: &Node,
         obtained: &ObtainedFiles,
@@ -259,7 +260,7 @@ pub fn is_pair(certificate: &Path, key: &Path) -> bool {
     load_pair(&files).is_ok()
 }
 
-/// A certificate of our own, which no client trusts.
+/// A self-signed certificate, which no client trusts.
 fn self_signed(name: &str) -> Result<CertifiedKey, String> {
     let failed = |error: &dyn std::fmt::Display| format!("failed to make a certificate: {error}");
     let made =

@@ -16,7 +16,7 @@ use h2o_config::{Attribute, Error, Kinds, Node};
 pub(crate) use crate::resumption::stores::memcached::MemcachedProtocol;
 use crate::resumption::stores::wire::{Stored, Wire};
 
-/// Most seconds for a conversation, without resolving the name of the host.
+/// How many seconds a conversation with a store may take, without resolving the name of its host.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The attributes of `memcached`.
@@ -183,7 +183,7 @@ pub(crate) struct Conversation<'a, S> {
 }
 
 impl<S: Read + Write> Conversation<'_, S> {
-    /// The entry.
+    /// Reads the entry.
     ///
     /// # Errors
     /// If the store does not answer, or with something else.
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    /// The result, and the commands that were sent.
+    /// The result of a conversation, and the commands that were sent.
     fn run<T>(
         kind: StoreKind,
         answer: &[u8],
