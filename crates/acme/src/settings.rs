@@ -26,7 +26,7 @@ pub enum Challenge {
 pub struct Order {
     /// The name of the host.
     pub name: Box<str>,
-    /// How the authority checks that the name leads here.
+    /// How the authority checks that the name of a host leads to this server.
     pub challenge: Challenge,
 }
 
@@ -46,10 +46,10 @@ pub struct Acme {
     ca_file: Option<PathBuf>,
     /// For connections to the authority.
     pub(crate) tls: Arc<ClientConfig>,
-    /// The challenge for all hosts; `None`: what suits the listeners of each.
+    /// The challenge for all hosts; `None`: each host gets the one that its listeners allow.
     pub challenge: Option<Challenge>,
     pub(crate) external_account: Option<ExternalAccount>,
-    /// Where certificates, keys and accounts are kept.
+    /// The directory in which certificates, keys and accounts are kept.
     pub state: StateDirectory,
 }
 
@@ -228,7 +228,7 @@ fn read_key(path: &Path) -> Result<Vec<u8>, String> {
     key.ok_or_else(|| fault("it is not base64url"))
 }
 
-/// The place of H2O's state, by where the program is installed.
+/// The directory in which H2O keeps its state, which depends on where the program is installed.
 fn default_state() -> PathBuf {
     let root = h2o_opener::installation_root();
     if root == Path::new("/usr") {
@@ -238,7 +238,7 @@ fn default_state() -> PathBuf {
 }
 
 impl PartialEq for Acme {
-    /// Whether a client with these settings does the same.
+    /// Whether an ACME client with these settings does the same as one with the others.
     fn eq(&self, other: &Self) -> bool {
         self.email == other.email
             && self.server == other.server

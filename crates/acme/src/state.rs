@@ -137,10 +137,10 @@ impl StateDirectory {
         }
     }
 
-    /// Writes an answer to HTTP-01. Returns its path.
+    /// Writes an answer to an HTTP-01 challenge. Returns its path.
     pub(crate) fn write_answer(&self, token: &str, text: &[u8]) -> Result<PathBuf, Failure> {
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        // RFC 8555 §8.3; it becomes the name of a file.
+        // A token has only these characters (RFC 8555 §8.3); it becomes the name of a file.
         if token.is_empty() || token.len() > 200 || !token.bytes().all(is_token) {
             return Err(Failure::refused(
                 "the authority sent a token that is not base64url",
@@ -174,7 +174,7 @@ impl StateDirectory {
         write(&self.account_file(server), text, PRIVATE)
     }
 
-    /// Moves an account that cannot be used out of the way. Returns where to.
+    /// Renames an account that cannot be used, so that it is out of the way. Returns the new name.
     pub(crate) fn set_account_aside(&self, server: &str) -> Result<PathBuf, Failure> {
         let path = self.account_file(server);
         let aside = path.with_extension("json.unusable");
@@ -237,7 +237,7 @@ fn beside(path: &Path) -> PathBuf {
 fn write_beside(path: &Path, text: &[u8], mode: u32) -> Result<(), Failure> {
     let path = beside(path);
     let written = (|| {
-        // One that a crash has left may have other rights.
+        // A file that a crash has left behind may have other rights.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -255,7 +255,7 @@ fn write_beside(path: &Path, text: &[u8], mode: u32) -> Result<(), Failure> {
 
 fn put_in_place(path: &Path) -> Result<(), Failure> {
     let renamed = fs::rename(beside(path), path).and_then(|()| {
-        // The new name is to survive a crash as well.
+        // The directory is written, too, so that the new name survives a crash.
         path.parent()
             .map_or(Ok(()), |parent| File::open(parent)?.sync_all())
     });

@@ -22,7 +22,7 @@ pub fn parse(pem: &[u8]) -> Result<Arc<dyn SigningKey>, String> {
         .map_err(|_| "not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key".to_owned())
 }
 
-/// PKCS#8 has a separate label for encrypted keys, the older formats a header line (RFC 1421 §4.6.1.1).
+/// PKCS#8 has a label of its own for encrypted keys, the older formats have a header line (RFC 1421 §4.6.1.1).
 fn is_encrypted(pem: &[u8]) -> bool {
     let contains = |needle: &[u8]| pem.windows(needle.len()).any(|window| window == needle);
     contains(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(b"Proc-Type: 4,ENCRYPTED")

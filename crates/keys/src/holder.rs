@@ -27,13 +27,14 @@ static HOLDER: Mutex<Option<Holder>> = Mutex::new(None);
 /// Number of the key process that answers; 0 if there is none.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// Places of keys that nothing uses any more. The key process is told by the main thread, as any thread may drop a key.
+/// The places (in the key process) of keys that nothing uses any more. The main thread tells the key process, as any thread may
+/// drop a key.
 static UNUSED: Mutex<Vec<Place>> = Mutex::new(Vec::new());
 
-/// Whether it has failed to answer a request.
+/// Whether the key process has failed to answer a request.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Whether it could not be started again, which is reported once.
+/// Whether the key process could not be started again, which is reported once.
 static IS_GONE: AtomicBool = AtomicBool::new(false);
 
 struct Holder {
@@ -56,7 +57,7 @@ pub(crate) struct Place {
 /// A key of the key process.
 #[derive(Debug)]
 pub(crate) struct KeyRecord {
-    /// Where the key process reads it again after it was started again.
+    /// The file from which the key process reads the key when it was started again.
     path: Box<Path>,
     place: Mutex<Option<Place>>,
     pub(crate) algorithm: SignatureAlgorithm,
@@ -67,7 +68,7 @@ pub(crate) struct KeyRecord {
 /// What [`revive`] has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Revival {
-    /// The key process had ended or hung, and was started again. With the keys that could not be read again.
+    /// The key process had ended or hung, and was started again. The value names the keys that could not be read again.
     Revived(Vec<String>),
     /// It could not be started again.
     Failed(String),
@@ -215,7 +216,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 impl Holder {
     fn start(program: &str, generation: u64) -> io::Result<Self> {
         let (socket, theirs) = pair()?;
-        // Orders are answered at once; the main thread must not wait for a process that hangs.
+        // The key process answers orders at once; the main thread must not wait for one that hangs.
         for timeout in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, timeout, Some(PATIENCE))?;
         }
@@ -224,7 +225,7 @@ impl Holder {
             .arg0("neverbleed")
             .arg(KEY_PROCESS_ARGUMENT)
             .stdin(theirs);
-        // It ends when the socket is closed, which is when this process ends.
+        // The key process ends when the socket is closed, which is when this process ends.
         let child = command.spawn()?;
         Ok(Self {
             child,
@@ -274,7 +275,7 @@ impl Holder {
                     generation: self.generation,
                     number: facts.number,
                 }),
-                // Another one is there now, which comes with its certificate.
+                // Another key is in the file now; it comes with its certificate.
                 Ok(facts) => {
                     self.forget(facts.number);
                     None
@@ -302,7 +303,7 @@ impl Holder {
     }
 
     fn forget(&self, number: u32) {
-        // If it has ended, it has forgotten everything.
+        // If the key process has ended, it has forgotten all keys.
         let _ = send_message(&self.socket, order::FORGET, &number.to_be_bytes(), None);
     }
 }

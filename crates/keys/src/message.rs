@@ -2,10 +2,10 @@
 
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
-/// Largest message in bytes; what TLS has signed is a few hundred.
+/// Length in bytes of the longest message; what TLS signs is a few hundred bytes long.
 pub(crate) const LONGEST: usize = 16 * 1024;
 
-/// First byte of an answer: it is what was asked for, or the reason why not follows.
+/// The first byte of an answer: what was asked for stands behind [`DONE`], the reason why not behind [`REFUSED`].
 pub(crate) const DONE: u8 = 1;
 pub(crate) const REFUSED: u8 = 0;
 

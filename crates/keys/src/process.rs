@@ -52,7 +52,7 @@ pub fn serve(socket: impl AsFd) -> io::Result<()> {
             }
             (order::SIGN_FOR, Some(channel)) => {
                 let keys = Arc::clone(&keys);
-                // If there is no thread, the channel is closed, and the server asks for another one.
+                // If no thread can be started, the channel is closed, and the server asks for another one.
                 let thread = std::thread::Builder::new().name("sign".to_owned());
                 let _ = thread.spawn(move || sign_all(&channel, &keys));
             }
@@ -78,7 +78,7 @@ fn refusal(text: &str) -> Vec<u8> {
     answer
 }
 
-/// No other process may read the memory, nor any file of it be written when the process dies.
+/// No other process may read the memory of this one, nor may any of it be written to a file when this process dies.
 fn protect() -> io::Result<()> {
     nix::sys::prctl::set_dumpable(false)?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
@@ -98,7 +98,7 @@ fn switch_user(text: &[u8]) -> Result<(), String> {
     nix::unistd::setgroups(&[]).map_err(refused)?;
     nix::unistd::setgid(Gid::from_raw(group)).map_err(refused)?;
     nix::unistd::setuid(Uid::from_raw(user)).map_err(refused)?;
-    // The kernel sets it anew when the user changes.
+    // The kernel allows others to read the memory again when the user changes, so the protection is set once more.
     protect().map_err(|error| error.to_string())
 }
 

@@ -95,7 +95,7 @@ fn sign(key: &KeyRecord, scheme: SignatureScheme, message: &[u8]) -> Result<Vec<
                 *slot = Some(channel);
                 answer
             }
-            // The channel is dropped: a late answer would be taken for that to the next request.
+            // The channel is dropped: a late answer would be taken for the answer to the next request.
             Err(error) => {
                 holder::on_failure(generation);
                 Err(match error.kind() {

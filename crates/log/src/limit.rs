@@ -1,4 +1,4 @@
-//! A bound on messages that clients can cause.
+//! Limits how many messages clients can cause.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

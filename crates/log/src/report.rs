@@ -78,7 +78,7 @@ pub fn report_plainly(text: &str) {
 /// # Errors
 /// Those of starting a thread for a log command.
 pub fn become_error_log(target: Arc<Target>) -> io::Result<()> {
-    // Looked up here rather than by a worker: this may read a file.
+    // The time zone is looked up here rather than by a worker: this may read a file.
     let _ = zone();
     target.watch()?;
     target.mark_as_error_log();
@@ -131,7 +131,7 @@ fn lines(level: Level, text: &str, at: Duration, zone: &TimeZone) -> String {
     let at = at.to_zoned(zone.clone());
     let (level, process) = (level.name(), std::process::id());
     let mut out = String::with_capacity(text.len() + 64);
-    // One prefix per line: no part of a message can be mistaken for another message.
+    // Each line gets a prefix of its own, so that no part of a message can be mistaken for another message.
     for line in text.split('\n') {
         let time = at.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z");
         let _ = writeln!(out, "{time} [{level}] {process}: {line}");

@@ -15,10 +15,10 @@ use crate::{Target, reason, report};
 /// Time between two looks at the files.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time between two looks at a file that another process rotates.
+/// How often this process looks at a file that another process rotates.
 const FOLLOWING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Most bytes that are read of the text of a failure.
+/// Number of bytes that are read of the text of a failure at most.
 const LONGEST_FAILURE: usize = 4096;
 
 /// A thread that rotates log files when they are due. Dropping this ends it.
@@ -28,7 +28,7 @@ pub struct Rotator {
 
 struct RotatedLog {
     target: Arc<Target>,
-    /// While older logs are compressed and removed: from here a failure of that can be read.
+    /// Set while older logs are being compressed and removed: if that fails, the text of the failure can be read here.
     tidying: Option<File>,
     /// Reported once, until it works again.
     failure: Option<String>,
@@ -67,7 +67,7 @@ pub fn follow_rotation(target: Arc<Target>) -> io::Result<()> {
     let run = move || {
         loop {
             thread::sleep(FOLLOWING_INTERVAL);
-            // Until it can be opened, lines go to the file of before.
+            // If the new file cannot be opened yet, lines still go to the old one.
             let _ = target.follow();
         }
     };
@@ -112,7 +112,7 @@ impl RotatedLog {
         match self.target.rotate(rotation) {
             Ok(None) => {}
             Ok(Some(tidying)) => {
-                // A pipe that cannot be read without waiting is not read.
+                // If the pipe cannot be set to be read without waiting, it is not read.
                 let set = set_nonblocking(&tidying);
                 self.tidying = set.is_ok().then(|| tidying.into());
             }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::report::report_at_start;
 use crate::{now, reason, report};
 
-/// Bytes that may wait for a reader. Lines beyond this are dropped and counted.
+/// Number of bytes that may wait for a reader. Further lines are dropped and counted.
 pub(crate) const BACKLOG_LIMIT: usize = 1024 * 1024;
 
 /// How often the helper thread checks whether it should still wait for a stuck reader.
@@ -25,7 +25,8 @@ const PATIENCE: Timespec = Timespec {
 
 /// Who reads the lines.
 pub(crate) enum Reader {
-    /// A command. The read end of its pipe stays open here as well: if the command dies, its successor reads what it left.
+    /// A command, to which lines go by a pipe. This process keeps the read end of the pipe open, too: if the command dies, its
+    /// successor reads what it has left.
     Command { text: Box<str>, input: OwnedFd },
     /// A Unix socket, connected to again when the connection breaks.
     Socket(Box<str>),
@@ -57,15 +58,15 @@ struct State {
     fd: Option<Arc<OwnedFd>>,
     /// Lines waiting for the helper thread.
     backlog: Vec<u8>,
-    /// Whether the beginning of the first of these lines has been written already.
+    /// Whether the beginning of the first line of the backlog has been written already.
     is_cut: bool,
-    /// Bytes that the helper thread has taken out of the backlog and not written yet.
+    /// Number of bytes that the helper thread has taken out of the backlog and not written yet.
     taken: usize,
     has_helper: bool,
     dropped: u64,
     /// When dropped lines were last reported, in seconds since the Unix epoch.
     reported: u64,
-    /// The command; `None` once a thread waits for it.
+    /// The process of the command; `None` once a thread waits for it.
     child: Option<RunningCommand>,
     /// Whether a thread waits for the command.
     is_watched: bool,
@@ -76,9 +77,9 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// The connection to a socket broke; the helper thread makes another one.
+    /// The connection to a socket has broken; the helper thread makes another one.
     Lost,
-    /// No lines are accepted; the helper thread writes the backlog.
+    /// No more lines are accepted; the helper thread writes those that wait.
     Closing,
     /// No lines are written.
     Closed,
@@ -607,7 +608,7 @@ fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
 /// Waits for the end of a command whose log is closed, so that it leaves no zombie.
 fn reap(command: RunningCommand) {
     let waiter = thread::Builder::new().name("h2o-log-reaper".to_owned());
-    // Without a thread a zombie remains, which does no harm.
+    // If no thread can be started, a zombie remains, which does no harm.
     let _ = waiter.spawn(move || command.wait());
 }
 

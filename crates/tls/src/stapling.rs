@@ -1,4 +1,4 @@
-//! OCSP stapling (RFC 6066 §8): which response clients get with a certificate, and when a new one is fetched.
+//! OCSP stapling (RFC 6066 §8): which OCSP response clients get together with a certificate, and when a new one is fetched.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +18,9 @@ const CLOCK_DIFFERENCE: i64 = 300;
 pub(crate) struct StaplingSettings {
     /// Time between two fetches; `None`: nothing is stapled.
     pub(crate) interval: Option<Duration>,
-    /// Number of failures in a row after which a response is still used.
+    /// How many fetches in a row may fail while the last response is still used.
     pub(crate) max_failures: u32,
-    /// The command that fetches responses; `None`: that of this program.
+    /// The command that fetches responses; `None`: the command `fetch-ocsp-response` of this program.
     pub(crate) command: Option<Box<str>>,
 }
 
@@ -53,14 +53,14 @@ impl StaplingSettings {
     }
 }
 
-/// The response for a certificate. One for all listeners and, over a reload, for all configurations that have the certificate with
-/// the same settings.
+/// The OCSP response for a certificate: one value for all listeners and, over a reload, for all configurations that have the
+/// certificate with the same settings.
 #[derive(Debug)]
 pub struct Staple {
     file: Box<str>,
     leaf: Vec<u8>,
     settings: StaplingSettings,
-    /// 0 without a response; changes with the response.
+    /// Number of the response, which is another one with each new response; 0 without a response.
     version: AtomicU64,
     state: Mutex<StapleState>,
 }
@@ -68,7 +68,7 @@ pub struct Staple {
 #[derive(Debug, Default)]
 struct StapleState {
     response: Option<OcspResponse>,
-    /// When to fetch the next one, as time since the Unix epoch.
+    /// When to fetch the next response, as time since the Unix epoch.
     next: Duration,
     /// Failures since the last response.
     failures: u32,
@@ -77,20 +77,20 @@ struct StapleState {
     is_given_up: bool,
 }
 
-/// A response that is of its certificate, and was valid when it was accepted.
+/// An OCSP response that is of its certificate, and was valid when it was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OcspResponse {
     bytes: Vec<u8>,
-    /// The end of its validity, in seconds since the Unix epoch; `None`: it names none.
+    /// The end of the response's validity, in seconds since the Unix epoch; `None`: the response names none.
     until: Option<i64>,
 }
 
 /// What to do for a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StapleFetch {
-    /// The file with the certificates, in PEM form.
+    /// The file with the certificates for which a response is to be fetched, in PEM form.
     pub file: Box<str>,
-    /// The command to run; `None`: that of this program.
+    /// The command to run; `None`: the command `fetch-ocsp-response` of this program.
     pub command: Option<PathBuf>,
 }
 
@@ -110,7 +110,7 @@ pub enum StapleChange {
     Updated,
     /// The old one, if any, stays.
     Kept,
-    /// Too many attempts have failed; there will be more.
+    /// Too many attempts have failed, so no response is stapled; there will be more attempts.
     Removed,
     /// There will be no more attempts.
     Disabled,
@@ -174,7 +174,7 @@ impl Staple {
         }
     }
 
-    /// What to fetch, if it is time; [`Staple::finish`] must follow. `now`: time since the Unix epoch.
+    /// Returns what to fetch, if it is time; [`Staple::finish`] must be called afterwards. `now`: time since the Unix epoch.
     pub fn poll(&self, now: Duration) -> Option<StapleFetch> {
         let mut state = self.state();
         if state.is_fetching || state.is_given_up || now < state.next {
@@ -184,7 +184,7 @@ impl Staple {
         Some(self.fetch())
     }
 
-    /// What to fetch, whether or not it is time.
+    /// Returns what to fetch, whether or not it is time.
     pub fn fetch(&self) -> StapleFetch {
         let command = self.settings.command.as_deref();
         StapleFetch {
@@ -193,8 +193,8 @@ impl Staple {
         }
     }
 
-    /// The response with these octets; `None` if they are malformed, of another certificate, or not valid now. `now`: time since the
-    /// Unix epoch.
+    /// Checks the octets of an OCSP response; `None` if they are malformed, of another certificate, or not valid now. `now`:
+    /// time since the Unix epoch.
     pub fn accept(&self, bytes: Vec<u8>, now: Duration) -> Option<OcspResponse> {
         let certificate = Certificate::parse(&self.leaf)?;
         let validity = ocsp_validity(&bytes, certificate.serial)?;
@@ -237,7 +237,8 @@ impl Staple {
     }
 }
 
-/// Half of the time until a response ends, so that there is time for another attempt; at least a second.
+/// Half of the time until a response ends, at least a second: when to fetch the next one, so that there is time for another
+/// attempt.
 fn half_of_rest(until: Option<i64>, now: Duration) -> Duration {
     let rest = until.map_or(i64::MAX, |until| until.saturating_sub(seconds(now)));
     Duration::from_secs(u64::try_from(rest / 2).unwrap_or(0).max(1))
@@ -251,8 +252,8 @@ fn is_over(until: Option<i64>, now: Duration) -> bool {
     until.is_some_and(|until| until <= seconds(now))
 }
 
-/// H2O compatibility: an absolute path is taken as it is, another one with a slash from the installation's directory, and a name is
-/// looked for in `PATH`.
+/// The path of the command that the configuration names. H2O compatibility: an absolute path is taken as it is, another one
+/// with a slash is below the installation's directory, and a name without a slash is looked for in `PATH`.
 fn command_path(command: &str) -> PathBuf {
     match command.contains('/') {
         true => h2o_opener::installation_root().join(command),
@@ -283,7 +284,7 @@ impl PresentedKey {
         &self.key
     }
 
-    /// The key with the response of now, if there is one.
+    /// The key with the present OCSP response, if there is one.
     pub(crate) fn present(&self) -> Arc<CertifiedKey> {
         let Some(staple) = &self.staple else {
             return Arc::clone(&self.key);

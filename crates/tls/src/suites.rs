@@ -12,7 +12,7 @@ pub(crate) struct Tls12Suite {
     pub(crate) name: &'static str,
     pub(crate) iana_name: &'static str,
     pub(crate) bits: u16,
-    /// OpenSSL's keywords for authentication and encryption of this suite; others apply to all suites.
+    /// OpenSSL's keywords for the authentication and the encryption of this suite; other keywords apply to all suites.
     pub(crate) keywords: &'static [&'static str],
 }
 
@@ -108,7 +108,7 @@ static TLS13: [Tls13Suite; 3] = [
     },
 ];
 
-/// Suites that a configuration may name but our library does not support.
+/// Suites that a configuration may name although the TLS library does not have them.
 const TLS13_UNSUPPORTED: [&str; 2] = ["TLS_AEGIS_256_SHA512", "TLS_AEGIS_128L_SHA256"];
 
 /// Name (TLS 1.3: IANA's, TLS 1.2: OpenSSL's) and key length of a suite.

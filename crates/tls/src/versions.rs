@@ -26,7 +26,7 @@ impl Version {
     }
 }
 
-/// The configurable names, oldest first; versions before `TLSv1.2` are no longer supported.
+/// The names of versions that a configuration may use, oldest first; versions before `TLSv1.2` are no longer supported.
 const NAMES: [&str; 6] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
 
 /// The versions of an entry; `min` is not above `max`.
@@ -99,7 +99,7 @@ impl Versions {
     }
 }
 
-/// The version; `None` if it is too old to be supported.
+/// The version with that name; `None` if it is too old to be supported.
 fn parse_version(node: &Node) -> Result<Option<Version>, Error> {
     let text = node.scalar()?;
     let index = NAMES

@@ -20,19 +20,19 @@ use crate::stapling::Staple;
 use crate::versions::{Version, Versions};
 use crate::{groups, suites};
 
-/// Default number of tickets for a client that asks for several (RFC 9149).
+/// Number of tickets by default for a client that asks for several (RFC 9149).
 const DEFAULT_MAX_TICKETS: usize = 4;
 
 /// A valid `ssl` mapping, with certificates and keys loaded.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
-    /// In order of preference; the last is the fallback.
+    /// The certificates with their keys, in order of preference; the last is the fallback.
     pub(crate) identities: Vec<Identity>,
     pub(crate) versions: Versions,
     pub(crate) tls12_suites: Vec<SupportedCipherSuite>,
     pub(crate) tls13_suites: Vec<SupportedCipherSuite>,
     pub(crate) groups: Vec<&'static dyn SupportedKxGroup>,
-    /// Whether our order of cipher suites decides, instead of the client's.
+    /// Whether the server's order of cipher suites decides, instead of the client's.
     pub(crate) prefer_our_order: bool,
     pub(crate) client_ca: Option<ClientCa>,
     pub(crate) max_tickets: usize,
@@ -45,7 +45,7 @@ pub struct TlsSettings {
 pub(crate) struct ClientCa {
     pub(crate) path: Arc<str>,
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
-    /// Digest of the authorities, by which sessions under different requirements are kept apart.
+    /// A digest of the authorities of client certificates, by which sessions under different requirements are kept apart.
     pub(crate) digest: [u8; 32],
 }
 
@@ -435,7 +435,7 @@ pub fn parse(
     Ok(settings)
 }
 
-/// Attributes that have no effect yet. They are checked, and warned of.
+/// Attributes that have no effect yet. Their values are checked, and a warning says that they have none.
 fn check_without_effect(
     attributes: &Attributes<'_>,
     warn: &mut dyn FnMut(&Node, &str),

@@ -157,7 +157,7 @@ fn data_that_follows_the_handshake_in_the_same_read_is_not_lost() {
     let acceptor = acceptor(settings("a.test"));
     for versions in [TLS12, TLS13] {
         let mut talk = Talk::new(&acceptor, &Offer::version(versions), "a.test");
-        // TLS 1.2 has one more flight before the client may send.
+        // TLS 1.2 has one more flight of messages before the client may send.
         while talk.client.is_handshaking() {
             let flight = talk.client_flight();
             if !talk.client.is_handshaking() {
@@ -382,7 +382,7 @@ fn any_damaged_byte_of_the_hello_is_survived() {
             damaged[position] = value;
             let mut server = acceptor.accept();
             let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
-            // Some are still a ClientHello, some are incomplete; none may panic or deliver data.
+            // Some of the inputs are still a ClientHello, some are incomplete; none may panic or deliver data.
             let _ = server.receive(&mut damaged, &mut plain, &mut out);
             assert_eq!(plain, b"");
         }
@@ -461,7 +461,7 @@ fn a_name_that_somebody_in_between_has_hidden_does_not_go_unnoticed() {
         let mut hello = talk.client_flight();
         let at = hello.windows(6).position(|name| name == b"a.test").unwrap();
         hello[at..at + 6].copy_from_slice(name);
-        // Extension type, length, list length, name type, name length.
+        // The bytes are: extension type, length, list length, name type, name length.
         assert_eq!(hello[at - 9..at - 7], [0, 0]);
         hello[at - 9..at - 7].copy_from_slice(&[0xff, 0x5a]);
         let _ = talk.give_server(&hello);
@@ -479,7 +479,7 @@ fn a_hello_that_never_ends_is_not_kept() {
     let acceptor = acceptor(settings("a.test"));
     let mut server = acceptor.accept();
     let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
-    // Announces 65,535 bytes and sends one per record, so that each takes six.
+    // The message announces 65,535 bytes and has one per record, so that each takes six.
     let mut sent = 0;
     let error = loop {
         let byte: &[u8] = match sent {

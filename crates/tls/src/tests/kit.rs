@@ -116,7 +116,7 @@ pub(super) struct Offer {
     pub(super) schemes: Vec<SignatureScheme>,
     pub(super) resumption: ClientResumption,
     pub(super) early_data: bool,
-    /// Whether it accepts only a raw public key (RFC 7250), no certificate.
+    /// Whether the client accepts only a raw public key (RFC 7250), no certificate.
     pub(super) raw_public_keys: bool,
     pub(super) identity: Option<Arc<(CertificateDer<'static>, PrivateKeyDer<'static>)>>,
 }
@@ -206,7 +206,7 @@ impl Offer {
     }
 }
 
-/// A client and our server role, and what they have exchanged.
+/// A client and the server role under test, and what they have exchanged.
 pub(super) struct Talk {
     pub(super) client: ClientConnection,
     pub(super) server: TlsConnection,

@@ -12,7 +12,7 @@ use crate::record::kernel::KernelAction;
 use crate::{OutputBuffer, Resumption, ResumptionSettings, TlsAcceptor, TlsError};
 use std::sync::Arc;
 
-/// Simulates Linux (Documentation/networking/tls.rst, net/tls).
+/// Simulates how Linux encrypts records (Documentation/networking/tls.rst, net/tls).
 struct Kernel {
     is_tls13: bool,
     is_gcm: bool,

@@ -65,7 +65,7 @@ fn resumes(acceptor: &Arc<TlsAcceptor>, offer: &Offer) -> bool {
 #[test]
 fn each_mode_resumes_what_it_says() {
     let cases = [
-        // Mode; whether TLS 1.2 by id, TLS 1.2 by ticket, and TLS 1.3 resume.
+        // For each mode: whether TLS 1.2 resumes by id, TLS 1.2 by ticket, and TLS 1.3.
         ("off", false, false, false),
         ("cache", true, true, false),
         ("ticket", false, true, true),
@@ -123,7 +123,7 @@ fn sessions_end_with_what_clients_must_prove() {
             "a.test",
         );
         talk.run().unwrap();
-        // With a session of the entry without `client-ca-file`, and without a certificate.
+        // The client has a session of the entry without `client-ca-file`, and no certificate.
         let mut talk = Talk::with_config(
             &acceptor_with(closed.clone(), &resumption),
             config,
@@ -272,7 +272,7 @@ fn early_data_and_the_end_of_the_handshake_in_one_read_need_no_mark() {
         .write_all(b"early")
         .unwrap();
     let flight = talk.client_flight();
-    // The ClientHello alone, then the rest with the client's Finished.
+    // The server gets the ClientHello alone, then the rest with the client's Finished.
     let hello = super::kit::records(&flight)[0].len();
     talk.give_server(&flight[..hello]).unwrap();
     assert!(!talk.progress.early);
@@ -306,8 +306,8 @@ fn replayed_early_data_is_not_taken() {
         assert_eq!(plain, want);
         assert_eq!(progress.early, !want.is_empty());
     }
-    // Nor again under another certificate, or from a client whose ticket was used: the handshake completes all the
-    // same.
+    // Nor is the session resumed under another certificate, or for a client whose ticket was used before: the handshake
+    // completes all the same.
     talk.give_server(&flight).unwrap();
     talk.run().unwrap();
     assert!(!talk.client.is_early_data_accepted());
@@ -333,7 +333,7 @@ fn too_much_early_data_ends_the_connection() {
     let flight = talk.client_flight();
     let last = *super::kit::records(&flight).last().unwrap();
     talk.give_server(&flight).unwrap();
-    // One record more than announced, which does not authenticate either.
+    // The client sends one record more than announced, which does not authenticate either.
     assert!(talk.give_server(last).is_err());
 }
 

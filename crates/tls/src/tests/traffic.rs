@@ -101,7 +101,7 @@ fn close_notify_is_sent_once_and_ends_sending() {
         talk.server.close_notify(&mut out);
         assert_eq!(*out, *b"");
         assert_eq!(talk.server.encrypt(b"x", &mut out), Err(TlsError::Closed));
-        // The other direction stays open (RFC 8446 §6.1).
+        // The other direction of the connection stays open (RFC 8446 §6.1).
         talk.client_says(b"still here");
         assert_eq!(talk.received, b"still here");
     }
@@ -233,7 +233,7 @@ fn wrong_messages_are_answered_with_their_alert() {
             );
             assert_eq!(plain, b"");
             if payload.len() == 5 && payload[4] == 2 {
-                // An invalid request has not changed our keys.
+                // An invalid request to update keys has not changed the keys of this side.
                 assert_eq!(answers, [(ALERT, alert.to_vec())]);
             }
             let answers: Vec<&[u8]> = answers.iter().map(|(_, payload)| &payload[..]).collect();

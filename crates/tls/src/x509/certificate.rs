@@ -13,15 +13,15 @@ const UTC_TIME: u8 = 0x17;
 pub(super) const GENERALIZED_TIME: u8 = 0x18;
 pub(super) const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// Constructed, context-specific, of a certificate: numbers 0 and 3.
+/// DER tags: constructed, context-specific, numbers 0 and 3, as in a certificate.
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
-/// Primitive, context-specific, of a GeneralName: numbers 2 and 7.
+/// DER tags: primitive, context-specific, numbers 2 and 7, as in a GeneralName.
 const DNS_NAME: u8 = 0x82;
 const IP_ADDRESS: u8 = 0x87;
-/// Primitive, context-specific, of an AuthorityKeyIdentifier: number 0.
+/// DER tag: primitive, context-specific, number 0, as in an AuthorityKeyIdentifier.
 const KEY_IDENTIFIER: u8 = 0x80;
-/// UTF8String, PrintableString, TeletexString, IA5String: one byte per character in host names.
+/// DER tags of UTF8String, PrintableString, TeletexString and IA5String, in which a host name has one byte per character.
 const TEXTS: [u8; 4] = [0x0c, 0x13, 0x14, 0x16];
 
 /// 2.5.4.3
@@ -42,7 +42,7 @@ const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
 const AUTHORITY_INFO_ACCESS: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x01];
 /// id-ad-ocsp: 1.3.6.1.5.5.7.48.1
 const OCSP_ACCESS: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01];
-/// Primitive, context-specific, of a GeneralName: number 6.
+/// DER tag: primitive, context-specific, number 6, as in a GeneralName.
 const URI: u8 = 0x86;
 /// 2.5.29.37.0
 const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
@@ -54,7 +54,7 @@ const KEY_CERT_SIGN: u8 = 0x04;
 /// The parts of a certificate, in their encoded form.
 #[derive(Clone, Debug)]
 pub struct Certificate<'a> {
-    /// Whether it has version 1, which has no extensions.
+    /// Whether the certificate has version 1, which has no extensions.
     pub is_version1: bool,
     /// The serial number: the content of an INTEGER.
     pub serial: &'a [u8],
@@ -66,9 +66,9 @@ pub struct Certificate<'a> {
     pub subject_public_key_info: &'a [u8],
     /// The same, split into its parts.
     pub public_key: PublicKey<'a>,
-    /// Begin of its validity, in seconds since the Unix epoch.
+    /// Begin of the certificate's validity, in seconds since the Unix epoch.
     pub not_before: i64,
-    /// End of its validity, in seconds since the Unix epoch.
+    /// End of the certificate's validity, in seconds since the Unix epoch.
     pub not_after: i64,
     /// The signed part: the TBSCertificate as an element.
     pub tbs: &'a [u8],
@@ -93,14 +93,14 @@ struct Extensions<'a> {
     authority_key_id: Option<&'a [u8]>,
     /// The content of authorityInfoAccess.
     authority_info_access: Option<&'a [u8]>,
-    /// Whether there is another critical extension.
+    /// Whether the certificate has another critical extension.
     has_unknown_critical: bool,
 }
 
 /// A SubjectPublicKeyInfo.
 #[derive(Clone, Copy, Debug)]
 pub struct PublicKey<'a> {
-    /// The whole content, without tag and length.
+    /// The whole content of the structure, without tag and length.
     pub content: &'a [u8],
     /// The AlgorithmIdentifier without tag and length.
     pub algorithm: &'a [u8],
@@ -194,7 +194,7 @@ impl<'a> Certificate<'a> {
         self.extensions.authority_key_id
     }
 
-    /// Whether it names an OCSP responder (RFC 5280 §4.2.2.1).
+    /// Whether the certificate names an OCSP responder (RFC 5280 §4.2.2.1).
     #[must_use]
     pub fn has_ocsp_responder(&self) -> bool {
         let mut descriptions = Reader(self.extensions.authority_info_access.unwrap_or_default());
@@ -205,13 +205,13 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// Whether it limits the names of certificates below it (RFC 5280 §4.2.1.10).
+    /// Whether the certificate limits the names of certificates below it (RFC 5280 §4.2.1.10).
     #[must_use]
     pub fn has_name_constraints(&self) -> bool {
         self.extensions.name_constraints.is_some()
     }
 
-    /// Whether it may issue certificates if it is trusted. As in OpenSSL, a self-issued certificate of version 1 may,
+    /// Whether the certificate may issue others if it is trusted. As in OpenSSL, a self-issued certificate of version 1 may,
     /// and one without BasicConstraints may if its key may sign certificates.
     #[must_use]
     pub fn may_be_root(&self) -> bool {
