@@ -419,7 +419,7 @@ fn belongs_to(key: &dyn SigningKey, public_key: &[u8]) -> bool {
         .is_none_or(|known| same_public_key(&known, public_key))
 }
 
-/// Chooses among the identities of an entry.
+/// Chooses the certificate that a client gets among the identities of an `ssl` mapping.
 #[derive(Debug)]
 pub(crate) struct Resolver {
     /// TLS 1.3: the first identity whose key the client can verify. TLS 1.2: the fallback only (H2O compatibility: H2O
@@ -444,7 +444,7 @@ impl ResolvesServerCert for Resolver {
     }
 }
 
-/// RFC 8446 §4.2.3: PKCS#1 and SHA-1 are only for certificates.
+/// Whether a handshake of TLS 1.3 may be signed by this scheme: PKCS#1 and SHA-1 are only for certificates (RFC 8446 §4.2.3).
 fn is_for_tls13(scheme: &SignatureScheme) -> bool {
     !matches!(
         *scheme,
