@@ -1,4 +1,5 @@
-//! The client role talks to the server role over a transport that cuts and orders what it carries as a seed says.
+//! The client role talks to the server role over a simulated transport, which cuts and orders what it carries as the seed of
+//! the run decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ struct Plan {
     response: Vec<u8>,
     response_trailers: Option<List>,
     knows_length: bool,
-    /// The client gives it up after so many steps of the world.
+    /// The client gives the request up after this many steps of the simulation.
     is_cancelled: bool,
 }
 
@@ -117,7 +118,7 @@ struct World {
     random: Random,
     client: ClientConnection,
     server: ServerConnection,
-    /// What goes to the server, and to the client.
+    /// The bytes that are under way to the server, and those to the client.
     up: BTreeMap<u64, Pipe>,
     down: BTreeMap<u64, Pipe>,
     opened: [u64; 2],
@@ -321,7 +322,7 @@ impl World {
         pipe.reset = Some(code);
     }
 
-    /// Delivers a piece of some stream. False: there is none.
+    /// Delivers a piece of one of the streams. Returns false if there is none.
     fn deliver(&mut self) -> bool {
         let ready = |pipes: &BTreeMap<u64, Pipe>, is_up: bool| -> Vec<(u64, bool)> {
             let pipes = pipes.iter().filter(|(_, pipe)| pipe.has_something());
@@ -526,7 +527,7 @@ impl World {
             _ => return,
         }
         if seen.is_complete {
-            // A release before the end of the stream is seen would be a cancellation.
+            // If the stream were released before its end is seen, that would cancel the request.
             self.done.insert(id);
         }
     }

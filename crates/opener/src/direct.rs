@@ -20,8 +20,8 @@ const LOOP: i32 = rustix::io::Errno::LOOP.raw_os_error();
 /// The beginning of the names of the directories for sockets of applications.
 pub const APPLICATION_DIRECTORY: &str = "/tmp/h2o.fcgisock.";
 
-/// The name under which the program runs an application: `NAME PIPE DIRECTORY USER COMMAND`, where `PIPE` is the number of the
-/// descriptor that says when to end it, and an empty `USER` is that of the process.
+/// The name under which this program runs an application: `NAME PIPE DIRECTORY USER COMMAND`, where `PIPE` is the number of the
+/// descriptor that tells when to end the application, and an empty `USER` is the user of the process.
 pub const APPLICATION_HELPER: &str = "run-application";
 
 /// A running log command.
@@ -61,7 +61,7 @@ pub struct SocketSpec {
 }
 
 impl SocketSpec {
-    /// `TRANSPORT ADDRESS:PORT`, by which the keeper knows it.
+    /// The text `TRANSPORT ADDRESS:PORT`, by which the keeper knows the socket.
     pub(crate) fn name(&self) -> String {
         let transport = if self.is_tcp { "tcp" } else { "udp" };
         let shared = if self.shares_port { " shared" } else { "" };
@@ -132,7 +132,7 @@ pub(crate) fn run_application(user: &str, command: &str, socket: &OwnedFd) -> io
         .arg(directory)
         .args([user, command])
         .stdin(Stdio::from(socket.try_clone()?))
-        // What a terminal sends to the server is not for the application.
+        // Standard input is replaced: what a terminal sends to the server is not for the application.
         .process_group(0);
     // Another process that is started at the same time inherits this end as well, which harms nobody: it is only read.
     rustix::io::fcntl_setfd(&end, rustix::io::FdFlags::empty())?;
@@ -142,8 +142,8 @@ pub(crate) fn run_application(user: &str, command: &str, socket: &OwnedFd) -> io
     Ok(pipe)
 }
 
-/// The directory of an application's socket, which is removed with the rights of this process. Hence only one whose name cannot lead
-/// elsewhere.
+/// Removes the directory of an application's socket, with the rights of this process; so only a directory whose name cannot
+/// lead elsewhere.
 fn application_directory(socket: &OwnedFd) -> io::Result<PathBuf> {
     let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket)?)?;
     let path = address.path_bytes().map(OsStr::from_bytes).map(Path::new);
@@ -170,7 +170,7 @@ pub(crate) fn log_file(path: &str) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Opens a file with mode 0644. Root follows its own links only.
+/// Opens a file with mode 0644. If the process runs as root, only links that root owns are followed.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.mode(0o644);
     let without_links = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK);
@@ -194,7 +194,7 @@ pub(crate) fn log_stream(path: &str) -> io::Result<OwnedFd> {
     if kind.is_socket() {
         return connect(path);
     } else if kind.is_fifo() {
-        // Open for reading too: neither opening nor writing then requires a reader.
+        // The pipe is opened for reading, too, so that neither opening nor writing needs a reader.
         options.read(true);
     } else if !kind.is_char_device() {
         return Err(io::Error::other(

@@ -25,7 +25,7 @@ use crate::rotation::{self, Rotation};
 /// The one argument that makes the program a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
 
-/// Largest message in bytes. A task with a longer name is not put on the list.
+/// Length in bytes of the longest message. A task with a longer name is not put on the list.
 const LONGEST: usize = 64 * 1024;
 
 /// A task of the keeper.
@@ -62,7 +62,7 @@ impl Task {
 
 type Tasks = HashSet<(Task, OsString)>;
 
-/// Tasks done so far with the rights of the starting user: the list for the keeper.
+/// What was done so far with the rights of the starting user: the list of tasks that the keeper may repeat.
 static DONE: Mutex<Option<Tasks>> = Mutex::new(None);
 
 /// The server's end of the socket.
@@ -94,7 +94,7 @@ pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
     if let Some(output) = output {
         command.stdout(output.try_clone()?).stderr(output);
     }
-    // It ends when the socket is closed, which is when this process ends.
+    // The keeper ends when the socket is closed, which is when this process ends.
     drop(command.spawn()?);
     for (task, name) in lock(&DONE).take().unwrap_or_default() {
         send(&ours, task as u8, name.as_bytes(), None)?;
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use std::io::Read as _;
 
-    /// What a keeper that may do `allowed` answers when `requests` are made.
+    /// Starts a keeper that may do `allowed`, and returns its answers to `requests`.
     fn answers(
         allowed: &[(Task, &str)],
         requests: &[(u8, &str)],

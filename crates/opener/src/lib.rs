@@ -189,7 +189,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     removed.map_or_else(|| std::fs::remove_file(path), |removed| removed.map(drop))
 }
 
-/// What changes when a file is written or replaced.
+/// What tells that a file was written or replaced, because it changes then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     modified: (i64, i64),

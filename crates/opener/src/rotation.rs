@@ -1,4 +1,5 @@
-//! Rotates log files: renames one that is large or old enough, compresses those of before and removes the oldest.
+//! Rotates log files: renames one that is large or old enough, compresses those that were rotated before, and removes the
+//! oldest.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -27,7 +28,8 @@ pub struct Rotation {
     pub age: Option<Duration>,
     /// Number of rotated files that are kept.
     pub keep: u32,
-    /// Whether rotated files are compressed by gzip, all but the youngest: processes that still have it open may append lines.
+    /// Whether rotated files are compressed by gzip: all but the youngest, to which processes may still append lines that have
+    /// it open.
     pub compresses: bool,
 }
 
@@ -51,7 +53,7 @@ impl Rotation {
         self.size.is_some_and(|size| found.stx_size >= size) || self.age.is_some_and(is_old)
     }
 
-    /// `SIZE AGE KEEP COMPRESSES PATH`, by which the keeper knows the task. The times are in seconds.
+    /// The text `SIZE AGE KEEP COMPRESSES PATH`, by which the keeper knows the task. The times are in seconds.
     pub(crate) fn task_name(&self, path: &str) -> String {
         let size = self.size.unwrap_or(0);
         let age = self.age.map_or(0, |age| age.as_secs());
@@ -117,7 +119,7 @@ pub(crate) fn rotate(path: &Path, rotation: Rotation) -> io::Result<OwnedFd> {
     std::fs::rename(path, &rotated)?;
     match create_like(path, &opened) {
         Ok(_) => {}
-        // Another process, which has missed the file, has created it.
+        // Another process, which noticed that the file was gone, has created it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => {
             std::fs::rename(&rotated, path)?;
@@ -379,7 +381,7 @@ mod tests {
         for day in 1..=5 {
             log.write(&format!("log.2026010{day}T000000Z"), &format!("day {day}"));
         }
-        // Left over from a compression that did not end.
+        // This file is left over from a compression that did not end.
         log.write("log.20260105T000000Z.gz.tmp", "half");
         for other in ["log.1", "log.20260101T00000Z", "other.20260101T000000Z"] {
             log.write(other, "not ours");

@@ -40,7 +40,7 @@ impl PasswordHash {
         (is_known && parts.get_cost() <= MAX_COST).then(|| Self::Bcrypt(text.into()))
     }
 
-    /// Whether it is the hash of `password`. Bcrypt takes long on purpose.
+    /// Whether this is the hash of `password`. Bcrypt takes long on purpose.
     #[must_use]
     pub fn fits(&self, password: &[u8]) -> bool {
         match self {
@@ -57,7 +57,7 @@ impl PasswordHash {
         }
     }
 
-    /// Whether the hash falls quickly to guessing.
+    /// Whether the kind of hash is weak: guessing finds the password quickly.
     #[must_use]
     pub fn is_weak(&self) -> bool {
         match self {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn hashes_fit_their_passwords_only() {
-        // Of `openssl passwd -apr1`, of `htpasswd -s`, and of bcrypt at its lowest cost.
+        // The hashes were made by `openssl passwd -apr1`, by `htpasswd -s`, and by bcrypt at its lowest cost.
         let hashes = [
             "$apr1$xy$VH1ahWB.kZg.TUyTC9ZzW1",
             "{SHA}fEqNCco3Yq9h5ZUglD3CZJT4lBs=",

@@ -1,4 +1,4 @@
-//! The client role with servers in every mood.
+//! The client role of the engine, talking to servers that behave well and badly.
 
 use h2o_http::{BodyLength, Known};
 use h2o_http3::{ClientSettings, LocalStream, StreamId, StreamState};

@@ -117,7 +117,7 @@ fn behind_the_head_of_the_response() {
     use StreamState::{Closed, HalfClosedLocal, HalfClosedRemote, Open};
     let reset = format!("0 reset H3_INTERNAL_ERROR; {RECV}");
     let reset_both = format!("0 reset H3_INTERNAL_ERROR; {BOTH}");
-    // A second head looks like trailers with a pseudo field.
+    // A second head looks like trailers that have a pseudo-header field.
     let second = "close H3_MESSAGE_ERROR protocol violation";
     check(
         Open,

@@ -6,7 +6,7 @@ use h2o_testkit::http3::{Frame, kind, varint};
 use crate::kit::server::{Conversation, outcome};
 use crate::kit::{CONNECT, Fields, GET, POST, assert_said, data, frame, headers};
 
-/// What is wrong, the fields, what comes of it.
+/// For each case: what is wrong, the fields of the request, and what comes of it.
 type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a str);
 
 const ASKED: &str = "0 POST https://a.example/";
@@ -56,7 +56,7 @@ fn frames_out_of_place_end_the_connection() {
             assert_said(&got, &want, &format!("{kind:#x} {place}"));
         }
     }
-    // DATA and HEADERS have places of their own.
+    // DATA and HEADERS frames may come only at places of their own.
     let cases: &[(&str, Vec<u8>, &[&str])] = &[
         ("DATA in front of the head", data(b"a"), &[unexpected]),
         ("empty DATA in front of the head", data(b""), &[unexpected]),
@@ -139,7 +139,7 @@ fn messages_that_are_incomplete_or_too_long_end_their_stream() {
         ),
     ];
     for (why, input, want) in cases {
-        // Cut byte by byte one byte too many comes alone; the whole is what clients send.
+        // Cut byte by byte, one byte too many would come alone, so the input is given whole, as clients send it.
         let mut talk = Conversation::new();
         talk.ends(0, input);
         let want: Vec<&str> = want.iter().map(String::as_str).collect();
@@ -359,7 +359,7 @@ fn sections_and_frames_that_are_too_long_are_refused_by_their_length() {
             why,
         );
     }
-    // DATA has no limit of its own: that of the content is known from its header.
+    // A DATA frame may have any length: how long the content is, is known from the header of the frame.
     let input = [
         headers(CONNECT),
         header(kind::DATA, 1 << 40),
@@ -398,7 +398,7 @@ fn more_content_than_the_site_takes_ends_the_stream() {
         "RESET_STREAM 0 H3_EXCESSIVE_LOAD",
     ];
     talk.expect("limit-request-body", &want);
-    // Where the length is announced the client is told.
+    // If the length is announced, the client is told at once.
     let mut talk = begin();
     let announced = with(POST, &[("content-length", "5")]);
     talk.sends(0, headers(&announced));

@@ -221,7 +221,8 @@ fn streams_without_a_type_are_few() {
 
 #[test]
 fn fields_and_text_are_limited_as_over_http_2() {
-    // A hundred fields are kept; text is limited by what the section has, and what the table can add.
+    // A hundred fields are accepted; how long their text may be is limited by the length of the section, and by what entries of
+    // the table can add.
     let hundred: Vec<_> = std::iter::repeat_n(("a", "b"), 100).collect();
     let mut talk = Conversation::new();
     talk.ends(0, headers(&[GET, &hundred].concat()));

@@ -1,4 +1,4 @@
-//! Conversations of the server role with clients, and of the client role with servers, in every mood.
+//! Conversations of the server role with clients, and of the client role with servers, which behave well and badly.
 
 #[path = "../kit/mod.rs"]
 mod kit;

@@ -1,4 +1,4 @@
-//! Random walks of several streams at once, against a model of what each may still do.
+//! Several streams at once take random steps, and a model knows what each of them may still do.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::kit::{CONNECT, CONTROL, GET, POST, data, frame, headers};
 
 const MAX_STREAMS: u32 = 4;
 
-/// What the client's side of a stream has come to.
+/// How far the client's side of a stream has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
     /// Opened; nothing is said.
@@ -27,7 +27,7 @@ struct Model {
     is_tunnel: bool,
     /// Our side has sent all.
     is_answered: bool,
-    /// The engine has reported it, and it is not released.
+    /// Whether the engine has reported the stream, and the stream is not released yet.
     is_held: bool,
 }
 
@@ -163,7 +163,7 @@ impl Walk {
                 bytes.extend(data(b"abc"));
                 ("data abc".to_owned(), Client::Content)
             }
-            // Nothing more than the end, and unknown frames.
+            // Nothing but the end of the stream, and unknown frames, may come now.
             Client::Trailers => (String::new(), Client::Trailers),
             Client::Ended | Client::GivenUp => {
                 bytes.extend(data(b"late"));

@@ -24,7 +24,7 @@ fn priority(talk: &Conversation, id: u64) -> (u8, bool) {
     (urgency, incremental)
 }
 
-/// The streams that send, in order, a piece each.
+/// The streams that send, in this order, one piece each.
 fn turns(talk: &mut Conversation, count: usize) -> Vec<u64> {
     (0..count)
         .map_while(|_| {
@@ -60,7 +60,7 @@ fn an_update_replaces_the_field_whenever_it_comes() {
     );
     talk.sends(CONTROL, update(4, "i"));
     talk.expect("behind it", &["4 priority u=3 i=true"]);
-    // Between the first bytes of the stream and its head.
+    // The PRIORITY_UPDATE comes between the first bytes of the stream and its head.
     let head = headers(&[GET, &[("priority", "u=7")]].concat());
     talk.sends(8, &head[..4]);
     talk.sends(CONTROL, update(8, "u=0"));

@@ -8,7 +8,7 @@ use crate::kit::{DECODER, ENCODER, GET, POST, assert_said, data, headers};
 
 const CAPACITY: usize = 16_384;
 
-/// GET / with a field that is entry `entry` of the table.
+/// A request `GET /` with a field that refers to entry `entry` of the dynamic table.
 fn refers_to(entry: usize) -> Vec<u8> {
     refers(b"\xd1\xd7\xc1", entry)
 }
@@ -117,7 +117,7 @@ fn a_section_that_waits_is_dropped_with_its_stream() {
             "{why}: cancelled"
         );
         talk.sends(ENCODER, insertions(&[("x-a", "1")]));
-        // Whoever keeps what the client has sent behind the section can drop it.
+        // What the client has sent behind the section, and the driver has kept, can be dropped.
         talk.expect(why, &["0 unblocked"]);
         assert!(!talk.connection.has_streams());
         assert_eq!(talk.connection.poll_unblocked(), None);

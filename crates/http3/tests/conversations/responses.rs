@@ -210,7 +210,7 @@ fn the_latest_head_is_not_taken_for_another() {
 fn requests_that_are_alike_are_read_alike() {
     let mut talk = Conversation::new();
     for round in 0..12_u64 {
-        // The third and later ones of a kind are remembered, whatever their path.
+        // The third head of a kind, and later ones, are remembered, whatever the path of the request.
         let path = format!("/part/{}", round / 2);
         let fields = [
             (":method", "GET"),

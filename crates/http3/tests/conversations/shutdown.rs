@@ -33,7 +33,7 @@ fn two_goaways_and_then_the_end() {
     );
     assert!(!talk.passes(SHUTDOWN_GRACE - Duration::from_millis(1)));
     assert_eq!(goaways(&mut talk), [0; 0]);
-    // What was sent before the client could know counts.
+    // Requests that the client sent before it could know of GOAWAY are served.
     talk.gets(4);
     assert!(!talk.passes(Duration::from_millis(1)));
     assert_eq!(goaways(&mut talk), [8], "the first that is not looked at");

@@ -59,7 +59,7 @@ fn check(state: StreamState, begin: fn(&mut Conversation), want: [(&str, StreamS
             after,
             "{what} on a stream that is {state:?}"
         );
-        // Whatever has happened, the stream can be released, once and again, and the connection goes on.
+        // Whatever has happened, the stream can be released, even twice, and the connection goes on.
         talk.connection.release(key);
         talk.connection.release(key);
         talk.events.clear();

@@ -126,7 +126,7 @@ fn tunnels_of_the_draft_name_their_datagrams_themselves() {
     let mut talk = Conversation::new();
     talk.sends(0, headers(UDP));
     talk.sends(4, headers(&asked("10; ecn=1")));
-    // Neither a number that no datagram can have, nor something else.
+    // A number that no datagram can begin with, and what is no number, are ignored: then the number follows from the stream.
     talk.sends(8, headers(&asked("1152921504606846976")));
     talk.sends(12, headers(&asked("-1")));
     for (stream, name) in [(0, 0), (4, 10), (8, 2), (12, 3)] {

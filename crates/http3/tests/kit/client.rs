@@ -65,7 +65,7 @@ impl Conversation {
         talk
     }
 
-    /// A connection on which the server has said nothing.
+    /// A connection on which the server has sent nothing yet.
     pub(crate) fn unopened(settings: ClientSettings) -> Self {
         Self {
             connection: ClientConnection::new(Arc::new(settings), true),
@@ -80,7 +80,7 @@ impl Conversation {
         }
     }
 
-    /// Makes a request; gives its stream and what is sent, in words.
+    /// Makes a request. Returns its stream, and what is sent, in words.
     pub(crate) fn asks(
         &mut self,
         head: &RequestHead,
@@ -230,7 +230,7 @@ impl Conversation {
                 end_stream,
             } => {
                 let text = input[data.clone()].escape_ascii().to_string();
-                // Content comes in pieces; what matters is the whole.
+                // Content may come in any number of pieces; only the whole matters.
                 let begin = format!("{} data ", self.id(*stream));
                 if let Some(last) = self.events.last_mut()
                     && last.starts_with(&begin)
@@ -319,7 +319,8 @@ impl Conversation {
     }
 }
 
-/// What `input` on a stream leads to on the connection that `begin` makes, however it is cut.
+/// Gives `input` to a stream of the connection that `begin` makes, cut in every way. Returns what comes of it, which must be
+/// the same however it is cut.
 #[track_caller]
 pub(crate) fn outcome(
     begin: impl Fn() -> Conversation,

@@ -28,7 +28,7 @@ pub(crate) const CONTROL: u64 = 2;
 pub(crate) const ENCODER: u64 = 6;
 pub(crate) const DECODER: u64 = 10;
 
-/// HEADERS without references; tests can have any byte in a `str`, as Latin-1.
+/// A HEADERS frame whose section does not refer to the dynamic table; a `str` of a test can have any byte, as Latin-1.
 pub(crate) fn headers(fields: Fields<'_>) -> Vec<u8> {
     let bytes = |text: &str| -> Vec<u8> {
         let bytes = text.chars().map(|c| u8::try_from(c).expect("Latin-1"));
@@ -54,7 +54,7 @@ pub(crate) fn control(settings: &[(u64, u64)]) -> Vec<u8> {
     [varint(0), Frame::settings(settings).bytes()].concat()
 }
 
-/// Where an input is cut: whole, in two at every byte (at some, if it is long), and byte by byte.
+/// The places where an input is cut: nowhere, in two at every byte (at some, if it is long), and at each byte.
 pub(crate) fn ways_to_cut(len: usize) -> Vec<Vec<usize>> {
     let step = len / 300 + 1;
     let mut ways = vec![Vec::new(), (1..len).collect()];

@@ -19,13 +19,13 @@ pub(crate) struct Conversation {
     pub(crate) connection: ServerConnection,
     pub(crate) head: RequestHead,
     pub(crate) now: Instant,
-    /// What each stream of the client has sent that was not taken, and whether it has ended.
+    /// For each stream of the client: what it has sent that the engine has not taken, and whether it has ended.
     input: BTreeMap<u64, (Vec<u8>, bool)>,
-    /// The next stream that the client opens, by kind: for requests, unidirectional.
+    /// The next stream that the client opens, by kind: for a request, or unidirectional.
     next: [u64; 2],
     pub(crate) keys: BTreeMap<u64, StreamKey>,
     pub(crate) decoder: Decoder,
-    /// What was reported, and what was sent, in words.
+    /// What the engine has reported, and what it has sent, in words.
     pub(crate) events: Vec<String>,
     pub(crate) costs: u32,
 }
@@ -72,7 +72,7 @@ impl Conversation {
         }
     }
 
-    /// The client opens a stream, and with it all before of the same kind.
+    /// The client opens a stream, and with it all streams of the same kind with lower numbers.
     pub(crate) fn opens(&mut self, id: u64) -> &mut Self {
         let kind = usize::from(id & 2 != 0);
         while self.next[kind] <= id {
@@ -212,7 +212,7 @@ impl Conversation {
                 } else {
                     text
                 };
-                // Content comes in pieces; what matters is the whole.
+                // Content may come in any number of pieces; only the whole matters.
                 let id = self.id(*stream);
                 let begin = format!("{id} data ");
                 if let Some(last) = self.events.last_mut()
@@ -286,7 +286,7 @@ impl Conversation {
         self
     }
 
-    /// `GET /` on a stream, which is not reported.
+    /// Sends `GET /` on a stream, without noting that the engine reports it.
     pub(crate) fn gets(&mut self, id: u64) -> &mut Self {
         self.ends(id, headers(GET));
         self.events.clear();
@@ -301,7 +301,7 @@ impl Conversation {
         self.connection.state(self.key(id))
     }
 
-    /// Answers with a head; gives what is sent on the stream, in words.
+    /// Answers with a head. Returns what is sent on the stream, in words.
     pub(crate) fn responds(
         &mut self,
         id: u64,
@@ -356,7 +356,7 @@ impl Conversation {
             .advance(LocalStream::QpackEncoder, pending.len());
     }
 
-    /// What is pending on a unidirectional stream, which is sent.
+    /// Sends what is pending on a unidirectional stream, and returns it.
     pub(crate) fn pending(&mut self, stream: LocalStream) -> Vec<u8> {
         let pending = self.connection.pending(stream).to_vec();
         self.connection.advance(stream, pending.len());
@@ -390,7 +390,8 @@ impl Conversation {
     }
 }
 
-/// What `input` on a stream leads to on the connection that `begin` makes, however it is cut.
+/// Gives `input` to a stream of the connection that `begin` makes, cut in every way. Returns what comes of it, which must be
+/// the same however it is cut.
 #[track_caller]
 pub(crate) fn outcome(
     begin: impl Fn() -> Conversation,

@@ -234,7 +234,7 @@ impl Http2 {
         }
     }
 
-    /// Reads once. Returns false if nothing arrived in time; the end of the connection counts as something.
+    /// Reads once from the socket. Returns false if nothing arrived in time; the end of the connection counts as an arrival.
     fn receive(&mut self, limit: Duration) -> bool {
         let mut buffer = [0; 64 * 1024];
         let count = if limit.is_zero() {
@@ -371,7 +371,7 @@ impl Http2 {
         });
     }
 
-    /// Total bytes of DATA that the server has allowed so far on a stream, or on the connection.
+    /// Number of bytes of DATA that the server has allowed so far on a stream, or on the connection.
     #[must_use]
     pub fn allowed(&self, stream: u32) -> usize {
         let frames = self.frames.iter();

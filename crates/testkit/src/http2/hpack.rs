@@ -258,7 +258,7 @@ pub(crate) fn decode_huffman(bytes: &[u8]) -> Vec<u8> {
     text
 }
 
-/// The byte, or 256 for EOS, of a code with its length in bits.
+/// The byte (256: EOS) that a Huffman code of this length in bits stands for.
 static SYMBOLS: LazyLock<HashMap<(u32, u8), usize>> = LazyLock::new(|| {
     let mut by_length: Vec<usize> = (0..CODE_LENGTHS.len()).collect();
     by_length.sort_by_key(|&symbol| CODE_LENGTHS[symbol]);

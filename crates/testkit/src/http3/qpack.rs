@@ -113,7 +113,7 @@ pub mod instruction {
     }
 }
 
-/// A section refers to insertions that have not arrived.
+/// A section refers to insertions that the decoder has not received yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked;
 
@@ -277,7 +277,8 @@ impl Decoder {
             0 => 0,
             _ => {
                 assert!(encoded <= 2 * most, "more insertions than there can be");
-                // The highest possible count: it is ahead by at most the number of entries that the table can hold.
+                // The highest count that is possible: the encoder is ahead by at most the number of entries that the table can
+                // hold.
                 let furthest = self.inserted + most;
                 let back = (furthest % (2 * most) + 1 + 2 * most - encoded) % (2 * most);
                 furthest.checked_sub(back).expect("a number of insertions")
