@@ -117,6 +117,12 @@ unsafe extern "C" {
     pub(crate) fn shim_string(value: u64, len: *mut usize) -> *const u8;
     pub(crate) fn shim_symbol(mrb: *mut State, value: u64, len: *mut usize) -> *const u8;
     pub(crate) fn shim_array(value: u64, len: *mut usize) -> *const u64;
+    pub(crate) fn shim_text_entries(
+        mrb: *mut State,
+        hash: u64,
+        values: *mut u64,
+        most: usize,
+    ) -> usize;
     pub(crate) fn shim_is_a(mrb: *mut State, value: u64, class: u64) -> c_int;
     pub(crate) fn shim_class_of(mrb: *mut State, value: u64) -> u64;
     pub(crate) fn shim_arena_save(mrb: *mut State) -> c_int;

@@ -131,6 +131,38 @@ const uint64_t *shim_array(uint64_t bits, size_t *len)
   return (const uint64_t *)RARRAY_PTR(value);
 }
 
+struct text_entries {
+  uint64_t *values;
+  size_t count, most;
+  int has_others;
+};
+
+static int add_text_entry(mrb_state *mrb, mrb_value key, mrb_value value, void *data)
+{
+  struct text_entries *entries = data;
+  (void)mrb;
+  if (entries->count == entries->most || !mrb_string_p(key) || !mrb_string_p(value)) {
+    entries->has_others = 1;
+    return 1;
+  }
+  entries->values[2 * entries->count] = raw(key);
+  entries->values[2 * entries->count + 1] = raw(value);
+  entries->count++;
+  return 0;
+}
+
+/* Writes key and value of each entry of a Hash to `values`, if there are at most `most`, and all are Strings. Returns the number of
+ * entries; otherwise SIZE_MAX, as for a Hash that makes its entries when they are asked for. */
+size_t shim_text_entries(mrb_state *mrb, uint64_t hash, uint64_t *values, size_t most)
+{
+  struct text_entries entries = { values, 0, most, 0 };
+  struct RHash *of = mrb_hash_ptr(cooked(hash));
+  if (of->c != mrb->hash_class)
+    return SIZE_MAX;
+  mrb_hash_foreach(mrb, of, add_text_entry, &entries);
+  return entries.has_others ? SIZE_MAX : entries.count;
+}
+
 int shim_is_a(mrb_state *mrb, uint64_t value, uint64_t class)
 {
   return mrb_obj_is_kind_of(mrb, cooked(value), mrb_class_ptr(cooked(class)));
@@ -418,17 +450,17 @@ static mrb_value run(mrb_state *mrb, void *data)
   case OP_LAZY_HASH_: {
     mrb_value hash = mrb_hash_new(mrb);
     mrb_hash_ptr(hash)->c = mrb_class_ptr(a);
-    mrb_iv_set(mrb, hash, mrb_intern_lit(mrb, "source"), b);
+    mrb_iv_set(mrb, hash, mrb_symbol(c), b);
     return hash;
   }
-  case OP_SOURCE_: return mrb_iv_get(mrb, a, mrb_intern_lit(mrb, "source"));
+  case OP_SOURCE_: return mrb_iv_get(mrb, a, mrb_symbol(c));
   case OP_PLAIN_HASH_: {
     mrb_value before[2];
     before[0] = mrb_hash_keys(mrb, a);
     before[1] = mrb_hash_values(mrb, a);
     b = mrb_ary_new_from_values(mrb, 2, before);
     mrb_hash_clear(mrb, a);
-    mrb_iv_remove(mrb, a, mrb_intern_lit(mrb, "source"));
+    mrb_iv_remove(mrb, a, mrb_symbol(c));
     mrb_hash_ptr(a)->c = mrb->hash_class;
     return b;
   }
@@ -468,8 +500,7 @@ static mrb_value run(mrb_state *mrb, void *data)
     mrb_value arguments[4];
     arguments[0] = a;
     memcpy(arguments + 1, values, (size_t)(count < 3 ? count : 3) * sizeof *arguments);
-    return mrb_funcall_argv(mrb, mrb_obj_value(mrb->kernel_module), mrb_intern_lit(mrb, "__h2o_resume"),
-                            1 + (count < 3 ? count : 3), arguments);
+    return mrb_funcall_argv(mrb, mrb_obj_value(mrb->kernel_module), mrb_symbol(b), 1 + (count < 3 ? count : 3), arguments);
   }
   case OP_LOAD_: {
     mrbc_context *context = mrbc_context_new(mrb);

@@ -151,7 +151,7 @@ impl Vm {
         }
         self.depth.set(depth + 1);
         let result = self.run(Op::Resume, |work| {
-            work.a = strand.0;
+            (work.a, work.b) = (strand.0, self.resume_name.get());
             work.values = values.as_ptr().cast();
             work.count = values.len();
         });

@@ -63,6 +63,12 @@ fn main() {
             answer(config, "/1k.txt", &[], StatusCode::OK)
         },
     );
+    #[cfg(feature = "mruby")]
+    bench.case("script", "Script that answers with one field (200)", || {
+        let script = r#"proc { |env| [200, {"content-type" => "text/plain"}, ["hello\n"]] }"#;
+        let config = format!("mruby.handler: '{script}'");
+        script_answer(&config)
+    });
     bench.case(
         "exchange",
         "Exchange begun and given back",
@@ -103,7 +109,15 @@ fn answer(
     fields: &[(Known, &str)],
     status: StatusCode,
 ) -> impl FnMut() {
-    let setup = Setup::new("", config);
+    answer_to(Setup::new("", config), target, fields, status)
+}
+
+fn answer_to(
+    setup: Setup,
+    target: &str,
+    fields: &[(Known, &str)],
+    status: StatusCode,
+) -> impl FnMut() + use<> {
     let reference = setup.request(target, fields);
     move || {
         black_box(&setup.root);
@@ -112,6 +126,30 @@ fn answer(
         exchange.rewind();
         exchange.route = route;
         respond(exchange, status);
+    }
+}
+
+/// Like [`answer`], for a script: the first request waits until it is evaluated.
+#[cfg(feature = "mruby")]
+fn script_answer(config: &str) -> impl FnMut() + use<> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build_local(tokio::runtime::LocalOptions::default())
+        .expect("a runtime");
+    let setup = Setup::new("", config);
+    let first = setup.request("/hello", &[]);
+    let ask = async {
+        let handler = &setup.site.path(first.borrow().route).handlers[0];
+        let outcome = handler.on_request(&mut first.borrow_mut());
+        if let Outcome::Later(response) = outcome {
+            response.await;
+        }
+    };
+    runtime.block_on(setup.worker.run(ask));
+    let mut next = answer_to(setup, "/hello", &[], StatusCode::OK);
+    move || {
+        black_box(&runtime);
+        next();
     }
 }
 

@@ -163,6 +163,11 @@ pub(super) fn read_fields(
     value: Value,
     mut add: impl FnMut(&str, &[u8]),
 ) -> Result<(), Leave> {
+    // Most scripts return a few Strings, for which Ruby need not run.
+    let plain = vm.each_text(value, |name, value| read_text(name, value, &mut add));
+    if let Some(read) = plain {
+        return read;
+    }
     let raised = Leave::Raise;
     let pairs: Vec<(Value, Value)> = match value.kind() {
         Kind::Hash => {
@@ -215,22 +220,32 @@ pub(super) fn read_field(
     value: Value,
     add: &mut dyn FnMut(&str, &[u8]),
 ) -> Result<(), Leave> {
-    let name = name.to_ascii_lowercase();
-    // An invalid field name, such as one with a line break, could end the response's head early or begin another field.
-    if !h2o_http::is_token(&name) {
-        let shown = name.escape_ascii();
-        return Err(Leave::argument(format!("invalid header name: {shown}")));
-    }
-    let name = std::str::from_utf8(&name).map_err(|_| Leave::argument("invalid header name"))?;
     let values = vm.elements(value).unwrap_or_else(|| vec![value]);
     for value in values {
-        let value = vm.text_of(value)?;
-        for line in value.split(|byte| *byte == b'\n') {
-            if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
-                return Err(Leave::argument(format!("invalid value of header {name}")));
-            }
-            add(name, line);
+        read_text(name, &vm.text_of(value)?, add)?;
+    }
+    Ok(())
+}
+
+/// Passes on each line of a value of one field.
+fn read_text(name: &[u8], value: &[u8], add: &mut dyn FnMut(&str, &[u8])) -> Result<(), Leave> {
+    // An invalid field name, such as one with a line break, could end the response's head early or begin another field.
+    if !h2o_http::is_token(name) {
+        let shown = name.to_ascii_lowercase();
+        let shown = shown.escape_ascii();
+        return Err(Leave::argument(format!("invalid header name: {shown}")));
+    }
+    let name = std::str::from_utf8(name).map_err(|_| Leave::argument("invalid header name"))?;
+    let name = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    };
+    for line in value.split(|byte| *byte == b'\n') {
+        if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
+            return Err(Leave::argument(format!("invalid value of header {name}")));
         }
+        add(&name, line);
     }
     Ok(())
 }

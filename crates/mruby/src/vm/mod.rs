@@ -114,6 +114,10 @@ pub struct Vm {
     pub(crate) functions: RefCell<Vec<Function>>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     strand_class: Cell<u64>,
+    /// Symbols that requests need, since to look one up costs more than to use it: the method that resumes a strand, and the variable
+    /// that has the source of a lazy Hash.
+    pub(crate) resume_name: Cell<u64>,
+    source_name: Cell<u64>,
     /// A registered Array: what Rust refers to.
     roots: Cell<u64>,
     free_roots: RefCell<Vec<usize>>,
@@ -207,6 +211,8 @@ impl Vm {
             functions: RefCell::default(),
             locals: RefCell::default(),
             strand_class: Cell::new(Value::nil().0),
+            resume_name: Cell::new(Value::nil().0),
+            source_name: Cell::new(Value::nil().0),
             roots: Cell::new(Value::nil().0),
             free_roots: RefCell::default(),
             root_count: Cell::new(0),
@@ -235,6 +241,8 @@ impl Vm {
                 ffi::shim_register(self.raw, roots.0);
                 ffi::shim_prepare(self.raw);
             }
+            self.resume_name.set(self.symbol("__h2o_resume")?.0);
+            self.source_name.set(self.symbol("source")?.0);
             let module = self.module(None, "H2O")?;
             self.define_strands(module)?;
             for define in environment::PARTS.iter().chain(options.parts) {

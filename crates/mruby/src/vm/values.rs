@@ -7,6 +7,9 @@ use crate::{Kind, Value};
 
 use super::Vm;
 
+/// Number of entries that a Hash has at most for [`Vm::each_text`].
+const FEW_ENTRIES: usize = 16;
+
 impl Vm {
     /// A new String with these octets.
     ///
@@ -106,7 +109,9 @@ impl Vm {
     /// # Errors
     /// `NoMemoryError`.
     pub fn lazy_hash(&self, class: Value, source: Value) -> Result<Value, Value> {
-        self.run(Op::LazyHash, |work| (work.a, work.b) = (class.0, source.0))
+        self.run(Op::LazyHash, |work| {
+            (work.a, work.b, work.c) = (class.0, source.0, self.source_name.get());
+        })
     }
 
     /// What a [lazy Hash](Vm::lazy_hash) makes its entries from; nil once it is plain.
@@ -115,7 +120,9 @@ impl Vm {
     /// `TypeError` if it is none.
     pub fn source_of(&self, hash: Value) -> Result<Value, Value> {
         self.expect_kind(hash, Kind::Hash)?;
-        self.run(Op::Source, |work| work.a = hash.0)
+        self.run(Op::Source, |work| {
+            (work.a, work.c) = (hash.0, self.source_name.get());
+        })
     }
 
     /// Makes a [lazy Hash](Vm::lazy_hash) one of class `Hash`, empty and without a source. Returns an Array of the keys and an Array
@@ -125,7 +132,9 @@ impl Vm {
     /// `FrozenError`; `TypeError` if it is none.
     pub fn make_plain(&self, hash: Value) -> Result<Value, Value> {
         self.expect_kind(hash, Kind::Hash)?;
-        self.run(Op::PlainHash, |work| work.a = hash.0)
+        self.run(Op::PlainHash, |work| {
+            (work.a, work.c) = (hash.0, self.source_name.get());
+        })
     }
 
     /// The entry of a Hash whose key is this Symbol.
@@ -144,6 +153,33 @@ impl Vm {
     pub fn hash_keys(&self, hash: Value) -> Result<Value, Value> {
         self.expect_kind(hash, Kind::Hash)?;
         self.run(Op::HashKeys, |work| work.a = hash.0)
+    }
+
+    /// Calls `see` with the key and the value of each entry of a Hash, if it has at most [`FEW_ENTRIES`] and all keys and values are
+    /// Strings. Otherwise calls nothing and returns `None`. `see` must not run Ruby.
+    ///
+    /// # Errors
+    /// The first one of `see`, after which it is not called any more.
+    pub fn each_text<E>(
+        &self,
+        hash: Value,
+        mut see: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+    ) -> Option<Result<(), E>> {
+        let mut values = [Value::nil(); 2 * FEW_ENTRIES];
+        if hash.kind() != Kind::Hash {
+            return None;
+        }
+        // SAFETY: the kind is checked, there is room for so many values, and the shim neither raises nor runs Ruby.
+        let count = unsafe {
+            let values = values.as_mut_ptr().cast::<u64>();
+            ffi::shim_text_entries(self.raw, hash.0, values, FEW_ENTRIES)
+        };
+        let (entries, _) = values.as_chunks::<2>();
+        let entries = entries.get(..count)?;
+        Some(entries.iter().try_for_each(|&[key, value]| {
+            let seen = self.with_bytes(key, |key| self.with_bytes(value, |value| see(key, value)));
+            seen.flatten().unwrap_or(Ok(()))
+        }))
     }
 
     pub(super) fn expect_kind(&self, value: Value, kind: Kind) -> Result<(), Value> {
