@@ -235,13 +235,15 @@ enum { FEW = 8 };
 static mrb_value stub(mrb_state *mrb, mrb_value self)
 {
   struct shim_call call;
-  const mrb_value *arguments;
-  mrb_int count;
-  mrb_value block;
+  const mrb_value *arguments = mrb_get_argv(mrb);
+  mrb_int count = mrb_get_argc(mrb);
+  mrb_value block = mrb_nil_value();
   mrb_value few[FEW], result;
   int64_t function = mrb_integer(mrb_proc_cfunc_env_get(mrb, 0));
   int status;
-  mrb_get_args(mrb, "*!&", &arguments, &count, &block);
+  /* Only keywords, which become a Hash, and a block need the way that is slower. */
+  if (mrb->c->ci->nk > 0 || mrb_block_given_p(mrb))
+    mrb_get_args(mrb, "*!&", &arguments, &count, &block);
   if (count > FEW) {
     /* The stack moves when it grows; an Array does not. */
     mrb_value many = mrb_ary_new_from_values(mrb, count, arguments);
@@ -283,11 +285,9 @@ uint64_t shim_current_strand(mrb_state *mrb, uint64_t class, int *can_wait)
 /* Resumed inside a method: on the root frame, a fiber that yields leaves that frame without its class. */
 static mrb_value resume(mrb_state *mrb, mrb_value self)
 {
-  const mrb_value *arguments;
-  mrb_int count;
+  const mrb_value *arguments = mrb_get_argv(mrb);
   (void)self;
-  mrb_get_args(mrb, "*", &arguments, &count);
-  return mrb_fiber_resume(mrb, arguments[0], count - 1, arguments + 1);
+  return mrb_fiber_resume(mrb, arguments[0], mrb_get_argc(mrb) - 1, arguments + 1);
 }
 
 /* Runs compiled code as the main program would, with `main` as self. */

@@ -4,22 +4,24 @@ module H2O
   # A fiber that runs one job after the other. No exception may leave it, hence the second `rescue`.
   class Strand < Fiber
     def self.make
+      # A constant would be looked up at each use.
+      server = H2O
       new do |callable, argument|
         while true
           begin
             begin
-              H2O.__finish(callable.call(argument))
+              server.__finish(callable.call(argument))
             rescue Exception => e
-              H2O.__fail(e)
+              server.__fail(e)
             end
           rescue Exception => e
             begin
-              H2O.__fail(e)
+              server.__fail(e)
             rescue Exception
             end
           end
           callable = argument = e = nil
-          callable, argument = H2O.__idle
+          callable, argument = server.__idle
         end
       end
     end
