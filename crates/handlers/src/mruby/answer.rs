@@ -68,14 +68,15 @@ const DELEGATES: u16 = 399;
 /// # Errors
 /// The exception that makes it a failure.
 pub(super) fn read(vm: &Vm, value: Value, request: &Rc<RequestState>) -> Result<Answer, Leave> {
-    let parts = vm
-        .elements(value)
-        .ok_or_else(|| Leave::runtime("rack app did not return an array"))?;
-    let part = |index: usize| parts.get(index).copied().unwrap_or_else(Value::nil);
-    let status = read_status(vm, part(0))?;
+    let parts = vm.with_elements(value, |parts| {
+        [0, 1, 2].map(|index: usize| parts.get(index).copied().unwrap_or_else(Value::nil))
+    });
+    let [status, list, body] =
+        parts.ok_or_else(|| Leave::runtime("rack app did not return an array"))?;
+    let status = read_status(vm, status)?;
     let mut fields = Fields::default();
-    read_fields(vm, part(1), |name, value| fields.add(name, value))?;
-    let (kind, body) = match part(2) {
+    read_fields(vm, list, |name, value| fields.add(name, value))?;
+    let (kind, body) = match body {
         _ if status.as_u16() == DELEGATES => (BodyKind::Array, Body::Empty),
         body if body.is_nil() => (BodyKind::Array, Body::Empty),
         body if body.kind() == Kind::Array => (BodyKind::Array, read_array(vm, body)?),
@@ -138,7 +139,9 @@ fn read_status(vm: &Vm, value: Value) -> Result<StatusCode, Leave> {
 /// The elements of an Array body, joined.
 fn read_array(vm: &Vm, array: Value) -> Result<Body, Leave> {
     let elements = vm.elements(array).unwrap_or_default();
-    let mut content = Vec::new();
+    let lens = elements.iter();
+    let lens = lens.filter_map(|element| vm.with_bytes(*element, <[u8]>::len));
+    let mut content = Vec::with_capacity(lens.sum());
     for element in elements {
         if vm
             .with_bytes(element, |bytes| content.extend_from_slice(bytes))

@@ -232,11 +232,16 @@ impl Vm {
     /// The elements of an Array, copied.
     #[must_use]
     pub fn elements(&self, array: Value) -> Option<Vec<Value>> {
+        self.with_elements(array, <[Value]>::to_vec)
+    }
+
+    /// The elements of an Array. `read` must not run Ruby.
+    pub fn with_elements<T>(&self, array: Value, read: impl FnOnce(&[Value]) -> T) -> Option<T> {
         if array.kind() != Kind::Array {
             return None;
         }
         let mut len = 0;
-        // SAFETY: it is an Array; the elements are copied before Ruby runs again.
+        // SAFETY: it is an Array, which stays as it is while Ruby does not run.
         let elements = unsafe {
             let start = ffi::shim_array(array.0, &raw mut len);
             if start.is_null() || len == 0 {
@@ -245,6 +250,6 @@ impl Vm {
                 std::slice::from_raw_parts(start.cast::<Value>(), len)
             }
         };
-        Some(elements.to_vec())
+        Some(read(elements))
     }
 }
