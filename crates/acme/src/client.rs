@@ -142,7 +142,7 @@ impl<'a> Client<'a> {
             None => self.account.new_order(&request()).await,
         };
         let mut placed = placed?;
-        // They stand until the authority has decided.
+        // The answers to the challenges can be asked for until the authority has decided.
         let answers = self.answer(&mut placed, order).await?;
         if !matches!(
             placed.state().status,

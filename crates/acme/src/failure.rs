@@ -5,7 +5,7 @@ use std::fmt;
 /// What failed, which decides how soon the next attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The authority does not answer, or what answers is no authority: an attempt costs it nothing.
+    /// The authority does not answer, or what answers is no ACME server, so that another attempt costs the authority nothing.
     Unreachable,
     /// The authority refused. It counts failed attempts and blocks clients that make too many.
     Refused,

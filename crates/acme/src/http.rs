@@ -59,7 +59,7 @@ impl Https {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
             .await
             .map_err(hyper)?;
-        // It ends with the response: nothing else is sent.
+        // The task that runs the connection ends with the response, since nothing else is sent over it.
         tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(hyper)?;
         let (head, body) = response.into_parts();

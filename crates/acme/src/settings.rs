@@ -15,7 +15,7 @@ const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 /// How an authority checks who has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Challenge {
-    /// It requests a file by HTTP (RFC 8555 §8.3).
+    /// The authority requests a file by HTTP (RFC 8555 §8.3).
     Http01,
     /// It opens a TLS connection (RFC 8737).
     TlsAlpn01,

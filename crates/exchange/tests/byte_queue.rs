@@ -68,7 +68,7 @@ fn random_calls_agree_with_a_plain_queue() {
                         model.extend(bytes);
                     }
                     let later = {
-                        // The same for a queue from which bytes were taken before.
+                        // The calls are repeated with a queue from which bytes were taken before.
                         let gone = later.take(usize::MAX);
                         let mut both = ByteQueue::default();
                         both.push_piece(gone);

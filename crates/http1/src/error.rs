@@ -38,7 +38,7 @@ pub enum FramingError {
     ContentLengthInvalid,
     /// Two `Content-Length` fields with different text.
     ContentLengthsDiffer,
-    /// Both `Content-Length` and `Transfer-Encoding` (RFC 9112 §6.1: ought to be handled as an error).
+    /// The head has both `Content-Length` and `Transfer-Encoding` (RFC 9112 §6.1: ought to be handled as an error).
     LengthAndCoding,
     /// A `Transfer-Encoding` other than `chunked`.
     TransferEncodingUnknown,

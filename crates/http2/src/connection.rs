@@ -380,7 +380,7 @@ impl Connection {
         if is_idle {
             return Err(PeerError::IdleStream(kind));
         }
-        // Also if our response was faster: the peer made us work for nothing.
+        // A reset is charged even if the response was sent before it came: the peer has made this side work for nothing.
         self.charge(cost::RESET);
         let Some(key) = self.streams.find(header.stream) else {
             return Ok(None);

@@ -43,7 +43,7 @@ pub enum PeerError {
     SettingsValue,
     /// SETTINGS_INITIAL_WINDOW_SIZE above 2^31-1 (§6.5.2), or one that makes a window overflow (§6.9.2).
     SettingsWindow,
-    /// Another frame in place of the CONTINUATION that must follow (§6.10).
+    /// Another frame has come in place of the CONTINUATION that must follow (§6.10).
     ContinuationExpected,
     /// A CONTINUATION of another stream (§6.10).
     ContinuationStream,

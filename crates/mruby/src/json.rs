@@ -283,7 +283,7 @@ fn go_on(reader: &mut Reader<'_>, open: &mut Vec<Open>) -> Result<bool, Leave> {
 
 /// A container that is being written.
 struct Written {
-    /// Its elements or keys. An Array that nobody else knows refers to them.
+    /// The elements or keys of the container. An Array that nobody else knows refers to them, so that they are not collected.
     items: Vec<Value>,
     /// The Hash, if it is one.
     hash: Option<Value>,

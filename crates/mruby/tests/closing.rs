@@ -38,7 +38,8 @@ fn resident() -> usize {
 fn the_memory_of_a_closed_vm_goes_back_to_the_system() {
     let before = resident();
     let old = vm_with_strings(200_000);
-    // Its memory lies behind that of the other, so that this cannot be given back just by making the heap shorter.
+    // The second VM allocates behind the first one, so that the C library cannot give the first one's memory back just by
+    // making its heap shorter.
     let new = vm_with_strings(100);
     let full = resident();
     assert!(full > before + 40, "{before} -> {full} MB");

@@ -58,9 +58,9 @@ pub struct Server {
 /// How a worker's thread ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEnd {
-    /// It drained: its last connection has closed.
+    /// The worker was shut down: its last connection has closed.
     Drained,
-    /// It panicked outside a connection. Its connections are lost, and no other worker takes over its listeners.
+    /// The worker panicked outside of a connection. Its connections are lost, and no other worker takes over its listeners.
     Died,
 }
 

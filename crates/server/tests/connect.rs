@@ -91,7 +91,7 @@ fn silence_ends_a_tunnel_with_a_reset() {
     let reset = format!("{id} reset 10");
     assert_eq!(client.until(&reset), [&*reset]);
     assert_eq!(far.read(&mut [0]).unwrap_or_default(), 0);
-    // The same for a tunnel of which only the client's direction is still open.
+    // A tunnel of which only the client's direction is still open is reset in the same way.
     let (id, far) = open(&mut client, &listener);
     far.shutdown(Shutdown::Write).unwrap();
     let reset = format!("{id} reset 10");

@@ -45,7 +45,7 @@ impl Server {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
         let port = lines.find_map(|line| line.strip_prefix("ACCEPT 127.0.0.1:")?.parse().ok());
-        // Its output is read and dropped, so that it never blocks.
+        // The output of the program is read and dropped, so that the program never has to wait.
         std::thread::spawn(move || lines.for_each(drop));
         Self {
             child,

@@ -111,7 +111,7 @@ impl Service {
         }
     }
 
-    /// The part of a normalised path after the path's key.
+    /// The part of the normalised path of a request that follows the key of the path in `paths`.
     pub(super) fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         path.get(self.key_len..).unwrap_or_default()
     }

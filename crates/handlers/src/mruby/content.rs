@@ -26,7 +26,7 @@ enum State {
     Unread(Body),
     /// A strand waits for its next piece.
     BeingRead,
-    /// It is part of the response to the client.
+    /// The body has become part of the response to the client.
     HandedOn,
     Ended,
 }

@@ -83,7 +83,7 @@ impl Host {
 pub(super) struct LocalScript {
     id: u64,
     state: RefCell<State>,
-    /// Its place in the configuration, once it was asked.
+    /// Where the configuration has the script; set when it was asked for.
     place: RefCell<Option<Place>>,
 }
 

@@ -34,7 +34,7 @@ enum GoodbyeState {
     /// The client gets `rest` of the close frame and nothing more of the backend, whose further frames are dropped until it
     /// ends or `limit` passes.
     Closed { rest: Bytes, limit: Timer },
-    /// The backend closes by itself, or does not send WebSocket frames: nothing is changed.
+    /// The server sends no close frame, because the backend closes by itself, or does not send WebSocket frames.
     LeftAlone,
 }
 

@@ -9,7 +9,7 @@ use super::response::Refusal;
 pub(super) enum TunnelKind {
     /// None: the request only asks for a response.
     Nothing,
-    /// Another protocol on this connection: by `upgrade`, or by extended CONNECT (RFC 8441).
+    /// The connection or stream continues with another protocol: by `upgrade`, or by extended CONNECT (RFC 8441).
     Protocol,
     /// A tunnel to the authority of the request (RFC 9110 §9.3.6).
     Connect,

@@ -24,7 +24,7 @@ pub(crate) struct Upstreams {
 /// One `proxy.reverse.url`.
 #[derive(Clone)]
 pub(crate) struct ListedUpstream {
-    /// Its host entry, as `NAME` or `NAME:PORT`.
+    /// The host of the configuration that the directive belongs to, as `NAME` or `NAME:PORT`.
     pub(crate) host: Box<str>,
     /// The key of its path.
     pub(crate) path: Box<str>,

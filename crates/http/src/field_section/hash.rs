@@ -44,7 +44,7 @@ fn hash_from(seed: u64, text: &[u8]) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Both halves of a product, so that every bit counts on both sides of a multiplication.
+/// Both halves of a product are combined, so that every bit counts on both sides of a multiplication.
 #[inline]
 fn mix(word: u64) -> u64 {
     const ODD: u128 = 0x9e37_79b9_7f4a_7c15;

@@ -504,7 +504,7 @@ fn fields_that_do_not_come_again_are_never_inserted() {
         let list = [
             Written::Field(Name::Known(Known::Etag), value.clone()),
             Written::Field(Name::Other("x-request-id"), value),
-            // These come again, and are not worth a place all the same.
+            // These fields come again in each section, but are not worth a place in the table.
             Written::Field(Name::Known(Known::ContentLength), "1024".into()),
             Written::Pseudo(Pseudo::Path, "/assets/app.css".into()),
             Written::Field(Name::Known(Known::Cookie), "a=b".into()),
@@ -527,7 +527,7 @@ fn a_peer_that_acknowledges_nothing_gets_text() {
         pair.section(4 * round, &list);
     }
     assert_eq!(pair.encoder.receive(&instruction::increment(1)), Ok(()));
-    // Nor are its sections remembered without end.
+    // The encoder does not remember unacknowledged sections without limit either.
     for round in 3..2000 {
         pair.section(4 * round, &list);
     }

@@ -238,7 +238,7 @@ fn requests_that_are_alike_are_acknowledged_each() {
         );
         talk.is_done_with(id);
     }
-    // Another entry makes the same bytes mean something else.
+    // If the table has another entry, the same bytes mean something else.
     let mut bytes = instruction::capacity(0);
     bytes.extend(instruction::capacity(4096));
     bytes.extend(instruction::insert(b"x-b", b"2"));

@@ -459,7 +459,8 @@ impl Model {
         }
         let elapsed = now.saturating_duration_since(self.ack_epoch_began);
         let expected = bytes_in(self.rate(), elapsed);
-        // While the rate still grows, more is acknowledged than expected all the time, which says nothing about batches.
+        // A rate that still grows is below what is acknowledged all the time, so the difference does not show that
+        // acknowledgements come in batches.
         if self.ack_epoch_acked <= expected || !self.is_full {
             self.ack_epoch_began = now;
             self.ack_epoch_acked = sample.acked;

@@ -71,7 +71,7 @@ fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
         pair.seen
     );
 
-    // The same datagrams once more: the ticket has been used.
+    // The same datagrams are sent once more: their ticket has been used.
     let mut replayed = None;
     for data in first {
         let datagram = to_server(&data);

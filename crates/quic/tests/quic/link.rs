@@ -338,7 +338,7 @@ fn a_client_that_has_not_shown_its_address_gets_no_more_than_three_times_what_it
         let mut simulation = Simulation::new(seed, Path::default(), TransportSettings::default());
         simulation.settle();
         simulation.run_until(|it| !it.connections.is_empty());
-        // It falls silent: nothing of the server arrives.
+        // The link falls silent: nothing that the server sends arrives.
         let path = Path {
             mtu: 0,
             ..Path::default()

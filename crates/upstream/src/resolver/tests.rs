@@ -299,7 +299,7 @@ fn only_the_word_that_there_is_no_address_ends_the_last_answer() {
                 resolver.find(worker, "name", Configured).await,
                 Ok(vec![ONE])
             );
-            // The same when the failure is looked up again.
+            // The outcome is the same when the failed look-up is repeated.
             for life in [POSITIVE_LIFE, NEGATIVE_LIFE] {
                 pass(life).await;
                 go.send(Err(error)).unwrap();

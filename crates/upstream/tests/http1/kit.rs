@@ -273,7 +273,7 @@ pub(crate) async fn send_and_tell(
         headers: Headers::new(),
     };
     let sending = upstream.send(call);
-    // It is moved for every request, so it must be small.
+    // The future is moved for every request, so it must be small.
     assert!(size_of_val(&sending) <= 1280, "{}", size_of_val(&sending));
     sending.await
 }

@@ -122,7 +122,7 @@ fn extended_connect_waits_for_settings_and_needs_the_servers_consent() {
         server.send(stream, b"", true);
         server.flush().await;
         assert!(piece(&mut body).await.is_none());
-        // It is not sent to a server that does not announce it.
+        // Extended CONNECT is not sent to a server that does not announce it.
         let (connection, socket) = link(settings());
         let refused = call(&connection, connect(), self::pipe().1);
         let mut bare = Bare::new(socket).await;
