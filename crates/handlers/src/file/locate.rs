@@ -121,8 +121,8 @@ impl Lookup {
         };
         match found {
             Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
-            // A script above is not looked for either if the lookup would have to wait for the disk: a path through a file
-            // always does, and a script above it would be the result.
+            // Whatever the error is, a script may stand above the name: even if the lookup would have to wait for the disk, as one
+            // through a file always does.
             Err(error) if self.service.has_dynamic_types() => {
                 search.script_above(relative)?.ok_or(error)
             }
