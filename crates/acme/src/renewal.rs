@@ -82,7 +82,7 @@ mod tests {
             (window(2000, 4000), 1.0, 4000),
             // It is to be revoked.
             (window(10, 20), 0.5, 1000),
-            // Not so late that one failure would be an outage.
+            // The renewal is not so late that one failed attempt would leave the server without a valid certificate.
             (window(1000, 10_000), 1.0, 9100),
             (window(20_000, 30_000), 0.0, 9100),
             (window(i64::MIN, i64::MAX), 1.0, 9100),

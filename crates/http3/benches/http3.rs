@@ -311,7 +311,7 @@ impl Connection {
             }
             self.engine.advance(local, len);
         }
-        // Also right for a response that refers to nothing.
+        // An acknowledgement does no harm if the response refers to no entry of the table.
         let stream = usize::try_from(stream.get()).expect("not so many");
         h2o_http::prefixed::encode(0x40, 6, stream, &mut self.told);
         let id = StreamId::new(10);

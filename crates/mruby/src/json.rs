@@ -264,7 +264,7 @@ fn container(token: &Token, value: Value) -> Option<Open> {
     })
 }
 
-/// Behind a value: whether another one follows, after the containers that end here.
+/// Reads what stands behind a value: the ends of containers, then perhaps a comma. Returns whether another value follows.
 fn go_on(reader: &mut Reader<'_>, open: &mut Vec<Open>) -> Result<bool, Leave> {
     while let Some(within) = open.last() {
         reader.blanks();

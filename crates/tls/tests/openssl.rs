@@ -143,7 +143,7 @@ fn both_versions_are_spoken_and_sessions_resumed() {
         (&["-tls1_2"][..], "TLSv1.2"),
         (&["-tls1_2", "-no_ticket"], "TLSv1.2"),
         (&["-tls1_3"], "TLSv1.3"),
-        // Not the group of the client's first key share.
+        // The server wants another group than that of the client's first key share.
         (&["-tls1_3", "-groups", "P-384"], "TLSv1.3"),
     ] {
         let server = Server::start(directory.path(), arguments);

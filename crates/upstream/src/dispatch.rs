@@ -31,7 +31,7 @@ impl Upstream {
     /// # Errors
     /// [`Failure`] if no response arrives.
     pub fn send(self: &Arc<Self>, call: Call<'_>) -> impl Future<Output = Result<Reply, Failure>> {
-        // Not an `async fn`: that would move the call once more.
+        // This is not an `async fn`, because that would move the call once more.
         send(self, call)
     }
 }

@@ -42,7 +42,8 @@ impl ProtocolChoice {
         first += 100 - http2 - http3;
         second += http2;
         third += http3;
-        // Of equals the first wins. H2O compatibility: but what the server chooses comes last.
+        // If several counters are equal, the first class wins. H2O compatibility: but the class in which the server chooses
+        // comes last.
         let class = if http2_ratio.is_none() {
             if third >= first {
                 ProtocolClass::Http3

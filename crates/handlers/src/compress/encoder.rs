@@ -218,7 +218,7 @@ impl BrotliEncoder {
                 Operation::Flush => BrotliEncoderOperation::BROTLI_OPERATION_FLUSH,
                 Operation::Finish => BrotliEncoderOperation::BROTLI_OPERATION_FINISH,
             };
-            // Without space for output: `take_output` gets it from where it was made.
+            // The encoder is given no space for output: `take_output` takes the output from where the encoder has made it.
             let is_done = self.state.compress_stream(
                 operation,
                 &mut left,

@@ -29,7 +29,7 @@ pub(super) struct Gunzip {
 enum GunzipState {
     /// Within a member.
     Member,
-    /// After a member: another one follows, or the end.
+    /// Behind a member of the file: another member follows, or the end of the file.
     Between,
     Ended,
 }

@@ -199,7 +199,7 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                 );
             }
         }
-        // Used content is given back: no upload gets stuck.
+        // The window for the content that was used is given back, so that no upload gets stuck.
         for (id, upload) in uploads {
             talk.output();
             (talk.connection).accept_content(talk.key(id), &mut talk.out);

@@ -116,7 +116,7 @@ impl Translator<'_> {
         }
     }
 
-    /// After `(?`, with `mix-mix)` or `mix-mix:` ahead.
+    /// Reads the options of a group, `mix-mix)` or `mix-mix:`, which follow `(?`.
     fn options(&mut self) -> Result<(), &'static str> {
         let before = self.is_extended;
         let (mut on, mut off) = (String::new(), String::new());
@@ -395,7 +395,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// After `\` in brackets. Whether it was one character.
+    /// Reads what follows `\` in a bracket expression. Returns whether it stands for one character.
     fn escape_in_class(&mut self) -> Result<bool, &'static str> {
         let next = self.rest.next().ok_or("end pattern at escape")?;
         if let Some(set) = set_of(next) {

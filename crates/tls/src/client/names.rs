@@ -154,7 +154,7 @@ mod tests {
     fn names_with_a_nul_are_no_names() {
         let der = named(&["www.example.com\0.example.org"], Vec::new());
         assert_eq!(check(&der, "www.example.com"), Err(INVALID));
-        // Of the same length, so that the certificate stays well-formed.
+        // The name is replaced by one of the same length, so that the certificate stays well-formed.
         let mut der = named(&[], vec![dns("www.example.com-.example.org")]);
         let at = der
             .windows(5)

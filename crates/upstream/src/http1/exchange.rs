@@ -172,7 +172,7 @@ impl UpstreamExchange {
         timer.poll_fired(context).map(|()| text)
     }
 
-    /// After progress: the timeout restarts with the next wait.
+    /// Called when the exchange has made progress: the timeout starts anew with the next wait.
     pub(super) fn restart_timeout(&mut self) {
         if self.awaits.take().is_some() {
             self.connection.timer.clear();

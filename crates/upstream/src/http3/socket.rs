@@ -222,7 +222,8 @@ impl Driver {
             match self.poll_receive(task) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) => {}
-                // Of an earlier datagram. More may have come, and nobody tells again.
+                // The error is about a datagram that was sent earlier. Datagrams may have come as well, and no event will tell
+                // of them.
                 Poll::Ready(Err(_)) => break,
             }
             let mut endpoint = self.socket.endpoint.borrow_mut();
@@ -465,7 +466,7 @@ impl Driver {
             });
             match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // After an error it counts as lost in the network.
+                // If sending fails, the datagram counts as lost in the network.
                 Ok(()) | Err(_) => break,
             }
         }
