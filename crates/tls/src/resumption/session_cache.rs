@@ -1,8 +1,11 @@
 //! TLS sessions in memory, by the identifier that the client sends.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aws_lc_rs::digest;
+use hashbrown::HashTable;
 
 use crate::resumption::binding::Binding;
 
@@ -22,18 +25,33 @@ pub(crate) struct SessionCache {
 
 #[derive(Debug, Default)]
 struct Sessions {
-    by_id: HashMap<Box<[u8]>, Session>,
-    /// When each session expires, with its identifier, oldest first. Identifiers of removed sessions stay until then.
-    by_age: VecDeque<(u64, Box<[u8]>)>,
+    by_age: ByAge,
+    /// The serials of all sessions, found by their names.
+    by_name: HashTable<Serial>,
     bytes: usize,
 }
 
-#[derive(Debug)]
-struct Session {
-    binding: Binding,
-    expires: u64,
-    value: Box<[u8]>,
+/// Sessions in the order in which they were added, which is also that in which they expire.
+#[derive(Debug, Default)]
+struct ByAge {
+    /// A session that was removed leaves `None` until all older ones are gone.
+    sessions: VecDeque<Option<Session>>,
+    /// The serial of the first of them.
+    first: Serial,
 }
+
+/// The number of a session, counted from the first one that was added. Wraps around: far fewer than 2^32 are kept at a time.
+type Serial = u32;
+
+/// What a session is found by: a digest of its binding and its identifier. It takes less memory than they do, and no client can
+/// find another identifier with the same one.
+type Name = [u8; NAME_LEN];
+const NAME_LEN: usize = 16;
+const EXPIRES_LEN: usize = 8;
+
+/// A session in one allocation: its name, the Unix time when it expires, and its value.
+#[derive(Debug)]
+struct Session(Box<[u8]>);
 
 impl SessionCache {
     pub(crate) fn new(lifetime_secs: u64) -> Self {
@@ -54,37 +72,44 @@ impl SessionCache {
 
     /// Adds a session created at `now` (Unix time), evicting the oldest ones if necessary.
     pub(crate) fn put(&self, id: &[u8], binding: &Binding, value: &[u8], now: u64) {
+        let name = name(id, binding);
         let mut sessions = self.lock();
         sessions.drop_expired(now);
-        sessions.remove(id);
-        while sessions.by_age.len() >= MAX_SESSIONS
-            || (sessions.bytes + value.len() > MAX_BYTES && !sessions.by_age.is_empty())
+        sessions.remove(&name);
+        let session = Session::new(&name, now + self.lifetime_secs, value);
+        let len = session.0.len();
+        while !sessions.by_age.sessions.is_empty()
+            && (sessions.by_age.sessions.len() >= MAX_SESSIONS || sessions.bytes + len > MAX_BYTES)
         {
             sessions.drop_oldest();
         }
-        if value.len() <= MAX_BYTES {
-            sessions.insert(id, *binding, value, now + self.lifetime_secs);
+        if len <= MAX_BYTES {
+            sessions.insert(session);
         }
         self.has_room.store(sessions.has_room(), Ordering::Relaxed);
     }
 
     /// A session, if it was created under the same `binding` and has not expired.
     pub(crate) fn get(&self, id: &[u8], binding: &Binding, now: u64) -> Option<Vec<u8>> {
+        let name = name(id, binding);
         let sessions = self.lock();
-        let session = sessions.usable(id, binding, now)?;
-        Some(session.value.to_vec())
+        let session = sessions.usable(&name, now)?;
+        Some(session.value().to_vec())
     }
 
     /// Like [`Self::get`], but removes the session.
     pub(crate) fn take(&self, id: &[u8], binding: &Binding, now: u64) -> Option<Vec<u8>> {
+        let name = name(id, binding);
         let mut sessions = self.lock();
-        sessions.usable(id, binding, now)?;
-        sessions.remove(id).map(|session| session.value.to_vec())
+        sessions.usable(&name, now)?;
+        let session = sessions.remove(&name)?;
+        Some(session.value().to_vec())
     }
 
     /// Whether [`Self::get`] would return a session.
     pub(crate) fn contains(&self, id: &[u8], binding: &Binding, now: u64) -> bool {
-        self.lock().usable(id, binding, now).is_some()
+        let name = name(id, binding);
+        self.lock().usable(&name, now).is_some()
     }
 
     /// `put` and `has_room` also drop expired sessions; the periodic call is for times without handshakes.
@@ -100,54 +125,121 @@ impl SessionCache {
     }
 }
 
+fn name(id: &[u8], binding: &Binding) -> Name {
+    let mut context = digest::Context::new(&digest::SHA256);
+    // Its length is fixed: no other pair gives the same bytes.
+    context.update(binding);
+    context.update(id);
+    let digest = context.finish();
+    std::array::from_fn(|at| digest.as_ref()[at])
+}
+
+/// For the table: a part of a name, which is as good as random.
+fn hash(name: &Name) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|at| name[at]))
+}
+
 impl Sessions {
     /// The size of the next session is unknown: half of the space is reserved for large ones.
     fn has_room(&self) -> bool {
-        self.by_age.len() < MAX_SESSIONS && self.bytes < MAX_BYTES / 2
+        self.by_age.sessions.len() < MAX_SESSIONS && self.bytes < MAX_BYTES / 2
     }
 
-    fn usable(&self, id: &[u8], binding: &Binding, now: u64) -> Option<&Session> {
-        self.by_id
-            .get(id)
-            .filter(|session| session.binding == *binding && session.expires > now)
+    fn usable(&self, name: &Name, now: u64) -> Option<&Session> {
+        let serial = self.by_name.find(hash(name), self.by_age.is(name))?;
+        let session = self.by_age.at(*serial)?;
+        (session.expires() > now).then_some(session)
     }
 
-    fn insert(&mut self, id: &[u8], binding: Binding, value: &[u8], expires: u64) {
-        self.bytes += value.len();
-        self.by_age.push_back((expires, id.into()));
-        self.by_id.insert(
-            id.into(),
-            Session {
-                binding,
-                expires,
-                value: value.into(),
-            },
-        );
+    fn insert(&mut self, session: Session) {
+        let hash_of_name = hash(&session.name());
+        self.bytes += session.0.len();
+        let serial = self.by_age.push(session);
+        self.by_name.insert_unique(hash_of_name, serial, |serial| {
+            let session = self.by_age.at(*serial);
+            session.map_or(0, |session| hash(&session.name()))
+        });
     }
 
-    fn remove(&mut self, id: &[u8]) -> Option<Session> {
-        let session = self.by_id.remove(id)?;
-        self.bytes -= session.value.len();
+    fn remove(&mut self, name: &Name) -> Option<Session> {
+        let found = self.by_name.find_entry(hash(name), self.by_age.is(name));
+        let (serial, _) = found.ok()?.remove();
+        let session = self.by_age.remove(serial)?;
+        self.bytes -= session.0.len();
         Some(session)
     }
 
     fn drop_oldest(&mut self) {
-        if let Some((expires, id)) = self.by_age.pop_front()
-            // Another session may have the same identifier since.
-            && self.by_id.get(&id).is_some_and(|session| session.expires == expires)
-        {
-            self.remove(&id);
+        if let Some(Some(session)) = self.by_age.sessions.front() {
+            self.remove(&session.name());
+        }
+        self.by_age.drop_removed();
+        if self.by_age.sessions.is_empty() {
+            // Gives back the memory of tables that have grown.
+            *self = Self::default();
         }
     }
 
     fn drop_expired(&mut self, now: u64) {
-        while self
-            .by_age
-            .front()
-            .is_some_and(|(expires, _)| *expires <= now)
+        while let Some(oldest) = self.by_age.sessions.front()
+            && oldest.as_ref().is_none_or(|oldest| oldest.expires() <= now)
         {
             self.drop_oldest();
         }
+    }
+}
+
+impl ByAge {
+    fn push(&mut self, session: Session) -> Serial {
+        let len = u32::try_from(self.sessions.len()).unwrap_or_default();
+        self.sessions.push_back(Some(session));
+        self.first.wrapping_add(len)
+    }
+
+    fn at(&self, serial: Serial) -> Option<&Session> {
+        self.sessions.get(self.index(serial))?.as_ref()
+    }
+
+    fn is<'a>(&'a self, name: &'a Name) -> impl Fn(&Serial) -> bool + 'a {
+        |serial| {
+            self.at(*serial)
+                .is_some_and(|session| session.name() == *name)
+        }
+    }
+
+    fn remove(&mut self, serial: Serial) -> Option<Session> {
+        let index = self.index(serial);
+        self.sessions.get_mut(index)?.take()
+    }
+
+    /// Forgets removed sessions up to the first that is there.
+    fn drop_removed(&mut self) {
+        while let Some(None) = self.sessions.front() {
+            self.sessions.pop_front();
+            self.first = self.first.wrapping_add(1);
+        }
+    }
+
+    fn index(&self, serial: Serial) -> usize {
+        usize::try_from(serial.wrapping_sub(self.first)).unwrap_or(usize::MAX)
+    }
+}
+
+impl Session {
+    fn new(name: &Name, expires: u64, value: &[u8]) -> Self {
+        Self([name, &expires.to_le_bytes()[..], value].concat().into())
+    }
+
+    fn name(&self) -> Name {
+        std::array::from_fn(|at| self.0[at])
+    }
+
+    fn expires(&self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|at| self.0[NAME_LEN + at]))
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.0[NAME_LEN + EXPIRES_LEN..]
     }
 }
 
@@ -183,14 +275,79 @@ mod tests {
         assert!(cache.contains(&id(1), &ONE, 1000));
         assert!(!cache.has_room(1099));
         assert!(cache.has_room(1100));
-        assert_eq!(cache.lock().by_age.len(), 0);
+        assert_eq!(cache.lock().by_age.sessions.capacity(), 0);
         assert_eq!(cache.lock().bytes, 0);
+    }
+
+    #[test]
+    fn a_session_with_the_identifier_of_another_takes_its_place() {
+        let cache = SessionCache::new(100);
+        cache.put(b"id", &ONE, b"first", 1000);
+        cache.put(b"other", &ONE, b"other", 1010);
+        cache.put(b"id", &ONE, b"second", 1020);
+        assert_eq!(
+            cache.get(b"id", &ONE, 1020).as_deref(),
+            Some(&b"second"[..])
+        );
+        // The first one expires.
+        cache.drop_expired(1100);
+        assert_eq!(cache.lock().by_age.sessions.len(), 2);
+        assert!(cache.contains(b"id", &ONE, 1100));
+        assert!(cache.take(b"other", &ONE, 1100).is_some());
+        cache.drop_expired(1110);
+        assert_eq!(cache.lock().by_age.sessions.len(), 1);
+        assert!(cache.contains(b"id", &ONE, 1119));
+    }
+
+    #[test]
+    fn sessions_removed_in_any_order_leave_the_others() {
+        let cache = SessionCache::new(100);
+        // The serials wrap around.
+        cache.lock().by_age.first = Serial::MAX - 500;
+        for number in 0..1000u16 {
+            cache.put(
+                &number.to_be_bytes(),
+                &ONE,
+                b"value",
+                1000 + u64::from(number / 100),
+            );
+        }
+        for number in (0..1000u16).filter(|number| number % 3 != 0) {
+            assert!(cache.take(&number.to_be_bytes(), &ONE, 1000).is_some());
+        }
+        // Those of the first five seconds.
+        cache.drop_expired(1104);
+        for number in 0..1000u16 {
+            assert_eq!(
+                cache.contains(&number.to_be_bytes(), &ONE, 1000),
+                number % 3 == 0 && number >= 500,
+                "{number}"
+            );
+        }
+        let sessions = cache.lock();
+        assert_eq!(sessions.by_name.len(), 167);
+        assert_eq!(sessions.bytes, 167 * (NAME_LEN + EXPIRES_LEN + 5));
+    }
+
+    /// A session of TLS 1.3 has about 100 bytes.
+    #[test]
+    fn a_session_costs_at_most_60_bytes_beside_its_value() {
+        let cache = SessionCache::new(100);
+        let value = [0; 100];
+        for number in 0..MAX_SESSIONS {
+            let id: [u8; 32] = std::array::from_fn(|at| number.to_le_bytes()[at % 8]);
+            cache.put(&id, &ONE, &value, 1000);
+        }
+        let sessions = cache.lock();
+        let order = sessions.by_age.sessions.capacity() * size_of::<Option<Session>>();
+        let cost = sessions.bytes + order + sessions.by_name.allocation_size();
+        assert!(cost / MAX_SESSIONS <= value.len() + 60, "{cost}");
     }
 
     #[test]
     fn large_sessions_are_bounded_by_their_bytes() {
         let cache = SessionCache::new(100);
-        let value = vec![0; MAX_BYTES / 4];
+        let value = vec![0; MAX_BYTES / 4 - NAME_LEN - EXPIRES_LEN];
         for id in 0..9u8 {
             cache.put(&[id], &ONE, &value, 1000);
         }
