@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use crate::resumption::DEFAULT_ALGORITHMS;
 use crate::resumption::key_format;
 use crate::resumption::shared_keys::synchronize;
-use crate::resumption::stores::{MemcachedProtocol, SharedEntry, StoreKind};
+use crate::resumption::stores::{MemcachedProtocol, SharedStore, StoreKind};
 use crate::resumption::tickets::KeyRing;
 
 /// A store that gives this answer to every question.
@@ -41,16 +41,15 @@ pub fn ticket_store(input: &[u8]) {
         1 => StoreKind::Memcached(MemcachedProtocol::Binary),
         _ => StoreKind::Redis,
     };
-    let entry = SharedEntry {
+    let store = SharedStore {
         kind,
         host: "store".into(),
         port: 1,
-        key: "k".into(),
     };
     let before = KeyRing::default();
-    let mut store = entry.converse(Answers(answers));
-    if let Ok((ring, _)) = synchronize(&mut store, &before, DEFAULT_ALGORITHMS, 3600, 1_700_000_000)
-    {
+    let mut store = store.converse(Answers(answers));
+    let algorithms = DEFAULT_ALGORITHMS;
+    if let Ok((ring, _)) = synchronize(&mut store, "k", &before, algorithms, 3600, 1_700_000_000) {
         let text = key_format::to_text(&ring);
         if !ring.keys().is_empty() {
             let again = key_format::parse("keys", text.as_bytes());

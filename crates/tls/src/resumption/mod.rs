@@ -24,8 +24,8 @@ use rustls::server::{ProducesTickets, StoresServerSessions};
 use crate::clock::unix_now;
 pub(crate) use crate::resumption::binding::Binding;
 use crate::resumption::session_cache::SessionCache;
-use crate::resumption::shared_keys::SharedKeys;
-use crate::resumption::stores::SharedEntry;
+use crate::resumption::shared_keys::{SharedEntry, SharedKeys};
+use crate::resumption::stores::SharedStore;
 use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
 pub use crate::resumption::tickets::QuicSecret;
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
@@ -275,45 +275,61 @@ fn ticket_store(attributes: &Attributes<'_>) -> Result<TicketStore, Error> {
     let Some(node) = attributes.get("ticket-store") else {
         return Ok(TicketStore::Internal);
     };
-    let missing = |text: &str, example: &str| {
-        let hint = format!("write `{example}`");
-        Err(node.error(text).with_hint(hint))
-    };
     match node.one_of(&["internal", "file", "memcached", "redis"])? {
         0 => Ok(TicketStore::Internal),
         1 => {
             let Some(file) = attributes.get("ticket-file") else {
-                return missing("mandatory attribute `file` is missing", "ticket-file: FILE");
+                let error = node.error("mandatory attribute `file` is missing");
+                return Err(error.with_hint("write `ticket-file: FILE`"));
             };
             Ok(TicketStore::File(SharedTicketFile::new(file.scalar()?)))
         }
-        2 => {
-            let Some(memcached) = attributes.get("memcached") else {
-                let text = "configuration of memcached is missing";
-                return missing(text, "memcached: { host: HOST }");
+        index => {
+            let (store, key) = match index {
+                2 => (memcached(node, attributes)?, "ticket-memcached-prefix"),
+                _ => (redis(node, attributes)?, "ticket-redis-prefix"),
             };
-            let key = store_key(attributes.get("ticket-memcached-prefix"))?;
-            Ok(TicketStore::Shared(SharedEntry::memcached(memcached, key)?))
-        }
-        _ => {
-            let Some(redis) = attributes.get("redis") else {
-                let text = "configuration of redis is missing";
-                return missing(text, "redis: { host: HOST }");
-            };
-            let key = store_key(attributes.get("ticket-redis-prefix"))?;
-            Ok(TicketStore::Shared(SharedEntry::redis(redis, key)?))
+            let key = store_key(attributes.get(key), DEFAULT_STORE_KEY, MAX_KEY_LEN)?.into();
+            Ok(TicketStore::Shared(SharedEntry { store, key }))
         }
     }
 }
 
-/// Reads the name of an entry that the server writes, in the form that memcached requires.
-fn store_key(node: Option<&Node>) -> Result<&str, Error> {
+/// The store that `memcached` describes, which `node` needs.
+fn memcached(node: &Node, attributes: &Attributes<'_>) -> Result<SharedStore, Error> {
+    let Some(memcached) = attributes.get("memcached") else {
+        let error = node.error("configuration of memcached is missing");
+        return Err(error.with_hint("write `memcached: { host: HOST }`"));
+    };
+    SharedStore::memcached(memcached)
+}
+
+/// The store that `redis` describes, which `node` needs.
+fn redis(node: &Node, attributes: &Attributes<'_>) -> Result<SharedStore, Error> {
+    let Some(redis) = attributes.get("redis") else {
+        let error = node.error("configuration of redis is missing");
+        return Err(error.with_hint("write `redis: { host: HOST }`"));
+    };
+    SharedStore::redis(redis)
+}
+
+/// Length in bytes of the longest key that memcached takes.
+const MAX_KEY_LEN: usize = 250;
+
+/// Reads the name of an entry that the server writes, or the beginning of such names, in the form that memcached requires.
+fn store_key<'a>(
+    node: Option<&'a Node>,
+    default: &'static str,
+    max_len: usize,
+) -> Result<&'a str, Error> {
     let Some(node) = node else {
-        return Ok(DEFAULT_STORE_KEY);
+        return Ok(default);
     };
     let key = node.scalar()?;
-    if key.is_empty() || key.len() > 250 || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(node.error("the key must have 1 to 250 characters of ASCII, without spaces"));
+    if key.is_empty() || key.len() > max_len || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(node.error(format!(
+            "the key must have 1 to {max_len} characters of ASCII, without spaces"
+        )));
     }
     Ok(key)
 }

@@ -9,9 +9,18 @@ use h2o_log::report;
 
 use crate::clock::unix_now;
 use crate::resumption::key_format;
-use crate::resumption::stores::{Conversation, SharedEntry};
+use crate::resumption::stores::{Conversation, SharedStore};
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms};
 
+/// The place of the keys: a store, and the key of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SharedEntry {
+    pub(crate) store: SharedStore,
+    pub(crate) key: Box<str>,
+}
+
+/// How long a conversation with the store may take, without resolving the name of its host.
+const LIMIT: Duration = Duration::from_secs(5);
 /// How often the store is read. New keys are used a minute after they were written, when all servers have read them.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long to wait before reading again from a store that did not answer.
@@ -51,7 +60,7 @@ impl SharedKeys {
             Err(error) => report!(
                 error,
                 "cannot load session ticket secrets from {}:{}",
-                entry.address(),
+                entry.store.address(),
                 h2o_log::reason(&error)
             ),
         }
@@ -86,16 +95,17 @@ impl Keeper {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let result = self.entry.connect().and_then(|mut store| {
+        let result = self.entry.store.connect(LIMIT).and_then(|mut store| {
             synchronize(
                 &mut store,
+                &self.entry.key,
                 &before,
                 self.algorithms,
                 self.lifetime_secs,
                 unix_now(),
             )
         });
-        let store = self.entry.address();
+        let store = self.entry.store.address();
         let (result, pause) = match result {
             Ok((ring, garbage)) => {
                 *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
@@ -126,7 +136,8 @@ impl Keeper {
 /// The keys of the store, after it got a new one where that is due. If it has none, as after a restart, or something else,
 /// it gets those that this server has. Returns as well what was wrong with its contents.
 pub(super) fn synchronize<S: Read + Write>(
-    store: &mut Conversation<'_, S>,
+    store: &mut Conversation<S>,
+    key: &str,
     before: &KeyRing,
     algorithms: TicketAlgorithms,
     lifetime_secs: u64,
@@ -134,7 +145,7 @@ pub(super) fn synchronize<S: Read + Write>(
 ) -> io::Result<(KeyRing, Option<String>)> {
     let (mut latest, mut garbage) = (None, None);
     for _ in 0..ATTEMPTS {
-        let stored = store.get()?;
+        let stored = store.get(key)?;
         let found = stored.as_ref().and_then(|stored| {
             let parsed = key_format::parse("session ticket secrets", &stored.value);
             parsed
@@ -151,7 +162,7 @@ pub(super) fn synchronize<S: Read + Write>(
         ring.rotate(now, lifetime_secs, algorithms)
             .map_err(|_| io::Error::other("no random numbers"))?;
         let text = key_format::to_text(&ring);
-        store.replace(stored.as_ref(), text.as_bytes(), lifetime_secs, now)?;
+        store.replace(key, stored.as_ref(), text.as_bytes(), lifetime_secs, now)?;
     }
     let ring = latest.ok_or_else(|| io::Error::other("it does not keep what is written"))?;
     Ok((ring, garbage))

@@ -16,9 +16,6 @@ use h2o_config::{Attribute, Error, Kinds, Node};
 pub(crate) use crate::resumption::stores::memcached::MemcachedProtocol;
 use crate::resumption::stores::wire::{Stored, Wire};
 
-/// How many seconds a conversation with a store may take, without resolving the name of its host.
-const LIMIT: Duration = Duration::from_secs(5);
-
 /// The attributes of `memcached`.
 pub(crate) const MEMCACHED_ATTRIBUTES: [Attribute; 3] = [
     Attribute::required("host", Kinds::SCALAR, "HOST", "Its name or address."),
@@ -45,21 +42,20 @@ pub(crate) enum StoreKind {
     Redis,
 }
 
-/// An entry of a store.
+/// A store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SharedEntry {
+pub(crate) struct SharedStore {
     pub(crate) kind: StoreKind,
     pub(crate) host: Box<str>,
     pub(crate) port: u16,
-    pub(crate) key: Box<str>,
 }
 
-impl SharedEntry {
-    /// An entry of the memcached that `node` describes.
+impl SharedStore {
+    /// The memcached that `node` describes.
     ///
     /// # Errors
     /// What is wrong, and where.
-    pub(crate) fn memcached(node: &Node, key: &str) -> Result<Self, Error> {
+    pub(crate) fn memcached(node: &Node) -> Result<Self, Error> {
         let attributes = node.attributes(&MEMCACHED_ATTRIBUTES)?;
         let protocol = match attributes.get("protocol") {
             None => MemcachedProtocol::Binary,
@@ -72,21 +68,19 @@ impl SharedEntry {
             kind: StoreKind::Memcached(protocol),
             host: attributes.require("host")?.scalar()?.into(),
             port: port(attributes.get("port"), 11211)?,
-            key: key.into(),
         })
     }
 
-    /// An entry of the Redis server that `node` describes.
+    /// The Redis server that `node` describes.
     ///
     /// # Errors
     /// What is wrong, and where.
-    pub(crate) fn redis(node: &Node, key: &str) -> Result<Self, Error> {
+    pub(crate) fn redis(node: &Node) -> Result<Self, Error> {
         let attributes = node.attributes(&REDIS_ATTRIBUTES)?;
         Ok(Self {
             kind: StoreKind::Redis,
             host: attributes.require("host")?.scalar()?.into(),
             port: port(attributes.get("port"), 6379)?,
-            key: key.into(),
         })
     }
 
@@ -99,15 +93,15 @@ impl SharedEntry {
         format!("{software}:{}:{}", self.host, self.port)
     }
 
-    /// Begins a conversation. Waits for the store, at most for some seconds.
+    /// Begins a conversation, which may take as long as `limit`. Connecting to each address may take as long, too.
     ///
     /// # Errors
     /// If the store cannot be reached.
-    pub(crate) fn connect(&self) -> io::Result<Conversation<'_, Connection>> {
+    pub(crate) fn connect(&self, limit: Duration) -> io::Result<Conversation<Connection>> {
         let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
         for address in (&*self.host, self.port).to_socket_addrs()? {
-            let deadline = now() + LIMIT;
-            match TcpStream::connect_timeout(&address, LIMIT) {
+            let deadline = now() + limit;
+            match TcpStream::connect_timeout(&address, limit) {
                 Ok(stream) => return Ok(self.converse(Connection { stream, deadline })),
                 Err(error) => last = error,
             }
@@ -116,10 +110,9 @@ impl SharedEntry {
     }
 
     /// Like [`Self::connect`], over a stream.
-    pub(crate) fn converse<S: Read + Write>(&self, stream: S) -> Conversation<'_, S> {
+    pub(crate) fn converse<S: Read + Write>(&self, stream: S) -> Conversation<S> {
         Conversation {
             kind: self.kind,
-            key: &self.key,
             wire: Wire::new(stream),
         }
     }
@@ -174,33 +167,33 @@ impl Write for Connection {
     }
 }
 
-/// A few commands about one entry.
+/// Commands to a store.
 #[derive(Debug)]
-pub(crate) struct Conversation<'a, S> {
+pub(crate) struct Conversation<S> {
     kind: StoreKind,
-    key: &'a str,
     wire: Wire<S>,
 }
 
-impl<S: Read + Write> Conversation<'_, S> {
-    /// Reads the entry.
+impl<S: Read + Write> Conversation<S> {
+    /// Reads an entry.
     ///
     /// # Errors
     /// If the store does not answer, or with something else.
-    pub(crate) fn get(&mut self) -> io::Result<Option<Stored>> {
+    pub(crate) fn get(&mut self, key: &str) -> io::Result<Option<Stored>> {
         match self.kind {
-            StoreKind::Memcached(protocol) => memcached::get(&mut self.wire, protocol, self.key),
-            StoreKind::Redis => redis::get(&mut self.wire, self.key),
+            StoreKind::Memcached(protocol) => memcached::get(&mut self.wire, protocol, key),
+            StoreKind::Redis => redis::get(&mut self.wire, key),
         }
     }
 
-    /// Writes the entry, to be kept for `lifetime_secs`. memcached keeps its own if another server has changed the entry since
+    /// Writes an entry, to be kept for `lifetime_secs`. memcached keeps its own if another server has changed the entry since
     /// `before` was read.
     ///
     /// # Errors
     /// If the store does not answer, or with something else.
     pub(crate) fn replace(
         &mut self,
+        key: &str,
         before: Option<&Stored>,
         value: &[u8],
         lifetime_secs: u64,
@@ -210,9 +203,9 @@ impl<S: Read + Write> Conversation<'_, S> {
             StoreKind::Memcached(protocol) => {
                 let expires = memcached::expiration(lifetime_secs, now);
                 let version = before.map(|stored| stored.version);
-                memcached::replace(&mut self.wire, protocol, self.key, version, value, expires)
+                memcached::replace(&mut self.wire, protocol, key, version, value, expires)
             }
-            StoreKind::Redis => redis::set(&mut self.wire, self.key, value, lifetime_secs),
+            StoreKind::Redis => redis::set(&mut self.wire, key, value, lifetime_secs),
         }
     }
 }
@@ -240,24 +233,19 @@ mod tests {
         }
     }
 
-    fn entry(kind: StoreKind) -> SharedEntry {
-        SharedEntry {
-            kind,
-            host: "h".into(),
-            port: 1,
-            key: "k".into(),
-        }
-    }
-
     /// The result of a conversation, and the commands that were sent.
     fn run<T>(
         kind: StoreKind,
         answer: &[u8],
-        talk: impl FnOnce(&mut Conversation<'_, Script>) -> io::Result<T>,
+        talk: impl FnOnce(&mut Conversation<Script>) -> io::Result<T>,
     ) -> (Result<T, String>, Vec<u8>) {
-        let entry = entry(kind);
+        let store = SharedStore {
+            kind,
+            host: "h".into(),
+            port: 1,
+        };
         let script = Script(io::Cursor::new(answer.to_vec()), Vec::new());
-        let mut conversation = entry.converse(script);
+        let mut conversation = store.converse(script);
         let result = talk(&mut conversation).map_err(|error| error.to_string());
         (result, conversation.wire.stream().1.clone())
     }
@@ -291,12 +279,12 @@ mod tests {
     fn entries_are_read() {
         let found = Ok(Some(stored(b"a\r\nb", 7)));
         let (got, sent) = run(ASCII, b"VALUE k 0 4 7\r\na\r\nb\r\nEND\r\n", |store| {
-            store.get()
+            store.get("k")
         });
         assert_eq!((got, &*sent), (found.clone(), &b"gets k\r\n"[..]));
-        assert_eq!(run(ASCII, b"END\r\n", |store| store.get()).0, Ok(None));
+        assert_eq!(run(ASCII, b"END\r\n", |store| store.get("k")).0, Ok(None));
         let (got, sent) = run(BINARY, &packet(0, &[0; 4], b"a\r\nb", 7), |store| {
-            store.get()
+            store.get("k")
         });
         let mut want = vec![0x80, 0, 0, 1];
         want.extend([0; 7]);
@@ -305,12 +293,14 @@ mod tests {
         want.push(b'k');
         assert_eq!((got, sent), (found, want));
         let missing = packet(1, &[], b"Not found", 0);
-        assert_eq!(run(BINARY, &missing, |store| store.get()).0, Ok(None));
-        let (got, sent) = run(StoreKind::Redis, b"$4\r\na\r\nb\r\n", |store| store.get());
+        assert_eq!(run(BINARY, &missing, |store| store.get("k")).0, Ok(None));
+        let (got, sent) = run(StoreKind::Redis, b"$4\r\na\r\nb\r\n", |store| {
+            store.get("k")
+        });
         assert_eq!(got, Ok(Some(stored(b"a\r\nb", 0))));
         assert_eq!(sent, b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
         assert_eq!(
-            run(StoreKind::Redis, b"$-1\r\n", |store| store.get()).0,
+            run(StoreKind::Redis, b"$-1\r\n", |store| store.get("k")).0,
             Ok(None)
         );
     }
@@ -319,7 +309,7 @@ mod tests {
     fn entries_are_written_unless_another_server_was_faster() {
         let put = |kind, answer: &[u8], before: Option<&Stored>| {
             run(kind, answer, |store| {
-                store.replace(before, b"v", 3600, 1000)
+                store.replace("k", before, b"v", 3600, 1000)
             })
         };
         let before = stored(b"", 7);
@@ -382,10 +372,10 @@ mod tests {
         ] {
             for kind in [ASCII, BINARY, StoreKind::Redis] {
                 assert!(
-                    run(kind, answer, |store| store.get()).0.is_err(),
+                    run(kind, answer, |store| store.get("k")).0.is_err(),
                     "{kind:?} {answer:?}"
                 );
-                let put = run(kind, answer, |store| store.replace(None, b"v", 1, 1)).0;
+                let put = run(kind, answer, |store| store.replace("k", None, b"v", 1, 1)).0;
                 let is_ok_in_binary = kind == BINARY && answer.get(6..8) == Some(&[0, 0]);
                 assert!(put.is_err() || is_ok_in_binary, "{kind:?} {answer:?}");
             }
