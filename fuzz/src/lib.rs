@@ -61,7 +61,7 @@ pub use range::range;
 pub use request_head::request_head;
 pub use response_head::response_head;
 pub use ruby::{ruby_json, ruby_patterns, ruby_values};
-pub use ticket_store::ticket_store;
+pub use ticket_store::{stored_session, ticket_store};
 pub use tls_client::{tls_handshake, tls_records};
 
 /// Panics if the input breaks an invariant.
@@ -103,6 +103,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("ruby_json", ruby_json),
     ("ruby_patterns", ruby_patterns),
     ("ruby_values", ruby_values),
+    ("stored_session", stored_session),
     ("ticket_store", ticket_store),
     ("tls_handshake", tls_handshake),
     ("tls_records", tls_records),

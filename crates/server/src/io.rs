@@ -133,7 +133,7 @@ impl Io {
         if self.ended {
             return Ok(Read::Eof);
         }
-        if !self.can_read {
+        if !self.can_read && !self.session_is_looked_up() {
             return Ok(Read::Blocked);
         }
         if self.tls.is_some() {
@@ -220,9 +220,11 @@ impl Io {
         let result = loop {
             cipher.clear();
             cipher.reserve(READ_SIZE);
-            match self.recv(&mut cipher) {
-                Ok(Read::Data) => {}
-                other => break other,
+            if !self.session_is_looked_up() {
+                match self.recv(&mut cipher) {
+                    Ok(Read::Data) => {}
+                    other => break other,
+                }
             }
             let Some(tls) = self.tls.as_deref_mut() else {
                 break Ok(Read::Eof);
@@ -258,6 +260,15 @@ impl Io {
             self.flush()?;
         }
         result
+    }
+
+    /// Whether the TLS handshake has waited for the client's session and goes on, without further bytes.
+    fn session_is_looked_up(&self) -> bool {
+        self.stage == TlsStage::Handshake
+            && self
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.session_is_looked_up())
     }
 
     /// Whether files can be sent without passing through this process: on clear text, or if the kernel encrypts (kTLS).

@@ -270,6 +270,11 @@ impl Connection {
             }
             Ok(Read::Data | Read::Blocked) => {}
         }
+        if let Some(tls) = self.state.io.tls.as_ref()
+            && tls.awaits_session()
+        {
+            tls.wake_when_looked_up(context.waker(self.state.token, 0));
+        }
         let is_established = self.state.io.is_established();
         if !is_established && !self.state.io.is_early() {
             return match read {

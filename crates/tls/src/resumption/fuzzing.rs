@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 
 use crate::resumption::DEFAULT_ALGORITHMS;
 use crate::resumption::key_format;
+use crate::resumption::session_format::{self, ID_LEN, Wanted};
 use crate::resumption::shared_keys::synchronize;
 use crate::resumption::stores::{MemcachedProtocol, SharedStore, StoreKind};
 use crate::resumption::tickets::KeyRing;
@@ -56,5 +57,28 @@ pub fn ticket_store(input: &[u8]) {
             let again = again.map(|ring| key_format::to_text(&ring));
             assert_eq!(again.map_err(|error| error.to_string()), Ok(text));
         }
+    }
+}
+
+/// Converts a session of OpenSSL, which may be of any server that shares a store: one that is taken is the same after it was
+/// written and read again.
+///
+/// # Panics
+/// If an invariant is violated.
+pub fn stored_session(input: &[u8]) {
+    const NOW: u64 = 1_700_000_000;
+    const LIFETIME: u64 = 1 << 40;
+    let mut wanted = Wanted {
+        id: [b'i'; ID_LEN],
+        binding: [b'b'; 32],
+        takes_unbound: true,
+        server_name: Some("a.test".into()),
+    };
+    if let Some(session) = session_format::decode(input, &wanted, LIFETIME, NOW) {
+        wanted.takes_unbound = false;
+        let (id, binding) = (&wanted.id, &wanted.binding);
+        let written = session_format::encode(&session.value, id, binding, LIFETIME);
+        let again = written.and_then(|text| session_format::decode(&text, &wanted, LIFETIME, NOW));
+        assert_eq!(again, Some(session));
     }
 }

@@ -10,6 +10,8 @@ mod binding;
 pub(crate) mod fuzzing;
 mod key_format;
 mod session_cache;
+mod session_format;
+mod session_store;
 mod shared_keys;
 mod stores;
 mod ticket_file;
@@ -24,6 +26,9 @@ use rustls::server::{ProducesTickets, StoresServerSessions};
 use crate::clock::unix_now;
 pub(crate) use crate::resumption::binding::Binding;
 use crate::resumption::session_cache::SessionCache;
+pub(crate) use crate::resumption::session_format::Wanted;
+pub(crate) use crate::resumption::session_store::Lookup;
+use crate::resumption::session_store::{SessionStore, SessionStoreSettings};
 use crate::resumption::shared_keys::{SharedEntry, SharedKeys};
 use crate::resumption::stores::SharedStore;
 use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
@@ -38,7 +43,7 @@ const MAX_LIFETIME_HINT: u64 = 604_800;
 /// `ssl-session-resumption`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumptionSettings {
-    cache: bool,
+    cache: Option<CacheStore>,
     tickets: Option<TicketSettings>,
     lifetime_secs: u64,
 }
@@ -58,6 +63,14 @@ impl ResumptionSettings {
     }
 }
 
+/// Where sessions of TLS 1.2 are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum CacheStore {
+    Internal,
+    /// In memory as well, so that a server finds its own ones at once.
+    Shared(SessionStoreSettings),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TicketSettings {
     store: TicketStore,
@@ -73,6 +86,9 @@ const DEFAULT_ALGORITHMS: TicketAlgorithms = TicketAlgorithms {
 /// keys.
 const DEFAULT_STORE_KEY: &str = "h2o:ssl-session-key";
 
+/// The beginning of the names of entries that hold sessions. It is H2O's as well.
+const DEFAULT_SESSION_PREFIX: &str = "h2o:ssl-session-cache:";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TicketStore {
     Internal,
@@ -83,7 +99,7 @@ enum TicketStore {
 impl Default for ResumptionSettings {
     fn default() -> Self {
         Self {
-            cache: true,
+            cache: Some(CacheStore::Internal),
             tickets: Some(TicketSettings {
                 store: TicketStore::Internal,
                 algorithms: DEFAULT_ALGORITHMS,
@@ -120,7 +136,7 @@ const ATTRIBUTES: [Attribute; 14] = [
         Kinds::SCALAR,
         "off|cache|ticket|all",
         "all",
-        "`cache` keeps sessions of TLS 1.2 in memory, `ticket` hands them to the client in encrypted form; TLS 1.3 has \
+        "`cache` keeps sessions of TLS 1.2 at the server, `ticket` hands them to the client in encrypted form; TLS 1.3 has \
          tickets only.",
     ),
     Attribute::optional(
@@ -133,30 +149,30 @@ const ATTRIBUTES: [Attribute; 14] = [
     Attribute::optional(
         "cache-store",
         Kinds::SCALAR,
+        "internal|memcached|redis",
         "internal",
-        "internal",
-        "Where sessions are kept. `memcached` and `redis` are not supported yet and refused.",
+        "Where sessions are kept: in the server's memory, or in a store that several servers share.",
     ),
     Attribute::optional(
         "cache-memcached-num-threads",
         Kinds::SCALAR,
         "NUMBER",
-        "",
-        "Ignored: sessions are not kept in memcached yet.",
+        "1",
+        "Number of threads, each with a connection to memcached, that read and write sessions.",
     ),
     Attribute::optional(
         "cache-memcached-prefix",
         Kinds::SCALAR,
         "TEXT",
-        "",
-        "Ignored: sessions are not kept in memcached yet.",
+        DEFAULT_SESSION_PREFIX,
+        "What the keys of sessions in memcached begin with; the session identifier in base64url follows.",
     ),
     Attribute::optional(
         "cache-redis-prefix",
         Kinds::SCALAR,
         "TEXT",
-        "",
-        "Ignored: sessions are not kept in Redis yet.",
+        DEFAULT_SESSION_PREFIX,
+        "What the keys of sessions in Redis begin with.",
     ),
     Attribute::optional(
         "ticket-store",
@@ -206,14 +222,14 @@ const ATTRIBUTES: [Attribute; 14] = [
         "memcached",
         Kinds::MAPPING.with_attributes(&stores::MEMCACHED_ATTRIBUTES),
         "a mapping",
-        "mandatory with `ticket-store: memcached`",
+        "mandatory with `memcached` as a store",
         "Where memcached is.",
     ),
     Attribute::optional(
         "redis",
         Kinds::MAPPING.with_attributes(&stores::REDIS_ATTRIBUTES),
         "a mapping",
-        "mandatory with `ticket-store: redis`",
+        "mandatory with `redis` as a store",
         "Where the Redis server is.",
     ),
 ];
@@ -230,7 +246,7 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
         },
     };
     let mut settings = ResumptionSettings {
-        cache,
+        cache: None,
         tickets: None,
         ..ResumptionSettings::default()
     };
@@ -240,15 +256,8 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
             .map_err(|_| node.error("`lifetime` must be a positive number"))?;
     }
     // H2O compatibility: like H2O, ignores the attributes of a method that is off.
-    if cache && let Some(node) = attributes.get("cache-store") {
-        let words = ["internal", "memcached", "redis"];
-        let index = node.one_of(&words)?;
-        if index > 0 {
-            return Err(node.error(format!(
-                "cache-store `{}` is not supported yet",
-                words[index]
-            )));
-        }
+    if cache {
+        settings.cache = Some(cache_store(&attributes)?);
     }
     if !tickets {
         return Ok(settings);
@@ -269,6 +278,35 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
     }
     settings.tickets = Some(TicketSettings { store, algorithms });
     Ok(settings)
+}
+
+fn cache_store(attributes: &Attributes<'_>) -> Result<CacheStore, Error> {
+    let Some(node) = attributes.get("cache-store") else {
+        return Ok(CacheStore::Internal);
+    };
+    let (store, prefix, threads) = match node.one_of(&["internal", "memcached", "redis"])? {
+        0 => return Ok(CacheStore::Internal),
+        1 => {
+            let threads = match attributes.get("cache-memcached-num-threads") {
+                None => 1,
+                Some(node) => node.integer("%hu", 1..=MAX_SESSION_THREADS.into())?,
+            };
+            (
+                memcached(node, attributes)?,
+                "cache-memcached-prefix",
+                threads,
+            )
+        }
+        _ => (redis(node, attributes)?, "cache-redis-prefix", 1),
+    };
+    // Identifiers have 43 characters.
+    let prefix = attributes.get(prefix);
+    let prefix = store_key(prefix, DEFAULT_SESSION_PREFIX, MAX_KEY_LEN - 43)?.into();
+    Ok(CacheStore::Shared(SessionStoreSettings {
+        store,
+        prefix,
+        threads,
+    }))
 }
 
 fn ticket_store(attributes: &Attributes<'_>) -> Result<TicketStore, Error> {
@@ -313,6 +351,8 @@ fn redis(node: &Node, attributes: &Attributes<'_>) -> Result<SharedStore, Error>
     SharedStore::redis(redis)
 }
 
+/// Number of threads that read and write sessions at most.
+const MAX_SESSION_THREADS: u16 = 256;
 /// Length in bytes of the longest key that memcached takes.
 const MAX_KEY_LEN: usize = 250;
 
@@ -339,7 +379,9 @@ fn store_key<'a>(
 pub struct Resumption {
     lifetime_secs: u64,
     /// Sessions of TLS 1.2, by identifier.
-    ids: Option<SessionCache>,
+    ids: Option<Arc<SessionCache>>,
+    /// The store of these sessions that other servers share.
+    id_store: Option<SessionStore>,
     tickets: Option<Tickets>,
 }
 
@@ -389,9 +431,18 @@ impl Resumption {
                 source,
             }
         });
+        let cache = settings.cache.as_ref();
+        let ids = cache.map(|_| Arc::new(SessionCache::new(lifetime_secs)));
+        let id_store = match (cache, &ids) {
+            (Some(CacheStore::Shared(store)), Some(ids)) => {
+                Some(SessionStore::start(store, lifetime_secs, ids))
+            }
+            _ => None,
+        };
         let resumption = Self {
             lifetime_secs,
-            ids: settings.cache.then(|| SessionCache::new(lifetime_secs)),
+            ids,
+            id_store,
             tickets,
         };
         resumption.refresh();
@@ -433,6 +484,17 @@ impl Resumption {
 
     pub(crate) fn has_ids(&self) -> bool {
         self.ids.is_some()
+    }
+
+    /// Begins to look for a session of TLS 1.2 in the store that servers share. `None` if this server has it already, and if
+    /// there is no store that could be asked. What is found is then where rustls looks.
+    pub(crate) fn look_up(&self, wanted: impl FnOnce() -> Option<Wanted>) -> Option<Lookup> {
+        let (ids, store) = (self.ids.as_ref()?, self.id_store.as_ref()?);
+        let wanted = wanted()?;
+        if ids.contains(&wanted.id, &wanted.binding, unix_now()) {
+            return None;
+        }
+        store.look_up(wanted)
     }
 
     /// How to handle TLS 1.3 tickets for a client, by the first ticket that it offers and by whether it announces early
@@ -594,7 +656,7 @@ pub(crate) enum CacheUse {
 impl HostSessions {
     fn cache(&self) -> Option<&SessionCache> {
         match self.purpose {
-            CacheUse::Ids => self.resumption.ids.as_ref(),
+            CacheUse::Ids => self.resumption.ids.as_deref(),
             CacheUse::Tickets { .. } => self.resumption.kept(),
         }
     }
@@ -606,6 +668,11 @@ impl StoresServerSessions for HostSessions {
             return false;
         };
         cache.put(&key, &self.binding, &value, unix_now());
+        if self.purpose == CacheUse::Ids
+            && let Some(store) = &self.resumption.id_store
+        {
+            store.put(&key, &self.binding, &value);
+        }
         true
     }
 

@@ -7,7 +7,7 @@ use h2o_http::Scheme;
 use rustls::{CipherSuite, ServerConfig};
 
 use crate::alpn;
-use crate::resumption::Resumption;
+use crate::resumption::{Lookup, Resumption};
 use crate::server::challenge;
 use crate::server::client_hello::ClientHello;
 use crate::server::configs::{Carrier, HostConfigs};
@@ -43,6 +43,8 @@ pub(crate) struct ChosenConfig {
     pub(crate) client_authority: Option<Arc<str>>,
     /// Whether the kernel may encrypt sent data after the handshake (kTLS).
     pub(crate) may_offload: bool,
+    /// The handshake may begin when this lookup of a session is done.
+    pub(crate) lookup: Option<Lookup>,
 }
 
 /// The configuration for a QUIC client.
@@ -184,6 +186,7 @@ impl TlsAcceptor {
                 hidden_name_at: None,
                 client_authority: None,
                 may_offload: false,
+                lookup: None,
             };
         }
         let entry = match hello.hidden_name_at {
@@ -200,6 +203,7 @@ impl TlsAcceptor {
             hidden_name_at: hello.hidden_name_at,
             client_authority: entry.client_authority.clone(),
             may_offload: self.may_offload,
+            lookup: entry.look_up(hello, &self.resumption),
         }
     }
 
@@ -231,6 +235,7 @@ impl TlsAcceptor {
             hidden_name_at: None,
             client_authority: self.entries[0].client_authority.clone(),
             may_offload: self.may_offload,
+            lookup: None,
         }
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod extension {
     pub(crate) const ALPN: u16 = 16;
     pub(crate) const CLIENT_CERTIFICATE_TYPE: u16 = 19;
     pub(crate) const SERVER_CERTIFICATE_TYPE: u16 = 20;
+    pub(crate) const SESSION_TICKET: u16 = 35;
     pub(crate) const PRE_SHARED_KEY: u16 = 41;
     pub(crate) const EARLY_DATA: u16 = 42;
     pub(crate) const SUPPORTED_VERSIONS: u16 = 43;
@@ -64,6 +65,10 @@ pub(crate) struct ClientHello<'a> {
     pub(crate) offers_tls13: bool,
     /// Whether early data will follow.
     pub(crate) early_data: bool,
+    /// The identifier of a session of TLS 1.2; other clients send a made-up one, or none.
+    pub(crate) session_id: &'a [u8],
+    /// Whether a ticket is offered for resumption in TLS 1.2: the identifier is made up.
+    pub(crate) has_ticket: bool,
     /// The first ticket offered for resumption in TLS 1.3.
     pub(crate) first_ticket: Option<&'a [u8]>,
 }
@@ -160,8 +165,11 @@ fn detect_http(received: &[u8]) -> Option<HelloStatus<'static>> {
 impl<'a> ClientHello<'a> {
     /// Parses the message, starting with its HandshakeType; `None` if its lengths are inconsistent.
     pub(crate) fn parse(message: &'a [u8]) -> Option<Self> {
-        let mut reader = before_extensions(message)?;
-        let mut hello = Self::default();
+        let (session_id, mut reader) = before_extensions(message)?;
+        let mut hello = Self {
+            session_id,
+            ..Self::default()
+        };
         // A ClientHello may have no extensions (RFC 5246 §7.4.1.2).
         let mut extensions = if reader.0.is_empty() {
             Reader(&[])
@@ -185,6 +193,7 @@ impl<'a> ClientHello<'a> {
                         && !types.contains(&certificate_type::X509);
                 }
                 extension::ALPN => hello.alpn = Reader(data).vector16(),
+                extension::SESSION_TICKET => hello.has_ticket = !data.is_empty(),
                 extension::PRE_SHARED_KEY => hello.first_ticket = parse_first_ticket(data),
                 extension::EARLY_DATA => hello.early_data = true,
                 extension::SUPPORTED_VERSIONS => {
@@ -223,20 +232,20 @@ impl<'a> ClientHello<'a> {
     }
 }
 
-/// Skips a ClientHello up to its extensions.
-fn before_extensions(message: &[u8]) -> Option<Reader<'_>> {
+/// Reads a ClientHello up to its extensions. Returns its session identifier as well.
+fn before_extensions(message: &[u8]) -> Option<(&[u8], Reader<'_>)> {
     let mut reader = Reader(message);
     reader.take(MESSAGE_HEADER_LEN + 2 + 32)?; // legacy_version, random
-    reader.vector8()?; // legacy_session_id
+    let session_id = reader.vector8()?; // legacy_session_id
     reader.vector16()?; // cipher_suites
     reader.vector8()?; // legacy_compression_methods
-    Some(reader)
+    Some((session_id, reader))
 }
 
 /// Position of the type of an extension in a ClientHello. `message` begins with the HandshakeType; its end may be
 /// missing.
 pub(crate) fn extension_at(message: &[u8], wanted: u16) -> Option<usize> {
-    let mut reader = before_extensions(message)?;
+    let (_, mut reader) = before_extensions(message)?;
     reader.u16()?; // length of all extensions
     loop {
         let at = message.len() - reader.0.len();

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs as provider};
+use rustls::pki_types::DnsName;
 use rustls::server::{NoServerSessionStorage, StoresServerSessions};
 
 use crate::groups;
-use crate::resumption::{Binding, CacheUse, HostSessions, HostTickets, Resumption, TicketUse};
+use crate::resumption::{
+    Binding, CacheUse, HostSessions, HostTickets, Lookup, Resumption, TicketUse, Wanted,
+};
 use crate::server::client_hello::ClientHello;
 use crate::server::server_name::{RestoringVerifier, restoring};
 use crate::settings::TlsSettings;
@@ -101,6 +104,29 @@ impl HostConfigs {
         } else {
             &self.tls12
         }
+    }
+
+    /// Begins to look for the session that the client wants to resume, if it is one of TLS 1.2 that another server may have.
+    pub(crate) fn look_up(
+        &self,
+        hello: &ClientHello<'_>,
+        resumption: &Resumption,
+    ) -> Option<Lookup> {
+        if hello.has_ticket || (hello.offers_tls13 && self.has_tls13) {
+            return None;
+        }
+        resumption.look_up(|| {
+            // rustls ignores addresses, and gets hidden names to see neither.
+            let name = hello
+                .server_name
+                .and_then(|name| DnsName::try_from(name).ok());
+            Some(Wanted {
+                id: hello.session_id.try_into().ok()?,
+                binding: self.binding,
+                takes_unbound: self.client_authority.is_none(),
+                server_name: name.map(|name| name.as_ref().to_ascii_lowercase().into()),
+            })
+        })
     }
 
     /// For a QUIC client, which has TLS 1.3 only. rustls refuses others with its alert.

@@ -1,6 +1,7 @@
 //! A TLS connection with a client, without its socket.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use h2o_exchange::TlsInfo;
 
@@ -9,7 +10,8 @@ use crate::handshake::{HandshakeStep, MAX_KEPT_LEN, Progress};
 use crate::record::kernel::{KernelAction, KernelKeys};
 use crate::record::output::OutputBuffer;
 use crate::record::traffic::Traffic;
-use crate::server::acceptor::TlsAcceptor;
+use crate::resumption::Lookup;
+use crate::server::acceptor::{ChosenConfig, TlsAcceptor};
 use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 use crate::server::handshake::{ServerHandshake, TLS13_OVERHEAD};
 
@@ -26,11 +28,20 @@ enum HandshakeState {
         received: Vec<u8>,
         reader: ClientHelloReader,
     },
+    /// The handshake begins when the client's session has been looked up in a store that servers share.
+    Lookup(Box<WaitingClient>),
     /// rustls performs the handshake. Boxed, like the reader's buffers: only needed until it is complete.
     Handshake(Box<ServerHandshake>),
     Established(Box<Traffic>),
     /// The handshake has failed, or the peer has closed the connection during it.
     Ended,
+}
+
+/// What the handshake begins with.
+struct WaitingClient {
+    lookup: Lookup,
+    choice: ChosenConfig,
+    received: Vec<u8>,
 }
 
 impl TlsConnection {
@@ -94,7 +105,7 @@ impl TlsConnection {
                 mut reader,
             } => {
                 received.extend_from_slice(input);
-                let choice = match reader.read(&received) {
+                let mut choice = match reader.read(&received) {
                     HelloStatus::NeedMore if received.len() <= MAX_KEPT_LEN => {
                         self.state = HandshakeState::ClientHello {
                             acceptor,
@@ -118,6 +129,36 @@ impl TlsConnection {
                 if let Some(at) = choice.hidden_name_at {
                     received = reader.with_hidden_name(&received, at);
                 }
+                if let Some(lookup) = choice.lookup.take() {
+                    self.state = HandshakeState::Lookup(Box::new(WaitingClient {
+                        lookup,
+                        choice,
+                        received,
+                    }));
+                    return Ok(Progress {
+                        handshaking: true,
+                        ..Progress::default()
+                    });
+                }
+                let mut handshake = Box::new(ServerHandshake::new(choice, received)?);
+                let step = handshake.receive(&[], plain, out)?;
+                (handshake, step)
+            }
+            HandshakeState::Lookup(mut client) => {
+                client.received.extend_from_slice(input);
+                if !client.lookup.is_done() {
+                    if client.received.len() > MAX_KEPT_LEN {
+                        return Err(TlsError::HandshakeTooLarge);
+                    }
+                    self.state = HandshakeState::Lookup(client);
+                    return Ok(Progress {
+                        handshaking: true,
+                        ..Progress::default()
+                    });
+                }
+                let WaitingClient {
+                    choice, received, ..
+                } = *client;
                 let mut handshake = Box::new(ServerHandshake::new(choice, received)?);
                 let step = handshake.receive(&[], plain, out)?;
                 (handshake, step)
@@ -169,7 +210,9 @@ impl TlsConnection {
         match &mut self.state {
             HandshakeState::Established(traffic) => traffic.encrypt(plain, out),
             HandshakeState::Handshake(handshake) => handshake.encrypt(plain, out),
-            HandshakeState::ClientHello { .. } => Err(TlsError::NotReady),
+            HandshakeState::ClientHello { .. } | HandshakeState::Lookup(_) => {
+                Err(TlsError::NotReady)
+            }
             HandshakeState::Ended => Err(TlsError::Closed),
         }
     }
@@ -186,6 +229,7 @@ impl TlsConnection {
         match &mut self.state {
             HandshakeState::Established(traffic) => traffic.encrypt_gather(parts, out),
             HandshakeState::ClientHello { .. }
+            | HandshakeState::Lookup(_)
             | HandshakeState::Handshake(_)
             | HandshakeState::Ended => parts.iter().try_for_each(|part| self.encrypt(part, out)),
         }
@@ -196,7 +240,9 @@ impl TlsConnection {
         match &mut self.state {
             HandshakeState::Established(traffic) => traffic.close_notify(out),
             HandshakeState::Handshake(handshake) => handshake.close_notify(out),
-            HandshakeState::ClientHello { .. } | HandshakeState::Ended => {}
+            HandshakeState::ClientHello { .. }
+            | HandshakeState::Lookup(_)
+            | HandshakeState::Ended => {}
         }
     }
 
@@ -206,6 +252,7 @@ impl TlsConnection {
         match &self.state {
             HandshakeState::Established(traffic) => traffic.kernel_keys(),
             HandshakeState::ClientHello { .. }
+            | HandshakeState::Lookup(_)
             | HandshakeState::Handshake(_)
             | HandshakeState::Ended => None,
         }
@@ -224,6 +271,7 @@ impl TlsConnection {
         match &mut self.state {
             HandshakeState::Established(traffic) => traffic.take_kernel_actions(),
             HandshakeState::ClientHello { .. }
+            | HandshakeState::Lookup(_)
             | HandshakeState::Handshake(_)
             | HandshakeState::Ended => Vec::new(),
         }
@@ -234,6 +282,7 @@ impl TlsConnection {
         match &self.state {
             HandshakeState::Established(traffic) => traffic.overhead(),
             HandshakeState::ClientHello { .. }
+            | HandshakeState::Lookup(_)
             | HandshakeState::Handshake(_)
             | HandshakeState::Ended => TLS13_OVERHEAD,
         }
@@ -244,6 +293,7 @@ impl TlsConnection {
         match &mut self.state {
             HandshakeState::Established(traffic) => traffic.choose_record_size(plain_len),
             HandshakeState::ClientHello { .. }
+            | HandshakeState::Lookup(_)
             | HandshakeState::Handshake(_)
             | HandshakeState::Ended => {}
         }
@@ -257,6 +307,7 @@ impl TlsConnection {
             HandshakeState::ClientHello {
                 received, reader, ..
             } => received.capacity() + reader.retained(),
+            HandshakeState::Lookup(client) => client.received.capacity(),
             HandshakeState::Handshake(handshake) => handshake.retained(),
             HandshakeState::Ended => 0,
         }
@@ -266,8 +317,27 @@ impl TlsConnection {
     pub fn is_handshaking(&self) -> bool {
         match &self.state {
             HandshakeState::ClientHello { received, .. } => !received.is_empty(),
-            HandshakeState::Handshake(_) => true,
+            HandshakeState::Lookup(_) | HandshakeState::Handshake(_) => true,
             HandshakeState::Established(_) | HandshakeState::Ended => false,
+        }
+    }
+
+    /// Whether the handshake waits for the client's session, and so for a call of [`Self::receive`] after
+    /// [`Self::session_is_looked_up`].
+    pub fn awaits_session(&self) -> bool {
+        matches!(self.state, HandshakeState::Lookup(_))
+    }
+
+    /// Whether the handshake has waited for the client's session, and goes on with a call of [`Self::receive`], be it without
+    /// bytes.
+    pub fn session_is_looked_up(&self) -> bool {
+        matches!(&self.state, HandshakeState::Lookup(client) if client.lookup.is_done())
+    }
+
+    /// Has the waker called when [`Self::session_is_looked_up`]; at once if it is.
+    pub fn wake_when_looked_up(&self, waker: Waker) {
+        if let HandshakeState::Lookup(client) = &self.state {
+            client.lookup.wake_when_done(waker);
         }
     }
 

@@ -415,6 +415,12 @@ fn the_directive_is_checked() {
             "{ticket-store: memcached, ticket-memcached-prefix: 'h2o:ssl-session-key', memcached: {host: h, port: 11211, protocol: BINARY}}"
         )
     );
+    assert_eq!(
+        ok("{cache-store: memcached, memcached: {host: h}}"),
+        ok(
+            "{cache-store: memcached, cache-memcached-num-threads: 1, cache-memcached-prefix: 'h2o:ssl-session-cache:', memcached: {host: h, port: 11211, protocol: BINARY}}"
+        )
+    );
     let p = "[f:1] in command ssl-session-resumption, ";
     let cases = [
         (
@@ -431,7 +437,19 @@ fn the_directive_is_checked() {
         ),
         (
             "{cache-store: memcached}",
-            "cache-store `memcached` is not supported yet (column 39)",
+            "configuration of memcached is missing (column 39; write `memcached: { host: HOST }`)",
+        ),
+        (
+            "{cache-store: redis, memcached: {host: h}}",
+            "configuration of redis is missing (column 39; write `redis: { host: HOST }`)",
+        ),
+        (
+            "{cache-store: file}",
+            "argument must be one of: internal,memcached,redis (column 39)",
+        ),
+        (
+            "{cache-store: redis, cache-redis-prefix: '', redis: {host: h}}",
+            "the key must have 1 to 207 characters of ASCII, without spaces (column 66)",
         ),
         (
             "{ticket-store: redis}",

@@ -126,9 +126,9 @@ fn port(node: Option<&Node>, default: u16) -> Result<u16, Error> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the thread of the store is no worker and has no other clock"
+    reason = "the threads of stores have no other clock, and what they are asked is rare"
 )]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
@@ -172,6 +172,13 @@ impl Write for Connection {
 pub(crate) struct Conversation<S> {
     kind: StoreKind,
     wire: Wire<S>,
+}
+
+impl Conversation<Connection> {
+    /// Sets when the conversation ends.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        self.wire.stream_mut().deadline = deadline;
+    }
 }
 
 impl<S: Read + Write> Conversation<S> {

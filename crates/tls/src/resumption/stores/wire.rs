@@ -29,6 +29,10 @@ impl<S: Read + Write> Wire<S> {
         self.0.get_ref()
     }
 
+    pub(super) fn stream_mut(&mut self) -> &mut S {
+        self.0.get_mut()
+    }
+
     pub(super) fn send(&mut self, command: &[u8]) -> io::Result<()> {
         self.0.get_mut().write_all(command)?;
         self.0.get_mut().flush()

@@ -1,0 +1,335 @@
+//! Sessions of TLS 1.2 in memcached or Redis, which several servers share.
+//!
+//! Threads of their own talk to the store. A handshake waits for them without holding up its worker, for a limited time, and not
+//! at all while the store is gone: it then is a full handshake.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use h2o_log::{LineLimit, report};
+
+use crate::clock::unix_now;
+use crate::resumption::binding::Binding;
+use crate::resumption::session_cache::SessionCache;
+use crate::resumption::session_format::{self, Wanted};
+use crate::resumption::stores::{Connection, Conversation, SharedStore, StoreKind, now};
+
+/// How long a handshake waits for the store at most, unless all threads wait for it already: then as long once more.
+const LIMIT: Duration = Duration::from_millis(500);
+/// How long a thread waits before it tries to connect again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Number of commands that wait for a thread at most. Further sessions are neither looked up nor written.
+const MAX_WAITING: usize = 1024;
+
+/// Limits the lines about failures in the error log: a store may fail again as often as it is asked.
+static FAILURES: LineLimit = LineLimit::per_minute(6);
+
+/// The store that sessions are kept in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SessionStoreSettings {
+    pub(crate) store: SharedStore,
+    /// The beginning of all keys.
+    pub(crate) prefix: Box<str>,
+    /// Number of threads, each with a connection.
+    pub(crate) threads: u16,
+}
+
+/// The connections to a store. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct SessionStore(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    settings: SessionStoreSettings,
+    lifetime_secs: u64,
+    /// Gets the sessions that are found.
+    found: Arc<SessionCache>,
+    queue: Mutex<Queue>,
+    /// Notified when the queue has a command, and when it ends.
+    is_changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Empty while no thread is connected.
+    commands: VecDeque<Command>,
+    connected: u16,
+    has_ended: bool,
+    /// What was logged about the store: a failure that persists is logged once.
+    failure: Option<String>,
+}
+
+#[derive(Debug)]
+enum Command {
+    Get {
+        wanted: Box<Wanted>,
+        answer: Answer,
+        deadline: Instant,
+    },
+    Put {
+        key: String,
+        value: String,
+    },
+}
+
+/// A session that is being looked up.
+#[derive(Debug)]
+pub(crate) struct Lookup(Arc<Mutex<LookupState>>);
+
+#[derive(Debug)]
+enum LookupState {
+    Waiting(Option<Waker>),
+    /// The session is in [`Shared::found`], or there is none.
+    Done,
+}
+
+/// The thread's end of a [`Lookup`], which is done when this is dropped, for whatever reason.
+#[derive(Debug)]
+struct Answer(Arc<Mutex<LookupState>>);
+
+impl Lookup {
+    /// Whether the handshake can go on.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(*lock(&self.0), LookupState::Done)
+    }
+
+    /// Has the waker called when the lookup is done, which it may be already.
+    pub(crate) fn wake_when_done(&self, waker: Waker) {
+        let mut state = lock(&self.0);
+        match &mut *state {
+            LookupState::Waiting(waiting) => *waiting = Some(waker),
+            LookupState::Done => {
+                drop(state);
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// Whether the client has gone.
+    fn is_moot(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let before = std::mem::replace(&mut *lock(&self.0), LookupState::Done);
+        if let LookupState::Waiting(Some(waker)) = before {
+            waker.wake();
+        }
+    }
+}
+
+impl SessionStore {
+    /// Starts the threads. Sessions that they find are put into `found`.
+    pub(crate) fn start(
+        settings: &SessionStoreSettings,
+        lifetime_secs: u64,
+        found: &Arc<SessionCache>,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            settings: settings.clone(),
+            lifetime_secs,
+            found: Arc::clone(found),
+            queue: Mutex::default(),
+            is_changed: Condvar::new(),
+        });
+        for _ in 0..settings.threads {
+            let thread = std::thread::Builder::new().name("session-store".to_owned());
+            let shared_by_thread = Arc::clone(&shared);
+            if let Err(error) = thread.spawn(move || shared_by_thread.run()) {
+                shared.on_failure(&error);
+                break;
+            }
+        }
+        Self(shared)
+    }
+
+    /// Begins to look for a session. `None` if the store cannot be asked.
+    pub(crate) fn look_up(&self, wanted: Wanted) -> Option<Lookup> {
+        let state = Arc::new(Mutex::new(LookupState::Waiting(None)));
+        let command = Command::Get {
+            wanted: Box::new(wanted),
+            answer: Answer(Arc::clone(&state)),
+            deadline: now() + LIMIT,
+        };
+        self.0.submit(command).then_some(Lookup(state))
+    }
+
+    /// Writes a session that has the form of rustls, unless the store cannot be asked.
+    pub(crate) fn put(&self, id: &[u8], binding: &Binding, value: &[u8]) {
+        let shared = &self.0;
+        if let Some(value) = session_format::encode(value, id, binding, shared.lifetime_secs) {
+            shared.submit(Command::Put {
+                key: shared.key(id),
+                value: URL_SAFE_NO_PAD.encode(value),
+            });
+        }
+    }
+}
+
+impl Drop for SessionStore {
+    fn drop(&mut self) {
+        let mut queue = self.0.lock();
+        queue.has_ended = true;
+        let commands = std::mem::take(&mut queue.commands);
+        drop(queue);
+        // Calls wakers.
+        drop(commands);
+        self.0.is_changed.notify_all();
+    }
+}
+
+impl Shared {
+    /// Whether a thread will obey the command.
+    fn submit(&self, command: Command) -> bool {
+        let mut queue = self.lock();
+        if queue.connected == 0 || queue.commands.len() >= MAX_WAITING {
+            return false;
+        }
+        queue.commands.push_back(command);
+        drop(queue);
+        self.is_changed.notify_one();
+        true
+    }
+
+    /// A thread, until the end.
+    fn run(&self) {
+        while !self.lock().has_ended {
+            let served = self.connect().and_then(|mut conversation| {
+                self.on_connected();
+                let served = self.serve(&mut conversation);
+                self.on_disconnected();
+                served
+            });
+            if let Err(error) = served {
+                self.on_failure(&error);
+                let is_early = |queue: &mut Queue| !queue.has_ended;
+                let queue = self.lock();
+                // No lookup waits meanwhile for a store that answers to some commands only.
+                drop(self.is_changed.wait_timeout_while(queue, RETRY, is_early));
+            }
+        }
+    }
+
+    /// Connects to a store that answers.
+    fn connect(&self) -> io::Result<Conversation<Connection>> {
+        let mut conversation = self.settings.store.connect(LIMIT)?;
+        conversation.get(&self.settings.prefix)?;
+        Ok(conversation)
+    }
+
+    /// Obeys commands until the store fails, or the end.
+    fn serve(&self, conversation: &mut Conversation<Connection>) -> io::Result<()> {
+        while let Some(command) = self.next() {
+            match command {
+                Command::Get {
+                    wanted,
+                    answer,
+                    deadline,
+                } => {
+                    if answer.is_moot() || deadline <= now() {
+                        continue;
+                    }
+                    conversation.set_deadline(deadline);
+                    if let Some(stored) = conversation.get(&self.key(&wanted.id))? {
+                        self.on_found(&stored.value, &wanted);
+                    }
+                }
+                Command::Put { key, value } => {
+                    conversation.set_deadline(now() + LIMIT);
+                    let lifetime_secs = match self.settings.store.kind {
+                        StoreKind::Memcached(_) => self.lifetime_secs,
+                        // H2O compatibility: H2O has Redis keep sessions for ten times as long.
+                        StoreKind::Redis => self.lifetime_secs.saturating_mul(10),
+                    };
+                    conversation.replace(
+                        &key,
+                        None,
+                        value.as_bytes(),
+                        lifetime_secs,
+                        unix_now(),
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a session that the store has, if it is what is wanted.
+    fn on_found(&self, text: &[u8], wanted: &Wanted) {
+        let decoded = URL_SAFE_NO_PAD.decode(text).ok();
+        let session = decoded.and_then(|session| {
+            session_format::decode(&session, wanted, self.lifetime_secs, unix_now())
+        });
+        if let Some(session) = session {
+            let (id, binding) = (&wanted.id, &wanted.binding);
+            self.found.put(id, binding, &session.value, session.created);
+        }
+    }
+
+    /// Waits for a command; `None` at the end.
+    fn next(&self) -> Option<Command> {
+        let is_idle = |queue: &mut Queue| queue.commands.is_empty() && !queue.has_ended;
+        let waiting = self.is_changed.wait_while(self.lock(), is_idle);
+        let mut queue = waiting.unwrap_or_else(PoisonError::into_inner);
+        queue.commands.pop_front()
+    }
+
+    fn on_connected(&self) {
+        let mut queue = self.lock();
+        queue.connected += 1;
+        if queue.failure.take().is_some() {
+            let store = self.settings.store.address();
+            report!(notice, "TLS sessions are in {store} again");
+        }
+    }
+
+    fn on_disconnected(&self) {
+        let mut queue = self.lock();
+        queue.connected -= 1;
+        let unanswered = match queue.connected {
+            0 => std::mem::take(&mut queue.commands),
+            _ => VecDeque::new(),
+        };
+        drop(queue);
+        // Calls wakers.
+        drop(unanswered);
+    }
+
+    fn on_failure(&self, error: &io::Error) {
+        let reason = h2o_log::reason(error);
+        let mut queue = self.lock();
+        if queue.failure.as_ref() != Some(&reason)
+            && let Some(held_back) = FAILURES.admit()
+        {
+            let store = self.settings.store.address();
+            report!(
+                error,
+                "cannot use the TLS sessions in {store}:{reason}{held_back}"
+            );
+            queue.failure = Some(reason);
+        }
+    }
+
+    fn key(&self, id: &[u8]) -> String {
+        let id = URL_SAFE_NO_PAD.encode(id);
+        format!("{}{id}", self.settings.prefix)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+}
+
+/// What these locks protect is consistent after every statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

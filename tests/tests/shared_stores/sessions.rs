@@ -1,0 +1,222 @@
+//! Sessions of TLS 1.2, by their identifiers.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::sync::mpsc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use h2o_tests::{Folder, Server, eventually, free_port, run};
+
+use super::{STORES, Store, certificate, resumes, talk};
+
+const TLS12: &str = "-tls1_2";
+
+/// A session of a server, as its client has it.
+struct Session {
+    file: String,
+    /// What the client prints about it.
+    text: String,
+}
+
+impl Session {
+    fn begin(server: &Server) -> Self {
+        let file = server.folder.name_of("session");
+        let _ = std::fs::remove_file(&file);
+        let text = talk(server, &[TLS12, "-sess_out", &file]);
+        Self { file, text }
+    }
+
+    fn goes_on_at(&self, server: &Server) -> bool {
+        talk(server, &[TLS12, "-sess_in", &self.file]).contains("Reused, ")
+    }
+
+    /// A line of what the client prints.
+    fn line(&self, name: &str) -> &str {
+        let lines = self.text.lines().map(str::trim);
+        let mut lines = lines.filter_map(|line| line.strip_prefix(name));
+        lines.next().expect("the client prints it")
+    }
+
+    /// The key in the store.
+    fn key(&self) -> String {
+        let digits = self.line("Session-ID: ");
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("it is hexadecimal");
+        let id: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+        format!("h2o:ssl-session-cache:{}", URL_SAFE_NO_PAD.encode(id))
+    }
+
+    /// What the store has of it, once that is there.
+    fn stored(&self, store: Store, port: u16) -> String {
+        let key = self.key();
+        eventually("the session is in the store", || {
+            let answer = store.read(port, &key);
+            // Between the line of the length and the end.
+            answer
+                .split("\r\n")
+                .nth(1)
+                .map(str::to_owned)
+                .filter(|value| !value.is_empty())
+        })
+    }
+}
+
+/// Two servers that use the store already.
+fn two_servers(store: Store, certificate: &Folder, port: u16) -> [Server; 2] {
+    let servers = [(); 2].map(|()| store.server("cache", certificate, port));
+    let [one, two] = &servers;
+    for (first, second) in [(one, two), (two, one)] {
+        eventually("sessions are shared", || {
+            resumes(TLS12, first, second).then_some(())
+        });
+    }
+    servers
+}
+
+#[test]
+fn sessions_of_one_server_go_on_at_another() {
+    let certificate = certificate();
+    for store in STORES {
+        let port = free_port();
+        let service = store.start(&certificate, port);
+        let [one, two] = two_servers(store, &certificate, port);
+        // While the store is gone, a server knows its own sessions, and makes full handshakes for others.
+        service.kill();
+        let session = Session::begin(&one);
+        assert!(!session.goes_on_at(&two), "{store:?}");
+        assert!(session.goes_on_at(&one), "{store:?}");
+        eventually("the store is missed", || {
+            let log = two.folder.read("error.log");
+            log.contains("cannot use the TLS sessions in ")
+                .then_some(())
+        });
+        let _service = store.start(&certificate, port);
+        eventually("the store is used again", || {
+            resumes(TLS12, &one, &two).then_some(())
+        });
+        let log = two.folder.read("error.log");
+        assert!(log.contains("TLS sessions are in "), "{log}");
+    }
+}
+
+#[test]
+fn openssl_reads_the_sessions() {
+    let certificate = certificate();
+    for store in STORES {
+        let port = free_port();
+        let _service = store.start(&certificate, port);
+        let [one, _] = two_servers(store, &certificate, port);
+        let session = Session::begin(&one);
+        let value = session.stored(store, port);
+        let value = URL_SAFE_NO_PAD.decode(value).expect("it is base64url");
+        one.folder.write("session.der", value);
+        let file = one.folder.name_of("session.der");
+        let args = ["sess_id", "-inform", "DER", "-noout", "-text", "-in", &file];
+        let text = run("openssl", &args).text();
+        for name in [
+            "Protocol  : ",
+            "Cipher    : ",
+            "Session-ID: ",
+            "Master-Key: ",
+        ] {
+            let line = format!("{name}{}\n", session.line(name));
+            assert!(text.contains(&line), "{store:?} {line} {text}");
+        }
+        for line in [
+            "Session-ID-ctx: \n",
+            "Extended master secret: yes\n",
+            "Timeout   : 3600 (sec)\n",
+        ] {
+            assert!(text.contains(line), "{store:?} {line} {text}");
+        }
+    }
+}
+
+#[test]
+fn nonsense_in_the_store_costs_a_full_handshake() {
+    let certificate = certificate();
+    for store in STORES {
+        let port = free_port();
+        let _service = store.start(&certificate, port);
+        let [one, two] = two_servers(store, &certificate, port);
+        let other = Session::begin(&one).stored(store, port);
+        for value in ["", "nonsense", "AAAA", "MAA", &other, &"A".repeat(100_000)] {
+            let session = Session::begin(&one);
+            let right = session.stored(store, port);
+            store.write(port, &session.key(), value);
+            assert!(!session.goes_on_at(&two), "{store:?} {value}");
+            store.write(port, &session.key(), &right);
+            eventually("the session is found", || {
+                session.goes_on_at(&two).then_some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn a_store_that_is_not_there_costs_a_full_handshake() {
+    let certificate = certificate();
+    for store in STORES {
+        let port = free_port();
+        let [one, two] = [(); 2].map(|()| store.server("cache", &certificate, port));
+        assert!(!resumes(TLS12, &one, &two), "{store:?}");
+        assert!(resumes(TLS12, &one, &one), "{store:?}");
+        let _service = store.start(&certificate, port);
+        eventually("the store is found", || {
+            resumes(TLS12, &one, &two).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_store_that_does_not_answer_holds_nobody_up() {
+    let certificate = certificate();
+    for store in STORES {
+        // The kernel accepts connections, and nobody reads.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let [one, two] = [(); 2].map(|()| store.server("cache", &certificate, port));
+        assert!(!resumes(TLS12, &one, &two), "{store:?}");
+        drop(listener);
+    }
+}
+
+#[test]
+fn a_store_that_falls_silent_delays_a_handshake_only_shortly() {
+    let certificate = certificate();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let (asked, questions) = mpsc::channel();
+    // Answers the first question of a connection.
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.expect("the server connects"));
+            let mut line = String::new();
+            let _ = stream.read_line(&mut line);
+            let _ = stream.get_mut().write_all(b"END\r\n");
+            let asked = asked.clone();
+            let read = stream.get_ref().try_clone();
+            open.push(stream);
+            std::thread::spawn(move || {
+                let lines = BufReader::new(read.expect("it is open")).lines();
+                for line in lines.map_while(Result::ok) {
+                    let _ = asked.send(line);
+                }
+            });
+        }
+    });
+    // The second one cannot find the first one's sessions by any other way.
+    let [one, two] =
+        [free_port(), port].map(|port| Store::MemcachedAscii.server("cache", &certificate, port));
+    eventually("the store is asked, and says nothing", || {
+        let session = Session::begin(&one);
+        assert!(!session.goes_on_at(&two));
+        let asked: Vec<_> = questions.try_iter().collect();
+        asked
+            .contains(&format!("gets {}", session.key()))
+            .then_some(())
+    });
+    let session = Session::begin(&two);
+    assert!(session.goes_on_at(&two));
+}
