@@ -614,6 +614,27 @@ fn no_download_over_http3_is_lost_in_upgrades_by_a_foreign_supervisor() {
 }
 
 #[test]
+fn no_new_connection_over_http3_waits_for_a_generation_that_hangs() {
+    let server = Setup::http3("num-threads: 2", "", "")
+        .file("www/hello.txt", "hello, world")
+        .file(
+            "www/large",
+            (0..50_000).map(|n| format!("{n:07x} ")).collect::<String>(),
+        )
+        .arguments(&["-m", "master"])
+        .start();
+    let (pid, first) = (server.pid(), worker(server.pid()));
+    send(first, Signal::STOP);
+    send(pid, Signal::HUP);
+    server.wait_for_message("an older generation of this server hangs");
+    talk(&server, "files");
+    // When it goes on, it ends as it was told to.
+    send(first, Signal::CONT);
+    server.wait_for_message(&format!("old worker {first} died, status:0"));
+    talk(&server, "files");
+}
+
+#[test]
 fn no_new_connection_over_http3_waits_for_a_generation_that_was_killed() {
     let server = Setup::http3("num-threads: 2", "", "")
         .file("www/hello.txt", "hello, world")

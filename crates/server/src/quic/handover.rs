@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use h2o_log::{reason, report};
@@ -30,6 +31,9 @@ const KEY_INTERVAL: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
+/// How long a generation waits for the older ones to stop reading the UDP sockets. One that hangs cannot say that it has; one that
+/// is only late reads datagrams for some time that this one reads as well, and both know whose they are.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Most messages that are read from one process before those of others are read.
 const MESSAGES: usize = 64;
 
@@ -96,13 +100,13 @@ impl Handover {
         let mut predecessors = Vec::new();
         let user = rustix::process::geteuid();
         for name in abstract_names(&common).filter(|name| *name != own) {
-            let socket = new_socket(SocketFlags::empty())?;
+            // It does not block: one that hangs accepts no connection, and has room for some only.
+            let socket = new_socket(SocketFlags::NONBLOCK)?;
             let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
             // It may have ended since.
             let is_connected = rustix::net::connect(&socket, &address).is_ok();
             if is_connected && sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid == user)
             {
-                rustix::io::ioctl_fionbio(&socket, true)?;
                 predecessors.push(socket);
             }
         }
@@ -131,6 +135,7 @@ impl Handover {
             starting_user,
             older: self.predecessors.into_iter().map(Older::new).collect(),
             younger: Vec::new(),
+            stop_by: now() + STOP_LIMIT,
             links,
             mailboxes,
             buffer: vec![0; MAX_MESSAGE],
@@ -144,6 +149,14 @@ impl Handover {
             );
         }
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the thread of the other generations has no worker's clock"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn new_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
@@ -236,6 +249,8 @@ struct Talk {
     starting_user: rustix::process::Uid,
     older: Vec<Older>,
     younger: Vec<Younger>,
+    /// When older generations that have not said that they stopped count as hung.
+    stop_by: Instant,
     links: Arc<Links>,
     mailboxes: Arc<[Mailbox]>,
     buffer: Vec<u8>,
@@ -245,6 +260,7 @@ struct Older {
     socket: OwnedFd,
     /// Set when its keys have come.
     shared: Option<Arc<Predecessor>>,
+    /// Whether it has stopped reading the sockets, or is not waited for any more.
     has_stopped: bool,
     is_gone: bool,
 }
@@ -304,7 +320,7 @@ impl Talk {
                 let mut waiting: Vec<PollFd<'_>> = sockets
                     .map(|socket| PollFd::new(socket, PollFlags::IN))
                     .collect();
-                match poll(&mut waiting, Some(&KEY_INTERVAL)) {
+                match poll(&mut waiting, Some(&self.patience())) {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => {
                         let text = reason(&error.into());
@@ -330,11 +346,29 @@ impl Talk {
         }
     }
 
+    /// The time until [`Self::settle`] has something to do.
+    fn patience(&self) -> Timespec {
+        if self.older.iter().all(|older| older.has_stopped) {
+            return KEY_INTERVAL;
+        }
+        let left = self.stop_by.saturating_duration_since(now());
+        Timespec::try_from(left).unwrap_or(KEY_INTERVAL)
+    }
+
     /// Forgets generations that have ended, sends changed keys to younger ones, and tells the workers whether they may
     /// read the UDP sockets.
     fn settle(&mut self) {
         self.older.retain(|older| !older.is_gone);
         self.younger.retain(|younger| !younger.is_gone);
+        if self.older.iter().any(|older| !older.has_stopped) && self.stop_by <= now() {
+            report!(
+                warning,
+                "an older generation of this server hangs, QUIC packets are read without it"
+            );
+            for older in &mut self.older {
+                older.has_stopped = true;
+            }
+        }
         let shared = self.older.iter().filter_map(|older| older.shared.clone());
         self.links.set_predecessors(shared.collect());
         let keys = self.links.keys_message();
