@@ -140,7 +140,10 @@ pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> 
         if let Some((parent, _)) = path.rsplit_once('/') {
             folder.make_dir(parent);
         }
-        if path.ends_with(".pem") || path.ends_with(".crt") || path.ends_with(".key") {
+        if [".pem", ".crt", ".key", ".pub"]
+            .iter()
+            .any(|it| path.ends_with(it))
+        {
             let names = names(examples.clone());
             certify(folder, path, &names);
         } else if [".html", ".ico", ".htpasswd"]
@@ -177,6 +180,11 @@ fn certify(folder: &Folder, path: &str, names: &[String]) {
             &format!("subjectAltName={}", names.join(",")),
         ])
         .success();
+    }
+    if path.ends_with(".pub") {
+        let args = ["pkey", "-in", &folder.name_of(key), "-pubout"];
+        folder.write(path, openssl(&args).success());
+        return;
     }
     let is_key = path.contains("key");
     let made = folder.read(if is_key { key } else { certificate });

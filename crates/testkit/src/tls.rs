@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::crypto::verify_tls13_signature_with_raw_key;
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
 
 /// Accepts any certificate, for any name; signatures are checked.
@@ -60,6 +61,10 @@ impl ServerCertVerifier for AnyCertificate {
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = default_provider().signature_verification_algorithms;
+        if self.raw_public_keys {
+            let key = SubjectPublicKeyInfoDer::from(certificate.as_ref());
+            return verify_tls13_signature_with_raw_key(message, &key, signature, &algorithms);
+        }
         rustls::crypto::verify_tls13_signature(message, certificate, signature, &algorithms)
     }
 

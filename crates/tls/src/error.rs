@@ -23,8 +23,8 @@ pub enum TlsError {
     Decode,
     /// A KeyUpdate with an unknown request.
     IllegalParameter,
-    /// The client accepts only a raw public key in place of a certificate (RFC 7250 §4.2), which this server does not
-    /// offer.
+    /// The client accepts only a raw public key in place of a certificate and the server has none, or the other way round
+    /// (RFC 7250 §4.2).
     UnsupportedCertificate,
     /// A TLS 1.2 client asked to renegotiate.
     Renegotiation,
@@ -120,7 +120,7 @@ impl fmt::Display for TlsError {
             Self::Decode => f.write_str("malformed TLS message"),
             Self::IllegalParameter => f.write_str("illegal parameter in TLS message"),
             Self::UnsupportedCertificate => {
-                f.write_str("the client wants a raw public key and no certificate")
+                f.write_str("no type of certificate in common: certificates and raw public keys")
             }
             Self::Renegotiation => f.write_str("TLS renegotiation refused"),
             Self::Flood => f.write_str("too many TLS records without data"),

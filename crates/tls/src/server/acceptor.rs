@@ -7,6 +7,7 @@ use h2o_http::Scheme;
 use rustls::{CipherSuite, ServerConfig};
 
 use crate::alpn;
+use crate::error::TlsError;
 use crate::resumption::{Lookup, Resumption};
 use crate::server::challenge;
 use crate::server::client_hello::ClientHello;
@@ -178,33 +179,39 @@ impl TlsAcceptor {
     }
 
     /// The configuration for the client of this ClientHello.
-    pub(crate) fn choose(&self, hello: &ClientHello<'_>) -> ChosenConfig {
+    ///
+    /// # Errors
+    /// [`TlsError::UnsupportedCertificate`].
+    pub(crate) fn choose(&self, hello: &ClientHello<'_>) -> Result<ChosenConfig, TlsError> {
         if let Some(config) = challenge::config(hello) {
-            return ChosenConfig {
+            return Ok(ChosenConfig {
                 config,
                 server_name: None,
                 hidden_name_at: None,
                 client_authority: None,
                 may_offload: false,
                 lookup: None,
-            };
+            });
         }
         let entry = match hello.hidden_name_at {
             Some(_) => &self.nameless,
             None => self.entry(hello.server_name),
         };
+        if !entry.suits(hello) {
+            return Err(TlsError::UnsupportedCertificate);
+        }
         let config = entry.select(hello, &self.resumption, &self.alpn);
         let server_name = hello
             .server_name
             .and_then(|name| std::str::from_utf8(name).ok());
-        ChosenConfig {
+        Ok(ChosenConfig {
             config: Arc::clone(config),
             server_name: server_name.map(Into::into),
             hidden_name_at: hello.hidden_name_at,
             client_authority: entry.client_authority.clone(),
             may_offload: self.may_offload,
             lookup: entry.look_up(hello, &self.resumption),
-        }
+        })
     }
 
     /// The configuration for the QUIC client of this ClientHello (RFC 8446 §4.1.2), which includes the message header.

@@ -54,6 +54,7 @@ impl ChallengeCertificate {
                     Arc::new(CertifiedKey::new(vec![certificate], key)),
                     None,
                 )),
+                has_raw_keys: false,
             }));
         config.alpn_protocols = vec![CHALLENGE.into()];
         config.send_tls13_tickets = 0;

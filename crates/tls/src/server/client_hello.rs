@@ -31,6 +31,33 @@ mod certificate_type {
     pub(crate) const RAW_PUBLIC_KEY: u8 = 2;
 }
 
+/// What may be in the place of a certificate, by a list of types in order of preference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CertificateTypes {
+    /// The list does not have raw public keys, or there is none.
+    #[default]
+    Certificate,
+    CertificateOrRawKey,
+    RawKeyOrCertificate,
+    RawKey,
+}
+
+impl CertificateTypes {
+    fn parse(data: &[u8]) -> Self {
+        let types = Reader(data).vector8().unwrap_or_default();
+        let position = |wanted| types.iter().position(|found| *found == wanted);
+        let raw_key = position(certificate_type::RAW_PUBLIC_KEY);
+        match (position(certificate_type::X509), raw_key) {
+            (_, None) => Self::Certificate,
+            (None, Some(_)) => Self::RawKey,
+            (Some(certificate), Some(raw_key)) if certificate < raw_key => {
+                Self::CertificateOrRawKey
+            }
+            (Some(_), Some(_)) => Self::RawKeyOrCertificate,
+        }
+    }
+}
+
 /// Assembles the ClientHello from records, each of which is read once.
 #[derive(Default)]
 pub(crate) struct ClientHelloReader {
@@ -57,8 +84,10 @@ pub(crate) struct ClientHello<'a> {
     /// Position of the type of the `server_name` extension in the message, if rustls would refuse the name;
     /// `server_name` is then `None`.
     pub(crate) hidden_name_at: Option<usize>,
-    /// Whether the client accepts, or would send, only raw public keys and no certificates.
-    pub(crate) wants_raw_public_keys: bool,
+    /// What the client accepts as the server's certificate (RFC 7250).
+    pub(crate) server_certificate: CertificateTypes,
+    /// What the client would send as its own certificate.
+    pub(crate) client_certificate: CertificateTypes,
     /// The list of protocol names in its encoded form.
     alpn: Option<&'a [u8]>,
     /// Whether TLS 1.3 is offered.
@@ -186,11 +215,11 @@ impl<'a> ClientHello<'a> {
                         hello.server_name = parse_server_name(data);
                     }
                 }
-                extension::CLIENT_CERTIFICATE_TYPE | extension::SERVER_CERTIFICATE_TYPE => {
-                    let types = Reader(data).vector8().unwrap_or_default();
-                    hello.wants_raw_public_keys |= types
-                        .contains(&certificate_type::RAW_PUBLIC_KEY)
-                        && !types.contains(&certificate_type::X509);
+                extension::CLIENT_CERTIFICATE_TYPE => {
+                    hello.client_certificate = CertificateTypes::parse(data);
+                }
+                extension::SERVER_CERTIFICATE_TYPE => {
+                    hello.server_certificate = CertificateTypes::parse(data);
                 }
                 extension::ALPN => hello.alpn = Reader(data).vector16(),
                 extension::SESSION_TICKET => hello.has_ticket = !data.is_empty(),
@@ -392,25 +421,30 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_wanted_unless_only_keys_are() {
-        let is_wanted = |types: &[u8]| {
+    fn the_types_of_certificates_are_in_order_of_preference() {
+        use CertificateTypes::{Certificate, CertificateOrRawKey, RawKey, RawKeyOrCertificate};
+        // RFC 7250 §3: X.509, raw public key; 1 was OpenPGP.
+        let cases: &[(&[u8], CertificateTypes)] = &[
+            (&[], Certificate),
+            (&[0], Certificate),
+            (&[1], Certificate),
+            (&[0, 2], CertificateOrRawKey),
+            (&[2, 0], RawKeyOrCertificate),
+            (&[2], RawKey),
+            (&[1, 2], RawKey),
+        ];
+        for (types, want) in cases {
             let len = u8::try_from(types.len()).unwrap();
-            [19, 20].map(|number| {
+            for (number, want) in [(19, (*want, Certificate)), (20, (Certificate, *want))] {
                 let extension = extension(number, &[&[len][..], types].concat());
                 look(&record(&[extension]), |seen| {
                     let HelloStatus::Complete(hello) = seen else {
                         panic!()
                     };
-                    !hello.wants_raw_public_keys
-                })
-            })
-        };
-        // RFC 7250 §3: X.509, raw public key; 1 was OpenPGP.
-        for types in [&[0][..], &[2, 0], &[0, 2], &[1], &[]] {
-            assert_eq!(is_wanted(types), [true, true], "{types:?}");
-        }
-        for types in [&[2][..], &[1, 2]] {
-            assert_eq!(is_wanted(types), [false, false], "{types:?}");
+                    let found = (hello.client_certificate, hello.server_certificate);
+                    assert_eq!(found, want, "{types:?}");
+                });
+            }
         }
     }
 

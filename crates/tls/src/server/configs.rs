@@ -12,7 +12,7 @@ use crate::groups;
 use crate::resumption::{
     Binding, CacheUse, HostSessions, HostTickets, Lookup, Resumption, TicketUse, Wanted,
 };
-use crate::server::client_hello::ClientHello;
+use crate::server::client_hello::{CertificateTypes, ClientHello};
 use crate::server::server_name::{RestoringVerifier, restoring};
 use crate::settings::TlsSettings;
 use crate::settings::identity::{Identity, Resolver};
@@ -47,15 +47,24 @@ pub(crate) struct HostConfigs {
     /// The `client-ca-file` for which clients must present a certificate.
     pub(crate) client_authority: Option<Arc<str>>,
     has_tls13: bool,
-    /// TLS 1.3, for the cases of [`TicketUse`].
-    encrypted_tickets: Arc<ServerConfig>,
-    kept_tickets: Arc<ServerConfig>,
-    early_data: Arc<ServerConfig>,
-    /// TLS 1.2.
+    /// TLS 1.3, with certificates; with raw public keys if there are no certificates.
+    tls13: Tls13Configs,
+    /// Whether there are certificates, and not only raw public keys.
+    has_certificates: bool,
+    /// TLS 1.3 with raw public keys (RFC 7250), for clients that prefer these.
+    raw_keys: Option<Tls13Configs>,
+    /// TLS 1.2, with certificates.
     tls12: Arc<ServerConfig>,
     /// TLS 1.2 clients that offer only unknown application protocols are served without one. H2O compatibility: H2O
     /// serves them, although RFC 7301 §3.2 asks for a refusal.
     tls12_without_alpn: Arc<ServerConfig>,
+}
+
+/// The configurations of TLS 1.3, for the cases of [`TicketUse`].
+struct Tls13Configs {
+    encrypted_tickets: Arc<ServerConfig>,
+    kept_tickets: Arc<ServerConfig>,
+    early_data: Arc<ServerConfig>,
 }
 
 impl HostConfigs {
@@ -70,8 +79,18 @@ impl HostConfigs {
         carrier: Carrier,
         hides_name: bool,
     ) -> Result<Self, String> {
+        let identities = settings.identities.iter();
+        let (raw_keys, certificates): (Vec<_>, Vec<_>) =
+            identities.partition(|identity| identity.is_raw_key());
+        let has_certificates = !certificates.is_empty();
+        let (identities, raw_keys) = if has_certificates {
+            (certificates, raw_keys)
+        } else {
+            (raw_keys, Vec::new())
+        };
         let configs = ConfigBuilder {
             settings,
+            identities,
             resumption,
             binding: binding(settings),
             alpn,
@@ -82,12 +101,34 @@ impl HostConfigs {
             binding: configs.binding,
             client_authority: settings.client_authority().cloned(),
             has_tls13: settings.versions.contains(Version::Tls13),
-            encrypted_tickets: configs.tls13(TicketUse::Encrypted)?,
-            kept_tickets: configs.tls13(TicketUse::Kept)?,
-            early_data: configs.tls13(TicketUse::EarlyData)?,
+            tls13: configs.all_tls13()?,
             tls12: configs.tls12(alpn)?,
             tls12_without_alpn: configs.tls12(&[])?,
+            has_certificates,
+            raw_keys: if raw_keys.is_empty() {
+                None
+            } else {
+                let configs = ConfigBuilder {
+                    identities: raw_keys,
+                    ..configs
+                };
+                Some(configs.all_tls13()?)
+            },
         })
+    }
+
+    /// Whether the client and this mapping have a type of certificate in common.
+    pub(crate) fn suits(&self, hello: &ClientHello<'_>) -> bool {
+        let has_tls13 = hello.offers_tls13 && self.has_tls13;
+        let has_raw_key = has_tls13 && (!self.has_certificates || self.raw_keys.is_some());
+        hello.client_certificate != CertificateTypes::RawKey
+            && match hello.server_certificate {
+                CertificateTypes::Certificate => self.has_certificates,
+                CertificateTypes::CertificateOrRawKey | CertificateTypes::RawKeyOrCertificate => {
+                    self.has_certificates || has_raw_key
+                }
+                CertificateTypes::RawKey => has_raw_key,
+            }
     }
 
     /// The configuration for the client of this ClientHello; `alpn` are the protocols of the listener.
@@ -135,10 +176,17 @@ impl HostConfigs {
         hello: &ClientHello<'_>,
         resumption: &Resumption,
     ) -> &Arc<ServerConfig> {
+        let raw_keys = match hello.server_certificate {
+            CertificateTypes::RawKeyOrCertificate | CertificateTypes::RawKey => {
+                self.raw_keys.as_ref()
+            }
+            CertificateTypes::Certificate | CertificateTypes::CertificateOrRawKey => None,
+        };
+        let configs = raw_keys.unwrap_or(&self.tls13);
         match resumption.ticket_use(hello.first_ticket, hello.early_data, &self.binding) {
-            TicketUse::Encrypted => &self.encrypted_tickets,
-            TicketUse::Kept => &self.kept_tickets,
-            TicketUse::EarlyData => &self.early_data,
+            TicketUse::Encrypted => &configs.encrypted_tickets,
+            TicketUse::Kept => &configs.kept_tickets,
+            TicketUse::EarlyData => &configs.early_data,
         }
     }
 
@@ -155,6 +203,8 @@ impl HostConfigs {
 /// Builds the configurations of one mapping.
 struct ConfigBuilder<'a> {
     settings: &'a TlsSettings,
+    /// Either certificates or raw public keys of the mapping.
+    identities: Vec<&'a Identity>,
     resumption: &'a Arc<Resumption>,
     binding: Binding,
     alpn: &'a [Vec<u8>],
@@ -164,9 +214,17 @@ struct ConfigBuilder<'a> {
 }
 
 impl ConfigBuilder<'_> {
+    fn all_tls13(&self) -> Result<Tls13Configs, String> {
+        Ok(Tls13Configs {
+            encrypted_tickets: self.tls13(TicketUse::Encrypted)?,
+            kept_tickets: self.tls13(TicketUse::Kept)?,
+            early_data: self.tls13(TicketUse::EarlyData)?,
+        })
+    }
+
     fn tls13(&self, ticket_use: TicketUse) -> Result<Arc<ServerConfig>, String> {
-        let identities = &self.settings.identities;
-        let preferred = identities.iter().map(Identity::presented);
+        let identities = self.identities.iter();
+        let preferred = identities.map(|identity| identity.presented());
         let mut config = self.base(&self.settings.groups, preferred.collect())?;
         config.alpn_protocols = self.alpn.to_vec();
         if self.resumption.has_tickets() {
@@ -229,13 +287,14 @@ impl ConfigBuilder<'_> {
             Some(ca) => builder.with_client_cert_verifier(Arc::clone(&ca.verifier)),
             None => builder.with_no_client_auth(),
         };
-        let fallback = settings
+        let fallback = self
             .identities
             .last()
             .ok_or("at least one identity must be specified")?;
         let mut config = builder.with_cert_resolver(Arc::new(Resolver {
             preferred,
             fallback: fallback.presented(),
+            has_raw_keys: fallback.is_raw_key(),
         }));
         config.ignore_client_order = settings.prefer_our_order;
         config.enable_secret_extraction = true;
@@ -261,7 +320,7 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// A digest of the leaf certificates and of the client authorities. It includes the number of leaf certificates, so
+/// A digest of the leaf certificates and raw public keys, and of the client authorities. It includes the number of leaf certificates, so
 /// that no other combination gives the same digest.
 pub(crate) fn binding(settings: &TlsSettings) -> Binding {
     let mut context = digest::Context::new(&digest::SHA256);

@@ -117,11 +117,11 @@ impl TlsConnection {
                             ..Progress::default()
                         });
                     }
-                    HelloStatus::Complete(hello) if hello.wants_raw_public_keys => {
-                        out.extend_from_slice(&TlsError::UnsupportedCertificate.plain_alert());
-                        return Err(TlsError::UnsupportedCertificate);
+                    HelloStatus::Complete(hello) => {
+                        acceptor.choose(&hello).inspect_err(|error| {
+                            out.extend_from_slice(&error.plain_alert());
+                        })?
                     }
-                    HelloStatus::Complete(hello) => acceptor.choose(&hello),
                     HelloStatus::ClearText => return Err(TlsError::ClearText),
                     // rustls reports the error.
                     HelloStatus::NeedMore | HelloStatus::Malformed => acceptor.default_choice(),

@@ -13,13 +13,15 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
 
-/// A certificate chain and its private key.
+/// A certificate chain, or a raw public key (RFC 7250), and its private key.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     files: IdentityFiles,
     /// Position of the certificate in the configuration: `FILE:LINE`.
     place: Box<str>,
+    /// Its first certificate is the raw public key if [`Self::is_raw_key`].
     certified_key: Arc<CertifiedKey>,
+    is_raw_key: bool,
     stapling: StaplingSettings,
     staple: Option<Arc<Staple>>,
     /// Whether ACME obtains the files, and a self-signed certificate is used until they are there.
@@ -46,6 +48,13 @@ struct IdentityFiles {
     is_isolated: bool,
 }
 
+/// The contents of the files of an identity.
+struct LoadedPair {
+    certified_key: CertifiedKey,
+    /// Whether it has a raw public key in the place of a certificate.
+    is_raw_key: bool,
+}
+
 /// What an `ssl` mapping says of all its identities.
 struct IdentityOptions {
     /// Whether keys are kept in the key process (`neverbleed`).
@@ -68,7 +77,8 @@ pub(crate) const PAIR: [Attribute; 2] = [
         "certificate-file",
         Kinds::SCALAR,
         "FILE",
-        "Certificates in PEM form: the server's own first, then intermediate ones.",
+        "Certificates in PEM form: the server's own first, then intermediate ones. Or a `PUBLIC KEY` in PEM form, which clients of TLS 1.3 \
+         get as it is (raw public key, RFC 7250).",
     ),
     Attribute::required(
         "key-file",
@@ -105,13 +115,22 @@ impl Identity {
         self.staple.as_ref()
     }
 
+    /// Whether clients get a raw public key in the place of a certificate.
+    pub(crate) const fn is_raw_key(&self) -> bool {
+        self.is_raw_key
+    }
+
     fn with_staple(mut self) -> Self {
+        if self.is_raw_key {
+            self.staple = None;
+            return self;
+        }
         let staple = |leaf| Staple::of(&self.files.certificate, leaf, &self.stapling);
         self.staple = self.leaf().and_then(|leaf| staple(leaf));
         self
     }
 
-    /// The server's own certificate.
+    /// The server's own certificate, or its raw public key.
     pub(crate) fn leaf(&self) -> Option<&CertificateDer<'static>> {
         self.certified_key.cert.first()
     }
@@ -147,12 +166,16 @@ impl Identity {
         if self.is_obtained && is_missing() {
             return Ok(None);
         }
-        let key = load_pair(&self.files).map_err(IdentityError::text)?;
+        let LoadedPair {
+            certified_key: key,
+            is_raw_key,
+        } = load_pair(&self.files).map_err(IdentityError::text)?;
         // The key must match the certificate, so an unchanged certificate means an unchanged key.
         let is_same = key.cert == self.certified_key.cert;
         Ok((!is_same).then(|| {
             let renewed = Self {
                 certified_key: Arc::new(key),
+                is_raw_key,
                 ..self.clone()
             };
             renewed.with_staple()
@@ -169,7 +192,7 @@ impl Identity {
             key: key_file.scalar()?.into(),
             is_isolated: options.is_isolated,
         };
-        let certified_key = load_pair(&files).map_err(|fault| {
+        let pair = load_pair(&files).map_err(|fault| {
             let node = if fault.is_of_key {
                 key_file
             } else {
@@ -185,7 +208,8 @@ impl Identity {
         Ok(Self {
             files,
             place: format!("{}:{}", pos.file(), pos.line()).into(),
-            certified_key: Arc::new(certified_key),
+            certified_key: Arc::new(pair.certified_key),
+            is_raw_key: pair.is_raw_key,
             stapling: options.stapling.clone(),
             staple: None,
             is_obtained: false,
@@ -208,7 +232,7 @@ impl Identity {
         };
         let is_there = Path::new(&*files.certificate).exists();
         let loaded = match load_pair(&files) {
-            Ok(pair) => Some(pair),
+            Ok(pair) => Some(pair.certified_key),
             Err(fault) => {
                 if is_there {
                     let text = format!(
@@ -228,6 +252,7 @@ impl Identity {
             files,
             place: format!("{}:{}", ssl.pos.file(), ssl.pos.line()).into(),
             certified_key: Arc::new(certified_key),
+            is_raw_key: false,
             stapling: options.stapling.clone(),
             staple: None,
             is_obtained: true,
@@ -351,16 +376,22 @@ fn parse_pair(node: &Node, options: &IdentityOptions) -> Result<Identity, Error>
     )
 }
 
-fn load_pair(files: &IdentityFiles) -> Result<CertifiedKey, IdentityError> {
-    let chain = load_chain(&files.certificate)?;
+fn load_pair(files: &IdentityFiles) -> Result<LoadedPair, IdentityError> {
+    let (chain, is_raw_key) = load_chain(&files.certificate)?;
     let key = load_key(&files.key, files.is_isolated)?;
-    let Some(leaf) = chain.first().and_then(|leaf| Certificate::parse(leaf)) else {
+    let leaf = chain.first().map_or(&[][..], |leaf| leaf);
+    let public_key = if is_raw_key {
+        Some(leaf)
+    } else {
+        Certificate::parse(leaf).map(|leaf| leaf.subject_public_key_info)
+    };
+    let Some(public_key) = public_key else {
         return Err(certificate_fault(
             &files.certificate,
             "malformed certificate",
         ));
     };
-    if !belongs_to(&*key, leaf.subject_public_key_info) {
+    if !belongs_to(&*key, public_key) {
         return Err(IdentityError {
             is_of_key: true,
             message: format!(
@@ -370,7 +401,10 @@ fn load_pair(files: &IdentityFiles) -> Result<CertifiedKey, IdentityError> {
             reason: None,
         });
     }
-    Ok(CertifiedKey::new(chain, key))
+    Ok(LoadedPair {
+        certified_key: CertifiedKey::new(chain, key),
+        is_raw_key,
+    })
 }
 
 fn certificate_fault(path: &str, reason: &str) -> IdentityError {
@@ -381,15 +415,16 @@ fn certificate_fault(path: &str, reason: &str) -> IdentityError {
     }
 }
 
-fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+/// Reads certificates, or a raw public key, which takes the place of the only one. Returns whether it is a raw public key.
+fn load_chain(path: &str) -> Result<(Vec<CertificateDer<'static>>, bool), IdentityError> {
     let fault = |reason: &str| certificate_fault(path, reason);
     let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&h2o_log::reason(&error)))?;
     let mut chain = Vec::new();
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&text) {
         match section.map_err(|error| fault(&error.to_string()))? {
             (SectionKind::Certificate, der) => chain.push(CertificateDer::from(der)),
-            (SectionKind::PublicKey, _) if chain.is_empty() => {
-                return Err(fault("raw public keys are not supported yet"));
+            (SectionKind::PublicKey, der) if chain.is_empty() => {
+                return Ok((vec![CertificateDer::from(der)], true));
             }
             _ => {}
         }
@@ -397,7 +432,7 @@ fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError>
     if chain.is_empty() {
         return Err(fault("no certificate in PEM form"));
     }
-    Ok(chain)
+    Ok((chain, false))
 }
 
 fn load_key(path: &str, is_isolated: bool) -> Result<Arc<dyn SigningKey>, IdentityError> {
@@ -426,6 +461,8 @@ pub(crate) struct Resolver {
     /// uses one certificate there).
     pub(crate) preferred: Vec<Arc<PresentedKey>>,
     pub(crate) fallback: Arc<PresentedKey>,
+    /// Whether all of them have raw public keys in the place of certificates.
+    pub(crate) has_raw_keys: bool,
 }
 
 impl ResolvesServerCert for Resolver {
@@ -441,6 +478,10 @@ impl ResolvesServerCert for Resolver {
             .iter()
             .find(|identity| identity.key().key.choose_scheme(&offered).is_some());
         Some(fitting.unwrap_or(&self.fallback).present())
+    }
+
+    fn only_raw_public_keys(&self) -> bool {
+        self.has_raw_keys
     }
 }
 

@@ -388,6 +388,10 @@ pub fn parse(
         attributes.get("max-version"),
         warn,
     )?;
+    if settings.identities.iter().any(Identity::is_raw_key) && !settings.has_tls13() {
+        let error = attributes.get("max-version").unwrap_or(node);
+        return Err(error.error("a raw public key needs TLS 1.3"));
+    }
     if let Some(node) = attributes.get("cipher-suite") {
         settings.tls12_suites = cipher_list::parse(node, warn)?;
         if settings.tls12_suites.is_empty() {

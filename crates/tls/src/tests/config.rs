@@ -543,9 +543,23 @@ fn certificate_files_are_checked() {
         )),
         Ok(2)
     );
+    assert_eq!(check(&pair.key.public_key_pem()), Ok(1));
+    let other = Pair::new("a.test").key.public_key_pem();
     assert_eq!(
-        check(&pair.key.public_key_pem()),
-        error("raw public keys are not supported yet")
+        check(&other),
+        Err(
+            "[f:2] private key file:DIR/x.key does not belong to certificate file:DIR/x.crt (column 11)"
+                .to_owned()
+        )
+    );
+    files.write("x.crt", &pair.key.public_key_pem());
+    let mapping = format!(
+        "certificate-file: {}\nkey-file: {key}\nmax-version: TLSv1.2\n",
+        files.path("x.crt")
+    );
+    assert_eq!(
+        files.parse(&mapping).0.map(drop),
+        Err("[f:3] a raw public key needs TLS 1.3 (column 14)".to_owned())
     );
     assert_eq!(check(""), error("no certificate in PEM form"));
     assert_eq!(

@@ -35,6 +35,13 @@ impl Files {
         format!("certificate-file: {certificate}\nkey-file: {key}\n")
     }
 
+    /// Writes a raw public key and its private key, as [`Self::pair`].
+    pub(super) fn raw_pair(&self, name: &str, pair: &Pair) -> String {
+        let public = self.write(&format!("{name}.pub"), &pair.key.public_key_pem());
+        let key = self.write(&format!("{name}.key"), &pair.key.serialize_pem());
+        format!("certificate-file: {public}\nkey-file: {key}\n")
+    }
+
     /// Parses a mapping.
     pub(super) fn settings(&self, mapping: &str) -> TlsSettings {
         let (settings, _) = self.parse(mapping);

@@ -5,5 +5,6 @@ mod files;
 mod handshake;
 mod kit;
 mod offload;
+mod raw_public_keys;
 mod resumption;
 mod traffic;
