@@ -1,15 +1,20 @@
 //! `log-rotation`: no line is lost, the error log is rotated too, and old logs are compressed and removed.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use h2o_tests::{Folder, Setup, eventually, run};
+use h2o_tests::{Folder, Server, Setup, eventually, run};
 
 /// The rotated files of a log, the oldest first.
 fn rotated(folder: &Folder, log: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder.at("logs")).expect("the logs are there");
+    rotated_in(&folder.at("logs"), log)
+}
+
+fn rotated_in(directory: &Path, log: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("the logs are there");
     let mut paths: Vec<_> = entries
         .map(|entry| entry.expect("it can be read").path())
         .filter(|path| {
@@ -19,6 +24,17 @@ fn rotated(folder: &Folder, log: &str) -> Vec<PathBuf> {
         .collect();
     paths.sort();
     paths
+}
+
+fn is_compressed(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "gz")
+}
+
+/// The text of a log, which may be compressed.
+fn read(path: &Path) -> String {
+    let program = if is_compressed(path) { "zcat" } else { "cat" };
+    let unpacked = run(program, &[&path.display().to_string()]).success();
+    String::from_utf8(unpacked).expect("it is text")
 }
 
 /// A folder with a directory for logs that only the starting user may write to.
@@ -51,7 +67,6 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
         .file("www/page", "0123456789")
         .start();
     let mut sent = 0;
-    let is_compressed = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "gz");
     eventually("two compressed logs", || {
         let mut client = server.connect();
         for _ in 0..100 {
@@ -66,12 +81,9 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     let paths = rotated(&folder, "log");
     let (youngest, others) = paths.split_last().expect("there are some");
     assert!(!is_compressed(youngest), "{paths:?}");
-    let mut text = folder.read("logs/log");
-    text += &fs::read_to_string(youngest).expect("it is text");
+    let mut text = folder.read("logs/log") + &read(youngest);
     for path in others {
-        let program = if is_compressed(path) { "zcat" } else { "cat" };
-        let unpacked = run(program, &[&path.display().to_string()]).success();
-        text += &String::from_utf8(unpacked).expect("it is text");
+        text += &read(path);
     }
     let lines: HashSet<_> = text.lines().collect();
     assert_eq!(text.lines().count(), sent);
@@ -164,4 +176,153 @@ fn a_rotation_needs_a_reason() {
             refused.stderr
         );
     }
+}
+
+/// A query that no compression makes much shorter.
+fn long_query(number: usize) -> String {
+    let mut state = number as u64;
+    let words = std::iter::repeat_with(|| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        format!("{:08x}", state >> 32)
+    });
+    format!("?{number}-{}", words.take(24).collect::<String>())
+}
+
+/// A server whose access log is on a small disk.
+struct SmallDisk {
+    server: Server,
+    /// The directory of the log, which only the server has under its name.
+    logs: PathBuf,
+    /// Number of requests so far, each with its own [`long_query`].
+    sent: usize,
+}
+
+impl SmallDisk {
+    fn start(rotation: &str) -> Self {
+        let config = format!(
+            "
+listen: @PORT@
+error-log: @DIR@/errors
+access-log: {{ path: @DIR@/logs/log, format: '%q' }}
+{rotation}
+hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
+"
+        );
+        let namespaces = if rustix::process::geteuid().is_root() {
+            "--mount"
+        } else {
+            "--map-root-user"
+        };
+        let mount = "mount -t tmpfs -o size=16m none \"$1\" && shift && exec \"$@\"\n";
+        let script = ["sh", "@DIR@/mount.sh", "@DIR@/logs"];
+        let launcher = [&["unshare", "--mount", namespaces], &script[..]].concat();
+        let server = Setup::in_folder(folder(), &as_nobody(&config))
+            .file("www/page", "0123456789")
+            .file("mount.sh", mount)
+            .launched_by(&launcher)
+            .start();
+        let logs = server.folder.at("logs").display().to_string();
+        Self {
+            logs: PathBuf::from(format!("/proc/{}/root{logs}", server.pid())),
+            server,
+            sent: 0,
+        }
+    }
+
+    /// Sends requests, which are answered whatever becomes of their lines.
+    fn ask(&mut self, count: usize) {
+        let mut client = self.server.connect();
+        for _ in 0..count {
+            let query = long_query(self.sent);
+            client.send(format!("GET /page{query} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            assert_eq!(client.read_response("GET").code(), 200);
+            self.sent += 1;
+        }
+    }
+
+    /// Fills the disk, but for `left` bytes, and sends requests until the error log has these texts.
+    fn fill(&mut self, left: u64, texts: &[&str]) {
+        let mut filler = File::create(self.filler()).expect("the disk is writable");
+        while filler.write_all(&[0; 4096]).is_ok() {}
+        let len = filler.metadata().expect("it is open").len();
+        filler.set_len(len - left).expect("it is open");
+        eventually("the disk is full", || {
+            self.ask(20);
+            let said = self.server.folder.read("errors");
+            texts.iter().all(|text| said.contains(text)).then_some(())
+        });
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.filler()).expect("it is there");
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.logs.join("filler")
+    }
+
+    /// Checks that these logs have the lines of all requests from `first` to `end`, and besides whole lines of others or the
+    /// start of one, on a line of its own.
+    fn check(&self, paths: &[PathBuf], first: usize, end: usize) {
+        let text: String = paths.iter().map(|path| read(path)).collect();
+        let found: HashSet<_> = text.lines().collect();
+        for number in first..end {
+            assert!(found.contains(&*long_query(number)), "{number}");
+        }
+        let sent: HashSet<_> = (0..self.sent).map(long_query).collect();
+        for line in found.iter().filter(|line| !sent.contains(**line)) {
+            let is_start = sent.iter().any(|sent| sent.starts_with(line));
+            assert!(is_start, "{line}");
+        }
+    }
+}
+
+const NO_SPACE: &str = "failed to write to log file:";
+
+#[test]
+fn a_full_disk_loses_lines_only_while_it_is_full() {
+    let mut disk = SmallDisk::start("");
+    // Their length has no common divisor with that of a page: the last line before the disk is full ends early.
+    disk.ask(10);
+    disk.fill(32 * 1024, &[NO_SPACE]);
+    disk.free();
+    let first = disk.sent;
+    disk.ask(200);
+    let log = disk.logs.join("log");
+    assert!(read(&log).lines().count() < disk.sent);
+    disk.check(&[log], first, disk.sent);
+    let said = disk.server.folder.read("errors");
+    assert_eq!(said.matches(NO_SPACE).count(), 1, "{said}");
+}
+
+#[test]
+fn rotation_goes_on_when_a_full_disk_has_room_again() {
+    let mut disk = SmallDisk::start("log-rotation: { size: 30000, keep: 1000 }");
+    let first = eventually("a rotated log", || {
+        disk.ask(20);
+        rotated_in(&disk.logs, "log").first().cloned()
+    });
+    let failure = "failed to compress the rotated log ";
+    disk.fill(32 * 1024, &[NO_SPACE, failure]);
+    assert!(first.exists(), "{:?}", rotated_in(&disk.logs, "log"));
+    disk.free();
+    let (start, end) = (disk.sent, disk.sent + 200);
+    disk.ask(200);
+    eventually("the first log is compressed", || {
+        disk.ask(20);
+        let compressed = PathBuf::from(format!("{}.gz", first.display()));
+        (!first.exists() && compressed.exists()).then_some(())
+    });
+    let log = disk.logs.join("log");
+    let mut paths = eventually("no log is renamed or compressed any more", || {
+        let is_small = fs::metadata(&log).ok()?.len() < 30_000;
+        let paths = rotated_in(&disk.logs, "log");
+        let (_, older) = paths.split_last()?;
+        let is_done = is_small && older.iter().all(|path| is_compressed(path));
+        is_done.then_some(paths)
+    });
+    paths.push(log);
+    disk.check(&paths, start, end);
 }

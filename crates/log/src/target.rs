@@ -28,6 +28,8 @@ pub struct Target {
     is_inherited: bool,
     sink: OnceLock<Sink>,
     complained: AtomicU64,
+    /// Whether a file has only a part of the last line, because the disk is full.
+    is_torn: AtomicBool,
     /// Whether standard output and standard error of the process lead here, and follow when it is reopened.
     has_output: AtomicBool,
 }
@@ -51,6 +53,7 @@ impl Target {
             is_inherited: false,
             sink: OnceLock::new(),
             complained: AtomicU64::new(0),
+            is_torn: AtomicBool::new(false),
             has_output: AtomicBool::new(false),
         }
     }
@@ -228,13 +231,26 @@ impl Target {
     /// Writes a line, which ends in a line feed. Failures are reported, not returned. `unix_time` is the time now.
     pub fn write(&self, line: &[u8], unix_time: Duration) {
         match self.sink.get() {
-            Some(Sink::File(file)) => {
-                if let Err(error) = write_once(file, line) {
-                    self.report_write_failure(error, unix_time);
-                }
+            Some(Sink::File(file)) if self.is_torn.load(Relaxed) => {
+                let rest_of_line: &[u8] = b"\n";
+                self.write_to_file(file, &[rest_of_line, line].concat(), unix_time);
             }
+            Some(Sink::File(file)) => self.write_to_file(file, line, unix_time),
             Some(Sink::Stream(stream)) => stream.write(line, unix_time),
             None => {}
+        }
+    }
+
+    fn write_to_file(&self, file: &OwnedFd, text: &[u8], unix_time: Duration) {
+        match write_once(file, text) {
+            Ok(len) => {
+                let is_torn = len < text.len();
+                // Other workers read it for each line.
+                if self.is_torn.load(Relaxed) != is_torn {
+                    self.is_torn.store(is_torn, Relaxed);
+                }
+            }
+            Err(error) => self.report_write_failure(error, unix_time),
         }
     }
 
