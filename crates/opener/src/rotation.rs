@@ -158,16 +158,16 @@ fn tidy(path: &Path, rotation: Rotation) -> Result<(), String> {
     };
     // Their names sort by age.
     rotated.sort_unstable_by(|one, other| other.cmp(one));
-    for (number, path) in rotated.iter().enumerate() {
-        if number >= rotation.keep as usize {
-            if let Err(error) = std::fs::remove_file(path) {
-                return failed("remove the rotated log", path, &error);
-            }
-        } else if rotation.compresses
-            && number > 0
-            && !is_compressed(path)
-            && let Err(error) = compress(path)
-        {
+    let removed = rotated.split_off(rotated.len().min(rotation.keep as usize));
+    // First: a full disk gets room by it.
+    for path in &removed {
+        if let Err(error) = std::fs::remove_file(path) {
+            return failed("remove the rotated log", path, &error);
+        }
+    }
+    let older = rotated.iter().skip(1);
+    for path in older.filter(|path| rotation.compresses && !is_compressed(path)) {
+        if let Err(error) = compress(path) {
             return failed("compress the rotated log", path, &error);
         }
     }
@@ -420,6 +420,24 @@ mod tests {
             text.ends_with("log.20260101T000000Z: it has another name, too"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_oldest_are_removed_even_if_another_cannot_be_compressed() {
+        let log = Log::new();
+        log.write("log", "12345");
+        log.write("target", "");
+        for day in 1..=3 {
+            let name = log
+                .directory
+                .path()
+                .join(format!("log.2026010{day}T000000Z"));
+            std::fs::hard_link(log.directory.path().join("target"), name).unwrap();
+        }
+        let text = log.rotate(LARGE);
+        assert!(text.ends_with("it has another name, too"), "{text}");
+        assert!(!log.names().contains(&"log.20260101T000000Z".to_owned()));
+        assert_eq!(log.names().len(), 5, "{:?}", log.names());
     }
 
     #[test]
