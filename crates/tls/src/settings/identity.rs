@@ -71,15 +71,13 @@ struct IdentityError {
     reason: Option<String>,
 }
 
+/// What `certificate-file` names.
+pub(super) const CERTIFICATE_HELP: &str = "Certificates in PEM form: the server's own first, then intermediate ones. Or a `PUBLIC KEY` in PEM form, which clients of TLS \
+     1.3 get as it is (raw public key, RFC 7250).";
+
 /// The attributes of an element of `identity`.
 pub(crate) const PAIR: [Attribute; 2] = [
-    Attribute::required(
-        "certificate-file",
-        Kinds::SCALAR,
-        "FILE",
-        "Certificates in PEM form: the server's own first, then intermediate ones. Or a `PUBLIC KEY` in PEM form, which clients of TLS 1.3 \
-         get as it is (raw public key, RFC 7250).",
-    ),
+    Attribute::required("certificate-file", Kinds::SCALAR, "FILE", CERTIFICATE_HELP),
     Attribute::required(
         "key-file",
         Kinds::SCALAR,

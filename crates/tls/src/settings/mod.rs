@@ -56,7 +56,7 @@ pub const ATTRIBUTES: [Attribute; 18] = [
         Kinds::SCALAR,
         "FILE",
         "mandatory unless `identity` or [`acme`](#acme) is given",
-        "Certificates in PEM form: the server's own first, then intermediate ones.",
+        identity::CERTIFICATE_HELP,
     ),
     Attribute::optional(
         "key-file",
