@@ -1,11 +1,14 @@
 //! Raw public keys in the place of certificates (RFC 7250).
 
+use std::sync::Arc;
+
 use rcgen::PublicKeyData;
 use rustls::pki_types::CertificateDer;
 
 use super::files::Files;
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor};
-use crate::{OutputBuffer, TlsError, TlsSettings};
+use crate::record::framing::HEADER_LEN;
+use crate::{OutputBuffer, Resumption, ResumptionSettings, TlsAcceptor, TlsError, TlsSettings};
 
 /// The settings of these identities, each a pair of a name and whether it is a raw public key.
 fn settings(pairs: &[(&Pair, bool)]) -> TlsSettings {
@@ -89,6 +92,24 @@ fn clients_without_a_type_in_common_are_told_so() {
         ..Offer::version(TLS12)
     };
     assert_eq!(alert(&raw_only, &tls12), UNSUPPORTED_CERTIFICATE);
+}
+
+#[test]
+fn clients_of_quic_get_the_type_of_certificate_that_they_take() {
+    let (one, other) = (Pair::new("a.test"), Pair::new("a.test"));
+    let both = Arc::new(settings(&[(&one, true), (&other, false)]));
+    let resumption = Resumption::new(&ResumptionSettings::default());
+    let acceptor = TlsAcceptor::for_quic(&[both], Vec::new(), resumption, &[b"h3"]).unwrap();
+    for (offer, gets_raw_key) in [(raw_offer(), true), (Offer::version(TLS13), false)] {
+        let config = offer.config();
+        let name = "a.test".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(config, name).unwrap();
+        let mut record = Vec::new();
+        client.write_tls(&mut record).unwrap();
+        let choice = acceptor.choose_for_quic(&mut record[HEADER_LEN..]);
+        let resolver = &choice.config.cert_resolver;
+        assert_eq!(resolver.only_raw_public_keys(), gets_raw_key);
+    }
 }
 
 #[test]
