@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use h2o_tests::certs::{Key, local_server, self_signed};
-use h2o_tests::{Folder, Server, Service, Setup, curl, eventually, free_port, run};
+use h2o_tests::{Folder, Server, Service, Setup, binary, curl, eventually, free_port, run};
 
 /// A server with two hosts, and the authority that it is to ask.
 struct Site {
@@ -275,5 +275,86 @@ fn broken_files_of_the_state_are_named_and_replaced() {
     server.wait_for_message("acme: the account file is broken and was moved to ");
     for (name, first) in NAMES.iter().zip(first) {
         obtained(tls, name, &first);
+    }
+}
+
+#[test]
+fn one_certificate_can_be_for_several_names() {
+    for has_http in [true, false] {
+        let site = Site::new();
+        let _authority = site.authority().start(&[]);
+        let config = site
+            .config("", has_http)
+            .replacen("ssl: {}", "ssl: { acme-names: [c.test, D.test] }", 1)
+            .replace("  b.test:", "  \"*.b.test\":")
+            .replace("ssl: {}", "ssl: { acme-names: [x.b.test, y.b.test] }");
+        let tls = site.tls;
+        let server = Setup::in_folder(site.folder, &config).start();
+        for names in [
+            &["a.test", "c.test", "d.test"][..],
+            &["x.b.test", "y.b.test"],
+        ] {
+            let found = obtained(tls, names[0], "");
+            for name in names {
+                assert!(found.contains(&format!("DNS:{name}")), "{found}");
+            }
+        }
+        // With one more name there is another certificate.
+        let before = presented(tls, "a.test");
+        server.replace_config(&config.replace("[c.test,", "[e.test, c.test,"));
+        server.reload();
+        let found = obtained(tls, "a.test", &before);
+        assert!(found.contains("DNS:e.test"), "{found}");
+    }
+}
+
+#[test]
+fn names_that_no_certificate_can_be_obtained_for_are_refused() {
+    const ACME: &str =
+        "acme: { email: \"admin\x40example.com\", accept-tos: YES, state-directory: DIR/state }\n";
+    let cases = [
+        (ACME, "a.test", "{}", ""),
+        (ACME, "\"*.a.test\"", "{ acme-names: b.a.test }", ""),
+        (
+            ACME,
+            "\"*.a.test\"",
+            "{}",
+            ":4] in command listen, no certificate can be obtained for `*.a.test` by ACME (column 31; an authority checks names such as `www.example.com`; ",
+        ),
+        (
+            ACME,
+            "a.test",
+            "{ acme-names: [b.test, ../c.test] }",
+            ":4] in command listen, no certificate can be obtained for `../c.test` by ACME (column 54; ",
+        ),
+        (
+            ACME,
+            "a.test",
+            "{ acme-names: { b.test: c.test } }",
+            ":4] in command listen, attribute `acme-names` must be a scalar or a sequence (column 45)",
+        ),
+        (
+            "",
+            "a.test",
+            "{ acme-names: b.test, certificate-file: x, key-file: y }",
+            ":3] in command listen, `acme-names` is for certificates that are obtained by ACME (column 45; ",
+        ),
+    ];
+    let folder = Folder::new();
+    for (acme, host, ssl, want) in cases {
+        let text = format!(
+            "{acme}hosts:\n  {host}:\n    listen: {{ port: 443, ssl: {ssl} }}\n    paths: {{ /: {{ status: ON }} }}\n"
+        );
+        let text = text.replace("DIR", &folder.path().display().to_string());
+        let config = folder.write("h2o.conf", text).display().to_string();
+        let output = run(&binary().display().to_string(), &["-t", "-c", &config]);
+        if want.is_empty() {
+            assert_eq!(output.code, 0, "{output}");
+        } else {
+            assert!(
+                output.code != 0 && output.stderr.contains(want),
+                "{want}\n{output}"
+            );
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use h2o_http::base64url;
 use h2o_log::report;
-use h2o_tls::Certificate;
+use h2o_tls::{AlternativeName, Certificate};
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeType,
     ExternalAccountKey, Identifier, KeyAuthorization, NewAccount, NewOrder, OrderStatus,
@@ -41,13 +41,16 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// The first certificate of a chain in PEM form, if it is for this name.
-    pub(crate) fn parse(chain: &[u8], name: &str) -> Option<Self> {
+    /// The first certificate of a chain in PEM form, if it is for all these names.
+    pub(crate) fn parse(chain: &[u8], names: &[Box<str>]) -> Option<Self> {
         let leaf = CertificateDer::from_pem_slice(chain).ok()?;
         let certificate = Certificate::parse(&leaf)?;
-        let mut names = certificate.alternative_names()?;
-        let is_for = |found| matches!(found, Some(h2o_tls::AlternativeName::Dns(found)) if found.eq_ignore_ascii_case(name.as_bytes()));
-        names.any(is_for).then(|| Self {
+        let found: Vec<_> = certificate.alternative_names()?.flatten().collect();
+        let is_for = |name: &str| {
+            let is_it = |found: &AlternativeName<'_>| matches!(found, AlternativeName::Dns(found) if found.eq_ignore_ascii_case(name.as_bytes()));
+            found.iter().any(is_it)
+        };
+        names.iter().all(|name| is_for(name)).then(|| Self {
             validity: Validity {
                 not_before: certificate.not_before,
                 not_after: certificate.not_after,
@@ -131,7 +134,8 @@ impl<'a> Client<'a> {
 
     /// Obtains a certificate and writes it into the state directory. `held` is the one that it replaces.
     pub(crate) async fn obtain(&self, order: &Order, held: Option<&Held>) -> Result<Held, Failure> {
-        let identifiers = [Identifier::Dns(order.name.to_string())];
+        let names = || order.names.iter().map(|name| name.to_string());
+        let identifiers: Vec<_> = names().map(Identifier::Dns).collect();
         let request = || NewOrder::new(&identifiers);
         let replaced = held.and_then(|held| held.id.clone());
         let placed = match replaced {
@@ -157,15 +161,15 @@ impl<'a> Client<'a> {
         drop(answers);
         let made = |error: rcgen::Error| Failure::new(Cause::Local, error.to_string());
         let key = KeyPair::generate().map_err(made)?;
-        let mut parameters = CertificateParams::new([order.name.to_string()]).map_err(made)?;
+        let mut parameters = CertificateParams::new(names().collect::<Vec<_>>()).map_err(made)?;
         parameters.distinguished_name = DistinguishedName::new();
         let request = parameters.serialize_request(&key).map_err(made)?;
         placed.finalize_csr(request.der()).await?;
         let chain = placed.poll_certificate(&DECISION).await?;
-        let obtained = Held::parse(chain.as_bytes(), &order.name);
+        let obtained = Held::parse(chain.as_bytes(), &order.names);
         let obtained = obtained
             .ok_or_else(|| Failure::refused("the authority sent a certificate for other names"))?;
-        (self.acme.state).write_certificate(&order.name, &chain, &key.serialize_pem())?;
+        (self.acme.state).write_certificate(order.name(), &chain, &key.serialize_pem())?;
         Ok(obtained)
     }
 
@@ -196,12 +200,18 @@ impl<'a> Client<'a> {
             let mut question = question.ok_or_else(|| {
                 Failure::refused("the authority does not offer the configured `challenge`")
             })?;
+            let Identifier::Dns(name) = question.identifier().identifier else {
+                return Err(Failure::refused(
+                    "the authority asks for another kind of name",
+                ));
+            };
+            let name = name.clone();
             let expected: KeyAuthorization = question.key_authorization();
             answers.push(Answer::give(
                 order.challenge,
                 &self.acme.state,
                 &Question {
-                    name: &order.name,
+                    name: &name,
                     token: &question.token,
                     key_authorization: expected.as_str(),
                     digest: expected.digest().as_ref(),

@@ -146,18 +146,18 @@ struct Task {
 
 impl Task {
     fn new(acme: &Acme, order: Order) -> Self {
-        if let Err(failure) = acme.state.finish_replacement(&order.name) {
+        if let Err(failure) = acme.state.finish_replacement(order.name()) {
             report!(warning, "acme: {failure}");
         }
-        let chain = std::fs::read(acme.state.certificate_file(&order.name)).ok();
+        let chain = std::fs::read(acme.state.certificate_file(order.name())).ok();
         // A certificate whose key is lost is obtained anew.
         let has_key = h2o_tls::is_pair(
-            &acme.state.certificate_file(&order.name),
-            &acme.state.key_file(&order.name),
+            &acme.state.certificate_file(order.name()),
+            &acme.state.key_file(order.name()),
         );
         let held = chain
             .filter(|_| has_key)
-            .and_then(|chain| Held::parse(&chain, &order.name));
+            .and_then(|chain| Held::parse(&chain, &order.names));
         Self {
             order,
             held,
@@ -198,7 +198,7 @@ impl Task {
         if self.due_at() > now {
             return Ok(());
         }
-        let name = &self.order.name;
+        let name = self.order.name();
         let obtained = match client.obtain(&self.order, self.held.as_ref()).await {
             Err(failure) if failure.cause == Cause::AccountUnknown => {
                 report!(
@@ -248,7 +248,7 @@ async fn obtain_all(acme: &Acme, orders: Vec<Order>, has_failed: &AtomicBool) {
                     report!(
                         error,
                         "acme: failed to obtain the certificate of {}: {failure}; next attempt in {} seconds",
-                        task.order.name,
+                        task.order.name(),
                         pause.as_secs()
                     );
                 }

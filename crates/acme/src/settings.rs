@@ -24,10 +24,18 @@ pub enum Challenge {
 /// A certificate to obtain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// The name of the host.
-    pub name: Box<str>,
+    /// The names that it is for, at least one. The first one is also that of its files.
+    pub names: Vec<Box<str>>,
     /// How the authority checks that the name of a host leads to this server.
     pub challenge: Challenge,
+}
+
+impl Order {
+    /// The name by which the certificate is known.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.names.first().map_or("", |name| name)
+    }
 }
 
 /// The account at an organisation that the account at the authority belongs to (RFC 8555 §7.3.4).

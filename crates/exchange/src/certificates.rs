@@ -19,6 +19,8 @@ pub struct CertificateInfo {
     pub hosts: Vec<HostName>,
     /// The names and addresses in the certificate: its subject alternative names or, without any, its common name.
     pub names: Vec<Box<str>>,
+    /// Whether ACME obtains it, for names that the configuration lists.
+    pub is_obtained: bool,
     /// Begin of the certificate's validity, in seconds since the Unix epoch.
     pub not_before: i64,
     /// End of the certificate's validity, in seconds since the Unix epoch.
@@ -79,6 +81,7 @@ mod tests {
             listeners: Vec::new(),
             hosts: Vec::new(),
             names: names.iter().map(|name| (*name).into()).collect(),
+            is_obtained: false,
             not_before: 0,
             not_after: 86_400 * 10,
         }

@@ -11,6 +11,7 @@ fn certificate(names: &[&str], not_after: i64) -> CertificateInfo {
         listeners: vec!["ANY:443".into()],
         hosts: Vec::new(),
         names: names.iter().map(|name| (*name).into()).collect(),
+        is_obtained: false,
         not_before: 0,
         not_after,
     }

@@ -98,7 +98,9 @@ fn names(certificate: &CertificateInfo) -> Option<String> {
     let is_public = |name: &str| name.contains(['.', ':']) || name == "localhost";
     let is_missing = |host: &&HostName| {
         let name = host.name.trim_matches(['[', ']']);
-        is_public(name) && !certificate.is_for(name)
+        // No wildcard is obtained by ACME: the certificate is for the names that are listed for the host.
+        let is_listed = certificate.is_obtained && name.starts_with('*');
+        is_public(name) && !is_listed && !certificate.is_for(name)
     };
     let missing: Vec<String> = certificate
         .hosts
@@ -135,6 +137,7 @@ mod tests {
             listeners: Vec::new(),
             hosts: hosts.iter().map(host).collect(),
             names: names.iter().map(|name| (*name).into()).collect(),
+            is_obtained: false,
             not_before: 0,
             not_after: 90 * DAY,
         }
@@ -193,6 +196,12 @@ mod tests {
             );
             assert_eq!(text, want);
         }
+        // An authority gives none for a wildcard: it is for the names that the host lists.
+        let obtained = CertificateInfo {
+            is_obtained: true,
+            ..certificate(&["*.c.test"], &["x.c.test"])
+        };
+        assert_eq!(super::names(&obtained), None);
         let text = super::names(&certificate(&["a.test"], &[])).unwrap();
         assert!(text.ends_with("(it has no names)"), "{text}");
     }

@@ -44,7 +44,7 @@ pub use resumption::{DIRECTIVES, QuicSecret, Resumption, ResumptionSettings};
 pub use server::acceptor::{QuicChoice, TlsAcceptor, quic_client_info};
 pub use server::challenge::ChallengeCertificate;
 pub use server::connection::TlsConnection;
-pub use settings::identity::{ObtainedFiles, has_identity, is_pair};
+pub use settings::identity::{ObtainedFiles, acme_names, has_identity, is_pair};
 pub use settings::{ATTRIBUTES, TlsSettings, parse};
 pub use stapling::{FetchFailure, OcspResponse, Staple, StapleChange, StapleFetch};
 pub use x509::{

@@ -11,9 +11,9 @@ use h2o_tls::ObtainedFiles;
 /// The path below which an authority asks for a file in order to check a name (RFC 8555 §8.3).
 const ANSWERS: &str = "/.well-known/acme-challenge/";
 
-/// The hosts whose certificates are obtained by ACME, each with its index.
+/// The certificates that are obtained by ACME, each with the index of its host and its names.
 #[derive(Clone, Default)]
-pub(crate) struct AcmeHosts(Vec<(u32, Box<str>)>);
+pub(crate) struct AcmeHosts(Vec<(u32, Vec<Box<str>>)>);
 
 /// The files for the `ssl` mapping of a host that names no certificate; `None` if the mapping names one, or there is no `acme`.
 ///
@@ -29,20 +29,41 @@ pub(crate) fn obtained_files(
     if h2o_tls::has_identity(ssl)? {
         return Ok(None);
     }
-    let Some(HostName { name, .. }) = scope.host.clone() else {
+    let Some(HostName { name: host, .. }) = scope.host.clone() else {
         let text = "to use ACME, the `ssl` node must only be specified within each host";
         return Err(ssl.error(text));
     };
-    if !is_public_name(&name) {
-        let error = ssl.error(format!(
-            "no certificate can be obtained for `{name}` by ACME"
-        ));
-        let hint = "an authority checks names such as `www.example.com`; write `certificate-file` and `key-file` here";
-        return Err(error.with_hint(hint));
+    let mut names = Vec::new();
+    let further = h2o_tls::acme_names(ssl)?;
+    // A host with a wildcard has a certificate for the names that are listed.
+    if is_public_name(&host) || further.is_empty() {
+        names.push((host, ssl));
     }
+    for node in further {
+        names.push((node.scalar()?.to_ascii_lowercase().into(), node));
+    }
+    for (name, node) in &names {
+        if !is_public_name(name) {
+            let error = node.error(format!(
+                "no certificate can be obtained for `{name}` by ACME"
+            ));
+            let hint = "an authority checks names such as `www.example.com`; list such names in `acme-names`, or write `certificate-file` and `key-file` here";
+            return Err(error.with_hint(hint));
+        }
+    }
+    let names: Vec<Box<str>> = names.into_iter().map(|(name, _)| name).collect();
+    let name = names[0].clone();
     let hosts: &mut AcmeHosts = scope.shared.edit();
-    if !hosts.0.iter().any(|(_, known)| *known == name) {
-        hosts.0.push((scope.host_index, name.clone()));
+    let known = hosts.0.iter().position(|(_, known)| known[0] == name);
+    let known = known.unwrap_or_else(|| {
+        hosts.0.push((scope.host_index, Vec::new()));
+        hosts.0.len() - 1
+    });
+    // Another `listen` of the host may list other names: there is one certificate for all of them.
+    for name in &names {
+        if !hosts.0[known].1.contains(name) {
+            hosts.0[known].1.push(name.clone());
+        }
     }
     let text = |path: &Path| {
         let text = path.to_str();
@@ -52,7 +73,7 @@ pub(crate) fn obtained_files(
     Ok(Some(ObtainedFiles {
         certificate: text(&acme.state.certificate_file(&name))?,
         key: text(&acme.state.key_file(&name))?,
-        name,
+        names,
     }))
 }
 
@@ -106,8 +127,8 @@ pub(crate) fn add_client(scope: &mut Scope, has_clear_port: impl Fn(u32) -> bool
     if hosts.0.is_empty() {
         return;
     }
-    let orders = hosts.0.iter().map(|(host, name)| Order {
-        name: name.clone(),
+    let orders = hosts.0.iter().map(|(host, names)| Order {
+        names: names.clone(),
         challenge: challenge(&acme, has_clear_port(*host)),
     });
     let client = AcmeClient::new(acme.clone(), orders.collect());

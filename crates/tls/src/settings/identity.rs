@@ -31,8 +31,8 @@ pub(crate) struct Identity {
 /// The files of a certificate that ACME obtains.
 #[derive(Clone, Debug)]
 pub struct ObtainedFiles {
-    /// The name that the certificate is for.
-    pub name: Box<str>,
+    /// The names that the certificate is for.
+    pub names: Vec<Box<str>>,
     /// The certificates in PEM form.
     pub certificate: Box<str>,
     /// The key in PEM form.
@@ -147,6 +147,7 @@ impl Identity {
             listeners: Vec::new(),
             hosts: Vec::new(),
             names: names_of(&leaf),
+            is_obtained: self.is_obtained,
             not_before: leaf.not_before,
             not_after: leaf.not_after,
         })
@@ -244,7 +245,7 @@ impl Identity {
         };
         let certified_key = match loaded {
             Some(pair) => pair,
-            None => self_signed(&obtained.name).map_err(|text| ssl.error(text))?,
+            None => self_signed(&obtained.names).map_err(|text| ssl.error(text))?,
         };
         Ok(Self {
             files,
@@ -284,10 +285,10 @@ pub fn is_pair(certificate: &Path, key: &Path) -> bool {
 }
 
 /// A self-signed certificate, which no client trusts.
-fn self_signed(name: &str) -> Result<CertifiedKey, String> {
+fn self_signed(names: &[Box<str>]) -> Result<CertifiedKey, String> {
     let failed = |error: &dyn std::fmt::Display| format!("failed to make a certificate: {error}");
-    let made =
-        rcgen::generate_simple_self_signed([name.to_owned()]).map_err(|error| failed(&error))?;
+    let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+    let made = rcgen::generate_simple_self_signed(names).map_err(|error| failed(&error))?;
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key);
     let key = key.map_err(|error| failed(&error))?;
@@ -320,6 +321,16 @@ pub fn has_identity(ssl: &Node) -> Result<bool, Error> {
     Ok(names.iter().any(|name| attributes.get(name).is_some()))
 }
 
+/// The `acme-names` of an `ssl` mapping.
+///
+/// # Errors
+/// If the mapping has unknown attributes.
+pub fn acme_names(ssl: &Node) -> Result<Vec<&Node>, Error> {
+    let attributes = ssl.attributes(&crate::settings::ATTRIBUTES)?;
+    let names = attributes.get("acme-names").map(Node::one_or_more);
+    Ok(names.unwrap_or_default().iter().collect())
+}
+
 /// Reads the identities of an `ssl` mapping; the last one is the fallback.
 ///
 /// # Errors
@@ -335,6 +346,12 @@ pub(crate) fn parse(
         is_isolated: is_isolated.unwrap_or(false),
         stapling: StaplingSettings::parse(attributes)?,
     };
+    if let Some(node) = attributes.get("acme-names").filter(|_| obtained.is_none()) {
+        let error = node.error("`acme-names` is for certificates that are obtained by ACME");
+        return Err(
+            error.with_hint("write `acme` at the global level, and no `certificate-file` here")
+        );
+    }
     let certificate_file = attributes.get("certificate-file");
     let key_file = attributes.get("key-file");
     match (attributes.get("identity"), certificate_file.or(key_file)) {

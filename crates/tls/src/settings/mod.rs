@@ -50,7 +50,14 @@ pub(crate) struct ClientCa {
 }
 
 /// The attributes of an `ssl` mapping.
-pub const ATTRIBUTES: [Attribute; 18] = [
+pub const ATTRIBUTES: [Attribute; 19] = [
+    Attribute::optional(
+        "acme-names",
+        Kinds::SCALAR.or(Kinds::SEQUENCE),
+        "NAME, or a sequence of those",
+        "",
+        "Further names for the certificate that is obtained by [`acme`](#acme); all of them for a host with a wildcard, which none can be obtained for.",
+    ),
     Attribute::optional(
         "certificate-file",
         Kinds::SCALAR,
