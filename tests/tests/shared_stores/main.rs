@@ -40,7 +40,7 @@ impl Store {
         let config = format!(
             "
 error-log: @DIR@/error.log
-ssl-session-resumption: {{ mode: {mode}, {store} }}
+ssl-session-resumption: {{ mode: {mode}, cache-memcached-num-threads: 2, {store} }}
 listen:
   port: @PORT@
   ssl: {{ certificate-file: {crt}, key-file: {key} }}
