@@ -509,6 +509,57 @@ fn no_request_is_lost_in_ten_upgrades() {
     assert_eq!(folder.read("log"), "200\n".repeat(count));
 }
 
+#[test]
+fn tunnels_outlive_upgrades() {
+    const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: echo\r\n\r\n";
+    let backend = Backend::start(|talk| {
+        if talk.read_head().is_some() {
+            talk.send(format!("HTTP/1.1 101 Switching Protocols\r\n{UPGRADE}"));
+        }
+        while let Some(bytes) = talk.read_some() {
+            talk.send(bytes);
+        }
+    });
+    let config = format!(
+        "listen: {{ host: 127.0.0.1, port: @PORT@ }}\nhosts: {{ default: {{ paths: {{ /: {{ proxy.reverse.url: '{}', proxy.tunnel: ON }} }} }} }}\n",
+        backend.url("/")
+    );
+    let server = Setup::new(&config).arguments(&["-m", "master"]).start();
+    let mut tunnels = Vec::new();
+    let mut workers = vec![worker(server.pid())];
+    for generation in 0..3 {
+        let mut tunnel = server.connect();
+        tunnel.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{UPGRADE}"));
+        assert_eq!(tunnel.read_head().code(), 101);
+        tunnels.push(tunnel);
+        send(server.pid(), Signal::HUP);
+        let old = workers[generation];
+        eventually("the next generation", || {
+            let messages = server.messages();
+            let is_told =
+                |line: &str| line.contains("sending TERM") && line.contains(&old.to_string());
+            messages.lines().any(is_told).then_some(())
+        });
+        let is_new = |pid: &u32| !workers.contains(pid);
+        workers.push(
+            children(server.pid())
+                .into_iter()
+                .find(is_new)
+                .expect("it serves"),
+        );
+        for (number, tunnel) in tunnels.iter_mut().enumerate() {
+            let message = format!("{number} after {generation}");
+            tunnel.send(&message);
+            assert_eq!(tunnel.read_exactly(message.len()), message.as_bytes());
+        }
+    }
+    // The processes end with their tunnels.
+    for (tunnel, worker) in tunnels.into_iter().zip(workers) {
+        drop(tunnel);
+        server.wait_for_message(&format!("old worker {worker} died, status:0"));
+    }
+}
+
 /// Has a conversation of `tests/clients/http3.py`, which must go as it should.
 fn talk(server: &Server, conversation: &str) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py");
