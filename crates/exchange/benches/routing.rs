@@ -57,7 +57,7 @@ fn main() {
     );
 }
 
-/// A site configuration with these host names, each of which has the given number of paths.
+/// Creates a site configuration with these host names, each of which has the given number of paths.
 fn site(names: impl IntoIterator<Item = String>, paths: usize) -> Site {
     let host = |name: String| Host {
         name: HostName {

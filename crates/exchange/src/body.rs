@@ -1,4 +1,4 @@
-//! Response bodies: engines pull them.
+//! Response bodies. The engine of the client's connection pulls their bytes when it can send them.
 
 use std::task::{Context, Poll};
 
@@ -10,7 +10,7 @@ use crate::file::{FileRange, FileReader};
 /// The body of a response.
 #[derive(Default)]
 pub enum Body {
-    /// No body.
+    /// The response has no body.
     #[default]
     Empty,
     /// A body in memory: a small file from the content cache, an error page.
@@ -23,7 +23,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// The length, if known in advance.
+    /// The length of the body in bytes, if it is known before the body is pulled.
     #[must_use]
     pub fn len(&self) -> Option<u64> {
         match self {
@@ -40,7 +40,7 @@ impl Body {
         self.len() == Some(0)
     }
 
-    /// Bytes of memory held.
+    /// Number of bytes of memory that the body holds.
     #[must_use]
     pub fn retained(&self) -> usize {
         match self {

@@ -1,4 +1,4 @@
-//! Bodies that are generated while they are pulled.
+//! Response bodies whose bytes are generated while the engine pulls them.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// A file ended before the announced length.
+    /// The error of a file that ended before the announced length of the body.
     #[must_use]
     pub fn file_shrunk() -> Self {
         Self::Local(io::Error::new(
@@ -91,11 +91,11 @@ pub trait SpliceSource {
 /// Trailers of a response.
 #[derive(Debug, Default)]
 pub enum Trailers {
-    /// None.
+    /// The response has no trailers.
     #[default]
     None,
-    /// Not known yet, but once [`BodySource::poll_next`] has reported the end of the body.
+    /// The source cannot tell before [`BodySource::poll_next`] has reported the end of the body.
     Unknown,
-    /// These fields, returned once.
+    /// The trailer fields, which are returned only once.
     Fields(Headers),
 }

@@ -14,9 +14,9 @@ const MIN_WHOLE: usize = 48 * 1024;
 /// caller limits its length.
 #[derive(Debug, Default)]
 pub struct ByteQueue {
-    /// The next bytes.
+    /// The next bytes to take from the queue.
     front: Bytes,
-    /// Full chunks, after `front`.
+    /// Full chunks and large pieces, which follow the bytes of `front`.
     pieces: VecDeque<Bytes>,
     /// The buffer at the end of the queue, in which small pieces are combined. Without it, a peer that sends single
     /// bytes would cost a multiple of their size in memory.
@@ -25,7 +25,7 @@ pub struct ByteQueue {
 }
 
 impl ByteQueue {
-    /// Number of bytes.
+    /// Number of bytes in the queue.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -37,7 +37,7 @@ impl ByteQueue {
         self.len == 0
     }
 
-    /// Appends bytes.
+    /// Copies bytes to the end of the queue.
     pub fn push(&mut self, mut bytes: &[u8]) {
         self.len += bytes.len();
         while !bytes.is_empty() {
@@ -67,7 +67,7 @@ impl ByteQueue {
         self.pieces.push_back(piece);
     }
 
-    /// Appends another queue.
+    /// Moves all bytes of another queue to the end of this one.
     pub fn append(&mut self, later: Self) {
         self.end_back();
         self.len += later.len;
@@ -77,7 +77,7 @@ impl ByteQueue {
         self.back = later.back;
     }
 
-    /// Turns `back` into a full chunk.
+    /// Moves the bytes of `back` into `pieces` as a full chunk.
     fn end_back(&mut self) {
         if !self.back.is_empty() {
             self.pieces.push_back(std::mem::take(&mut self.back).into());
@@ -99,7 +99,7 @@ impl ByteQueue {
         first
     }
 
-    /// All bytes in order, without taking them.
+    /// All bytes of the queue in order. The bytes stay in the queue.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.front)
             .chain(&self.pieces)

@@ -19,7 +19,7 @@ pub struct CertificateInfo {
     pub hosts: Vec<HostName>,
     /// The names and addresses in the certificate: its subject alternative names or, without any, its common name.
     pub names: Vec<Box<str>>,
-    /// Whether ACME obtains it, for names that the configuration lists.
+    /// Whether the server obtains the certificate by ACME, for names that the configuration lists.
     pub is_obtained: bool,
     /// Begin of the certificate's validity, in seconds since the Unix epoch.
     pub not_before: i64,
@@ -58,13 +58,13 @@ impl CertificateInfo {
 pub struct Certificates(Arc<RwLock<Arc<[CertificateInfo]>>>);
 
 impl Certificates {
-    /// The certificates: each file once, in the order of the configuration.
+    /// The list of certificates: each file once, in the order of the configuration.
     #[must_use]
     pub fn list(&self) -> Arc<[CertificateInfo]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the list.
+    /// Replaces the list of certificates that all clones share.
     pub fn set(&self, list: Arc<[CertificateInfo]>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = list;
     }

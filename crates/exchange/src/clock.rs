@@ -17,7 +17,7 @@ pub struct Clock {
     looks: Cell<u32>,
     now: Cell<Instant>,
     unix: Cell<Duration>,
-    /// Average duration of a turn.
+    /// Average duration of a turn of the event loop.
     turn_time: Cell<Duration>,
     turns_until_sample: Cell<u32>,
     date: Cell<(u64, [u8; h2o_http::date::LEN])>,
@@ -44,7 +44,7 @@ impl Default for Clock {
 )]
 fn read() -> (Instant, Duration) {
     (
-        // Tokio's clock, which tests can pause.
+        // Reads the clock of tokio, which tests can pause.
         tokio::time::Instant::now().into_std(),
         SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -16,7 +16,7 @@ pub enum Address {
     Unix,
 }
 
-/// The form for messages.
+/// Writes the address as messages show it.
 impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -37,18 +37,18 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
-/// An unnamed Unix socket, for tests.
+/// The default endpoint, for tests, is a Unix socket without a path.
 impl Default for Endpoint {
     fn default() -> Self {
         Self::Unix(PathBuf::new())
     }
 }
 
-/// Questions to the transport of the connection; each may cost a system call.
+/// What the transport of a client's connection can tell about it. Each call may cost a system call.
 pub trait Transport {
-    /// Address of the server's end.
+    /// Address of the server's end of the connection.
     fn local_address(&self) -> Option<Address>;
-    /// Name of the congestion control algorithm.
+    /// Name of the congestion control algorithm of the connection.
     fn congestion_controller(&self) -> Option<String>;
     /// The kernel's estimate of the delivery rate, in bytes per second.
     fn delivery_rate(&self) -> Option<u64>;
@@ -74,7 +74,7 @@ pub struct TlsInfo {
     pub protocol: &'static str,
     /// The TLS cipher suite: for TLS 1.3 its IANA name, for TLS 1.2 OpenSSL's name.
     pub cipher: &'static str,
-    /// Key length of the cipher.
+    /// Key length of the cipher in bits.
     pub cipher_bits: u16,
     /// The server name that the client sent (SNI).
     pub server_name: Option<Box<str>>,
@@ -90,14 +90,14 @@ pub struct TlsInfo {
 pub struct ConnectionInfo {
     /// Number of the connection: the process numbers its connections from 1.
     pub id: u64,
-    /// The client's address: from the PROXY header, or else the socket.
+    /// The client's address: the one in the PROXY header if the connection has such a header, or else the socket's.
     pub peer: Address,
-    /// Time of the accept.
+    /// Time at which the server accepted the connection.
     pub accepted: Instant,
-    /// TLS parameters; `None` on clear text.
+    /// TLS parameters of the connection; `None` if it does not use TLS.
     pub tls: Option<Box<TlsInfo>>,
-    /// The socket, for queries.
+    /// The connection's transport, which answers questions about its socket.
     pub transport: Rc<dyn Transport>,
-    /// The listener that accepted it.
+    /// The listener that accepted the connection.
     pub listener: Rc<Endpoint>,
 }

@@ -1,12 +1,12 @@
-//! Event counters: one set per worker, summed up on reading.
+//! Counters of events, for the status report. Each worker has its own set; whoever reads them sums them up.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal),* $(,)?) => {
-        /// The event counters. H2O compatibility: where H2O has a counter, too, its name is H2O's. A comment describes
-        /// its counter and, where the next ones have no comment, those as well.
+        /// The event counters. H2O compatibility: where H2O has a counter, too, its name is H2O's. The comment of a
+        /// counter also describes the counters after it that have no comment of their own.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Counter {
@@ -18,10 +18,10 @@ macro_rules! counters {
         }
 
         impl Counter {
-            /// All counters, in the order of the status report.
+            /// All counters, in the order in which the status report lists them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The name in the status report.
+            /// The name of the counter in the status report.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
@@ -87,7 +87,8 @@ counters! {
     /// QUIC datagrams that a worker received and handed over to another one, because their connection belongs to that
     /// worker.
     QuicForwarded = "http3.packet-forwarded",
-    /// QUIC datagrams that a worker has got from another one, because their connection belongs to it.
+    /// QUIC datagrams that a worker has got from another one, because their connection belongs to the worker that
+    /// receives them in this way.
     QuicForwardedReceived = "http3.forwarded-packet-received",
     /// UDP datagrams of `proxy.connect-udp` that were forwarded from clients to targets.
     UdpSent = "proxy.connect-udp.sent",
@@ -102,10 +103,12 @@ counters! {
     ScriptMemoryLimit = "scripts.memory-limit",
     /// Exceptions of scripts that exceeded `mruby.time-limit`.
     ScriptTimeLimit = "scripts.time-limit",
-    /// UDP datagrams received on QUIC listeners; the next counter: those of them that belong to a connection.
+    /// UDP datagrams received on QUIC listeners. `quic.packet-processed`, the next counter, counts those of them that
+    /// belong to a connection.
     QuicDatagrams = "quic.packet-received",
     QuicDatagramsProcessed = "quic.packet-processed",
-    /// Packets of QUIC connections. `received` counts UDP datagrams, each of which may have several packets.
+    /// Packets of QUIC connections. `quic.num-packets.received` counts UDP datagrams instead, each of which may have
+    /// several packets.
     QuicPacketsReceived = "quic.num-packets.received",
     QuicPacketsSent = "quic.num-packets.sent",
     QuicPacketsLost = "quic.num-packets.lost",
@@ -116,7 +119,7 @@ counters! {
     QuicPacketsReceivedEcnEct0 = "quic.num-packets.received-ecn-ect0",
     QuicPacketsReceivedEcnEct1 = "quic.num-packets.received-ecn-ect1",
     QuicPacketsReceivedEcnCe = "quic.num-packets.received-ecn-ce",
-    /// Bytes of QUIC connections.
+    /// Bytes that QUIC connections have received, sent, lost, or got an acknowledgement for.
     QuicBytesReceived = "quic.num-bytes.received",
     QuicBytesSent = "quic.num-bytes.sent",
     QuicBytesLost = "quic.num-bytes.lost",
@@ -179,15 +182,15 @@ counters! {
     QuicPathsMigrationElicited = "quic.num-paths.migration-elicited",
     /// Probe timeouts (PTO) of QUIC connections (RFC 9002 §6.2).
     QuicPtos = "quic.num-ptos",
-    /// QUIC handshakes that took too long.
+    /// QUIC handshakes that were given up because they took too long.
     QuicHandshakeTimeouts = "quic.num-handshake-timeouts",
     /// QUIC handshakes that were stopped because they took more packets than allowed.
     QuicHandshakesExceeded = "quic.num-initial-handshake-exceeded",
     /// QUIC connections that jump to a larger congestion window once their round trip time is known.
     QuicJumpstartApplicable = "quic.num-jumpstart-applicable",
-    /// QUIC connections with a rapid start.
+    /// QUIC connections that begin with a rapid start.
     QuicRapidStart = "quic.num-rapid-start",
-    /// QUIC connections with pacing.
+    /// QUIC connections that pace the packets they send.
     QuicPaced = "quic.num-paced",
     /// QUIC connections whose congestion window does not grow while the sender has too little data to fill it.
     QuicRespectedAppLimited = "quic.num-respected-app-limited",
@@ -198,8 +201,8 @@ counters! {
     ConnectionsOpening = "connections.opening",
     /// Connections on which the server has sent its last response and waits for the client to close them.
     ConnectionsClosing = "connections.closing",
-    /// Open HTTP/1 connections that are idle, without a request in progress. Below are the same counters for HTTP/2 and
-    /// HTTP/3.
+    /// Open HTTP/1 connections that are idle, without a request in progress. The counters for HTTP/2 and HTTP/3 below
+    /// count the same.
     Http1Idle = "connections.http1.idle",
     /// Open HTTP/1 connections with a request in progress, or before their first request.
     Http1Active = "connections.http1.active",
@@ -217,15 +220,15 @@ counters! {
     SslAlpnH1 = "ssl.alpn.h1",
     /// Connections that chose HTTP/2 by ALPN.
     SslAlpnH2 = "ssl.alpn.h2",
-    /// Full handshakes.
+    /// Full TLS handshakes, which resumed no earlier session.
     SslHandshakeFull = "ssl.handshake.full",
-    /// Resumed handshakes.
+    /// TLS handshakes that resumed an earlier session.
     SslHandshakeResume = "ssl.handshake.resume",
     /// Microseconds from accepting the connection to the end of its full TLS handshake, summed over all connections.
     SslHandshakeTimeFull = "ssl.handshake.accumulated-time.full",
     /// Microseconds from accepting the connection to the end of its resumed TLS handshake, summed over all connections.
     SslHandshakeTimeResume = "ssl.handshake.accumulated-time.resume",
-    /// Connections accepted.
+    /// Connections that the server has accepted from clients.
     Sessions = "num-sessions",
     /// Connections that the server closed because the client had used up its abuse budget, by cancelling requests and
     /// the like.
@@ -242,7 +245,7 @@ counters! {
     Retries = "proxy.retries",
     /// Backends' responses that were buffered, in part or whole, for a slow client.
     ResponsesBuffered = "proxy.responses-buffered",
-    /// Requests that ended by a panic in a handler or filter.
+    /// Requests that ended because a handler or filter panicked.
     Panics = "panics",
     /// Finished requests, successful or not.
     Requests = "traffic.requests",
@@ -272,7 +275,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Adds 1.
+    /// Adds 1 to a counter.
     pub fn count(&self, counter: Counter) {
         self.add(counter, 1);
     }
@@ -283,7 +286,7 @@ impl Counters {
         value.store(value.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Sets a counter that is kept elsewhere.
+    /// Sets a counter to a value that is kept elsewhere.
     pub fn set(&self, counter: Counter, value: u64) {
         self.values[counter as usize].store(value, Relaxed);
     }
@@ -293,7 +296,7 @@ impl Counters {
         self.add(counter, u64::MAX);
     }
 
-    /// The current value.
+    /// The current value of a counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.values[counter as usize].load(Relaxed)

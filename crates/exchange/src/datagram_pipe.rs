@@ -19,9 +19,9 @@ const OVERHEAD: usize = 64;
 /// have arrived.
 pub struct DatagramPipe {
     agreement: RefCell<Agreement>,
-    /// The handler: it waits for the client's settings, then for datagrams.
+    /// The waker of the handler, which waits for the client's settings and then for datagrams.
     reader: Cell<Option<Waker>>,
-    /// The connection.
+    /// The waker of the connection, which is woken when the handler sends.
     owner: Waker,
     is_open: Cell<bool>,
     received: Queue,
@@ -30,12 +30,13 @@ pub struct DatagramPipe {
     sent_bytes: Cell<u64>,
 }
 
-/// Whether the client accepts datagrams.
+/// Whether the client accepts HTTP datagrams, which its settings tell.
 enum Agreement {
     /// The client's settings have not arrived.
     Unknown,
     Refused,
-    /// Every datagram that is sent to the client begins with these bytes, which identify the tunnel on its connection.
+    /// The client accepts datagrams. Every datagram that is sent to it begins with these bytes, which identify the
+    /// tunnel on its connection.
     Accepted(Box<[u8]>),
 }
 
@@ -50,7 +51,7 @@ impl Queue {
         self.len.get() + len + OVERHEAD <= CAPACITY
     }
 
-    /// Returns whether the queue was empty.
+    /// Appends a datagram to the queue of one direction. Returns whether the queue was empty.
     fn push(&self, datagram: Bytes) -> bool {
         let before = self.len.get();
         self.len.set(before + datagram.len() + OVERHEAD);
@@ -71,8 +72,8 @@ impl Queue {
 }
 
 impl DatagramPipe {
-    /// The pipe of a new request. `owner` is the waker of the connection, which is woken when the handler sends. Called
-    /// by the connection.
+    /// Creates the pipe of a new request. `owner` is the waker of the connection, which is woken when the handler
+    /// sends. Called by the connection.
     #[must_use]
     pub fn new(owner: Waker) -> Self {
         Self {
@@ -122,13 +123,13 @@ impl DatagramPipe {
         self.to_send.pop()
     }
 
-    /// Whether there is a datagram to send.
+    /// Whether a datagram for the client is queued.
     #[must_use]
     pub fn has_to_send(&self) -> bool {
         self.to_send.len.get() > 0
     }
 
-    /// Declares that the handler takes datagrams. The pipe has dropped those that arrived before. Called by the
+    /// Declares that the handler takes datagrams. Datagrams that arrived before this call were dropped. Called by the
     /// handler.
     pub fn open(&self) {
         self.is_open.set(true);
@@ -196,7 +197,7 @@ impl DatagramPipe {
         self.sent_bytes.get()
     }
 
-    /// Bytes of memory held.
+    /// Number of bytes of memory that the pipe holds.
     #[must_use]
     pub const fn retained(&self) -> usize {
         self.received.len.get() + self.to_send.len.get()
@@ -226,7 +227,7 @@ mod tests {
             let sent = (0..2 * most).filter(|_| pipe.send(&[], &payload)).count();
             assert_eq!(sent, CAPACITY / (1 + len + OVERHEAD));
             assert!(pipe.retained() <= 2 * CAPACITY);
-            // There is room again for what was taken.
+            // After a datagram was taken, the queue has room for another one.
             let mut context = Context::from_waker(Waker::noop());
             assert!(pipe.poll_next(&mut context).is_ready());
             assert!(pipe.receive(payload.clone().into()));

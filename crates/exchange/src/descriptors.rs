@@ -8,18 +8,18 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::failure_counter::FailureCounter;
 
-/// One in this many descriptors, but at most [`MOST_KEPT_BACK`] of them, is reserved for files, logs and look-ups:
-/// clients cannot occupy it.
+/// The part of the file descriptors that clients cannot occupy, because it is reserved for files, logs and look-ups:
+/// one in this many descriptors, but at most [`MOST_KEPT_BACK`] of them.
 const KEPT_BACK: usize = 8;
 const MOST_KEPT_BACK: usize = 1024;
 
-/// Counts the file descriptors that clients occupy in a process: their connections, and what is opened for their
-/// requests.
+/// Counts the file descriptors that clients occupy in a process: their connections, and the temporary files and
+/// connections to backends that are open for their requests.
 #[derive(Debug)]
 pub struct Descriptors {
     /// File descriptors that were unused when the process began to serve.
     limit: usize,
-    /// Client connections.
+    /// Number of open client connections.
     clients: AtomicUsize,
     /// Number of connections to backends and of temporary files that are open for requests.
     opened: AtomicUsize,
@@ -30,7 +30,7 @@ pub struct Descriptors {
 #[derive(Debug)]
 pub struct Descriptor(Arc<Descriptors>);
 
-/// No limit.
+/// The default sets no limit.
 impl Default for Descriptors {
     fn default() -> Self {
         Self::new(usize::MAX)
@@ -61,7 +61,7 @@ impl Descriptors {
         )
     }
 
-    /// Number of client connections.
+    /// Number of open client connections.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.load(Relaxed)
@@ -83,13 +83,13 @@ impl Descriptors {
         self.leaves_enough(self.opened.load(Relaxed) + 1)
     }
 
-    /// Reserves a descriptor for a connection to a backend or for a temporary file. `None` if these two kinds use half
-    /// of the limit, or if too few descriptors would be left.
+    /// Reserves a descriptor for a connection to a backend or for a temporary file. `None` if connections to backends
+    /// and temporary files already use half of the limit, or if too few descriptors would be left.
     #[must_use]
     pub fn open(self: &Arc<Self>) -> Option<Descriptor> {
         let opened = self.opened.fetch_add(1, Relaxed) + 1;
-        // The descriptor counts until this value is dropped: by the caller or, if the limit is reached, at the return
-        // below.
+        // This value counts the descriptor until it is dropped: by the caller or, if the limit is reached, at the
+        // return below.
         let descriptor = Descriptor(Arc::clone(self));
         if opened <= self.limit / 2 && self.leaves_enough(opened) {
             return Some(descriptor);

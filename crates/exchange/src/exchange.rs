@@ -17,13 +17,13 @@ use crate::{
 
 /// One request with its response, from the first byte of the head to the log line.
 pub struct Exchange {
-    /// The request, as it is after any internal redirects.
+    /// The request as it is now: internal redirects may have changed it.
     pub request: RequestHead,
     /// Method, authority and target as received from the client, if an internal redirect has changed them.
     pub original: Option<Box<OriginalRequest>>,
     /// The request body.
     pub body: RequestBody,
-    /// The client's connection.
+    /// The connection over which the client sent the request.
     pub connection: Rc<ConnectionInfo>,
     /// How the client's address is known: from the connection, or from a trusted proxy.
     pub client: ClientOrigin,
@@ -35,13 +35,13 @@ pub struct Exchange {
     pub route: Route,
     /// Request variables, set by `setenv` directives and scripts.
     pub env: Vec<(Arc<str>, Arc<str>)>,
-    /// Times of the request's steps.
+    /// Times of the request's steps, such as the arrival of its head.
     pub timings: Timings,
-    /// The request as it was sent to a backend; empty if it was not.
+    /// Authority and target of the request as it was sent to a backend; empty if it was sent to none.
     pub forwarded: ForwardedRequest,
-    /// Text of the errors that [`Exchange::note_error`] recorded; access logs print it by `%{error}x`.
+    /// Text of the request's errors that [`Exchange::note_error`] recorded; access logs print it by `%{error}x`.
     pub errors: String,
-    /// The response as sent.
+    /// Status, fields and size of the response as it was sent to the client.
     pub sent: SentResponse,
     /// The protocol version of the request.
     pub protocol: Protocol,
@@ -59,16 +59,16 @@ pub struct Exchange {
     /// Whether the guards of the path (such as access control) have run and let the request through before its body was
     /// collected. They are then skipped when the handlers run.
     pub has_passed_guards: bool,
-    /// Resources to push with the response.
+    /// Resources to push over HTTP/2 with the response.
     pub pushes: Vec<PushOrder>,
-    /// Internal redirects so far.
+    /// Number of internal redirects that the request has made so far.
     pub reroutes: Reroutes,
-    /// Whether the request was delegated.
+    /// Whether the request was delegated: a request for another resource has taken its place.
     pub delegated: bool,
     /// Whether the request is forwarded to a server that was named not in the configuration but by a redirect, an error
     /// document or a backend. Responses of such a server cannot cause internal redirects.
     pub has_unconfigured_target: bool,
-    /// Bytes of the request body received.
+    /// Number of bytes of the request body that have arrived.
     pub request_body_bytes: u64,
     /// Whether an error document is being fetched to replace the response. This happens at most once per request.
     pub error_document: bool,
@@ -76,11 +76,12 @@ pub struct Exchange {
     pub saved_headers: Option<Headers>,
     /// A function that is applied to the final response of a rerun request, before the filters run.
     pub restore: Option<Restore>,
-    /// MIME attributes of the response's body, set by a handler that knows more than the `content-type` field tells.
+    /// MIME attributes of the response's body, set by a handler that knows them better than the `content-type` field
+    /// tells.
     pub mime: Option<MimeHint>,
-    /// The script file, set while `file.custom-handler` runs a handler for it.
+    /// The script file of the request. Only set while `file.custom-handler` runs a handler for that file.
     pub script: Option<ScriptPath>,
-    /// Index, among the handlers of the path, of the handler that is running or ran last.
+    /// Index of the handler that is running or ran last, among the handlers of the path.
     pub handler: usize,
     /// Set if the request was made by a handler of this server, not by a client.
     pub sub_request: Option<Box<SubRequest>>,
@@ -93,7 +94,7 @@ pub struct Exchange {
 /// MIME attributes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MimeHint {
-    /// Whether it is worth compressing.
+    /// Whether the content of the file is worth compressing.
     pub compressible: bool,
     /// Whether browsers need files of this type before they render the page; such files are sent before others.
     pub highest_priority: bool,
@@ -107,37 +108,37 @@ pub struct ScriptPath {
     pub name: Vec<u8>,
     /// The file: `SCRIPT_FILENAME`.
     pub file: Vec<u8>,
-    /// `PATH_INFO`: the rest of the normalised path, after `name`.
+    /// `PATH_INFO`: the rest of the normalised path of the request, after the part in `name`.
     pub path_info: Option<Vec<u8>>,
 }
 
-/// The request line as received.
+/// Method, scheme, authority and target of a request as the client sent them.
 #[derive(Debug)]
 pub struct OriginalRequest {
-    /// Method.
+    /// The method that the client sent.
     pub method: Method,
-    /// Scheme.
+    /// The scheme that the client sent.
     pub scheme: Scheme,
-    /// Authority; empty if there was none.
+    /// The authority that the client sent; empty if it sent none.
     pub authority: Vec<u8>,
-    /// Path and query.
+    /// The path and query that the client sent.
     pub target: Vec<u8>,
 }
 
 /// Times of a request's steps, for logs and `server-timing`, by the worker's coarse clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Timings {
-    /// First byte of the request received.
+    /// When the first byte of the request was received.
     pub begun: Instant,
-    /// Head complete.
+    /// When the head of the request was complete.
     pub head: Option<Instant>,
-    /// When the handlers started: the request body is complete, or is streamed to them.
+    /// When the handlers started: the request body was complete then, or was streamed to them.
     pub processed: Option<Instant>,
     /// Wall-clock time of `processed`, since the Unix epoch.
     pub processed_at: Duration,
-    /// Response begun.
+    /// When the response to the client began.
     pub response_start: Option<Instant>,
-    /// Response sent or truncated.
+    /// When the response to the client was sent completely or was truncated.
     pub response_end: Option<Instant>,
 }
 
@@ -148,18 +149,18 @@ pub struct SentResponse {
     pub status: Option<StatusCode>,
     /// Status of the handler's response, before filters and error documents changed it.
     pub first_status: Option<StatusCode>,
-    /// Fields sent.
+    /// Header fields of the response as sent to the client.
     pub headers: Headers,
     /// Header fields of the response before the filters changed them; kept only if a logger uses them.
     pub unfiltered: Option<Headers>,
     /// Bytes of the encoded response head, including interim (1xx) responses before it.
     pub header_bytes: u64,
-    /// Bytes of the body.
+    /// Number of bytes of the response body that were sent.
     pub body_bytes: u64,
 }
 
 impl Exchange {
-    /// A new exchange. Normally exchanges are reused: see [`Worker::exchange`].
+    /// Creates an exchange. Normally exchanges are reused: see [`Worker::exchange`].
     #[must_use]
     pub fn new(worker: Rc<Worker>, site: Rc<LocalSite>, connection: Rc<ConnectionInfo>) -> Self {
         let timings = Timings::starting(worker.clock.now());
@@ -200,7 +201,7 @@ impl Exchange {
         }
     }
 
-    /// A new exchange that can return its own [reference](Self::reference).
+    /// Creates an exchange that can return its own [reference](Self::reference).
     pub(crate) fn shared(
         worker: Rc<Worker>,
         site: Rc<LocalSite>,
@@ -245,7 +246,7 @@ impl Exchange {
         self.request.headers.retained() + self.sent.headers.retained() + self.body.retained()
     }
 
-    /// Like [`Exchange::reset`], for another request of the same connection and site.
+    /// Like [`Exchange::reset`], for another request of the same connection and site configuration.
     #[inline]
     pub fn rewind(&mut self) {
         self.original = None;
@@ -281,7 +282,7 @@ impl Exchange {
         self.sub_request = None;
     }
 
-    /// An empty field block for the response, with reused memory.
+    /// An empty block of header fields for the response. It reuses the memory of an earlier response's fields.
     #[must_use]
     pub fn headers(&mut self) -> Headers {
         let mut headers = std::mem::take(&mut self.spare);
@@ -317,7 +318,7 @@ impl Exchange {
             .map_or(self.request.scheme, |original| original.scheme)
     }
 
-    /// Authority as received from the client; empty if the client sent none.
+    /// The authority that the client sent; empty if it sent none.
     #[must_use]
     pub fn original_authority(&self) -> &[u8] {
         self.original
@@ -325,7 +326,7 @@ impl Exchange {
             .map_or_else(|| self.request.authority(), |original| &original.authority)
     }
 
-    /// Path and query as received.
+    /// The path and query that the client sent.
     #[must_use]
     pub fn original_target(&self) -> &[u8] {
         self.original
@@ -337,7 +338,7 @@ impl Exchange {
     /// H2O, once a request was delegated, all of its further redirects count against `max-delegations`.
     ///
     /// # Errors
-    /// The response, if the limit is exceeded.
+    /// The error response to send, if the request has exceeded the limit of internal redirects.
     pub fn count_reroute(&mut self, kind: RerouteKind) -> Result<(), Box<Response>> {
         let limits = &self.site.reroute_limits;
         let is_delegation = self.delegated || kind == RerouteKind::Delegation;
@@ -368,7 +369,7 @@ impl Exchange {
         Box::new(Response::error(status, "Gateway Error", text))
     }
 
-    /// The value of a request variable.
+    /// The value of the request variable `name`.
     #[must_use]
     pub fn env(&self, name: &str) -> Option<&str> {
         self.env
@@ -377,7 +378,7 @@ impl Exchange {
             .map(|(_, value)| &**value)
     }
 
-    /// Sets a request variable.
+    /// Sets the request variable `name`.
     pub fn set_env(&mut self, name: &Arc<str>, value: &Arc<str>) {
         match self.env.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = Arc::clone(value),
@@ -385,7 +386,7 @@ impl Exchange {
         }
     }
 
-    /// Removes a request variable.
+    /// Removes the request variable `name`.
     pub fn unset_env(&mut self, name: &str) {
         self.env.retain(|(key, _)| &**key != name);
     }
@@ -429,7 +430,7 @@ impl Exchange {
     fn describe_error(&mut self, label: &str, message: &str) -> usize {
         let is_connect =
             matches!(self.request.method, Method::Connect if self.request.upgrade().is_empty());
-        // A CONNECT request has no path: its target is the authority, which is printed already.
+        // A CONNECT request has no path: its target is the authority, which is part of the line already.
         let target = if is_connect {
             &[][..]
         } else {
@@ -455,7 +456,8 @@ impl Exchange {
     }
 }
 
-/// Shortens `text` to less than `limit` bytes, and puts dots at its end.
+/// The first bytes of `text`, with dots at its end if it has `limit` bytes or more. Other bytes than printable ASCII
+/// characters are escaped.
 fn cut(text: &[u8], limit: usize) -> String {
     if text.len() < limit {
         return text.escape_ascii().to_string();
@@ -464,7 +466,7 @@ fn cut(text: &[u8], limit: usize) -> String {
 }
 
 impl Timings {
-    /// Times when the first byte has arrived.
+    /// The times of a request whose first byte has arrived at the time `now`.
     #[must_use]
     pub const fn starting(now: Instant) -> Self {
         Self {
@@ -492,7 +494,7 @@ struct EnvLevel {
 }
 
 impl EnvCommands {
-    /// Begins an inner level.
+    /// Begins the commands of an inner configuration level.
     pub fn push_level(&mut self) {
         self.levels.push(EnvLevel::default());
     }
@@ -506,7 +508,7 @@ impl EnvCommands {
             .expect("pushed above if there was none")
     }
 
-    /// Adds a `setenv` to the innermost level.
+    /// Adds a `setenv` command to the innermost configuration level.
     pub fn set(&mut self, name: &str, value: &str) {
         self.innermost().set.push((name.into(), value.into()));
     }
@@ -516,7 +518,7 @@ impl EnvCommands {
         self.innermost().unset.push(name.into());
     }
 
-    /// Whether there are no commands.
+    /// Whether there are no `setenv` and `unsetenv` commands.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.levels

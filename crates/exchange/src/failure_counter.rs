@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Least time between two log lines.
+/// Least time between two log lines about failures of one kind.
 const REPORTS: Duration = Duration::from_secs(60);
 
 /// Counts one kind of failure, and limits its log lines.
@@ -26,13 +26,13 @@ impl Default for FailureCounter {
 }
 
 impl FailureCounter {
-    /// Counts a failure. Returns whether the caller may log it.
+    /// Counts a failure. Returns whether the caller may write a log line about it.
     pub(crate) fn count(&self) -> bool {
         self.count.fetch_add(1, Relaxed);
         self.is_due()
     }
 
-    /// Number of failures.
+    /// Number of failures so far.
     pub(crate) fn counted(&self) -> u64 {
         self.count.load(Relaxed)
     }
@@ -45,7 +45,7 @@ impl FailureCounter {
     }
 }
 
-/// The current time. Only for failures, which are rare; any thread may call this.
+/// The current time. Only called for failures, which are rare; any thread may call this.
 #[expect(
     clippy::disallowed_methods,
     reason = "there is no worker's clock on the threads that ask"

@@ -27,13 +27,14 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// Takes over an open descriptor.
+    /// Makes an open file of an open file descriptor.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Arc<Self> {
         Arc::new(Self { fd, space: None })
     }
 
-    /// A temporary file. Releases its space when the last reference is dropped.
+    /// Makes an open file of the descriptor of a temporary file. The file's space is released when the last reference
+    /// is dropped.
     pub(crate) fn temporary(fd: OwnedFd, space: Arc<TempSpace>) -> Arc<Self> {
         Arc::new(Self {
             fd,
@@ -44,7 +45,7 @@ impl OpenFile {
     /// Reads bytes at `offset` from the page cache. Returns 0 at the end of the file.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if the bytes are not in the page cache; else the system's error.
+    /// [`io::ErrorKind::WouldBlock`] if the bytes are not in the page cache; otherwise the system's error of the read.
     pub fn read_cached(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut slices = [IoSliceMut::new(buffer)];
         match rustix::io::preadv2(&self.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
@@ -57,7 +58,7 @@ impl OpenFile {
         }
     }
 
-    /// Like [`OpenFile::read_cached`], appending up to `max` bytes to `out` without clearing its memory first.
+    /// Like [`OpenFile::read_cached`], but appends up to `max` bytes to `out` without clearing its memory first.
     ///
     /// # Errors
     /// Those of [`OpenFile::read_cached`].
@@ -114,7 +115,7 @@ impl OpenFile {
     /// Reads at `offset`, which may wait for the disk. Only for the thread pool and at startup.
     ///
     /// # Errors
-    /// The system's error.
+    /// The system's error of the read.
     pub fn read_blocking(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match rustix::io::pread(&self.fd, &mut *buffer, offset) {
@@ -144,12 +145,12 @@ impl AsFd for OpenFile {
     }
 }
 
-/// Part of a file.
+/// A part of a file.
 #[derive(Clone, Debug)]
 pub struct FileRange {
-    /// The file.
+    /// The file to read.
     pub file: Arc<OpenFile>,
-    /// First byte.
+    /// Offset of the range's first byte in the file.
     pub offset: u64,
     /// Number of bytes in the range. If the file turns out to be shorter, the response fails.
     pub len: u64,
@@ -159,12 +160,12 @@ pub struct FileRange {
 pub struct FileReader {
     range: FileRange,
     cold: Option<JoinHandle<io::Result<Vec<u8>>>>,
-    /// Read by the pool and not returned yet.
+    /// Bytes that the thread pool has read from the file and that the reader has not returned yet.
     ready: Bytes,
 }
 
 impl FileReader {
-    /// A reader at the start of the range.
+    /// Creates a reader that is at the start of the range.
     #[must_use]
     pub const fn new(range: FileRange) -> Self {
         Self {
@@ -174,7 +175,7 @@ impl FileReader {
         }
     }
 
-    /// Bytes not returned yet.
+    /// Number of bytes of the range that the reader has not returned yet.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.range.len + self.ready.len() as u64
@@ -246,7 +247,7 @@ impl FileReader {
         Poll::Ready(Ok(piece.len()))
     }
 
-    /// Like [`FileReader::poll_read`], appending up to `max` bytes to `out`.
+    /// Like [`FileReader::poll_read`], but appends up to `max` bytes to `out`.
     ///
     /// # Errors
     /// Those of [`FileReader::poll_read`].

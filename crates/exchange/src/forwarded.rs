@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use crate::TlsInfo;
 
-/// `send-server-name: preserve`: whether the backend's `server` field is forwarded.
+/// The setting `send-server-name: preserve`: whether the `server` field of a backend's response is forwarded to the
+/// client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepsServerField(pub bool);
 
@@ -31,19 +32,19 @@ pub struct ForwardedRequest {
 pub struct Trace {
     /// When the request was handed to the upstream client.
     pub started: Cell<Option<Instant>>,
-    /// The connection to the backend was ready, just before the request head was written.
+    /// When the connection to the backend was ready, just before the request head was written.
     pub request_begun: Cell<Option<Instant>>,
-    /// Head and body were written.
+    /// When the head and the body of the request were written completely.
     pub request_ended: Cell<Option<Instant>>,
-    /// The head of the backend's final response was received.
+    /// When the head of the backend's final response was received.
     pub response_begun: Cell<Option<Instant>>,
-    /// The body of the response was received.
+    /// When the body of the backend's response was received completely.
     pub response_ended: Cell<Option<Instant>>,
-    /// Bytes written, without TLS overhead.
+    /// Number of bytes written to the backend, without TLS overhead.
     pub sent: Cell<u64>,
     /// How many of the sent bytes are the request head.
     pub sent_head: Cell<u64>,
-    /// Bytes read, without TLS overhead.
+    /// Number of bytes read from the backend, without TLS overhead.
     pub received: Cell<u64>,
     /// How many of the received bytes are response heads, including those of interim (1xx) responses.
     pub received_head: Cell<u64>,
@@ -76,7 +77,7 @@ impl ForwardedRequest {
     /// logs for it.
     pub const LABEL: &str = "lib/core/proxy.c";
 
-    /// Clears everything but keeps the memory.
+    /// Forgets everything about the last request but keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.trace = None;
         self.forget_place();
@@ -86,7 +87,7 @@ impl ForwardedRequest {
     pub fn forget_place(&mut self) {
         for text in [&mut self.authority, &mut self.target] {
             text.clear();
-            // Requests with longer texts are rare.
+            // A buffer that has grown long is freed, because few requests need it.
             if text.capacity() > KEPT {
                 *text = Vec::new();
             }

@@ -1,4 +1,4 @@
-//! Chooses the host of a request by name, fast for any number of hosts.
+//! Chooses the host of a request by the name in its authority, fast for any number of hosts.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Host;
 
-/// The hosts of a listener.
+/// The hosts that a listener serves.
 #[derive(Debug, Default)]
 pub struct HostTable {
     /// Hosts without wildcard, by their name. Hosts of one name differ in port, and are in the order of the
@@ -20,13 +20,13 @@ pub struct HostTable {
     wildcards: Vec<(Box<[u8]>, HostEntry)>,
     /// The only host of the listener, chosen without comparing names.
     only: Option<u32>,
-    /// The first host that is not strict.
+    /// The first host that is not strict: it takes the requests that match no host.
     fallback: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct HostEntry {
-    /// Position in the order of mention.
+    /// Position of the host in the order of the configuration.
     place: usize,
     /// Index into [`crate::Site::hosts`].
     host: u32,
@@ -120,7 +120,7 @@ impl HostTable {
     }
 }
 
-/// The one that is mentioned first.
+/// The one of two hosts that comes first in the configuration.
 fn earlier(one: Option<HostEntry>, other: Option<HostEntry>) -> Option<HostEntry> {
     match (one, other) {
         (Some(one), Some(other)) if one.place < other.place => Some(one),
@@ -229,7 +229,8 @@ mod tests {
             "..",
             &long,
         ];
-        // Builds tables of different kinds of host names in many orders: from every start, in steps of several lengths.
+        // Builds tables of host names of different kinds in many orders: beginning at every name of the list, and
+        // taking names at several distances from each other.
         for start in 0..kinds.len() {
             for step in [1, 7, 11, 29] {
                 let at = |n: usize| kinds[(start + n * step) % kinds.len()];

@@ -9,16 +9,17 @@ pub struct Http2Stream {
     pub received: StreamPriority,
     /// The stream's current position in the dependency tree; its `exclusive` is never set.
     pub actual: StreamPriority,
-    /// Set by the handler of `http2-debug-state`: the driver then writes the response body.
+    /// Set by the handler of `http2-debug-state`, with the level of detail: the HTTP/2 driver then writes the response
+    /// body.
     pub debug_state: Option<DebugState>,
 }
 
-/// A position in the dependency tree (RFC 7540 §5.3).
+/// A position in the dependency tree of HTTP/2 streams (RFC 7540 §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPriority {
     /// Whether the stream is the only child of its parent.
     pub exclusive: bool,
-    /// Parent stream; 0 for the root.
+    /// Identifier of the parent stream; 0 for the root of the tree.
     pub parent: u32,
     /// The stream's weight: 1 to 256 as the client sent it, or 257 for streams that the server sends before all others.
     pub weight: u16,
@@ -34,12 +35,12 @@ impl Default for StreamPriority {
     }
 }
 
-/// Level of detail of `http2-debug-state`.
+/// Level of detail of the response to `http2-debug-state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugState {
-    /// Settings, windows and streams.
+    /// The response lists settings, windows and streams.
     Minimum,
-    /// The dynamic tables of HPACK as well.
+    /// The response lists the dynamic tables of HPACK as well.
     Hpack,
 }
 

@@ -2,7 +2,7 @@
 
 use h2o_http::priority::PriorityParameters;
 
-/// The stream of a request.
+/// The HTTP/3 stream of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Http3Stream {
     /// The identifier of the request's stream (RFC 9000 §2.1).

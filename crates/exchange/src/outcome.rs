@@ -11,16 +11,16 @@ use crate::{Body, Exchange};
 /// A boxed future that stays on its worker.
 pub type LocalBoxFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Result of a handler.
+/// The result of a handler.
 pub enum Outcome {
     /// The handler does not take the request: the next handler of the path runs.
     Declined,
-    /// The response.
+    /// The handler has a response.
     Done(Response),
     /// The response comes later: the connection that owns the exchange polls this future, without borrowing the
     /// exchange. The future may borrow it (see [`Exchange::reference`]), but not across an await.
     Later(LocalBoxFuture<Self>),
-    /// Run the request again with another URL.
+    /// The server runs the request again with another URL.
     Reroute(Reroute),
     /// The handlers after this one run, and the server passes their response to this function before any filter sees
     /// it. The result of the function replaces the response.
@@ -32,17 +32,17 @@ pub type Continuation = Box<dyn FnOnce(&mut Exchange, Response) -> Outcome>;
 
 /// The final response of a handler.
 pub struct Response {
-    /// The status code.
+    /// The status code of the response.
     pub status: StatusCode,
-    /// The reason phrase; `None` for the standard one.
+    /// The reason phrase of the response; `None` for the standard phrase of its status.
     pub reason: Option<Cow<'static, str>>,
-    /// The fields, without `content-length`, `connection`, `transfer-encoding` and `server`.
+    /// The header fields of the response, without `content-length`, `connection`, `transfer-encoding` and `server`.
     pub headers: Headers,
     /// Length of the body in bytes, if known. It is also sent in responses without body, such as those to HEAD.
     pub length: Option<u64>,
-    /// The body. Engines drop it where the request or the status forbids one.
+    /// The body of the response. Engines drop it where the request or the status forbids one.
     pub body: Body,
-    /// Use of its `link` fields.
+    /// What the server does with the `link` fields of the response.
     pub links: LinkHeaderUse,
     /// Whether the server should compress the response, as its backend requested.
     pub compress_hint: CompressHint,
@@ -74,23 +74,23 @@ pub enum LinkHeaderUse {
 /// Value of `x-compress-hint` in a backend's response: whether the server should compress it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompressHint {
-    /// By length and type.
+    /// The server decides by the length and the type of the response.
     #[default]
     Auto,
-    /// Whatever its length and type.
+    /// The response is compressed, whatever its length and type.
     Always,
-    /// Like [`CompressHint::Always`], by brotli only.
+    /// Like [`CompressHint::Always`], but by brotli only.
     Brotli,
-    /// Like [`CompressHint::Always`], by zstd only.
+    /// Like [`CompressHint::Always`], but by zstd only.
     Zstd,
-    /// Like [`CompressHint::Always`], by gzip only.
+    /// Like [`CompressHint::Always`], but by gzip only.
     Gzip,
-    /// Not at all.
+    /// The response is not compressed.
     Never,
 }
 
 impl CompressHint {
-    /// Reads the value of the `x-compress-hint` field; letter case is ignored, unknown values are `auto`.
+    /// Reads the value of an `x-compress-hint` field; letter case is ignored, unknown values are read as `auto`.
     #[must_use]
     pub fn parse(value: &[u8]) -> Self {
         match value.to_ascii_lowercase().as_slice() {
@@ -105,7 +105,7 @@ impl CompressHint {
 }
 
 impl Response {
-    /// A response with this body, and its length if that is known.
+    /// Creates a response with this body. Its length is that of the body, if known.
     #[must_use]
     pub fn new(status: StatusCode, headers: Headers, body: Body) -> Self {
         Self {
@@ -123,13 +123,13 @@ impl Response {
         }
     }
 
-    /// The reason phrase to send.
+    /// The reason phrase to send: the one set, or else the standard phrase of the status.
     #[must_use]
     pub fn reason(&self) -> &str {
         self.reason.as_deref().unwrap_or(self.status.reason())
     }
 
-    /// An error response with a short text (H2O compatibility: H2O's form).
+    /// An error response whose body is a short text (H2O compatibility: it has H2O's form).
     #[must_use]
     pub fn error(status: StatusCode, reason: &'static str, text: &str) -> Self {
         let mut headers = Headers::new();
@@ -144,14 +144,14 @@ impl Response {
         response
     }
 
-    /// The 404 response if no handler takes the request (H2O compatibility: H2O's text).
+    /// The 404 response, for requests that no handler takes (H2O compatibility: its text is H2O's).
     #[must_use]
     pub fn not_found() -> Self {
         Self::error(StatusCode::NOT_FOUND, "File Not Found", "not found")
     }
 
-    /// A redirect to `url`, with a small HTML page as its body (H2O compatibility: H2O's page). The redirect's fields
-    /// are added to `headers`.
+    /// A redirect to `url`, with a small HTML page as its body (H2O compatibility: the page is H2O's). The redirect's
+    /// fields are added to `headers`.
     #[must_use]
     pub fn redirect(
         headers: Headers,
@@ -177,7 +177,8 @@ impl Response {
         const START: &[u8] =
             b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"";
         const END: &[u8] = b"\">here</A>";
-        // Usually this is the exact capacity of the page, so that it is not copied again to grow or shrink.
+        // The estimated size is usually the exact size of the page, so that its memory is not copied again to grow or
+        // shrink.
         let mut page = Vec::with_capacity(START.len() + len + END.len());
         page.extend_from_slice(START);
         write(&mut page);
@@ -206,9 +207,9 @@ pub enum RerouteKind {
 /// Number of internal redirects that a request has made so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reroutes {
-    /// Counted against `max-delegations`.
+    /// Number of redirects counted against `max-delegations`.
     pub delegations: u32,
-    /// Counted against `max-reprocesses`.
+    /// Number of redirects counted against `max-reprocesses`.
     pub reprocesses: u32,
 }
 
@@ -216,49 +217,49 @@ pub struct Reroutes {
 /// the final response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RerouteFields {
-    /// All of them.
+    /// All header fields are kept.
     All,
-    /// All fields but `authorization` and `cookie`, which the client meant for another origin.
+    /// All fields are kept but `authorization` and `cookie`, which the client meant for another origin.
     WithoutCredentials,
-    /// None, for error documents.
+    /// No header field is kept: the rerun request fetches an error document.
     None,
 }
 
 /// Who chose the URL of an internal redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedBy {
-    /// The configuration, whose URLs may name Unix sockets.
+    /// The configuration chose the URL. Such URLs may name Unix sockets.
     Configuration,
-    /// A response, which may not.
+    /// A response chose the URL. Such URLs may not name Unix sockets.
     Response,
 }
 
 /// A function that is applied to the final response of a rerun request, before its filters run.
 pub type Restore = Box<dyn FnOnce(&mut Exchange, &mut Response)>;
 
-/// Runs in place of the handlers of a path.
+/// A function that runs in place of the handlers of a path.
 pub type Successor = Box<dyn FnOnce(&mut Exchange) -> Outcome>;
 
 /// A handler's order to rerun the request with another URL: on this site, or on another server if no host of the site
 /// has the URL's name.
 pub struct Reroute {
-    /// The limit that it counts against.
+    /// The limit that the internal redirect counts against.
     pub kind: RerouteKind,
-    /// The new method.
+    /// The method of the rerun request.
     pub method: Method,
-    /// The new URL: an absolute URL, an absolute path, or a path relative to the current one (to the backend's path, if
-    /// the request was forwarded).
+    /// The URL of the rerun request: an absolute URL, an absolute path, or a path relative to the current one (to the
+    /// backend's path, if the request was forwarded).
     pub url: Vec<u8>,
     /// The function that handles the rerun request, set if a backend's redirect points to that backend; only the path
     /// of `url` matters then. `None`: the host and path for `url` are looked up.
     pub successor: Option<Successor>,
-    /// Whether to keep the request body.
+    /// Whether the rerun request has the request's body.
     pub keep_body: bool,
-    /// Which fields to keep.
+    /// Which header fields the rerun request keeps.
     pub fields: RerouteFields,
-    /// Who chose `url`.
+    /// Whether the configuration or a response chose `url`.
     pub named_by: NamedBy,
-    /// A function that is applied to the final response, before its filters run.
+    /// A function that is applied to the final response of the rerun request, before its filters run.
     pub restore: Option<Restore>,
     /// The response if `url` is invalid.
     pub unresolved: fn() -> Response,
@@ -287,17 +288,17 @@ impl Reroute {
 /// What a handler needs of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyUse {
-    /// The handler needs nothing of it: it responds or declines without the body.
+    /// The handler needs no byte of the body: it responds or declines without it.
     None,
-    /// The whole body before it runs.
+    /// The handler needs the whole body before it runs.
     Whole,
     /// The handler pulls the body while it arrives ([`crate::RequestBody::Stream`]). Only such handlers can open
     /// tunnels.
     Stream,
 }
 
-/// Handles requests. Created from the configuration and shared by all workers; state of a worker belongs in
-/// [`crate::Worker::local`].
+/// A handler, which answers requests. It is created from the configuration and shared by all workers; state of a worker
+/// belongs in [`crate::Worker::local`].
 pub trait Handler: Send + Sync {
     /// Responds to a request, or declines it. Must not block.
     fn on_request(&self, exchange: &mut Exchange) -> Outcome;
@@ -323,17 +324,17 @@ pub trait Handler: Send + Sync {
     }
 }
 
-/// Result of a filter.
+/// The result of a filter.
 pub enum FilterResult {
-    /// Run the next filter.
+    /// The next filter runs.
     Continue,
-    /// Drop the response and rerun the request. Later filters do not see the dropped response.
+    /// The server drops the response and reruns the request. Later filters do not see the dropped response.
     Reroute(Reroute),
 }
 
-/// Edits responses.
+/// A filter, which changes responses before they are sent.
 pub trait Filter: Send + Sync {
-    /// Edits the head of the response, and may wrap its body. Called once per response; filters run in a fixed order.
+    /// Changes the head of the response, and may wrap its body. Called once per response; filters run in a fixed order.
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult;
 
     /// Whether [`Filter::on_response`] uses the timing trace of requests to backends.
@@ -341,13 +342,14 @@ pub trait Filter: Send + Sync {
         false
     }
 
-    /// Fields of a `103 Early Hints` (RFC 8297) for clients that wait for a response.
+    /// Header fields of the `103 Early Hints` response (RFC 8297) that is sent to clients while they wait for the final
+    /// one.
     fn early_hints(&self) -> Option<&Headers> {
         None
     }
 }
 
-/// Writes a log line about a finished exchange.
+/// A logger, which writes a log line about each finished exchange.
 pub trait Logger: Send + Sync {
     /// Writes the log line. Called once per request, when the response has been sent or truncated.
     fn log(&self, exchange: &Exchange);

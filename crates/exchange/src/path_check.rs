@@ -7,7 +7,7 @@ use std::path::Path;
 use h2o_config::{Command, Error, Node};
 use rustix::fs::{Access, AtFlags, CWD};
 
-/// What a directive does with a path.
+/// What the server does with the path that a directive names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathNeed {
     /// The server serves files of the directory, and lists it if `is_listed`, with the rights of the running user.
@@ -21,16 +21,16 @@ pub enum PathNeed {
     Parent,
 }
 
-/// A path in a directive.
+/// A check of a path that a directive of the configuration names.
 #[derive(Clone, Debug)]
 pub struct PathCheck {
     need: PathNeed,
     path: Box<Path>,
-    /// Position in the configuration.
+    /// Position of the path in the configuration.
     place: Error,
 }
 
-/// The paths of a configuration, in order.
+/// The checks of all paths in a configuration, in file order.
 #[derive(Clone, Default)]
 pub struct PathChecks(pub Vec<PathCheck>);
 
@@ -54,7 +54,7 @@ impl PathCheck {
         }
     }
 
-    /// The warning if the user who starts the server lacks rights.
+    /// Returns a warning if the user who starts the server lacks the rights that the path needs.
     #[must_use]
     pub fn check_as_starting_user(&self) -> Option<Error> {
         if self.need != PathNeed::Parent {
@@ -73,7 +73,7 @@ impl PathCheck {
         Some(self.error(text, "create it, or correct the path"))
     }
 
-    /// The warning if the user that the server runs as lacks rights.
+    /// Returns a warning if the user that the server runs as lacks the rights that the path needs.
     #[must_use]
     pub fn check_as_running_user(&self, user: RunningUser<'_>) -> Option<Error> {
         let is_listed = match self.need {
@@ -112,7 +112,8 @@ impl PathCheck {
         }
     }
 
-    /// Why a path cannot be examined: it does not exist, or the user may not search one of the directories above it.
+    /// The warning that says why a path cannot be examined: it does not exist, or the user may not search one of the
+    /// directories above it.
     fn explain(&self, error: &io::Error, user: RunningUser<'_>) -> Option<Error> {
         if error.kind() != io::ErrorKind::PermissionDenied {
             let text = format!("{} does not exist", self.path.display());
@@ -156,7 +157,7 @@ impl PathCheck {
     }
 }
 
-/// Whether the process has this kind of access to the path.
+/// Whether the process has the access right `access` to the path.
 fn may(path: &Path, access: Access) -> bool {
     rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).is_ok()
 }

@@ -1,11 +1,11 @@
-//! Keys of `paths` that are patterns.
+//! Keys of the directive `paths` that are patterns: regular expressions for the path of a request.
 
 use std::sync::Arc;
 
 use regex::bytes::Regex;
 
-/// A regular expression that has to match the whole path of a request. Matching takes time in proportion to the length
-/// of the path.
+/// A regular expression of the configuration that has to match the whole path of a request. Matching takes time in
+/// proportion to the length of the path.
 #[derive(Debug)]
 pub struct PathPattern {
     regex: Regex,
@@ -18,7 +18,7 @@ impl PathPattern {
     /// Compiles the regular expression.
     ///
     /// # Errors
-    /// Why it is none, in a line.
+    /// The reason why the text is no regular expression, in one line.
     pub fn new(text: &str) -> Result<Self, String> {
         let regex = compile_regex(text)?;
         let names = regex.capture_names().enumerate().skip(1);
@@ -32,13 +32,13 @@ impl PathPattern {
         })
     }
 
-    /// The expression as configured.
+    /// The text of the regular expression, as configured.
     #[must_use]
     pub fn text(&self) -> &str {
         self.regex.as_str()
     }
 
-    /// Whether the normalised path matches.
+    /// Whether the expression matches the whole normalised path of a request.
     #[must_use]
     pub fn is_match(&self, path: &[u8]) -> bool {
         self.regex.is_match(path)
@@ -62,7 +62,7 @@ const SIZE_LIMIT: usize = 1 << 20;
 /// Compiles a regular expression of the configuration, to be matched against octets.
 ///
 /// # Errors
-/// Why it is none, in a line.
+/// The reason why the text is no regular expression, in one line.
 pub fn compile_regex(text: &str) -> Result<Regex, String> {
     let built = regex::bytes::RegexBuilder::new(text)
         .size_limit(SIZE_LIMIT)

@@ -5,14 +5,14 @@ use crate::{Http2Stream, Http3Stream};
 /// The protocol version of a request, and the request's number or stream on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1: the requests of a connection are answered in order.
+    /// HTTP/1, whose requests on a connection are answered in order.
     Http1 {
         /// Number of the request on its connection, from 1; 0 if unknown.
         index: u64,
     },
-    /// HTTP/2.
+    /// HTTP/2, with the stream of the request.
     Http2(Http2Stream),
-    /// HTTP/3.
+    /// HTTP/3, with the stream of the request.
     Http3(Http3Stream),
 }
 
@@ -23,8 +23,8 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    /// Whether a connection's requests are answered in any order (HTTP/2, HTTP/3), so that one can wait without
-    /// delaying others.
+    /// Whether the requests of a connection may be answered in any order (HTTP/2, HTTP/3), so that one of them can wait
+    /// without delaying the others.
     #[must_use]
     pub const fn is_multiplexed(&self) -> bool {
         match self {
@@ -33,7 +33,8 @@ impl Protocol {
         }
     }
 
-    /// Identifies the request on its connection: stream identifier or number.
+    /// The number that identifies the request on its connection: the stream identifier, or over HTTP/1 the number of
+    /// the request.
     #[must_use]
     pub fn request_id(&self) -> u64 {
         match self {
@@ -43,7 +44,7 @@ impl Protocol {
         }
     }
 
-    /// The stream, if the request came over HTTP/2.
+    /// The stream of the request, if it came over HTTP/2.
     #[must_use]
     pub const fn http2(&self) -> Option<&Http2Stream> {
         match self {
@@ -52,7 +53,7 @@ impl Protocol {
         }
     }
 
-    /// The stream, if the request came over HTTP/2.
+    /// The stream of the request, to be changed, if it came over HTTP/2.
     pub const fn http2_mut(&mut self) -> Option<&mut Http2Stream> {
         match self {
             Self::Http1 { .. } | Self::Http3(_) => None,
@@ -60,7 +61,7 @@ impl Protocol {
         }
     }
 
-    /// The stream, over HTTP/3.
+    /// The stream of the request, if it came over HTTP/3.
     #[must_use]
     pub const fn http3(&self) -> Option<&Http3Stream> {
         match self {
@@ -69,7 +70,7 @@ impl Protocol {
         }
     }
 
-    /// As [`Protocol::http3`], to be changed.
+    /// The stream of the request, to be changed, if it came over HTTP/3.
     pub const fn http3_mut(&mut self) -> Option<&mut Http3Stream> {
         match self {
             Self::Http1 { .. } | Self::Http2(_) => None,

@@ -14,23 +14,24 @@ use crate::file::FileRange;
 /// The body of a request as its handler sees it.
 #[derive(Clone, Default)]
 pub enum RequestBody {
-    /// None.
+    /// The request has no body.
     #[default]
     None,
-    /// Complete, in memory.
+    /// The body is complete, and in memory.
     Bytes(Bytes),
     /// The body is complete, and in a temporary file without a name (bodies above `temp-buffer-threshold`).
     File(FileRange),
-    /// Arriving; the handler pulls it.
+    /// The body is arriving, and the handler pulls it.
     ///
-    /// Requests that [ask for a tunnel](h2o_http::RequestHead::asks_for_tunnel) have this from the start, if the first
+    /// Requests that [ask for a tunnel](h2o_http::RequestHead::asks_for_tunnel) have such a body from the start, if the
+    /// first
     /// handler of their path can stream. It then carries the client's bytes of the tunnel: for CONNECT at once, for
     /// other upgrades after the handler's 101. A response that opens no tunnel ends it.
     Stream(Rc<BodyPipe>),
 }
 
 impl RequestBody {
-    /// Bytes of memory of a complete body.
+    /// Number of bytes of memory that a complete body holds.
     #[must_use]
     pub const fn retained(&self) -> usize {
         match self {
@@ -68,7 +69,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Takes the next piece.
+    /// Takes the next piece of the body for the handler.
     fn pop(&mut self) -> Option<Bytes> {
         let piece = if self.is_empty() {
             return None;
@@ -102,7 +103,7 @@ impl Inner {
 }
 
 impl BodyPipe {
-    /// Bytes from which on the pipe is full.
+    /// The pipe counts as full when it holds this many bytes.
     pub const CAPACITY: usize = 64 * 1024;
     /// Most bytes of a request body that [`BodyPipe::keep`] keeps for a rerun.
     pub const KEPT: usize = 1024 * 1024;
@@ -182,14 +183,14 @@ impl BodyPipe {
         inner.is_lost |= inner.kept.take().is_some();
     }
 
-    /// Bytes kept for another handler.
+    /// Number of bytes of the body that are kept for another handler.
     #[must_use]
     pub fn kept(&self) -> usize {
         let inner = self.inner.borrow();
         inner.replay.len() + inner.kept.as_ref().map_or(0, BytesMut::capacity)
     }
 
-    /// Restarts the body for another handler, which gets it from its first byte. Returns false if some bytes were not
+    /// Rewinds the body for another handler, which gets it from its first byte. Returns false if some bytes were not
     /// kept.
     #[must_use]
     pub fn rewind(&self) -> bool {
@@ -260,7 +261,7 @@ impl BodyPipe {
         }
     }
 
-    /// Bytes that the handler has not taken.
+    /// Number of bytes in the pipe that the handler has not taken yet.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.inner.borrow().queue.len()
@@ -312,7 +313,7 @@ impl BodyPipe {
         self.inner.borrow_mut().writer = Some(context.waker().clone());
     }
 
-    /// Adds bytes for the handler.
+    /// Adds bytes of the body to the pipe, for the handler.
     pub fn push(&self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
         let mut inner = self.inner.borrow_mut();
@@ -329,7 +330,7 @@ impl BodyPipe {
         }
     }
 
-    /// Ends the body, with or without an error. Only the first call counts.
+    /// Ends the body, with or without an error. Only the first call has an effect.
     pub fn finish(&self, result: Result<(), String>) {
         let mut inner = self.inner.borrow_mut();
         inner.end.get_or_insert(result);
@@ -389,7 +390,7 @@ mod tests {
         assert!(matches!(pipe.poll_next(&mut context), Poll::Ready(None)));
     }
 
-    /// Takes the rest of a pipe.
+    /// Takes all bytes that a pipe has left.
     fn drained(pipe: &BodyPipe) -> Vec<u8> {
         let mut context = Context::from_waker(Waker::noop());
         let mut all = Vec::new();
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!(pipe.queued(), 0);
         assert!(pipe.rewind() && !pipe.is_abandoned());
         assert_eq!((pipe.queued(), pipe.is_starved()), (0, false));
-        // The next handler stops in the middle of the bytes that it gets again.
+        // The handler after the rerun stops in the middle of the bytes that the first handler had taken.
         let mut context = Context::from_waker(Waker::noop());
         assert!(pipe.poll_begun(&mut context).is_ready());
         assert!(matches!(

@@ -23,12 +23,12 @@ pub type Sweep = fn(&Worker);
 
 /// The built-in features: all directives, and the filters in their fixed order.
 pub struct Features {
-    /// The directives.
+    /// The table of all directives.
     pub registry: Registry<Scope>,
     /// Makers of the guards: handlers such as access control, which run before the handlers of every path, in this
     /// order.
     pub guards: Vec<GuardFactory>,
-    /// In the order in which they run.
+    /// Makers of the filters, in the order in which the filters run.
     pub filters: Vec<FilterFactory>,
     /// Functions that each worker calls after a reload of the configuration, and again after the last request that
     /// began before the reload.
@@ -41,7 +41,7 @@ pub trait Resource: Send + Sync {
     /// Opens the file or pipe, with the rights of the user who started the server.
     ///
     /// # Errors
-    /// The message to show.
+    /// The message about the failure, for the user who starts the server.
     fn open(&self) -> Result<(), String>;
 
     /// Tells the process that keeps the rights of the starting user that this file or pipe will be opened.
@@ -51,7 +51,7 @@ pub trait Resource: Send + Sync {
     /// file that is open stays in use.
     ///
     /// # Errors
-    /// The message to show.
+    /// The message about the failure, for the error log.
     fn reopen(&self) -> Result<(), String> {
         Ok(())
     }
@@ -70,7 +70,7 @@ pub trait BackgroundService: Send + Sync {
     /// Starts the service once the workers are ready. Dropping the returned value ends it.
     ///
     /// # Errors
-    /// The message to show.
+    /// The message about the failure, for the user who starts the server.
     fn begin(&self) -> Result<Box<dyn Any + Send>, String>;
 
     /// Whether the service `running`, of the configuration that this one replaces, does the same work as this one. The
@@ -85,7 +85,7 @@ pub trait BackgroundService: Send + Sync {
         false
     }
 
-    /// For [`BackgroundService::is_same_as`].
+    /// The service itself, so that [`BackgroundService::is_same_as`] can compare its concrete type.
     fn as_any(&self) -> &dyn Any;
 }
 
@@ -99,7 +99,7 @@ pub trait WorkerStart: Send + Sync {
     fn start(&self, worker: &Rc<Worker>, site: &Rc<LocalSite>);
 }
 
-/// What the workers do when they start, in this order.
+/// The work that each worker does when it starts, in this order.
 #[derive(Clone, Default)]
 pub struct WorkerStarts(pub Vec<Arc<dyn WorkerStart>>);
 
@@ -108,31 +108,31 @@ pub struct WorkerStarts(pub Vec<Arc<dyn WorkerStart>>);
 pub struct Scope {
     /// All features of the server, for directives that contain other directives.
     pub features: Arc<Features>,
-    /// The current level.
+    /// The level of the configuration that is being read.
     pub level: Level,
     /// The hosts that have been read, in file order. Only set at the global level.
     pub hosts: Vec<Host>,
     /// The paths that have been read of the current host. Only set at the host level.
     pub paths: Vec<PathRoute>,
-    /// The current host.
+    /// The key of the host that is being read.
     pub host: Option<HostName>,
-    /// The current host's index among the site's hosts.
+    /// The index of the host that is being read, among the site's hosts.
     pub host_index: u32,
-    /// The current path.
+    /// The path that is being read.
     pub path: Option<Box<str>>,
-    /// The settings of this level, one value per feature; they start as those of the outer level.
+    /// The settings of this configuration level, one value per feature; they start as those of the outer level.
     pub settings: SettingsMap,
-    /// Values collected over all levels.
+    /// Settings of features that apply to the whole server, collected from all levels.
     pub shared: SettingsMap,
-    /// `setenv` and `unsetenv`, inherited.
+    /// The commands of `setenv` and `unsetenv` at this level and at the outer levels.
     pub env: EnvCommands,
-    /// Access logs, inherited and added to.
+    /// The access loggers of this level: those of the outer level, and those added here.
     pub loggers: Vec<Arc<dyn Logger>>,
     /// The handlers that the directives of this path or file extension have created, in order.
     pub handlers: Vec<Box<dyn Handler>>,
     /// The value of `error-log.emit-request-errors`, inherited from the outer level.
     pub emit_request_errors: bool,
-    /// Messages that do not prevent the start.
+    /// Warnings about the configuration, which do not prevent the start.
     pub warnings: Vec<String>,
     /// The configuration that is in use, if this one is read to replace it. What has not changed, such as open log
     /// files, is taken over from it.
@@ -140,7 +140,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The global level.
+    /// Creates the scope of the global level.
     #[must_use]
     pub fn new(features: Arc<Features>) -> Self {
         Self {
@@ -170,7 +170,7 @@ impl Scope {
     /// Runs `read` with the scope of an inner level, and returns the result of `read`.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The error that `read` returned.
     pub fn enter<R>(
         &mut self,
         level: Level,
@@ -200,7 +200,7 @@ impl Scope {
         result
     }
 
-    /// Adds a warning.
+    /// Adds a warning at the position of `error` in the configuration.
     pub fn warn(&mut self, error: &Error) {
         self.warnings.push(error.to_warning());
     }
@@ -208,7 +208,7 @@ impl Scope {
     /// Executes the directives that `mapping` contains at this level.
     ///
     /// # Errors
-    /// The first error.
+    /// The error of the first directive that failed.
     pub fn run(&mut self, mapping: &Node) -> Result<(), Error> {
         self.warn_of_semicolons(mapping);
         let features = Arc::clone(&self.features);
@@ -250,7 +250,7 @@ impl Scope {
             .collect();
         let guards = self.features.guards.iter();
         let mut handlers: Vec<_> = guards.filter_map(|factory| factory(self)).collect();
-        // There is one for each kind at most.
+        // A path has at most one guard of each kind.
         let guards = u32::try_from(handlers.len()).unwrap_or(u32::MAX);
         handlers.append(&mut self.handlers);
         let keep_trace = self.loggers.iter().any(|logger| logger.wants_trace())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-/// What can be kept in a [`SettingsMap`].
+/// A type whose values can be kept in a [`SettingsMap`].
 pub trait Setting: Any + Clone + Default + Send + Sync {}
 impl<T: Any + Clone + Default + Send + Sync> Setting for T {}
 
@@ -17,20 +17,20 @@ pub struct SettingsMap {
 }
 
 impl SettingsMap {
-    /// The value of type `T`; its default if it was not set.
+    /// The settings of type `T`; their default if none were set.
     #[must_use]
     pub fn get<T: Setting>(&self) -> Arc<T> {
         self.peek().unwrap_or_default()
     }
 
-    /// The value of type `T`, if one was set.
+    /// The settings of type `T`, if any were set.
     #[must_use]
     pub fn peek<T: Setting>(&self) -> Option<Arc<T>> {
         let value = Arc::clone(self.values.get(&TypeId::of::<T>())?);
         value.downcast().ok()
     }
 
-    /// Changes the value of type `T`. Maps cloned earlier keep their value.
+    /// Returns the settings of type `T` to be changed. Maps that were cloned from this one earlier keep their own.
     pub fn edit<T: Setting>(&mut self) -> &mut T {
         let mut value = self
             .values

@@ -10,25 +10,25 @@ use crate::{
 
 /// A whole configuration. Built by [`crate::Scope`] and never changed.
 pub struct Site {
-    /// Host entries in file order.
+    /// The hosts of the configuration in file order.
     pub hosts: Vec<Host>,
-    /// Global settings, one value per feature.
+    /// The settings of the global level, one value per feature.
     pub settings: SettingsMap,
     /// Settings of features that apply to the whole server, collected from all levels: listeners, log targets and
     /// others.
     pub shared: SettingsMap,
     /// The host for requests that match no other host; it has no handlers, filters or loggers.
     pub nowhere: Host,
-    /// Limits of internal redirects.
+    /// Limits on the number of internal redirects that a request may make.
     pub reroute_limits: RerouteLimits,
 }
 
-/// Limits of internal redirects.
+/// Limits on the number of internal redirects that a request may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RerouteLimits {
-    /// `max-delegations`
+    /// The value of `max-delegations`.
     pub delegations: u32,
-    /// `max-reprocesses`
+    /// The value of `max-reprocesses`.
     pub reprocesses: u32,
 }
 
@@ -86,7 +86,7 @@ impl Default for Route {
     }
 }
 
-/// The key of a host.
+/// The name and port of a host: its key in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostName {
     /// The host name in lower case; `*` or `*.suffix` for wildcards; IPv6 literals keep their brackets.
@@ -107,7 +107,7 @@ impl HostName {
         self.matches_name(host)
     }
 
-    /// Like [`HostName::matches`], ignoring the port.
+    /// Like [`HostName::matches`], but ignores the port.
     #[must_use]
     pub fn matches_name(&self, host: &[u8]) -> bool {
         match self.name.as_bytes() {
@@ -120,7 +120,7 @@ impl HostName {
         }
     }
 
-    /// `name[:port]`, for logs.
+    /// The host as `name[:port]`, for logs.
     #[must_use]
     pub fn to_authority(&self) -> String {
         self.port.map_or_else(
@@ -130,10 +130,10 @@ impl HostName {
     }
 }
 
-/// A host.
+/// A host of the configuration, with its paths.
 #[derive(Default)]
 pub struct Host {
-    /// Its key.
+    /// The name and port that the configuration gives as the host's key.
     pub name: HostName,
     /// `name[:port]` as configured, lower case, for logs.
     pub authority: Box<str>,
@@ -184,14 +184,14 @@ pub struct PathRoute {
     /// For paths that are configured as patterns: the expression that the whole path of a request has to match. Their
     /// `path` is `/`.
     pub pattern: Option<PathPattern>,
-    /// Run in order.
+    /// The handlers of the path, in the order in which they run.
     pub handlers: Vec<Box<dyn Handler>>,
     /// How many of the first handlers are guards, such as access control, which run before the body of a request is
     /// collected.
     pub guards: u32,
-    /// Run in order.
+    /// The filters of the path, in the order in which they run.
     pub filters: Vec<Box<dyn Filter>>,
-    /// Run when an exchange is finished.
+    /// The access loggers of the path, which run when an exchange is finished.
     pub loggers: Vec<Arc<dyn Logger>>,
     /// Whether a logger uses the response's header fields as they were before the filters.
     pub keep_unfiltered: bool,
@@ -201,7 +201,7 @@ pub struct PathRoute {
     pub early_hints: Option<Headers>,
     /// The `setenv` commands that are applied when a request is routed to this path; `None` if there are none.
     pub env: Option<EnvCommands>,
-    /// `error-log.emit-request-errors`.
+    /// The value of `error-log.emit-request-errors`.
     pub emit_request_errors: bool,
     /// Final settings of the path, for features that need them while serving.
     pub settings: SettingsMap,
@@ -222,7 +222,7 @@ impl PathRoute {
             && (key.ends_with(b"/") || path.len() == key.len() || path[key.len()] == b'/')
     }
 
-    /// The part of `path` after the key.
+    /// The rest of the request's normalised `path`, after this path of the configuration.
     #[must_use]
     pub fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         path.get(self.path.len()..).unwrap_or_default()
@@ -230,13 +230,13 @@ impl PathRoute {
 }
 
 impl Site {
-    /// The host of a route.
+    /// The host that `route` refers to.
     #[must_use]
     pub fn host(&self, route: Route) -> &Host {
         self.hosts.get(route.host as usize).unwrap_or(&self.nowhere)
     }
 
-    /// The path of a route.
+    /// The path that `route` refers to.
     #[must_use]
     pub fn path(&self, route: Route) -> &PathRoute {
         let host = self.host(route);
@@ -267,8 +267,8 @@ impl Site {
     }
 }
 
-/// The index of the first path of a host that matches, including its pattern, or of the last one. A function of its
-/// own, so that hosts without patterns do not pay for checking them.
+/// The index of the first path of a host that matches, including its pattern, or the index of the last path if none
+/// matches. A function of its own, so that hosts without patterns do not pay for checking them.
 #[cold]
 fn first_match(paths: &[PathRoute], path: &[u8]) -> usize {
     let is_match = |entry: &PathRoute| {

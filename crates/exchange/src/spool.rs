@@ -1,4 +1,4 @@
-//! A buffer in memory and, for many bytes, in a temporary file.
+//! A queue of bytes that keeps them in memory and, if they become too many, in a temporary file.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -17,7 +17,7 @@ const LEAST_WRITE: u64 = 64 * 1024;
 
 /// A queue of bytes, partly in memory and partly in a temporary file.
 ///
-/// The order is: `front`, the file, the bytes being written to it, `back`.
+/// The order of the bytes is: those in `front`, those in the file, those being written to the file, those in `back`.
 #[derive(Default)]
 pub struct Spool {
     front: ByteQueue,
@@ -33,13 +33,13 @@ pub struct Spool {
 /// A temporary file used as a ring buffer: space whose bytes were read is overwritten.
 struct SpoolFile {
     file: TempFile,
-    /// Most bytes that the file may have.
+    /// Most bytes that the file may have at a time.
     size: u64,
     /// Number of bytes read from and written to the file so far. The offset of a byte in the file is its number modulo
     /// `size`.
     read: u64,
     written: u64,
-    /// Reads up to the end of the file, or up to the last byte written.
+    /// The reader of the bytes up to the end of the ring, or up to the last byte written.
     reader: Option<FileReader>,
 }
 
@@ -54,7 +54,7 @@ impl SpoolFile {
         })
     }
 
-    /// Bytes to read.
+    /// Number of bytes in the file that were not read yet.
     const fn len(&self) -> u64 {
         self.written - self.read
     }
@@ -114,7 +114,7 @@ impl SpoolFile {
 }
 
 impl Spool {
-    /// Appends a piece.
+    /// Appends a piece to the queue.
     pub fn push(&mut self, piece: Bytes) {
         if self.is_cut {
             return;
@@ -139,13 +139,13 @@ impl Spool {
         self.back.len()
     }
 
-    /// Whether it is empty.
+    /// Whether the queue is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.front.is_empty() && self.file.is_none() && self.back.is_empty()
     }
 
-    /// Whether there is a file.
+    /// Whether the queue has a temporary file.
     #[must_use]
     pub const fn has_file(&self) -> bool {
         self.file.is_some()
@@ -223,7 +223,7 @@ impl Spool {
     /// Ready when no write is in progress. If a write failed, its bytes stay in memory.
     ///
     /// # Errors
-    /// [`BodyError`] if bytes were lost.
+    /// [`BodyError`] if bytes of the queue were lost.
     pub fn poll_spilled(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some(file) = &mut self.file else {
             return Poll::Ready(Ok(()));
@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// The bytes to push.
+    /// The bytes that the test pushes into the spool.
     fn content() -> Vec<u8> {
         (0..3_000_000_u32).map(|n| n.to_le_bytes()[1]).collect()
     }
@@ -425,7 +425,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().build();
             runtime.expect("a runtime starts").handle().clone()
         };
-        // Number of bytes in the file when the disk threads end.
+        // The number of bytes that the file holds when the disk threads end.
         for safe in [0, 50_000] {
             let mut spool = Spool::default();
             if safe > 0 {

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use crate::{ExchangeRef, LocalBoxFuture, Response};
 
-/// Present in an exchange that a handler has made, not a client: how the sub-request is processed.
+/// How a sub-request is processed. Present in an exchange that a handler has made, not a client.
 pub struct SubRequest {
-    /// Where it begins.
+    /// Where the processing of the sub-request begins.
     pub start: SubRequestStart,
     /// A function that gets the lines about the sub-request's errors. `None`: they go to the error log.
     pub on_error: Option<ErrorSink>,
@@ -16,10 +16,10 @@ pub struct SubRequest {
 /// A function that gets the lines about the errors of a request.
 pub type ErrorSink = Box<dyn Fn(&str)>;
 
-/// Where a sub-request begins.
+/// Where the processing of a sub-request begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubRequestStart {
-    /// At the handler with this index in the path that the exchange is routed to. No filters run.
+    /// At the handler with this index among the handlers of the path that the exchange is routed to. No filters run.
     Handler(usize),
     /// At the host and path that match the sub-request's authority and target; it counts as a delegation. The request
     /// variables, filters and loggers of that path apply.
@@ -34,7 +34,7 @@ pub trait SubRequests {
     fn answer(&self, exchange: ExchangeRef) -> LocalBoxFuture<Response>;
 }
 
-/// What answers the sub-requests of a worker's handlers, kept as state of the worker ([`crate::Worker::local`]). Set
-/// when the event loop begins.
+/// The implementation of [`SubRequests`] that answers the sub-requests of a worker's handlers, kept as state of the
+/// worker ([`crate::Worker::local`]). Set when the event loop begins.
 #[derive(Default)]
 pub struct SubRequestService(pub OnceCell<Rc<dyn SubRequests>>);

@@ -15,13 +15,13 @@ use crate::byte_queue::ByteQueue;
 use crate::file::OpenFile;
 use crate::temp_files::{TempFiles, TempSpace};
 
-/// Slices per system call.
+/// Most slices of memory that one system call writes to the file.
 const SLICES: usize = 16;
 
-/// Bytes that could not be written.
+/// The error of a failed write to a temporary file, with the bytes that were not written.
 #[derive(Debug)]
 pub struct WriteError {
-    /// The reason.
+    /// The system's error of the write.
     pub error: io::Error,
     /// The bytes that were not written; `None` if they are lost because the disk threads have ended.
     pub bytes: Option<ByteQueue>,
@@ -34,7 +34,7 @@ pub struct TempFile {
     write: Option<WriteJob>,
 }
 
-/// A job for a disk thread.
+/// A write to a temporary file, which is a job for a disk thread.
 struct WriteJob {
     bytes: usize,
     task: JoinHandle<Result<Arc<OpenFile>, WriteError>>,
@@ -51,13 +51,13 @@ impl TempFile {
         }
     }
 
-    /// Number of bytes being written.
+    /// Number of bytes that a disk thread is writing to the file.
     #[must_use]
     pub fn writing(&self) -> usize {
         self.write.as_ref().map_or(0, |write| write.bytes)
     }
 
-    /// The file, for reading; `None` before the first write.
+    /// The open file, for reading; `None` before the first write.
     #[must_use]
     pub const fn file(&self) -> Option<&Arc<OpenFile>> {
         self.file.as_ref()
@@ -94,7 +94,7 @@ impl TempFile {
     /// Ready when no write is in progress, with the number of bytes written since the last call.
     ///
     /// # Errors
-    /// [`WriteError`]; the file keeps its earlier contents.
+    /// [`WriteError`] if not all bytes could be written; the file keeps its earlier contents.
     pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, WriteError>> {
         let Some(write) = &mut self.write else {
             return Poll::Ready(Ok(0));
@@ -157,7 +157,7 @@ fn write_all(file: &OpenFile, bytes: &ByteQueue, mut offset: u64) -> io::Result<
 /// Creates an unnamed file in `directory`. Blocks on the disk.
 ///
 /// # Errors
-/// The system's error.
+/// The system's error, if the file cannot be created.
 pub fn create(directory: &Path) -> io::Result<OwnedFd> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
@@ -241,7 +241,7 @@ mod tests {
             other.write(queue(b"1234"), 0).unwrap();
             written(&mut one).await.unwrap();
             written(&mut other).await.unwrap();
-            // Bytes in the file can be overwritten.
+            // Bytes that were written to the file can be overwritten.
             one.write(queue(b"xyz"), 3).unwrap();
             written(&mut one).await.unwrap();
             assert_eq!(one.write(queue(b"xyz"), 4).unwrap_err().len(), 3);
@@ -278,7 +278,7 @@ mod tests {
         let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = create_named(&directory, flags, Mode::RUSR | Mode::WUSR).unwrap();
         assert_eq!(rustix::io::write(&fd, b"abc").unwrap(), 3);
-        // Fails unless the directory is empty.
+        // The removal fails unless the directory is empty, so no temporary file has kept its name.
         std::fs::remove_dir(&directory).unwrap();
     }
 }

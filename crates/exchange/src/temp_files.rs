@@ -10,7 +10,7 @@ use h2o_log::{reason, report};
 use crate::descriptors::{Descriptor, Descriptors};
 use crate::failure_counter::FailureCounter;
 
-/// The temporary files of the process.
+/// The directory, the limit and the number of the process's temporary files.
 #[derive(Debug)]
 pub struct TempFiles {
     /// The directory of `temp-buffer-path`. A disk thread reads it whenever it creates a file.
@@ -30,7 +30,7 @@ pub struct TempFiles {
 pub(crate) struct TempSpace {
     files: Arc<TempFiles>,
     bytes: AtomicU64,
-    /// Set with the first byte.
+    /// The file's descriptor in the process's count, taken when the first byte is written.
     descriptor: OnceLock<Descriptor>,
 }
 
@@ -53,7 +53,7 @@ impl TempFiles {
     /// Default of `temp-buffer-max-total`, in bytes.
     pub const DEFAULT_LIMIT: u64 = 8 << 30;
 
-    /// Temporary files in `directory`, with at most `limit` bytes together; 0 allows no files.
+    /// Allows temporary files in `directory`, with at most `limit` bytes together; 0 allows no files.
     #[must_use]
     pub fn new(directory: PathBuf, limit: u64) -> Self {
         let files = Self::default();
@@ -68,13 +68,13 @@ impl TempFiles {
         self.limit.store(limit, Relaxed);
     }
 
-    /// The directory of new files.
+    /// The directory in which temporary files are created.
     fn directory(&self) -> Arc<Path> {
         let directory = self.directory.read();
         Arc::clone(&directory.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Counts the files among `descriptors`.
+    /// From now on counts the temporary files among `descriptors`, whose limit then applies to them as well.
     #[must_use]
     pub fn counted(self, descriptors: &Arc<Descriptors>) -> Self {
         Self {
@@ -89,25 +89,25 @@ impl TempFiles {
         self.limit.load(Relaxed)
     }
 
-    /// Bytes reserved for the open files.
+    /// Number of bytes reserved for the open temporary files.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// Number of files created.
+    /// Number of temporary files created so far.
     #[must_use]
     pub fn made(&self) -> u64 {
         self.made.load(Relaxed)
     }
 
-    /// Number of bytes written.
+    /// Number of bytes written to temporary files so far.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written.load(Relaxed)
     }
 
-    /// Number of failed writes.
+    /// Number of failed writes to temporary files.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.counted()
@@ -119,7 +119,7 @@ impl TempFiles {
         self.refusals.counted()
     }
 
-    /// Reserves `bytes` more for a file. Returns false if the limit of all files does not allow it.
+    /// Reserves `bytes` more for a temporary file. Returns false if the limit of all temporary files does not allow it.
     fn reserve(&self, bytes: u64) -> bool {
         let limit = self.limit();
         let grown = self.used.fetch_update(Relaxed, Relaxed, |used| {
@@ -149,7 +149,7 @@ impl TempFiles {
 }
 
 impl TempSpace {
-    /// No space yet.
+    /// The space of a temporary file that has no bytes yet.
     pub(crate) fn new(files: &Arc<TempFiles>) -> Self {
         Self {
             files: Arc::clone(files),
@@ -158,17 +158,17 @@ impl TempSpace {
         }
     }
 
-    /// The directory of the file.
+    /// The directory in which the temporary file is created.
     pub(crate) fn directory(&self) -> Arc<Path> {
         self.files.directory()
     }
 
-    /// Counts the file.
+    /// Counts a temporary file that was created.
     pub(crate) fn note_created(&self) {
         self.files.made.fetch_add(1, Relaxed);
     }
 
-    /// Counts bytes written to the file.
+    /// Counts bytes that were written to the temporary file.
     pub(crate) fn note_written(&self, bytes: usize) {
         self.files.written.fetch_add(bytes as u64, Relaxed);
     }

@@ -21,8 +21,8 @@ use crate::Clock;
 pub use wheel::TimerKey;
 use wheel::{UNSET, Wheel};
 
-/// Values in the timing wheel below this are the event loop's own; values from here up are indices of [`Waiter`]s, with
-/// this bit added.
+/// Values in the timing wheel below this number are events of the event loop. A value with this bit set belongs to a
+/// [`Timer`]: the rest of it is the index of a [`Waiter`].
 const WAITER: u32 = 1 << 31;
 
 /// The timers of a worker.
@@ -31,18 +31,18 @@ const WAITER: u32 = 1 << 31;
 /// Futures use a [`Timer`], which wakes their task.
 pub struct Timers {
     clock: Rc<Clock>,
-    /// The time of tick 0.
+    /// The time at which tick 0 of the timing wheel begins.
     start: Instant,
     wheel: RefCell<Wheel>,
     waiters: RefCell<Slab<Waiter>>,
-    /// Wakes the event loop for the next timer.
+    /// The sleep of the async runtime that wakes the event loop when the next timer is due.
     sleep: RefCell<Option<Pin<Box<Sleep>>>>,
     event_loop: RefCell<Option<Waker>>,
     /// Whether the event loop is waiting, so that a timer set before its wake-up time must wake it.
     is_asleep: Cell<bool>,
 }
 
-/// State of a [`Timer`].
+/// The state of a [`Timer`].
 #[derive(Default)]
 struct Waiter {
     has_fired: bool,
@@ -62,7 +62,7 @@ impl Timers {
         }
     }
 
-    /// The clock of the timers.
+    /// The clock by which the timers run.
     #[must_use]
     pub const fn clock(&self) -> &Rc<Clock> {
         &self.clock
@@ -75,12 +75,12 @@ impl Timers {
         self.wheel.borrow_mut().add(event)
     }
 
-    /// Removes a timer.
+    /// Removes a timer of the event loop.
     pub fn remove(&self, key: TimerKey) {
         self.wheel.borrow_mut().remove(key);
     }
 
-    /// Sets, moves or clears a timer. A deadline in the past fires at the next [`Timers::poll_due`].
+    /// Sets, moves or clears a timer of the event loop. A deadline in the past fires at the next [`Timers::poll_due`].
     pub fn set(&self, key: TimerKey, deadline: Option<Instant>) {
         let deadline = deadline.map_or(UNSET, |at| self.tick_after(at));
         let mut wheel = self.wheel.borrow_mut();
@@ -136,7 +136,7 @@ impl Timers {
             }
         });
         drop(waiters);
-        // The woken tasks may set timers.
+        // Called last, because the woken tasks may set timers.
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -150,7 +150,7 @@ impl Timers {
         sleep.as_mut().poll(task)
     }
 
-    /// The current tick.
+    /// The tick of the timing wheel (one millisecond) at the time `now`.
     fn tick(&self, now: Instant) -> u64 {
         let since = now.saturating_duration_since(self.start);
         since.as_secs() * 1000 + u64::from(since.subsec_millis())
@@ -163,16 +163,16 @@ impl Timers {
     }
 }
 
-/// A timer for a future.
+/// A timer on which a future can wait.
 pub struct Timer {
     timers: Rc<Timers>,
     key: TimerKey,
-    /// Index of its state.
+    /// Index of the timer's state among those of the worker.
     waiter: u32,
 }
 
 impl Timer {
-    /// A timer that is not set.
+    /// Creates a timer that is not set.
     #[must_use]
     pub fn new(timers: &Rc<Timers>) -> Self {
         let waiter = timers.waiters.borrow_mut().insert(Waiter::default());
@@ -184,19 +184,19 @@ impl Timer {
         }
     }
 
-    /// The clock of the timer.
+    /// The clock by which the timer runs.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.timers.clock
     }
 
-    /// Sets or moves the timer.
+    /// Sets the timer to the time `at`, or moves it there.
     pub fn set(&self, at: Instant) {
         self.forget_that_it_fired();
         self.timers.set(self.key, Some(at));
     }
 
-    /// Sets the timer to this time from now.
+    /// Sets the timer to fire when `time` has passed.
     pub fn set_after(&self, time: Duration) {
         self.set(self.timers.clock.now() + time);
     }

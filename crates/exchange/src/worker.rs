@@ -25,14 +25,15 @@ pub type ExchangeRef = Rc<RefCell<Exchange>>;
 
 /// An order that another thread sends to a worker's event loop.
 pub enum Order {
-    /// Begin graceful shutdown: stop accepting, and close each connection after its requests in progress.
+    /// The worker begins graceful shutdown: it stops accepting, and closes each connection after its requests in
+    /// progress.
     Drain,
-    /// Close all connections at once.
+    /// The worker closes all connections at once.
     Close,
-    /// Run a function on the worker's thread.
+    /// The worker runs a function on its thread.
     Run(WorkerTask),
-    /// Serve by a new configuration, after a reload. The value is of a type of the server, which this crate does not
-    /// know.
+    /// After a reload, the worker serves by a new configuration. The value is of a type of the server, which this crate
+    /// does not know.
     Configure(Box<dyn Any + Send>),
 }
 
@@ -46,7 +47,7 @@ const KEPT_HEADERS: usize = 16 * 1024;
 
 /// A worker as other threads see it.
 pub struct WorkerHandle {
-    /// Its counters.
+    /// The counters of the worker.
     pub counters: Arc<Counters>,
     orders: UnboundedSender<Order>,
 }
@@ -70,29 +71,29 @@ impl WorkerHandle {
 pub struct Shared {
     /// When the process started: wall-clock time since the Unix epoch.
     pub started: Duration,
-    /// Generation under a supervisor.
+    /// The number of this process among those that its supervisor has started; `None` without a supervisor.
     pub generation: Option<u64>,
     /// Counts and limits file descriptors.
     pub descriptors: Arc<Descriptors>,
     /// Number of QUIC connections; they have no file descriptor, so they are not counted with the descriptors.
     pub quic_connections: AtomicUsize,
-    /// Limits of connections.
+    /// Limits on the number of client connections.
     pub limits: ConnectionLimits,
-    /// Limits of buffers.
+    /// Limits on the memory and the unused pipes that workers keep.
     pub buffers: BufferLimits,
-    /// Number of listening sockets.
+    /// Number of listening sockets of the process.
     pub listeners: AtomicUsize,
-    /// Temporary files.
+    /// The directory, the limit and the number of temporary files.
     pub temp_files: Arc<TempFiles>,
-    /// The workers; set when all have started.
+    /// Handles of all workers; set when all have started.
     pub workers: OnceLock<Vec<WorkerHandle>>,
-    /// Reloads of the configuration.
+    /// Counts of the reloads of the configuration.
     pub reloads: Reloads,
     /// Whether the process has been told to end. It may still accept connections for the time of `shutdown-delay`.
     pub is_ending: AtomicBool,
 }
 
-/// Reloads of the configuration, as the status page counts them.
+/// Counts of the reloads of the configuration, for the status page.
 #[derive(Debug, Default)]
 pub struct Reloads {
     /// Number of reloads after which the new configuration was used.
@@ -108,12 +109,12 @@ pub struct Reloads {
 pub struct ConnectionLimits {
     max: AtomicUsize,
     soft: AtomicUsize,
-    /// Milliseconds.
+    /// The value of `soft-connection-limit.min-age` in milliseconds.
     soft_min_age: AtomicU64,
 }
 
 impl ConnectionLimits {
-    /// Limits with these initial values; see [`ConnectionLimits::set`].
+    /// Creates limits with these initial values, see [`ConnectionLimits::set`].
     #[must_use]
     pub fn new(max: usize, soft: usize, soft_min_age: Duration) -> Self {
         let limits = Self::default();
@@ -130,19 +131,19 @@ impl ConnectionLimits {
         self.soft_min_age.store(millis, Relaxed);
     }
 
-    /// `max-connections`.
+    /// The value of `max-connections`.
     #[must_use]
     pub fn max(&self) -> usize {
         self.max.load(Relaxed)
     }
 
-    /// `soft-connection-limit`.
+    /// The value of `soft-connection-limit`.
     #[must_use]
     pub fn soft(&self) -> usize {
         self.soft.load(Relaxed)
     }
 
-    /// `soft-connection-limit.min-age`.
+    /// The value of `soft-connection-limit.min-age`.
     #[must_use]
     pub fn soft_min_age(&self) -> Duration {
         Duration::from_millis(self.soft_min_age.load(Relaxed))
@@ -167,7 +168,7 @@ impl Default for BufferLimits {
 }
 
 impl BufferLimits {
-    /// Limits as set by [`BufferLimits::set`].
+    /// Creates limits with these initial values, see [`BufferLimits::set`].
     #[must_use]
     pub fn new(memory: usize, spare_pipes: usize) -> Self {
         let limits = Self::default();
@@ -194,7 +195,7 @@ impl BufferLimits {
         self.memory().checked_mul(workers)
     }
 
-    /// `max-spare-pipes`.
+    /// The value of `max-spare-pipes`.
     #[must_use]
     pub fn spare_pipes(&self) -> usize {
         self.spare_pipes.load(Relaxed)
@@ -202,28 +203,28 @@ impl BufferLimits {
 }
 
 impl Shared {
-    /// Connections open now.
+    /// Number of client connections that are open now.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.descriptors.clients() + self.quic_connections.load(Relaxed)
     }
 }
 
-/// A worker. Never leaves its thread.
+/// The state of one worker. It never leaves the worker's thread.
 pub struct Worker {
     /// Number of the worker, from 0.
     pub index: usize,
-    /// Its clock.
+    /// The clock of the worker.
     pub clock: Rc<Clock>,
-    /// Its timers.
+    /// The timers of the worker.
     pub timers: Rc<Timers>,
-    /// Its counters.
+    /// The counters of the worker.
     pub counters: Arc<Counters>,
-    /// What all workers share.
+    /// State that all workers of the process share.
     pub shared: Arc<Shared>,
     /// Whether graceful shutdown has begun. Responses then announce to the client that their connection ends.
     pub shutting_down: Cell<bool>,
-    /// Notifies waiting tasks of the shutdown.
+    /// Notifies waiting tasks of the graceful shutdown.
     pub shutdown: Arc<Notify>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     free: RefCell<Vec<ExchangeRef>>,
@@ -249,7 +250,7 @@ impl Transport for NoTransport {
 }
 
 impl Worker {
-    /// A new worker.
+    /// Creates the state of the worker with the number `index`.
     #[must_use]
     pub fn new(index: usize, counters: Arc<Counters>, shared: Arc<Shared>) -> Rc<Self> {
         let clock = Rc::new(Clock::default());
@@ -299,7 +300,7 @@ impl Worker {
         })
     }
 
-    /// Waits for this time.
+    /// Waits until `time` has passed.
     pub async fn sleep(&self, time: Duration) {
         let timer = Timer::new(&self.timers);
         timer.set_after(time);
@@ -344,7 +345,7 @@ impl Worker {
         turns.await
     }
 
-    /// The worker's state of type `T`, which is created by the first call.
+    /// The worker's state of type `T`. The first call creates it.
     #[inline]
     pub fn local<T: Default + 'static>(&self) -> Rc<T> {
         let known = self.locals.borrow().get(&TypeId::of::<T>()).cloned();

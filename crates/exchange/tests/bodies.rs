@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodySource, FileRange, FileReader, OpenFile, Trailers};
 
-/// An unnamed file with this content.
+/// Creates an unnamed file with this content.
 fn file(content: &[u8]) -> (Arc<OpenFile>, std::fs::File) {
     let fd = rustix::fs::memfd_create("body", rustix::fs::MemfdFlags::CLOEXEC)
         .expect("a file in memory");
@@ -109,7 +109,7 @@ fn a_body_gives_as_much_as_it_announces() {
     });
 }
 
-/// The ways to read from a file reader.
+/// Names of the methods by which the test reads from a file reader.
 const ASKS: [&str; 4] = [
     "poll_next",
     "poll_read",
@@ -241,7 +241,7 @@ fn a_file_that_became_shorter_is_an_error_and_not_an_end() {
             let want = "the file became shorter while it was being sent";
             assert_eq!(error.to_string(), want, "{how}");
         }
-        // The same by the pool.
+        // Reads the same file again, but by the thread pool.
         let (file, writer) = file(&content);
         let mut reader = FileReader::new(range(&file, 1, 50_000));
         writer.set_len(1).expect("it is cut");
@@ -274,7 +274,7 @@ fn what_is_said_to_be_cached_can_be_read_without_waiting() {
     let (file, _) = file(&vec![1; 300_000]);
     let mut buffer = vec![0; 300_000];
     for (offset, len) in [(0, 300_000), (0, 1), (299_999, 1), (100_000, 200_000)] {
-        // File systems that cannot tell say no.
+        // The check answers no on file systems that cannot tell what is in the page cache.
         if file.is_cached(offset, len) {
             let read = file.read_cached(offset, &mut buffer[..len]);
             assert_eq!(read.expect("it is there"), len, "from {offset}");

@@ -1,4 +1,5 @@
-//! Every kind of response body with every call: announced length, memory, and what a wrapping filter sees.
+//! Every kind of response body with every call of the trait `BodySource`: announced length, memory, and what a wrapping
+//! filter sees.
 
 use std::io::Write as _;
 use std::task::{Context, Poll, Waker};

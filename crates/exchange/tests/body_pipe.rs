@@ -10,7 +10,7 @@ use bytes::Bytes;
 use h2o_exchange::BodyPipe;
 use h2o_testkit::on_virtual_clock;
 
-/// Counts how often it is woken.
+/// A waker that counts how often it is woken.
 #[derive(Default)]
 struct Bell(AtomicUsize);
 
@@ -30,7 +30,7 @@ fn poll<T>(ask: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     ask(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The result of a call, as text.
+/// The result of taking a piece of the body, as text.
 fn piece(polled: Poll<Option<Result<Bytes, h2o_exchange::BodyError>>>) -> String {
     match polled {
         Poll::Pending => "pending".to_owned(),

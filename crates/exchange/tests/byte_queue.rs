@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use h2o_exchange::ByteQueue;
 
-/// Bytes whose values depend on their position, so that misplaced ones are noticed.
+/// Creates bytes whose values depend on their position, so that the test notices misplaced ones.
 fn some(random: &mut fastrand::Rng, limit: usize) -> Vec<u8> {
     let len = random.usize(..limit);
     (0..len).map(|_| random.u8(..)).collect()

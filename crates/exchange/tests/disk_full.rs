@@ -61,8 +61,8 @@ fn content(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Writes to the file and waits for the end. Returns how many bytes were written, or the kind of the error and the
-/// bytes that were not written.
+/// Writes to the temporary file and waits for the end of the write. Returns how many bytes were written, or the code of
+/// the error and the bytes that were not written.
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, (i32, Vec<u8>)> {
     let mut queue = ByteQueue::default();
     queue.push(bytes);
@@ -105,7 +105,7 @@ fn a_write_that_ends_half_way_gives_all_of_its_bytes_back() {
                     all[..50_000],
                     "what was there is there"
                 );
-                // Space that the file has already can still be overwritten.
+                // Space that the temporary file has already can still be overwritten.
                 assert_eq!(write(&mut file, &all[10..20], 0).await, Ok(10));
                 limit_disk(None);
                 assert_eq!(write(&mut file, &all[50_000..], 50_000).await, Ok(150_000));

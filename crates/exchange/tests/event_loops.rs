@@ -80,8 +80,8 @@ impl Loop {
 
 type Act = fn(&mut Loop);
 
-/// Another timer is due in 100 ms. Each call changes this timer while the event loop sleeps; the test counts wake-ups
-/// of the event loop, and the events of turns after 0, 50, 150 and 1000 ms.
+/// In each row, one timer of the event loop is due in 100 ms. The call changes a second timer while the event loop
+/// sleeps; the test counts wake-ups of the event loop, and the events of turns after 0, 50, 150 and 1000 ms.
 const CALLS: [(&str, Act); 7] = [
     ("nothing", |_| {}),
     ("clear", |it| it.clear()),

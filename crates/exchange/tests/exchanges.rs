@@ -48,7 +48,7 @@ fn site(limits: RerouteLimits) -> Rc<LocalSite> {
     })))
 }
 
-/// A worker with an exchange for `GET http://a.example/x?y`.
+/// Creates a worker with an exchange for `GET http://a.example/x?y`.
 fn asked() -> (Rc<Worker>, ExchangeRef) {
     let worker = worker();
     let exchange = worker.exchange(&site(RerouteLimits::default()), &connection(&worker));
@@ -62,7 +62,7 @@ fn asked() -> (Rc<Worker>, ExchangeRef) {
     (worker, exchange)
 }
 
-/// Sets every field that a request can set.
+/// Sets every field of the exchange that a request can set.
 fn fill(exchange: &mut Exchange) {
     let secret: Arc<str> = "secret".into();
     exchange.original = Some(Box::new(OriginalRequest {
@@ -113,7 +113,7 @@ fn fill(exchange: &mut Exchange) {
     });
 }
 
-/// The fields of an exchange that are set.
+/// The names of the exchange's fields that are set.
 fn traces(exchange: &Exchange) -> Vec<&'static str> {
     let sent = &exchange.sent;
     let fields = [
@@ -167,11 +167,11 @@ fn nothing_of_a_request_is_left_for_the_next() {
         "each field has a trace"
     );
 
-    // The next request on the same connection.
+    // Prepares the exchange for the next request on the same connection.
     exchange.borrow_mut().rewind();
     assert_eq!(traces(&exchange.borrow()), Vec::<&str>::new());
 
-    // Another client, through the worker.
+    // The worker gives the exchange to another client.
     fill(&mut exchange.borrow_mut());
     worker.release(exchange);
     let (site, connection) = (site(RerouteLimits::default()), connection(&worker));
@@ -190,7 +190,7 @@ fn nothing_of_a_request_is_left_for_the_next() {
 
 #[test]
 fn memory_of_response_fields_is_used_again_up_to_a_limit() {
-    // As much memory as an exchange keeps for the next request, and more.
+    // An exchange keeps the memory of 100 bytes of fields for the next request, but not that of 100,000 bytes.
     for (len, is_kept) in [(100, true), (100_000, false)] {
         let (worker, exchange) = asked();
         let mut fields = exchange.borrow_mut().headers();

@@ -35,7 +35,7 @@ impl Disk {
         }
     }
 
-    /// Blocks the disk thread.
+    /// Blocks the disk thread until the test releases it.
     fn hold_up(&mut self) {
         let (sender, wait) = mpsc::channel();
         self.runtime.spawn_blocking(move || wait.recv());
@@ -46,7 +46,7 @@ impl Disk {
         self.held_up = None;
     }
 
-    /// Polls once, within the runtime.
+    /// Polls a call once, within the runtime.
     fn once<T>(&self, ask: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
         let _within = self.runtime.enter();
         ask(&mut Context::from_waker(Waker::noop()))
@@ -101,7 +101,7 @@ impl Case {
 }
 
 type Enter = fn(&mut Case);
-/// A call, polled once.
+/// A call on a file reader, which the test polls once.
 type Ask = fn(&mut FileReader, &mut Context<'_>) -> Poll<Result<Option<Vec<u8>>, BodyError>>;
 
 const CALLS: [(&str, Ask); 4] = [
@@ -411,7 +411,7 @@ fn what_cannot_be_read_is_the_error_of_the_system() {
         };
         assert_eq!(error.kind(), std::io::ErrorKind::IsADirectory, "{name}");
     }
-    // A file that is not open for reading.
+    // This file is open for writing only, so that reading it fails.
     let sink = std::fs::File::options().write(true).open("/dev/null");
     let sink = OpenFile::new(sink.expect("there is one").into());
     assert!(sink.read_blocking(0, &mut [0]).is_err());

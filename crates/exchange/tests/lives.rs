@@ -67,7 +67,7 @@ impl Case {
         self.worker.begin(self.exchange(), &self.site, &connection);
     }
 
-    /// A head is read, and a handler answers.
+    /// Sets the fields of the exchange that a request and its response set.
     fn serve(&mut self) {
         let exchange = &mut *self.exchange().borrow_mut();
         let target = exchange.request.headers.store(b"/secret");
@@ -422,7 +422,7 @@ async fn request(worker: Rc<Worker>, site: Rc<LocalSite>, ends: Rc<Ends>, seed: 
     pipe.abandon();
     assert_eq!(exchange.borrow().protocol.request_id(), seed);
     worker.release(exchange);
-    // Whatever the client waits for, something wakes it.
+    // The client's task ends: something wakes it, whatever it waits for.
     client.await.expect("no panic");
     assert_eq!(pipe.queued(), 0);
 }

@@ -80,11 +80,11 @@ const CASES: [Case; 12] = [
     (PathNeed::File, "closed/file", Some(("o+x", "closed"))),
     (PathNeed::File, "closed/below/file", Some(("o+x", "closed"))),
     (DIRECTORY, "closed/below", Some(("o+x", "closed"))),
-    // Whether it exists cannot be known.
+    // The directory `closed` may not be searched, so the server cannot know whether the file exists.
     (PathNeed::File, "closed/gone", Some(("o+x", "closed"))),
 ];
 
-/// The check of a path that the directive `word` names.
+/// Creates the check of a path that the directive `word` names.
 fn check(need: PathNeed, path: &Path) -> PathCheck {
     let memory = Memory::new().file("a.conf", "word: x\n");
     let node = h2o_config::load("a.conf", &memory).expect("it is well-formed");

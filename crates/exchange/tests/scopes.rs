@@ -8,7 +8,7 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Known};
 
-/// Values of `number` and `word`.
+/// The values of the test's directives `number` and `word`.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Set {
     number: u32,
@@ -19,7 +19,7 @@ struct Set {
 #[derive(Clone, Debug, Default)]
 struct Collected(Vec<String>);
 
-/// The routes that the directive `inner` has created, in file order.
+/// The routes that the test's directive `inner` has created, in file order.
 #[derive(Clone, Default)]
 struct CreatedRoutes(Vec<RouteMade>);
 
@@ -189,7 +189,7 @@ fn an_inner_level_inherits_and_changes_its_own() {
             ("/inner".into(), 2, words(&["outer", "middle"]), 1, 2, 0),
         ]
     );
-    // The outer level is unchanged.
+    // The settings of the outer level are unchanged.
     let set = scope.settings.get::<Set>();
     assert_eq!((set.number, &set.words), (1, &words(&["outer"])));
     let route = scope.build_path("/");
@@ -367,7 +367,7 @@ fn random_level(
     let mut inner = String::new();
     let mut kinds: Vec<u8> = (0..6).collect();
     random.shuffle(&mut kinds);
-    // A mapping has each directive once.
+    // A mapping contains each directive at most once.
     for kind in kinds.into_iter().take(random.usize(1..=6)) {
         match kind {
             0 => {

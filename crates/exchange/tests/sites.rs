@@ -170,7 +170,7 @@ fn the_first_path_that_matches_serves_and_else_the_last() {
     ));
 }
 
-/// The listener with this number.
+/// The address of the test's listener with this number.
 fn endpoint(number: usize) -> Endpoint {
     Endpoint::Unix(format!("/run/{number}").into())
 }
@@ -236,7 +236,7 @@ fn a_host_is_closed_to_clients_without_the_certificate_that_it_wants() {
             "{authorities:?}: listener {listener}, shown {shown:?}"
         );
     }
-    // In clear text no certificate can be presented.
+    // A client of a clear-text connection cannot present a certificate.
     let mut clear = connection(0, None);
     clear.tls = None;
     assert!(wants(&[(0, Some("A"))]).is_closed_to(&clear));

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use h2o_exchange::Spool;
 use h2o_exchange::TempFiles;
 
-/// A step of the test, which changes a spool that may write to these temporary files.
+/// A step of the test, which changes the spool of a case.
 type Act = fn(&mut Case);
 /// A row: name of the spool's state, how to reach it, and the outcome of each call in it.
 type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
-/// Size of the file's ring.
+/// The size of the spool's temporary file, which is a ring buffer, in bytes.
 const SIZE: u64 = 100_000;
 
 struct Case {

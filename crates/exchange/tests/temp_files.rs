@@ -18,7 +18,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime starts").block_on(test)
 }
 
-/// Writes to a temporary file and waits for the end. Returns the bytes that were not written as the error.
+/// Writes to a temporary file and waits for the end of the write. The error has the bytes that were not written.
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, String> {
     if let Err(refused) = file.write(queue(bytes), offset) {
         assert_eq!(refused.len(), bytes.len(), "all of it is given back");
@@ -102,7 +102,7 @@ fn space_is_kept_for_as_long_as_something_can_be_read() {
         );
         drop(reader);
         assert_eq!(files.used(), 0);
-        // Dropped while it is being written.
+        // The file is dropped while the disk thread writes it.
         let mut file = TempFile::new(&files);
         assert!(file.write(queue(&[2; 100]), 0).is_ok());
         drop(file);

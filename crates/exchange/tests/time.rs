@@ -192,7 +192,7 @@ fn a_timer_that_is_dropped_wakes_nobody() {
         let timer = Timer::new(&worker.timers);
         timer.set_after(10 * MS);
         drop(timer);
-        // Its slot is reused.
+        // The timer that was dropped leaves a free place, which another timer gets.
         let other = Timer::new(&worker.timers);
         other.set_after(100 * MS);
         worker.sleep(50 * MS).await;
@@ -269,7 +269,7 @@ fn counters_have_names_of_their_own_and_count_what_they_say() {
     }
 }
 
-/// Names of the counters that are not zero.
+/// Names of the counters whose value is not zero.
 fn counted(count: impl Fn(&Counters)) -> Vec<&'static str> {
     let counters = Counters::default();
     count(&counters);
@@ -357,7 +357,7 @@ fn an_event_loop_learns_of_each_timer_once_and_of_no_other() {
                 }
                 let now = clock.now() - start;
                 for (name, at) in &model {
-                    // Longest delay of a timer of 500 seconds.
+                    // A timer of 500 seconds fires at most this much late.
                     let is_overdue = at.is_some_and(|at| at + Duration::from_secs(63) < now);
                     assert!(!is_overdue, "seed {seed}: {name} was forgotten");
                 }

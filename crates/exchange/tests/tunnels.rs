@@ -14,7 +14,7 @@ use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Trailers, retained};
 use h2o_testkit::on_virtual_clock;
 
-/// The target's bytes on their way to the client.
+/// The target's bytes, which wait to be sent to the client.
 #[derive(Default)]
 struct Back {
     queue: VecDeque<Bytes>,
@@ -24,7 +24,7 @@ struct Back {
     is_dropped: bool,
 }
 
-/// The target's bytes, as a response body.
+/// The response body of the tunnel, which has the target's bytes.
 struct FromOtherSide(Rc<RefCell<Back>>);
 
 impl BodySource for FromOtherSide {
@@ -104,7 +104,7 @@ enum TunnelEnd {
     Dropped,
 }
 
-/// Sends the client's bytes into the pipe, until all are sent or the handler has abandoned it.
+/// Sends the client's bytes into the pipe, until all are sent or the handler has abandoned the pipe.
 async fn forth(pipe: Rc<BodyPipe>, len: usize, fault: Fault, seed: u64, sent: &Cell<usize>) {
     let mut random = fastrand::Rng::with_seed(seed);
     let all = bytes(len);
@@ -167,7 +167,7 @@ async fn back(
         if let Fault::ResponseDropped(after) = fault
             && got.len() >= after
         {
-            // Bytes still arriving are dropped.
+            // The connection drops the target's bytes that still arrive.
             drop(body);
             pipe.finish(Err("the client is gone".into()));
             return TunnelEnd::Dropped;

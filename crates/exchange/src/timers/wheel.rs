@@ -9,11 +9,11 @@ const SHIFT: u16 = 3;
 /// is put into another one when that slot comes.
 const LEVELS: u16 = 7;
 
-/// No deadline.
+/// The deadline of a timer that is not set.
 pub(super) const UNSET: u64 = u64::MAX;
-/// Slot of a timer that is not filed.
+/// The slot number of a timer that is in no slot.
 const UNFILED: u16 = u16::MAX;
-/// No timer.
+/// Stands for no timer where an index of a timer is expected.
 const NIL: u32 = u32::MAX;
 
 /// A timer of a [`super::Timers`].
@@ -26,23 +26,23 @@ pub struct TimerKey(u32);
 /// stays in its slot, and is filed again when that slot comes.
 pub(super) struct Wheel {
     timers: Vec<Timer>,
-    /// Index of the first unused element of `timers`; the `next` of each unused element is the index of the following
-    /// one.
+    /// Index of the first unused element of `timers`. The field `next` of each unused element is the index of the next
+    /// unused one.
     free: u32,
     /// Index of the first timer in each slot, level by level.
     slots: Box<[u32]>,
     /// For each level one bit per slot: whether the slot has timers.
     occupied: [u128; LEVELS as usize],
-    /// All slots up to this tick are empty.
+    /// All slots that begin at this tick or earlier are empty.
     passed: u64,
-    /// The wheel need not be advanced before this tick: no slot that has a timer begins earlier. `UNSET` if no slot has
-    /// one.
+    /// The wheel need not be advanced before this tick: no slot that has a timer begins earlier. [`UNSET`] if no slot
+    /// has a timer.
     next: u64,
 }
 
 struct Timer {
     deadline: u64,
-    /// Neighbours in the slot's list.
+    /// Indices of the timers before and after this one in the list of its slot.
     previous: u32,
     next: u32,
     /// The number by which the owner of the wheel recognises the timer.
@@ -67,7 +67,7 @@ impl Wheel {
         self.next
     }
 
-    /// A timer that is not set.
+    /// Adds a timer that is not set, and returns its key.
     pub(super) fn add(&mut self, value: u32) -> TimerKey {
         let timer = Timer {
             deadline: UNSET,
@@ -92,7 +92,7 @@ impl Wheel {
         timer.next = std::mem::replace(&mut self.free, key.0);
     }
 
-    /// Sets, moves or clears a timer.
+    /// Sets, moves or clears the timer with this key.
     #[inline]
     pub(super) fn set(&mut self, key: TimerKey, deadline: u64, now: impl FnOnce() -> u64) {
         let timer = &mut self.timers[key.0 as usize];
@@ -246,12 +246,12 @@ mod tests {
         let key = wheel.add(3);
         wheel.set(key, 1000, || 0);
         assert_eq!(due(wheel, 999), []);
-        wheel.set(key, 5000, || 999); // put off
+        wheel.set(key, 5000, || 999); // The deadline is moved to a later time.
         assert_eq!(due(wheel, 2000), []);
-        wheel.set(key, 3000, || 2000); // brought forward
+        wheel.set(key, 3000, || 2000); // The deadline is moved to an earlier time.
         assert_eq!(due(wheel, 3200), [3]);
         assert_eq!((due(wheel, 9000), wheel.next()), (vec![], UNSET));
-        wheel.set(key, 8000, || 9000); // past: at the next tick
+        wheel.set(key, 8000, || 9000); // The deadline is in the past: the timer fires at the next tick.
         assert_eq!((due(wheel, 9000), due(wheel, 9001)), (vec![], vec![3]));
         wheel.set(key, 20_000, || 9001);
         wheel.set(key, UNSET, || 9001);
