@@ -1,4 +1,5 @@
-//! Cost of the small things that are done to the text of most requests.
+//! Benchmarks of operations on text that most requests need: targets, authorities, field names, MIME types, dates, Huffman
+//! codes.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;

@@ -1,6 +1,7 @@
 //! Content negotiation by `accept` (RFC 9110 §12.5.1).
 
-/// Whether a client with these `accept` values names the media type `name`, with a weight above 0.
+/// Whether a client with these `accept` values accepts the media type `name`: a value names it literally (`*/*` does not
+/// count) with a weight above 0.
 pub fn names_type<'a>(values: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> bool {
     let mut elements = values.flat_map(|value| value.split(|&byte| byte == b','));
     elements.any(|element| {
@@ -14,7 +15,8 @@ pub fn names_type<'a>(values: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> bo
 /// while browsers name `text/html`.
 pub fn prefers_html<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
     let mut html = 0;
-    // The quality of plain text, by how exactly the media range names it: the most exact one counts.
+    // The client's weights for `text/plain`, `text/*` and `*/*`. The most specific of those that it sent is its weight for
+    // plain text.
     let mut plain: [Option<u16>; 3] = [None; 3];
     for element in values.flat_map(|value| value.split(|&byte| byte == b',')) {
         let mut parts = element.split(|&byte| byte == b';');
@@ -43,7 +45,7 @@ pub fn prefers_html<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
     }
 }
 
-/// The weight in thousandths (RFC 9110 §12.4.2); `None` for one that is malformed.
+/// The weight `q` among the parameters of a media range, in thousandths (RFC 9110 §12.4.2); `None` for a malformed weight.
 fn quality<'a>(mut parameters: impl Iterator<Item = &'a [u8]>) -> Option<u16> {
     let weight = parameters.find_map(|parameter| {
         let parameter = parameter.trim_ascii();

@@ -1,4 +1,4 @@
-//! `host[:port]` (RFC 3986 §3.2).
+//! The authority of a URI without user information: `host[:port]` (RFC 3986 §3.2).
 
 /// Splits an authority into host and port. The host of an IPv6 literal keeps its brackets.
 ///
@@ -13,7 +13,8 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
         address.parse::<std::net::Ipv6Addr>().ok()?;
         close + 1
     } else {
-        // The name ends at the colon, or at a byte that is in no host and begins no port.
+        // The host ends at the colon, or at the first byte that is not allowed in a host name; in the latter case the match
+        // below rejects the authority.
         name_len(authority)
     };
     let (host, rest) = authority.split_at(host_end);
@@ -60,7 +61,8 @@ pub fn is_valid(authority: &[u8]) -> bool {
     }
 }
 
-/// How many bytes at the beginning of `text` can be a reg-name.
+/// How many bytes at the beginning of `text` form a reg-name, the host of an authority that is not in brackets (RFC 3986
+/// §3.2.2).
 #[inline]
 fn name_len(text: &[u8]) -> usize {
     let mut len = 0;
@@ -75,7 +77,8 @@ fn name_len(text: &[u8]) -> usize {
     len
 }
 
-/// As [`name_len`], where a percent sign follows the first `len` bytes.
+/// Continues [`name_len`] for a text whose first `len` bytes are allowed in a host name and whose next byte is a percent
+/// sign.
 #[cold]
 fn escaped_name_len(text: &[u8], mut len: usize) -> usize {
     while let Some(&byte) = text.get(len) {
@@ -107,8 +110,8 @@ static HOST_BYTES: [bool; 256] = {
     table
 };
 
-/// Bytes of a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims) except escapes. Bytes from 0x80 on are accepted, since
-/// some clients send host names in raw UTF-8.
+/// Whether `byte` is allowed in a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims); escapes are handled apart. Bytes from
+/// 0x80 on are accepted, since some clients send host names in raw UTF-8.
 const fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || byte >= 0x80

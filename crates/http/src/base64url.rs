@@ -1,10 +1,10 @@
-//! base64url without padding (RFC 4648 §5), the form of binary values in fields.
+//! base64url without padding (RFC 4648 §5), which is how fields of HTTP carry binary values.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// Ignores bits after the last whole byte.
+/// When this engine decodes, it ignores the bits after the last whole byte.
 const ENGINE: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -13,14 +13,14 @@ const ENGINE: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Encodes without padding.
+/// Encodes bytes as base64url without padding.
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     ENGINE.encode(bytes)
 }
 
-/// Decodes text without padding; `None` if it is not base64url. H2O compatibility: H2O accepts the `+` and `/` of plain
-/// base64 too.
+/// Decodes base64url without padding; `None` if the text is something else. H2O compatibility: H2O accepts the `+` and `/`
+/// of plain base64, too.
 #[must_use]
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let to_url_safe = |letter: &u8| match *letter {

@@ -1,13 +1,13 @@
-//! IMF-fixdate (RFC 9110 §5.6.7), the only date format of HTTP we send or honour.
+//! IMF-fixdate (RFC 9110 §5.6.7), the only date format of HTTP that this server writes or reads.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Length of an IMF-fixdate.
+/// Length of an IMF-fixdate in bytes.
 pub const LEN: usize = 29;
 
-/// Writes `seconds` since the Unix epoch as `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Formats the time `seconds` after the Unix epoch like `Sun, 06 Nov 1994 08:49:37 GMT`.
 ///
-/// Times before the epoch or after the year 9999 become the nearest time that can be written.
+/// A time before the epoch or after the year 9999 is replaced by the nearest time that the format can express.
 #[must_use]
 pub fn format(seconds: i64) -> [u8; LEN] {
     const LAST: u64 = 253_402_300_799;
@@ -18,7 +18,8 @@ pub fn format(seconds: i64) -> [u8; LEN] {
         .unwrap_or(*b"Thu, 01 Jan 1970 00:00:00 GMT")
 }
 
-/// Reads an IMF-fixdate; `None` for anything else. H2O compatibility: H2O ignores dates in the two obsolete formats.
+/// The seconds since the Unix epoch that an IMF-fixdate denotes; `None` for any other text. H2O compatibility: H2O ignores
+/// dates in the two obsolete formats.
 #[must_use]
 pub fn parse(text: &[u8]) -> Option<i64> {
     if text.len() != LEN {

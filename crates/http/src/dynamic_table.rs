@@ -1,14 +1,16 @@
-//! The dynamic table of HPACK and QPACK (RFC 7541 §2.3.2, §4, RFC 9204 §3.2), with a note of the caller on each entry.
+//! The dynamic table of HPACK and QPACK (RFC 7541 §2.3.2, §4, RFC 9204 §3.2). The caller can attach a value of its own, a
+//! note, to each entry.
 //!
-//! The bytes of entries are adjacent in a buffer. Bytes of evicted entries stay in front until room is needed. Records of
-//! entries are in a ring.
+//! The names and values of the entries are adjacent in one buffer. Bytes of evicted entries stay at its front until new
+//! entries need the room. The lengths and positions of the entries are in a ring of records.
 
-/// Size of an entry in addition to its bytes (RFC 7541 §4.1).
+/// What an entry counts against the table's maximum size in addition to the lengths of its name and value (RFC 7541 §4.1).
 pub const ENTRY_OVERHEAD: u32 = 32;
 
-/// Number of bytes allocated for entries at first, unless the table is smaller.
+/// Number of bytes that the first entry makes the table allocate for names and values, unless the table's maximum is
+/// smaller.
 const FIRST_BYTES: usize = 128;
-/// Records allocated at first.
+/// Number of records that the first entry makes the table allocate.
 const FIRST_RECORDS: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +28,7 @@ impl<N> Record<N> {
     }
 }
 
-/// An entry. Its bytes are located only when they are read.
+/// An entry of a dynamic table. Its name and value are located in the table's buffer only when they are read.
 #[derive(Clone, Copy, Debug)]
 pub struct TableEntry<'a, N> {
     record: &'a Record<N>,
@@ -34,28 +36,28 @@ pub struct TableEntry<'a, N> {
 }
 
 impl<'a, N> TableEntry<'a, N> {
-    /// The note of the caller.
+    /// The note that the caller attached to the entry when it was inserted.
     #[inline]
     #[must_use]
     pub const fn note(&self) -> &'a N {
         &self.record.note
     }
 
-    /// The name.
+    /// The name of the entry.
     #[inline]
     #[must_use]
     pub fn name(&self) -> &'a [u8] {
         self.bytes(0, self.record.name_len)
     }
 
-    /// The value.
+    /// The value of the entry.
     #[inline]
     #[must_use]
     pub fn value(&self) -> &'a [u8] {
         self.bytes(self.record.name_len, self.record.value_len)
     }
 
-    /// Whether its value is `value`.
+    /// Whether the value of the entry is `value`.
     #[inline]
     #[must_use]
     pub fn has_value(&self, value: &[u8]) -> bool {
@@ -81,25 +83,26 @@ impl<'a, N> TableEntry<'a, N> {
     }
 }
 
-/// A dynamic table. Sizes are in bytes, counted as RFC 7541 §4.1 says.
+/// A dynamic table. Sizes of the table and of its entries are in bytes, counted as RFC 7541 §4.1 says: 32 for each entry
+/// besides its text.
 #[derive(Debug)]
 pub struct DynamicTable<N> {
-    /// Bytes of the entries from the oldest to the newest, after those of evicted entries.
+    /// Names and values of the entries from the oldest to the newest, preceded by those of evicted entries.
     bytes: Vec<u8>,
-    /// Number of bytes that were inserted before the first one still in the buffer, modulo 2^32.
+    /// Number of bytes inserted into the table so far that are no longer in `bytes`, modulo 2^32.
     dropped: u32,
-    /// A ring; its length is a power of two, or zero.
+    /// A ring with a record per entry; its length is a power of two, or zero.
     records: Vec<Record<N>>,
-    /// Insertions so far, modulo 2^32.
+    /// Number of entries inserted so far, modulo 2^32.
     inserted: u32,
     len: u32,
-    /// Size according to RFC 7541 §4.1.
+    /// Sum of the sizes of the entries (RFC 7541 §4.1).
     size: u32,
     max_size: u32,
 }
 
 impl<N: Copy> DynamicTable<N> {
-    /// An empty table. Allocates nothing.
+    /// An empty dynamic table, which allocates nothing before the first entry.
     #[must_use]
     pub const fn new(max_size: u32) -> Self {
         Self {
@@ -113,43 +116,43 @@ impl<N: Copy> DynamicTable<N> {
         }
     }
 
-    /// The number of entries.
+    /// The number of entries in the table.
     #[must_use]
     pub const fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there are no entries.
+    /// Whether the table has no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The size.
+    /// The sum of the sizes of the entries (RFC 7541 §4.1).
     #[must_use]
     pub const fn size(&self) -> u32 {
         self.size
     }
 
-    /// The largest size.
+    /// The maximum size of the table: entries are evicted to stay within it (RFC 7541 §4.2).
     #[must_use]
     pub const fn max_size(&self) -> u32 {
         self.max_size
     }
 
-    /// How many entries have been inserted since the beginning, modulo 2^32.
+    /// How many entries have been inserted since the table was made, modulo 2^32.
     #[must_use]
     pub const fn inserted(&self) -> u32 {
         self.inserted
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the table has allocated.
     #[must_use]
     pub const fn retained(&self) -> usize {
         self.bytes.capacity() + self.records.capacity() * size_of::<Record<N>>()
     }
 
-    /// The entry with this age; the newest has age 0.
+    /// The entry with this age: the newest has age 0, the one before it age 1.
     #[inline]
     #[must_use]
     pub fn get(&self, age: u32) -> Option<TableEntry<'_, N>> {
@@ -164,26 +167,26 @@ impl<N: Copy> DynamicTable<N> {
         })
     }
 
-    /// The entries, newest first.
+    /// The entries of the table, newest first.
     pub fn iter(&self) -> impl Iterator<Item = TableEntry<'_, N>> {
         (0..self.len).map_while(|age| self.get(age))
     }
 
-    /// Changes the maximum size. Evicts entries if necessary (RFC 7541 §4.3).
+    /// Changes the maximum size of the table. Evicts the oldest entries if they do not fit any more (RFC 7541 §4.3).
     pub fn resize(&mut self, max_size: u32) {
         self.max_size = max_size;
         self.evict_above(max_size);
     }
 
-    /// Evicts the oldest entries, so that at most `count` are left.
+    /// Evicts the oldest entries until at most `count` are left.
     pub fn keep(&mut self, count: u32) {
         while self.len > count {
             self.evict();
         }
     }
 
-    /// Inserts an entry, and evicts others if necessary. An entry larger than the table leaves it empty (RFC 7541 §4.4).
-    /// Returns whether it is in the table.
+    /// Inserts an entry, and evicts the oldest ones if necessary. An entry larger than the table's maximum leaves the table
+    /// empty (RFC 7541 §4.4). Returns whether the entry is in the table.
     #[inline]
     pub fn insert(&mut self, name: &[u8], value: &[u8], note: N) -> bool {
         let (Some((name_len, value_len)), Some(room)) = (
@@ -216,8 +219,8 @@ impl<N: Copy> DynamicTable<N> {
         true
     }
 
-    /// Bytes left for older entries in a table that also holds a new entry of `bytes` bytes; `None` if that entry alone is
-    /// larger than the table.
+    /// How large the older entries may be together beside a new entry with `bytes` bytes of name and value; `None` if the
+    /// new entry alone is larger than the table's maximum.
     fn room_beside(&self, bytes: usize) -> Option<u32> {
         let size = u32::try_from(bytes).ok()?.checked_add(ENTRY_OVERHEAD)?;
         self.max_size.checked_sub(size)
@@ -235,14 +238,14 @@ impl<N: Copy> DynamicTable<N> {
         self.len -= 1;
     }
 
-    /// The position of the next entry's bytes, as in [`Record::start`].
+    /// The position of the next entry's name in the sense of [`Record::start`].
     fn end(&self) -> u32 {
-        // A buffer is at most twice as large as a table, whose size fits 31 bits.
+        // The buffer is at most twice as long as the maximum size of the table, which fits 31 bits.
         self.dropped
             .wrapping_add(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX))
     }
 
-    /// Makes room for `len` more bytes, which fit in the table.
+    /// Makes room in the buffer for the `len` bytes of a new entry, which fits the maximum size of the table.
     fn reserve(&mut self, len: usize) {
         if self.bytes.capacity() - self.bytes.len() >= len {
             return;
@@ -250,7 +253,8 @@ impl<N: Copy> DynamicTable<N> {
         let live = (self.size - self.len * ENTRY_OVERHEAD) as usize;
         let dead = self.bytes.len() - live;
         if dead >= live + len {
-            // Moving the bytes is cheap on average: fewer are moved than were inserted since the last move.
+            // Moving the live bytes to the front is cheap on average: at least as many bytes have been inserted since the
+            // last move.
             self.bytes.copy_within(dead.., 0);
             self.bytes.truncate(live);
             self.dropped = self
@@ -258,8 +262,8 @@ impl<N: Copy> DynamicTable<N> {
                 .wrapping_add(u32::try_from(dead).unwrap_or(u32::MAX));
         }
         if self.bytes.capacity() - self.bytes.len() < len {
-            // Allocated exactly, so that the buffer is never more than twice the largest table: if less than half of it is
-            // dead, the live bytes and the new entry fit in that.
+            // Reserved exactly, so that the buffer is never longer than twice the largest maximum size: bytes of evicted
+            // entries are less than half of it here, so the live bytes and the new entry fit.
             let double = (2 * self.bytes.capacity()).max(FIRST_BYTES);
             let double = double.min(2 * self.max_size as usize);
             let wanted = double.max(self.bytes.len() + len);
@@ -267,7 +271,7 @@ impl<N: Copy> DynamicTable<N> {
         }
     }
 
-    /// Doubles the ring; unused places hold `filler`.
+    /// Doubles the ring of records; `filler` is stored in the unused places.
     #[cold]
     fn add_records(&mut self, filler: Record<N>) {
         let wanted = (2 * self.records.len()).max(FIRST_RECORDS);
@@ -281,7 +285,7 @@ impl<N: Copy> DynamicTable<N> {
         self.records = records;
     }
 
-    /// The index in the ring of the record of the `nth` insertion.
+    /// The index in the ring of the record that the `nth` insertion made.
     #[inline]
     fn slot(&self, nth: u32) -> usize {
         nth as usize & self.records.len().wrapping_sub(1)
@@ -292,7 +296,7 @@ impl<N: Copy> DynamicTable<N> {
 mod tests {
     use super::*;
 
-    /// What the table should hold: names, values and notes, newest first.
+    /// A plain model of the table: the name, value and note of each entry, newest first.
     type Model = Vec<(Vec<u8>, Vec<u8>, u32)>;
 
     fn model_size(model: &Model) -> usize {
@@ -302,7 +306,7 @@ mod tests {
     #[test]
     fn a_table_holds_what_the_rules_say_and_memory_is_bounded() {
         let mut table = DynamicTable::new(4096);
-        // Makes the counters of bytes and insertions start high, as after long use, so that they wrap around.
+        // Makes the counters of bytes and insertions start just below 2^32, as after long use, so that they wrap around.
         table.dropped = u32::MAX - 5_000;
         table.inserted = u32::MAX - 100;
         let mut model = Model::new();

@@ -4,24 +4,24 @@ use crate::Name;
 use crate::dynamic_table::{DynamicTable, TableEntry};
 use crate::field_section::{NameKind, Pseudo};
 
-/// Chains of entries; a power of two.
+/// Number of chains of entries (hash buckets); a power of two.
 const CHAINS: usize = 64;
 
-/// The note on an entry of ours.
+/// The note that an encoder attaches to each entry of its dynamic table.
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
     hash: u32,
     name: NameKind,
-    /// The low bits of the number of the previous entry with the same hash, which may have been evicted.
+    /// The low 16 bits of the insertion number of the previous entry in the same hash chain, which may have been evicted.
     older: u16,
 }
 
-/// The name of a field that is looked for.
+/// The name of a field that an encoder looks for in its dynamic table.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodedName<'a> {
-    /// Its kind.
+    /// What kind of name it is: pseudo-header, well-known or other.
     pub kind: NameKind,
-    /// Its text.
+    /// The text of the name.
     pub text: &'a [u8],
 }
 
@@ -36,7 +36,7 @@ impl<'a> EncodedName<'a> {
         }
     }
 
-    /// A name to be [found](EncoderTable::find). `text` is only needed if the kind of the name does not imply it.
+    /// A name to search for with [`EncoderTable::find`]. Its `text` is empty if the kind alone identifies the name.
     #[inline]
     #[must_use]
     pub const fn lookup(name: Name<'a>) -> Self {
@@ -75,17 +75,18 @@ impl<'a> From<Name<'a>> for EncodedName<'a> {
     }
 }
 
-/// The table. There are fewer than 2^16 entries at a time.
+/// The dynamic table of an encoder, with an index by hash. It never has 2^16 entries or more at a time.
 #[derive(Debug)]
 pub struct EncoderTable {
     table: DynamicTable<Note>,
-    /// Hash table: for each hash value the number (its low bits) of the newest entry that has it; entries with the same hash are
-    /// chained from there.
+    /// For each hash chain the low 16 bits of the insertion number of its newest entry. The notes of the entries link to
+    /// the older ones.
     newest: [u16; CHAINS],
 }
 
 impl EncoderTable {
-    /// An empty table. Allocates nothing.
+    /// An empty table for entries of at most `max_size` bytes (RFC 7541 §4.1), which allocates nothing before the first
+    /// entry.
     #[must_use]
     pub const fn new(max_size: u32) -> Self {
         Self {
@@ -94,18 +95,18 @@ impl EncoderTable {
         }
     }
 
-    /// The table itself.
+    /// The dynamic table without the index.
     #[must_use]
     pub const fn entries(&self) -> &DynamicTable<Note> {
         &self.table
     }
 
-    /// Changes the maximum size in bytes. Evicts entries if necessary.
+    /// Changes the maximum size of the table in bytes. Evicts the oldest entries if necessary.
     pub fn resize(&mut self, max_size: u32) {
         self.table.resize(max_size);
     }
 
-    /// Evicts the oldest entries, so that at most `count` are left.
+    /// Evicts the oldest entries until at most `count` are left.
     pub fn keep(&mut self, count: u32) {
         self.table.keep(count);
     }
@@ -120,12 +121,13 @@ impl EncoderTable {
         loop {
             let entry = self.table.get(age)?;
             if entry.note().hash == hash {
-                // If the newest entry with this hash is another field, older ones are not searched: there is hardly ever
-                // one.
+                // If the newest entry with this hash is another field, the search ends: two fields of one table hardly ever
+                // have the same hash.
                 return (name.is_of(&entry) && entry.has_value(value)).then_some(age);
             }
             let older = u32::from(newest.wrapping_sub(entry.note().older));
-            // Numbers of entries wrap around: that of an evicted entry may look like the number of an entry that is in the table.
+            // Only the low 16 bits of insertion numbers are kept: the number of an evicted entry may equal that of an entry
+            // in the table.
             if older <= age {
                 return None;
             }
@@ -133,15 +135,15 @@ impl EncoderTable {
         }
     }
 
-    /// The age of the newest entry with this name.
+    /// The age of the newest entry with this name, whatever its value; the newest entry has age 0.
     #[must_use]
     pub fn find_name(&self, name: EncodedName<'_>) -> Option<u32> {
         let age = self.table.iter().position(|entry| name.is_of(&entry))?;
         u32::try_from(age).ok()
     }
 
-    /// Inserts a field, and evicts entries if necessary. Returns false if the field is larger than the table, which is empty
-    /// then.
+    /// Inserts a field, and evicts the oldest entries if necessary. Returns false if the field is larger than the table's
+    /// maximum size, which leaves the table empty.
     pub fn insert(&mut self, name: EncodedName<'_>, value: &[u8], hash: u32) -> bool {
         let number = self.next_number();
         let chain = &mut self.newest[chain_of(hash)];
@@ -157,14 +159,14 @@ impl EncoderTable {
         is_inserted
     }
 
-    /// The low bits of the number of the next entry, by which entries are distinguished.
+    /// The low 16 bits of the insertion number that the next entry will have.
     #[inline]
     const fn next_number(&self) -> u16 {
         let [low, high, ..] = self.table.inserted().to_le_bytes();
         u16::from_le_bytes([low, high])
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the table has allocated.
     #[must_use]
     pub const fn retained(&self) -> usize {
         self.table.retained()
@@ -185,7 +187,7 @@ mod tests {
     fn fields_are_found_by_their_age_until_they_are_evicted() {
         let mut table = EncoderTable::new(4096);
         let mut held: Vec<(Name<'_>, Vec<u8>)> = Vec::new();
-        // More entries than the 16 bits of a number can distinguish.
+        // Inserts more entries than 16-bit insertion numbers can tell apart.
         for round in 0..70_000_u32 {
             let name = match round % 3 {
                 0 => Name::Known(Known::Date),

@@ -1,6 +1,6 @@
-//! Text escapes used in generated pages and fields.
+//! Escaping of text in generated HTML pages and in field values, and lists in field values.
 
-/// Bytes that are escaped in HTML: `"` `&` `'` `<` `>`.
+/// For each byte, whether it is escaped in HTML: `"` `&` `'` `<` `>`.
 static SPECIAL: [bool; 256] = {
     let mut special = [false; 256];
     let mut bytes: &[u8] = b"\"&'<>";
@@ -11,13 +11,13 @@ static SPECIAL: [bool; 256] = {
     special
 };
 
-/// Whether `text` has nothing to escape for HTML.
+/// Whether `text` has no character that HTML needs escaped.
 #[must_use]
 pub fn is_plain_html(text: &[u8]) -> bool {
     !text.iter().any(|byte| SPECIAL[usize::from(*byte)])
 }
 
-/// Appends `text` escaped for HTML: `"` `&` `'` `<` `>`.
+/// Appends `text` to `out` with `"` `&` `'` `<` `>` escaped for HTML.
 pub fn html(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         match byte {
@@ -31,8 +31,8 @@ pub fn html(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `text` percent-encoded with upper-case hex. Unreserved characters, sub-delims and the bytes of `keep` stay as
-/// they are (RFC 3986 §2). H2O compatibility: H2O leaves the same set as it is.
+/// Appends `text` to `out`, percent-encoded with upper-case hexadecimal digits. Unreserved characters, sub-delims (RFC 3986
+/// §2) and the bytes of `keep` are not encoded. H2O compatibility: H2O leaves the same bytes as they are.
 pub fn uri(text: &[u8], keep: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in text {

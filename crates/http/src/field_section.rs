@@ -46,46 +46,50 @@ pub use request::{Refusal, RequestFields, RequestSection, set_path};
 pub use response::{ResponseFields, SectionKind};
 pub use send::{connect_protocol, encode_fields, encode_request_pseudo, forwardable};
 
-/// Fields kept per section (H2O has the same limit). Requests with more are answered with 400.
+/// Maximum number of fields that are kept of a section (H2O has the same limit). A request with more is answered with 400.
 pub const MAX_FIELDS: u32 = 100;
-/// A section with more fields is an attack (H2O has the same limit). Cookie crumbs count: they cost little to send and much
-/// to keep (CVE-2019-9516 and similar attacks).
+/// Maximum number of decoded fields per section. A section with more is an attack and ends the connection or stream (H2O
+/// has the same limit). Each crumb of `cookie` counts: a crumb costs a client little to send and a server much to keep
+/// (CVE-2019-9516 and similar attacks).
 pub const MAX_DECODED_FIELDS: u32 = 1000;
-/// Limit of the bytes of names and values per section, in addition to twice its length on the wire: Huffman decoding at
-/// most nearly doubles a text, and table references can add the size of one dynamic table. Only a section that refers to
-/// the same entry again and again ("HPACK bomb") is larger.
+/// A section may decode to this many bytes of names and values plus twice its length on the wire: Huffman decoding at most
+/// nearly doubles a text, and references to a dynamic table can add the size of one such table. Only a section that refers
+/// to the same entry again and again ("HPACK bomb") is larger.
 pub const MAX_TABLE_TEXT: usize = 6 * 1024;
 
-/// A field that makes its message malformed.
+/// A fault of one field that makes its message malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldError {
-    /// More than [`MAX_DECODED_FIELDS`] fields.
+    /// The section has more than [`MAX_DECODED_FIELDS`] fields.
     Flood,
-    /// An upper-case letter in a field name (RFC 9113 §8.2.1).
+    /// A field name has an upper-case letter (RFC 9113 §8.2.1).
     UpperCaseName,
-    /// A field that only HTTP/1 has (RFC 9113 §8.2.2).
+    /// The field is one that only HTTP/1 has, such as `connection` (RFC 9113 §8.2.2).
     ConnectionSpecific,
-    /// `content-length` is not a number, or is two that differ (RFC 9110 §8.6).
+    /// `content-length` is not a number, or occurs twice with different numbers (RFC 9110 §8.6).
     ContentLength,
-    /// A pseudo field of a request that is repeated, behind a regular field, in trailers, or an empty `:path` (RFC 9113 §8.3).
+    /// A pseudo-header field of a request is repeated, follows a regular field or is in trailers, or `:path` is empty (RFC
+    /// 9113 §8.3).
     PseudoField,
-    /// A pseudo field that requests do not have (RFC 9113 §8.3).
+    /// A request has a pseudo-header field that is not defined for requests (RFC 9113 §8.3).
     UnknownPseudoField,
-    /// A pseudo field of a response that is not its one valid `:status` in front (RFC 9113 §8.3.2), or is in trailers (§8.1).
+    /// A response has a pseudo-header field other than one valid `:status` before all other fields (RFC 9113 §8.3.2), or
+    /// has one in trailers (§8.1).
     ResponsePseudoField,
 }
 
-/// A section that is malformed as a whole.
+/// A fault of a field section as a whole that makes its message malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectionError {
-    /// A method that is not a token (RFC 9113 §8.3.1).
+    /// The method is not a token (RFC 9113 §8.3.1).
     Method,
-    /// A required pseudo field is missing, or one is not allowed for the method (RFC 9113 §8.3.1, §8.5, RFC 8441 §4).
+    /// A required pseudo-header field is missing, or one is present that the method does not allow (RFC 9113 §8.3.1, §8.5,
+    /// RFC 8441 §4).
     PseudoFields,
-    /// `content-length` announces content, and none follows (RFC 9113 §8.1.1).
+    /// `content-length` announces content, but the section ends the stream (RFC 9113 §8.1.1).
     ContentLength,
-    /// A response without `:status` (RFC 9113 §8.3.2).
+    /// A response has no `:status` (RFC 9113 §8.3.2).
     StatusMissing,
-    /// A response or trailers with too many fields or too much text, or with a field whose name or value is invalid.
+    /// A response's head or trailers have too many fields or too much text, or a field whose name or value is invalid.
     Fields,
 }

@@ -1,8 +1,8 @@
-//! The head of a request, in the form that every engine produces.
+//! The head of a request, in the form that the engines of all HTTP versions produce.
 
 use crate::{Headers, Method, Span, StatusCode, path};
 
-/// Protocol version of a message.
+/// HTTP version of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the versions are named by their numbers")]
 pub enum Version {
@@ -14,7 +14,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// `HTTP/1.1` and so on, as logs and CGI variables spell it.
+    /// The text of the version in logs and CGI variables, such as `HTTP/1.1`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ pub enum Scheme {
     #[default]
     Http,
     Https,
-    /// Used by CONNECT-UDP drafts.
+    /// The scheme `masque`, which drafts of CONNECT-UDP used.
     Masque,
 }
 
@@ -48,7 +48,7 @@ impl Scheme {
         }
     }
 
-    /// The port of an authority that names none.
+    /// The port that an authority without a port means in this scheme.
     #[must_use]
     pub const fn default_port(self) -> u16 {
         match self {
@@ -66,13 +66,14 @@ pub enum BodyLength {
     None,
     /// `Content-Length`, which may be 0.
     Known(u64),
-    /// Chunked, or an HTTP/2 or HTTP/3 body without `content-length`.
+    /// The length is not announced: chunked in HTTP/1, or a body without `content-length` in HTTP/2 and HTTP/3.
     Unknown,
-    /// The message opens a tunnel: bytes are forwarded in both directions until either side ends it.
+    /// The request opens a tunnel: bytes are forwarded in both directions until either side ends it.
     Tunnel,
 }
 
-/// The value of `content-length` (RFC 9110 §8.6): 1 to 19 digits, which always fit in 64 bits. `None` for anything else.
+/// Parses the value of `content-length` (RFC 9110 §8.6): 1 to 19 digits, which always fit in 64 bits. Returns `None` for
+/// anything else.
 #[must_use]
 pub fn parse_content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
@@ -82,22 +83,22 @@ pub fn parse_content_length(value: &[u8]) -> Option<u64> {
     Some(digits.fold(0, |sum, digit| sum * 10 + digit))
 }
 
-/// A request head. All text is in the arena of `headers`. A connection refills the same value for each request, so a
+/// A request head. All text is in the arena of `headers`. A connection refills the same value for each request, so that a
 /// request costs no allocation.
 ///
-/// `Host`, `Content-Length`, `Transfer-Encoding`, `Expect` and `Upgrade` are not among the fields: engines interpret them,
-/// and they are kept apart here.
+/// `Host`, `Content-Length`, `Transfer-Encoding`, `Expect` and `Upgrade` are not among `headers`: engines interpret them,
+/// and this type has methods for their values.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
     /// The method.
     pub method: Method,
-    /// The scheme, from the target or the transport.
+    /// The scheme, from the target or, if the target has none, from the transport.
     pub scheme: Scheme,
-    /// The version of the protocol.
+    /// The HTTP version of the request.
     pub version: Version,
-    /// The fields. Their arena also holds the text of the spans below.
+    /// The fields. Their arena also holds the text of the target, authority, `Upgrade` and `Expect`.
     pub headers: Headers,
-    /// The length of the content.
+    /// The length of the request's content.
     pub body: BodyLength,
     target: Span,
     query_at: Option<u32>,
@@ -109,7 +110,7 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Clears all, keeps the memory.
+    /// Clears the head and keeps its memory for the next request.
     pub fn clear(&mut self) {
         let Self {
             method,
@@ -139,7 +140,7 @@ impl RequestHead {
         }
     }
 
-    /// Copies `other` into this; memory is kept.
+    /// Replaces this head by a copy of `other` and reuses the memory.
     #[inline]
     pub fn copy_from(&mut self, other: &Self) {
         let Self {
@@ -166,7 +167,8 @@ impl RequestHead {
         (self.upgrade, self.expect) = (*upgrade, *expect);
     }
 
-    /// The same request with other fields, authority and target, without `Expect` and `Upgrade`, which are handled by then.
+    /// A copy of this request with other fields, authority and target. `Expect` and `Upgrade` are left out: they have been
+    /// handled.
     #[must_use]
     pub fn rebuilt(&self, fields: &Headers, authority: &[u8], target: &[u8]) -> Self {
         let mut fresh = Self {
@@ -184,7 +186,7 @@ impl RequestHead {
         fresh
     }
 
-    /// Sets path and query; `target` must lie in the arena of `headers`. Computes the normal form.
+    /// Sets path and query to the span `target` in the arena of `headers`, and computes the normal form of the path.
     pub fn set_target(&mut self, target: Span) {
         let text = self.headers.text(target);
         let query_at = path::query_at(text);
@@ -200,7 +202,7 @@ impl RequestHead {
         }
     }
 
-    /// As [`RequestHead::set_target`], for a caller that has scanned the target already.
+    /// Like [`RequestHead::set_target`], for a caller that has scanned the target already.
     #[inline]
     pub fn set_scanned_target(&mut self, target: Span, scanned: &path::TargetScan) {
         if !scanned.is_normal {
@@ -227,7 +229,7 @@ impl RequestHead {
         self.headers.text(self.target)
     }
 
-    /// The path as received, without query.
+    /// The path as received, without the query.
     #[must_use]
     pub fn raw_path(&self) -> &[u8] {
         let target = self.target();
@@ -262,7 +264,7 @@ impl RequestHead {
         self.nul
     }
 
-    /// Sets the authority; `authority` must lie in the arena of `headers`.
+    /// Sets the authority to the span `authority` in the arena of `headers`.
     pub const fn set_authority(&mut self, authority: Span) {
         self.authority = authority;
     }
@@ -273,12 +275,12 @@ impl RequestHead {
         self.headers.text(self.authority)
     }
 
-    /// Sets the retained `Upgrade` token.
+    /// Sets the value of `Upgrade`, a span in the arena of `headers`.
     pub const fn set_upgrade(&mut self, token: Span) {
         self.upgrade = token;
     }
 
-    /// The value of the request's `Upgrade` field; empty if it has none.
+    /// The value of the request's `Upgrade` field; empty if the request has none.
     #[must_use]
     pub fn upgrade(&self) -> &[u8] {
         self.headers.text(self.upgrade)
@@ -304,12 +306,12 @@ impl RequestHead {
         self.body == BodyLength::Tunnel && (200..300).contains(&status.as_u16())
     }
 
-    /// Sets the retained `Expect` value.
+    /// Sets the value of `Expect`, a span in the arena of `headers`.
     pub const fn set_expect(&mut self, value: Span) {
         self.expect = value;
     }
 
-    /// The value of the request's `Expect` field; empty if it has none.
+    /// The value of the request's `Expect` field; empty if the request has none.
     #[must_use]
     pub fn expect(&self) -> &[u8] {
         self.headers.text(self.expect)

@@ -1,8 +1,8 @@
-//! The header block: one arena of bytes, one small vector of fields.
+//! The header block of a message: an arena with the text of all fields, and a vector that locates each field in the arena.
 
 use crate::name::{Known, LONGEST_KNOWN, Name, TOKEN};
 
-/// A range of a [`Headers`] arena. Valid until that block is cleared.
+/// A range of bytes in the arena of a [`Headers`] block. Valid until that block is cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -13,10 +13,10 @@ impl Span {
     /// An empty span.
     pub const EMPTY: Self = Self { start: 0, len: 0 };
 
-    /// A span over the `len` bytes from `start`.
+    /// The span of `len` bytes from `start` on.
     ///
     /// # Panics
-    /// If the range does not fit 32 bits; heads are limited far below that.
+    /// Panics if the range does not fit in 32 bits; the limits on message heads are far below that.
     #[inline]
     #[must_use]
     pub fn new(start: usize, len: usize) -> Self {
@@ -26,7 +26,7 @@ impl Span {
         }
     }
 
-    /// Length in bytes.
+    /// Length of the span in bytes.
     #[must_use]
     pub const fn len(self) -> usize {
         self.len as usize
@@ -38,7 +38,7 @@ impl Span {
         self.len == 0
     }
 
-    /// Whether both begin at the same byte.
+    /// Whether both spans begin at the same byte.
     pub(crate) const fn is_at(self, other: Self) -> bool {
         self.start == other.start
     }
@@ -75,21 +75,22 @@ fn too_long() -> ! {
 #[derive(Clone, Copy, Debug)]
 struct StoredField {
     known: Option<Known>,
-    /// Lower-case name; unused for known names.
+    /// The name in lower case; unused for well-known names.
     name: Span,
     value: Span,
-    /// The name as the peer spelt it; empty if unknown.
+    /// The name as the peer wrote it; empty if its spelling was not kept.
     spelling: Span,
 }
 
 /// One field of a [`Headers`] block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// The name.
+    /// The field's name.
     pub name: Name<'a>,
-    /// The value, without surrounding blanks.
+    /// The field's value, without surrounding blanks.
     pub value: &'a [u8],
-    /// The name as received over HTTP/1, for forwarding; `None` if the spelling is the lower-case name or unknown.
+    /// The name as received over HTTP/1, for forwarding; `None` if it was received in lower case or its spelling was not
+    /// kept.
     pub spelling: Option<&'a [u8]>,
 }
 
@@ -104,12 +105,12 @@ pub struct Field<'a> {
 pub struct Headers {
     arena: Vec<u8>,
     entries: Vec<StoredField>,
-    /// Whether the arena holds anything besides the lines of the fields.
+    /// Whether the arena is not exactly the fields' lines in the form of HTTP/1.
     scattered: bool,
 }
 
 impl Headers {
-    /// An empty block. Allocates nothing.
+    /// An empty block, which allocates nothing before the first field.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -119,7 +120,7 @@ impl Headers {
         }
     }
 
-    /// Clears fields and text, keeps the memory.
+    /// Removes all fields and their text; the memory is kept.
     #[inline]
     pub fn clear(&mut self) {
         self.arena.clear();
@@ -127,13 +128,13 @@ impl Headers {
         self.scattered = false;
     }
 
-    /// Number of fields.
+    /// Number of fields in the block.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is no field.
+    /// Whether the block has no fields.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -145,21 +146,21 @@ impl Headers {
         self.arena.capacity() + self.entries.capacity() * size_of::<StoredField>()
     }
 
-    /// Frees the memory if the block has grown above `limit` bytes.
+    /// Frees the memory of the block if it exceeds `limit` bytes.
     pub fn shrink(&mut self, limit: usize) {
         if self.retained() > limit {
             *self = Self::new();
         }
     }
 
-    /// Copies `text` into the arena.
+    /// Copies `text` into the arena. Returns where it is.
     #[inline]
     pub fn store(&mut self, text: &[u8]) -> Span {
         self.scattered = true;
         self.append(text)
     }
 
-    /// Copies `pieces` into the arena, joined to one text.
+    /// Copies `pieces` into the arena one after another. Returns the span of all of them.
     pub fn store_pieces<'p>(&mut self, pieces: impl IntoIterator<Item = &'p [u8]>) -> Span {
         self.scattered = true;
         self.append_pieces(pieces)
@@ -179,7 +180,7 @@ impl Headers {
         span
     }
 
-    /// All fields as HTTP/1 writes them, each `name: value` and CR LF. `None` if the arena has another form: a field was
+    /// All fields in the form of HTTP/1, each `name: value` and CR LF. `None` if the arena has another form: a field was
     /// removed or changed, a value has a line end or NUL, or one of the fields frames messages in HTTP/1.
     #[inline]
     #[must_use]
@@ -194,7 +195,7 @@ impl Headers {
         self.arena.get(span.range()).unwrap_or_default()
     }
 
-    /// Adds a field at the end.
+    /// Appends a field to the block.
     pub fn push<'n>(&mut self, name: impl Into<Name<'n>>, value: &[u8]) {
         let (known, name) = self.push_name(name.into(), value.len());
         let value = self.push_value(value);
@@ -207,7 +208,7 @@ impl Headers {
         });
     }
 
-    /// As [`Headers::push`], for a value that is joined from `pieces`.
+    /// Like [`Headers::push`], for a value that is joined from `pieces`.
     pub fn push_pieces<'n, 'p>(
         &mut self,
         name: impl Into<Name<'n>>,
@@ -225,7 +226,7 @@ impl Headers {
         });
     }
 
-    /// Begins a field line whose value has `len` bytes.
+    /// Appends the name, the colon and the blank of a field line whose value has `len` bytes.
     #[expect(
         clippy::inline_always,
         reason = "most callers have a known name, for which the branch is removed (bench: request/redirect)"
@@ -254,14 +255,14 @@ impl Headers {
         self.append(value)
     }
 
-    /// Adds a field whose name (in any letter case) and value are already in the arena. The HTTP/1 parser uses this: it
+    /// Appends a field whose name (in any letter case) and value are already in the arena. The HTTP/1 parser uses this: it
     /// copies a head as a whole, not field by field.
     pub fn push_stored(&mut self, spelling: Span, value: Span) {
         let known = self.known_name(spelling);
         self.push_stored_as(known, spelling, value);
     }
 
-    /// As [`Headers::push_stored`], for a caller that has looked the name up.
+    /// Like [`Headers::push_stored`], for a caller that has already looked up whether the name is a well-known one.
     #[inline]
     pub fn push_stored_as(&mut self, known: Option<Known>, spelling: Span, value: Span) {
         self.scattered = true;
@@ -292,7 +293,7 @@ impl Headers {
     fn field(&self, entry: &StoredField) -> Field<'_> {
         let name = match entry.known {
             Some(known) => Name::Known(known),
-            // Names are tokens, hence ASCII. Any other name is a caller's error and reads as empty.
+            // Names are tokens, hence ASCII. Any other name is a mistake of the caller and is returned as empty.
             None => Name::Other(std::str::from_utf8(self.text(entry.name)).unwrap_or_default()),
         };
         let spelling = (!entry.spelling.is_empty()).then(|| self.text(entry.spelling));
@@ -303,19 +304,19 @@ impl Headers {
         }
     }
 
-    /// All fields in order.
+    /// All fields of the block in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Field<'_>> {
         self.entries.iter().map(|entry| self.field(entry))
     }
 
-    /// The value of the first field of that name.
+    /// The value of the first field with this name.
     #[inline]
     #[must_use]
     pub fn get<'n>(&self, name: impl Into<Name<'n>>) -> Option<&[u8]> {
         self.get_all(name).next()
     }
 
-    /// The values of all fields of that name, in order.
+    /// The values of all fields with this name, in order.
     #[inline]
     pub fn get_all<'n>(&self, name: impl Into<Name<'n>>) -> impl Iterator<Item = &[u8]> {
         let name: Name<'n> = name.into();
@@ -333,7 +334,7 @@ impl Headers {
         }
     }
 
-    /// Removes all fields of that name. Returns whether there was one.
+    /// Removes all fields with this name. Returns whether there was one.
     pub fn remove<'n>(&mut self, name: impl Into<Name<'n>>) -> bool {
         let name = name.into();
         let before = self.entries.len();
@@ -343,21 +344,21 @@ impl Headers {
         self.note_loss(before)
     }
 
-    /// Notes that fields were removed. Returns whether there are fewer than `before`.
+    /// Updates `scattered` after an operation that may have removed some of the `before` fields. Returns whether it did.
     fn note_loss(&mut self, before: usize) -> bool {
         let lost = self.entries.len() != before;
         self.scattered |= lost;
         lost
     }
 
-    /// Removes all fields of that name and adds one at the end.
+    /// Removes all fields with this name and appends one.
     pub fn set<'n>(&mut self, name: impl Into<Name<'n>>, value: &[u8]) {
         let name = name.into();
         self.remove(name);
         self.push(name, value);
     }
 
-    /// Replaces the value of the first field of that name, or adds the field.
+    /// Replaces the value of the first field with this name, or appends the field if there is none.
     pub fn replace<'n>(&mut self, name: impl Into<Name<'n>>, value: &[u8]) {
         let name = name.into();
         match self
@@ -370,8 +371,8 @@ impl Headers {
         }
     }
 
-    /// Overwrites the value of the field at `index` in place with a value of the same length without line ends. Returns
-    /// false if there is no such field, or its value has another length.
+    /// Overwrites the value of the field at `index` in place. The new value must have the same length and no line ends;
+    /// returns false if it does not or if there is no such field, and changes nothing then.
     pub fn overwrite(&mut self, index: usize, value: &[u8]) -> bool {
         let old = self.entries.get(index).map(|entry| entry.value.range());
         let old = old.and_then(|range| self.arena.get_mut(range));
@@ -408,7 +409,7 @@ impl Headers {
         self.note_loss(before);
     }
 
-    /// Copies `other` into this; memory is kept.
+    /// Replaces the block by a copy of `other` and reuses the memory.
     #[inline]
     pub fn copy_from(&mut self, other: &Self) {
         self.arena.clear();
@@ -462,14 +463,14 @@ fn has_none_below(text: &[u8], floor: u8) -> bool {
     let stops =
         |bytes: &[u8; 8]| crate::words::marks_below_or_del(u64::from_le_bytes(*bytes), floor) != 0;
     match text.last_chunk::<8>() {
-        // The last eight may overlap the eight before them.
+        // The last eight bytes of the text may overlap the eight before them.
         Some(last) => !stops(last) && !text.as_chunks::<8>().0.iter().any(stops),
         None => text.iter().all(|&byte| byte >= floor && byte != 0x7f),
     }
 }
 
-/// Whether `value` has a byte below 0x10: a line end, NUL, or another one, such as a tab, which is as rare. The caller then
-/// checks the value more exactly before it is sent.
+/// Whether `value` has a byte below 0x10: a line end, a NUL or a control byte that is as rare, such as a tab. The caller
+/// then checks the value more exactly before it is sent.
 #[inline]
 #[must_use]
 pub fn has_break(value: &[u8]) -> bool {
@@ -479,7 +480,7 @@ pub fn has_break(value: &[u8]) -> bool {
         bytes.wrapping_sub(ONES * 0x10) & !bytes & (ONES << 7) != 0
     };
     match value.last_chunk::<8>() {
-        // The last eight may overlap the eight before them.
+        // The last eight bytes of the value may overlap the eight before them.
         Some(last) => below(last) || value.as_chunks::<8>().0.iter().any(below),
         None => value.iter().any(|&byte| byte < 0x10),
     }

@@ -1,27 +1,27 @@
 //! The Huffman code of RFC 7541 Appendix B, which HPACK and QPACK share.
 //!
-//! The code is canonical: codes are assigned by length, then by symbol. The table of lengths therefore defines it, and the
-//! code tables are computed from it at compile time.
+//! The code is canonical: codes are assigned by length, then by symbol. The table of code lengths therefore defines the
+//! whole code, and the other tables are computed from it at compile time.
 
 /// Why bytes could not be decoded (RFC 7541 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HuffmanError {
-    /// More than seven bits of padding.
+    /// The text is followed by more than seven bits of padding.
     PaddingTooLong,
-    /// The rest at the end is neither a code nor a prefix of the end-of-string symbol.
+    /// The bits after the last symbol are not a prefix of the end-of-string symbol, whose bits are the only valid padding.
     PaddingInvalid,
     /// The text contains the end-of-string symbol.
     EndOfString,
 }
 
-/// Symbols: all bytes, and the end of the string.
+/// Number of symbols: all 256 bytes, and the end of the string.
 const SYMBOLS: usize = 257;
-/// The longest code, which is that of the end of the string.
+/// Length in bits of the longest code, which is that of the end of the string.
 const LONGEST: u32 = 30;
-/// The symbol whose first bits, all ones, are the padding. It is never sent.
+/// The end-of-string symbol. The first of its bits, all ones, are used as padding; the whole symbol is never sent.
 const END_OF_STRING: u16 = 256;
 
-/// Length in bits of each symbol's code.
+/// Length in bits of the code of each symbol (RFC 7541 Appendix B).
 #[rustfmt::skip]
 const LENGTHS: [u8; SYMBOLS] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
@@ -43,7 +43,7 @@ const LENGTHS: [u8; SYMBOLS] = [
     30,
 ];
 
-/// The code of each byte, in the low bits.
+/// The Huffman code of each byte, in the low bits of the word.
 static CODES: [u32; 256] = {
     let canonical = canonical();
     let mut codes = [0; 256];
@@ -61,14 +61,14 @@ static CODES: [u32; 256] = {
     codes
 };
 
-/// The code, sorted by length.
+/// The Huffman code as tables for decoding, indexed by the length of a code in bits.
 struct Canonical {
-    /// The symbols, by length of their code, then by value.
+    /// The symbols, sorted by the length of their code, then by their number.
     symbols: [u16; SYMBOLS],
-    /// The first code of each length, and the place of its symbol.
+    /// For each length, the first code of that length; `places` has the index of its symbol in `symbols`.
     first: [u32; LONGEST as usize + 1],
     places: [u16; LONGEST as usize + 1],
-    /// How many codes have each length.
+    /// For each length, the number of codes that have it.
     counts: [u16; LONGEST as usize + 1],
 }
 
@@ -104,12 +104,12 @@ const fn canonical() -> Canonical {
         }
         len += 1;
     }
-    // The code is complete: every sequence of bits leads to a symbol.
+    // Checks that the code is complete: every sequence of bits decodes to a symbol.
     assert!(place == SYMBOLS && code == 1 << LONGEST);
     made
 }
 
-/// Length of `text` when encoded, in bytes.
+/// Length in bytes of the Huffman code of `text`, including the padding.
 #[inline]
 #[must_use]
 pub fn encoded_len(text: &[u8]) -> usize {
@@ -117,9 +117,9 @@ pub fn encoded_len(text: &[u8]) -> usize {
     text.iter().map(bits).sum::<usize>().div_ceil(8)
 }
 
-/// Appends the code of `text`, which is [`encoded_len`] bytes long.
+/// Appends the Huffman code of `text` to `out`: [`encoded_len`] bytes.
 pub fn encode(text: &[u8], out: &mut Vec<u8>) {
-    // The low `pending` bits of the word are not written yet; fewer than 32 before each symbol.
+    // The low `pending` bits of `word` are still to be written; before each symbol they are fewer than 32.
     let mut word = 0_u64;
     let mut pending = 0;
     for &byte in text {
@@ -132,23 +132,23 @@ pub fn encode(text: &[u8], out: &mut Vec<u8>) {
             out.extend_from_slice(&[a, b, c, d]);
         }
     }
-    // Padding is ones (RFC 7541 §5.2), less than a byte.
+    // The last byte is padded with ones (RFC 7541 §5.2).
     let word = word << (32 - pending) | u64::from(u32::MAX >> pending);
     let [_, _, _, _, last @ ..] = word.to_be_bytes();
     out.extend_from_slice(&last[..pending.div_ceil(8) as usize]);
 }
 
-/// Bits per look-up.
+/// Number of bits that the decoder looks up in the table `PAIRS` at once.
 const SEEN: u32 = 11;
 
-/// What a look-up of [`SEEN`] bits finds: the symbols whose codes these bits begin with. Two if both codes fit, else one, or
-/// none for a long code.
+/// What the decoder finds in its table for the next [`SEEN`] bits: two symbols if both codes fit in these bits, one if only
+/// the first fits, and none if the first code is longer.
 #[derive(Clone, Copy)]
 struct Pair {
     symbols: [u8; 2],
-    /// Length of the first code; 0 if it does not fit.
+    /// Length in bits of the first code; 0 if it does not fit.
     first_len: u8,
-    /// Length of both codes, or of the only one.
+    /// Length in bits of both codes together, or of the only one.
     len: u8,
 }
 
@@ -185,7 +185,8 @@ static PAIRS: [Pair; 1 << SEEN] = {
     pairs
 };
 
-/// The byte whose code begins the `width` bits, and the length of the code, if it fits.
+/// The byte whose code is at the start of the `width` bits, and the length of that code in bits. `None` if the code is
+/// longer than `width` bits.
 const fn short_symbol(canonical: &Canonical, bits: u32, width: u32) -> Option<(u8, u8)> {
     let mut len = 1;
     while len <= width {
@@ -200,10 +201,10 @@ const fn short_symbol(canonical: &Canonical, bits: u32, width: u32) -> Option<(u
     None
 }
 
-/// The bits of an input. The next ones are the `count` highest bits of the word.
+/// The bits of an encoded text that are still to be decoded. The next bits are the `count` highest bits of `word`.
 struct Bits<'a> {
     input: &'a [u8],
-    /// How many bytes of the input have been moved into the word.
+    /// How many bytes of the input have been moved into `word`.
     taken: usize,
     word: u64,
     count: u32,
@@ -219,7 +220,8 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Moves whole bytes into the word until it has at least 56 bits or the input ends. Zeroes follow the last.
+    /// Moves whole bytes of the input into `word` until it has at least 56 bits or the input ends. The bits after the end
+    /// of the input are zero.
     #[inline]
     fn refill(&mut self) {
         let left = self.input.get(self.taken..).unwrap_or_default();
@@ -227,14 +229,15 @@ impl<'a> Bits<'a> {
             Some(bytes) => (u64::from_be_bytes(*bytes), 8),
             None => (self.last_bytes(left), left.len()),
         };
-        // Bits beyond `count` may get into the word; the next refill writes the same bits there.
+        // Bits of the next byte may get into `word` below the `count` valid bits; the next refill writes the same bits
+        // there.
         self.word |= bytes >> self.count;
         let taken = ((63 - self.count) / 8).min(u32::try_from(most).unwrap_or(0));
         self.taken += taken as usize;
         self.count += 8 * taken;
     }
 
-    /// The last bytes of the input, fewer than eight, from the highest bit on.
+    /// The bytes of `left`, the last ones of the input and fewer than eight, in the highest bits of a word.
     #[inline]
     fn last_bytes(&self, left: &[u8]) -> u64 {
         let bytes = match self.input.last_chunk::<8>() {
@@ -262,8 +265,8 @@ impl<'a> Bits<'a> {
         PAIRS[(self.word >> (64 - SEEN)) as usize]
     }
 
-    /// The symbol of a code that is longer than a look-up, and the length of the code, which may be more than the remaining
-    /// bits.
+    /// The symbol of a code that is longer than [`SEEN`] bits, and the length of the code in bits, which may be more than
+    /// the bits that are left.
     #[cold]
     fn long_symbol(&self) -> (u16, u32) {
         for len in SEEN + 1..=LONGEST {
@@ -281,7 +284,7 @@ impl<'a> Bits<'a> {
         (END_OF_STRING, LONGEST)
     }
 
-    /// Checks that the remaining bits are padding.
+    /// Checks that the remaining bits are valid padding.
     fn finish(&self) -> Result<(), HuffmanError> {
         if self.word.leading_ones() < self.count {
             Err(HuffmanError::PaddingInvalid)
@@ -293,12 +296,12 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// Appends the text that `input` encodes; at most 8/5 of its length.
+/// Appends the text that the Huffman code `input` encodes, at most 8/5 times as long as `input`.
 ///
 /// # Errors
-/// [`HuffmanError`] if `input` is not a code with its padding; nothing is appended then.
+/// Returns a [`HuffmanError`] if `input` is not a valid code with its padding; nothing is appended then.
 pub fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HuffmanError> {
-    /// Texts up to this length are decoded on the stack; most are short.
+    /// Texts of up to this many bytes are decoded on the stack; most texts are short.
     const SHORT: usize = 64;
     let start = out.len();
     if input.len() * 8 / 5 + 2 <= SHORT {
@@ -307,14 +310,15 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HuffmanError> {
         out.extend_from_slice(&room[..len]);
         return Ok(());
     }
-    // No code is shorter than five bits. A look-up writes two bytes even if it has found only one.
+    // The shortest codes have five bits, so the text has at most 8/5 of the input's length. Two more bytes are needed since
+    // a look-up writes two bytes even if it finds only one symbol.
     out.resize(start + input.len() * 8 / 5 + 2, 0);
     let decoded = decode_into(input, &mut out[start..]);
     out.truncate(start + *decoded.as_ref().unwrap_or(&0));
     decoded.map(|_| ())
 }
 
-/// Writes the text to `room` and returns its length.
+/// Decodes the Huffman code `input` into `room`. Returns the length of the text.
 fn decode_into(input: &[u8], room: &mut [u8]) -> Result<usize, HuffmanError> {
     let mut bits = Bits::new(input);
     let mut at = 0;
@@ -332,7 +336,7 @@ fn decode_into(input: &[u8], room: &mut [u8]) -> Result<usize, HuffmanError> {
         if bits.count < LONGEST && !bits.is_at_end() {
             continue;
         }
-        // A long code, or the end is near.
+        // The next code is longer than [`SEEN`] bits, or the input ends within it.
         let pair = bits.pair();
         let (symbol, len) = match pair.first_len {
             0 => bits.long_symbol(),
@@ -367,7 +371,7 @@ mod tests {
         result.map(|()| text)
     }
 
-    /// Encodes by hand: one character per bit.
+    /// Packs a text of the characters 0 and 1 into bytes, one bit per character.
     fn packed(bits: &str) -> Vec<u8> {
         assert_eq!(bits.len() % 8, 0);
         let byte = |chunk: &[u8]| chunk.iter().fold(0, |o, &b| o << 1 | u8::from(b == b'1'));
@@ -461,7 +465,7 @@ mod tests {
     #[test]
     fn padding_is_less_than_an_byte_of_ones_and_the_end_is_not_spelt_out() {
         let end = "1".repeat(30);
-        // '0' is 00000, 'a' is 00011, and ':' is 1011100, '=' is 100000.
+        // The code of '0' is 00000, of 'a' 00011, of ':' 1011100 and of '=' 100000.
         let cases: &[(&str, Result<&[u8], HuffmanError>)] = &[
             ("00000111", Ok(b"0")),
             ("1011100100000111", Ok(b":=")),
@@ -489,7 +493,7 @@ mod tests {
 
     #[test]
     fn what_decodes_is_the_code_of_what_it_decodes_to() {
-        // Pseudo-random bytes; short inputs of them are valid codes often enough.
+        // Pseudo-random bytes; short inputs made of them are valid codes often enough for the test.
         let mut state = 7_u64;
         let mut valid = 0;
         for round in 0..20_000_usize {

@@ -14,9 +14,9 @@ pub enum Method {
     Options,
     Trace,
     Patch,
-    /// The method of an early CONNECT-UDP draft.
+    /// The method CONNECT-UDP of an early draft of RFC 9298.
     ConnectUdp,
-    /// Any other token.
+    /// Any other method.
     Other(Box<str>),
 }
 
@@ -40,7 +40,7 @@ impl Method {
         })
     }
 
-    /// The text sent on the wire.
+    /// The text of the method as sent on the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {

@@ -1,5 +1,4 @@
-//! The MIME map: the type of a file by its extension, and the attributes of types. H2O compatibility: the built-in map is
-//! H2O's.
+//! The MIME map: media types by file extension, and attributes by media type. H2O compatibility: the built-in map is H2O's.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,17 +6,17 @@ use rustc_hash::FxHashMap;
 
 mod builtin;
 
-/// Properties of a type that change how its files are served.
+/// Properties of a media type that change how its files are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MimeAttributes {
-    /// Whether it is worth compressing.
+    /// Whether files of the type are worth compressing.
     pub compressible: bool,
-    /// Whether it blocks rendering: such responses are sent before others.
+    /// Whether files of the type block the rendering of a page: their responses are sent before others.
     pub highest_priority: bool,
 }
 
 impl MimeAttributes {
-    /// The default attributes of a type. Parameters are ignored.
+    /// The attributes that a media type has by default. Parameters after `;` do not matter.
     #[must_use]
     pub fn of(content_type: &str) -> Self {
         let essence = content_type.split(';').next().unwrap_or_default().trim();
@@ -40,17 +39,17 @@ impl MimeAttributes {
     }
 }
 
-/// A value of `content-type`, with its attributes.
+/// A value of `content-type`, with the attributes of the media type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MimeType {
     /// The value of `content-type`.
     pub content_type: Box<str>,
-    /// Its attributes.
+    /// The attributes of the media type.
     pub attributes: MimeAttributes,
 }
 
 impl MimeType {
-    /// A type with its default attributes.
+    /// A media type with its default attributes.
     #[must_use]
     pub fn new(content_type: &str) -> Self {
         Self {
@@ -60,19 +59,19 @@ impl MimeType {
     }
 }
 
-/// The meaning of an extension.
+/// What a MIME map says about the files with some extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MimeEntry {
-    /// Files of this type are sent as they are.
+    /// The files are sent with this type.
     Type(Arc<MimeType>),
-    /// Files of this kind are passed to a handler; the number means something only to the caller that inserted it.
+    /// The files are passed to a handler. The number identifies the handler to the caller that inserted the entry.
     Dynamic(u32),
 }
 
-/// Longest extension looked up; a longer one has the default type.
+/// Length in bytes of the longest extension that is looked up; a file with a longer one has the default type.
 pub const MAX_EXTENSION: usize = 255;
 
-/// Types by extension, and attributes by type. Cheap to clone; a clone is changed independently.
+/// Media types by file extension, and attributes by media type. A clone shares the data until one of the two is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MimeMap {
     inner: Arc<Inner>,
@@ -93,7 +92,7 @@ struct UsedType {
     extensions: usize,
 }
 
-/// The built-in map.
+/// Makes the built-in map.
 impl Default for MimeMap {
     fn default() -> Self {
         static BUILT_IN: LazyLock<MimeMap> = LazyLock::new(|| {
@@ -124,7 +123,8 @@ impl MimeMap {
         }
     }
 
-    /// Removes every extension. The default type stays, unless it is a dynamic one.
+    /// Removes every extension from the map. The default entry stays if it is a type; if it is dynamic, it becomes
+    /// `application/octet-stream`.
     pub fn clear(&mut self) {
         let default = match self.default_entry() {
             entry @ MimeEntry::Type(_) => entry.clone(),
@@ -134,7 +134,8 @@ impl MimeMap {
         self.set_default(default);
     }
 
-    /// Maps an extension, given without its dot. An extension with upper-case letters is never found.
+    /// Sets the entry for `extension`, which is given without its dot. It must be in lower case: extensions of files are
+    /// converted to lower case before they are looked up.
     pub fn insert(&mut self, extension: &[u8], entry: MimeEntry) {
         self.remove(extension);
         let inner = Arc::make_mut(&mut self.inner);
@@ -155,7 +156,7 @@ impl MimeMap {
         inner.by_extension.insert(extension.into(), entry);
     }
 
-    /// Takes an extension out of the map.
+    /// Removes an extension from the map.
     pub fn remove(&mut self, extension: &[u8]) {
         let inner = Arc::make_mut(&mut self.inner);
         match inner.by_extension.remove(extension) {
@@ -186,7 +187,7 @@ impl MimeMap {
         &self.inner.default
     }
 
-    /// The entry for the file of that name or path.
+    /// The entry for the file with the name or path `path`.
     #[must_use]
     pub fn of_file(&self, path: &[u8]) -> &MimeEntry {
         extension(path)
@@ -194,7 +195,7 @@ impl MimeMap {
             .unwrap_or(&self.inner.default)
     }
 
-    /// The entry of an extension; letter case is ignored.
+    /// The entry for files with this extension; letter case is ignored.
     fn of_extension(&self, extension: &[u8]) -> Option<&MimeEntry> {
         let mut lower = [0; MAX_EXTENSION];
         let lower = lower.get_mut(..extension.len())?;
@@ -203,8 +204,8 @@ impl MimeMap {
         self.inner.by_extension.get(&*lower)
     }
 
-    /// The attributes of a `content-type` value: those of the whole text, else of the part before the first `;` or blank.
-    /// Letter case matters. `None` for a type that no extension has.
+    /// The attributes of the media type in a `content-type` value. The map is searched for the whole value, then for the
+    /// part before the first `;` or blank; letter case matters. `None` if no extension has that type.
     #[must_use]
     pub fn attributes(&self, content_type: &[u8]) -> Option<MimeAttributes> {
         let find = |text: &[u8]| {
@@ -219,7 +220,7 @@ impl MimeMap {
         })
     }
 
-    /// Whether any extension, or the default, is dynamic.
+    /// Whether an extension or the default has an entry that names a handler ([`MimeEntry::Dynamic`]).
     #[must_use]
     pub fn has_dynamic(&self) -> bool {
         self.inner.dynamic > 0

@@ -1,4 +1,4 @@
-//! Field names: the well-known table and the token rule (RFC 9110 §5.1, §5.6.2).
+//! Field names: the table of well-known names, and the token rule (RFC 9110 §5.1, §5.6.2).
 
 use crate::words;
 
@@ -15,7 +15,8 @@ pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// Lower-case form of each token byte, 0 for the others. One look-up both checks and folds.
+/// For each byte that is allowed in a token its lower-case form, and 0 for all other bytes. One look-up both checks a byte
+/// and converts it.
 pub(crate) static TOKEN: [u8; 256] = {
     let mut table = [0; 256];
     let marks = b"!#$%&'*+-.^_`|~";
@@ -38,23 +39,23 @@ pub(crate) static TOKEN: [u8; 256] = {
     table
 };
 
-/// A field name: a well-known one, or any other in lower case.
+/// A field name: one of the table of well-known names, or any other in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name<'a> {
-    /// A name of the table.
+    /// A name of the table of well-known names.
     Known(Known),
-    /// Any other name, lower case.
+    /// Any other name, in lower case.
     Other(&'a str),
 }
 
 impl<'a> Name<'a> {
-    /// The name for `lower`, which must be in lower case already.
+    /// The field name `lower`, which must be in lower case already.
     #[must_use]
     pub fn from_lower(lower: &'a str) -> Self {
         Known::from_lower(lower.as_bytes()).map_or(Self::Other(lower), Self::Known)
     }
 
-    /// The lower-case text.
+    /// The text of the name in lower case.
     #[must_use]
     pub fn as_str(&self) -> &'a str {
         match *self {
@@ -72,19 +73,19 @@ impl From<Known> for Name<'_> {
 
 macro_rules! known {
     ($($variant:ident = $text:literal),* $(,)?) => {
-        /// The well-known field names: one byte instead of the text.
+        /// The well-known field names. A value takes one byte instead of the text.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         #[allow(missing_docs, reason = "each variant is the field name it is spelt like")]
         pub enum Known { $($variant),* }
 
         impl Known {
-            /// All names of the table, in its order.
+            /// All well-known names, in the order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
             const TEXT: &'static [&'static str] = &[$($text),*];
             const LINE_STARTS: &'static [&'static str] = &[$(concat!($text, ": ")),*];
 
-            /// Looks up a lower-case name.
+            /// Finds the well-known name `lower`, which must be in lower case already.
             #[must_use]
             pub fn from_lower(lower: &[u8]) -> Option<Self> {
                 $(const $variant: &[u8] = $text.as_bytes();)*
@@ -189,14 +190,14 @@ mod table {
     }
 
     impl Known {
-        /// The lower-case text.
+        /// The text of the name in lower case.
         #[inline]
         #[must_use]
         pub const fn as_str(self) -> &'static str {
             Self::TEXT[self as usize]
         }
 
-        /// The lower-case text with the colon and the blank that follow it in an HTTP/1 field line.
+        /// The text of the name in lower case, followed by the colon and the blank of an HTTP/1 field line.
         #[inline]
         #[must_use]
         pub(crate) const fn line_start(self) -> &'static str {
@@ -206,13 +207,14 @@ mod table {
 }
 pub use table::Known;
 
-/// Length of the longest name of the table. Longer names need no look-up.
+/// Length in bytes of the longest well-known name. Longer names are not looked up.
 pub(crate) const LONGEST_KNOWN: usize = 27;
 
-/// Words that hold the longest known name, and its length in the last byte.
+/// Number of eight-byte words that hold the longest well-known name, and its length in the last byte.
 const WORDS: usize = 4;
 
-/// The known names in words of eight bytes, padded with zeroes; the last byte is the length.
+/// The well-known names as words of eight bytes, padded with zeroes; the last byte of the last word is the length of the
+/// name.
 static FORMS: [[u64; WORDS]; Known::ALL.len()] = {
     let mut forms = [[0; WORDS]; Known::ALL.len()];
     let mut index = 0;
@@ -230,7 +232,8 @@ static FORMS: [[u64; WORDS]; Known::ALL.len()] = {
     forms
 };
 
-/// Hash table of the known names: indices in the table, with linear probing from the slot of their hash.
+/// Hash table of the well-known names: a slot holds an index in the table of names; collisions are resolved by linear
+/// probing.
 static SLOTS: [u8; 256] = {
     const FREE: u8 = u8::MAX;
     assert!(Known::ALL.len() < FREE as usize);
@@ -239,7 +242,7 @@ static SLOTS: [u8; 256] = {
     while index < Known::ALL.len() {
         let words = FORMS[index];
         let len = Known::ALL[index].as_str().len();
-        // The part of the word before the colon, which may be empty.
+        // Of the word in which the name ends, the bytes that belong to the name; there may be none.
         let last = words[len / 8] & ((1 << (8 * (len % 8))) - 1);
         let mut slot = slot_of(words[0], last);
         while slots[slot] != FREE {
@@ -260,7 +263,7 @@ const fn slot_of(first: u64, last: u64) -> usize {
 }
 
 impl Known {
-    /// Whether engines write this field: it frames messages or manages connections in HTTP/1.
+    /// Whether the engines write this field themselves, because it frames messages or manages connections in HTTP/1.
     #[must_use]
     pub const fn frames_messages(self) -> bool {
         matches!(
@@ -269,8 +272,8 @@ impl Known {
         )
     }
 
-    /// Looks up the name (in any letter case) at the start of `text`, up to a colon. Returns it with its length; `None` if
-    /// it is not in the table, be it a valid name or not.
+    /// Finds the well-known name, in any letter case, that stands before a colon at the start of `text`. Returns it with
+    /// its length; `None` if the text before the colon is another name or none.
     #[inline(always)]
     #[must_use]
     pub fn before_colon(text: &[u8]) -> Option<(Self, usize)> {
@@ -280,7 +283,8 @@ impl Known {
             let colons = words::marks_of(word, b':');
             lower[at] = words::fold_case(word);
             if colons != 0 {
-                // Clears the bytes from the colon on: `before_mark` covers seven bits more than the bytes before it.
+                // Clears the colon and the bytes after it. `before_mark` also covers the low seven bits of the colon, hence
+                // the shift.
                 lower[at] &= words::before_mark(colons) >> 7;
                 let len = 8 * at + words::bytes_before(colons);
                 let last = lower[at];
@@ -291,7 +295,7 @@ impl Known {
         None
     }
 
-    /// Looks up a lower-case name in the form of [`FORMS`]. `last` is the last word with text.
+    /// Finds a well-known name given in lower case in the form of [`FORMS`]. `last` is the last word that has text.
     #[inline]
     fn from_words(lower: &[u64; WORDS], last: u64) -> Option<Self> {
         let mut slot = slot_of(lower[0], last);
@@ -304,7 +308,7 @@ impl Known {
         }
     }
 
-    /// Looks up a name in any letter case. `None` if it is not in the table.
+    /// Finds a well-known name given in any letter case. `None` for any other name.
     #[must_use]
     pub fn from_any_case(name: &[u8]) -> Option<Self> {
         let mut lower = [0; LONGEST_KNOWN];
@@ -341,7 +345,8 @@ mod tests {
                 let odd = known.as_str().to_owned() + odd;
                 assert_eq!(Known::before_colon(odd.as_bytes()), None, "{odd}");
             }
-            // Only letters have two cases: a name in which any other byte is replaced is not recognised.
+            // Replaces each byte of the name by every other byte value: the name may only be found if the case of a letter
+            // changed.
             for at in 0..known.as_str().len() {
                 for byte in 0..=255 {
                     let mut line = line.clone().into_bytes();

@@ -1,26 +1,27 @@
-//! Path normalisation: percent-decoding and dot segments (RFC 3986 §5.2.4, §6.2.2). H2O compatibility: the result is H2O's.
+//! Normalisation of request paths: percent-decoding and dot segments (RFC 3986 §5.2.4, §6.2.2). H2O compatibility: the
+//! normal form is the same as H2O's.
 
 use crate::words;
 
-/// Properties of a path, found while normalising it.
+/// Properties of a path that were found while it was normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathFlags {
-    /// Whether it has a decoded NUL, which is not allowed in file names.
+    /// Whether the path has a NUL after decoding, which is not allowed in file names.
     pub nul: bool,
 }
 
 /// The result of one scan over the target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetScan {
-    /// Length of the target.
+    /// Length of the target in bytes.
     pub len: usize,
-    /// The position of the first `?`.
+    /// The position of the first `?` in the target.
     pub query_at: Option<usize>,
-    /// Whether the path is certainly its own normal form.
+    /// Whether the path is certainly its own normal form. If false, the caller normalises the path.
     pub is_normal: bool,
 }
 
-/// Scans the target at the start of `text`, which ends before the first blank, control byte or DEL.
+/// Scans the request target at the start of `text`, which ends before the first blank, control byte or DEL.
 #[inline]
 #[must_use]
 pub fn scan_target(text: &[u8]) -> TargetScan {
@@ -52,7 +53,7 @@ pub fn scan_target(text: &[u8]) -> TargetScan {
     }
 }
 
-/// The position of the first blank, control byte or DEL from `at` on; the length of the text if there is none.
+/// The position in `text` of the first blank, control byte or DEL from `at` on; the length of the text if it has none.
 fn blank_at(text: &[u8], mut at: usize) -> usize {
     loop {
         let end = words::marks_below_or_del(words::load(text, at), 0x21);
@@ -63,7 +64,7 @@ fn blank_at(text: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// The position of the first `?`, where the query starts.
+/// The position of the first `?` in a target, where the query starts.
 #[must_use]
 pub fn query_at(target: &[u8]) -> Option<usize> {
     memchr::memchr(b'?', target)
@@ -72,7 +73,7 @@ pub fn query_at(target: &[u8]) -> Option<usize> {
 /// Whether `path` (without query) is its own normal form, as most paths are.
 #[must_use]
 pub fn is_normal(path: &[u8]) -> bool {
-    // Most paths are short: one plain pass beats several vectorised searches.
+    // Most paths are short: one plain pass over the bytes beats several vectorised searches.
     let mut before = 0;
     let is_odd = |&byte: &u8| {
         let odd = byte == b'%' || byte == 0 || (byte == b'.' && before == b'/');
@@ -90,8 +91,8 @@ pub fn normalize(path: &[u8], out: &mut Vec<u8>) -> PathFlags {
     normalize_traced(path, out, None)
 }
 
-/// Length of the prefix of `path` (without query) that the first `normal_len` bytes of its normal form came from. The rest
-/// is the path below a mount point, as the client wrote it.
+/// Length of the prefix of `path` (without query) from which the first `normal_len` bytes of its normal form were made. The
+/// rest of `path` is the part below a mount point, as the client wrote it.
 #[must_use]
 pub fn raw_len(path: &[u8], normal_len: usize) -> usize {
     let (mut normal, mut ends) = (Vec::with_capacity(path.len() + 1), Vec::new());
@@ -102,7 +103,8 @@ pub fn raw_len(path: &[u8], normal_len: usize) -> usize {
     }
 }
 
-/// As [`normalize`]; `ends` gets, for each byte of the normal form, the position in `path` after its source.
+/// Like [`normalize`]. For each byte of the normal form, the position in `path` after the text that the byte was made from
+/// is stored in `ends`.
 fn normalize_traced(
     path: &[u8],
     out: &mut Vec<u8>,
@@ -115,7 +117,7 @@ fn normalize_traced(
     if let Some(ends) = &mut ends {
         ends.push(path.len() - rest.len());
     }
-    // Start of the segment being written; everything before it ends in a slash.
+    // Start in `out` of the segment that is being written; the text before it ends in a slash.
     let mut segment = out.len();
     loop {
         let byte = next_decoded(rest).map(|(byte, tail)| {
@@ -132,7 +134,7 @@ fn normalize_traced(
                 if dots > 0 {
                     out.truncate(segment);
                     if dots == 2 {
-                        // Drop the slash and the segment before it, down to the slash before that.
+                        // Removes this segment's slash and the segment before it, down to that segment's slash.
                         let keep = out[base..segment - 1]
                             .iter()
                             .rposition(|&o| o == b'/')
@@ -153,28 +155,28 @@ fn normalize_traced(
             }
         }
         if let Some(ends) = &mut ends {
-            // At most one byte was added; segments may have been removed.
+            // At most one byte was appended to `out`, but segments may have been removed from it.
             ends.resize(out.len() - base, path.len() - rest.len());
         }
     }
 }
 
-/// Whether a path has segments that lead up, or that other servers may take for such.
+/// Whether a path has segments that lead to a parent directory, or that other servers may take for such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotSegments {
-    /// It has none.
+    /// The path has no dot segments.
     None,
-    /// `.` or `..`, perhaps after decoding: [`normalize`] resolves them.
+    /// The path has a `.` or `..` segment, perhaps after decoding: [`normalize`] resolves it.
     Plain,
-    /// Dots that only some servers take for a segment: they end at a `;`, where path parameters begin (RFC 3986 §3.3), or
-    /// at a `#`, or have a `\` on one side.
+    /// The path has dots that only some servers take for a segment: they are followed by a `;`, where path parameters begin
+    /// (RFC 3986 §3.3), or by a `#`, or have a `\` on one side.
     Disguised,
 }
 
-/// Looks for dot segments in `path` (without query). Escapes are decoded once.
+/// Finds out what dot segments `path` (without query) has. Escapes are decoded once.
 #[must_use]
 pub fn dot_segments(path: &[u8]) -> DotSegments {
-    /// Number of dots in a segment that has only dots so far; 3 for any other segment.
+    /// Value of `len` for a segment that does not consist of at most two dots.
     const OTHER: usize = 3;
     let is_dots = |len: usize| len == 1 || len == 2;
     let (mut flags, mut len, mut is_behind_backslash) = (DotSegments::None, 0, false);
@@ -359,7 +361,8 @@ mod tests {
                 is_normal: got.is_normal,
             };
             assert_eq!(got, want, "{}", text.escape_ascii());
-            // A second slash after a dot may be taken for another dot.
+            // In a path with `.//` the scan may take the second slash for a dot (the false marks of `words`), and then does
+            // not call the path normal.
             let text = &text[..query_at.unwrap_or(len)];
             let unsure = text.windows(3).any(|three| three == b".//");
             assert!(

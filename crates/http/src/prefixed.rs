@@ -1,6 +1,6 @@
-//! Integers with a prefix (RFC 7541 §5.1): they begin in the low bits of a byte whose high bits are flags.
+//! Integers with a prefix (RFC 7541 §5.1), which begin in the low bits of a byte whose high bits are flags.
 //!
-//! Both HPACK and QPACK use them.
+//! HPACK and QPACK both encode numbers in this form.
 
 /// Why an integer could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum PrefixedError {
     TooLarge,
 }
 
-/// Appends `value` with a prefix of `bits` bits (1 to 8), below the `flags` of the first byte.
+/// Appends the integer `value` to `out` with a prefix of `bits` bits (1 to 8). The high bits of the first byte are `flags`.
 #[inline]
 pub fn encode(flags: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
     let full = full_prefix(bits);
@@ -31,11 +31,11 @@ fn encode_long(first: u8, mut rest: usize, out: &mut Vec<u8>) {
     out.push(low_byte(rest));
 }
 
-/// Decodes an integer with a prefix of `bits` bits (1 to 8) at the start of `input`; flags above the prefix are ignored.
-/// Returns it with the rest of the input.
+/// Decodes an integer with a prefix of `bits` bits (1 to 8) at the start of `input`; the flags above the prefix are
+/// ignored. Returns the integer and the rest of the input.
 ///
 /// # Errors
-/// [`PrefixedError`] if the input is too short or the value too large.
+/// Returns a [`PrefixedError`] if the input is too short or the value too large.
 #[inline]
 pub fn decode(input: &[u8], bits: u32) -> Result<(u32, &[u8]), PrefixedError> {
     let full = full_prefix(bits);
@@ -49,7 +49,7 @@ pub fn decode(input: &[u8], bits: u32) -> Result<(u32, &[u8]), PrefixedError> {
 #[cold]
 fn decode_long(prefix: u8, mut rest: &[u8]) -> Result<(u32, &[u8]), PrefixedError> {
     let mut value = u64::from(prefix);
-    // Five groups of seven bits hold 32 bits; the sum fits in 64.
+    // A prefix and five groups of seven bits cover 32 bits; their sum fits in 64.
     for shift in [0, 7, 14, 21, 28] {
         let (&byte, after) = rest.split_first().ok_or(PrefixedError::Incomplete)?;
         rest = after;
@@ -62,10 +62,10 @@ fn decode_long(prefix: u8, mut rest: &[u8]) -> Result<(u32, &[u8]), PrefixedErro
     Err(PrefixedError::TooLarge)
 }
 
-/// As [`decode`], for integers of up to 62 bits.
+/// Like [`decode`], for integers of up to 62 bits.
 ///
 /// # Errors
-/// [`PrefixedError`] if the input is too short or the value too large.
+/// Returns a [`PrefixedError`] if the input is too short or the value too large.
 pub fn decode_wide(input: &[u8], bits: u32) -> Result<(u64, &[u8]), PrefixedError> {
     let full = full_prefix(bits);
     let (first, mut rest) = input.split_first().ok_or(PrefixedError::Incomplete)?;
@@ -73,7 +73,7 @@ pub fn decode_wide(input: &[u8], bits: u32) -> Result<(u64, &[u8]), PrefixedErro
     if value < u64::from(full) {
         return Ok((value, rest));
     }
-    // Nine groups of seven bits and a prefix fit in 64 bits.
+    // A prefix and nine groups of seven bits fit in 64 bits.
     for shift in (0..63).step_by(7) {
         let (&byte, after) = rest.split_first().ok_or(PrefixedError::Incomplete)?;
         rest = after;

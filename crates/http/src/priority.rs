@@ -1,5 +1,5 @@
-//! Extensible priorities (RFC 9218), which HTTP/2 and HTTP/3 share: the `priority` field, the order in which streams send, and
-//! updates that arrive ahead of their streams.
+//! Extensible priorities (RFC 9218), which HTTP/2 and HTTP/3 share: the `priority` field, the order in which streams send,
+//! and PRIORITY_UPDATE frames that arrive before their streams are opened.
 
 mod early;
 mod queue;
@@ -10,14 +10,14 @@ pub use queue::{QueuedStream, UrgencyQueue};
 /// Urgency and incremental delivery of one response (RFC 9218 §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorityParameters {
-    /// 0, the most urgent, to 7.
+    /// The urgency: from 0, the most urgent, to 7.
     pub urgency: u8,
     /// Whether the client can use parts of the response as they arrive.
     pub incremental: bool,
 }
 
 impl PriorityParameters {
-    /// The parameters of a request that names none (RFC 9218 §4.1, §4.2).
+    /// The parameters of a request without a `priority` field (RFC 9218 §4.1, §4.2).
     pub const DEFAULT: Self = Self {
         urgency: 3,
         incremental: false,
@@ -30,23 +30,23 @@ impl Default for PriorityParameters {
     }
 }
 
-/// The parameters in the value of a `priority` field or of a PRIORITY_UPDATE frame (RFC 9218 §5, §7).
+/// The parameters that the value of a `priority` field or of a PRIORITY_UPDATE frame names (RFC 9218 §5, §7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PriorityField {
-    /// `u`, 0 to 7.
+    /// The parameter `u` (urgency), 0 to 7.
     pub urgency: Option<u8>,
-    /// `i`.
+    /// The parameter `i` (incremental).
     pub incremental: Option<bool>,
 }
 
 impl PriorityField {
-    /// Parses the value of a field. Unknown keys and values out of range are skipped (RFC 9218 §4); of several members
-    /// with the same key the last one counts (RFC 9651 §3.2).
+    /// Parses the value of a `priority` field. Unknown keys and values out of range are skipped (RFC 9218 §4); if a key
+    /// occurs more than once, the last member counts (RFC 9651 §3.2).
     #[must_use]
     pub fn parse(value: &[u8]) -> Self {
         let mut field = Self::default();
         for member in value.split(|&byte| byte == b',') {
-            // None of the members that we know has parameters.
+            // The members `u` and `i` have no parameters of their own, so text after `;` is ignored.
             let item = member.split(|&byte| byte == b';').next().unwrap_or(member);
             match item.trim_ascii() {
                 [b'u', b'=', digit @ b'0'..=b'7'] => field.urgency = Some(digit - b'0'),
@@ -58,8 +58,8 @@ impl PriorityField {
         field
     }
 
-    /// `base`, with the parameters of this field replaced: a response may change the priority that its request asked for
-    /// (RFC 9218 §8).
+    /// The parameters of `base`, replaced by those that this field names: the `priority` field of a response may change the
+    /// priority that its request asked for (RFC 9218 §8).
     #[must_use]
     pub fn over(self, base: PriorityParameters) -> PriorityParameters {
         PriorityParameters {
@@ -69,7 +69,8 @@ impl PriorityField {
     }
 }
 
-/// Fills in the parameters of a request's field or a PRIORITY_UPDATE frame: an absent one has its default value.
+/// Completes the parameters of a request's field or of a PRIORITY_UPDATE frame: those that it does not name have their
+/// default values.
 impl From<PriorityField> for PriorityParameters {
     fn from(field: PriorityField) -> Self {
         field.over(Self::DEFAULT)

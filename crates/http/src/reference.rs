@@ -1,24 +1,24 @@
-//! References to resources (RFC 3986 §4.1) in configurations and in fields of backends.
+//! URI references (RFC 3986 §4.1) in configurations and in fields of backends' responses.
 
 use std::borrow::Cow;
 
 use crate::Scheme;
 
-/// The parts of a reference. H2O compatibility: H2O takes a reference with another scheme than `http` or `https` (in lower
-/// case) for a relative path.
+/// The parts of a URI reference. H2O compatibility: H2O takes a reference with a scheme other than `http` or `https` (in
+/// lower case) for a relative path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference<'a> {
-    /// The scheme.
+    /// The scheme, if the reference names one.
     pub scheme: Option<Scheme>,
-    /// The authority, not validated.
+    /// The authority, if the reference names one. It is not validated.
     pub authority: Option<&'a [u8]>,
-    /// Path and query.
+    /// The path and query.
     path: &'a [u8],
 }
 
 impl<'a> Reference<'a> {
-    /// Splits a reference into its parts; the fragment is dropped. `None` if it has bytes that are not allowed in a target,
-    /// or an unclosed bracket.
+    /// Splits a reference into its parts; the fragment is dropped. `None` if the reference has a blank or control
+    /// character, or a bracket that is not closed.
     #[must_use]
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         if text
@@ -44,7 +44,7 @@ impl<'a> Reference<'a> {
                 path: rest,
             });
         };
-        // The path of a Unix-domain socket has slashes itself.
+        // The authority of a Unix-domain socket is a file's path in brackets, whose slashes do not end the authority.
         let brackets = match rest.first() {
             Some(b'[') => memchr::memchr(b']', rest)?,
             _ => 0,
@@ -59,7 +59,7 @@ impl<'a> Reference<'a> {
     }
 
     /// Resolves the reference against the path and query `current` (RFC 3986 §5.2; only dot segments at the beginning of a
-    /// relative path are resolved). The result begins with a slash.
+    /// relative path are resolved). The result is a path and query that begins with a slash.
     #[must_use]
     pub fn target(&self, current: &[u8]) -> Cow<'a, [u8]> {
         let path = self.path;
@@ -69,7 +69,7 @@ impl<'a> Reference<'a> {
         if self.authority.is_some() {
             return [b"/", path].concat().into();
         }
-        // `*`, or the authority of CONNECT.
+        // The target of the request is `*` or, for CONNECT, an authority.
         let current = if current.starts_with(b"/") {
             current
         } else {
@@ -98,7 +98,7 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// The part before the last slash.
+/// The directory of `path`: the part before the last slash.
 fn parent(path: &[u8]) -> &[u8] {
     &path[..memchr::memrchr(b'/', path).unwrap_or(0)]
 }

@@ -1,43 +1,44 @@
-//! The heads of responses: those that engines send and those that they receive.
+//! The heads of responses: those that engines send, and those that they receive from backends.
 
 use crate::{BodyLength, Headers, Span, StatusCode, Version};
 
-/// The head of a final or informational response to send.
+/// The head of a final or informational response that an engine is to send.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHead<'a> {
-    /// The status.
+    /// The status of the response.
     pub status: StatusCode,
-    /// The reason phrase, which only HTTP/1 sends; `None` for the registered one.
+    /// The reason phrase, which only HTTP/1 sends; `None` for the registered phrase of the status.
     pub reason: Option<&'a str>,
-    /// The fields. The engine writes those that frame the message itself and leaves out those given here.
+    /// The fields of the response. Fields that frame the message are written by the engine and ignored here.
     pub headers: &'a Headers,
-    /// Length of the content, if known; sent as `content-length`.
+    /// Length of the content in bytes, if it is known; sent as `content-length`.
     pub length: Option<u64>,
-    /// Value of `server`; `None` to leave it out.
+    /// Value of the `server` field; `None` to leave the field out.
     pub server: Option<&'a [u8]>,
 }
 
-/// The head of a received response. The same value is refilled for each response, so that it costs no allocation.
+/// The head of a response received from a backend. The same value is refilled for each response, so that a response costs
+/// no allocation.
 #[derive(Clone, Debug)]
 pub struct ClientResponse {
-    /// The version of the protocol.
+    /// The HTTP version of the response.
     pub version: Version,
-    /// The status; 1xx for an informational response.
+    /// The status of the response; 1xx for an informational response.
     pub status: StatusCode,
-    /// The fields, or the trailers. `content-length` and `transfer-encoding` are not among them.
+    /// The fields of the head, or the trailers. `content-length` and `transfer-encoding` are not among them.
     pub headers: Headers,
-    /// `content-length`, also where HEAD or 304 leave out the content that it announces.
+    /// The value of `content-length`, also for responses to HEAD and with 304, which have no content.
     pub length: Option<u64>,
-    /// The length of the content. [`BodyLength::Unknown`] covers content that ends with the stream, with the last chunk or
-    /// with the connection.
+    /// The length of the content. [`BodyLength::Unknown`] means that the content ends with the stream, with the last chunk
+    /// or with the connection.
     pub body: BodyLength,
-    /// Length of the head, or of the trailers, on the wire: compressed in HTTP/2 and HTTP/3.
+    /// Length of the head, or of the trailers, in bytes on the wire: compressed in HTTP/2 and HTTP/3.
     pub section_len: u32,
     reason: Span,
 }
 
 impl ClientResponse {
-    /// An empty head. Allocates nothing.
+    /// An empty response head, which allocates nothing before the first field.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -51,7 +52,7 @@ impl ClientResponse {
         }
     }
 
-    /// Clears all, keeps the memory.
+    /// Clears the head and keeps its memory for the next response.
     pub fn clear(&mut self) {
         let Self {
             version,
@@ -71,13 +72,13 @@ impl ClientResponse {
         *reason = Span::EMPTY;
     }
 
-    /// The reason phrase as received, which may be empty. HTTP/2 and HTTP/3 have none.
+    /// The reason phrase as received, which may be empty. HTTP/2 and HTTP/3 responses have none.
     #[must_use]
     pub fn reason(&self) -> &[u8] {
         self.headers.text(self.reason)
     }
 
-    /// Sets the span of the reason phrase in the arena of the fields.
+    /// Sets the reason phrase, a span in the arena of `headers`.
     pub const fn set_reason(&mut self, reason: Span) {
         self.reason = reason;
     }

@@ -17,7 +17,6 @@ impl StatusCode {
     pub const NOT_MODIFIED: Self = Self(304);
     pub const TEMPORARY_REDIRECT: Self = Self(307);
     pub const PERMANENT_REDIRECT: Self = Self(308);
-    /// 401
     pub const UNAUTHORIZED: Self = Self(401);
     pub const BAD_REQUEST: Self = Self(400);
     pub const FORBIDDEN: Self = Self(403);
@@ -44,20 +43,20 @@ impl StatusCode {
         }
     }
 
-    /// The number.
+    /// The code as a number.
     #[must_use]
     pub const fn as_u16(self) -> u16 {
         self.0
     }
 
-    /// The three digits.
+    /// The three digits of the code in ASCII.
     #[must_use]
     pub fn digits(self) -> [u8; 3] {
         let digit = |n: u16| b'0' + u8::try_from(n % 10).unwrap_or(0);
         [digit(self.0 / 100), digit(self.0 / 10), digit(self.0)]
     }
 
-    /// Whether the code is 1xx.
+    /// Whether the status is informational (1xx).
     #[must_use]
     pub const fn is_informational(self) -> bool {
         self.0 < 200
@@ -69,14 +68,15 @@ impl StatusCode {
         self.0 < 200 || self.0 == 204 || self.0 == 304
     }
 
-    /// Whether this is a redirect that keeps method and content (RFC 9110 §15.4.8, §15.4.9).
+    /// Whether the status is a redirect after which the client repeats the method and content (307, 308; RFC 9110 §15.4.8,
+    /// §15.4.9).
     #[must_use]
     pub const fn keeps_method(self) -> bool {
         matches!(self, Self::TEMPORARY_REDIRECT | Self::PERMANENT_REDIRECT)
     }
 
-    /// The registered reason phrase; "OK" for codes without one. H2O compatibility: H2O sends "OK" for every code for which
-    /// a handler sets no reason.
+    /// The registered reason phrase of the code; "OK" for a code without one. H2O compatibility: H2O sends "OK" for every
+    /// code for which a handler sets no reason.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self.0 {

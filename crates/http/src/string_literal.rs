@@ -1,18 +1,20 @@
-//! String literals (RFC 7541 §5.2, RFC 9204 §4.1.2): a bit that tells whether the Huffman code is used, the length, the text.
+//! String literals of HPACK and QPACK (RFC 7541 §5.2, RFC 9204 §4.1.2): a bit that tells whether the Huffman code is used,
+//! the length, and the text.
 //!
-//! HPACK gives the length a prefix of seven bits. QPACK has shorter ones, too, with flags above the Huffman bit.
+//! HPACK encodes the length as an integer with a prefix of seven bits. QPACK has shorter prefixes, too, with flags above
+//! the Huffman bit.
 
 use std::ops::Range;
 
 use crate::huffman::{self, HuffmanError};
 use crate::prefixed::{self, PrefixedError};
 
-/// Why a string could not be decoded.
+/// Why a string literal could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringError {
     /// The length of the string is malformed, or the input ends before the string does.
     Length(PrefixedError),
-    /// It is not a Huffman code.
+    /// The text is not a valid Huffman code.
     Huffman(HuffmanError),
 }
 
@@ -22,17 +24,17 @@ impl From<PrefixedError> for StringError {
     }
 }
 
-/// A decoded string: in the input, or in the scratch of the decoder.
+/// The text of a decoded string literal.
 #[derive(Clone, Debug)]
 pub enum Text<'i> {
-    /// It stands in the input as it is.
+    /// The string was sent without the Huffman code; it is used where it is in the input.
     Plain(&'i [u8]),
-    /// The string was decoded to this part of the scratch buffer.
+    /// The string was decoded to this part of the decoder's scratch buffer.
     Scratch(Range<usize>),
 }
 
 impl<'i> Text<'i> {
-    /// The bytes, given the scratch they were decoded to.
+    /// The bytes of the text; `scratch` is the buffer that was given to the decoder.
     #[must_use]
     pub fn bytes<'a>(&self, scratch: &'a [u8]) -> &'a [u8]
     where
@@ -45,8 +47,8 @@ impl<'i> Text<'i> {
     }
 }
 
-/// Appends `text`, by the Huffman code if that is shorter. Its length has a prefix of `bits` bits (1 to 7), above which is the
-/// Huffman bit, above which are the `flags`.
+/// Appends `text` as a string literal, by the Huffman code if that is shorter. The length has a prefix of `bits` bits (1 to
+/// 7); above it in the first byte are the Huffman bit and then `flags`.
 #[inline]
 pub fn encode(flags: u8, bits: u32, text: &[u8], out: &mut Vec<u8>) {
     let encoded_len = huffman::encoded_len(text);
@@ -58,18 +60,18 @@ pub fn encode(flags: u8, bits: u32, text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// As [`encode`], without the Huffman code.
+/// Like [`encode`], but never uses the Huffman code.
 #[inline]
 pub fn encode_plain(flags: u8, bits: u32, text: &[u8], out: &mut Vec<u8>) {
     prefixed::encode(flags, bits, text.len(), out);
     out.extend_from_slice(text);
 }
 
-/// Decodes the string at the start of `input`, whose length has a prefix of `bits` bits, whatever the flags above the Huffman
-/// bit are. Returns it with the input that follows it. What does not stand in the input is appended to `scratch`.
+/// Decodes the string literal at the start of `input`, whose length has a prefix of `bits` bits; flags above the Huffman
+/// bit are ignored. Returns the text and the rest of the input. A Huffman-coded text is decoded to the end of `scratch`.
 ///
 /// # Errors
-/// [`StringError`]
+/// Returns a [`StringError`] if the literal is incomplete or malformed.
 #[inline]
 pub fn decode<'i>(
     input: &'i [u8],
@@ -89,7 +91,7 @@ pub fn decode<'i>(
     Ok((Text::Scratch(start..scratch.len()), rest))
 }
 
-/// The input that follows the string at its start; `None` if that is not complete.
+/// The input after the string literal at its start; `None` if the literal is incomplete.
 #[must_use]
 pub fn skip(input: &[u8], bits: u32) -> Option<&[u8]> {
     let (len, rest) = prefixed::decode(input, bits).ok()?;
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_huffman_code_is_used_where_it_is_shorter() {
-        // RFC 7541 appendix C.4.1.
+        // The example of RFC 7541 appendix C.4.1.
         let mut bytes = Vec::new();
         encode(0, 7, b"www.example.com", &mut bytes);
         assert_eq!(

@@ -1,19 +1,19 @@
-//! The time limits that end connections.
+//! The time limits that end HTTP/1, HTTP/2 and HTTP/3 connections.
 
 /// The time limit that ended a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeLimit {
-    /// No request was under way for too long.
+    /// The connection had no request under way for too long.
     Idle,
-    /// The head of a request has begun and was not completed in time.
+    /// The client began the head of a request and did not complete it in time.
     Head {
-        /// Whether it is the first request of the connection, which the access log records.
+        /// Whether it would have been the first request of the connection; the access log records that case.
         first_request: bool,
     },
-    /// The client sent no content of a request for too long.
+    /// The client sent no byte of a request's content for too long.
     Read,
-    /// The client did not read a response for too long.
+    /// The client did not read any of a response for too long.
     Write,
-    /// Graceful shutdown took too long.
+    /// The graceful shutdown of the connection took too long.
     Shutdown,
 }

@@ -1,11 +1,13 @@
-//! Searches in eight bytes at a time: a little-endian word, so that the first byte is the lowest.
+//! Searches for bytes of text, eight at a time, in a little-endian word: the first byte of the text is the lowest byte of
+//! the word.
 //!
-//! A search marks bytes by their high bit. The lowest mark is correct; borrows can set false ones above it.
+//! A search marks a byte that it finds by setting the byte's high bit in the result. The lowest mark is always correct;
+//! borrows of the subtraction can set false marks above it.
 
 const ONES: u64 = u64::from_le_bytes([1; 8]);
 const HIGH: u64 = ONES << 7;
 
-/// The eight bytes from `at`, padded with zeroes.
+/// The eight bytes of `text` from `at` on as a word, padded with zeroes after the end of the text.
 #[inline]
 pub(crate) fn load(text: &[u8], at: usize) -> u64 {
     let rest = text.get(at..).unwrap_or_default();
@@ -21,35 +23,35 @@ fn load_rest(rest: &[u8]) -> u64 {
     last_first.fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Marks the bytes equal to `byte`.
+/// Marks the bytes of `word` that equal `byte`.
 #[inline]
 pub(crate) const fn marks_of(word: u64, byte: u8) -> u64 {
     let differ = word ^ (ONES * byte as u64);
     differ.wrapping_sub(ONES) & !differ & HIGH
 }
 
-/// Marks the bytes that are below `floor`, which is at most 0x80, or DEL.
+/// Marks the bytes of `word` that are below `floor` (at most 0x80), and those that are DEL.
 #[inline]
 pub(crate) const fn marks_below_or_del(word: u64, floor: u8) -> u64 {
     let below = word.wrapping_sub(ONES * floor as u64);
     let del = (word ^ (ONES * 0x7f)).wrapping_sub(ONES);
-    // DEL has no high bit, so bytes above 0x7f must be masked out.
+    // The subtractions also mark bytes above 0x7f; `!word` removes those marks.
     (below | del) & !word & HIGH
 }
 
-/// The bits below the lowest mark; all if there is none.
+/// The bits of a word below the lowest mark; all bits if there is no mark.
 #[inline]
 pub(crate) const fn before_mark(marks: u64) -> u64 {
     (marks & marks.wrapping_neg()).wrapping_sub(1)
 }
 
-/// How many bytes are before the lowest mark.
+/// How many bytes of a word are before the lowest mark.
 #[inline]
 pub(crate) const fn bytes_before(marks: u64) -> usize {
     (marks.trailing_zeros() / 8) as usize
 }
 
-/// The word with letters in lower case.
+/// The word with the letters among its bytes converted to lower case.
 #[inline]
 pub(crate) const fn fold_case(word: u64) -> u64 {
     let low = word & !HIGH;

@@ -1,5 +1,5 @@
-//! Field sections of HTTP/2 and HTTP/3, by the calls of an engine: the results of requests, responses and trailers, and
-//! malformed ones.
+//! Tests of field sections of HTTP/2 and HTTP/3, with the calls that an engine makes: the results of requests, responses
+//! and trailers, and the errors of malformed ones.
 
 use h2o_http::field_section::{
     DecodedField, FieldError, FieldName, Flaws, MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT,
@@ -8,7 +8,7 @@ use h2o_http::field_section::{
 };
 use h2o_http::{BodyLength, ClientResponse, Known, Method, RequestHead, Scheme};
 
-/// A field as a decoder hands it out.
+/// A field without flaws, as a decoder hands it out.
 fn decoded<'a>(name: &'a str, value: &'a str) -> DecodedField<'a> {
     let (kind, flaws) = NameKind::of(name.as_bytes());
     DecodedField {
@@ -21,7 +21,7 @@ fn decoded<'a>(name: &'a str, value: &'a str) -> DecodedField<'a> {
 
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
-/// The error of a section: of a field, or of the section as a whole.
+/// The error of a malformed section: of one field, or of the section as a whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Malformed {
     Field(FieldError),
@@ -347,7 +347,7 @@ fn fields_and_their_text_are_limited() {
             assert!(head.headers.len() <= MAX_FIELDS as usize, "{count}");
         }
     }
-    // Text beyond the table and twice the bytes on the wire is an HPACK bomb.
+    // A section may decode to `MAX_TABLE_TEXT` bytes plus twice its length on the wire; more is an HPACK bomb.
     for (len, more, refused) in [
         (0, 0, false),
         (0, 1, true),
@@ -407,7 +407,7 @@ fn trailers_have_no_pseudo_fields_and_frame_nothing() {
     );
 }
 
-/// A response of a section of this kind.
+/// Passes the fields to the collector of a response section of this kind. Returns the head or the error.
 fn response(kind: SectionKind, fields: Fields<'_>) -> Result<ClientResponse, Malformed> {
     let mut head = ClientResponse::new();
     head.length = Some(99);
@@ -426,7 +426,7 @@ fn responses_are_read_and_malformed_ones_have_different_errors() {
     use SectionKind::{Discarded, Head, Trailers};
     let field = |error| Err(Malformed::Field(error));
     let section = |error| Err(Malformed::Section(error));
-    // What is left: the status, the length, and the number of fields.
+    // What the response head holds: the status, the value of `content-length`, and the number of fields.
     type Left = (u16, Option<u64>, usize);
     let cases: &[(&str, SectionKind, Fields<'_>, Result<Left, Malformed>)] = &[
         (

@@ -1,4 +1,5 @@
-//! A field as a decoder hands it out, and the classification of names and values when they are received as text.
+//! A field as a decoder of HPACK or QPACK hands it out, and the classification of names and values that were received as
+//! text.
 
 use crate::{Known, is_token_byte};
 
@@ -17,12 +18,12 @@ pub enum Pseudo {
     Scheme,
     /// `:status`
     Status,
-    /// Any other name that begins with a colon: it makes a message malformed.
+    /// Any other name that begins with a colon. A field with such a name makes its message malformed.
     Unknown,
 }
 
 impl Pseudo {
-    /// The name; a mere colon for unknown ones.
+    /// The text of the name; a mere colon for [`Pseudo::Unknown`].
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -54,11 +55,11 @@ impl Pseudo {
 pub enum FieldName<'a> {
     /// A pseudo-header field.
     Pseudo(Pseudo),
-    /// A well-known field.
+    /// A name of the table of well-known fields.
     Known(Known),
     /// Any other name that is a token in lower case.
     Other(&'a str),
-    /// Text that is not a field name; [`Flaws`] says why.
+    /// Text that is not a valid field name; [`Flaws`] says why.
     Invalid(&'a [u8]),
 }
 
@@ -75,12 +76,12 @@ impl<'a> FieldName<'a> {
     }
 }
 
-/// One field of a block.
+/// One field of a decoded field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodedField<'a> {
-    /// The name.
+    /// The field's name.
     pub name: FieldName<'a>,
-    /// The value, as received.
+    /// The field's value, as received.
     pub value: &'a [u8],
     /// The flaws that make a message with this field malformed (RFC 9113 §8.2).
     pub flaws: Flaws,
@@ -88,48 +89,48 @@ pub struct DecodedField<'a> {
     pub never_indexed: bool,
 }
 
-/// The flaws of a field (RFC 9113 §8.2.1).
+/// A set of flaws of a field's name and value (RFC 9113 §8.2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flaws(u8);
 
 impl Flaws {
-    /// Nothing.
+    /// The field has no flaw.
     pub const NONE: Self = Self(0);
-    /// An upper-case letter in the name.
+    /// The name has an upper-case letter.
     pub const NAME_UPPER_CASE: Self = Self(1);
-    /// The name is empty or has a byte that is not of a token.
+    /// The name is empty or has a byte that is not allowed in a token.
     pub const NAME_INVALID: Self = Self(2);
-    /// A control byte other than HTAB in the value.
+    /// The value has a control byte other than HTAB.
     pub const VALUE_CONTROL: Self = Self(4);
-    /// A blank (SP or HTAB) at the start or end of the value.
+    /// The value begins or ends with a blank (SP or HTAB).
     pub const VALUE_BLANK: Self = Self(8);
 
-    /// Whether there is no flaw.
+    /// Whether the set of flaws is empty.
     #[inline]
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether one of the flaws in `some` is among these.
+    /// Whether this set has at least one of the flaws in `some`.
     #[must_use]
     pub const fn has(self, some: Self) -> bool {
         self.0 & some.0 != 0
     }
 
-    /// These flaws and others.
+    /// The union of this set of flaws and `more`.
     #[must_use]
     pub const fn and(self, more: Self) -> Self {
         Self(self.0 | more.0)
     }
 
-    /// The flaws of the name only.
+    /// The subset of the flaws that concern the field's name.
     #[must_use]
     pub const fn of_name(self) -> Self {
         Self(self.0 & (Self::NAME_UPPER_CASE.0 | Self::NAME_INVALID.0))
     }
 
-    /// The flaws of a value.
+    /// The flaws that a field value has.
     #[must_use]
     pub fn in_value(value: &[u8]) -> Self {
         let mut flaws = Self::NONE;
@@ -145,28 +146,28 @@ impl Flaws {
 }
 
 fn has_control(value: &[u8]) -> bool {
-    // Most values have no byte below the blank, and no DEL.
+    // Fast path: most values have neither a byte below SP nor DEL and so need no closer look for control bytes.
     !crate::is_printable(value)
         && value
             .iter()
             .any(|&byte| (byte < 0x20 && byte != b'\t') || byte == 0x7f)
 }
 
-/// The kind of a name. With the text it is a [`FieldName`].
+/// The kind of a field name. Together with the text of the name it makes a [`FieldName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     /// A pseudo-header field.
     Pseudo(Pseudo),
-    /// A well-known field.
+    /// A name of the table of well-known fields.
     Known(Known),
     /// Any other name that is a token in lower case.
     Other,
-    /// Text that is not a field name.
+    /// Text that is not a valid field name.
     Invalid,
 }
 
 impl NameKind {
-    /// The kind of `text`, and its flaws.
+    /// The kind of the field name `text`, and its flaws.
     #[must_use]
     pub fn of(text: &[u8]) -> (Self, Flaws) {
         if let Some(known) = Known::from_lower(text) {
@@ -188,7 +189,7 @@ impl NameKind {
         }
     }
 
-    /// The name of this kind with the spelling `text`. `text` is only called if the kind does not imply the spelling.
+    /// The field name of this kind whose text is `text()`, which is called only if the kind does not imply the text.
     #[inline(always)]
     pub fn spelt<'a>(self, text: impl FnOnce() -> &'a [u8]) -> FieldName<'a> {
         match self {
@@ -199,7 +200,7 @@ impl NameKind {
         }
     }
 
-    /// The spelling, if all names of this kind have the same.
+    /// The text of the name, if all names of this kind have the same text.
     #[must_use]
     pub const fn fixed_text(self) -> Option<&'static [u8]> {
         match self {

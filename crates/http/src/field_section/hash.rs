@@ -1,9 +1,10 @@
-//! Hashes of fields, by which the encoders of HPACK and QPACK find what they have in their tables.
+//! Hashes of fields. By them the encoders of HPACK and QPACK find the entries of their dynamic tables.
 
 use super::Pseudo;
 use crate::Name;
 
-/// The hash by which an encoder finds a field again. Callers may keep it with a field that they send often.
+/// The hash by which an encoder finds a regular field in its dynamic table. A caller that sends a field often may store its
+/// hash.
 #[inline]
 #[must_use]
 pub fn field_hash(name: Name<'_>, value: &[u8]) -> u32 {
@@ -11,18 +12,18 @@ pub fn field_hash(name: Name<'_>, value: &[u8]) -> u32 {
         Name::Known(known) => known as u64,
         Name::Other(text) => u64::from(hash_from(0x200, text.as_bytes())),
     };
-    // Apart from the pseudo-header fields.
+    // Adding 0x100 keeps the seeds of regular fields apart from those of pseudo-header fields, which are smaller.
     hash_from(0x100 + seed, value)
 }
 
-/// The hash of a pseudo-header field. Another field has the same hash only by chance.
+/// The hash of a pseudo-header field. A regular field has the same hash only by chance.
 #[inline]
 #[must_use]
 pub fn pseudo_hash(name: Pseudo, value: &[u8]) -> u32 {
     hash_from(name as u64, value)
 }
 
-/// A hash of `text`. It need not be a good one: what is found by it is compared, and chains are short.
+/// A hash of `text`. It need not be strong: an entry found by hash is compared with the field, and hash chains are short.
 #[inline]
 fn hash_from(seed: u64, text: &[u8]) -> u32 {
     let mut hash = mix(seed ^ (text.len() as u64) << 32);
@@ -44,7 +45,8 @@ fn hash_from(seed: u64, text: &[u8]) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Both halves of a product are combined, so that every bit counts on both sides of a multiplication.
+/// Multiplies and combines both halves of the product, so that every bit of `word` influences high and low bits of the
+/// result.
 #[inline]
 fn mix(word: u64) -> u64 {
     const ODD: u128 = 0x9e37_79b9_7f4a_7c15;

@@ -1,33 +1,34 @@
-//! Caches of the latest request section and response head. Requests of one kind often follow each other (calls of one
-//! method, polls, health checks), and an index into a header table keeps its meaning until a field enters the table.
+//! Caches of a connection's latest request section and latest response head. Consecutive requests of a connection are often
+//! alike (calls of one method, polls, health checks), and an index into the dynamic table of HPACK or QPACK keeps its
+//! meaning until a field is inserted.
 
 use std::ops::Range;
 
 use super::{RequestSection, set_path};
 use crate::{RequestHead, ResponseHead, StatusCode, prefixed, string_literal};
 
-/// Length in bytes of the longest request section that is remembered.
+/// Length in bytes of the longest encoded request section that is remembered.
 const MAX_SECTION_LEN: usize = 128;
 
-/// Limit of the bytes of fields in a response head that is remembered.
+/// Limit in bytes of the fields of a response head that is remembered.
 const MAX_FIELDS_LEN: usize = 512;
 
-/// The latest request section, with its result. The result is stored once the section came twice in a row, at most with
-/// another path: the requests for the parts of a page differ only in their paths.
+/// The latest encoded request section, with the request head that it decodes to. The head is stored only when the section
+/// came twice in a row; `:path` may differ: requests for the parts of a page differ only in their paths.
 ///
 /// `G` is the generation of the decoder: it changes whenever a section may have another meaning than before.
 #[derive(Debug, Default)]
 pub struct RequestMemo<G> {
     section: Vec<u8>,
-    /// The range of the path's string in the section; empty if another path cannot be put in its place.
+    /// The range in `section` of the string literal that encodes `:path`; empty if another path cannot be put in its place.
     path: Range<usize>,
     generation: G,
     said: Option<Box<(RequestHead, RequestSection)>>,
 }
 
 impl<G: Copy + PartialEq> RequestMemo<G> {
-    /// Reads a section that equals the two before it, except for its path. Otherwise returns `None`, and the head is
-    /// unchanged or cleared. `scratch` is for the text of the path.
+    /// Returns the result of a section that equals the previous two except for its path, and fills `head`. Otherwise
+    /// returns `None`, with `head` unchanged or cleared. The path is decoded into `scratch`.
     #[inline]
     pub fn recall(
         &self,
@@ -51,7 +52,7 @@ impl<G: Copy + PartialEq> RequestMemo<G> {
         set_path(head, text.bytes(scratch)).then_some(*request)
     }
 
-    /// The string of the path in `section`, if the rest equals the remembered section.
+    /// The string literal of `:path` in `section`, if the rest of `section` equals the remembered section.
     #[inline]
     fn path_in<'s>(&self, section: &'s [u8]) -> Option<&'s [u8]> {
         if self.path.is_empty() {
@@ -64,8 +65,8 @@ impl<G: Copy + PartialEq> RequestMemo<G> {
         (len as usize == text.len()).then_some(string)
     }
 
-    /// Remembers the result of a section that did not change the table. `path` finds the string of `:path` in the section,
-    /// whose length has a prefix of seven bits, if no table stores it.
+    /// Remembers the result of a section that did not change the dynamic table. `path` locates the string literal of
+    /// `:path` in the section, whose length has a prefix of seven bits, unless a table stores the path.
     #[inline]
     pub fn note(
         &mut self,
@@ -88,7 +89,7 @@ impl<G: Copy + PartialEq> RequestMemo<G> {
         self.generation = generation;
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the cache has allocated.
     #[must_use]
     pub fn retained(&self) -> usize {
         let said = self.said.as_ref().map_or(0, |said| {
@@ -98,12 +99,13 @@ impl<G: Copy + PartialEq> RequestMemo<G> {
     }
 }
 
-/// The latest response head, and the state it depended on.
+/// The latest response head in encoded form, with the head and the state of the encoder that it was encoded from.
 ///
-/// `G` is the generation of the encoder: it changes whenever a field may be written in another way than before.
+/// `G` is the generation of the encoder: it changes whenever the encoder may encode a field in another way than before.
 #[derive(Debug, Default)]
 pub struct ResponseMemo<G> {
-    /// The fields in wire form, then `server`.
+    /// The fields of the head in the form of HTTP/1 ([`Headers::wire`](crate::Headers::wire)), followed by the value of
+    /// `server`.
     fields: Vec<u8>,
     fields_len: usize,
     status: Option<StatusCode>,
@@ -113,7 +115,7 @@ pub struct ResponseMemo<G> {
 }
 
 impl<G: Copy + PartialEq> ResponseMemo<G> {
-    /// The encoded section for `head`, if it equals the remembered head.
+    /// The encoded section for `head`, if `head` equals the remembered head and the encoder's generation is the same.
     #[inline]
     #[must_use]
     pub fn find(&self, head: &ResponseHead<'_>, generation: G) -> Option<&[u8]> {
@@ -127,7 +129,8 @@ impl<G: Copy + PartialEq> ResponseMemo<G> {
         is_same.then_some(&self.section)
     }
 
-    /// Remembers `section`, which was written for `head` and did not change the encoder. Returns whether it is remembered.
+    /// Remembers `section`, which the encoder wrote for `head` without changing its dynamic table. Returns whether it is
+    /// remembered.
     #[inline]
     pub fn note(&mut self, head: &ResponseHead<'_>, generation: G, section: &[u8]) -> bool {
         let Some(wire) = head
@@ -150,7 +153,7 @@ impl<G: Copy + PartialEq> ResponseMemo<G> {
         true
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the cache has allocated.
     #[must_use]
     pub const fn retained(&self) -> usize {
         self.fields.capacity() + self.section.capacity()
@@ -178,7 +181,7 @@ mod tests {
         (head, section)
     }
 
-    /// A section in which `/a` or the like is the string of the path, at 2.
+    /// A request section whose `:path` is a string literal that begins at the byte 2.
     fn section(path: &[u8]) -> Vec<u8> {
         let mut section = vec![0x11, 0x22];
         string_literal::encode_plain(0, 7, path, &mut section);
@@ -213,7 +216,7 @@ mod tests {
             recall(&memo, 0, b"/other?x", true),
             Some(b"/other?x".to_vec())
         );
-        // Whatever may make it mean something else.
+        // Differences that must keep the remembered head from being used.
         assert_eq!(recall(&memo, 1, b"/b", true), None, "another generation");
         assert_eq!(
             recall(&memo, 0, b"/b", false),

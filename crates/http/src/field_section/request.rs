@@ -10,30 +10,31 @@ use crate::{
     is_visible, parse_content_length, path,
 };
 
-/// The reason to answer a request with an error before any handler runs. The stream is not reset.
+/// The reason to answer a request with an error before any handler runs. The request is answered with a status; its stream
+/// is not reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// More than [`MAX_FIELDS`] fields, or more text than [`MAX_TABLE_TEXT`] allows.
+    /// The request has more than [`MAX_FIELDS`] fields, or more text than [`MAX_TABLE_TEXT`] allows.
     TooManyFields,
-    /// A field name with bytes that are not allowed in names.
+    /// A field name has a byte that is not allowed in names.
     NameInvalid,
-    /// A field value with bytes that are not allowed in values.
+    /// A field value has a byte that is not allowed in values.
     ValueInvalid,
-    /// `expect` is not `100-continue`.
+    /// The value of `expect` is not `100-continue`.
     Expectation,
-    /// CONNECT with `content-length`, or without a stream to tunnel.
+    /// A CONNECT request has `content-length`, or its section ends the stream, so that no tunnel is possible.
     Connect,
-    /// `:authority`, or `host` in its place, is not `host` or `host:port`.
+    /// `:authority`, or `host` in its place, is not of the form `host` or `host:port`.
     AuthorityInvalid,
-    /// `:path` is neither `*` nor begins with a slash.
+    /// `:path` is not `*` and does not begin with a slash.
     PathInvalid,
-    /// `content-length` is more than the server takes. Engines find this.
+    /// `content-length` exceeds the server's limit. The engines check this, not this module.
     ContentTooLarge,
 }
 
 impl Refusal {
-    /// Status, reason phrase (for logs and error documents) and text of the answer. H2O compatibility: H2O answers the
-    /// same.
+    /// The status, reason phrase (for logs and error documents) and text of the answer to the refused request. H2O
+    /// compatibility: H2O answers with the same texts.
     #[must_use]
     pub const fn answer(self) -> (StatusCode, &'static str, &'static str) {
         let bad = StatusCode::BAD_REQUEST;
@@ -55,7 +56,7 @@ impl Refusal {
                 "unknown expectation",
             ),
             Self::Connect => (bad, "Invalid Request", "Invalid CONNECT request"),
-            // As over HTTP/1. H2O accepts both.
+            // HTTP/1 requests with these faults get the same answer. H2O accepts both faults.
             Self::AuthorityInvalid | Self::PathInvalid => (bad, "Bad Request", "Bad Request"),
             Self::ContentTooLarge => (
                 StatusCode::CONTENT_TOO_LARGE,
@@ -66,18 +67,18 @@ impl Refusal {
     }
 }
 
-/// The result of a request's field section, besides the head.
+/// What a request's field section says, besides the request head.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestSection {
-    /// Whether it ended the stream: the request has no content.
+    /// Whether the section ended the stream: the request has no content.
     pub end_stream: bool,
-    /// The error to answer the request with.
+    /// The error to answer the request with, if it is refused.
     pub refusal: Option<Refusal>,
-    /// `content-length`.
+    /// The value of `content-length`.
     pub content_length: Option<u64>,
     /// Whether the request asks for a tunnel (CONNECT, extended CONNECT).
     pub is_tunnel: bool,
-    /// The `priority` field (RFC 9218).
+    /// The parameters of the `priority` field (RFC 9218).
     pub priority: Option<PriorityField>,
 }
 
@@ -100,7 +101,7 @@ pub struct RequestFields<'h> {
     host: Option<Span>,
     expect: Option<Span>,
     count: u32,
-    /// How many more bytes of decoded names and values may be kept.
+    /// How many more bytes of decoded names and values the section may have.
     room: usize,
     crumbs: u32,
     content_length: Option<u64>,
@@ -110,7 +111,8 @@ pub struct RequestFields<'h> {
 }
 
 impl<'h> RequestFields<'h> {
-    /// Collects the section that opens a stream. `len`: its length on the wire; `head` is empty except for its version.
+    /// Begins to collect the section that opens a stream. `len` is the length of the section on the wire; `head` is empty
+    /// except for its version.
     #[must_use]
     pub fn of_request(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
@@ -132,7 +134,7 @@ impl<'h> RequestFields<'h> {
         }
     }
 
-    /// Collects trailers. `len`: length of the section on the wire; `head` is empty.
+    /// Begins to collect trailers. `len` is the length of the section on the wire; `head` is empty.
     #[must_use]
     pub fn of_trailers(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
@@ -145,7 +147,7 @@ impl<'h> RequestFields<'h> {
         self.refusal.get_or_insert(refusal);
     }
 
-    /// Counts decoded bytes against the limit. Returns whether they may be kept.
+    /// Counts `len` decoded bytes against the section's limit. Returns whether the limit allows them.
     #[inline]
     fn has_room(&mut self, len: usize) -> bool {
         let Some(room) = self.room.checked_sub(len) else {
@@ -157,11 +159,11 @@ impl<'h> RequestFields<'h> {
         true
     }
 
-    /// Adds one field.
+    /// Adds one decoded field.
     ///
     /// # Errors
-    /// The flaw that makes the message malformed. Flaws that only make us refuse the request are returned by
-    /// [`RequestFields::finish`].
+    /// Returns a [`FieldError`] if the field makes the message malformed. A flaw that only makes the server refuse the
+    /// request is returned by [`RequestFields::finish`].
     #[inline]
     pub fn field(&mut self, field: &DecodedField<'_>) -> Result<(), FieldError> {
         if let FieldName::Pseudo(pseudo) = field.name {
@@ -195,7 +197,7 @@ impl<'h> RequestFields<'h> {
                 }
                 Ok(())
             }
-            // Its flaws were checked above.
+            // Fields with these names were handled above.
             FieldName::Pseudo(_) | FieldName::Invalid(_) => Ok(()),
         }
     }
@@ -207,7 +209,7 @@ impl<'h> RequestFields<'h> {
                 return Err(FieldError::ConnectionSpecific);
             }
             Known::Te if value != b"trailers" => return Err(FieldError::ConnectionSpecific),
-            // This field names a tunnel in datagrams, which only HTTP/3 has (draft 03 of RFC 9298).
+            // This field identifies a tunnel in HTTP datagrams, which only HTTP/3 has (draft 03 of RFC 9298).
             Known::DatagramFlowId if self.head.version != Version::Http3 => return Ok(()),
             Known::Host if !self.is_trailers => {
                 if self.host.is_none() && self.has_room(value.len()) {
@@ -221,7 +223,7 @@ impl<'h> RequestFields<'h> {
                 }
                 return Ok(());
             }
-            // Fields that frame a message have no meaning in trailers (RFC 9110 §6.5.1).
+            // Fields that describe the request's framing or routing have no meaning in trailers (RFC 9110 §6.5.1).
             Known::ContentLength | Known::Host | Known::Expect if self.is_trailers => return Ok(()),
             Known::ContentLength => return self.content_length(value),
             Known::Cookie => self.crumbs += 1,
@@ -237,7 +239,8 @@ impl<'h> RequestFields<'h> {
     fn content_length(&mut self, value: &[u8]) -> Result<(), FieldError> {
         let error = FieldError::ContentLength;
         let length = parse_content_length(value).ok_or(error)?;
-        // Two different lengths are an attempt to make us and a backend disagree (RFC 9110 §8.6).
+        // Two different lengths are an attempt to make this server and a backend disagree about the end of the request (RFC
+        // 9110 §8.6).
         if self.content_length.is_some_and(|other| other != length) {
             return Err(error);
         }
@@ -293,10 +296,10 @@ impl<'h> RequestFields<'h> {
         Ok(())
     }
 
-    /// The section is complete; `end_stream` tells whether it ends the stream.
+    /// Ends the section and completes the head; `end_stream` tells whether the section ends the stream.
     ///
     /// # Errors
-    /// What makes the message malformed.
+    /// Returns a [`SectionError`] if the section as a whole makes the message malformed.
     pub fn finish(mut self, end_stream: bool) -> Result<RequestSection, SectionError> {
         if !self.is_method_valid {
             return Err(SectionError::Method);
@@ -342,14 +345,14 @@ impl<'h> RequestFields<'h> {
         })
     }
 
-    /// Ends the trailers. Returns the reason to refuse the request, if they have one.
+    /// Ends the trailers. Returns the reason to refuse the request, if the trailers give one.
     #[must_use]
     pub const fn finish_trailers(self) -> Option<Refusal> {
         self.refusal
     }
 
-    /// Checks the pseudo fields, which depend on the method (RFC 9113 §8.3.1, §8.5, RFC 8441 §4). Returns whether the
-    /// request asks for a tunnel; `None`: malformed.
+    /// Checks that the pseudo-header fields are those that the method needs (RFC 9113 §8.3.1, §8.5, RFC 8441 §4). Returns
+    /// whether the request asks for a tunnel; `None` if the message is malformed.
     fn check_pseudo_fields(&self) -> Option<bool> {
         const USUAL: u8 = seen::METHOD | seen::SCHEME | seen::PATH;
         let usual = self.seen & USUAL == USUAL;
@@ -377,7 +380,8 @@ impl<'h> RequestFields<'h> {
             Method::ConnectUdp => true,
             _ => false,
         };
-        // The handler checks the target of a CONNECT: it can explain an error in `proxy-status` (RFC 9209).
+        // The target of a CONNECT is not checked here but by the handler, which can explain an error in `proxy-status` (RFC
+        // 9209).
         if names_peer || span.is_empty() || authority::is_valid(self.head.headers.text(span)) {
             self.head.set_authority(span);
         } else {
@@ -387,7 +391,7 @@ impl<'h> RequestFields<'h> {
 
     fn set_target(&mut self) {
         let target = if self.seen & seen::PATH == 0 {
-            // Plain CONNECT: the authority is the target (RFC 9110 §7.1).
+            // A CONNECT without `:protocol` has no `:path`: its authority is its target (RFC 9110 §7.1).
             self.authority
         } else {
             self.path
@@ -396,13 +400,14 @@ impl<'h> RequestFields<'h> {
         let scanned = path::scan_target(text);
         let is_path = self.seen & seen::PATH == 0 || is_path(text);
         if scanned.len == text.len() && !is_path {
-            // Such a path would make an HTTP/1 backend see another request (RFC 9113 §8.3.1).
+            // Forwarded over HTTP/1, this path would make a backend see another request (RFC 9113 §8.3.1).
             self.refuse(Refusal::PathInvalid);
             self.head.set_target(target);
         } else if scanned.len == text.len() {
             self.head.set_scanned_target(target, &scanned);
         } else {
-            // A blank or a control character: an HTTP/1 backend would see another request.
+            // The path has a blank or a control character: forwarded over HTTP/1, it would make a backend see another
+            // request.
             self.refuse(Refusal::ValueInvalid);
             self.head.set_target(target);
         }
@@ -412,7 +417,8 @@ impl<'h> RequestFields<'h> {
     }
 }
 
-/// A scheme in any letter case (RFC 3986 §3.1). H2O compatibility: H2O takes unknown schemes for `http`.
+/// The scheme that `text` names in any letter case (RFC 3986 §3.1). H2O compatibility: H2O takes an unknown scheme for
+/// `http`.
 #[cold]
 fn scheme_of(text: &[u8]) -> Scheme {
     let is_it = |scheme: &Scheme| text.eq_ignore_ascii_case(scheme.as_str().as_bytes());
@@ -425,8 +431,8 @@ fn is_path(text: &[u8]) -> bool {
     text.first() == Some(&b'/') || text == b"*"
 }
 
-/// Sets another path in a head. Returns whether [`RequestFields`] would accept that path unchanged; if not, the head is
-/// unchanged.
+/// Replaces the path and query of a request head. Returns whether [`RequestFields`] would accept `text` as `:path`; if not,
+/// the head is unchanged.
 #[inline]
 #[must_use]
 pub fn set_path(head: &mut RequestHead, text: &[u8]) -> bool {
@@ -439,8 +445,8 @@ pub fn set_path(head: &mut RequestHead, text: &[u8]) -> bool {
     true
 }
 
-/// Joins the crumbs of a `cookie` field (RFC 9113 §8.2.3). Empty crumbs are left out: they would leave a blank at an end of
-/// the value, which is not allowed (§8.2.1).
+/// Joins the `cookie` fields of a head to one (RFC 9113 §8.2.3). Empty ones are left out: they would leave a blank at an
+/// end of the value, which is not allowed (§8.2.1).
 fn join_crumbs(head: &mut RequestHead) {
     let mut joined = Vec::new();
     let crumbs = head.headers.get_all(Known::Cookie);

@@ -13,7 +13,8 @@ pub enum SectionKind {
     Head,
     /// Trailers.
     Trailers,
-    /// A section of a stream that has ended already: it is decoded, since that changes the dynamic table, and its fields are dropped.
+    /// A section of a stream that has ended already: it is decoded, since decoding changes the dynamic table, and its
+    /// fields are dropped.
     Discarded,
 }
 
@@ -23,13 +24,13 @@ pub struct ResponseFields<'h> {
     kind: SectionKind,
     has_status: bool,
     count: u32,
-    /// How many bytes of text may still come.
+    /// How many more bytes of decoded names and values the section may have.
     room: usize,
     is_malformed: bool,
 }
 
 impl<'h> ResponseFields<'h> {
-    /// Collects a section of `len` bytes on the wire. Clears `head`.
+    /// Begins to collect a section that has `len` bytes on the wire. Clears `head`.
     pub fn new(kind: SectionKind, head: &'h mut ClientResponse, len: usize) -> Self {
         head.clear();
         Self {
@@ -42,11 +43,11 @@ impl<'h> ResponseFields<'h> {
         }
     }
 
-    /// Adds one field.
+    /// Adds one decoded field.
     ///
     /// # Errors
-    /// The flaw that makes the message malformed. Other flaws are returned by [`ResponseFields::finish`], so that the
-    /// decoder reads on.
+    /// Returns a [`FieldError`] if the field makes the message malformed at once. Other flaws are returned by
+    /// [`ResponseFields::finish`], so that the decoder reads the rest of the section.
     pub fn field(&mut self, field: &DecodedField<'_>) -> Result<(), FieldError> {
         if let FieldName::Pseudo(pseudo) = field.name {
             return self.pseudo(pseudo, field.value);
@@ -69,7 +70,7 @@ impl<'h> ResponseFields<'h> {
                 self.keep(Name::Other(name), field.value);
                 Ok(())
             }
-            // Its flaws were checked above.
+            // Fields with these names were handled above.
             FieldName::Pseudo(_) | FieldName::Invalid(_) => Ok(()),
         }
     }
@@ -81,9 +82,9 @@ impl<'h> ResponseFields<'h> {
             | Known::TransferEncoding
             | Known::Upgrade
             | Known::Te => return Err(FieldError::ConnectionSpecific),
-            // Fields of this kind are dropped, as in requests. H2O tolerates them too.
+            // These fields, which only HTTP/1 has, are dropped; H2O tolerates them, too.
             Known::KeepAlive | Known::ProxyConnection => {}
-            // Fields that frame a message have no meaning in trailers (RFC 9110 §6.5.1).
+            // Fields that describe the framing of a message have no meaning in trailers (RFC 9110 §6.5.1).
             Known::ContentLength if self.kind == SectionKind::Trailers => {}
             Known::ContentLength => {
                 let length = parse_content_length(value);
@@ -117,10 +118,10 @@ impl<'h> ResponseFields<'h> {
         Ok(())
     }
 
-    /// Ends the section.
+    /// Ends the section and checks it as a whole.
     ///
     /// # Errors
-    /// The flaw that makes the message malformed.
+    /// Returns a [`SectionError`] if the section makes the message malformed.
     pub const fn finish(self) -> Result<(), SectionError> {
         if matches!(self.kind, SectionKind::Head) && !self.has_status {
             return Err(SectionError::StatusMissing);
@@ -132,7 +133,7 @@ impl<'h> ResponseFields<'h> {
     }
 }
 
-/// Three digits (RFC 9110 §15).
+/// The status code in the value of `:status`, which has three digits (RFC 9110 §15).
 fn parse_status(value: &[u8]) -> Option<StatusCode> {
     let digits = value.first_chunk::<3>().filter(|_| value.len() == 3)?;
     if !digits.iter().all(u8::is_ascii_digit) {

@@ -6,12 +6,12 @@ use crate::{Headers, Known, Method, Name, RequestHead, escape, has_break};
 
 use super::Pseudo;
 
-/// Passes to `encode` the fields of a head or of trailers, except those that frame messages in HTTP/1 (RFC 9113 §8.2.2, RFC
-/// 9114 §4.2) and `content-length`, which the engine writes. CR, LF and NUL in a value become blanks: translated to HTTP/1
-/// they would begin another field or message (RFC 9113 §8.2.1).
+/// Passes the fields of a head or of trailers to `encode`, except those that frame messages in HTTP/1 (RFC 9113 §8.2.2, RFC
+/// 9114 §4.2) and `content-length`, which the engine writes. CR, LF and NUL in a value are replaced by blanks: a backend or
+/// proxy that translates the message to HTTP/1 would read them as the end of the field (RFC 9113 §8.2.1).
 #[inline]
 pub fn encode_fields(headers: &Headers, mut encode: impl FnMut(Name<'_>, &[u8])) {
-    // A section in wire form has no value with a line end.
+    // If the headers are available in HTTP/1 form, no value has a line end or NUL.
     let may_break = headers.wire().is_none();
     for field in headers.iter() {
         if is_connection_specific(field.name) {
@@ -34,7 +34,7 @@ fn without_breaks(value: &[u8]) -> Vec<u8> {
     value.iter().map(blank).collect()
 }
 
-/// Whether HTTP/2 and HTTP/3 do not have this field; also true for `content-length`, which the engine writes.
+/// Whether HTTP/2 and HTTP/3 forbid this field. Also true for `content-length`, which the engine writes itself.
 #[inline]
 const fn is_connection_specific(name: Name<'_>) -> bool {
     matches!(
@@ -58,8 +58,8 @@ pub fn connect_protocol(head: &RequestHead) -> Option<&[u8]> {
     (head.method == Method::Connect && !token.is_empty()).then_some(token)
 }
 
-/// Passes to `encode` the pseudo fields of a request (RFC 9113 §8.3.1, RFC 9114 §4.3.1), which precede all others. Bytes
-/// that are not allowed in pseudo fields are percent-encoded.
+/// Passes the pseudo-header fields of a request (RFC 9113 §8.3.1, RFC 9114 §4.3.1), which precede all others, to `encode`.
+/// Bytes that are not allowed in their values are percent-encoded.
 pub fn encode_request_pseudo(head: &RequestHead, mut encode: impl FnMut(Pseudo, &[u8])) {
     let protocol = connect_protocol(head);
     let is_plain_connect = head.method == Method::Connect && protocol.is_none();
@@ -75,7 +75,7 @@ pub fn encode_request_pseudo(head: &RequestHead, mut encode: impl FnMut(Pseudo, 
         // The target of a CONNECT is an authority (RFC 9110 §7.1).
         authority = head.target();
     }
-    // Without an authority the field is left out, never empty (RFC 9113 §8.3.1).
+    // A request without an authority has no `:authority`: an empty one is not allowed (RFC 9113 §8.3.1).
     if !authority.is_empty() {
         encode(Pseudo::Authority, &visible(authority));
     }
@@ -88,7 +88,7 @@ pub fn encode_request_pseudo(head: &RequestHead, mut encode: impl FnMut(Pseudo, 
     }
 }
 
-/// The authority; without one the value of `host` (RFC 9113 §8.3.1).
+/// The value of `:authority` for a request: its authority or, without one, the value of `host` (RFC 9113 §8.3.1).
 fn authority(head: &RequestHead) -> &[u8] {
     match head.authority() {
         b"" => head.headers.get(Known::Host).unwrap_or_default(),
@@ -96,8 +96,9 @@ fn authority(head: &RequestHead) -> &[u8] {
     }
 }
 
-/// The value of a pseudo-header field with blanks and control characters percent-encoded: a backend that translates it to HTTP/1
-/// could take them for the end of the request line (RFC 9113 §10.3). Values that clients sent have none; a script may set them.
+/// The value of a pseudo-header field with blanks and control characters percent-encoded: a backend that translates the
+/// request to HTTP/1 could take them for the end of the request line (RFC 9113 §10.3). Values from clients have no such
+/// characters, but a script may set one.
 fn visible(text: &[u8]) -> Cow<'_, [u8]> {
     let is_visible = |byte: &u8| *byte > b' ' && *byte != 0x7f;
     if text.iter().all(is_visible) {
@@ -114,8 +115,9 @@ fn visible(text: &[u8]) -> Cow<'_, [u8]> {
     out.into()
 }
 
-/// The fields of a request that may be forwarded: without those listed in `connection` (RFC 9110 §7.6.1), `te` other than
-/// `trailers` (RFC 9113 §8.2.2), and `host` and `expect`, which the head has apart. [`encode_fields`] leaves out the rest.
+/// The fields of a request that may be forwarded to a backend. Left out are those listed in `connection` (RFC 9110 §7.6.1),
+/// `te` other than `trailers` (RFC 9113 §8.2.2), and `host` and `expect`, which the head stores apart from its fields.
+/// [`encode_fields`] leaves out the other fields of HTTP/1.
 #[must_use]
 pub fn forwardable(headers: &Headers) -> Cow<'_, Headers> {
     let options: Vec<&[u8]> = headers.get_all(Known::Connection).collect();

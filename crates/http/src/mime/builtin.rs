@@ -1,6 +1,7 @@
-//! The built-in map. H2O compatibility: these are H2O's types and extensions. Attributes follow from the types.
+//! The built-in MIME map. H2O compatibility: these are H2O's types and extensions. The attributes of each type are computed
+//! from its name.
 
-/// Types with their extensions.
+/// Media types with their file extensions.
 pub(super) const TYPES: &[(&str, &[&str])] = &[
     ("application/atom+xml", &["atom"]),
     ("application/epub+zip", &["epub"]),

@@ -1,23 +1,23 @@
-//! PRIORITY_UPDATE frames that arrive before their request.
+//! PRIORITY_UPDATE frames (RFC 9218) for streams whose requests have not arrived yet.
 
 use super::PriorityParameters;
 
-/// Limit of streams whose updates are kept until they are opened. A client may send updates for any number of streams that
-/// it never opens; RFC 9218 §7 recommends a limit.
+/// Maximum number of unopened streams whose PRIORITY_UPDATE frames are kept. A client could send them for any number of
+/// streams that it never opens; RFC 9218 §7 recommends a limit.
 pub const MAX_EARLY_UPDATES: usize = 16;
 
-/// The client has sent updates for more unopened streams than are kept.
+/// The client has sent PRIORITY_UPDATE frames for more than [`MAX_EARLY_UPDATES`] unopened streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyUpdates;
 
-/// The latest PRIORITY_UPDATE of each stream that is not open yet (RFC 9218 §7). Allocates nothing while there is none.
+/// The latest PRIORITY_UPDATE of each stream that is not open yet (RFC 9218 §7). Nothing is allocated before the first.
 #[derive(Debug, Default)]
 pub struct EarlyUpdates {
     updates: Vec<(u64, PriorityParameters)>,
 }
 
 impl EarlyUpdates {
-    /// No updates.
+    /// A collection without updates.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -25,18 +25,17 @@ impl EarlyUpdates {
         }
     }
 
-    /// Whether there is no update.
+    /// Whether no update is kept.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.updates.is_empty()
     }
 
-    /// Stores an update for a stream that is not open yet and replaces an earlier one for the same stream. `can_open` tells
-    /// whether the client may still open a stream; if there is no room, updates for streams that it may not open are
-    /// dropped.
+    /// Keeps an update for a stream that is not open yet; it replaces an earlier one for the same stream. If there is no
+    /// room, the updates for streams for which `can_open` is false are dropped: the client may not open those any more.
     ///
     /// # Errors
-    /// [`TooManyUpdates`] for the 17th stream; the update is not kept.
+    /// Returns [`TooManyUpdates`] for the 17th stream, whose update is not kept.
     pub fn keep(
         &mut self,
         stream: u64,
@@ -57,13 +56,13 @@ impl EarlyUpdates {
         Ok(())
     }
 
-    /// Removes and returns the update for a stream that is being opened.
+    /// Removes and returns the update for `stream`, which is being opened.
     pub fn take(&mut self, stream: u64) -> Option<PriorityParameters> {
         let at = self.updates.iter().position(|&(id, _)| id == stream)?;
         Some(self.updates.swap_remove(at).1)
     }
 
-    /// Frees unused memory.
+    /// Frees the memory that the kept updates do not need.
     pub fn shrink(&mut self) {
         self.updates.shrink_to_fit();
     }

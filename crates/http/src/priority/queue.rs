@@ -1,26 +1,28 @@
-//! The order in which streams send (RFC 9218 §10).
+//! The order in which the streams of a connection send (RFC 9218 §10).
 
 use super::PriorityParameters;
 
-/// A stream that has content to send, and window for it.
+/// A stream that has content to send, and a flow control window that allows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuedStream {
-    /// Its identifier, which decides the order among streams of the same urgency.
+    /// The stream's identifier, which decides the order among streams of the same urgency.
     pub id: u64,
-    /// Its parameters.
+    /// The stream's priority parameters.
     pub priority: PriorityParameters,
-    /// Whether it is served before all streams that are not elevated, whatever their urgency.
+    /// Whether the stream is served before all streams that are not elevated, whatever their urgency.
     pub is_elevated: bool,
     /// Whether the stream has sent a frame since it was opened.
     pub has_sent: bool,
 }
 
-/// The streams of one connection that can send, in sending order.
+/// The streams of one connection that can send, in the order in which they are served.
 ///
-/// The lowest urgency number is first. Within one urgency, streams that are not incremental, and incremental ones that have
-/// not sent yet, are served in the order of their identifiers; then the other incremental ones take turns of a frame each.
+/// Streams with a lower urgency number are served first. Within one urgency, streams that are not incremental, and
+/// incremental ones that have not sent yet, are served in the order of their identifiers; after them the other incremental
+/// streams take turns of one frame each.
 ///
-/// The caller identifies streams by slots, small numbers. Memory is used up to the largest slot.
+/// The caller identifies each stream by a slot, a small number that it assigns. The memory of the queue grows with the
+/// largest slot.
 ///
 /// ```
 /// use h2o_http::priority::{PriorityField, QueuedStream, UrgencyQueue};
@@ -40,13 +42,15 @@ pub struct QueuedStream {
 /// ```
 #[derive(Debug, Default)]
 pub struct UrgencyQueue {
-    /// By slot.
+    /// The queued streams; the index is the slot.
     members: Vec<Member>,
-    /// A binary heap of the slots served in order; each member knows its place.
+    /// A binary heap of the streams that are served in the order of their identifiers; each member knows its place in the
+    /// heap.
     in_order: Vec<(Rank, u32)>,
-    /// For each urgency, the slot of the next stream that takes a turn; meaningless where `occupied` has no bit.
+    /// For each urgency, the slot of the incremental stream that sends next; meaningless if the bit of the urgency in
+    /// `occupied` is 0.
     rings: [u32; 8],
-    /// The rings that are not empty.
+    /// A bit for each urgency: whether its ring of incremental streams has a member.
     occupied: u8,
 }
 
@@ -60,13 +64,14 @@ struct Member {
 enum Place {
     /// The slot has no stream.
     Free,
-    /// In the heap.
+    /// The stream is in the heap, at this index.
     InOrder { at: u32 },
     /// The stream takes turns: it is in the ring of its urgency, between these slots.
     InTurns { prev: u32, next: u32 },
 }
 
-/// Sort key: the urgency plus one, or 0 for an elevated stream; then the identifier.
+/// Sort key of a stream in the heap: `class` is the urgency plus one, or 0 for an elevated stream; then the identifier
+/// decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     class: u8,
@@ -90,7 +95,7 @@ impl Member {
 }
 
 impl QueuedStream {
-    /// 0 to 7.
+    /// The urgency of the stream, limited to 7.
     const fn urgency(&self) -> u8 {
         if self.priority.urgency < 7 {
             self.priority.urgency
@@ -105,7 +110,7 @@ impl QueuedStream {
 }
 
 impl UrgencyQueue {
-    /// No streams. Does not allocate.
+    /// An empty queue, which allocates nothing before the first stream.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -116,14 +121,14 @@ impl UrgencyQueue {
         }
     }
 
-    /// Whether the stream of a slot is queued.
+    /// Whether the stream with this slot is queued.
     #[inline]
     #[must_use]
     pub fn contains(&self, slot: u32) -> bool {
         (self.members.get(slot as usize)).is_some_and(|member| !member.is_free())
     }
 
-    /// Queues a stream under a slot that is free.
+    /// Queues a stream; its slot must be free.
     pub fn insert(&mut self, slot: u32, stream: QueuedStream) {
         debug_assert!(!self.contains(slot), "a stream is queued once");
         let at = slot as usize;
@@ -148,7 +153,7 @@ impl UrgencyQueue {
         }
     }
 
-    /// Removes a stream. `None` if it was not queued.
+    /// Removes the stream with this slot. `None` if it was not queued.
     pub fn remove(&mut self, slot: u32) -> Option<QueuedStream> {
         let member = self.members.get_mut(slot as usize)?;
         let Member { stream, place } = std::mem::replace(member, Member::FREE);
@@ -167,14 +172,14 @@ impl UrgencyQueue {
         Some(stream)
     }
 
-    /// The slot of the stream that sends the next frame. Counts as its turn; the stream stays queued.
+    /// The slot of the stream that sends the next frame. The call counts as the stream's turn; the stream stays queued.
     #[inline]
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator would borrow the queue between frames"
     )]
     pub fn next(&mut self) -> Option<u32> {
-        // The result is 8 if all rings are empty, which is behind every urgency.
+        // The smallest urgency whose ring has a member; 8, which is behind every urgency, if all rings are empty.
         let ring = self.occupied.trailing_zeros();
         if let Some(&(rank, slot)) = self.in_order.first()
             && u32::from(rank.class) <= ring + 1
@@ -205,7 +210,7 @@ impl UrgencyQueue {
         }
     }
 
-    /// Frees unused memory.
+    /// Frees the memory that the queue does not need for the streams that it has.
     pub fn shrink(&mut self) {
         while self.members.last().is_some_and(Member::is_free) {
             self.members.pop();
@@ -214,14 +219,14 @@ impl UrgencyQueue {
         self.in_order.shrink_to_fit();
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the queue has allocated.
     #[must_use]
     pub const fn retained(&self) -> usize {
         self.members.capacity() * size_of::<Member>()
             + self.in_order.capacity() * size_of::<(Rank, u32)>()
     }
 
-    /// Appends a slot to a ring.
+    /// Appends a slot to the ring of an urgency. Returns the slot's place.
     fn join_ring(&mut self, slot: u32, urgency: u8) -> Place {
         let first = &mut self.rings[usize::from(urgency)];
         if self.occupied & 1 << urgency == 0 {
@@ -249,7 +254,7 @@ impl UrgencyQueue {
         }
     }
 
-    /// Returns the old value.
+    /// Sets the predecessor of a slot in its ring. Returns the previous one.
     fn set_prev(&mut self, slot: u32, to: u32) -> u32 {
         match &mut self.members[slot as usize].place {
             Place::InTurns { prev, .. } => std::mem::replace(prev, to),

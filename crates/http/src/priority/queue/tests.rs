@@ -1,4 +1,5 @@
-//! The queue alone: the order of turns, every state with every call, and random calls against a plain model.
+//! Tests of the queue of streams by itself: the order of turns, every state of a slot with every call, and random calls
+//! that are compared with a plain model.
 
 use super::*;
 
@@ -23,7 +24,7 @@ fn queue(streams: &[QueuedStream]) -> UrgencyQueue {
     queue
 }
 
-/// The slots of the next `count` turns.
+/// The slots of the streams that send the next `count` frames.
 fn turns(queue: &mut UrgencyQueue, count: usize) -> Vec<u32> {
     std::iter::from_fn(|| queue.next()).take(count).collect()
 }
@@ -92,7 +93,7 @@ fn turns_go_by_urgency_then_by_identifier_then_around() {
 
 #[test]
 fn identifiers_beyond_32_bits_keep_their_order() {
-    // HTTP/3 has 62 (RFC 9000 §2.1).
+    // Stream identifiers of HTTP/3 have 62 bits (RFC 9000 §2.1).
     let mut queue = queue(&[stream(1 << 61, 3, false), stream((1 << 61) - 4, 3, false)]);
     assert_eq!(queue.next(), Some(1));
 }
@@ -114,7 +115,7 @@ fn a_removed_stream_knows_whether_it_has_sent() {
 /// The states of a slot, with another stream of the same urgency in the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    /// Beyond the largest slot that was ever used.
+    /// The slot is beyond the largest one that was ever used.
     Unknown,
     Free,
     InOrder,
@@ -189,12 +190,12 @@ fn memory_of_streams_that_are_gone_is_given_back() {
     assert_eq!(queue.next(), Some(0));
 }
 
-/// The rules of RFC 9218 §10 as plainly as they can be said: all streams in a list, searched for each turn.
+/// A plain model of the rules of RFC 9218 §10: all streams in lists that are searched for each turn.
 #[derive(Default)]
 struct Model {
-    /// The streams served in order.
+    /// The streams that are served in the order of their identifiers, with their slots.
     in_order: Vec<(u32, QueuedStream)>,
-    /// The streams that take turns; the next one of its urgency stands first.
+    /// The incremental streams that take turns, with their slots. Among those of one urgency the next to send is the first.
     in_turns: Vec<(u32, QueuedStream)>,
 }
 
@@ -241,7 +242,7 @@ impl Model {
         }
     }
 
-    /// A turn of one served in order.
+    /// Serves the stream at this index of `in_order`. Returns its slot.
     fn serve(&mut self, at: usize) -> u32 {
         let (slot, mut stream) = self.in_order.remove(at);
         stream.has_sent = true;
