@@ -1,5 +1,5 @@
-//! Cost of QUIC: requests of some bytes and responses of 1 KB over a connection, both ends and their acknowledgements, alone and 100
-//! at a time. The other end is `quinn-proto`, whose part does not change.
+//! Cost of QUIC: requests of 60 bytes and responses of 1 KB over one connection, alone and 100 at a time. Both ends and their
+//! acknowledgements are counted. The client is `quinn-proto`'s own, whose share of the cost does not change.
 
 #![expect(
     clippy::disallowed_methods,
@@ -57,7 +57,7 @@ fn exchange(pair: &mut Pair, streams: usize) {
         let (response, is_ended) = pair.client_read(stream);
         assert!(is_ended && response.len() == RESPONSE.len());
     }
-    // The server learns that the client has read all, and lets it open others.
+    // The client announces that it has read the responses, and the server allows it to open further streams.
     pair.run(|_, _| {});
     pair.seen.clear();
 }

@@ -1,4 +1,4 @@
-//! How connections end, and why they do not begin.
+//! Reasons why QUIC connections end, or cannot be opened.
 
 use std::error::Error;
 use std::fmt;
@@ -9,27 +9,27 @@ use quinn_proto::ConnectionError;
 /// Why a connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The client and this side have no version in common.
+    /// The two sides support no QUIC version in common.
     Version,
     /// The peer broke the protocol; it was told so with this error code (RFC 9000 §20.1). Codes of 0x100 and above are TLS alerts.
     PeerError {
-        /// The code sent.
+        /// The error code sent to the peer.
         code: u64,
-        /// What the peer did.
+        /// A description of what the peer did wrong.
         reason: String,
     },
     /// The peer's QUIC implementation has closed the connection with this error code (RFC 9000 §20.1).
     ClosedByTransport {
-        /// The code received.
+        /// The error code in the peer's CONNECTION_CLOSE frame.
         code: u64,
-        /// The text received; any bytes.
+        /// The reason phrase in the peer's CONNECTION_CLOSE frame; it may contain any bytes.
         reason: Bytes,
     },
     /// The peer's application (HTTP/3) has closed the connection with this error code.
     ClosedByApplication {
-        /// The code received.
+        /// The error code in the peer's CONNECTION_CLOSE frame.
         code: u64,
-        /// The text received; any bytes.
+        /// The reason phrase in the peer's CONNECTION_CLOSE frame; it may contain any bytes.
         reason: Bytes,
     },
     /// A stateless reset was received (RFC 9000 §10.3): the peer has lost the connection.
@@ -38,7 +38,7 @@ pub enum CloseReason {
     IdleTimeout,
     /// This side gave up the handshake: it took too long, or made this side send too many packets.
     HandshakeTimeout,
-    /// This side has closed it.
+    /// The application on this side has closed the connection.
     Local,
 }
 
@@ -94,12 +94,12 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// Why a connection cannot be begun.
+/// Why a connection cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectError {
-    /// No datagram can be sent to that address.
+    /// No datagram can be sent to the server's address.
     Address,
-    /// TLS accepts neither the server name nor the configuration of the connection that was to be opened.
+    /// TLS refuses the server name or the configuration of the connection that was to be opened.
     Tls(String),
 }
 

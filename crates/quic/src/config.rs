@@ -1,4 +1,4 @@
-//! Settings of endpoints and connections.
+//! Settings of QUIC endpoints and connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl From<bool> for Ratio {
     }
 }
 
-/// Settings of connections.
+/// Settings of QUIC connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportSettings {
     /// `max_idle_timeout`: a connection on which no packet arrives for this time is dropped. Zero means never.
@@ -72,7 +72,7 @@ pub struct TransportSettings {
     pub max_udp_payload_size: u16,
     /// The round trip time that is assumed before it was measured (RFC 9002 §6.2.2).
     pub initial_rtt: Duration,
-    /// The controller.
+    /// The congestion controller that connections use.
     pub congestion_control: CongestionControl,
     /// Size of the initial congestion window in packets, at least 2. On paced connections, the pacer spreads these packets
     /// over time.
@@ -240,7 +240,7 @@ pub struct Neighbours {
     pub nodes: Arc<[u64]>,
 }
 
-/// Settings of an endpoint.
+/// Settings of a QUIC endpoint.
 #[derive(Clone)]
 pub struct EndpointConfig {
     /// Keys for connection ids, tokens and stateless resets, newest first; at least one.

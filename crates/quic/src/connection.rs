@@ -1,4 +1,4 @@
-//! One connection: its packets and events.
+//! One QUIC connection: its packets and events.
 
 mod handshake_limit;
 mod streams;
@@ -43,21 +43,21 @@ pub enum Event {
     Finished(StreamId),
     /// The peer has sent STOP_SENDING: it wants no more data of this stream (RFC 9000 §19.5).
     Stopped {
-        /// The stream.
+        /// The stream whose data the peer does not want.
         stream: StreamId,
-        /// The peer's reason.
+        /// The application's error code in the STOP_SENDING frame.
         code: u64,
     },
     /// The peer allows more streams to be opened.
     StreamsAvailable {
-        /// Of which kind.
+        /// Whether bidirectional streams may be opened; if not, unidirectional ones.
         bidirectional: bool,
     },
     /// A DATAGRAM frame has arrived: [`Connection::receive_datagram`] returns its content.
     DatagramReceived,
     /// DATAGRAM frames can be sent again, after [`SendDatagramError::Blocked`].
     DatagramsUnblocked,
-    /// The connection has ended and its streams are gone. The endpoint may still send packets that tell the peer.
+    /// The connection has ended and its streams are gone. The endpoint may still send packets that tell the peer about the end.
     Closed(CloseReason),
     /// The connection's state is deleted. Its index may be used for another connection from now on.
     Drained,
@@ -74,15 +74,15 @@ pub enum SendDatagramError {
     Blocked,
 }
 
-/// One connection.
+/// A QUIC connection, which an [`crate::Endpoint`] owns.
 pub struct Connection {
     pub(crate) library: quinn_proto::Connection,
-    /// Streams that the peer has opened, as the library has reported, and of which the caller has not been told.
+    /// Streams opened by the peer, as reported by quinn-proto, for which no [`Event::StreamOpened`] has been returned yet.
     opened: VecDeque<StreamId>,
     is_closed: bool,
     /// The kind and the sender of the CONNECTION_CLOSE frame that has ended the connection.
     close: Option<Close>,
-    /// Whether its packets are marked as ECN-capable.
+    /// Whether the connection's packets are marked as ECN-capable.
     marks_ecn: bool,
     pacer: Option<Pacer>,
     /// When the pacer allows the next packet; `None` if it does not delay any.
@@ -99,22 +99,22 @@ pub struct Connection {
     costs: Costs,
     deeds: Deeds,
     send_window: u64,
-    /// Bytes that the application has written since nothing was in flight (`written`), and since the connection began
-    /// (`stream_bytes_sent`).
+    /// `written` counts the bytes that the application has written to streams since the last time that no packet was in flight;
+    /// `stream_bytes_sent` counts them since the connection began.
     written: u64,
     stream_bytes_sent: u64,
     unread: Unread,
-    /// Number of datagrams received since their costs were last added up.
+    /// Number of datagrams received since the costs of received datagrams were last added up.
     uncharged: u32,
     remote: SocketAddr,
     /// The client's addresses, once its datagrams have come from more than one.
     paths: Option<Box<Paths>>,
     trace: Option<Box<Trace>>,
-    /// Whether the library has deleted its state of the connection. The endpoint is told when [`Event::Drained`] is taken.
+    /// Whether quinn-proto has deleted its state of the connection. The endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
 }
 
-/// How packets of a connection are sent.
+/// Which features a connection uses when it sends packets: pacing and ECN marks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
     pub(crate) is_paced: bool,
@@ -122,7 +122,7 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Draws at random which of these features a connection uses, in the shares that `settings` has.
+    /// Draws at random whether a connection uses pacing and ECN marks, with the shares that `settings` has for them.
     pub(crate) fn of(settings: &TransportSettings, mut draw: impl FnMut() -> u64) -> Self {
         Self {
             is_paced: settings.is_paced.includes(draw()),
@@ -131,17 +131,17 @@ impl Sending {
     }
 }
 
-/// Bytes of memory that a connection takes during its handshake and after it, with 100 streams allowed. Measured with an
-/// allocator that counts.
+/// Bytes of memory that a connection takes during its handshake (`HANDSHAKE_LEN`) and after it (`ESTABLISHED_LEN`), with 100
+/// streams allowed. Measured with an allocator that counts.
 const HANDSHAKE_LEN: usize = 32 * 1024;
 const ESTABLISHED_LEN: usize = 11 * 1024;
 
 /// Bytes of a datagram that are not stream content: connection ids, tags, frame headers, acknowledgements. An estimate.
 const DATAGRAM_OVERHEAD: usize = 64;
-/// After this number of received datagrams their costs are added up. Each of them has at most 1,500 frames.
+/// Number of received datagrams after which their costs are added up. One datagram has at most 1,500 frames.
 const CHARGED_DATAGRAMS: u32 = 16;
 
-/// Estimates how much stream content was received and not read by the application. The library does not tell, so it is
+/// Estimates how much stream content was received and not read by the application. quinn-proto does not tell, so it is
 /// computed from the lengths of the datagrams since the peer last had no request open.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unread {
@@ -155,15 +155,15 @@ impl Unread {
         self.received += len.saturating_sub(DATAGRAM_OVERHEAD) as u64;
     }
 
-    /// The estimate in bytes. A part of what was read and sent is subtracted in addition, so that long acknowledgements and
-    /// retransmissions do not add up on a connection that always has a request.
+    /// The estimate in bytes. Beside the bytes that were read, an eighth of them and 1/256 of the bytes sent are subtracted, so
+    /// that long acknowledgements and retransmissions of the peer do not add up on a connection that always has a request open.
     const fn bytes(&self) -> u64 {
         let read = self.read + self.read / 8 + self.sent / 256;
         self.received.saturating_sub(read)
     }
 }
 
-/// Bytes that must be free in a packet so that the library adds a PATH_CHALLENGE frame.
+/// Bytes that must be free in a packet so that quinn-proto adds a PATH_CHALLENGE frame.
 const CHALLENGE_ROOM: usize = 10;
 
 /// Which side's CONNECTION_CLOSE frame has ended a connection, and whether it came from QUIC or the application (RFC 9000
@@ -172,9 +172,9 @@ const CHALLENGE_ROOM: usize = 10;
 enum Close {
     PeerTransport,
     PeerApplication,
-    /// Sent by this side because the peer broke the protocol.
+    /// This side has sent the frame because the peer broke the protocol.
     Transport,
-    /// Sent by this side because its application closes the connection.
+    /// This side has sent the frame because its application closes the connection.
     Local,
 }
 
@@ -201,9 +201,9 @@ struct Stall {
     count: u32,
 }
 
-/// After this time, which doubles each time, a window that stays full without any acknowledgement is opened. The reason:
-/// when the library discards handshake keys, it forgets packets in flight without telling the controller, which would wait
-/// for them forever.
+/// After this time, a congestion window that stayed full without any acknowledgement is opened again: the packets in flight are no
+/// longer counted. The time doubles with each stall in a row. The reason: when quinn-proto discards handshake keys, it forgets
+/// packets in flight without telling the congestion controller, which would wait for them forever.
 const STALL_TIME: Duration = Duration::from_secs(3);
 
 fn code(value: u64) -> VarInt {
@@ -283,7 +283,7 @@ impl Connection {
                 if paths.take_credit(&transmit) {
                     return Some(transmit);
                 }
-                // The library answers a PATH_CHALLENGE from another address with 1200 bytes, which is within the limit if
+                // quinn-proto answers a PATH_CHALLENGE from another address with 1200 bytes, which is within the limit if
                 // the client's own packet was as long as the RFC demands. The answer to a shorter packet is dropped.
                 buffer.clear();
                 continue;
@@ -292,7 +292,7 @@ impl Connection {
             paths.set_cut(allowance.cut);
             let transmit = self.transmit_anywhere(desk, now, 1, buffer);
             paths.set_cut(0);
-            // A packet that was shortened cannot be sent a second time as it was, so nothing is kept for that.
+            // A packet that was shortened cannot be sent a second time as it was, so no copy of it is kept for a repetition.
             self.tail = Tail::default();
             let mut transmit = transmit?;
             transmit.len = transmit.len.saturating_sub(allowance.cut);
@@ -333,8 +333,8 @@ impl Connection {
             None => u64::MAX,
         };
         let allowed = if self.library.is_closed() {
-            // With the gate closed and content in the streams, the library would delay CONNECTION_CLOSE as well, forever: a
-            // closed connection's window never opens.
+            // A closed connection is not held back by its congestion window, which never opens again: while streams have unsent
+            // content, a full window would make quinn-proto delay CONNECTION_CLOSE forever.
             usize::MAX
         } else {
             usize::try_from(room.min(credit) / mtu).unwrap_or(usize::MAX)
@@ -567,7 +567,7 @@ impl Connection {
         self.library.remote_address()
     }
 
-    /// Ends the connection with the application's error code; `reason` is sent along.
+    /// Closes the connection with this error code of the application. The peer is told `reason` as well.
     pub fn close(&mut self, now: Instant, error_code: u64, reason: &[u8]) {
         self.close = self.close.or(Some(Close::Local));
         self.library
@@ -604,7 +604,7 @@ impl Connection {
         self.costs.take(&self.library.stats(), &self.deeds)
     }
 
-    /// What it has done so far.
+    /// Counters and measurements of the connection since it began.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::of(&self.library.stats());
         stats.stream_bytes_sent = self.stream_bytes_sent;

@@ -3,9 +3,10 @@
 
 use quinn_proto::ConnectionStats;
 
-/// Number of frames that cost nothing: a well-behaved client needs fewer.
+/// Number of empty or small frames (such as PING, RESET_STREAM and window updates) that cost nothing on a connection: a
+/// well-behaved client sends fewer of them.
 const FREE_FRAMES: u64 = 64;
-/// Cost of a new path in units: this side has to validate it and begins with slow start on it.
+/// Cost in units of a client's move to a new address: this side has to validate it and begins with slow start on it.
 const MIGRATION: u64 = 20;
 /// Cost of a key update in units: this side derives four keys.
 const KEY_UPDATE: u64 = 20;
@@ -13,7 +14,7 @@ const KEY_UPDATE: u64 = 20;
 const BYTES_PER_UPDATE: u64 = 4096;
 /// For this number of bytes received, the peer may send one STREAM frame without cost.
 const BYTES_PER_STREAM_FRAME: u64 = 256;
-/// Number of useless datagrams that cost one unit together.
+/// Number of useless datagrams that cost one unit together; the same holds for ACK frames beyond one for each packet sent.
 const USELESS_DATAGRAMS: u64 = 16;
 
 /// The number of units that were charged to the peer's budget since the beginning of the connection.
@@ -22,7 +23,7 @@ pub(crate) struct Costs {
     charged: u64,
 }
 
-/// What the library does not count.
+/// Events of a connection that quinn-proto does not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Deeds {
     pub(crate) streams_opened: u64,
@@ -31,7 +32,7 @@ pub(crate) struct Deeds {
 }
 
 impl Costs {
-    /// Units that have not been charged yet.
+    /// Returns the units that have not been charged yet, and counts them as charged.
     pub(crate) fn take(&mut self, stats: &ConnectionStats, deeds: &Deeds) -> u32 {
         let total = total(stats, deeds);
         let units = total.saturating_sub(self.charged);
@@ -40,14 +41,14 @@ impl Costs {
     }
 }
 
-/// Units of all that has happened.
+/// Units of everything that the peer has done since the connection began.
 fn total(stats: &ConnectionStats, deeds: &Deeds) -> u64 {
     let (frames, received, sent) = (&stats.frame_rx, &stats.udp_rx, &stats.udp_tx);
-    // Empty STREAM frames, or very small ones.
+    // Number of empty or very small STREAM frames.
     let stream = frames
         .stream
         .saturating_sub(2 * deeds.streams_opened + received.bytes / BYTES_PER_STREAM_FRAME);
-    // Windows that grow a byte at a time.
+    // Number of frames that raise a window by a few bytes only.
     let windows = (frames.max_data + frames.max_stream_data)
         .saturating_sub(2 * deeds.streams_opened + sent.bytes / BYTES_PER_UPDATE);
     let acks = frames.acks.saturating_sub(stats.path.sent_packets) / USELESS_DATAGRAMS;

@@ -57,26 +57,26 @@ impl Ecn {
 /// A datagram that was received.
 #[derive(Clone, Debug)]
 pub struct Datagram {
-    /// Who has sent it.
+    /// The address that the datagram came from.
     pub remote: SocketAddr,
     /// The local address that the datagram was sent to, if the socket has several.
     pub local: Option<IpAddr>,
-    /// Its mark.
+    /// The ECN mark of the datagram.
     pub ecn: Option<Ecn>,
-    /// Its bytes.
+    /// The UDP payload.
     pub data: BytesMut,
 }
 
 /// One or more datagrams to send. Their bytes are in the buffer that the call which returned this has filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where to.
+    /// The address to send the datagrams to.
     pub remote: SocketAddr,
     /// The local address to send from, if the socket has several.
     pub local: Option<IpAddr>,
-    /// How they are to be marked.
+    /// The ECN mark of the datagrams.
     pub ecn: Option<Ecn>,
-    /// Bytes of all of them.
+    /// Length in bytes of all datagrams together.
     pub len: usize,
     /// If there are several datagrams, the length of each but the last, which may be shorter.
     pub segment_len: Option<usize>,
@@ -93,7 +93,7 @@ impl Transmit {
         }
     }
 
-    /// Number of datagrams.
+    /// Number of datagrams to send.
     pub fn datagrams(&self) -> usize {
         match self.segment_len {
             Some(len) if len > 0 => self.len.div_ceil(len),
@@ -114,14 +114,14 @@ pub enum Received {
     Answered(Transmit),
     /// The datagram belongs to a connection of another server, process or worker, to which the caller hands it over.
     Elsewhere(Placement, BytesMut),
-    /// It was ignored.
+    /// The datagram was ignored.
     Ignored,
 }
 
 /// How the endpoint treats packets that would begin a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
-    /// They are accepted.
+    /// The packets are accepted, and begin connections.
     #[default]
     Open,
     /// New connections' packets are ignored: there are too many connections.
@@ -135,7 +135,7 @@ pub enum Admission {
 pub(crate) fn routing_id(data: &[u8], len: usize) -> Option<(&[u8], bool)> {
     let (first, rest) = data.split_first()?;
     if first & 0x80 == 0 {
-        // Short headers (RFC 9000 §17.3).
+        // A packet with a short header (RFC 9000 §17.3).
         return Some((rest.get(..len)?, true));
     }
     // Initial and Handshake packets (RFC 9000 §17.2) carry an id made by the server once the client has received a packet
@@ -147,10 +147,10 @@ pub(crate) fn routing_id(data: &[u8], len: usize) -> Option<(&[u8], bool)> {
     (is_routed && usize::from(id_len) == len).then_some((id, false))
 }
 
-/// Connections over one socket.
+/// The QUIC connections over one socket.
 pub struct Endpoint {
     library: quinn_proto::Endpoint,
-    /// The connections, indexed by the library's handle.
+    /// The connections, indexed by quinn-proto's handle.
     connections: Vec<Option<Box<Connection>>>,
     /// Number of accepted connections whose handshakes are not complete.
     handshakes: usize,
@@ -165,13 +165,13 @@ pub struct Endpoint {
     /// Statistics of the connections that have ended, and of all datagrams.
     totals: Totals,
     known_paths: KnownPaths,
-    /// How many random numbers were drawn.
+    /// How many random numbers were drawn so far; the counter from which the next one is computed.
     drawn: u64,
     hasher: RandomState,
 }
 
 impl Endpoint {
-    /// An endpoint without connections.
+    /// Makes an endpoint without connections.
     pub fn new(config: EndpointConfig) -> Self {
         let key_ring = KeyRing::new(&config.keys);
         let EndpointConfig {
@@ -199,7 +199,7 @@ impl Endpoint {
             });
         if let Some(server) = &server {
             let size = server.transport.max_udp_payload_size.max(1200);
-            // At least 1200 is always allowed.
+            // The call cannot fail: quinn-proto allows every payload size from 1200 bytes.
             let _ = endpoint.max_udp_payload_size(size);
         }
         let (desk, used_tokens) = (Arc::new(Desk::default()), Arc::default());
@@ -311,7 +311,7 @@ impl Endpoint {
         (is_ours || self.is_neighbour(placement)).then_some(placement)
     }
 
-    /// Whether a worker or server that can receive datagrams exists at that place.
+    /// Whether a worker or server that can receive datagrams exists at `place`.
     fn is_neighbour(&self, place: Placement) -> bool {
         if place.node != self.placement.node {
             return self.neighbours.nodes.contains(&place.node);
@@ -332,8 +332,8 @@ impl Endpoint {
                 return Received::Ignored;
             }
             Admission::Closed => {
-                // The client was not sent away by a Version Negotiation packet, as this packet's header could not be read
-                // for that. It gets a refusal instead.
+                // This client should have got a Version Negotiation packet that makes it use TCP, but the header of its packet
+                // could not be read for that. It gets a refusal instead.
                 let transmit = self.library.refuse(incoming, answer);
                 return Received::Answered(Transmit::of(&transmit));
             }
@@ -393,7 +393,7 @@ impl Endpoint {
         }
     }
 
-    /// A random number.
+    /// Draws a random number.
     fn draw(&mut self) -> u64 {
         self.drawn += 1;
         self.hasher.hash_one(self.drawn)
@@ -412,7 +412,7 @@ impl Endpoint {
         let first = u64::from(settings.first_jump_packets) * settings.packet_len();
         let jump = match known {
             Some(seen) => Some(Jump::to_known(&seen, max)),
-            // Only with pacing: otherwise the whole window would be sent at once.
+            // A connection without pacing does not jump: it would send the whole window at once.
             None if first > 0 && sending.is_paced && settings.first_jumps.includes(self.draw()) => {
                 Some(Jump::to(first))
             }
@@ -499,7 +499,7 @@ impl Endpoint {
         Ok(ConnectionIndex(handle.0))
     }
 
-    /// Passes the events of the library's connection to the library's endpoint, and the answers back.
+    /// Passes the events of quinn-proto's connection to quinn-proto's endpoint, and the answers back.
     fn exchange_events(&mut self, handle: ConnectionHandle) {
         let Some(connection) = self.connections.get_mut(handle.0).and_then(Option::as_mut) else {
             return;
@@ -551,7 +551,7 @@ impl Endpoint {
         Some(transmit)
     }
 
-    /// When a connection wants to be woken.
+    /// The time at which [`Self::on_timeout`] is to be called for a connection; `None` if it waits for no timer.
     pub fn timeout(&mut self, index: ConnectionIndex) -> Option<Instant> {
         self.connection(index)?.timeout()
     }
@@ -597,14 +597,14 @@ impl Endpoint {
         totals
     }
 
-    /// Connections that are not drained.
+    /// Number of connections that are not drained.
     pub fn open_connections(&self) -> usize {
         self.connections.iter().flatten().count()
     }
 }
 
 impl Totals {
-    /// A datagram has come.
+    /// Counts a received datagram, and its packets with long headers by type.
     fn count(&mut self, data: &[u8], ecn: Option<Ecn>) {
         self.datagrams += 1;
         match ecn {
@@ -628,7 +628,7 @@ impl Totals {
         }
     }
 
-    /// Adds what a connection has done.
+    /// Adds the counters of a connection, and whether its handshake exceeded a limit.
     fn add(&mut self, connection: &Connection) {
         self.connections.add(&connection.stats());
         match connection.exceeded() {
@@ -639,7 +639,7 @@ impl Totals {
     }
 }
 
-/// The rest of a datagram after a packet with a long header (RFC 9000 §17.2) of version 1 or draft 29.
+/// Returns the bytes of a datagram after its first packet, which has a long header (RFC 9000 §17.2) of version 1 or draft 29.
 fn behind_long_packet(packet: &[u8]) -> Option<&[u8]> {
     let (&[first, ..], rest) = packet.split_first_chunk::<5>()?;
     let skip = |bytes: &'_ [u8]| -> Option<usize> {
@@ -666,7 +666,7 @@ fn var_int(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((usize::try_from(value).ok()?, rest))
 }
 
-/// The Destination Connection ID of a packet with a long header (RFC 9000 §17.2); `None` for other packets.
+/// The Destination Connection ID of a packet with a long header (RFC 9000 §17.2); empty for other packets.
 fn destination_id(packet: &[u8]) -> &[u8] {
     match packet {
         [first, _, _, _, _, len, rest @ ..] if first & 0x80 != 0 => {

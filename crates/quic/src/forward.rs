@@ -5,9 +5,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The first bytes: a long header without type, and the version.
+/// The first bytes of the wrapper: a long header without a packet type, and a version that does not exist.
 const HEADER: [u8; 5] = [0x80, 0x91, 0xc1, 0x70, 0x00];
-/// Times that a datagram is forwarded.
+/// Limit of the number of times that a datagram is forwarded.
 pub const MAX_HOPS: u8 = 4;
 /// The number of bytes by which wrapping lengthens a datagram at most.
 pub const MAX_OVERHEAD: u16 = 5 + 2 * 19 + 1;
@@ -17,9 +17,9 @@ pub const MAX_OVERHEAD: u16 = 5 + 2 * 19 + 1;
 pub struct Forwarded {
     /// The local address that the client sent the datagram to, if the first server knew it.
     pub local: Option<SocketAddr>,
-    /// The client.
+    /// The client's address.
     pub remote: SocketAddr,
-    /// How often it may be forwarded again.
+    /// How many more times the datagram may be forwarded.
     pub hops: u8,
 }
 
@@ -29,7 +29,7 @@ pub fn is_forwarded(datagram: &[u8]) -> bool {
 }
 
 impl Forwarded {
-    /// Appends what stands before the datagram.
+    /// Appends the wrapper that stands before the forwarded datagram.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&HEADER);
         encode_address(self.local, out);
@@ -48,7 +48,7 @@ impl Forwarded {
             remote: remote?,
             hops,
         };
-        // Nothing is wrapped twice.
+        // Servers never wrap a datagram twice, so a wrapper inside another one is malformed.
         (!is_forwarded(inner) && hops <= MAX_HOPS).then_some((forwarded, inner))
     }
 }
@@ -117,7 +117,7 @@ mod tests {
             Forwarded::decode(&wrapped),
             Some((forwarded, &b"packet"[..]))
         );
-        // Each part has to be complete.
+        // A wrapper that is cut off at any byte is refused.
         for len in 0..want.len() {
             assert_eq!(Forwarded::decode(&wrapped[..len]), None, "{len}");
         }
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(Forwarded::decode(&forwarded(MAX_HOPS + 1)), None);
         let twice = [forwarded(4), forwarded(4)].concat();
         assert_eq!(Forwarded::decode(&twice), None);
-        // A client without an address cannot be answered.
+        // A wrapper without the client's address is refused: the client could not be answered.
         assert_eq!(Forwarded::decode(b"\x80\x91\xc1\x70\0\0\0\x04packet"), None);
         assert_eq!(Forwarded::decode(b"\x80\x91\xc1\x70\0\x05"), None);
     }

@@ -1,4 +1,4 @@
-//! Entry points for fuzzing.
+//! Entry points for fuzzing QUIC.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::{
     ServerRole, TransportSettings,
 };
 
-/// Feeds a server with datagrams of unknown senders. In the input, each datagram begins with two bytes of length and one of
-/// circumstances: the port it comes from, whether it is padded to 1200 bytes, and whether time passes before it. The server
-/// must neither panic nor send more than three times what it has received.
+/// Feeds a server with datagrams of unknown senders. In the input, each datagram follows two bytes with its length and one byte of
+/// flags: the port it comes from, whether it is padded to 1200 bytes, and whether time passes before it. The server must neither
+/// panic nor send more than three times what it has received.
 ///
 /// # Panics
-/// If it does.
+/// If the server sends more than that.
 #[allow(
     clippy::disallowed_methods,
     reason = "the beginning of a virtual clock"
@@ -98,11 +98,11 @@ fn server() -> Option<Endpoint> {
     }))
 }
 
-/// Reads any bytes as a connection id, as a datagram forwarded by another server, and as an address token. If they are read
-/// as one of the first two, writing the result must give the same bytes.
+/// Reads any bytes as a connection id, as a datagram forwarded by another server, and as an address token. If they are read as one
+/// of the first two, writing the result must give the same bytes.
 ///
 /// # Panics
-/// If it is not.
+/// If the bytes differ.
 pub fn quic_ids_and_tokens(input: &[u8]) {
     let ring = KeyRing::new(&[Keys::derive(7, b"secret"), Keys::derive(8, b"older")]);
     if let Some(placement) = ring.decode_id(input) {

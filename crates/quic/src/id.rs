@@ -1,7 +1,8 @@
-//! Connection ids (RFC 9000 §5.1): where a connection lives, encrypted, so that packets find their server, process and worker.
+//! Connection ids (RFC 9000 §5.1). An id contains, encrypted, the server, process and worker that own the connection, so that
+//! packets find them.
 //!
-//! H2O compatibility: the number of a key, then 8 bytes encrypted in four passes as QUIC-LB does it
-//! (draft-ietf-quic-load-balancers §5.4), or 16 bytes in one AES block if this server has a number among several.
+//! H2O compatibility: an id is the number of a key, followed by 8 bytes encrypted in four passes as QUIC-LB does it
+//! (draft-ietf-quic-load-balancers §5.4), or by 16 bytes in one AES block if this server has a number among several.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +16,20 @@ use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 use crate::endpoint::routing_id;
 use crate::keys::{KeyRing, Keys};
 
-/// Where a connection lives.
+/// The server, process and worker that own a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// The number of the server in a cluster whose servers forward packets to each other; 0 for a server alone.
     pub node: u64,
     /// The number of the process: how often the server has replaced itself, modulo 256.
     pub generation: u8,
-    /// The worker.
+    /// The index of the worker in its process.
     pub worker: u16,
 }
 
-/// Length of ids without the number of the server.
+/// Length in bytes of connection ids that do not contain a server number.
 const SHORT_LEN: usize = 9;
-/// Length of ids with it.
+/// Length in bytes of connection ids that contain a server number.
 const LONG_LEN: usize = 17;
 const BLOCK_LEN: usize = 16;
 
@@ -47,7 +48,7 @@ impl IdKey {
         })
     }
 
-    /// Bytes of one pass over `half`.
+    /// The bytes that pass number `pass` of the encryption derives from one half of the text, to be XORed into the other half.
     fn mask(&self, half: [u8; 4], pass: u8) -> Result<[u8; 4], Unspecified> {
         let mut block = [0; BLOCK_LEN];
         block[..4].copy_from_slice(&half);
@@ -57,7 +58,7 @@ impl IdKey {
         Ok([a, b, c, d])
     }
 
-    /// The four encryption passes in order; decryption uses the reverse order.
+    /// Runs the four passes in this order: ascending to encrypt, descending to decrypt.
     fn passes(&self, bytes: [u8; 8], order: [u8; 4]) -> Result<[u8; 8], Unspecified> {
         let [a, b, c, d, e, f, g, h] = bytes;
         let (mut left, mut right) = ([a, b, c, d], [e, f, g, h]);
@@ -77,7 +78,7 @@ impl IdKey {
 }
 
 impl KeyRing {
-    /// An id for a connection that lives there.
+    /// Makes an id for a connection that `placement` owns.
     pub(crate) fn encode_id(
         &self,
         placement: Placement,
@@ -105,7 +106,7 @@ impl KeyRing {
         .flatten()
     }
 
-    /// The server, process and worker that a connection id names; `None` if no key for it is known.
+    /// The server, process and worker that a connection id names; `None` if the key that made the id is not known.
     pub(crate) fn decode_id(&self, id: &[u8]) -> Option<Placement> {
         let (number, sealed) = id.split_first()?;
         let (node, bytes) = self.numbered(*number, |key| match sealed.len() {

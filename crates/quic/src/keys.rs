@@ -10,7 +10,7 @@ use quinn_proto::crypto::{AeadKey, CryptoError, HandshakeTokenKey, HmacKey};
 
 use crate::id::IdKey;
 
-/// The keys of one secret.
+/// The key material derived from one secret.
 #[derive(Clone, Debug)]
 pub struct Keys {
     /// The secret's number, the first byte of connection ids.
@@ -48,7 +48,7 @@ impl Keys {
 #[derive(Debug)]
 pub(crate) struct KeyRing(RwLock<Vec<KeySet>>);
 
-/// What is made of one secret.
+/// The keys made from one secret: those of connection ids, stateless resets and tokens.
 #[derive(Debug)]
 pub(crate) struct KeySet {
     pub(crate) number: u8,
@@ -93,12 +93,12 @@ impl KeyRing {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads with the newest keys.
+    /// Calls `read` with the newest keys.
     pub(crate) fn newest<R>(&self, read: impl FnOnce(&KeySet) -> R) -> Option<R> {
         self.read().first().map(read)
     }
 
-    /// Reads with the keys of that number.
+    /// Calls `read` with the keys of the secret with this number; `None` if there are none.
     pub(crate) fn numbered<R>(&self, number: u8, read: impl FnOnce(&KeySet) -> R) -> Option<R> {
         let sets = self.read();
         let set = sets.iter().find(|set| set.number == number);

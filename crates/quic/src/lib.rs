@@ -1,13 +1,15 @@
 //! QUIC (RFC 9000, 9001, 9002, 9221) without input or output: datagrams and time go in, datagrams and events come out.
 //!
-//! The only room that knows the library which does the protocol: no type of it appears in what is public here.
+//! Only this crate uses `quinn-proto`, the library that implements the protocol. No type of that library appears in this crate's
+//! public interface.
 //!
-//! An [`Endpoint`] stands for one socket of one worker. It routes what was received to connections by their ids, and owns the
-//! [`Connection`]s. The caller
+//! An [`Endpoint`] stands for one socket of one worker. It assigns received datagrams to connections by their connection ids, and
+//! owns the [`Connection`]s. The caller
 //! 1. hands over every datagram of a turn ([`Endpoint::receive`]) and every deadline that has passed ([`Endpoint::on_timeout`]),
 //! 2. takes the events of the connections concerned ([`Endpoint::poll_event`]) and reads and writes their streams,
-//! 3. takes what they want to send ([`Endpoint::transmit`]) until there is nothing more or the turn's share is used,
-//! 4. notes when each wants to be woken ([`Endpoint::timeout`]).
+//! 3. takes the datagrams that the connections want to send ([`Endpoint::transmit`]), until there are no more or the turn's share
+//!    is used,
+//! 4. notes when each connection wants to be woken ([`Endpoint::timeout`]).
 //!
 //! [`udp`] sends and receives batches of datagrams on a socket.
 
@@ -47,6 +49,6 @@ pub use stream::{Read, StreamId, Write};
 pub use tls::{ClientTls, Handshake, TlsChooser};
 pub use trace::header as trace_header;
 
-/// Entry points for fuzzing.
+/// Entry points for fuzzing QUIC.
 #[doc(hidden)]
 pub mod fuzzing;

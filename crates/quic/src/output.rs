@@ -1,4 +1,4 @@
-//! Data that was written to a stream and waits for the transport to take it.
+//! Data that the application has written to a QUIC stream and that waits for the transport to take it.
 
 use std::collections::VecDeque;
 
@@ -12,27 +12,27 @@ use crate::stream::{StreamId, Write};
 #[derive(Debug, Default)]
 pub struct Output {
     pieces: VecDeque<Bytes>,
-    /// The stream ends behind that.
+    /// Whether the stream ends after the bytes that wait.
     ends: bool,
 }
 
 impl Output {
-    /// Whether nothing waits.
+    /// Whether neither bytes nor the end of the stream wait.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty() && !self.ends
     }
 
-    /// Whether the end of the stream waits.
+    /// Whether the end of the stream waits to be written.
     pub const fn ends(&self) -> bool {
         self.ends
     }
 
-    /// Bytes that wait.
+    /// Number of bytes that wait.
     pub fn retained(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum()
     }
 
-    /// Writes `bytes` after the bytes that wait already. If the peer wants no more of the stream, they are dropped.
+    /// Writes `bytes` after the bytes that wait already. If the peer wants no more of the stream, `bytes` are dropped.
     pub fn write_copy(&mut self, connection: &mut Connection, stream: StreamId, mut bytes: &[u8]) {
         while self.is_empty() && !bytes.is_empty() {
             match connection.write_copy(stream, bytes) {
@@ -60,7 +60,7 @@ impl Output {
         }
     }
 
-    /// Ends the stream behind what waits.
+    /// Ends the stream after the bytes that wait.
     pub fn finish(&mut self, connection: &mut Connection, stream: StreamId) {
         if self.is_empty() {
             connection.finish(stream);
@@ -69,7 +69,7 @@ impl Output {
         }
     }
 
-    /// Writes as much as the transport takes.
+    /// Writes as many of the waiting bytes as the transport takes, and then the end of the stream if it waits.
     pub fn flush(&mut self, connection: &mut Connection, stream: StreamId) {
         while let Some(piece) = self.pieces.front_mut() {
             match connection.write(stream, piece) {
@@ -95,7 +95,7 @@ impl Output {
 pub struct Tails(Vec<(StreamId, Output)>);
 
 impl Tails {
-    /// Keeps the output of a stream.
+    /// Keeps the last output of a stream until the transport takes it.
     pub fn push(&mut self, stream: StreamId, output: Output) {
         self.0.push((stream, output));
     }
@@ -114,22 +114,22 @@ impl Tails {
         true
     }
 
-    /// Drops what waits of a stream.
+    /// Drops the waiting output of a stream.
     pub fn forget(&mut self, stream: StreamId) {
         self.0.retain(|(other, _)| *other != stream);
     }
 
-    /// Whether nothing waits.
+    /// Whether no stream has output that waits.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Number of bytes that wait, on all streams together.
     pub fn retained(&self) -> usize {
         self.0.iter().map(|(_, output)| output.retained()).sum()
     }
 
-    /// Gives memory back.
+    /// Frees memory that the list does not need.
     pub fn shrink(&mut self) {
         self.0.shrink_to_fit();
     }

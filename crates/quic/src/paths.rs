@@ -1,5 +1,5 @@
 //! Addresses that a client has moved to and that are not validated (RFC 9000 §8.2, §9.3): for each byte received from such
-//! an address, at most `amplification` bytes are sent to it. The library has such a limit, but may exceed it by almost a
+//! an address, at most `amplification` bytes are sent to it. quinn-proto has such a limit, but may exceed it by almost a
 //! datagram, fills datagrams up to 1200 bytes, and does not apply the limit to packets that search for the path's MTU or
 //! that answer a PATH_CHALLENGE.
 
@@ -12,11 +12,12 @@ use quinn_proto::ConnectionStats;
 use crate::endpoint::Transmit;
 use crate::tls::Shared;
 
-/// Number of validated addresses, and of others, that are remembered for each client. A client has one or two.
+/// Number of validated addresses, and likewise of addresses that are not validated, that are remembered for each client. A client
+/// has one or two.
 const MAX_ADDRESSES: usize = 4;
-/// Length of the shortest datagram in which the library fits PATH_CHALLENGE and an acknowledgement.
+/// Length of the shortest datagram in which quinn-proto fits PATH_CHALLENGE and an acknowledgement.
 const MIN_DATAGRAM: u64 = 64;
-/// The most bytes that may be cut off a datagram. The library pads datagrams to 1200 bytes; what remains must be long enough
+/// The most bytes that may be cut off a datagram. quinn-proto pads datagrams to 1200 bytes; what remains must be long enough
 /// for [`MIN_DATAGRAM`].
 const MAX_CUT: u64 = 1200 - MIN_DATAGRAM;
 
@@ -32,14 +33,14 @@ struct Account {
 /// §8.1.3), a client that receives at an address is assumed to receive at all of its ports, so that a NAT that changes ports
 /// does not slow clients down.
 pub(crate) struct Paths {
-    /// Bytes sent for each one received (RFC 9000 §8).
+    /// Bytes that may be sent to an address that is not validated, for each byte received from it (RFC 9000 §8).
     amplification: u64,
     valid: VecDeque<IpAddr>,
     accounts: VecDeque<Account>,
     keys: Arc<Shared>,
     /// Number of PATH_RESPONSE frames that had arrived when the client moved to its present address.
     responses: u64,
-    /// Whether the library's next packet is the PATH_CHALLENGE to the client's previous address (RFC 9000 §9.3.3).
+    /// Whether quinn-proto's next packet is the PATH_CHALLENGE to the client's previous address (RFC 9000 §9.3.3).
     asks_previous: bool,
 }
 
@@ -90,7 +91,7 @@ impl Paths {
         });
     }
 
-    /// The connection has another address now.
+    /// Handles a change of the client's address; `from`: its previous address.
     pub(crate) fn on_moved(&mut self, from: IpAddr, stats: &ConnectionStats) {
         self.asks_previous = self.valid.contains(&from);
         self.responses = stats.frame_rx.path_response;
@@ -136,13 +137,13 @@ impl Paths {
         }))
     }
 
-    /// Makes the library's packets shorter by `bytes` bytes.
+    /// Makes quinn-proto's packets shorter by `bytes` bytes.
     pub(crate) fn set_cut(&self, bytes: usize) {
         self.keys.set_cut(bytes);
     }
 
-    /// Deducts a datagram's length from what may be sent to its address. Returns false, and deducts nothing, if that is
-    /// less.
+    /// Deducts a datagram's length from what may be sent to its address. Returns false, and deducts nothing, if the datagram is
+    /// longer than what may be sent.
     pub(crate) fn take_credit(&mut self, transmit: &Transmit) -> bool {
         let (address, len) = (transmit.remote.ip(), transmit.len as u64);
         match self.credit(address) {
@@ -156,7 +157,7 @@ impl Paths {
         true
     }
 
-    /// Finds out from a sent packet whether the library has validated the connection's present address: until then, it adds
+    /// Finds out from a sent packet whether quinn-proto has validated the connection's present address: until then, it adds
     /// PATH_CHALLENGE to each packet that has room for it. `has_room`: whether this packet had room.
     pub(crate) fn look(
         &mut self,

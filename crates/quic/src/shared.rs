@@ -1,4 +1,4 @@
-//! What the code that runs a protocol over a QUIC connection needs of the connection, in both roles.
+//! Calls to a QUIC connection for the code that runs a protocol such as HTTP/3 over it, as server or as client.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use crate::connection::Connection;
 use crate::endpoint::{ConnectionIndex, Endpoint};
 use crate::stream::{StreamId, Write};
 
-/// A connection of an endpoint that several parts of a worker share.
+/// A reference to one connection of an endpoint that several parts of a worker share.
 pub struct SharedConnection {
     endpoint: Rc<RefCell<Endpoint>>,
     index: ConnectionIndex,
@@ -20,7 +20,7 @@ impl SharedConnection {
         Self { endpoint, index }
     }
 
-    /// Its index in the endpoint.
+    /// The index of the connection in its endpoint.
     pub const fn index(&self) -> ConnectionIndex {
         self.index
     }
@@ -68,9 +68,9 @@ impl SharedConnection {
     }
 
     /// Whether the windows of the stream and of the connection have room; if not, [`crate::Event::Writable`] tells when they do.
-    /// True as well if the peer wants no more: what is written is dropped then.
+    /// Also returns true if the peer has stopped the stream: bytes written to it are then dropped.
     pub fn has_room(&self, stream: StreamId) -> bool {
-        // Writing nothing tells of both windows.
+        // A write of zero bytes is blocked if one of the two windows is full.
         let written = self.with(|connection| connection.write_copy(stream, &[]));
         !matches!(written, Some(Write::Blocked))
     }

@@ -15,7 +15,7 @@ pub struct Stats {
     pub bytes_sent: u64,
     /// Packets sent.
     pub packets_sent: u64,
-    /// Packets that were lost.
+    /// Packets that were declared lost.
     pub packets_lost: u64,
     /// Bytes of the packets lost.
     pub bytes_lost: u64,
@@ -76,9 +76,9 @@ pub struct Frames {
 pub struct Totals {
     /// Sums over all connections. Times, windows and MTU are left out of the sums.
     pub connections: Stats,
-    /// Number of datagrams received, and of those that belonged to a connection.
+    /// Number of datagrams received.
     pub datagrams: u64,
-    /// See above.
+    /// Number of datagrams received that belonged to a connection.
     pub processed: u64,
     /// Number of Initial packets received, valid or not.
     pub initial: u64,
@@ -86,34 +86,34 @@ pub struct Totals {
     pub zero_rtt: u64,
     /// Handshake packets received.
     pub handshake: u64,
-    /// Numbers of datagrams received with the ECN marks ECT(0), ECT(1) and CE.
+    /// Number of datagrams received with the ECN mark ECT(0).
     pub ect0: u64,
-    /// See above.
+    /// Number of datagrams received with the ECN mark ECT(1).
     pub ect1: u64,
-    /// See above.
+    /// Number of datagrams received with the ECN mark CE.
     pub ce: u64,
-    /// Packets acknowledged, and their bytes.
+    /// Number of packets that peers have acknowledged.
     pub packets_acked: u64,
-    /// See above.
+    /// Bytes of the packets that peers have acknowledged.
     pub bytes_acked: u64,
-    /// Connections that have begun.
+    /// Number of connections that have begun.
     pub begun: u64,
-    /// Number of connections whose window was to jump to a larger one once their round trip time is known.
+    /// Number of connections chosen to jump to a larger congestion window once their round trip time is known.
     pub jumps: u64,
-    /// Connections with a rapid start.
+    /// Number of connections with a rapid start.
     pub rapid_starts: u64,
-    /// Connections with pacing.
+    /// Number of connections with pacing.
     pub paced: u64,
     /// Number of connections whose congestion window does not grow while the application does not fill it.
     pub respecting_underuse: u64,
-    /// Handshakes that took too long.
+    /// Number of handshakes that were given up because they took too long.
     pub handshake_timeouts: u64,
-    /// Handshakes that took too many packets.
+    /// Number of handshakes that were given up because they took too many packets.
     pub handshakes_exceeded: u64,
 }
 
 impl Stats {
-    /// Adds what another connection has done.
+    /// Adds the counters of another connection.
     pub(crate) fn add(&mut self, other: &Self) {
         self.datagrams_received += other.datagrams_received;
         self.bytes_received += other.bytes_received;
@@ -203,7 +203,7 @@ impl Frames {
             datagram: frames.datagram,
             ack_frequency: frames.ack_frequency,
             immediate_ack: frames.immediate_ack,
-            // The library does not tell them apart.
+            // quinn-proto counts both kinds of CONNECTION_CLOSE frames together; [`crate::Connection::stats`] sets these counters.
             transport_close: 0,
             application_close: 0,
         }

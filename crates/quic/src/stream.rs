@@ -1,4 +1,4 @@
-//! Streams (RFC 9000 §2): their identifiers, and the results of reading and writing them.
+//! QUIC streams (RFC 9000 §2): their identifiers, and the results of reading and writing them.
 
 use bytes::Bytes;
 
@@ -12,17 +12,17 @@ impl StreamId {
         Self(number)
     }
 
-    /// Its number.
+    /// The number of the stream.
     pub const fn number(self) -> u64 {
         self.0
     }
 
-    /// Whether both sides can send on it.
+    /// Whether both sides can send on the stream.
     pub const fn is_bidirectional(self) -> bool {
         self.0 & 2 == 0
     }
 
-    /// Whether the client has opened it.
+    /// Whether the client has opened the stream.
     pub const fn is_opened_by_client(self) -> bool {
         self.0 & 1 == 0
     }
@@ -47,10 +47,10 @@ impl StreamId {
     }
 }
 
-/// What a stream has to read.
+/// The result of reading from a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// The next bytes.
+    /// The next bytes of the stream.
     Data(Bytes),
     /// Nothing has arrived yet; [`crate::Event::Readable`] tells when to try again.
     Blocked,

@@ -1,4 +1,4 @@
-//! Repeats the last packet of an answer if it may be lost. The library only probes with PING, and sends lost data again once
+//! Repeats the last packet of an answer if it may be lost. quinn-proto only probes with PING, and sends lost data again once
 //! the PING is acknowledged: a round trip later than RFC 9002 §6.2.4 recommends. The last datagram is therefore kept until
 //! all is acknowledged, and an exact copy of it is sent together with a probe. To the peer, this looks like a packet that
 //! the network has duplicated.
@@ -40,7 +40,7 @@ impl Tail {
         self.is_due = false;
     }
 
-    /// Handles the library having sent a probe to `remote`: the kept datagram follows if it went to the same address.
+    /// Handles quinn-proto having sent a probe to `remote`: the kept datagram follows if it went to the same address.
     pub(crate) fn on_probe(&mut self, remote: std::net::SocketAddr) {
         let is_there = self.transmit.is_some_and(|kept| kept.remote == remote);
         self.is_due = is_there && self.repeats < MAX_REPEATS;

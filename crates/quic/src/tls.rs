@@ -22,9 +22,9 @@ use rustls::quic::{
 };
 use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 
-/// QUIC version 1 (RFC 9000) and draft 29.
+/// The QUIC versions that are supported: version 1 (RFC 9000) and draft 29.
 pub(crate) const VERSIONS: [u32; 2] = [1, 0xff00_001d];
-/// The longest ClientHello in bytes that is collected before a TLS configuration is chosen; the library keeps at most 16 KiB
+/// The longest ClientHello in bytes that is collected before a TLS configuration is chosen; quinn-proto keeps at most 16 KiB
 /// of CRYPTO data.
 const MAX_HELLO_LEN: usize = 0xffff;
 
@@ -57,7 +57,7 @@ impl TlsChooser for Arc<ServerConfig> {
 pub struct ClientTls {
     /// The rustls configuration, which offers TLS 1.3 and the application protocol.
     pub config: Arc<ClientConfig>,
-    /// Whom the certificate must name.
+    /// The name that the server's certificate must contain.
     pub server_name: ServerName<'static>,
 }
 
@@ -69,7 +69,7 @@ pub struct Handshake {
     /// What TLS has negotiated.
     pub tls: TlsInfo,
     /// The peer's initial flow control limit, in bytes, of each stream that the client opens (RFC 9000 §18.2). Kept here
-    /// since the library does not tell it.
+    /// since quinn-proto does not tell it.
     pub stream_window: u64,
 }
 
@@ -98,7 +98,7 @@ fn library_keys(keys: rustls::quic::Keys) -> Keys {
     keys_with(keys, Packet::Made)
 }
 
-/// `packet`: makes the local packet key.
+/// Converts the packet and header keys of rustls to those of quinn-proto. `packet` makes the key that protects sent packets.
 fn keys_with(keys: rustls::quic::Keys, packet: impl FnOnce(Box<dyn PacketKey>) -> Packet) -> Keys {
     let rustls::quic::Keys { local, remote } = keys;
     Keys {
@@ -123,12 +123,12 @@ struct NextKeys {
 /// State that all 1-RTT keys of a connection share.
 pub(crate) struct Shared {
     secrets: Mutex<Secrets>,
-    /// The number of bytes that the library leaves free after the tag of each packet.
+    /// The number of bytes that quinn-proto leaves free after the tag of each packet.
     cut: AtomicUsize,
 }
 
 impl Shared {
-    /// Makes the packets that are encrypted from now on `bytes` bytes shorter than the library wants them: it takes their
+    /// Makes the packets that are encrypted from now on `bytes` bytes shorter than quinn-proto wants them: it takes their
     /// last bytes for a part of the tag. These bytes are not encrypted, and the caller cuts them off before it sends the
     /// datagram. Only so can a datagram with PATH_CHALLENGE be shorter than 1200 bytes.
     pub(crate) fn set_cut(&self, bytes: usize) {
@@ -151,7 +151,7 @@ impl NextKeys {
     }
 }
 
-/// Header protection (RFC 9001 §5.4).
+/// A key for header protection (RFC 9001 §5.4).
 struct Header(Box<dyn HeaderProtectionKey>);
 
 impl crypto::HeaderKey for Header {
@@ -175,7 +175,7 @@ impl crypto::HeaderKey for Header {
 
 impl Header {
     /// Splits a packet into the sample for header protection, the first byte and the packet number; `None` if it is too
-    /// short for a sample, which the library checks before.
+    /// short for a sample, which quinn-proto checks before.
     fn parts<'p>(
         &self,
         number_offset: usize,
@@ -189,10 +189,10 @@ impl Header {
     }
 }
 
-/// Packet protection (RFC 9001 §5.3).
+/// A key for packet protection (RFC 9001 §5.3).
 enum Packet {
     Made(Box<dyn PacketKey>),
-    /// The first 1-RTT key.
+    /// The first 1-RTT key, for packets that this side sends.
     Local(Box<dyn PacketKey>, Arc<Shared>),
     NextLocal(Arc<NextKeys>),
     NextRemote(Arc<NextKeys>),
@@ -227,7 +227,7 @@ impl crypto::PacketKey for Packet {
         let tag = &mut behind[..key.tag_len()];
         match key.encrypt_in_place(number, header, payload) {
             Ok(sealed) => tag.copy_from_slice(sealed.as_ref()),
-            // Nothing may leave in plain text.
+            // If encryption fails, the packet is overwritten with zeros, so that nothing is sent in plain text.
             Err(_) => rest.fill(0),
         }
     }
@@ -257,7 +257,7 @@ impl crypto::PacketKey for Packet {
     }
 }
 
-/// Keys and nonces of the integrity tag of Retry packets (RFC 9001 §5.8; the same section of draft 29).
+/// The key and the nonce for the integrity tag of Retry packets (RFC 9001 §5.8; the same section of draft 29).
 fn retry_key(version: Version) -> Option<(LessSafeKey, Nonce)> {
     let (key, nonce) = match version {
         Version::V1 => (
@@ -289,7 +289,7 @@ fn retry_pseudo_packet(original: &ConnectionId, parts: &[&[u8]]) -> Vec<u8> {
     packet
 }
 
-/// The server's side.
+/// TLS in the role of the server: makes the TLS sessions of accepted connections.
 pub(crate) struct ServerTls(pub(crate) Arc<dyn TlsChooser>);
 
 impl crypto::ServerConfig for ServerTls {
@@ -333,7 +333,7 @@ impl crypto::ServerConfig for ServerTls {
     }
 }
 
-/// The client's side of one connection.
+/// TLS in the role of the client: makes the TLS session of one connection.
 pub(crate) struct ClientSide(pub(crate) ClientTls);
 
 impl crypto::ClientConfig for ClientSide {
@@ -363,27 +363,27 @@ impl crypto::ClientConfig for ClientSide {
     }
 }
 
-/// TLS of one connection.
+/// The TLS session of one QUIC connection.
 struct TlsSession {
     version: u32,
     side: Side,
     state: State,
-    /// A server's; until the handshake is done.
+    /// The TLS configuration that was chosen for a client; `None` in the role of the client, and once the handshake is complete.
     choice: Option<QuicChoice>,
-    /// Whether the library was told that the handshake data (such as the application protocol) is known.
+    /// Whether quinn-proto was told that the handshake data (such as the application protocol) is known.
     is_announced: bool,
     /// How many sets of keys for updates were made. One is made in advance, for an update that may never come.
     updates_prepared: u64,
-    /// The keys prepared last.
+    /// The keys that were prepared last, for the next key update.
     next_keys: Option<Arc<NextKeys>>,
 }
 
-/// What is asked of a session.
+/// Facts about a TLS session that the connection reads.
 pub(crate) struct SessionFacts {
     pub(crate) handshake: Arc<Handshake>,
-    /// Key updates so far (RFC 9001 §6).
+    /// Number of key updates so far (RFC 9001 §6).
     pub(crate) key_updates: u64,
-    /// Once there are 1-RTT keys.
+    /// The state that the 1-RTT keys share; `None` until there are 1-RTT keys.
     pub(crate) shared: Option<Arc<Shared>>,
 }
 
@@ -392,11 +392,12 @@ enum State {
     ClientHello {
         chooser: Arc<dyn TlsChooser>,
         received: Vec<u8>,
-        /// Our transport parameters.
+        /// The transport parameters that this side sends.
         parameters: Vec<u8>,
     },
     Handshake(Box<rustls::quic::Connection>),
-    /// The secrets are for key updates (RFC 9001 §6).
+    /// There are 1-RTT keys, but the handshake may not be complete. The shared state has the secrets for key updates (RFC 9001
+    /// §6).
     Finishing(Box<rustls::quic::Connection>, Arc<Shared>),
     Established(Box<Established>),
     Failed,
@@ -423,7 +424,7 @@ impl TlsSession {
         }
     }
 
-    /// What is agreed on so far.
+    /// What the handshake has agreed on so far; `None` before the cipher suite is agreed on.
     fn handshake(&self) -> Option<Arc<Handshake>> {
         if let State::Established(established) = &self.state {
             return Some(Arc::clone(&established.handshake));
@@ -440,7 +441,8 @@ impl TlsSession {
         {
             tls.server_name = server.server_name().map(Into::into);
         }
-        // `initial_max_stream_data_bidi_local` of a client, `_bidi_remote` of a server.
+        // The peer's transport parameter `initial_max_stream_data_bidi_local` if the peer is a client,
+        // `initial_max_stream_data_bidi_remote` if it is a server.
         let id = match self.side {
             Side::Server => 0x05,
             Side::Client => 0x06,
@@ -516,7 +518,7 @@ fn protocol_error(code: TransportErrorCode, error: &rustls::Error) -> TransportE
 
 fn read(rustls: &mut rustls::quic::Connection, bytes: &[u8]) -> Result<(), TransportError> {
     rustls.read_hs(bytes).map_err(|error| {
-        // RFC 9001 §4.8
+        // The error code is that of the TLS alert (RFC 9001 §4.8).
         let code = rustls
             .alert()
             .map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
@@ -636,7 +638,7 @@ impl Session for TlsSession {
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn crypto::PacketKey>>> {
         let shared = Arc::clone(self.shared()?);
-        // Each update goes on from the one before.
+        // The keys of each update are derived after those of the update before, so those are made first.
         if let Some(last) = &self.next_keys {
             last.get();
         }
@@ -682,8 +684,8 @@ impl Session for TlsSession {
 /// The TLS alert for a handshake message that is not allowed at this point (`unexpected_message`).
 const UNEXPECTED_MESSAGE: u8 = 10;
 
-/// Stands in for the cipher if the cryptographic library had no AES-128-GCM, which does not happen: packets that nobody can
-/// read.
+/// Keys for the case that the cryptographic library has no AES-128-GCM, which does not happen: packets are made of zeros, which no
+/// peer can read.
 fn no_keys() -> Keys {
     struct None;
     impl crypto::HeaderKey for None {

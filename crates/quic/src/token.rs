@@ -18,7 +18,7 @@ pub(crate) struct UsedTokens(Mutex<Used>);
 #[derive(Debug, Default)]
 struct Used {
     hasher: RandomState,
-    /// Hashes in order of use.
+    /// Hashes of the used tokens, in the order of use.
     order: VecDeque<u64>,
     known: HashSet<u64>,
 }

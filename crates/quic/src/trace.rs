@@ -1,5 +1,5 @@
 //! Traces of connections in the format qlog (draft-ietf-quic-qlog-main-schema-02 and draft-ietf-quic-qlog-quic-events-01,
-//! which tools know as version 0.3), in records of RFC 7464. The library does not show its packets, so only datagrams and
+//! which tools know as version 0.3), in records of RFC 7464. quinn-proto does not show its packets, so only datagrams and
 //! the state of the congestion controller are traced.
 
 use std::fmt::Write as _;
@@ -10,9 +10,9 @@ use crate::congestion::State;
 
 /// Limit of the bytes of records that wait to be taken. Records beyond it are left out.
 const MAX_PENDING: usize = 64 * 1024;
-/// Limit of the lost packets that get a record each.
+/// Limit of the packets lost since the last record of metrics that get a record each.
 const MAX_LOST: u64 = 100;
-/// Characters of a reason that are told.
+/// Limit of the characters of the reason for a close that are recorded.
 const MAX_REASON: usize = 200;
 
 /// The trace of one connection.
@@ -27,7 +27,7 @@ pub(crate) struct Trace {
     lost: u64,
 }
 
-/// What a record of metrics tells.
+/// The values in a record of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Metrics {
     pub(crate) min_rtt: Duration,
@@ -125,7 +125,7 @@ impl Trace {
                 milliseconds(metrics.smoothed_rtt),
             )?;
             match rate {
-                // Bits a second.
+                // qlog has the pacing rate in bits per second.
                 Some(rate) => write!(out, r#","pacing_rate":{}"#, rate.saturating_mul(8)),
                 None => Ok(()),
             }
@@ -146,7 +146,7 @@ impl Trace {
         });
     }
 
-    /// The records since the last call.
+    /// Takes the records made since the last call.
     pub(crate) fn take(&mut self, now: Instant) -> String {
         let left_out = std::mem::take(&mut self.left_out);
         let mut records = std::mem::take(&mut self.records);
@@ -172,7 +172,7 @@ pub fn header(name: &str, began: Duration) -> String {
     )
 }
 
-/// As a number with three places.
+/// Formats a duration in milliseconds with three decimal places.
 fn milliseconds(time: Duration) -> String {
     format!("{}.{:03}", time.as_millis(), time.as_micros() % 1000)
 }

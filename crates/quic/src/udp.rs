@@ -22,7 +22,7 @@ impl UdpSocket {
     /// Sets the socket up: nonblocking, without fragmentation, and reporting local addresses and ECN marks.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// Fails if the kernel refuses one of the socket options.
     pub fn new(socket: &impl AsFd) -> io::Result<Self> {
         Ok(Self {
             state: UdpSocketState::new(UdpSockRef::from(socket))?,
@@ -62,7 +62,7 @@ impl UdpSocket {
     /// there are datagrams, so after a smaller one the socket is empty, and an edge-triggered event tells of the next.
     ///
     /// # Errors
-    /// `WouldBlock` if there was none, and others.
+    /// `WouldBlock` if there was none, and other errors of the system call.
     pub fn receive(
         &self,
         socket: &impl AsFd,

@@ -1,4 +1,4 @@
-//! Cubic (RFC 9438), with HyStart++.
+//! The congestion controller Cubic (RFC 9438), with HyStart++.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use super::{Ack, Loss, MIN_WINDOW_PACKETS, rate_of_window, scale};
 
 /// The constant C of Cubic, in packets per cubed second (RFC 9438 §5).
 const C: f64 = 0.4;
-/// The window after a loss, in percent of the one before (RFC 9438 §4.6).
+/// The congestion window after a loss, in percent of the window before it (RFC 9438 §4.6).
 const BETA_PERCENT: u128 = 70;
-/// Growth of a window as fast as Reno's, in packets per window acknowledged (RFC 9438 §4.3): 3 (1 - beta) / (1 + beta).
+/// Growth of a window that grows as fast as Reno's, in packets per window acknowledged (RFC 9438 §4.3): 3 (1 - beta) / (1 + beta).
 const RENO_ALPHA: f64 = 0.529;
 
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Cubic {
     mtu: u64,
     initial_window: u64,
     recovery_began: Option<Instant>,
-    /// The window before the last loss, in packets.
+    /// The congestion window before the last loss, in packets.
     max: f64,
     epoch: Option<Epoch>,
     /// The part of the window's growth that is less than a packet, kept for the next acknowledgement.
@@ -35,9 +35,9 @@ pub(crate) struct Cubic {
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     began: Instant,
-    /// Seconds until the window is `max` again.
+    /// Seconds from the start of congestion avoidance until the window has the size before the loss again (K of RFC 9438 §4.2).
     k: f64,
-    /// The window that Reno would have, in packets.
+    /// The congestion window that Reno would have, in packets.
     reno: f64,
     /// When the last acknowledgement came. Time in which there was nothing to send does not count as time in which the
     /// window grows (RFC 9438 §5.8).
@@ -120,7 +120,7 @@ impl Cubic {
         self.avoid_congestion(ack);
     }
 
-    /// RFC 9438 §4.2 to §4.5.
+    /// Lets the window grow in congestion avoidance (RFC 9438 §4.2 to §4.5).
     fn avoid_congestion(&mut self, ack: &Ack) {
         let packets = self.packets();
         if self.epoch.is_none() {
@@ -142,7 +142,7 @@ impl Cubic {
         let growth = if at(elapsed) < epoch.reno {
             epoch.reno - packets
         } else {
-            // At most half a window in a round trip.
+            // The window grows by at most half of its size per round trip.
             let target = at(elapsed + ack.smoothed_rtt).clamp(packets, packets * 1.5);
             (target - packets) / packets * acked
         };
@@ -164,7 +164,7 @@ impl Cubic {
             .rapid
             .before_loss(self.underuse.before_loss(self.window));
         let packets = float(before) / float(self.mtu);
-        // Fast convergence (RFC 9438 §4.7).
+        // Fast convergence: if the window had not regained its size before the last loss, it is to regain less (RFC 9438 §4.7).
         self.max = if packets < self.max {
             packets * 0.85
         } else {

@@ -7,13 +7,13 @@ use super::Ack;
 /// Bounds of the increase in round trip time that ends slow start (`MIN_RTT_THRESH`, `MAX_RTT_THRESH`).
 const MIN_INCREASE: Duration = Duration::from_millis(4);
 const MAX_INCREASE: Duration = Duration::from_millis(16);
-/// `MIN_RTT_DIVISOR`
+/// The shortest round trip time of the last round is divided by this to get the increase (`MIN_RTT_DIVISOR` of RFC 9406).
 const RTT_DIVISOR: u32 = 8;
-/// `N_RTT_SAMPLE`
+/// Number of round trip times to measure in a round before they are compared (`N_RTT_SAMPLE` of RFC 9406).
 const MIN_SAMPLES: u32 = 8;
-/// `CSS_GROWTH_DIVISOR`
+/// In conservative slow start, the window grows slower by this factor (`CSS_GROWTH_DIVISOR` of RFC 9406).
 const CONSERVATIVE_DIVISOR: u64 = 4;
-/// `CSS_ROUNDS`
+/// Number of rounds of conservative slow start after which slow start ends (`CSS_ROUNDS` of RFC 9406).
 const CONSERVATIVE_ROUNDS: u32 = 5;
 
 /// What slow start does because of an acknowledgement.
@@ -22,7 +22,7 @@ pub(crate) enum Phase {
     /// The window grows by the bytes acknowledged, divided by `divisor`. The RFC's limit of growth per acknowledgement is
     /// not needed, since packets are paced.
     Slow { divisor: u64 },
-    /// Congestion avoidance begins.
+    /// Slow start has ended; congestion avoidance begins.
     Over,
 }
 

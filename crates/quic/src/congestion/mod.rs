@@ -1,8 +1,9 @@
 //! How fast a connection may send: congestion controllers, and the pacer above them.
 //!
-//! The library asks a controller for a window and has a pacer of its own, which knows nothing but windows. Here the caller of the library
-//! is the gate: it lets the library make as many datagrams as window and pacer allow ([`Gate`]), and while it does so the window it is
-//! told has no end. When nothing may be sent the library is told that its window is full; it still sends acknowledgements and probes.
+//! quinn-proto asks a congestion controller for a window and has a pacer of its own, which knows nothing but windows. This crate decides
+//! instead when a connection may send: it lets quinn-proto make as many datagrams as window and pacer allow. While it does so, the
+//! controller reports a window without end ([`Gate::Open`]). When nothing may be sent, the controller reports that the window is full
+//! ([`Gate::Closed`]); quinn-proto then still sends acknowledgements and probes.
 
 mod cubic;
 mod hystart;
@@ -49,14 +50,14 @@ pub(crate) struct Ack {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loss {
     pub(crate) now: Instant,
-    /// When the latest of them was sent.
+    /// When the latest of the lost packets was sent.
     pub(crate) sent: Instant,
     pub(crate) bytes: u64,
-    /// Persistent congestion (RFC 9002 §7.6).
+    /// Whether this is persistent congestion (RFC 9002 §7.6).
     pub(crate) is_persistent: bool,
 }
 
-/// The controllers there are.
+/// The congestion controllers that can be chosen.
 #[derive(Clone, Debug)]
 enum Algorithm {
     Reno(Reno),
@@ -74,17 +75,17 @@ macro_rules! each {
     };
 }
 
-/// What an endpoint and the congestion controllers of its connections tell each other, past the QUIC library between them.
-/// An endpoint is used by one thread, one connection at a time.
+/// What an endpoint and the congestion controllers of its connections tell each other, past the QUIC library between them. One
+/// thread uses the endpoint, and handles one connection at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     gate: AtomicU8,
-    /// Whether the library has asked for the window since the gate was set, which it does when it has ack-eliciting data to
+    /// Whether quinn-proto has asked for the window since the gate was set, which it does when it has ack-eliciting data to
     /// send.
     asked: AtomicBool,
-    /// Bytes in flight, which [`Controller::metrics`] writes here.
+    /// Bytes in flight on the connection whose controller was asked last; [`Controller::metrics`] writes them here.
     in_flight: AtomicU64,
-    /// Packets acknowledged on all connections, and their bytes.
+    /// Number of packets acknowledged on all connections of the endpoint, and their bytes.
     acknowledged: (AtomicU64, AtomicU64),
     /// Tells the controller to count no packet as in flight any more.
     forget: AtomicBool,
@@ -96,16 +97,16 @@ pub(crate) struct Desk {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     pub(crate) jump: Option<Jump>,
-    /// Whether a window that was not filled does not grow.
+    /// Whether the congestion window does not grow while the application does not fill it.
     pub(crate) respects_underuse: bool,
     pub(crate) is_rapid: bool,
 }
 
-/// Which congestion window a controller reports to the library.
+/// Which congestion window a controller reports to quinn-proto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Gate {
-    /// The true one.
+    /// The controller reports the true window.
     Report = 0,
     Open = 1,
     Closed = 2,
@@ -117,7 +118,8 @@ impl Desk {
         self.gate.store(gate as u8, Ordering::Relaxed);
     }
 
-    /// Whether the library has something to send that the peer has to acknowledge, apart from probes.
+    /// Whether quinn-proto has asked for the window since the gate was set: it has something to send that the peer has to
+    /// acknowledge, apart from probes.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
@@ -129,7 +131,7 @@ impl Desk {
         total.store(total.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
-    /// Packets acknowledged on all connections, and their bytes.
+    /// Number of packets acknowledged on all connections of the endpoint, and their bytes.
     pub(crate) fn acknowledged(&self) -> (u64, u64) {
         let (packets, bytes) = &self.acknowledged;
         (
@@ -155,13 +157,13 @@ impl Desk {
         let metrics = controller.metrics();
         State {
             window: metrics.congestion_window,
-            // The library counts bits.
+            // quinn-proto has the pacing rate in bits per second.
             rate: metrics.pacing_rate.map(|rate| rate / 8),
             in_flight: self.in_flight.load(Ordering::Relaxed),
         }
     }
 
-    /// Makes the controller count nothing as in flight: none of it can be acknowledged any more.
+    /// Makes the controller count no packet as in flight any more, because none of them can be acknowledged any more.
     pub(crate) fn forget_in_flight(&self, controller: &dyn Controller) {
         self.forget.store(true, Ordering::Relaxed);
         controller.metrics();
@@ -172,7 +174,7 @@ impl Desk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) window: u64,
-    /// The pacing rate in bytes per second; `None` if only the window limits.
+    /// The pacing rate in bytes per second; `None` if only the window limits what is sent.
     pub(crate) rate: Option<u64>,
     pub(crate) in_flight: u64,
 }
@@ -190,8 +192,8 @@ pub(crate) struct Factory {
 impl ControllerFactory for Factory {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let mtu = u64::from(mtu);
-        // H2O compatibility: the window is a number of packets of the greatest length configured, not of the length that the
-        // path is known to carry.
+        // H2O compatibility: the initial window is counted in packets of the greatest length configured, not of the length that
+        // the path is known to carry.
         let initial_window = self.initial_packets.max(MIN_WINDOW_PACKETS) * self.packet_len;
         let start = self.desk.take_start();
         let respects_underuse = start.is_none_or(|start| start.respects_underuse);
@@ -233,7 +235,7 @@ struct Governor {
 }
 
 impl Governor {
-    /// Changes the window as the progress of a jump requires.
+    /// Changes the congestion window as the progress of a jump requires.
     fn step(&mut self, step: Step) {
         let floor = self.initial_window;
         match step {
@@ -259,7 +261,7 @@ impl Controller for Governor {
     fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
         let gate = self.desk.gate.load(Ordering::Relaxed);
         if gate != Gate::Open as u8 || !self.desk.has_asked() {
-            // Packets with acknowledgements only, and probes, do not count as in flight.
+            // Packets that only contain acknowledgements, and probes, do not count as in flight.
             return;
         }
         let before = *self.in_flight.get_mut();
@@ -326,7 +328,7 @@ impl Controller for Governor {
         let gate = self.desk.gate.load(Ordering::Relaxed);
         if gate == Gate::Open as u8 {
             self.desk.asked.store(true, Ordering::Relaxed);
-            // With a window of this size the library's own pacer holds nothing back: this crate paces itself.
+            // With a window of this size quinn-proto's own pacer holds nothing back: this crate paces itself.
             u64::MAX
         } else if gate == Gate::Closed as u8 {
             self.desk.asked.store(true, Ordering::Relaxed);
@@ -355,7 +357,7 @@ impl Controller for Governor {
             desk: Arc::clone(&self.desk),
             algorithm: self.algorithm.clone(),
             initial_window: self.initial_window,
-            // Nothing is in flight on the new path that the copy is for.
+            // The copy is for a new path, on which nothing is in flight.
             in_flight: AtomicU64::new(0),
             smoothed_rtt: self.smoothed_rtt,
             leap: Leap::Over,

@@ -1,18 +1,20 @@
 //! A model of the path: how fast it delivers and how long its shortest round trip is (draft-ietf-ccwg-bbr, "BBRv3"). The rate follows the
 //! model, not losses: random loss does not slow a connection down, loss above [`LOSS_THRESHOLD`] does.
 //!
-//! Written from the draft; names are the draft's where it has them. What differs: the library tells of losses several packets at a
-//! time, so they are judged when they are told; there is no pacing margin, as what a queue builds up during probing is drained by
-//! [`Phase::Down`].
+//! Written from the draft, with its names where it has them. Two things differ: losses are judged when quinn-proto reports them, since it
+//! reports several lost packets at a time; and there is no pacing margin, since [`Phase::Down`] drains the queue that probing has built
+//! up.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::{Ack, Loss, bytes_in, rate_of, scale};
 
-/// Gains in percent.
+/// Gains of the phases in percent: by these, the measured bandwidth is multiplied to get the pacing rate, or the congestion window
+/// (`..._WINDOW_GAIN`).
 const STARTUP_GAIN: u128 = 277;
-/// The draft has 35 here, which empties the queue sooner, but also leaves the path unused if losses are not known yet.
+/// The draft has a drain gain of 35 percent, which empties the queue sooner, but also leaves the path unused if losses are not
+/// known yet.
 const DRAIN_GAIN: u128 = 75;
 const DOWN_GAIN: u128 = 90;
 const UP_GAIN: u128 = 125;
@@ -21,9 +23,9 @@ const UP_WINDOW_GAIN: u128 = 225;
 const PROBE_RTT_WINDOW_GAIN: u128 = 50;
 /// The share of the bytes in flight that may be lost before the model takes the path for full, in percent.
 const LOSS_THRESHOLD: u128 = 2;
-/// Least number of packets lost in a flight of startup for their share to count.
+/// Number of packets lost in startup from which their share of a flight can show that the path is full.
 const STARTUP_FULL_LOSSES: u64 = 6;
-/// The factor by which a bound is lowered after a round with too much loss, in percent.
+/// The factor in percent by which the bounds on rate and bytes in flight are lowered after a round with too much loss.
 const BETA: u128 = 70;
 /// The part of `inflight_hi` that may be in flight while cruising, in percent.
 const HEADROOM: u128 = 85;
@@ -54,7 +56,7 @@ enum Phase {
     ProbeRtt,
 }
 
-/// What the acknowledgements that arrive now tell about the last probe for bandwidth.
+/// What the acknowledgements that arrive now show about the last probe for bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckPhase {
     Idle,
@@ -68,7 +70,7 @@ enum AckPhase {
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     sent: Instant,
-    /// [`Model`]'s counters of the same names when these packets were sent.
+    /// The values that the [`Model`]'s counters of the same names had when these packets were sent.
     delivered: u64,
     delivered_at: Instant,
     first_sent: Instant,
@@ -78,7 +80,7 @@ struct Flight {
     is_app_limited: bool,
 }
 
-/// A sample of the rate of delivery.
+/// A measurement of the delivery rate, made from a batch of acknowledgements.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     rate: Option<u64>,
@@ -106,10 +108,11 @@ pub(crate) struct Model {
     delivered_at: Instant,
     first_sent: Instant,
     lost: u64,
-    /// Until `delivered` reaches this value, samples count as limited by an application that had too little to send; 0 if
-    /// none are.
+    /// Until `delivered` reaches this value, samples count as limited by an application that had too little to send; 0 if no
+    /// samples do.
     app_limited_until: u64,
-    /// When the newest of the packets acknowledged in this batch was sent, and the bytes of all of them.
+    /// `newest_acked` is when the newest of the packets acknowledged in this batch was sent; `acked` counts the bytes of the
+    /// batch.
     newest_acked: Option<Instant>,
     acked: u64,
     was_app_limited: bool,
@@ -410,7 +413,7 @@ impl Model {
         self.max_rates[0].max(self.max_rates[1])
     }
 
-    /// The rate the model allows.
+    /// The sending rate in bytes per second that the model allows.
     fn rate(&self) -> u64 {
         self.max_rate().min(self.rate_lo)
     }
@@ -459,8 +462,8 @@ impl Model {
         }
         let elapsed = now.saturating_duration_since(self.ack_epoch_began);
         let expected = bytes_in(self.rate(), elapsed);
-        // A rate that still grows is below what is acknowledged all the time, so the difference does not show that
-        // acknowledgements come in batches.
+        // As long as the measured rate still grows, it is always lower than the rate of acknowledgements, so the difference does
+        // not show that acknowledgements come in batches.
         if self.ack_epoch_acked <= expected || !self.is_full {
             self.ack_epoch_began = now;
             self.ack_epoch_acked = sample.acked;
@@ -521,8 +524,8 @@ impl Model {
             .is_none_or(|least| sample.rtt <= least + least / 4)
     }
 
-    /// Bytes in flight when the path has almost no queue: the bandwidth-delay product and a few packets more, so that the
-    /// path is never idle.
+    /// The number of bytes in flight at which the path has almost no queue: the bandwidth-delay product and a few packets more, so
+    /// that the path is never idle.
     fn drained(&self) -> u64 {
         self.inflight(100) + 3 * self.mtu
     }
@@ -625,8 +628,8 @@ impl Model {
         in_flight + sample.acked + self.mtu >= self.window
     }
 
-    /// Whether the next probe is due: after a time, or after as many rounds as there are packets in flight. In so many
-    /// rounds Reno would regain its window, so that we probe about as often as Reno flows on the same path.
+    /// Whether the next probe for bandwidth is due: after a time, or after as many rounds as there are packets in flight. Reno
+    /// would regain its window in this number of rounds, so we probe about as often as Reno flows on the same path.
     fn is_time_to_probe(&self, now: Instant) -> bool {
         let rounds = (self.inflight(100) / self.mtu).min(63);
         now.saturating_duration_since(self.cycle_began) > self.probe_wait
@@ -676,8 +679,8 @@ impl Model {
         }
     }
 
-    /// Handles a sample with more loss than the path may have, at `in_flight_when_sent` bytes in flight: bounds what may be
-    /// in flight.
+    /// Handles a sample in which more was lost than the threshold allows: lowers the bound on bytes in flight.
+    /// `in_flight_when_sent`: bytes in flight when the lost packets were sent.
     fn judge_loss(&mut self, now: Instant, in_flight_when_sent: u64, is_app_limited: bool) {
         if !self.can_judge_probe {
             return;
@@ -819,7 +822,8 @@ impl Model {
     fn set_window(&mut self, sample: &Sample) {
         let gain = match self.phase {
             Phase::Up => UP_WINDOW_GAIN,
-            // Samples of a flight that is paced over a third of a round trip are too small. Without a queue there is room.
+            // In startup, measured rates are too low while a flight is paced over only a third of a round trip. As long as there
+            // is no queue, the larger window does no harm.
             Phase::Startup if self.sees_no_queue(sample) => STARTUP_GAIN,
             Phase::Startup
             | Phase::Drain
@@ -829,7 +833,7 @@ impl Model {
             | Phase::ProbeRtt => WINDOW_GAIN,
         };
         let extra = self.extra_acked[0].max(self.extra_acked[1]);
-        // At least three bursts of the pacer, so that the window does not cut a burst short.
+        // The window has room for at least three bursts of the pacer, so that it does not cut a burst short.
         let bursts = 3 * (2 * self.mtu).max(bytes_in(self.pacing_rate, Duration::from_millis(1)));
         let max = self.inflight(gain).saturating_add(extra + bursts);
         if self.is_full {

@@ -8,13 +8,14 @@ use super::{bytes_in, scale};
 const BURST_PACKETS: u64 = 10;
 /// Data that was due within this time may be sent at once, since timers and the event loop may be late by as much.
 const BURST_TIME: Duration = Duration::from_millis(4);
-/// The least amount that is worth a wakeup: the data of this time at the current rate, and at least this number of packets.
+/// The least number of bytes that is worth a wakeup: what is sent in `QUANTUM_TIME` at the current rate, and at least
+/// `QUANTUM_PACKETS` packets.
 const QUANTUM_TIME: Duration = Duration::from_millis(1);
 const QUANTUM_PACKETS: u64 = 2;
-/// This number of packets is worth a system call at any rate.
+/// Number of packets that is worth a wakeup at any rate.
 const MAX_QUANTUM_PACKETS: u64 = 32;
 
-/// A token bucket: the bytes that may be sent now.
+/// A token bucket, which holds the bytes that may be sent now.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
     credit: u64,
@@ -36,8 +37,8 @@ impl Pacer {
             None => self.credit = capacity,
             Some(filled) => {
                 let gained = bytes_in(rate, now.saturating_duration_since(filled));
-                // At a low rate, a short time gains less than a byte. The time is not counted as used, so that many such
-                // calls do not add up to a loss.
+                // At a low rate, a short time earns less than a byte. The time is not counted as used, so that many such calls do
+                // not add up to a loss.
                 if gained == 0 && self.credit < capacity {
                     return self.available(rate, mtu);
                 }
@@ -60,7 +61,7 @@ impl Pacer {
         self.credit = self.credit.saturating_sub(bytes);
     }
 
-    /// When enough bytes may be sent again.
+    /// When enough bytes for a wakeup may be sent again.
     pub(crate) fn next(&self, rate: u64, mtu: u64) -> Option<Instant> {
         let missing = quantum(rate, mtu).saturating_sub(self.credit);
         let nanos = scale(missing, 1_000_000_000, u128::from(rate.max(1)));
@@ -91,7 +92,7 @@ mod tests {
         while now < start + Duration::from_secs(1) {
             let credit = pacer.credit(now, rate, mtu);
             assert!(credit > 0, "waking up was worth it");
-            // Whole packets.
+            // Whole packets are sent, so the last one may exceed the credit.
             let bytes = credit.div_ceil(mtu) * mtu;
             pacer.on_sent(bytes);
             sent += bytes;

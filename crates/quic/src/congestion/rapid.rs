@@ -1,6 +1,6 @@
-//! A start that is faster than slow start (draft-kazuho-ccwg-rapid-start): the window triples every round trip, until round
-//! trips become longer or packets are lost. After the first loss, the window is reduced to what the path has delivered in a
-//! round.
+//! A start that is faster than slow start (draft-kazuho-ccwg-rapid-start): the window triples every round trip, until round trips
+//! become longer or packets are lost. After the first loss, the window is reduced to the bytes that the path has delivered in a
+//! round trip.
 
 use std::time::Instant;
 
@@ -25,8 +25,8 @@ impl RapidStart {
         }
     }
 
-    /// Handles an acknowledgement in slow start, for which slow start would let the window grow by `growth` bytes. Returns
-    /// by how many bytes it grows. `is_conservative`: round trips have become longer, so that there is no extra growth.
+    /// Handles an acknowledgement in slow start, for which slow start would let the window grow by `growth` bytes. Returns by how
+    /// many bytes the window grows instead. `is_conservative`: round trips have become longer, so that there is no extra growth.
     pub(crate) fn on_ack(&mut self, ack: &Ack, growth: u64, is_conservative: bool) -> u64 {
         if !self.is_rapid {
             return growth;
@@ -39,8 +39,8 @@ impl RapidStart {
         if is_conservative { growth } else { 2 * growth }
     }
 
-    /// The window that the reaction to a loss starts from: at the first loss, at most what was acknowledged in a round;
-    /// `window` at later ones.
+    /// The congestion window that the reaction to a loss starts from: at the first loss, `window` but at most the bytes that were
+    /// acknowledged in a round; at later losses, `window`.
     pub(crate) fn before_loss(&mut self, window: u64) -> u64 {
         if !std::mem::take(&mut self.is_rapid) {
             return window;
@@ -74,7 +74,7 @@ mod tests {
         for time in 0..20 {
             assert_eq!(rapid.on_ack(&ack(51 + time, 101 + time), 1000, false), 2000);
         }
-        // A new round; the one before had twenty packets.
+        // This acknowledgement begins a new round; the round before had twenty packets.
         assert_eq!(rapid.on_ack(&ack(121, 171), 250, true), 250);
         assert_eq!(rapid.before_loss(60_000), 20_000);
         assert_eq!(rapid.before_loss(60_000), 60_000);

@@ -1,4 +1,4 @@
-//! NewReno (RFC 9002 §7.3).
+//! The congestion controller NewReno (RFC 9002 §7.3).
 
 use std::time::{Duration, Instant};
 

@@ -10,10 +10,11 @@ use super::{Ack, Loss};
 
 /// Limit of the clients that are remembered; beyond it, the client that was first seen longest ago is forgotten.
 const MAX_CLIENTS: usize = 4096;
-/// How long a measurement is used. H2O compatibility: as long as a token of an earlier connection validates an address.
+/// How long what an earlier connection has measured is used. H2O compatibility: as long as an address token of that connection is
+/// accepted.
 const LIFE: Duration = Duration::from_secs(600);
 
-/// What was found out about a path.
+/// What a connection has measured of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Observation {
     /// The congestion window, in bytes.
@@ -22,7 +23,7 @@ pub(crate) struct Observation {
     pub(crate) at: Instant,
 }
 
-/// What is known of the paths to clients. Clones share it.
+/// What connections have measured of the paths to clients. Clones share the memory.
 #[derive(Clone, Debug, Default)]
 pub struct KnownPaths(Arc<Mutex<PathMemory>>);
 
@@ -40,7 +41,7 @@ impl KnownPaths {
     }
 }
 
-/// Observations by address.
+/// Measurements by the client's address.
 #[derive(Debug, Default)]
 struct PathMemory {
     by_client: HashMap<IpAddr, Observation>,
@@ -65,7 +66,7 @@ impl PathMemory {
     }
 }
 
-/// The window that a connection jumps to once its round trip time is measured.
+/// The congestion window that a connection jumps to once its round trip time is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Jump {
     window: u64,
@@ -169,7 +170,7 @@ impl Leap {
         }
     }
 
-    /// A batch of acknowledgements is over.
+    /// Handles the end of a batch of acknowledgements: the jump begins if the round trip time allows it.
     pub(crate) fn on_end_acks(&mut self, now: Instant, rtt: Duration) -> Step {
         let Self::Waiting(jump) = self else {
             return Step::Stay;
@@ -182,7 +183,7 @@ impl Leap {
         window.map_or(Step::Stay, Step::Jump)
     }
 
-    /// Packets were lost, or marked.
+    /// Handles packets that were lost or marked by routers.
     pub(crate) fn on_loss(&mut self, loss: &Loss) -> Step {
         let (began, ended, acked) = match *self {
             Self::Waiting(_) => {
@@ -284,7 +285,7 @@ mod tests {
             assert_eq!(leap.on_ack(&ack(at(0), at(80)), 9000), Step::Stay);
             assert_eq!(leap.on_end_acks(at(80), rtt), Step::Jump(60_000));
             assert_eq!(leap.on_end_acks(at(80), rtt), Step::Stay);
-            // Of the window before.
+            // This acknowledgement is of a packet that was sent before the jump.
             assert_eq!(leap.on_ack(&ack(at(70), at(150)), 9000), Step::Stay);
             leap
         };

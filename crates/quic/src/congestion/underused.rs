@@ -10,7 +10,7 @@ const VALID_FOR: Duration = Duration::from_secs(300);
 pub(crate) struct Underuse {
     /// Whether the window does not grow while the application does not fill it.
     is_respected: bool,
-    /// The highest number of bytes in flight in this period of a second, and in the one before.
+    /// The highest number of bytes in flight in the current period of one second, and in the period before.
     used: [u64; 2],
     period_began: Option<Instant>,
     /// When at least half of the window was last in use (RFC 7661 §4.2).
@@ -48,17 +48,17 @@ impl Underuse {
         is_stale
     }
 
-    /// Bytes in flight at most within the last one to two seconds (`pipeACK`).
+    /// The highest number of bytes in flight within the last one to two seconds (`pipeACK` of RFC 7661).
     pub(crate) fn pipe(&self) -> u64 {
         self.used[0].max(self.used[1])
     }
 
-    /// Whether acknowledgements may let the window grow.
+    /// Whether acknowledgements may let the congestion window grow.
     pub(crate) fn may_grow(&self, app_limited: bool, window: u64) -> bool {
         !self.is_respected || !app_limited || self.pipe() * 2 >= window
     }
 
-    /// The window that the reaction to a loss starts from: the bytes recently in flight, if they were less than half of
+    /// The congestion window that the reaction to a loss starts from: the bytes recently in flight, if they were less than half of
     /// `window` (RFC 7661 §4.4.1).
     pub(crate) fn before_loss(&self, window: u64) -> u64 {
         if self.pipe() * 2 < window {

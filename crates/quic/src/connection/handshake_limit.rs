@@ -8,11 +8,11 @@ use super::Connection;
 /// time is measured. Over a shorter path, a client needs most of the time for its computations.
 const LEAST_HANDSHAKE_RTT: Duration = Duration::from_millis(66);
 
-/// Limit of the ACK frames sent during a handshake. A client that sends early data causes a few dozen. The library remembers
+/// Limit of the ACK frames sent during a handshake. A client that sends early data causes a few dozen. quinn-proto remembers
 /// each packet that has one, with some hundred bytes, until the client acknowledges it.
 const MAX_HANDSHAKE_ACKS: u64 = 64;
 
-/// Limit of the NEW_TOKEN frames sent during a handshake. The library (quinn-proto 0.11) sends one for each Handshake packet
+/// Limit of the NEW_TOKEN frames sent during a handshake. quinn-proto (quinn-proto 0.11) sends one for each Handshake packet
 /// that it receives, and remembers it until the client acknowledges it: about 700 bytes of memory for a packet of 50. A
 /// client needs Handshake packets to acknowledge the server's certificates, for its own certificates and its Finished
 /// message, and to send lost ones again.
@@ -38,9 +38,9 @@ pub(crate) struct HandshakeLimit {
     pub(crate) round_trips: u32,
     pub(crate) datagrams: u64,
     /// Bytes that may be sent for each byte received, as long as the client's address is not validated (RFC 9000 §8.1);
-    /// `None` once it is. The library has the same limit, but may exceed it by almost a datagram.
+    /// `None` once it is. quinn-proto has the same limit, but may exceed it by almost a datagram.
     pub(crate) amplification: Option<u64>,
-    /// Bytes received from the client, including the first datagram, which the library does not count.
+    /// Bytes received from the client, including the first datagram, which quinn-proto does not count.
     pub(crate) received: u64,
     /// A hash of the connection id that the client chose for its first packets. A packet with another id, which this side
     /// chose, proves that the client receives at its address.
@@ -89,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// Why its handshake was given up.
+    /// The limit that the handshake exceeded, for which the connection was closed; `None` if it exceeded no limit.
     pub(crate) const fn exceeded(&self) -> Option<Exceeded> {
         self.exceeded
     }

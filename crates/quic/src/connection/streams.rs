@@ -33,7 +33,7 @@ impl Connection {
     /// Sends STOP_SENDING: tells the peer that this side reads no more of the stream. Data that has already arrived is
     /// discarded.
     pub fn stop_sending(&mut self, stream: StreamId, reason: u64) {
-        // A stream that is gone needs no such frame.
+        // A stream that no longer exists needs no STOP_SENDING frame, so the error is ignored.
         let _ = self
             .library
             .recv_stream(stream.library())
@@ -88,7 +88,7 @@ impl Connection {
 
     /// Resets a stream with this error code: its data is not sent any more (RFC 9000 §19.4).
     pub fn reset(&mut self, stream: StreamId, reason: u64) {
-        // A stream that is gone needs no such frame.
+        // A stream that no longer exists needs no RESET_STREAM frame, so the error is ignored.
         let _ = self
             .library
             .send_stream(stream.library())
@@ -96,10 +96,10 @@ impl Connection {
     }
 
     /// Sets the priority of a stream. Of all streams that have data to send, those with the highest priority send first, in turns.
-    /// Data that is already queued keeps the place that it was queued at.
+    /// Data that is already queued keeps its place in the queue.
     pub fn set_priority(&mut self, stream: StreamId, priority: i32) {
         let mut stream = self.library.send_stream(stream.library());
-        // A stream that is gone has nothing to send.
+        // A stream that no longer exists has nothing to send, so the error is ignored.
         let _ = stream.set_priority(priority);
     }
 
@@ -108,15 +108,15 @@ impl Connection {
         self.library.streams().send_streams()
     }
 
-    /// Sets how many bytes may be written before the peer acknowledges them.
+    /// Sets how many bytes the application may write before the peer acknowledges them, on all streams of the connection together.
     pub fn set_send_window(&mut self, bytes: u64) {
         self.send_window = bytes;
         self.library.set_send_window(bytes);
     }
 
-    /// The number of unacknowledged bytes up to which more should be written: two congestion windows, and 64 KiB to have the
-    /// next packets ready. One window is in flight; while a lost packet is sent again, a second one of packets sent after it
-    /// can arrive, which count until the gap is closed.
+    /// The number of unacknowledged bytes up to which the application should write more: two congestion windows, plus 64 KiB to
+    /// have the next packets ready. One window is in flight. While a lost packet is sent again, a second window of later packets
+    /// can arrive; their bytes count as unacknowledged until the gap is closed.
     pub fn send_room(&self) -> u64 {
         2 * self.library.congestion_state().window() + 64 * 1024
     }
@@ -142,7 +142,7 @@ impl Connection {
         self.library.datagrams().max_size()
     }
 
-    /// The next QUIC datagram received.
+    /// Takes the next QUIC datagram that was received (RFC 9221).
     pub fn receive_datagram(&mut self) -> Option<Bytes> {
         self.library.datagrams().recv()
     }

@@ -30,12 +30,12 @@ impl Connection {
         records.unwrap_or_default()
     }
 
-    /// Ends the trace, as nobody takes its records.
+    /// Ends the trace, because the application does not take its records.
     pub fn stop_trace(&mut self) {
         self.trace = None;
     }
 
-    /// Traces the end of the connection.
+    /// Records in the trace that the connection has ended.
     pub fn trace_close(&mut self, now: Instant, reason: &CloseReason) {
         if let Some(trace) = &mut self.trace {
             trace.on_closed(now, &reason.to_string());
@@ -50,7 +50,7 @@ impl Connection {
         }
     }
 
-    /// Traces what is sent.
+    /// Records in the trace that datagrams were sent.
     pub(crate) fn trace_sent(&mut self, desk: &Desk, now: Instant, transmit: &Transmit) {
         if let Some(trace) = &mut self.trace {
             let segment = transmit.segment_len.unwrap_or(transmit.len);

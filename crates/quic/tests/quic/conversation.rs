@@ -1,4 +1,4 @@
-//! Our server role and the library's own client, in memory.
+//! Conversations of our QUIC server with `quinn-proto`'s own client, in memory.
 
 use bytes::Bytes;
 use h2o_quic::{Event, Read, StreamId, Write};
@@ -79,7 +79,7 @@ fn a_connection_that_is_lost_is_reset_without_state() {
         pair.connect();
         pair.client_open()
     };
-    // The server is replaced by one with the same keys.
+    // The server is replaced by one with the same keys, which does not know the connection.
     pair.endpoint = h2o_quic::Endpoint::new(crate::kit::endpoint_config());
     pair.index = None;
     pair.client_write(id, &[7; 900], true);
@@ -105,7 +105,7 @@ fn other_versions_are_answered_with_ours() {
     let answer = pair.send_to_server(&datagram);
     assert!(answer.windows(4).any(|bytes| bytes == [0, 0, 0, 1]));
     assert!(answer.windows(4).any(|bytes| bytes == [0xff, 0, 0, 0x1d]));
-    // A client that was not asked for enough gets no answer that is longer than what it has sent.
+    // A packet of an unknown version that is shorter than 1200 bytes gets no answer (RFC 9000 §14.1).
     assert!(pair.send_to_server(&datagram[..1199]).is_empty());
 }
 
@@ -133,7 +133,7 @@ fn packets_of_the_handshake_are_handed_over_where_their_connection_may_live() {
                     workers: 0,
                     nodes: [6, 7].into(),
                 },
-                // Ids without a number cannot be told from those of clients.
+                // Endpoints without server numbers make short ids, which the endpoint with a number does not read.
                 node == 7,
             ),
         ];
@@ -161,7 +161,7 @@ fn packets_of_the_handshake_are_handed_over_where_their_connection_may_live() {
                 h2o_quic::Received::Elsewhere(place, _) if place.node == node && place.worker == 0
             );
             assert_eq!(is_elsewhere, is_handed_over, "{node} {its_node}");
-            // The first one is for whom it reaches, as its id is the client's.
+            // The first packet is accepted by any endpoint that it reaches, as its connection id was chosen by the client.
             let received = other.receive(pair.now, crate::kit::to_server(&first), &mut answer);
             assert!(matches!(received, h2o_quic::Received::Accepted(_)));
         }
@@ -236,7 +236,7 @@ fn a_server_that_shuts_down_sends_new_clients_to_tcp_and_keeps_its_connections()
     pair.client_write(id, b"question", true);
     pair.run(|_, _| {});
     assert!(pair.seen.contains(&Event::StreamOpened(StreamId::new(0))));
-    // Another one.
+    // The client opens a second connection.
     pair.index = None;
     pair.connect();
     pair.run(|_, _| {});
@@ -319,7 +319,7 @@ fn packets_are_not_marked_without_ecn() {
     assert_eq!(transmit.expect("it answers").ecn, None);
 }
 
-/// A connection whose server has more to send than the window of the path.
+/// Returns a connection on which the server has more to send than the congestion window allows.
 fn with_a_large_answer() -> Pair {
     let mut pair = Pair::new();
     pair.connect();
@@ -367,7 +367,7 @@ fn keys_are_updated_as_often_as_the_client_likes() {
         pair.run(|_, _| {});
         assert_eq!(pair.client_read(id).0, b"answer");
         pair.client().force_key_update();
-        // A later update has to wait until this one is acknowledged.
+        // The next key update is allowed once this one is acknowledged.
         pair.now += std::time::Duration::from_secs(1);
     }
     assert_eq!(pair.client_lost, "");
@@ -386,7 +386,7 @@ fn what_waits_for_a_full_window_goes_when_its_stall_ends() {
         }
         sent
     };
-    // The pacer lets the window go bit by bit, and nothing is acknowledged.
+    // The pacer releases the window in parts, and the client acknowledges nothing.
     let mut waits = 0;
     while waits < 10 {
         pair.now += std::time::Duration::from_millis(100);

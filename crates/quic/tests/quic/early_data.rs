@@ -1,4 +1,4 @@
-//! Sessions of the listener's acceptor: resumption and early data.
+//! Resumption and early data over QUIC, with the session store of a listener's TLS acceptor.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use quinn_proto::Dir;
 
 use crate::kit::{Pair, endpoint_config, to_server};
 
-/// A server whose TLS is that of a listener.
+/// A server with the TLS of a listener, and `quinn-proto`'s client.
 fn pair() -> Pair {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let files = tempfile::tempdir().expect("a directory");
@@ -71,7 +71,7 @@ fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
         pair.seen
     );
 
-    // The same datagrams are sent once more: their ticket has been used.
+    // The client's datagrams of the resumed connection are sent a second time: their session ticket has been used.
     let mut replayed = None;
     for data in first {
         let datagram = to_server(&data);
@@ -81,7 +81,7 @@ fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
             replayed = Some(index);
         }
     }
-    // The first connection may still be routed to by the id of its first packets.
+    // If the datagrams did not begin a connection, they were routed to the first one by their connection id.
     if let Some(index) = replayed {
         while let Some(event) = pair.endpoint.poll_event(index) {
             assert!(
@@ -104,7 +104,7 @@ fn early_data_that_is_replayed_to_another_process_is_not_read() {
         .open(Dir::Bi)
         .expect("limits are known");
     pair.client_write(id, b"early", true);
-    // The server is replaced; nobody knows the session.
+    // The server is replaced by one that does not know the session.
     pair.endpoint = h2o_quic::Endpoint::new(endpoint_config());
     pair.index = None;
     pair.seen.clear();

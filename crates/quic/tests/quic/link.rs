@@ -1,4 +1,4 @@
-//! Our server over a simulated path: how long downloads take, and what the queue drops.
+//! Our QUIC server over a simulated path: how long downloads take, and how many packets the queue drops.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -61,7 +61,8 @@ fn cubic_and_reno_use_a_clean_path_too() {
     }
 }
 
-/// On a random path every byte arrives with every congestion controller, and no side waits without an event to come.
+/// On a random path, with a random congestion controller, every byte arrives and the simulation never runs out of events. `ours`:
+/// whether the client is ours rather than `quinn-proto`'s.
 fn any_path(seed: u64, ours: bool) {
     let mut random = Random::new(seed);
     let controls = [
@@ -93,7 +94,7 @@ fn any_path(seed: u64, ours: bool) {
     }
     let third = simulation.received + asked / 3;
     simulation.run_until(|it| it.received >= third || it.ended == 3);
-    // A path with smaller packets, and another address of the client.
+    // The path now carries smaller packets only, and the client has another port.
     path.mtu = 1200 + random.below(273);
     simulation.set_path(path);
     let port = simulation.address.port() + 1;
@@ -133,7 +134,7 @@ fn connections_survive_new_ports_and_addresses() {
         }
         simulation.address = last;
         simulation.run_until(|it| it.ended > ended);
-        // Had the rest arrived before the server heard of the new address, it does now.
+        // If the download was complete before the server received a datagram from the new address, it receives one now.
         simulation.fetch(1000);
         let index = simulation.connections[0];
         let connection = simulation.server.connection(index).expect("it is there");
@@ -183,7 +184,7 @@ fn a_lost_tail_is_repaired_one_probe_later() {
     for seed in 0..10 {
         let mut simulation = Simulation::new(seed, path, TransportSettings::default());
         simulation.connect();
-        // The round trip time is known well.
+        // Several downloads make the estimate of the round trip time exact.
         for _ in 0..10 {
             simulation.fetch(3600);
         }
@@ -204,7 +205,7 @@ fn a_lost_tail_is_repaired_one_probe_later() {
 
 #[test]
 fn handshakes_that_take_too_long_are_given_up() {
-    // The client falls silent after its first packet.
+    // After the client's first packet arrived, the path drops all datagrams.
     let mut simulation = Simulation::new(1, Path::default(), TransportSettings::default());
     simulation.settle();
     simulation.run_until(|it| !it.connections.is_empty());
@@ -245,7 +246,7 @@ fn a_client_that_comes_again_may_begin_where_it_was() {
     );
 }
 
-/// How long a new client needs for a file, and what the queue drops.
+/// Returns how long a new client's first download takes, and how many packets the queue dropped.
 fn first_file(path: Path, bytes: usize, transport: TransportSettings) -> (Duration, usize) {
     let mut simulation = Simulation::new(1, path, transport);
     simulation.connect();
@@ -276,13 +277,13 @@ fn a_new_client_may_begin_with_a_jump_and_what_is_too_much_is_taken_back() {
             jumped < usual * 3 / 4 && dropped == 0,
             "{control:?} {usual:?} {jumped:?} {dropped}"
         );
-        // Without pacing, or where chance is against it, there is no jump.
+        // Connections without pacing, and connections outside the share that jumps, do not jump.
         for (paced, ratio) in [(Ratio::NEVER, always), (always, Ratio::NEVER)] {
             let jump = first_file(Path::mobile(), 60_000, jumping(60, paced, ratio));
             let none = first_file(Path::mobile(), 60_000, jumping(0, paced, ratio));
             assert_eq!(jump, none, "{control:?}");
         }
-        // Three times of what path and queue hold together.
+        // The jump is to three times of what the path and its queue hold together.
         let (usual, _) = file(SMALL, 0);
         let (jumped, dropped) = file(SMALL, 300);
         assert!(jumped < usual * 5 / 4, "{control:?} {usual:?} {jumped:?}");
@@ -327,7 +328,7 @@ fn fast_paths_are_filled_too() {
     let mut simulation = Simulation::new(3, path, TransportSettings::default());
     simulation.connect();
     simulation.fetch(20_000_000);
-    // 16.7 ms would be ten gigabits a second.
+    // A rate of 10 Gbit/s would take 16.7 ms.
     let time = simulation.fetch(20_000_000);
     assert!(time < Duration::from_millis(18), "{time:?}");
 }
@@ -338,7 +339,7 @@ fn a_client_that_has_not_shown_its_address_gets_no_more_than_three_times_what_it
         let mut simulation = Simulation::new(seed, Path::default(), TransportSettings::default());
         simulation.settle();
         simulation.run_until(|it| !it.connections.is_empty());
-        // The link falls silent: nothing that the server sends arrives.
+        // From now on, the path drops every datagram that the server sends.
         let path = Path {
             mtu: 0,
             ..Path::default()
@@ -360,7 +361,7 @@ fn an_address_that_confirms_nothing_gets_no_more_than_three_times_what_it_sends(
         let address = IpAddr::from([127, 0, 0, 99]);
         simulation.address.set_ip(address);
         simulation.run_until(|it| it.bytes.contains_key(&address));
-        // From now on nothing of the server arrives.
+        // From now on, the path drops every datagram that the server sends.
         let path = Path {
             mtu: 0,
             ..Path::mobile()

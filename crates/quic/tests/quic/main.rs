@@ -1,5 +1,5 @@
-//! The crate through its public calls, with virtual time: against the library's own client and against ours, side by side and over a
-//! simulated path.
+//! Tests of the QUIC crate through its public calls, with virtual time: against `quinn-proto`'s client and against ours, directly
+//! and over a simulated path.
 
 #![allow(
     clippy::disallowed_methods,

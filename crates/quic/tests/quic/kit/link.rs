@@ -16,29 +16,29 @@ use quinn_proto::{ConnectionHandle, DatagramEvent, Dir};
 
 use super::{CLIENT, SERVER, client_tls, server_tls};
 
-/// Bytes of IP and UDP headers.
+/// Length in bytes of the IP and UDP headers of a packet.
 const HEADERS: usize = 28;
 
-/// What one direction of the path is like.
+/// The properties of one direction of a simulated network path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
-    /// Bytes a second.
+    /// The rate of the path in bytes per second.
     pub(crate) rate: u64,
     pub(crate) delay: Duration,
-    /// Bytes that wait before others are dropped.
+    /// Number of bytes that wait in the queue before further packets are dropped.
     pub(crate) queue: usize,
-    /// Of 1,000 packets so many are lost, come late, or come twice.
+    /// `lost`, `late` and `twice`: of 1,000 packets, this number are lost, reordered, or duplicated.
     pub(crate) lost: usize,
     pub(crate) late: usize,
     pub(crate) twice: usize,
-    /// Datagrams with more bytes are dropped.
+    /// The longest UDP payload in bytes that the path carries; longer datagrams are dropped.
     pub(crate) mtu: usize,
-    /// A queue of so many bytes marks packets as CE.
+    /// Number of bytes in the queue from which packets are marked as CE.
     pub(crate) marks_at: usize,
 }
 
 impl Default for Path {
-    /// A gigabit and a millisecond.
+    /// A path of 1 Gbit/s with a delay of 1 ms.
     fn default() -> Self {
         Self {
             rate: 125_000_000,
@@ -54,7 +54,7 @@ impl Default for Path {
 }
 
 impl Path {
-    /// The link of the bars: 8 Mbit/s, a round trip of 80 ms, a queue of 64 KB.
+    /// A slow mobile path: 8 Mbit/s, a round trip of 80 ms, a queue of 64 KB.
     pub(crate) fn mobile() -> Self {
         Self {
             rate: 1_000_000,
@@ -65,7 +65,7 @@ impl Path {
     }
 }
 
-/// One direction.
+/// One direction of the simulated path, with its state.
 struct Direction {
     path: Path,
     busy_until: Instant,
@@ -80,7 +80,7 @@ struct Packet {
     data: Vec<u8>,
 }
 
-/// Whose client it is.
+/// The client of the simulation: `quinn-proto`'s own, or ours.
 pub(crate) enum Client {
     Library {
         endpoint: Box<quinn_proto::Endpoint>,
@@ -93,7 +93,7 @@ pub(crate) enum Client {
     },
 }
 
-/// Both ends and what lies between.
+/// A simulation of a server, a client and the path between them.
 pub(crate) struct Simulation {
     pub(crate) now: Instant,
     random: Random,
@@ -103,22 +103,22 @@ pub(crate) struct Simulation {
     sequence: usize,
     pub(crate) server: Endpoint,
     pub(crate) connections: Vec<ConnectionIndex>,
-    /// What is left to send on streams of the server.
+    /// Number of bytes left to send on each stream of the server.
     answers: HashMap<(ConnectionIndex, StreamId), usize>,
     pub(crate) client: Client,
-    /// The library's, with the tokens and sessions of earlier connections.
+    /// The configuration of `quinn-proto`'s client, with the tokens and TLS sessions of earlier connections.
     config: quinn_proto::ClientConfig,
     pub(crate) address: SocketAddr,
-    /// Bytes received by the client, and the streams that have ended.
+    /// `received` counts the bytes that the client has received, `ended` the streams that have ended.
     pub(crate) received: usize,
     pub(crate) ended: usize,
     pub(crate) server_events: Vec<Event>,
-    /// The largest datagram of the server that arrived.
+    /// Length in bytes of the longest datagram from the server that arrived.
     pub(crate) largest: usize,
     pub(crate) server_sent: usize,
-    /// Bytes the server has sent to each address, and received from there.
+    /// For each client address, the number of bytes that the server has sent to it and received from it.
     pub(crate) bytes: HashMap<IpAddr, (usize, usize)>,
-    /// Whether the last datagram of the next answer is lost.
+    /// Whether the last datagram of the server's next answer is to be lost.
     pub(crate) loses_tail: bool,
 }
 
@@ -210,13 +210,13 @@ impl Simulation {
         }
     }
 
-    /// Changes the path towards the client, and the one back.
+    /// Changes both directions of the path.
     pub(crate) fn set_path(&mut self, path: Path) {
         self.down.path = path;
         self.up.path = path;
     }
 
-    /// Packets from server to client that found the queue full.
+    /// Number of packets to the client that were dropped because the queue was full.
     pub(crate) fn dropped(&self) -> usize {
         self.down.dropped_by_queue
     }
@@ -326,7 +326,7 @@ impl Simulation {
         });
     }
 
-    /// Opens a stream and asks for so many bytes.
+    /// The client opens a stream and requests a response of `bytes` bytes.
     pub(crate) fn ask(&mut self, bytes: usize) {
         let request = (bytes as u64).to_be_bytes();
         match &mut self.client {
@@ -347,7 +347,7 @@ impl Simulation {
         self.settle();
     }
 
-    /// Both ends do what can be done now.
+    /// Lets the client and the server handle events and send datagrams, without moving the clock.
     pub(crate) fn settle(&mut self) {
         self.run_client();
         for index in self.connections.clone() {
@@ -501,7 +501,7 @@ impl Simulation {
         }
     }
 
-    /// Goes to the next event. Returns whether there was one.
+    /// Moves the clock to the next arrival or timer, and handles it. Returns whether there was one.
     pub(crate) fn step(&mut self) -> bool {
         let arrival = self.on_the_way.keys().next().map(|&(time, _)| time);
         let mut times = vec![arrival, self.client_timeout()];
@@ -535,10 +535,10 @@ impl Simulation {
         true
     }
 
-    /// Runs until `is_done`.
+    /// Handles events until `is_done` returns true.
     ///
     /// # Panics
-    /// If everybody waits for nothing, or for five minutes.
+    /// If no event is left to come, or after five minutes of virtual time.
     pub(crate) fn run_until(&mut self, mut is_done: impl FnMut(&Self) -> bool) {
         let limit = self.now + Duration::from_secs(300);
         let mut steps = 0_u64;
@@ -554,13 +554,13 @@ impl Simulation {
         }
     }
 
-    /// Does the handshake.
+    /// Runs the handshake of the first connection to its end.
     pub(crate) fn connect(&mut self) {
         self.settle();
         self.run_until(|it| it.server_events.contains(&Event::Connected));
     }
 
-    /// The client closes its connection and begins another, with the token and the session it has got.
+    /// The client closes its connection and opens another one, with the address token and the TLS session that it has received.
     pub(crate) fn connect_again(&mut self) {
         let Client::Library { connection, .. } = &mut self.client else {
             panic!("only the library's client can");
@@ -584,7 +584,7 @@ impl Simulation {
         self.connect();
     }
 
-    /// Asks for so many bytes; how long it takes until all are there.
+    /// Requests a response of `bytes` bytes, and returns how long it takes to arrive.
     pub(crate) fn fetch(&mut self, bytes: usize) -> Duration {
         let (start, ended, received) = (self.now, self.ended, self.received);
         self.ask(bytes);

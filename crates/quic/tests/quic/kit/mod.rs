@@ -1,4 +1,4 @@
-//! A server of ours and a client of the library, with a clock that only the test moves.
+//! A QUIC server of ours and a client of `quinn-proto`, with a clock that only the test moves.
 
 pub(crate) mod link;
 
@@ -20,7 +20,7 @@ pub(crate) const CLIENT: SocketAddr =
 pub(crate) const SERVER: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
 
-/// The configuration of a server with a certificate of its own.
+/// A server configuration with a self-signed certificate.
 pub(crate) fn server_tls() -> Arc<rustls::ServerConfig> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("as usual");
     let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der())
@@ -37,7 +37,7 @@ pub(crate) fn server_tls() -> Arc<rustls::ServerConfig> {
     Arc::new(config)
 }
 
-/// The configuration of a client that trusts everybody.
+/// A client configuration that trusts every certificate.
 pub(crate) fn client_tls() -> rustls::ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
@@ -64,7 +64,7 @@ pub(crate) fn endpoint_config() -> EndpointConfig {
     }
 }
 
-/// A datagram of the client.
+/// Makes a received datagram from bytes that the client has sent.
 pub(crate) fn to_server(data: &[u8]) -> Datagram {
     Datagram {
         remote: CLIENT,
@@ -74,22 +74,22 @@ pub(crate) fn to_server(data: &[u8]) -> Datagram {
     }
 }
 
-/// A server and a client with nothing between them but a millisecond.
+/// A server and a client; each datagram takes one millisecond from one to the other.
 pub(crate) struct Pair {
     pub(crate) now: Instant,
     pub(crate) endpoint: Endpoint,
     pub(crate) index: Option<ConnectionIndex>,
-    /// Events of the server.
+    /// All events of the server's connection so far.
     pub(crate) seen: Vec<Event>,
     client: quinn_proto::Endpoint,
     connection: Option<(ConnectionHandle, quinn_proto::Connection)>,
-    /// What the client knows of earlier connections.
+    /// The client's TLS configuration, which keeps the sessions of earlier connections.
     client_tls: Arc<quinn_proto::crypto::rustls::QuicClientConfig>,
-    /// The version of the client.
+    /// The QUIC version that the client uses.
     pub(crate) version: u32,
-    /// Datagrams the server has answered without a connection.
+    /// Number of datagrams that the server has answered without a connection.
     pub(crate) answered: usize,
-    /// What the client was told of the end.
+    /// The reason for which the client's connection has ended; empty if it has not.
     pub(crate) client_lost: String,
     to_server: VecDeque<Vec<u8>>,
     pub(crate) to_client: VecDeque<Vec<u8>>,
@@ -141,7 +141,7 @@ impl Pair {
     }
 
     pub(crate) fn client_open(&mut self) -> quinn_proto::StreamId {
-        // Streams can be opened once the server's limits are known.
+        // The client can open streams once it has received the server's limits.
         self.run(|_, _| {});
         self.client()
             .streams()
@@ -157,7 +157,7 @@ impl Pair {
         }
     }
 
-    /// What has arrived of a stream, and whether it has ended.
+    /// Reads the bytes of a stream that the client has received. Returns them, and whether the stream has ended.
     pub(crate) fn client_read(&mut self, id: quinn_proto::StreamId) -> (Vec<u8>, bool) {
         let mut stream = self.client().recv_stream(id);
         let mut chunks = stream.read(true).expect("as usual");
@@ -173,7 +173,7 @@ impl Pair {
         (data, is_ended)
     }
 
-    /// Lets both sides talk until they have nothing more to say, without waiting for timers.
+    /// Exchanges datagrams until neither side sends any more, without waiting for timers.
     pub(crate) fn run(&mut self, mut on_event: impl FnMut(&mut Self, Event)) {
         loop {
             self.client_step();
@@ -216,7 +216,7 @@ impl Pair {
         }
     }
 
-    /// Sends a datagram to the server; what it answers without a connection.
+    /// Sends a datagram to the server. Returns the answer that the server gives without a connection; empty if there is none.
     pub(crate) fn send_to_server(&mut self, data: &[u8]) -> Vec<u8> {
         let mut answer = Vec::new();
         match self
@@ -228,13 +228,13 @@ impl Pair {
         }
     }
 
-    /// What the client sends next, which stays on its way.
+    /// Returns the datagrams that the client sends now. They stay queued for delivery to the server.
     pub(crate) fn on_the_way(&mut self) -> Vec<Vec<u8>> {
         self.client_step();
         self.to_server.iter().cloned().collect()
     }
 
-    /// The next datagram of the client.
+    /// Takes the next datagram that the client sends.
     pub(crate) fn next_of_client(&mut self) -> Vec<u8> {
         self.client_step();
         self.to_server.pop_front().expect("it has something to say")
@@ -273,7 +273,7 @@ impl Pair {
         }
     }
 
-    /// Runs on, with timers, until the server's connection is gone.
+    /// Exchanges datagrams and lets timers expire until the server's connection is drained.
     pub(crate) fn run_to_the_end(&mut self) {
         while !self.seen.contains(&Event::Drained) {
             self.run(|_, _| {});
