@@ -1,4 +1,4 @@
-//! Answers to the authority's questions, which stand as long as the value lives.
+//! Answers to the challenges of a certificate authority. An answer is in place as long as its value lives.
 
 use std::path::PathBuf;
 
@@ -9,15 +9,15 @@ use rustls::pki_types::PrivateKeyDer;
 use crate::failure::{Cause, Failure};
 use crate::{Challenge, StateDirectory};
 
-/// An answer that is in place.
+/// An answer to a challenge that is in place, so that the authority can check it.
 pub(crate) enum Answer {
-    /// A file below the path that each host serves.
+    /// A file in the directory that each host serves below `/.well-known/acme-challenge`.
     File(PathBuf),
-    /// The certificate for connections of the protocol `acme-tls/1`.
+    /// The certificate for TLS connections of the ALPN protocol `acme-tls/1`.
     Certificate(#[expect(dead_code, reason = "dropping it ends the answer")] ChallengeCertificate),
 }
 
-/// A question of the authority.
+/// A challenge of the certificate authority: what it will ask this server for.
 pub(crate) struct Question<'a> {
     pub(crate) name: &'a str,
     pub(crate) token: &'a str,
@@ -26,7 +26,7 @@ pub(crate) struct Question<'a> {
 }
 
 impl Answer {
-    /// Puts the answer in place.
+    /// Puts the answer in place: writes the file, or hands the certificate to the TLS acceptors.
     pub(crate) fn give(
         challenge: Challenge,
         state: &StateDirectory,
@@ -50,13 +50,13 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         if let Self::File(path) = self {
-            // A file that stays answers a question that is not asked again.
+            // If the file cannot be removed, it does no harm: the authority does not ask for it again.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// The certificate of RFC 8737 §3.
+/// Creates the self-signed certificate that answers the challenge TLS-ALPN-01 (RFC 8737 §3).
 fn certificate(name: &str, digest: &[u8]) -> Result<ChallengeCertificate, String> {
     let failed =
         |error: rcgen::Error| format!("failed to make the certificate of a challenge: {error}");

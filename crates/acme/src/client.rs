@@ -1,4 +1,4 @@
-//! The conversation with the authority: account, order, answers, certificate.
+//! The conversation with a certificate authority: account, order, challenges, certificate.
 
 use std::time::Duration;
 
@@ -20,28 +20,29 @@ use crate::http::Https;
 use crate::renewal::{Validity, Window};
 use crate::{Acme, Challenge, Order};
 
-/// How long the authority may take to check a name, and to issue a certificate.
+/// How long the server waits for the authority to check a name, and then for it to issue the certificate.
 const DECISION: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(500))
     .backoff(1.5)
     .timeout(Duration::from_secs(120));
 
-/// What the authority says about the renewal of a certificate.
+/// When the authority wants a certificate renewed (RFC 9773).
 pub(crate) struct Advice {
     pub(crate) window: Window,
-    /// When to ask again.
+    /// After which time the authority is to be asked again.
     pub(crate) ask_after: Duration,
 }
 
-/// A certificate that is there.
+/// A certificate that the server has already.
 pub(crate) struct Held {
     pub(crate) validity: Validity,
-    /// By which the authority knows it; `None` if it lacks what that takes.
+    /// The identifier by which the authority knows the certificate (RFC 9773 §4.1); `None` if the certificate has no
+    /// key identifier of its issuer or no serial number.
     id: Option<CertificateIdentifier<'static>>,
 }
 
 impl Held {
-    /// The first certificate of a chain in PEM form, if it is for all these names.
+    /// Reads the first certificate of a chain in PEM form. `None` if it cannot be read or is not for all these names.
     pub(crate) fn parse(chain: &[u8], names: &[Box<str>]) -> Option<Self> {
         let leaf = CertificateDer::from_pem_slice(chain).ok()?;
         let certificate = Certificate::parse(&leaf)?;
@@ -60,7 +61,8 @@ impl Held {
     }
 }
 
-/// RFC 9773 §4.1: the key identifier of the issuer, and the serial number.
+/// The identifier of a certificate for renewal information (RFC 9773 §4.1): the key identifier of its issuer, and its
+/// serial number.
 fn identifier(certificate: &Certificate<'_>) -> Option<CertificateIdentifier<'static>> {
     Some(CertificateIdentifier {
         authority_key_identifier: base64url::encode(certificate.authority_key_id()?).into(),
@@ -68,14 +70,14 @@ fn identifier(certificate: &Certificate<'_>) -> Option<CertificateIdentifier<'st
     })
 }
 
-/// The client of an authority, with an account there.
+/// The client of a certificate authority, with an account there.
 pub(crate) struct Client<'a> {
     acme: &'a Acme,
     account: Account,
 }
 
 impl<'a> Client<'a> {
-    /// Uses the account of the state directory, or registers one.
+    /// Uses the account whose key is in the state directory, or registers an account if there is none.
     pub(crate) async fn open(acme: &'a Acme) -> Result<Self, Failure> {
         if let Some(text) = acme.state.read_account(&acme.server)? {
             if let Ok(credentials) = serde_json::from_slice::<AccountCredentials>(&text) {
@@ -96,7 +98,7 @@ impl<'a> Client<'a> {
         Self::register(acme).await
     }
 
-    /// Registers an account, in place of one that the authority does not know.
+    /// Registers a new account at the authority and stores it in the state directory.
     pub(crate) async fn register(acme: &'a Acme) -> Result<Self, Failure> {
         let contact = format!("mailto:{}", acme.email);
         let external = acme.external_account.as_ref();
@@ -118,10 +120,11 @@ impl<'a> Client<'a> {
         Ok(Self { acme, account })
     }
 
-    /// When the authority wants a certificate renewed; `None` if it does not say.
+    /// Asks the authority when it wants the certificate `held` renewed; `None` if it does not say.
     pub(crate) async fn advice(&self, held: &Held) -> Option<Advice> {
         let id = held.id.as_ref()?;
-        // An authority that knows nothing of renewal information, or of this certificate, leaves the choice to us.
+        // If the authority knows nothing of renewal information, or of this certificate, the server chooses the time of
+        // the renewal itself.
         let (info, ask_after) = self.account.renewal_info(id).await.ok()?;
         Some(Advice {
             window: Window {
@@ -132,7 +135,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Obtains a certificate and writes it into the state directory. `held` is the one that it replaces.
+    /// Obtains a certificate and writes it into the state directory. `held` is the certificate that it replaces.
     pub(crate) async fn obtain(&self, order: &Order, held: Option<&Held>) -> Result<Held, Failure> {
         let names = || order.names.iter().map(|name| name.to_string());
         let identifiers: Vec<_> = names().map(Identifier::Dns).collect();
@@ -146,7 +149,7 @@ impl<'a> Client<'a> {
             None => self.account.new_order(&request()).await,
         };
         let mut placed = placed?;
-        // The answers to the challenges can be asked for until the authority has decided.
+        // The answers to the challenges must stay in place until the authority has decided.
         let answers = self.answer(&mut placed, order).await?;
         if !matches!(
             placed.state().status,
@@ -173,7 +176,7 @@ impl<'a> Client<'a> {
         Ok(obtained)
     }
 
-    /// Answers the questions of an order.
+    /// Puts the answers to all challenges of an order in place, and tells the authority.
     async fn answer(
         &self,
         placed: &mut instant_acme::Order,
@@ -223,8 +226,9 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Whether an order that names the replaced certificate failed for another reason than that: authorities refuse those that they do not
-/// know or that were replaced before (RFC 9773 §5).
+/// Whether an order that names the certificate to be replaced failed for a reason other than this name. If not, the
+/// order is repeated without it: authorities refuse orders that replace a certificate which they do not know or which
+/// was replaced before (RFC 9773 §5).
 fn is_fatal(error: &instant_acme::Error) -> bool {
     match error {
         instant_acme::Error::Api(problem) => {
@@ -239,7 +243,7 @@ fn is_fatal(error: &instant_acme::Error) -> bool {
     }
 }
 
-/// Why an order was not fulfilled: what the authority found when it checked the name, if it says that.
+/// The reason why an order was not fulfilled: what the authority found when it checked a name, if it says so.
 async fn reason_of(
     placed: &mut instant_acme::Order,
     error: Option<instant_acme::Error>,

@@ -2,20 +2,21 @@
 
 use std::fmt;
 
-/// What failed, which decides how soon the next attempt is made.
+/// The cause of a failed attempt to obtain a certificate, which decides how soon the next attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The authority does not answer, or what answers is no ACME server, so that another attempt costs the authority nothing.
+    /// The authority does not answer, or the server that answers is no ACME server. Another attempt costs the authority
+    /// nothing.
     Unreachable,
-    /// The authority refused. It counts failed attempts and blocks clients that make too many.
+    /// The authority refused the request. It counts failed attempts and blocks clients that make too many.
     Refused,
-    /// The authority does not know the account.
+    /// The authority does not know the account of this server.
     AccountUnknown,
-    /// Files of ours cannot be read or written.
+    /// This server cannot read or write its own files, or cannot create a key.
     Local,
 }
 
-/// An attempt that failed.
+/// A failed attempt to obtain a certificate.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) cause: Cause,
@@ -34,7 +35,7 @@ impl Failure {
         Self::new(Cause::Refused, text)
     }
 
-    /// A step on a file failed.
+    /// The failure of a step on the file `path`.
     pub(crate) fn local(path: &std::path::Path, error: &std::io::Error) -> Self {
         let text = format!("{}: {}", path.display(), h2o_log::reason(error));
         Self::new(Cause::Local, text)

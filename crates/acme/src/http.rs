@@ -1,4 +1,5 @@
-//! HTTPS requests to the authority: one connection each, as there are a dozen in a month.
+//! HTTPS requests to the certificate authority. Each has a connection of its own, as a renewal needs only a dozen of
+//! them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,13 +16,13 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Limit for a request with its response.
+/// Time limit for a request to the authority with its response.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Most bytes of a response: a chain of certificates has some ten thousand.
+/// Most bytes of a response from the authority. The longest is a chain of certificates, with some ten thousand bytes.
 const LONGEST_BODY: usize = 1 << 20;
 
-/// The authority, as instant-acme speaks to it.
+/// The HTTP client by which the library instant-acme talks to the authority.
 #[derive(Clone)]
 pub(crate) struct Https {
     connector: TlsConnector,
@@ -41,7 +42,7 @@ impl Https {
         let fault = |text: &str| other(format!("{url}: {text}"));
         let host = url.host().filter(|_| url.scheme_str() == Some("https"));
         let host = host.ok_or_else(|| fault("it is no URL of scheme https"))?;
-        // RFC 3986 §3.2.2: IPv6 addresses stand in brackets.
+        // The host of a URL has brackets around an IPv6 address (RFC 3986 §3.2.2), its name in TLS has none.
         let bare = host.trim_matches(['[', ']']);
         let name =
             ServerName::try_from(bare.to_owned()).map_err(|error| fault(&error.to_string()))?;

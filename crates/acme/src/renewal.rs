@@ -1,13 +1,14 @@
-//! When a certificate is renewed, and when a failed attempt is repeated. No clock: the times are arguments.
+//! When a certificate is renewed, and when a failed attempt is repeated. This module reads no clock: the times are
+//! arguments.
 
 use std::time::Duration;
 
 use crate::failure::Cause;
 
-/// Pauses after failed attempts double up to this one.
+/// Longest pause after a failed attempt. Until it is reached, each failure in a row doubles the pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// The pause after a number of attempts that failed in a row.
+/// How long to wait before the next attempt, after `failures` attempts that failed in a row.
 pub(crate) fn pause_after(failures: u32, cause: Cause) -> Duration {
     let first = match cause {
         Cause::Unreachable | Cause::AccountUnknown | Cause::Local => Duration::from_secs(5),
@@ -18,7 +19,7 @@ pub(crate) fn pause_after(failures: u32, cause: Cause) -> Duration {
     pause.unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE)
 }
 
-/// The validity of a certificate, in seconds since the Unix epoch.
+/// The validity of a certificate: its begin and end in seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {
     pub(crate) not_before: i64,
@@ -32,7 +33,8 @@ pub(crate) struct Window {
     pub(crate) end: i64,
 }
 
-/// When to renew. `random`, from 0 to 1, chooses a time in the window; without one it is after two thirds of the lifetime.
+/// When to renew a certificate. `random`, from 0 to 1, chooses a time in the window; without one it is after two thirds
+/// of the lifetime.
 pub(crate) fn renewal_time(validity: Validity, window: Option<Window>, random: f64) -> i64 {
     let lifetime = validity
         .not_after
@@ -43,7 +45,7 @@ pub(crate) fn renewal_time(validity: Validity, window: Option<Window>, random: f
     let Some(window) = window.filter(|window| window.start < window.end) else {
         return usual;
     };
-    // What an authority sends may be any time.
+    // The times come from the authority and may be anything, so they are limited to the validity of the certificate.
     let within = |time: i64| time.max(validity.not_before).min(validity.not_after);
     let (start, end) = (within(window.start), within(window.end));
     let len = Duration::from_secs(end.abs_diff(start)).mul_f64(random.clamp(0.0, 1.0));
@@ -80,7 +82,8 @@ mod tests {
             (window(2000, 4000), 0.0, 2000),
             (window(2000, 4000), 0.5, 3000),
             (window(2000, 4000), 1.0, 4000),
-            // It is to be revoked.
+            // A window before the certificate is valid: the authority will revoke the certificate, so the renewal is
+            // due at once.
             (window(10, 20), 0.5, 1000),
             // The renewal is not so late that one failed attempt would leave the server without a valid certificate.
             (window(1000, 10_000), 1.0, 9100),

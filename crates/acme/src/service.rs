@@ -1,4 +1,4 @@
-//! The client as a background service, on a thread of its own.
+//! The ACME client as a background service, with a thread of its own.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -19,26 +19,28 @@ use crate::failure::{Cause, Failure};
 use crate::renewal::{Window, pause_after, renewal_time};
 use crate::{Acme, Order};
 
-/// How often the lock is tried while another process has it: a server that drains gives it back.
+/// How often the client tries to take the lock of the state directory while another process has it: a server that
+/// drains gives it back.
 const LOCK_PAUSE: Duration = Duration::from_secs(2);
-/// Limits of the interval at which the authority is asked when it wants a certificate renewed.
+/// Shortest and longest interval between two questions to the authority about when it wants a certificate renewed.
 const ADVICE_INTERVAL: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(86_400));
-/// Longest time between two looks at the clock: somebody may set it, and the machine may be suspended.
+/// Longest time that the client sleeps without reading the clock, since the clock may be set and the machine may be
+/// suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(600);
-/// Limit for everything that one certificate takes.
+/// Time limit for one attempt to obtain a certificate, with all its requests.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(600);
 
-/// Obtains and renews certificates.
+/// The background service that obtains and renews certificates by ACME.
 pub struct AcmeClient {
     acme: Arc<Acme>,
     orders: Vec<Order>,
-    /// Whether the last attempt for some certificate has failed.
+    /// Whether the last attempt to obtain one of the certificates has failed.
     has_failed: Arc<AtomicBool>,
 }
 
 impl AcmeClient {
-    /// The client for these certificates.
+    /// Creates the client for these certificates.
     #[must_use]
     pub fn new(acme: Arc<Acme>, orders: Vec<Order>) -> Self {
         Self {
@@ -51,7 +53,7 @@ impl AcmeClient {
 
 impl BackgroundService for AcmeClient {
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
-        // After a reload the directory may be new.
+        // A reload may have configured another state directory, which must be created.
         self.acme.state.prepare(None)?;
         let (stop, is_stopped) = oneshot::channel();
         let (acme, orders) = (Arc::clone(&self.acme), self.orders.clone());
@@ -83,7 +85,7 @@ impl BackgroundService for AcmeClient {
     }
 }
 
-/// The running client; dropping this stops it.
+/// The running client. Dropping this value stops it.
 struct Running {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -93,7 +95,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // The panic hook has reported a panic.
+            // An error means that the thread has panicked, which the panic hook has reported.
             let _ = thread.join();
         }
     }
@@ -119,27 +121,27 @@ fn run(
     runtime.block_on(async {
         let (mut working, mut is_stopped) =
             (pin!(obtain_all(acme, orders, has_failed)), pin!(is_stopped));
-        // Nothing is ever sent: this waits until the sender is dropped.
+        // The channel `is_stopped` carries no value: the client works until the sender of the channel is dropped.
         poll_fn(|task| match is_stopped.as_mut().poll(task) {
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => working.as_mut().poll(task),
         })
         .await;
     });
-    // A name that is still being looked up is not waited for.
+    // The shutdown does not wait for a look-up of the authority's name that is in progress.
     runtime.shutdown_background();
 }
 
-/// A certificate with what is to be done for it, and when.
+/// A certificate that the client keeps valid, with the times of its next steps.
 struct Task {
     order: Order,
     held: Option<Held>,
     window: Option<Window>,
-    /// Chooses the time in the window.
+    /// A random number from 0 to 1, which chooses the time of the renewal within the window.
     random: f64,
-    /// When the authority is asked about the window, in seconds since the Unix epoch.
+    /// When the authority is to be asked for the window of the renewal, in seconds since the Unix epoch.
     ask_at: i64,
-    /// When the next attempt may be made.
+    /// When the next attempt to obtain the certificate may be made, in seconds since the Unix epoch.
     attempt_at: i64,
     failures: u32,
 }
@@ -150,7 +152,7 @@ impl Task {
             report!(warning, "acme: {failure}");
         }
         let chain = std::fs::read(acme.state.certificate_file(order.name())).ok();
-        // A certificate whose key is lost is obtained anew.
+        // If the key of a certificate is lost, the client obtains a new certificate.
         let has_key = h2o_tls::is_pair(
             &acme.state.certificate_file(order.name()),
             &acme.state.key_file(order.name()),
@@ -169,7 +171,7 @@ impl Task {
         }
     }
 
-    /// When a certificate is to be obtained.
+    /// When the certificate is to be obtained or renewed, in seconds since the Unix epoch.
     fn due_at(&self) -> i64 {
         let wanted = self.held.as_ref().map_or(i64::MIN, |held| {
             renewal_time(held.validity, self.window, self.random)
@@ -177,7 +179,7 @@ impl Task {
         wanted.max(self.attempt_at)
     }
 
-    /// When there is something to do.
+    /// When the next step for this certificate is due: asking for the window of its renewal, or obtaining it.
     fn next_at(&self) -> i64 {
         match self.held {
             Some(_) => self.due_at().min(self.ask_at.max(self.attempt_at)),
@@ -263,7 +265,8 @@ async fn obtain_all(acme: &Acme, orders: Vec<Order>, has_failed: &AtomicBool) {
     }
 }
 
-/// Waits until no other process obtains certificates: that of an earlier generation, or another server with the same directory.
+/// Waits until no other process obtains certificates with the same state directory: an earlier generation of this
+/// server that drains, or another server.
 async fn lock(acme: &Acme) -> std::fs::File {
     let mut is_reported = false;
     loop {

@@ -1,4 +1,4 @@
-//! Directive `acme`.
+//! The directive `acme`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,50 +9,51 @@ use rustls::ClientConfig;
 
 use crate::StateDirectory;
 
-/// The authority when the configuration names none.
+/// The URL of Let's Encrypt's ACME directory, which is used if the configuration names no authority.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
-/// How an authority checks who has a name.
+/// How an authority checks that the client who asks for a certificate controls its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// The authority requests a file by HTTP (RFC 8555 §8.3).
     Http01,
-    /// It opens a TLS connection (RFC 8737).
+    /// The authority opens a TLS connection of the protocol `acme-tls/1` (RFC 8737).
     TlsAlpn01,
 }
 
 /// A certificate to obtain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// The names that it is for, at least one. The first one is also that of its files.
+    /// The names that the certificate is for, at least one. Its files are named after the first.
     pub names: Vec<Box<str>>,
     /// How the authority checks that the name of a host leads to this server.
     pub challenge: Challenge,
 }
 
 impl Order {
-    /// The name by which the certificate is known.
+    /// The name of the certificate in messages and in file names: the first of its names.
     #[must_use]
     pub fn name(&self) -> &str {
         self.names.first().map_or("", |name| name)
     }
 }
 
-/// The account at an organisation that the account at the authority belongs to (RFC 8555 §7.3.4).
+/// An account of the user at the organisation behind the authority, to which the ACME account is bound (RFC 8555
+/// §7.3.4).
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ExternalAccount {
     pub(crate) id: Box<str>,
     pub(crate) key: Vec<u8>,
 }
 
-/// A valid `acme` mapping.
+/// The settings of a valid `acme` mapping.
 #[derive(Clone)]
 pub struct Acme {
     pub(crate) email: Box<str>,
     /// URL of the authority's directory (RFC 8555 §7.1.1).
     pub(crate) server: Box<str>,
     ca_file: Option<PathBuf>,
-    /// For connections to the authority.
+    /// The TLS settings for connections to the authority.
     pub(crate) tls: Arc<ClientConfig>,
     /// The challenge for all hosts; `None`: each host gets the one that its listeners allow.
     pub challenge: Option<Challenge>,
@@ -61,7 +62,7 @@ pub struct Acme {
     pub state: StateDirectory,
 }
 
-/// The setting of directive `acme`.
+/// The setting of the directive `acme`; `None` if the configuration does not have it.
 #[derive(Clone, Default)]
 pub struct AcmeSettings(pub Option<Arc<Acme>>);
 
@@ -130,7 +131,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
 ];
 
-/// Directive `acme`.
+/// The directive `acme`.
 pub const DIRECTIVE: Directive<Scope> = Directive {
     kinds: Kinds::MAPPING.with_attributes(ATTRIBUTES),
     ..Directive::global(
@@ -226,7 +227,8 @@ fn read_key(path: &Path) -> Result<Vec<u8>, String> {
         )
     };
     let text = h2o_opener::read(path).map_err(|error| fault(&h2o_log::reason(&error)))?;
-    // Some authorities pad it.
+    // The attribute `external-account` has the key in base64url. Some authorities give out keys with `=` at their end,
+    // which are accepted.
     let text = text.trim_ascii();
     let end = text
         .iter()
@@ -246,7 +248,7 @@ fn default_state() -> PathBuf {
 }
 
 impl PartialEq for Acme {
-    /// Whether an ACME client with these settings does the same as one with the others.
+    /// Whether two mappings configure the same ACME client, so that a running client need not be started again.
     fn eq(&self, other: &Self) -> bool {
         self.email == other.email
             && self.server == other.server

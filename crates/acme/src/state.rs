@@ -1,5 +1,5 @@
-//! The directory with certificates, keys, accounts and answers. Every file is written beside its place and then renamed, so that
-//! a crash leaves the old one.
+//! The directory with certificates, keys, accounts and answers. Every file is written beside its place and then
+//! renamed, so that a crash leaves the old file intact.
 //!
 //! ```text
 //! certificates/NAME.crt, NAME.key    for the server
@@ -17,50 +17,50 @@ use rustix::fs::FlockOperation;
 
 use crate::failure::Failure;
 
-/// Mode of what only the server may read.
+/// Mode of files that only the user of the server may read.
 const PRIVATE: u32 = 0o600;
-/// Mode of what anyone may read.
+/// Mode of files that every user may read.
 const PUBLIC: u32 = 0o644;
 
-/// The directory of the state.
+/// The directory in which the ACME client keeps its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDirectory(PathBuf);
 
-/// User and group that files belong to.
+/// The user and the group that own the files of the state directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
-    /// User.
+    /// The number of the user.
     pub user: u32,
-    /// Group.
+    /// The number of the group.
     pub group: u32,
 }
 
 impl StateDirectory {
-    /// The directory at this path, which need not exist.
+    /// The state directory at `path`, which need not exist yet.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Its path.
+    /// The path of the state directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The certificate of a host.
+    /// The path of the file for the certificate called `name`.
     #[must_use]
     pub fn certificate_file(&self, name: &str) -> PathBuf {
         self.certificates().join(format!("{name}.crt"))
     }
 
-    /// The key of that certificate.
+    /// The path of the file for the key of the certificate called `name`.
     #[must_use]
     pub fn key_file(&self, name: &str) -> PathBuf {
         self.certificates().join(format!("{name}.key"))
     }
 
-    /// Where the answers to HTTP-01 are.
+    /// The directory with the answers to HTTP-01 challenges, which every host serves.
     #[must_use]
     pub fn answers(&self) -> PathBuf {
         self.0.join("webroot/.well-known/acme-challenge")
@@ -70,10 +70,11 @@ impl StateDirectory {
         self.0.join("certificates")
     }
 
-    /// Makes the directories. Those that are new, or belong to root, are given to `owner`.
+    /// Creates the state directory and the directories in it. Those that are new, or belong to root, are given to
+    /// `owner`.
     ///
     /// # Errors
-    /// The message to show.
+    /// The message about the directory that cannot be created, for the user.
     pub fn prepare(&self, owner: Option<Owner>) -> Result<(), String> {
         let failed = |path: &Path, error: &io::Error| {
             let reason = h2o_log::reason(error);
@@ -118,7 +119,7 @@ impl StateDirectory {
         Ok(())
     }
 
-    /// Locks the directory until the file is dropped. `None` if another process has the lock.
+    /// Locks the state directory until the returned file is dropped. `None` if another process has the lock.
     pub(crate) fn lock(&self) -> Result<Option<File>, Failure> {
         let path = self.0.join("lock");
         let failed = |error: &io::Error| Failure::local(&path, error);
@@ -137,10 +138,10 @@ impl StateDirectory {
         }
     }
 
-    /// Writes an answer to an HTTP-01 challenge. Returns its path.
+    /// Writes the file that answers an HTTP-01 challenge. Returns its path.
     pub(crate) fn write_answer(&self, token: &str, text: &[u8]) -> Result<PathBuf, Failure> {
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        // A token has only these characters (RFC 8555 §8.3); it becomes the name of a file.
+        // The token becomes the name of a file, so it may only have the characters that RFC 8555 §8.3 allows.
         if token.is_empty() || token.len() > 200 || !token.bytes().all(is_token) {
             return Err(Failure::refused(
                 "the authority sent a token that is not base64url",
@@ -160,7 +161,7 @@ impl StateDirectory {
         self.0.join(format!("account-{name}.json"))
     }
 
-    /// The account at an authority; `None` if there is none.
+    /// Reads the account at the authority `server`; `None` if no account is stored.
     pub(crate) fn read_account(&self, server: &str) -> Result<Option<Vec<u8>>, Failure> {
         let path = self.account_file(server);
         match fs::read(&path) {
@@ -174,7 +175,7 @@ impl StateDirectory {
         write(&self.account_file(server), text, PRIVATE)
     }
 
-    /// Renames an account that cannot be used, so that it is out of the way. Returns the new name.
+    /// Renames the file of an account that cannot be used, so that another account can be stored. Returns the new path.
     pub(crate) fn set_account_aside(&self, server: &str) -> Result<PathBuf, Failure> {
         let path = self.account_file(server);
         let aside = path.with_extension("json.unusable");
@@ -182,8 +183,8 @@ impl StateDirectory {
         Ok(aside)
     }
 
-    /// Replaces certificate and key of a host. Both are complete on the disk before the first is renamed, so that
-    /// [`Self::finish_replacement`] can complete what a crash has cut in two.
+    /// Replaces the certificate called `name` and its key. Both new files are complete on the disk before the first of
+    /// them is renamed, so that [`Self::finish_replacement`] can complete a replacement that a crash has interrupted.
     pub(crate) fn write_certificate(
         &self,
         name: &str,
@@ -197,7 +198,8 @@ impl StateDirectory {
         put_in_place(&certificate_file)
     }
 
-    /// Completes a replacement whose first file was renamed, and drops one of which none was.
+    /// Completes a replacement that a crash has interrupted: if one of the two files was renamed, the other is renamed,
+    /// too. If none was, the new files are removed.
     pub(crate) fn finish_replacement(&self, name: &str) -> Result<(), Failure> {
         let (certificate_file, key_file) = (self.certificate_file(name), self.key_file(name));
         if beside(&key_file).exists() {
@@ -216,8 +218,8 @@ impl StateDirectory {
     }
 }
 
-/// Gives what belongs to root to `owner`. Links are not followed, and files with a second name are left alone: the owner could have
-/// made them.
+/// Gives files that belong to root to `owner`. Symbolic links are not followed, and files with a second hard link are
+/// left alone, because the owner could have made such links to files of others.
 fn own(path: &Path, owner: Owner) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     let is_ours = found.is_dir() || found.is_file() && found.nlink() == 1;
@@ -233,11 +235,11 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Writes the file that [`put_in_place`] makes `path`.
+/// Writes `text` to a temporary file beside `path`; [`put_in_place`] then renames it to `path`.
 fn write_beside(path: &Path, text: &[u8], mode: u32) -> Result<(), Failure> {
     let path = beside(path);
     let written = (|| {
-        // A file that a crash has left behind may have other rights.
+        // A crash may have left a file of this name, with another mode, so it is removed first.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -255,7 +257,7 @@ fn write_beside(path: &Path, text: &[u8], mode: u32) -> Result<(), Failure> {
 
 fn put_in_place(path: &Path) -> Result<(), Failure> {
     let renamed = fs::rename(beside(path), path).and_then(|()| {
-        // The directory is written, too, so that the new name survives a crash.
+        // The directory is written to the disk as well, so that the new name survives a crash.
         path.parent()
             .map_or(Ok(()), |parent| File::open(parent)?.sync_all())
     });
@@ -304,12 +306,12 @@ mod tests {
         state
             .write_certificate("a.test", "chain 1", "key 1")
             .unwrap();
-        // Before the first is renamed.
+        // Simulates a crash before the first file is renamed.
         write_beside(&key, b"key 2", PRIVATE).unwrap();
         write_beside(&chain, b"chain 2", PUBLIC).unwrap();
         state.finish_replacement("a.test").unwrap();
         assert_eq!(pair(), ["chain 1", "key 1"]);
-        // Between the two.
+        // Simulates a crash after the key was renamed, but not the certificate.
         write_beside(&key, b"key 2", PRIVATE).unwrap();
         write_beside(&chain, b"chain 2", PUBLIC).unwrap();
         put_in_place(&key).unwrap();

@@ -1,4 +1,4 @@
-//! Keys in PEM form.
+//! Private keys in PEM form.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use rustls::sign::SigningKey;
 /// Reads a private key in PEM form.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The reason why the key cannot be used.
 pub fn parse(pem: &[u8]) -> Result<Arc<dyn SigningKey>, String> {
     if is_encrypted(pem) {
         return Err("encrypted keys are not supported; decrypt it with `openssl pkey`".to_owned());
@@ -22,7 +22,8 @@ pub fn parse(pem: &[u8]) -> Result<Arc<dyn SigningKey>, String> {
         .map_err(|_| "not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key".to_owned())
 }
 
-/// PKCS#8 has a label of its own for encrypted keys, the older formats have a header line (RFC 1421 §4.6.1.1).
+/// Whether a private key is encrypted. In PKCS#8 form the PEM label tells, in older forms a header line (RFC 1421
+/// §4.6.1.1).
 fn is_encrypted(pem: &[u8]) -> bool {
     let contains = |needle: &[u8]| pem.windows(needle.len()).any(|window| window == needle);
     contains(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(b"Proc-Type: 4,ENCRYPTED")

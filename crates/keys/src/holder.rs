@@ -18,46 +18,46 @@ use crate::message::{DONE, KeyFacts, LONGEST, order};
 use crate::process::KEY_PROCESS_ARGUMENT;
 use crate::remote::{PATIENCE, RemoteKey};
 
-/// The program that becomes the key process; unset in processes that keep keys to themselves.
+/// The program that is started as the key process; not set in processes that keep keys in their own memory.
 static PROGRAM: OnceLock<&'static str> = OnceLock::new();
 
-/// The running key process.
+/// The key process that is running.
 static HOLDER: Mutex<Option<Holder>> = Mutex::new(None);
 
-/// Number of the key process that answers; 0 if there is none.
+/// Generation of the key process that answers: the number of times a key process was started; 0 if none answers.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// The places (in the key process) of keys that nothing uses any more. The main thread tells the key process, as any thread may
-/// drop a key.
+/// The places in the key process of keys that this process no longer uses. Any thread may drop a key, but only the main
+/// thread tells the key process about it.
 static UNUSED: Mutex<Vec<Place>> = Mutex::new(Vec::new());
 
 /// Whether the key process has failed to answer a request.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the key process could not be started again, which is reported once.
+/// Whether the key process could not be started again. This is reported only once.
 static IS_GONE: AtomicBool = AtomicBool::new(false);
 
 struct Holder {
     child: Child,
-    /// For orders.
+    /// The socket for the orders of the main thread to the key process.
     socket: OwnedFd,
     generation: u64,
     keys: Vec<Weak<KeyRecord>>,
 }
 
-/// Where a key is.
+/// The place of a key in a key process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The key process.
+    /// The generation of the key process that has the key.
     pub(crate) generation: u64,
-    /// The key's number there.
+    /// The number of the key in that process.
     pub(crate) number: u32,
 }
 
-/// A key of the key process.
+/// The server's record of a key that is in the key process.
 #[derive(Debug)]
 pub(crate) struct KeyRecord {
-    /// The file from which the key process reads the key when it was started again.
+    /// The file of the key, which the key process reads again after a new key process was started.
     path: Box<Path>,
     place: Mutex<Option<Place>>,
     pub(crate) algorithm: SignatureAlgorithm,
@@ -70,7 +70,7 @@ pub(crate) struct KeyRecord {
 pub enum Revival {
     /// The key process had ended or hung, and was started again. The value names the keys that could not be read again.
     Revived(Vec<String>),
-    /// It could not be started again.
+    /// The key process could not be started again, for the reason given.
     Failed(String),
 }
 
@@ -78,15 +78,16 @@ fn lock() -> MutexGuard<'static, Option<Holder>> {
     HOLDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets this process isolate keys, by `program` with [`KEY_PROCESS_ARGUMENT`] as the key process.
+/// Allows this process to isolate keys. The key process is `program`, started with [`KEY_PROCESS_ARGUMENT`].
 pub fn allow(program: &'static str) {
     let _ = PROGRAM.set(program);
 }
 
-/// Has the key process read a key, and starts that process if need be. `None` if this process keeps its keys to itself.
+/// Lets the key process read the private key at `path`, and starts that process if it is not running. `None` if this
+/// process keeps keys in its own memory.
 ///
 /// # Errors
-/// Why the key cannot be used.
+/// The reason why the key cannot be used.
 pub fn isolate(path: &Path) -> Option<Result<Arc<dyn SigningKey>, String>> {
     let program = PROGRAM.get()?;
     Some(load(program, path))
@@ -124,10 +125,10 @@ fn load(program: &str, path: &Path) -> Result<Arc<dyn SigningKey>, String> {
     Ok(Arc::new(RemoteKey(record)))
 }
 
-/// Has the key process, if there is one, become the user that this process becomes next.
+/// Makes the key process, if there is one, run as the user that this process will run as.
 ///
 /// # Errors
-/// The message to show.
+/// The message about the failure, for the user.
 pub fn switch_user(user: u32, group: u32) -> Result<(), String> {
     let Some(holder) = &*lock() else {
         return Ok(());
@@ -136,7 +137,8 @@ pub fn switch_user(user: u32, group: u32) -> Result<(), String> {
     holder.ask(order::SWITCH_USER, &text, None).map(drop)
 }
 
-/// Starts the key process again if it has ended or hangs, and has it forget keys that nothing uses. Called every now and then.
+/// Starts the key process again if it has ended or hangs, and makes it forget keys that this process no longer uses.
+/// Called at regular intervals.
 pub fn revive() -> Option<Revival> {
     let mut holder = lock();
     let dead = holder.as_mut()?;
@@ -146,7 +148,7 @@ pub fn revive() -> Option<Revival> {
         return None;
     }
     GENERATION.store(0, Relaxed);
-    // It may hang.
+    // The process may hang rather than have ended, so it is killed.
     let _ = dead.child.kill();
     let _ = dead.child.wait();
     let program = PROGRAM.get()?;
@@ -167,7 +169,7 @@ pub fn revive() -> Option<Revival> {
     Some(Revival::Revived(lost))
 }
 
-/// Where a key is now.
+/// The place at which the key is in the current key process.
 pub(crate) fn place_of(key: &KeyRecord) -> Result<Place, String> {
     let generation = GENERATION.load(Relaxed);
     if generation == 0 || HAS_FAILED.load(Relaxed) {
@@ -178,7 +180,7 @@ pub(crate) fn place_of(key: &KeyRecord) -> Result<Place, String> {
     place.ok_or_else(|| format!("it could not read {} again", key.path.display()))
 }
 
-/// A new channel to the key process of this generation.
+/// Opens a new channel for signing to the key process of this generation.
 pub(crate) fn channel(generation: u64) -> Result<OwnedFd, String> {
     let holder = lock();
     let holder = holder
@@ -196,7 +198,8 @@ pub(crate) fn channel(generation: u64) -> Result<OwnedFd, String> {
     opened.map_err(|error: io::Error| h2o_log::reason(&error))
 }
 
-/// The key process of this generation has failed to answer: nobody waits for it until it is started again.
+/// Records that the key process of this generation has failed to answer. No thread waits for it until it is started
+/// again.
 pub(crate) fn on_failure(generation: u64) {
     if GENERATION.load(Relaxed) == generation {
         HAS_FAILED.store(true, Relaxed);
@@ -216,7 +219,8 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 impl Holder {
     fn start(program: &str, generation: u64) -> io::Result<Self> {
         let (socket, theirs) = pair()?;
-        // The key process answers orders at once; the main thread must not wait for one that hangs.
+        // The key process answers orders at once; the timeouts keep a key process that hangs from blocking the main
+        // thread.
         for timeout in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, timeout, Some(PATIENCE))?;
         }
@@ -235,7 +239,7 @@ impl Holder {
         })
     }
 
-    /// Sends an order, and returns the answer to it.
+    /// Sends an order to the key process, and returns its answer.
     fn ask(
         &self,
         order: u8,
@@ -262,7 +266,7 @@ impl Holder {
             .ok_or_else(|| "the answer of the key process cannot be read".to_owned())
     }
 
-    /// Gives a new process the keys of the one before. Returns why some could not be read.
+    /// Lets a new key process read the keys that the last one had. Returns the reasons why some could not be read.
     fn load_again(&mut self) -> Vec<String> {
         let mut lost = Vec::new();
         self.keys.retain(|known| known.strong_count() > 0);
@@ -275,7 +279,8 @@ impl Holder {
                     generation: self.generation,
                     number: facts.number,
                 }),
-                // Another key is in the file now; it comes with its certificate.
+                // The file now has another key. It is used once its certificate is loaded, too, so the key process is
+                // told to forget it.
                 Ok(facts) => {
                     self.forget(facts.number);
                     None
@@ -303,7 +308,7 @@ impl Holder {
     }
 
     fn forget(&self, number: u32) {
-        // If the key process has ended, it has forgotten all keys.
+        // A failure needs no handling: if the key process has ended, it has forgotten all keys.
         let _ = send_message(&self.socket, order::FORGET, &number.to_be_bytes(), None);
     }
 }

@@ -5,23 +5,24 @@ use rustls::{SignatureAlgorithm, SignatureScheme};
 /// Length in bytes of the longest message; what TLS signs is a few hundred bytes long.
 pub(crate) const LONGEST: usize = 16 * 1024;
 
-/// The first byte of an answer: what was asked for stands behind [`DONE`], the reason why not behind [`REFUSED`].
+/// The first byte of an answer from the key process. After [`DONE`] follows what the server asked for, after
+/// [`REFUSED`] the reason of the refusal.
 pub(crate) const DONE: u8 = 1;
 pub(crate) const REFUSED: u8 = 0;
 
-/// First byte of an order of the main thread.
+/// First bytes of the orders that the main thread of the server sends to the key process.
 pub(crate) mod order {
-    /// Read the key in the descriptor. Answered with a [`super::KeyFacts`].
+    /// Read the key from the descriptor that comes with the order. The answer is a [`super::KeyFacts`].
     pub(crate) const LOAD: u8 = b'l';
-    /// Forget the key of this number.
+    /// Forget the key whose number follows.
     pub(crate) const FORGET: u8 = b'f';
-    /// Sign what comes from the descriptor.
+    /// Sign what comes from the descriptor that comes with the order: it is the channel of one thread of the server.
     pub(crate) const SIGN_FOR: u8 = b's';
-    /// Become the user and group of these numbers.
+    /// Become the user and the group whose numbers follow.
     pub(crate) const SWITCH_USER: u8 = b'u';
 }
 
-/// The schemes of keys, in the order in which rustls prefers them.
+/// Signature schemes that keys may use, in the order in which rustls prefers them.
 const SCHEMES: [SignatureScheme; 10] = [
     SignatureScheme::RSA_PSS_SHA512,
     SignatureScheme::RSA_PSS_SHA384,
@@ -35,13 +36,13 @@ const SCHEMES: [SignatureScheme; 10] = [
     SignatureScheme::ED25519,
 ];
 
-/// What the server knows of a key.
+/// What the key process tells the server about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyFacts {
     pub(crate) number: u32,
     pub(crate) algorithm: SignatureAlgorithm,
     pub(crate) schemes: Vec<SignatureScheme>,
-    /// SubjectPublicKeyInfo in DER.
+    /// The public key: SubjectPublicKeyInfo in DER form.
     pub(crate) public_key: Vec<u8>,
 }
 
@@ -68,7 +69,7 @@ impl KeyFacts {
         out
     }
 
-    /// Without the first byte.
+    /// Reads the facts from an answer of the key process, without its first byte.
     pub(crate) fn parse(answer: &[u8]) -> Option<Self> {
         let (number, rest) = answer.split_first_chunk()?;
         let (&[algorithm, count], rest) = rest.split_first_chunk()?;
@@ -85,7 +86,7 @@ impl KeyFacts {
     }
 }
 
-/// A request to sign.
+/// A request of a thread of the server to sign data.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SignRequest<'a> {
     pub(crate) number: u32,

@@ -15,26 +15,26 @@ use rustls::sign::SigningKey;
 use crate::file;
 use crate::message::{DONE, KeyFacts, LONGEST, REFUSED, SignRequest, order};
 
-/// The one argument that makes the program a key process.
+/// The only argument of a program that is to run as a key process.
 pub const KEY_PROCESS_ARGUMENT: &str = "--key-process";
 
-/// The name of the process. H2O compatibility: H2O gives its own this name.
+/// The name of the key process. H2O compatibility: it is the name of H2O's own process for keys.
 const NAME: &std::ffi::CStr = c"neverbleed";
 
-/// Largest file of a key.
+/// Largest size of a key file in bytes.
 const LONGEST_FILE: u64 = 1 << 20;
 
-/// The keys, each with the number of uses that the server has for it.
+/// The keys of the key process by number, each with the number of times that the server has loaded it.
 #[derive(Default)]
 struct Keys {
     next: u32,
     known: HashMap<u32, (Arc<dyn SigningKey>, usize)>,
 }
 
-/// Obeys the orders that come over `socket` until the server has ended.
+/// Executes the orders that come over `socket` until the server has ended.
 ///
 /// # Errors
-/// Those of the socket, and of the steps that protect the process.
+/// The system's error, if the socket fails or the process cannot be protected.
 pub fn serve(socket: impl AsFd) -> io::Result<()> {
     nix::sys::prctl::set_name(NAME)?;
     protect()?;
@@ -78,7 +78,7 @@ fn refusal(text: &str) -> Vec<u8> {
     answer
 }
 
-/// No other process may read the memory of this one, nor may any of it be written to a file when this process dies.
+/// Protects the memory of this process: no other process may read it, and the kernel writes no core dump of it.
 fn protect() -> io::Result<()> {
     nix::sys::prctl::set_dumpable(false)?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;

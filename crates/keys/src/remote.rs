@@ -1,4 +1,4 @@
-//! A key of the key process, as rustls uses it.
+//! A private key in the key process, as rustls uses it.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,13 +14,14 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use crate::holder::{self, KeyRecord, Place};
 use crate::message::{DONE, LONGEST, SignRequest};
 
-/// How long a thread waits for a signature, however busy the machine is. The largest RSA keys take a twentieth of this.
+/// How long a thread of the server waits for a signature, however busy the machine is. A signature with the largest RSA
+/// key takes a twentieth of this time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A socket to a thread of the key process.
+/// The socket by which a thread of the server asks the key process for signatures.
 struct Channel {
     socket: OwnedFd,
-    /// The key process that it leads to.
+    /// Generation of the key process at the other end of the socket.
     generation: u64,
     buffer: Vec<u8>,
 }
@@ -95,7 +96,7 @@ fn sign(key: &KeyRecord, scheme: SignatureScheme, message: &[u8]) -> Result<Vec<
                 *slot = Some(channel);
                 answer
             }
-            // The channel is dropped: a late answer would be taken for the answer to the next request.
+            // The channel is dropped, because on it a late answer would be taken for the answer to the next request.
             Err(error) => {
                 holder::on_failure(generation);
                 Err(match error.kind() {

@@ -22,7 +22,7 @@ pub use report::{
 pub use rotator::{Rotator, follow_rotation};
 pub use target::{RunningTarget, Target};
 
-/// The text of an error, without the number that Rust adds.
+/// The text of an error, without the error number that Rust puts behind it.
 #[must_use]
 pub fn reason(error: &io::Error) -> String {
     let mut text = error.to_string();

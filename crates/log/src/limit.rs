@@ -1,4 +1,4 @@
-//! Limits how many messages clients can cause.
+//! Limits the number of log messages that clients can cause.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub struct LineLimit {
 }
 
 struct Minute {
-    /// Minutes since the Unix epoch.
+    /// The minute for which messages are counted, as a number of minutes since the Unix epoch.
     number: u64,
     admitted: u32,
     held_back: u64,
@@ -31,7 +31,7 @@ struct Minute {
 pub struct HeldBack(u64);
 
 impl LineLimit {
-    /// Lets through this many messages in each minute of the clock.
+    /// Lets this many messages through in each minute of the clock.
     #[must_use]
     pub const fn per_minute(lines: u32) -> Self {
         Self {
@@ -44,7 +44,8 @@ impl LineLimit {
         }
     }
 
-    /// Returns `None` if the message must not be written now; it is counted.
+    /// Counts a message. Returns `None` if the message must not be written, because the limit of this minute is
+    /// reached.
     pub fn admit(&self) -> Option<HeldBack> {
         self.admit_in(unix_time().as_secs() / 60)
     }

@@ -1,4 +1,4 @@
-//! Messages of the server itself.
+//! Messages of the server itself, which go to the error log.
 
 use std::fmt::{Arguments, Write as _};
 use std::fs::File;
@@ -18,7 +18,7 @@ pub enum Level {
     Error,
     /// The server keeps running, but an operator should look at this.
     Warning,
-    /// What the server did, or a change in its environment.
+    /// The server has done something, or something in its environment has changed.
     Notice,
 }
 
@@ -32,13 +32,13 @@ impl Level {
     }
 }
 
-/// Target of messages once the server is about to serve. Until then they are written to standard error.
+/// The error log. It is set when the server is about to serve; until then messages are written to standard error.
 static ERROR_LOG: OnceLock<Arc<Target>> = OnceLock::new();
 
-/// Standard error of the starting process.
+/// A duplicate of the standard error that the process was started with.
 static STANDARD_ERROR: OnceLock<File> = OnceLock::new();
 
-/// Writes a message; see [`crate::report!`].
+/// Writes a message to the error log; see [`crate::report!`].
 pub fn report(level: Level, text: Arguments<'_>) {
     let now = unix_time();
     let lines = lines(level, &text.to_string(), now, zone());
@@ -73,10 +73,10 @@ pub fn report_plainly(text: &str) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Sends all later messages to `target`, which is open. A second call has no effect.
+/// Makes `target`, which is open, the error log for all later messages. A second call has no effect.
 ///
 /// # Errors
-/// Those of starting a thread for a log command.
+/// The system's error, if the thread of a log command cannot be started.
 pub fn become_error_log(target: Arc<Target>) -> io::Result<()> {
     // The time zone is looked up here rather than by a worker: this may read a file.
     let _ = zone();
@@ -86,18 +86,19 @@ pub fn become_error_log(target: Arc<Target>) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps a duplicate of standard error, for reporting that the error log itself is broken. To be called before standard
-/// error is redirected.
+/// Keeps a duplicate of standard error, for reports that the error log itself cannot be written. To be called before
+/// standard error is redirected.
 ///
 /// # Errors
-/// Those of duplicating a descriptor.
+/// The system's error, if the descriptor cannot be duplicated.
 pub fn keep_standard_error() -> io::Result<()> {
     let kept = rustix::io::fcntl_dupfd_cloexec(io::stderr(), 3)?;
     let _ = STANDARD_ERROR.set(kept.into());
     Ok(())
 }
 
-/// Writes an error to the duplicate that [`keep_standard_error`] made, if there is one. May wait: not for workers.
+/// Writes an error message to the duplicate that [`keep_standard_error`] made, if there is one. Workers must not call
+/// this, since it may block.
 pub(crate) fn report_at_start(text: &str) {
     if let Some(mut kept) = STANDARD_ERROR.get() {
         let lines = lines(Level::Error, text, unix_time(), zone());

@@ -1,4 +1,4 @@
-//! A thread that rotates log files.
+//! The thread that rotates log files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,13 +12,13 @@ use h2o_opener::{Rotation, has_birth_time};
 use crate::stream::set_nonblocking;
 use crate::{Target, reason, report};
 
-/// Time between two looks at the files.
+/// Time between two checks of the log files.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often this process looks at a file that another process rotates.
+/// How often this process checks whether another process has rotated a log file that it writes to.
 const FOLLOWING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Number of bytes that are read of the text of a failure at most.
+/// Most bytes that are read of the message about a failed compression or removal.
 const LONGEST_FAILURE: usize = 4096;
 
 /// A thread that rotates log files when they are due. Dropping this ends it.
@@ -28,17 +28,18 @@ pub struct Rotator {
 
 struct RotatedLog {
     target: Arc<Target>,
-    /// Set while older logs are being compressed and removed: if that fails, the text of the failure can be read here.
+    /// Set while older logs are being compressed and removed. If that fails, the message about the failure can be read
+    /// from this pipe.
     tidying: Option<File>,
-    /// Reported once, until it works again.
+    /// The message about the last failure, which is reported only once until the rotation works again.
     failure: Option<String>,
 }
 
 impl Rotator {
-    /// Starts the thread. Targets that are no files are left alone.
+    /// Starts the thread. Targets that are not regular files are not rotated.
     ///
     /// # Errors
-    /// Those of starting a thread.
+    /// The system's error, if the thread cannot be started.
     pub fn start(rotation: Rotation, targets: Vec<Arc<Target>>) -> io::Result<Self> {
         let (end, ended) = channel::<()>();
         let mut logs: Vec<_> = targets.into_iter().map(RotatedLog::new).collect();
@@ -62,7 +63,7 @@ impl Rotator {
 /// Starts a thread that opens a log file anew whenever another process has rotated it.
 ///
 /// # Errors
-/// Those of starting a thread.
+/// The system's error, if the thread cannot be started.
 pub fn follow_rotation(target: Arc<Target>) -> io::Result<()> {
     let run = move || {
         loop {
@@ -112,7 +113,7 @@ impl RotatedLog {
         match self.target.rotate(rotation) {
             Ok(None) => {}
             Ok(Some(tidying)) => {
-                // If the pipe cannot be set to be read without waiting, it is not read.
+                // If the pipe cannot be made non-blocking, it is not read, since reading would block.
                 let set = set_nonblocking(&tidying);
                 self.tidying = set.is_ok().then(|| tidying.into());
             }

@@ -14,31 +14,31 @@ use rustix::io::Errno;
 use crate::report::report_at_start;
 use crate::{now, reason, report};
 
-/// Number of bytes that may wait for a reader. Further lines are dropped and counted.
+/// Number of bytes of log lines that may wait for a slow reader. Further lines are dropped and counted.
 pub(crate) const BACKLOG_LIMIT: usize = 1024 * 1024;
 
-/// How often the helper thread checks whether it should still wait for a stuck reader.
+/// How often the helper thread checks whether it should still wait for a reader that does not read.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// Who reads the lines.
+/// The reader of the lines that are written to a stream.
 pub(crate) enum Reader {
-    /// A command, to which lines go by a pipe. This process keeps the read end of the pipe open, too: if the command dies, its
-    /// successor reads what it has left.
+    /// A command, which reads lines from a pipe. This process keeps the read end of the pipe open, too: if the command
+    /// ends, the command that replaces it reads the lines that were left in the pipe.
     Command { text: Box<str>, input: OwnedFd },
-    /// A Unix socket, connected to again when the connection breaks.
+    /// A server at a Unix socket. When the connection to it breaks, the helper thread connects again.
     Socket(Box<str>),
-    /// A named pipe or a device.
+    /// The reader of a named pipe, or a device.
     Device(Box<str>),
-    /// Standard error of the process. Other processes may use it too, so it cannot be made non-blocking: only the
-    /// helper thread writes.
+    /// The standard error of the process. Other processes may use it too, so it cannot be made non-blocking: only the
+    /// helper thread writes to it.
     StandardError,
 }
 
-/// A target of lines that is written to without waiting. A helper thread writes what does not fit at once. It is started
-/// when it is first needed: after the change of the running user, and never for a reader that keeps up.
+/// A target of log lines that is written to without waiting. A helper thread writes what does not fit at once. It is
+/// started when it is first needed: after the change of the running user, and never for a reader that keeps up.
 pub(crate) struct Stream {
     shared: Arc<Shared>,
 }
@@ -54,9 +54,9 @@ struct Shared {
 
 struct State {
     phase: Phase,
-    /// The descriptor that is written to; `None` once it is closed.
+    /// The descriptor that lines are written to; `None` once it is closed.
     fd: Option<Arc<OwnedFd>>,
-    /// Lines waiting for the helper thread.
+    /// Lines that wait for the helper thread to write them.
     backlog: Vec<u8>,
     /// Whether the beginning of the first line of the backlog has been written already.
     is_cut: bool,
@@ -64,29 +64,29 @@ struct State {
     taken: usize,
     has_helper: bool,
     dropped: u64,
-    /// When dropped lines were last reported, in seconds since the Unix epoch.
+    /// When this process last reported dropped lines, in seconds since the Unix epoch.
     reported: u64,
-    /// The process of the command; `None` once a thread waits for it.
+    /// The process of the log command; `None` once a thread waits for its end.
     child: Option<RunningCommand>,
-    /// Whether a thread waits for the command.
+    /// Whether a thread waits for the log command to end.
     is_watched: bool,
-    /// Whether this is the error log: messages about this stream go into it too.
+    /// Whether this stream is the error log: messages about this stream go into it too.
     is_error_log: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// The connection to a socket has broken; the helper thread makes another one.
+    /// The connection to a socket has broken; the helper thread will connect again.
     Lost,
-    /// No more lines are accepted; the helper thread writes those that wait.
+    /// The stream accepts no more lines; the helper thread writes those in the backlog.
     Closing,
-    /// No lines are written.
+    /// The stream is closed: no lines are written any more.
     Closed,
 }
 
 impl Stream {
-    /// Starts a command that reads from its standard input.
+    /// Starts a log command, which reads lines from its standard input.
     pub(crate) fn to_command(text: &str) -> io::Result<Self> {
         let (input, output) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let child = log_command(text, &input)?;
@@ -94,17 +94,17 @@ impl Stream {
         Self::new(output, Reader::Command { text, input }, Some(child))
     }
 
-    /// Connects to a Unix socket.
+    /// Connects to a Unix socket, to which lines are then written.
     pub(crate) fn to_socket(path: &str) -> io::Result<Self> {
         Self::new(log_stream(path)?, Reader::Socket(path.into()), None)
     }
 
-    /// Opens a named pipe or a device.
+    /// Opens a named pipe or a device, to which lines are then written.
     pub(crate) fn to_device(path: &str) -> io::Result<Self> {
         Self::new(log_stream(path)?, Reader::Device(path.into()), None)
     }
 
-    /// Standard error as it is now.
+    /// Creates a stream to the standard error of this process, whose descriptor is `fd`.
     pub(crate) fn to_standard_error(fd: OwnedFd) -> io::Result<Self> {
         Self::new(fd, Reader::StandardError, None)
     }
@@ -136,7 +136,7 @@ impl Stream {
         })
     }
 
-    /// Starts a thread that waits for the command and restarts it whenever it ends.
+    /// Starts a thread that waits for the end of the log command and restarts it whenever it ends.
     pub(crate) fn watch(&self) -> io::Result<()> {
         let mut state = self.shared.lock();
         if let Some(child) = state.child.take() {
@@ -148,7 +148,7 @@ impl Stream {
         Ok(())
     }
 
-    /// From now on messages about this stream go into it.
+    /// Makes this stream the error log: messages about the stream then go into it.
     pub(crate) fn mark_as_error_log(&self) {
         self.shared.lock().is_error_log = true;
     }
@@ -174,7 +174,7 @@ impl Stream {
         }
         let mut dropped = 0;
         if state.phase != Phase::Closed {
-            // The rest of a line whose beginning was written is queued whatever the limit.
+            // If the beginning of a line was written already, its rest is queued even if the backlog is full.
             let is_begun = rest.len() < line.len();
             let has_room = state.backlog.len() + state.taken + rest.len() <= BACKLOG_LIMIT;
             if is_begun || has_room && self.ensure_helper(&mut state) {
@@ -184,14 +184,15 @@ impl Stream {
                 shared.changed.notify_all();
             } else {
                 state.dropped += 1;
-                // The error log has no room for this message now; its helper thread writes it later.
+                // The error log reports its own dropped lines later, because it has no room for the message now: its
+                // helper thread does it.
                 if state.reported != unix_time.as_secs() && !state.is_error_log {
                     state.reported = unix_time.as_secs();
                     dropped = std::mem::take(&mut state.dropped);
                 }
             }
         }
-        // The report may be written to this stream.
+        // The lock is released first, because the report may be written to this same stream.
         drop(state);
         if let Some(error) = failure {
             shared.report_failure(error);
@@ -228,13 +229,13 @@ impl Stream {
         Ok(())
     }
 
-    /// The descriptor that lines are written to.
+    /// The descriptor that lines are written to; `None` if the stream is closed.
     pub(crate) fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         self.shared.lock().fd.clone()
     }
 
-    /// Accepts no more lines. Waits up to `patience` until the backlog is written and the command, which then sees the end
-    /// of its input, has ended.
+    /// Stops accepting lines. Waits up to `patience` until the backlog is written and the log command has ended, which
+    /// it does when it reads the end of its input.
     pub(crate) fn close(&self, patience: Duration) {
         let deadline = now() + patience;
         let mut state = self.shared.lock();
@@ -282,7 +283,7 @@ impl Shared {
         }
     }
 
-    /// Writes as much of a line as the reader has room for; nothing if the backlog is not empty.
+    /// Writes as much of a line as the reader has room for. Writes nothing if lines already wait in the backlog.
     fn write_directly(&self, state: &State, line: &[u8]) -> rustix::io::Result<usize> {
         let is_next = state.phase == Phase::Open && state.backlog.is_empty() && state.taken == 0;
         match &state.fd {
@@ -301,7 +302,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// The helper thread: writes the backlog and waits for the reader.
+    /// The loop of the helper thread: writes the backlog and waits for the reader.
     fn drain(&self) {
         let mut batch = Vec::new();
         let mut back_off = BackOff::default();
@@ -340,8 +341,8 @@ impl Shared {
         }
     }
 
-    /// Writes all of `batch`, unless that fails or the stream is closed. `is_cut`: the beginning of the first line was
-    /// written before.
+    /// Writes all lines of `batch`, unless writing fails or the stream is closed. `is_cut`: whether the beginning of
+    /// the first line was written before.
     fn write_batch(&self, fd: &OwnedFd, batch: &[u8], is_cut: bool) {
         let mut written = 0;
         while written < batch.len() {
@@ -376,7 +377,7 @@ impl Shared {
         }
     }
 
-    /// Handles a failed write.
+    /// Reacts to a failed write, by closing the stream or connecting again.
     fn on_failure(&self, state: &mut State) {
         match (&self.reader, state.phase) {
             (Reader::Socket(_), Phase::Open) => state.phase = Phase::Lost,
@@ -405,7 +406,7 @@ impl Shared {
         }
     }
 
-    /// Waits for `time` or a change of the phase. Returns whether the phase is still `phase`.
+    /// Waits until `time` has passed or the phase has changed. Returns whether the phase is still `phase`.
     fn pause(&self, time: Duration, phase: Phase) -> bool {
         let deadline = now() + time;
         let mut state = self.lock();
@@ -419,7 +420,8 @@ impl Shared {
         false
     }
 
-    /// Waits for the command and restarts it, until the log is closed. If the pipe is not empty then, one more command
+    /// Waits for the end of the log command and restarts it each time, until the log is closed. If the pipe is not
+    /// empty then, one more command
     /// reads the rest.
     fn supervise_command(&self, mut command: RunningCommand) {
         let Reader::Command { text, input } = &self.reader else {
@@ -448,8 +450,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Starts the command after the back-off time, or at once if it is to read the rest of the pipe; `None` if there is
-    /// nothing left to do.
+    /// Starts the log command after the back-off time, or at once if it only has to read the rest of the pipe. `None`
+    /// if it need not be started any more.
     fn restart_command(
         &self,
         text: &str,
@@ -474,7 +476,8 @@ impl Shared {
         }
     }
 
-    /// Reports a failure of this log. A failure of the error log is reported on the standard error of the start.
+    /// Reports a failure of this log. A failure of the error log itself is written to the standard error that the
+    /// process was started with.
     fn report_error(&self, text: &str) {
         let is_error_log = self.lock().is_error_log;
         if is_error_log {
@@ -518,7 +521,7 @@ impl Shared {
 }
 
 impl State {
-    /// Closes the descriptor and discards the backlog.
+    /// Closes the descriptor of the stream and discards the backlog.
     fn close(&mut self) {
         self.phase = Phase::Closed;
         self.fd = None;
@@ -528,8 +531,8 @@ impl State {
     }
 }
 
-/// Time between attempts: a tenth of a second at first, doubled each time, at most a minute. Starts over when the last
-/// attempt was two minutes ago.
+/// The time between two attempts to restart a command or to connect to a socket: a tenth of a second at first, doubled
+/// each time, at most a minute. Starts over when the last attempt was two minutes ago.
 struct BackOff {
     pause: Duration,
     last: Option<Instant>,
@@ -576,7 +579,7 @@ fn write(fd: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<usize> {
     rustix::io::retry_on_intr(|| rustix::io::write(fd, bytes))
 }
 
-/// Waits up to [`PATIENCE`] for room. Returns whether there is any.
+/// Waits up to [`PATIENCE`] until `fd` can be written to. Returns whether it can.
 fn wait_for_room(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     rustix::event::poll(&mut fds, Some(&PATIENCE)) != Ok(0)
@@ -591,7 +594,8 @@ fn has_unread(input: &OwnedFd) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::IN)
 }
 
-/// The part of `batch` for a new reader after `written` bytes went to the old one: it begins with a whole line.
+/// The part of `batch` to send to a new reader, after `written` bytes of it went to the last reader: it begins with a
+/// whole line.
 fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
     let rest = &batch[written..];
     let is_whole = match written.checked_sub(1) {
@@ -605,7 +609,7 @@ fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
     end.map_or(&[], |end| &rest[end + 1..])
 }
 
-/// Waits for the end of a command whose log is closed, so that it leaves no zombie.
+/// Waits for the end of a log command after its log was closed, so that it does not become a zombie.
 fn reap(command: RunningCommand) {
     let waiter = thread::Builder::new().name("h2o-log-reaper".to_owned());
     // If no thread can be started, a zombie remains, which does no harm.
@@ -639,7 +643,7 @@ mod tests {
             .collect()
     }
 
-    /// Waits, for as long as it takes.
+    /// Waits without a limit until `is_so` returns true.
     fn until(mut is_so: impl FnMut() -> bool) {
         while !is_so() {
             thread::sleep(Duration::from_millis(1));
@@ -669,7 +673,7 @@ mod tests {
             let state = stream.shared.lock();
             assert!(state.backlog.len() + state.taken <= BACKLOG_LIMIT);
         }
-        // All but the first dropped line of this second wait to be reported.
+        // The first dropped line of this second was reported; the others are counted for the next report.
         let dropped = stream.shared.lock().dropped;
         assert!(dropped > 10_000);
         drop(stream);
@@ -689,7 +693,7 @@ mod tests {
             stream.write(&line(number, 100), Duration::from_secs(1));
         }
         assert!(stream.shared.lock().dropped > 10_000);
-        // Whoever else has it may rely on waiting.
+        // The descriptor is still in blocking mode, which other users of it may rely on.
         let flags = rustix::fs::fcntl_getfl(&other_user).unwrap();
         assert!(!flags.contains(OFlags::NONBLOCK));
         drop((other_user, stream));
@@ -760,7 +764,7 @@ mod tests {
     fn no_line_is_lost_when_a_command_dies() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        // Each takes one line and ends.
+        // The command reads one line and ends, so it is restarted for each line.
         let command = format!("read line; echo \"$line\" >> {}", path.display());
         let stream = Stream::to_command(&command).unwrap();
         stream.watch().unwrap();

@@ -1,4 +1,4 @@
-//! Targets of log lines: a file, a command, a socket, a device.
+//! Targets of log lines: files, commands, sockets and devices.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -17,20 +17,20 @@ use crate::{reason, report};
 /// Least time between two reports of failed writes to one file.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the end of the process is delayed for lines that wait for their reader, and for log commands.
+/// How long the process delays its own end until log lines are written and log commands have ended.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The target of one or more logs.
 pub struct Target {
-    /// As configured: a path, or `|` and a command.
+    /// The target as configured: a path, or `|` and a command.
     path: Box<str>,
-    /// Whether the starting process opened it, so that it cannot be reopened.
+    /// Whether the process was started with the target open, so that it cannot be opened again.
     is_inherited: bool,
     sink: OnceLock<Sink>,
     complained: AtomicU64,
-    /// Whether a file has only a part of the last line, because the disk is full.
+    /// Whether the last line in the file is incomplete, because the disk was full.
     is_torn: AtomicBool,
-    /// Whether standard output and standard error of the process lead here, and follow when it is reopened.
+    /// Whether standard output and standard error of the process go to this target, also after it was reopened.
     has_output: AtomicBool,
 }
 
@@ -41,11 +41,11 @@ enum Sink {
     Stream(Stream),
 }
 
-/// A target whose command is restarted when it ends. Dropping this closes the target.
+/// A running log target: a command is restarted whenever it ends. Dropping this value closes the target.
 pub struct RunningTarget(Arc<Target>);
 
 impl Target {
-    /// The target at `path`, or the command after a `|`. It is not opened yet.
+    /// Creates the target for `path`: a path, or a command after `|`. It is not opened yet.
     #[must_use]
     pub fn new(path: &str) -> Self {
         Self {
@@ -58,10 +58,11 @@ impl Target {
         }
     }
 
-    /// Standard error as it is now. If it is a regular file, and `path` says which one, it can be reopened.
+    /// Creates a target for the current standard error. If that is a regular file, and `path` is the path of this file,
+    /// the target can be reopened.
     ///
     /// # Errors
-    /// Those of `fstat`.
+    /// The system's error of `fstat`.
     pub fn standard_error(path: Option<&str>) -> io::Result<Self> {
         let stderr = io::stderr();
         let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&stderr)?.st_mode);
@@ -91,7 +92,7 @@ impl Target {
     /// effect.
     ///
     /// # Errors
-    /// The text to show.
+    /// The message about the failure, for the user.
     pub fn open(&self) -> Result<(), String> {
         if self.sink.get().is_some() {
             return Ok(());
@@ -110,7 +111,7 @@ impl Target {
         Ok(())
     }
 
-    /// Announces to the keeper that the target will be opened.
+    /// Announces to the keeper (the process with the rights of the starting user) that the target will be opened.
     pub fn announce(&self) {
         match self.path.strip_prefix('|') {
             Some(command) => h2o_opener::will_log_by(command.trim_start()),
@@ -118,11 +119,11 @@ impl Target {
         }
     }
 
-    /// Opens the file, socket or device at the path again, after it was moved away. Commands go on as they are. If that
-    /// fails, lines go where they went before.
+    /// Opens the file, socket or device at the target's path again, after the old one was moved away. Commands continue
+    /// to run. If the target cannot be opened, lines still go to the old one.
     ///
     /// # Errors
-    /// The text to show.
+    /// The message about the failure, for the user.
     pub fn reopen(&self) -> Result<(), String> {
         let reopened = match self.sink.get() {
             _ if self.is_inherited => Ok(()),
@@ -139,10 +140,10 @@ impl Target {
         Ok(())
     }
 
-    /// Points standard output and standard error of the process at the target, from now on.
+    /// From now on directs standard output and standard error of the process to the target.
     ///
     /// # Errors
-    /// The text to show.
+    /// The message about the failure, for the user.
     pub fn take_output(&self) -> Result<(), String> {
         self.has_output.store(true, Relaxed);
         self.redirect_output()
@@ -162,10 +163,10 @@ impl Target {
         })
     }
 
-    /// Opens the file anew if another process has rotated it.
+    /// Opens the file at the target's path again if another process has rotated it.
     ///
     /// # Errors
-    /// The text to show.
+    /// The message about the failure, for the error log.
     pub(crate) fn follow(&self) -> Result<(), String> {
         let identity = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
         let Some(Ok(open)) = self.file().map(rustix::fs::fstat) else {
@@ -177,13 +178,13 @@ impl Target {
         }
     }
 
-    /// The path, or `|` and a command.
+    /// The target as configured: a path, or `|` and a command.
     #[must_use]
     pub const fn path(&self) -> &str {
         &self.path
     }
 
-    /// The file, if the target is one and open.
+    /// The open file; `None` if the target is not a regular file or not open.
     pub(crate) fn file(&self) -> Option<&OwnedFd> {
         match self.sink.get()? {
             Sink::File(file) if !self.is_inherited => Some(file),
@@ -191,11 +192,11 @@ impl Target {
         }
     }
 
-    /// Rotates the file and opens the new one, if that is due; `None` if not. From the returned pipe the text of a failure to
-    /// compress and remove older files can be read.
+    /// Rotates the log file and opens the new one, if the rotation is due; `None` if it is not. If compressing or
+    /// removing older files fails, the message about it can be read from the returned pipe.
     ///
     /// # Errors
-    /// The text to show.
+    /// The message about the failure, for the error log.
     pub(crate) fn rotate(&self, rotation: Rotation) -> Result<Option<OwnedFd>, String> {
         if !self.file().is_some_and(|file| rotation.is_due(file)) {
             return Ok(None);
@@ -212,10 +213,10 @@ impl Target {
         format!("failed to open log file:{}:{}", self.path, reason(error))
     }
 
-    /// Has the command, if it is one, started again whenever it ends. Starts a thread.
+    /// If the target is a command, starts a thread that restarts it whenever it ends.
     ///
     /// # Errors
-    /// Those of starting a thread.
+    /// The system's error, if the thread cannot be started.
     pub fn run(self: &Arc<Self>) -> io::Result<RunningTarget> {
         self.watch()?;
         Ok(RunningTarget(Arc::clone(self)))
@@ -228,7 +229,8 @@ impl Target {
         }
     }
 
-    /// Writes a line, which ends in a line feed. Failures are reported, not returned. `unix_time` is the time now.
+    /// Writes a log line, which ends with a line feed. Failures are reported, not returned. `unix_time` is the current
+    /// time since the Unix epoch.
     pub fn write(&self, line: &[u8], unix_time: Duration) {
         match self.sink.get() {
             Some(Sink::File(file)) if self.is_torn.load(Relaxed) => {
@@ -245,7 +247,7 @@ impl Target {
         match write_once(file, text) {
             Ok(len) => {
                 let is_torn = len < text.len();
-                // Other workers read it for each line.
+                // Written only if the value changes, because other workers read the value for each line.
                 if self.is_torn.load(Relaxed) != is_torn {
                     self.is_torn.store(is_torn, Relaxed);
                 }
@@ -272,7 +274,7 @@ impl Target {
     /// The descriptor that lines are written to, for writers that bypass [`Target::write`].
     ///
     /// # Errors
-    /// Those of duplicating a descriptor.
+    /// The system's error, if the descriptor cannot be duplicated.
     pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
         match self.sink.get() {
             Some(Sink::File(file)) => file.try_clone().map(Some),
@@ -284,7 +286,7 @@ impl Target {
         }
     }
 
-    /// Accepts no more lines. Waits up to a second until all are written and the command has ended.
+    /// Stops accepting lines. Waits up to a second until all lines are written and the log command has ended.
     pub(crate) fn close(&self) {
         if let Some(Sink::Stream(stream)) = self.sink.get() {
             stream.close(CLOSE_PATIENCE);
@@ -315,7 +317,8 @@ fn open_path(path: &str) -> io::Result<Sink> {
     }
 }
 
-/// Makes `file` refer to the file of `opened`, at once for all threads, so that writing a line needs no lock.
+/// Makes the descriptor `file` refer to the file that `opened` refers to, at once for all threads, so that writing a
+/// line needs no lock.
 fn replace(file: &OwnedFd, opened: &OwnedFd) -> io::Result<()> {
     #[expect(
         unsafe_code,
@@ -368,7 +371,7 @@ mod tests {
         };
         write(b"one\n");
         std::fs::rename(path("log"), path("old")).unwrap();
-        // There is no new file yet.
+        // The log file was moved away, and no new file exists yet.
         write(b"two\n");
         std::fs::write(path("log"), "").unwrap();
         write(b"three\n");
@@ -486,7 +489,7 @@ mod tests {
         for (name, to) in [("link", "victim"), ("dangling", "created")] {
             std::fs::write(path("victim"), "").unwrap();
             std::os::unix::fs::symlink(path(to), path(name)).unwrap();
-            // Its own ones it follows.
+            // A process follows links that its own user has made.
             let log = path(name);
             let log = log.to_str().unwrap();
             open(log).write(b"line\n", Duration::ZERO);

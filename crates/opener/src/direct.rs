@@ -17,18 +17,19 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 /// The error of `open` for a symbolic link under `O_NOFOLLOW`.
 const LOOP: i32 = rustix::io::Errno::LOOP.raw_os_error();
 
-/// The beginning of the names of the directories for sockets of applications.
+/// The beginning of the paths of directories that have the sockets of FastCGI applications.
 pub const APPLICATION_DIRECTORY: &str = "/tmp/h2o.fcgisock.";
 
-/// The name under which this program runs an application: `NAME PIPE DIRECTORY USER COMMAND`, where `PIPE` is the number of the
-/// descriptor that tells when to end the application, and an empty `USER` is the user of the process.
+/// The command line by which this program starts itself to run a FastCGI application: `NAME PIPE DIRECTORY USER
+/// COMMAND`, where `PIPE` is the number of the descriptor that tells when to end the application, and an empty `USER`
+/// is the user of the process.
 pub const APPLICATION_HELPER: &str = "run-application";
 
 /// A running log command.
 pub enum RunningCommand {
-    /// A child of this process.
+    /// A command that is a child of this process.
     Child(Child),
-    /// A child of the keeper, which writes its exit status into this pipe.
+    /// A command that is a child of the keeper, which writes the exit status of the command into this pipe.
     Kept(OwnedFd),
 }
 
@@ -49,19 +50,19 @@ impl RunningCommand {
     }
 }
 
-/// A socket to be bound.
+/// A network socket that is to be bound to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketSpec {
-    /// Where to.
+    /// The address to which the socket is bound.
     pub address: SocketAddr,
-    /// TCP, or else UDP.
+    /// Whether it is a TCP socket; otherwise it is a UDP socket.
     pub is_tcp: bool,
     /// Whether other sockets may be bound to the same port (`SO_REUSEPORT`).
     pub shares_port: bool,
 }
 
 impl SocketSpec {
-    /// The text `TRANSPORT ADDRESS:PORT`, by which the keeper knows the socket.
+    /// The name of the task to bind this socket, by which the keeper knows it: `TRANSPORT ADDRESS:PORT`.
     pub(crate) fn name(&self) -> String {
         let transport = if self.is_tcp { "tcp" } else { "udp" };
         let shared = if self.shares_port { " shared" } else { "" };
@@ -132,18 +133,19 @@ pub(crate) fn run_application(user: &str, command: &str, socket: &OwnedFd) -> io
         .arg(directory)
         .args([user, command])
         .stdin(Stdio::from(socket.try_clone()?))
-        // Standard input is replaced: what a terminal sends to the server is not for the application.
+        // Its own process group, so that signals of the server's terminal do not reach the application.
         .process_group(0);
-    // Another process that is started at the same time inherits this end as well, which harms nobody: it is only read.
+    // The read end of the pipe is made inheritable. Another process that is started at the same time inherits it as
+    // well, which does no harm, since it can only be read.
     rustix::io::fcntl_setfd(&end, rustix::io::FdFlags::empty())?;
     let mut child = helper.spawn()?;
-    // The thread ends with the application.
+    // The thread waits for the application's helper process, so that it does not become a zombie.
     std::thread::Builder::new().spawn(move || status(&mut child))?;
     Ok(pipe)
 }
 
-/// Removes the directory of an application's socket, with the rights of this process; so only a directory whose name cannot
-/// lead elsewhere.
+/// Returns the directory of an application's socket, which is removed later with the rights of this process. So only a
+/// directory with a name that cannot lead elsewhere is allowed.
 fn application_directory(socket: &OwnedFd) -> io::Result<PathBuf> {
     let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket)?)?;
     let path = address.path_bytes().map(OsStr::from_bytes).map(Path::new);
@@ -170,7 +172,7 @@ pub(crate) fn log_file(path: &str) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Opens a file with mode 0644. If the process runs as root, only links that root owns are followed.
+/// Opens a file with the mode 0644. If the process runs as root, it only follows symbolic links that root owns.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.mode(0o644);
     let without_links = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK);
@@ -204,7 +206,7 @@ pub(crate) fn log_stream(path: &str) -> io::Result<OwnedFd> {
     options.open(path).map(OwnedFd::from)
 }
 
-/// Connects without waiting; fails if the listener's backlog is full.
+/// Connects to a Unix socket without waiting. Fails if the backlog of the listener is full.
 fn connect(path: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -212,8 +214,9 @@ fn connect(path: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Root follows only links that root owns: in a directory that another user may write to, a link could lead to any file.
-/// The kernel enforces the same in directories like `/tmp` (`fs.protected_symlinks`), but not in others.
+/// Refuses a symbolic link that root does not own, if the process runs as root: in a directory that another user may
+/// write to, a link could lead to any file. The kernel enforces the same in directories like `/tmp`
+/// (`fs.protected_symlinks`), but not in others.
 fn refuse_strange_link(link: &Metadata) -> io::Result<()> {
     if rustix::process::geteuid().is_root() && link.uid() != 0 {
         return Err(io::Error::other(format!(

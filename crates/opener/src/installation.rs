@@ -1,8 +1,8 @@
-//! Where the program is installed.
+//! The directory in which the program is installed.
 
 use std::path::{Path, PathBuf};
 
-/// Where the installation of an H2O is, unless `H2O_ROOT` or the place of this program says so.
+/// The directory of the installation, if neither `H2O_ROOT` nor the path of this program tells it.
 const DEFAULT_ROOT: &str = "/usr/local";
 
 /// The directory that contains `share/h2o` and `var/h2o`; commands get it as `H2O_ROOT`.

@@ -4,8 +4,9 @@
 //! tasks, one message each, and an empty message. Then it sends requests, which must be on that list. The keeper answers
 //! each with a descriptor or the text of an error.
 //!
-//! For a reload the server asks the keeper to read the configuration, whose name is on the list. What is in it is permitted from then
-//! on: who can write the configuration decides that, not the server.
+//! For a reload the server asks the keeper to read the configuration, whose name is on the list. From then on the
+//! keeper permits the tasks in it as well. So the permissions are decided by the users who can write the configuration,
+//! not by the server.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -22,13 +23,13 @@ use crate::direct::{self, SocketSpec};
 use crate::message::{receive, send, text_of};
 use crate::rotation::{self, Rotation};
 
-/// The one argument that makes the program a keeper.
+/// The only argument of a program that is to run as a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
 
 /// Length in bytes of the longest message. A task with a longer name is not put on the list.
 const LONGEST: usize = 64 * 1024;
 
-/// A task of the keeper.
+/// A kind of task that the keeper does for the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Task {
@@ -62,10 +63,10 @@ impl Task {
 
 type Tasks = HashSet<(Task, OsString)>;
 
-/// What was done so far with the rights of the starting user: the list of tasks that the keeper may repeat.
+/// Tasks that were done with the rights of the starting user, or announced: the list of tasks that the keeper may do.
 static DONE: Mutex<Option<Tasks>> = Mutex::new(None);
 
-/// The server's end of the socket.
+/// The server's end of the socket to the keeper.
 static KEEPER: OnceLock<Mutex<OwnedFd>> = OnceLock::new();
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -81,11 +82,11 @@ pub(crate) fn remember(task: Task, name: &OsStr) {
     }
 }
 
-/// Starts the keeper: `program` with [`KEEPER_ARGUMENT`], which calls [`keep`]. It may repeat the tasks done so far. Log
-/// commands that it starts write to `output`, if given, else to the outputs of this process.
+/// Starts the keeper: `program` with [`KEEPER_ARGUMENT`], which calls [`keep`]. It may do the tasks that were done or
+/// announced so far. Log commands that it starts write to `output`, if given, else to the outputs of this process.
 ///
 /// # Errors
-/// Those of starting a process.
+/// The system's error, if the process cannot be started.
 pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
     let kind = SocketType::SEQPACKET;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
@@ -104,11 +105,11 @@ pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// First byte of an answer: the task is done, or was refused and the reason follows.
+/// First byte of an answer of the keeper: the task was done, or it was refused and the reason follows.
 const DONE_SO: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Asks the keeper for a descriptor; `None` if there is no keeper, or it has ended.
+/// Asks the keeper for a descriptor; `None` if there is no keeper, or the keeper has ended.
 pub(crate) fn request_descriptor(
     task: Task,
     name: &OsStr,
@@ -120,7 +121,7 @@ pub(crate) fn request_descriptor(
     Some(answer.and_then(descriptor))
 }
 
-/// Has the keeper do a task; `None` if there is no keeper, or it has ended.
+/// Lets the keeper do a task; `None` if there is no keeper, or the keeper has ended.
 pub(crate) fn request_task(
     task: Task,
     name: &OsStr,
@@ -139,10 +140,11 @@ pub(crate) fn request_task(
 }
 
 /// The keeper's main loop: does the tasks that the server at the other end of `socket` asks for, until the server has
-/// ended. `learn` reads a configuration: what it reads or [announces](crate::will_bind) is permitted afterwards.
+/// ended. `learn` reads a configuration: the tasks that it does or [announces](crate::will_bind) are permitted
+/// afterwards.
 ///
 /// # Errors
-/// Those of the socket.
+/// The system's error, if the socket fails.
 pub fn keep(
     socket: impl AsFd,
     mut learn: impl FnMut(&str) -> Result<(), String>,
@@ -217,13 +219,13 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
     }
 }
 
-/// Starts a command. Its exit status can be read from the returned descriptor when it has ended.
+/// Starts a log command. When it has ended, its exit status can be read from the returned descriptor.
 fn run(command: &str, input: &OwnedFd) -> io::Result<OwnedFd> {
     let (status, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let mut child = direct::spawn(command, input)?;
     let wait = move || {
         let text = direct::status(&mut child);
-        // The server may have ended.
+        // Writing fails if the server has ended, which needs no handling.
         let _ = std::fs::File::from(report).write_all(text.as_bytes());
     };
     std::thread::Builder::new().spawn(wait)?;
@@ -235,7 +237,7 @@ mod tests {
     use super::*;
     use std::io::Read as _;
 
-    /// Starts a keeper that may do `allowed`, and returns its answers to `requests`.
+    /// Starts a keeper that may do the tasks `allowed`, and returns its answers to `requests`.
     fn answers(
         allowed: &[(Task, &str)],
         requests: &[(u8, &str)],

@@ -27,33 +27,35 @@ pub use rotation::{Rotation, has_birth_time};
 
 use keeper::{Task, remember, request_descriptor, request_task};
 
-/// Opens a regular file for appending, and creates it if need be.
+/// Opens a regular file for appending, and creates it if it does not exist.
 ///
 /// # Errors
-/// Those of opening it; also if it is no regular file, or a symbolic link that root does not follow.
+/// The system's error of opening the file; also if the file is not a regular one, or is a symbolic link that root does
+/// not follow.
 pub fn log_file(path: &str) -> io::Result<OwnedFd> {
     remember(Task::LogFile, path.as_ref());
     request_descriptor(Task::LogFile, path.as_ref(), None).unwrap_or_else(|| direct::log_file(path))
 }
 
-/// Lets the keeper open a log that another process has opened for this one.
+/// Allows the keeper to open a log file that another process has opened for this one.
 pub fn allow_log_file(path: &str) {
     remember(Task::LogFile, path.as_ref());
 }
 
-/// Rotates the log file at `path` if that is due and no other process is doing it: renames it, creates an empty one with the same
-/// owner and mode, and begins to compress and remove older ones. From the returned pipe the text of a failure of this work can be
-/// read; the pipe ends with the work. The caller then has to open the log file anew, whoever has rotated it.
+/// Rotates the log file at `path` if that is due and no other process is doing it: renames it, creates an empty one
+/// with the same owner and mode, and begins to compress and remove older ones. If this work fails, the message about it
+/// can be read from the returned pipe, which ends when the work ends. The caller then has to open the log file anew,
+/// whoever has rotated it.
 ///
 /// # Errors
-/// Those of renaming and creating files; also if it is a link, or no regular file.
+/// The system's error of renaming or creating a file; also if the log is a symbolic link, or not a regular file.
 pub fn rotate_log(path: &str, rotation: Rotation) -> io::Result<OwnedFd> {
     let name = rotation.task_name(path);
     request_descriptor(Task::Rotate, name.as_ref(), None)
         .unwrap_or_else(|| rotation::rotate(path.as_ref(), rotation))
 }
 
-/// Announces [`rotate_log`].
+/// Announces to the keeper that [`rotate_log`] will be called with these arguments.
 pub fn will_rotate(path: &str, rotation: Rotation) {
     remember(Task::Rotate, rotation.task_name(path).as_ref());
 }
@@ -62,17 +64,18 @@ pub fn will_rotate(path: &str, rotation: Rotation) {
 /// do not wait, but opening a device may.
 ///
 /// # Errors
-/// Those of opening it; also if it is none of these, or a symbolic link that root does not follow.
+/// The system's error of opening; also if the path leads to another kind of file, or to a symbolic link that root does
+/// not follow.
 pub fn log_stream(path: &str) -> io::Result<OwnedFd> {
     remember(Task::LogStream, path.as_ref());
     request_descriptor(Task::LogStream, path.as_ref(), None)
         .unwrap_or_else(|| direct::log_stream(path))
 }
 
-/// Runs a command by `/bin/sh -c`, with `input` as its standard input.
+/// Runs a log command by `/bin/sh -c`, with `input` as its standard input.
 ///
 /// # Errors
-/// Those of starting it.
+/// The system's error, if the command cannot be started.
 pub fn log_command(text: &str, input: &OwnedFd) -> io::Result<RunningCommand> {
     remember(Task::LogCommand, text.as_ref());
     match request_descriptor(Task::LogCommand, text.as_ref(), Some(input.as_fd())) {
@@ -81,13 +84,13 @@ pub fn log_command(text: &str, input: &OwnedFd) -> io::Result<RunningCommand> {
     }
 }
 
-/// Has the application of a `fastcgi.spawn` run: `command` of the shell, by `user` or else by the user of this process, with the
-/// listening `socket` as its standard input. It is started again whenever it ends. It ends, and the directory of the socket is
-/// removed, when the returned descriptor is closed.
+/// Runs the application of a `fastcgi.spawn` directive: `command` of the shell, by `user` or else by the user of this
+/// process, with the listening `socket` as its standard input. It is started again whenever it ends. It ends, and the
+/// directory of the socket is removed, when the returned descriptor is closed.
 ///
 /// # Errors
-/// Those of starting a process; also if this user may not run programs as another one, or the socket is not in a directory of
-/// [`APPLICATION_DIRECTORY`].
+/// The system's error, if the process cannot be started; also if this user may not run programs as another one, or the
+/// socket is not in a directory of [`APPLICATION_DIRECTORY`].
 pub fn application(user: Option<&str>, command: &str, socket: &OwnedFd) -> io::Result<OwnedFd> {
     let Some(user) = user else {
         return direct::run_application("", command, socket);
@@ -105,21 +108,21 @@ pub fn application(user: Option<&str>, command: &str, socket: &OwnedFd) -> io::R
     )
 }
 
-/// Announces [`application`].
+/// Announces to the keeper that [`application`] will be called with these arguments.
 pub fn will_run(user: &str, command: &str) {
     let name = application_name(user, command);
     remember(Task::Application, name.as_ref());
 }
 
-/// The keeper's name of an application.
+/// The name of the keeper's task to run an application.
 fn application_name(user: &str, command: &str) -> String {
     format!("{user}\0{command}")
 }
 
-/// Opens and binds a socket.
+/// Opens a network socket and binds it.
 ///
 /// # Errors
-/// Those of binding it.
+/// The system's error, if the socket cannot be bound.
 pub fn bound_socket(spec: SocketSpec) -> io::Result<OwnedFd> {
     match direct::bound_socket(spec) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -130,10 +133,11 @@ pub fn bound_socket(spec: SocketSpec) -> io::Result<OwnedFd> {
     }
 }
 
-/// Has the keeper read a configuration again, whose name was [announced](will_learn): what is in it is permitted from then on.
+/// Lets the keeper read the configuration `config` again, whose name was [announced](will_learn). From then on the
+/// keeper permits the tasks in it.
 ///
 /// # Errors
-/// What is wrong with it. Nothing, if there is no keeper.
+/// The reason why the configuration cannot be used. Without a keeper there is no error, and nothing is done.
 pub fn learn(config: &str) -> io::Result<()> {
     let learnt = request_task(Task::Learn, config.as_ref(), None);
     learnt.map_or(Ok(()), |learnt| learnt.map(drop))
@@ -144,32 +148,32 @@ pub fn will_learn(config: &str) {
     remember(Task::Learn, config.as_ref());
 }
 
-/// Announces [`bound_socket`].
+/// Announces to the keeper that [`bound_socket`] will be called with this argument.
 pub fn will_bind(spec: SocketSpec) {
     remember(Task::Bind, spec.name().as_ref());
 }
 
-/// Announces [`read`].
+/// Announces to the keeper that [`read`] or [`open`] will be called for this path.
 pub fn will_read(path: &str) {
     remember(Task::Read, path.as_ref());
 }
 
-/// Announces [`log_file`] and [`log_stream`].
+/// Announces to the keeper that [`log_file`] or [`log_stream`] will be called for this path.
 pub fn will_log(path: &str) {
     remember(Task::LogFile, path.as_ref());
     remember(Task::LogStream, path.as_ref());
 }
 
-/// Announces [`log_command`].
+/// Announces to the keeper that [`log_command`] will be called with this command.
 pub fn will_log_by(command: &str) {
     remember(Task::LogCommand, command.as_ref());
 }
 
-/// Opens a file that is written once and removed at the end; creates it if it does not exist. Its content stays until it is
-/// written.
+/// Opens the pid file or a similar file, which is written once and removed when the server ends; creates it if it does
+/// not exist. Opening the file keeps its old content.
 ///
 /// # Errors
-/// Those of opening it; also if it is a symbolic link that root does not follow.
+/// The system's error, if the file cannot be opened; also if it is a symbolic link that root does not follow.
 pub fn pid_file(path: &Path) -> io::Result<File> {
     remember(Task::Remove, path.as_os_str());
     direct::open(path, File::options().write(true).create(true))
@@ -183,13 +187,13 @@ pub fn will_remove(path: &Path) {
 /// Removes a file that was opened by [`pid_file`], or announced by [`will_remove`].
 ///
 /// # Errors
-/// Those of removing it.
+/// The system's error, if the file cannot be removed.
 pub fn remove(path: &Path) -> io::Result<()> {
     let removed = request_task(Task::Remove, path.as_os_str(), None);
     removed.map_or_else(|| std::fs::remove_file(path), |removed| removed.map(drop))
 }
 
-/// What tells that a file was written or replaced, because it changes then.
+/// Facts about a file that change when the file is written or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     modified: (i64, i64),
@@ -197,7 +201,7 @@ pub struct Stamp {
     inode: u64,
 }
 
-/// The stamp of a file of the configuration; `None` if it cannot be opened.
+/// The stamp of a file that the configuration names; `None` if the file cannot be opened.
 pub fn stamp(path: &Path) -> Option<Stamp> {
     use std::os::unix::fs::MetadataExt;
     let metadata = match std::fs::metadata(path) {
@@ -215,10 +219,10 @@ pub fn stamp(path: &Path) -> Option<Stamp> {
     })
 }
 
-/// Opens a file of the configuration for reading.
+/// Opens a file that the configuration names, for reading.
 ///
 /// # Errors
-/// Those of opening it.
+/// The system's error, if the file cannot be opened.
 pub fn open(path: &Path) -> io::Result<OwnedFd> {
     match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -233,10 +237,10 @@ pub fn open(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Reads a file of the configuration.
+/// Reads a file that the configuration names.
 ///
 /// # Errors
-/// Those of reading it.
+/// The system's error, if the file cannot be read.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let read = std::fs::read(path);
     match &read {

@@ -1,4 +1,4 @@
-//! Messages between processes of this program, over a socket that preserves their boundaries.
+//! Messages between processes of this program, over a socket that preserves message boundaries.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,20 +9,20 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// A message: a byte that says what it is, a text, and perhaps a descriptor.
+/// A message: a byte that tells its kind, a text, and perhaps a descriptor.
 pub struct Message<'a> {
-    /// What it is.
+    /// The byte that tells the kind of message.
     pub byte: u8,
-    /// The text.
+    /// The text of the message.
     pub text: &'a [u8],
-    /// The descriptor.
+    /// The descriptor that comes with the message, if any.
     pub descriptor: Option<OwnedFd>,
 }
 
 /// Sends a message.
 ///
 /// # Errors
-/// Those of the socket.
+/// The system's error, if the socket fails.
 pub fn send(
     socket: impl AsFd,
     byte: u8,
@@ -43,10 +43,10 @@ pub fn send(
     Ok(())
 }
 
-/// Receives a message; `None` at the end of the stream.
+/// Receives a message; `None` if the other process has closed the socket.
 ///
 /// # Errors
-/// Those of the socket.
+/// The system's error, if the socket fails.
 pub fn receive<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Message<'a>>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -67,7 +67,8 @@ pub fn receive<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option
         }))
 }
 
-/// The text of an error, without the number that Rust adds: the server would add it again.
+/// The text of an error, without the error number that Rust puts behind it, since the server would add the number
+/// again.
 pub(crate) fn text_of(error: &io::Error) -> String {
     let mut text = error.to_string();
     if let Some(at) = text.rfind(" (os error ") {

@@ -19,22 +19,22 @@ use crate::message::text_of;
 /// Ending of the names of compressed logs.
 const COMPRESSED: &str = ".gz";
 
-/// When log files are rotated, and what becomes of the rotated ones.
+/// When log files are rotated, and what is done with the rotated ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// Length in bytes from which on a file is rotated.
+    /// The size in bytes at which a log file is rotated.
     pub size: Option<u64>,
-    /// Time since the file was created after which it is rotated.
+    /// The age at which a log file is rotated, since its creation.
     pub age: Option<Duration>,
     /// Number of rotated files that are kept.
     pub keep: u32,
-    /// Whether rotated files are compressed by gzip: all but the youngest, to which processes may still append lines that have
-    /// it open.
+    /// Whether rotated files are compressed by gzip: all but the youngest, because processes that have it open may
+    /// still append lines to it.
     pub compresses: bool,
 }
 
 impl Rotation {
-    /// Whether a log file is large or old enough. An empty file never is.
+    /// Whether a log file is large or old enough to be rotated. An empty file is never rotated.
     #[must_use]
     pub fn is_due(&self, file: impl AsFd) -> bool {
         let wanted = StatxFlags::SIZE | StatxFlags::BTIME;
@@ -53,7 +53,8 @@ impl Rotation {
         self.size.is_some_and(|size| found.stx_size >= size) || self.age.is_some_and(is_old)
     }
 
-    /// The text `SIZE AGE KEEP COMPRESSES PATH`, by which the keeper knows the task. The times are in seconds.
+    /// The name of the task to rotate the log at `path`, by which the keeper knows it: `SIZE AGE KEEP COMPRESSES PATH`,
+    /// with the age in seconds.
     pub(crate) fn task_name(&self, path: &str) -> String {
         let size = self.size.unwrap_or(0);
         let age = self.age.map_or(0, |age| age.as_secs());
@@ -63,7 +64,7 @@ impl Rotation {
         format!("{size} {age} {keep} {compresses} {path}")
     }
 
-    /// Rotation and path of a [task's name](Self::task_name).
+    /// Reads the rotation and the path from the [name of a task](Self::task_name).
     pub(crate) fn parse(name: &str) -> Option<(Self, &str)> {
         let mut parts = name.splitn(5, ' ');
         let mut number = || parts.next()?.parse::<u64>().ok();
@@ -79,7 +80,7 @@ impl Rotation {
     }
 }
 
-/// Whether the file system records when the file was created.
+/// Whether the file system records the time at which the file was created.
 #[must_use]
 pub fn has_birth_time(file: impl AsFd) -> bool {
     let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
@@ -96,9 +97,9 @@ fn unix_now() -> Duration {
     since.unwrap_or_default()
 }
 
-/// Rotates the log at `path` if that is due and no other process is doing it: renames it, and creates an empty one with the same owner
-/// and mode. A thread then compresses and removes older logs. From the returned pipe its failures can be read; it ends when the
-/// thread has ended.
+/// Rotates the log at `path` if that is due and no other process is doing it: renames it, and creates an empty one with
+/// the same owner and mode. A thread then compresses and removes older logs. The messages about its failures can be
+/// read from the returned pipe, which ends when the thread has ended.
 pub(crate) fn rotate(path: &Path, rotation: Rotation) -> io::Result<OwnedFd> {
     let (end, failures) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let file = open(path, OpenOptions::new().append(true))?;
@@ -113,13 +114,13 @@ pub(crate) fn rotate(path: &Path, rotation: Rotation) -> io::Result<OwnedFd> {
     let rotated = with_suffix(path, &format!(".{}", stamp(unix_now())));
     let has_name = |path: &Path| std::fs::symlink_metadata(path).is_ok();
     if has_name(&rotated) || has_name(&with_suffix(&rotated, COMPRESSED)) {
-        // It was rotated in this second already.
+        // The log was already rotated in this second, so the name for the rotated file is taken.
         return Ok(end);
     }
     std::fs::rename(path, &rotated)?;
     match create_like(path, &opened) {
         Ok(_) => {}
-        // Another process, which noticed that the file was gone, has created it.
+        // Another process has noticed that the log file was gone, and has created it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => {
             std::fs::rename(&rotated, path)?;
@@ -129,7 +130,7 @@ pub(crate) fn rotate(path: &Path, rotation: Rotation) -> io::Result<OwnedFd> {
     let path = path.to_owned();
     let tidy = move || {
         if let Err(text) = tidy(&path, rotation) {
-            // The server may have ended.
+            // Writing fails if the server has ended, which needs no handling.
             let _ = File::from(failures).write_all(text.as_bytes());
         }
     };
@@ -139,7 +140,7 @@ pub(crate) fn rotate(path: &Path, rotation: Rotation) -> io::Result<OwnedFd> {
     Ok(end)
 }
 
-/// Removes the oldest rotated logs and compresses the others, but for the youngest.
+/// Removes the oldest rotated logs and compresses the others, except the youngest.
 fn tidy(path: &Path, rotation: Rotation) -> Result<(), String> {
     let failed = |what: &str, path: &Path, error: &io::Error| {
         Err(format!(
@@ -156,10 +157,10 @@ fn tidy(path: &Path, rotation: Rotation) -> Result<(), String> {
         Ok(rotated) => rotated,
         Err(error) => return failed("list the rotated logs of", directory, &error),
     };
-    // Their names sort by age.
+    // The names of rotated logs have the time in them, so that sorting by name sorts by age.
     rotated.sort_unstable_by(|one, other| other.cmp(one));
     let removed = rotated.split_off(rotated.len().min(rotation.keep as usize));
-    // First: a full disk gets room by it.
+    // Old logs are removed before others are compressed, so that a full disk gets space for the compressed files.
     for path in &removed {
         if let Err(error) = std::fs::remove_file(path) {
             return failed("remove the rotated log", path, &error);
@@ -192,7 +193,7 @@ fn rotated_logs(directory: &Path, path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether `name` is the name of the log, a [stamp](stamp), and perhaps `.gz`.
+/// Whether `name` consists of the name of the log, a [stamp](stamp), and perhaps `.gz`.
 fn is_rotated(name: &OsStr, log: &OsStr) -> bool {
     let rest = name.as_bytes().strip_prefix(log.as_bytes());
     let Some(rest) = rest.and_then(|rest| rest.strip_prefix(b".")) else {
@@ -207,14 +208,14 @@ fn is_rotated(name: &OsStr, log: &OsStr) -> bool {
     rest.len() == shape.len() && rest.iter().zip(shape).all(fits)
 }
 
-/// The time as `20261124T021000Z`, which sorts by age.
+/// The time as in `20261124T021000Z`. Sorting these texts sorts them by age.
 fn stamp(now: Duration) -> String {
     let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     let at = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
     at.strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
-/// Replaces a file by its compressed form, which has the same owner, mode and modification time.
+/// Replaces a file by its gzip form, which has the same owner, mode and modification time.
 fn compress(path: &Path) -> io::Result<()> {
     let mut source = open(path, OpenOptions::new().read(true))?;
     let metadata = source.metadata()?;
@@ -245,7 +246,8 @@ fn compress(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a regular file. Links are not followed: in a directory that another user may write to, one could lead to any file.
+/// Opens a regular file. Symbolic links are not followed: in a directory that another user may write to, a link could
+/// lead to any file.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
@@ -256,7 +258,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates a file with owner, group and mode of another one.
+/// Creates a file with the owner, group and mode of another file.
 fn create_like(path: &Path, other: &Metadata) -> io::Result<File> {
     let file = open(
         path,
@@ -316,7 +318,7 @@ mod tests {
             std::fs::write(self.directory.path().join(name), text).unwrap();
         }
 
-        /// What the thread that tidies up has said.
+        /// Rotates the log. Returns the messages of the thread that compresses and removes older logs.
         fn rotate(&self, rotation: Rotation) -> String {
             let mut text = String::new();
             let pipe = rotate(&self.path(), rotation).unwrap();
@@ -381,7 +383,7 @@ mod tests {
         for day in 1..=5 {
             log.write(&format!("log.2026010{day}T000000Z"), &format!("day {day}"));
         }
-        // This file is left over from a compression that did not end.
+        // This file is left over from a compression that was interrupted.
         log.write("log.20260105T000000Z.gz.tmp", "half");
         for other in ["log.1", "log.20260101T00000Z", "other.20260101T000000Z"] {
             log.write(other, "not ours");

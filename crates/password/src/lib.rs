@@ -1,4 +1,4 @@
-//! Hashes of passwords as the files of Apache's `htpasswd` have them.
+//! Hashes of passwords, in the forms that Apache's `htpasswd` writes to password files.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest;
@@ -6,22 +6,22 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use md5::{Digest as _, Md5};
 
-/// The hash of one password. Comparing takes the same time wherever the difference is.
+/// The hash of one password. Comparing a password takes the same time wherever its hash differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PasswordHash {
-    /// `$2y$`, `$2b$`, `$2a$`: bcrypt, as text.
+    /// A bcrypt hash (`$2y$`, `$2b$`, `$2a$`), as text.
     Bcrypt(Box<str>),
-    /// `$apr1$`: Apache's variant of MD5, as text.
+    /// A hash by Apache's variant of MD5 (`$apr1$`), as text.
     Apr1(Box<str>),
-    /// `{SHA}`: SHA-1 without salt.
+    /// A SHA-1 hash without salt (`{SHA}`).
     Sha1([u8; 20]),
 }
 
-/// Highest cost of bcrypt that is computed: some ten seconds, the limit of `htpasswd`.
+/// Highest cost of bcrypt that the server computes, as in `htpasswd`. A comparison then takes some ten seconds.
 const MAX_COST: u32 = 17;
 
 impl PasswordHash {
-    /// Reads a hash; `None` for other kinds and what is malformed.
+    /// Reads a hash. `None` if it is of another kind or malformed.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(encoded) = text.strip_prefix("{SHA}") {
@@ -40,7 +40,7 @@ impl PasswordHash {
         (is_known && parts.get_cost() <= MAX_COST).then(|| Self::Bcrypt(text.into()))
     }
 
-    /// Whether this is the hash of `password`. Bcrypt takes long on purpose.
+    /// Whether this is the hash of `password`. The comparison with a bcrypt hash takes long on purpose.
     #[must_use]
     pub fn fits(&self, password: &[u8]) -> bool {
         match self {
@@ -57,7 +57,7 @@ impl PasswordHash {
         }
     }
 
-    /// Whether the kind of hash is weak: guessing finds the password quickly.
+    /// Whether the kind of hash is weak: an attacker who has the hash finds the password quickly by guessing.
     #[must_use]
     pub fn is_weak(&self) -> bool {
         match self {
@@ -67,7 +67,7 @@ impl PasswordHash {
     }
 }
 
-/// The hash of a password that Apache's `htpasswd -m` writes, with its prefix.
+/// Computes the hash `$apr1$` of a password, in the form that Apache's `htpasswd -m` writes.
 #[must_use]
 pub fn apr1(password: &[u8], salt: &[u8]) -> Vec<u8> {
     const ROUNDS: u32 = 1000;
@@ -108,7 +108,7 @@ pub fn apr1(password: &[u8], salt: &[u8]) -> Vec<u8> {
     }
 
     let mut text = [b"$apr1$", salt, b"$"].concat();
-    // The octets of the result, in groups of up to three.
+    // The octets of the hash are encoded in groups of up to three, in this order.
     for group in [
         &[0, 6, 12][..],
         &[1, 7, 13],
