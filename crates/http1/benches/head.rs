@@ -1,4 +1,4 @@
-//! Cost of the heads of one exchange: the request's is parsed, the response's is written.
+//! Benchmark of the heads of one exchange over HTTP/1: the request's head is parsed, the response's head is written.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -85,7 +85,7 @@ fn parse(request: &'static [u8]) -> impl FnMut() {
     }
 }
 
-/// One exchange after another on a connection.
+/// Handles one exchange after another on the same connection.
 fn exchange(request: &'static [u8]) -> impl FnMut() {
     let now = now();
     let mut headers = Headers::new();
@@ -110,7 +110,7 @@ fn exchange(request: &'static [u8]) -> impl FnMut() {
         assert!(matches!(received, Ok(Received::Request { .. })));
         black_box(head.path());
         connection.respond(black_box(&response), &mut out, now);
-        // Writes only the framing of the content, as for data that is sent by other means (sendfile).
+        // Writes only the framing of the content, as for data that the caller sends by other means (sendfile).
         let _ = connection.begin_data(1024, &mut out);
         connection.finish(None, &mut out);
         connection.on_written(out.len() + 1024, false, now);

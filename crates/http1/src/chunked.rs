@@ -1,56 +1,56 @@
-//! A reader of chunked coding (RFC 9112 §7.1).
+//! A reader of bodies in chunked coding (RFC 9112 §7.1).
 
 use h2o_http::is_token_byte;
 
 use crate::ChunkError;
 
-/// Limit of a chunk extension in bytes. Extensions have no use in practice, and were a way to make servers read without end
-/// (as in CVE-2023-39326).
+/// Limit of the extensions of one chunk in bytes. Extensions have no use in practice, but were a way to make servers read
+/// without end (as in CVE-2023-39326).
 pub const MAX_CHUNK_EXTENSION: usize = 4096;
 /// A body is refused if its chunk framing has at least this many bytes and makes up more than three quarters of the bytes
-/// received: one byte per chunk costs us far more than the client. H2O compatibility: H2O refuses such bodies.
+/// received: one byte per chunk costs the server far more than the client. H2O compatibility: H2O refuses such bodies.
 pub const MAX_CHUNK_FRAMING: u64 = 100 * 1024;
-/// Largest trailer section.
+/// Maximum length of a trailer section in bytes.
 pub const MAX_TRAILER_SECTION: usize = 8192;
-/// Most fields in a trailer section.
+/// Maximum number of fields in a trailer section.
 pub const MAX_TRAILER_FIELDS: usize = 100;
 
-/// The state of the reader: the element of the grammar that the next byte belongs to.
+/// The state of the reader: the element of the grammar of chunked coding that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
-    /// `chunk-size`: digits read so far and their value.
+    /// In `chunk-size`: the number of digits read so far, and their value.
     Size {
         digits: u8,
         size: u64,
     },
-    /// Blanks after the size. Only an extension or the line end may follow (RFC 9112 §7.1.1).
+    /// In blanks after the size of a chunk. Only an extension or the line end may follow them (RFC 9112 §7.1.1).
     SizeBlank {
         size: u64,
         len: u16,
     },
-    /// `chunk-ext`, from its semicolon.
+    /// In `chunk-ext`, after its semicolon.
     Extension {
         size: u64,
         len: u16,
     },
-    /// The line feed of a size line.
+    /// Before the line feed of a chunk's size line.
     SizeLineFeed {
         size: u64,
     },
-    /// `chunk-data`.
+    /// In `chunk-data`.
     Data {
         left: u64,
     },
-    /// The CRLF after the data.
+    /// Before the CRLF after the data of a chunk.
     DataCarriageReturn,
     DataLineFeed,
-    /// At the start of a line after the last chunk: a trailer field or the final empty line.
+    /// At the start of a line after the last chunk: of a trailer field, or of the empty line that ends the body.
     TrailerStart,
     TrailerName,
     TrailerValue,
-    /// The line feed of a trailer field.
+    /// Before the line feed of a trailer field.
     TrailerLineFeed,
-    /// The line feed of the empty line.
+    /// Before the line feed of the empty line that ends the body.
     EndLineFeed,
     End,
 }
@@ -59,21 +59,21 @@ enum ChunkState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkedReader {
     state: ChunkState,
-    /// Bytes of the trailer section.
+    /// Number of bytes of the trailer section so far.
     trailer_len: u16,
     trailer_fields: u8,
-    /// Bytes that are not content.
+    /// Number of bytes of the body so far that are not content.
     framing: u64,
 }
 
 /// The result of one call to [`ChunkedReader::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chunked {
-    /// All input was framing.
+    /// The whole input was framing; more is needed.
     NeedMore,
-    /// After `skip` bytes of framing come `len` bytes of content.
+    /// The input begins with `skip` bytes of framing, followed by `len` bytes of content.
     Data { skip: usize, len: usize },
-    /// The body ends after `taken` bytes.
+    /// The body ends after `taken` bytes of the input.
     End { taken: usize },
 }
 
@@ -87,7 +87,8 @@ impl ChunkedReader {
         }
     }
 
-    /// Reads `input` up to the end of the next run of content. `content`: number of content bytes received before this call.
+    /// Reads `input` up to the end of the next run of content. `content` is the number of content bytes received before
+    /// this call.
     pub(crate) fn read(&mut self, input: &[u8], content: u64) -> Result<Chunked, ChunkError> {
         let mut at = 0;
         loop {
@@ -114,7 +115,7 @@ impl ChunkedReader {
         }
     }
 
-    /// Bytes left of the chunk whose data comes next; 0 outside of data.
+    /// Bytes that are still to come of the current chunk's data; 0 if the next byte is framing.
     pub(crate) const fn data_left(&self) -> u64 {
         match self.state {
             ChunkState::Data { left } => left,
@@ -122,7 +123,7 @@ impl ChunkedReader {
         }
     }
 
-    /// Whether the next byte begins a chunk, or is part of the line end after a chunk's data or of the trailers.
+    /// Whether the next byte begins a chunk, or belongs to the line end after a chunk's data or to the trailers.
     pub(crate) const fn is_between_chunks(&self) -> bool {
         match self.state {
             ChunkState::Size { digits, .. } => digits == 0,
@@ -151,7 +152,7 @@ impl ChunkedReader {
         Ok(())
     }
 
-    /// The state after one byte of framing.
+    /// The state of the reader after the framing byte `byte`.
     #[inline]
     fn on_framing(&mut self, byte: u8) -> Result<ChunkState, ChunkError> {
         match self.state {
@@ -184,7 +185,7 @@ impl ChunkedReader {
             | ChunkState::TrailerValue
             | ChunkState::TrailerLineFeed
             | ChunkState::EndLineFeed => self.on_trailer(byte),
-            ChunkState::Data { .. } | ChunkState::End => Ok(self.state), // Not framing; `read` handles them.
+            ChunkState::Data { .. } | ChunkState::End => Ok(self.state), // These bytes are not framing; `read` handles them.
         }
     }
 
@@ -196,7 +197,7 @@ impl ChunkedReader {
         match self.state {
             ChunkState::TrailerStart => match byte {
                 b'\r' => Ok(ChunkState::EndLineFeed),
-                // H2O compatibility: H2O tolerates bare line feeds in trailers. They are dropped anyway.
+                // H2O compatibility: H2O tolerates bare line feeds in trailers, which this server does not use anyway.
                 b'\n' => Ok(ChunkState::End),
                 _ if is_token_byte(byte) => self.on_trailer_field(),
                 _ => Err(ChunkError::TrailerInvalid),
@@ -227,7 +228,7 @@ impl ChunkedReader {
     }
 }
 
-/// The state after a byte of `chunk-size`, or after the byte that ends it.
+/// The state of the reader after a digit of `chunk-size`, or after the byte that follows the digits.
 #[inline]
 fn on_size(byte: u8, digits: u8, size: u64) -> Result<ChunkState, ChunkError> {
     if let Some(digit) = (byte as char).to_digit(16) {
@@ -248,7 +249,7 @@ fn on_size(byte: u8, digits: u8, size: u64) -> Result<ChunkState, ChunkError> {
     }
 }
 
-/// Counts a byte between a chunk's size and the end of its line, which is part of an extension, against the limit.
+/// Counts a byte of a chunk extension (or a blank before it) against the limit. Returns the new length.
 fn lengthen(len: u16) -> Result<u16, ChunkError> {
     if usize::from(len) >= MAX_CHUNK_EXTENSION {
         return Err(ChunkError::ExtensionTooLong);
@@ -256,7 +257,7 @@ fn lengthen(len: u16) -> Result<u16, ChunkError> {
     Ok(len + 1)
 }
 
-/// Whether `byte` is allowed in a field value or an extension.
+/// Whether `byte` is allowed in the value of a trailer field or in a chunk extension.
 const fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
@@ -265,7 +266,8 @@ const fn is_text(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    /// Reads the input in pieces of `step` bytes. Returns the content, and the position after the body.
+    /// Reads `input` in pieces of `step` bytes. Returns the content, and the position after the body; `None` if the body is
+    /// not complete.
     fn read(input: &[u8], step: usize) -> Result<(Vec<u8>, Option<usize>), ChunkError> {
         let mut reader = ChunkedReader::new();
         let mut content = Vec::new();
@@ -377,12 +379,12 @@ mod tests {
     #[test]
     fn framing_may_outweigh_content_only_up_to_100_kib() {
         let read = |chunk: &str, times| read(chunk.repeat(times).as_bytes(), 4096).map(|_| ());
-        // "1 CRLF a CRLF": five bytes of framing for one of content.
+        // The chunk is "1 CRLF a CRLF": five bytes of framing for one byte of content.
         let times = usize::try_from(MAX_CHUNK_FRAMING).unwrap() / 5;
         assert_eq!(read("1\r\na\r\n", times - 1), Ok(()));
         let attack = read("1\r\na\r\n", times);
         assert_eq!(attack, Err(ChunkError::FramingExcessive));
-        // Five bytes for two of content are less than three quarters.
+        // Five bytes of framing for two bytes of content are less than three quarters.
         assert_eq!(read("2\r\nab\r\n", 10 * times), Ok(()));
     }
 }

@@ -1,4 +1,4 @@
-//! The client role of one connection.
+//! The client role of one HTTP/1 connection: requests to a backend.
 
 mod receive;
 mod request;
@@ -16,31 +16,31 @@ use crate::field_lines::HeadScan;
 use crate::response_head::RequestKind;
 use crate::{ClientSettings, UpstreamError};
 
-/// The effect of the end of the connection.
+/// What the end of the connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedPart {
-    /// The end of the connection ended nothing: no request was outstanding, or its response is complete.
+    /// Nothing: no request was outstanding, or its response was complete.
     Nothing,
-    /// The end of the connection completed the content of the response.
+    /// The content of the response, which is complete thereby.
     Body,
-    /// The end of the connection ended the tunnel.
+    /// The tunnel that the connection had become.
     Tunnel,
 }
 
-/// The part of a response that the server has to send next. Callers choose the server's time limit by it.
+/// The part of a response that the server has to send next. Callers choose the time limit for the server by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AwaitedPart {
     /// No part: no request is outstanding, or the connection is broken.
     Nothing,
-    /// The head of a response.
+    /// The head of a response, interim or final.
     Head,
-    /// Content.
+    /// Content of the response.
     Body,
     /// Bytes of the tunnel.
     Tunnel,
 }
 
-/// State of receiving.
+/// What the connection expects to receive from the server.
 #[derive(Clone, Copy, Debug)]
 enum ReceiveState {
     /// No request is outstanding.
@@ -52,11 +52,11 @@ enum ReceiveState {
     Chunked(ChunkedReader),
     UntilClose,
     Tunnel,
-    /// The server broke the protocol; its input is ignored.
+    /// The server violated the protocol; the rest of its input is ignored.
     Failed,
 }
 
-/// State of the request.
+/// How far the request has been written.
 #[derive(Clone, Copy, Debug)]
 enum SendState {
     Body(BodyWriter),
@@ -74,14 +74,14 @@ pub struct ClientConnection {
     sending: SendState,
     kind: RequestKind,
     interims: u32,
-    /// Number of content bytes received of the current response.
+    /// Number of content bytes of the current response received so far.
     received: u64,
     is_persistent: bool,
     requests: u64,
 }
 
 impl ClientConnection {
-    /// A connection that was just established.
+    /// The engine for a connection that was just established.
     #[must_use]
     pub const fn new(settings: Arc<ClientSettings>) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl ClientConnection {
         }
     }
 
-    /// Writes the head of a request. Returns how its content is delimited. The connection must be new or
+    /// Writes the head of a request. Returns how the request's content is delimited. The connection must be new or
     /// [reusable](ClientConnection::is_reusable).
     pub fn send_request(&mut self, request: &ClientRequest<'_>, out: &mut Vec<u8>) -> BodyMode {
         assert!(
@@ -133,7 +133,7 @@ impl ClientConnection {
         mode
     }
 
-    /// Writes content of the request. Bytes beyond the announced `content-length` are left out.
+    /// Writes content of the request. Bytes beyond the announced `content-length` are not sent.
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) {
         match &mut self.sending {
             SendState::Body(writer) => writer.send_data(data, out),
@@ -142,7 +142,8 @@ impl ClientConnection {
         }
     }
 
-    /// Writes the framing before `len` bytes of content that the caller sends itself. Returns how many of them to send.
+    /// Writes the framing before `len` bytes of content that the caller sends itself. Returns how many of these bytes to
+    /// send.
     #[must_use]
     pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
         match &mut self.sending {
@@ -160,7 +161,7 @@ impl ClientConnection {
     }
 
     /// Ends the request. If its content is shorter than announced, the caller must close the connection: nothing else tells
-    /// the server that it is incomplete.
+    /// the server that the content is incomplete.
     pub fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         if let SendState::Body(writer) = &mut self.sending {
             match writer.finish(trailers, out) {
@@ -171,7 +172,7 @@ impl ClientConnection {
         self.sending = SendState::Complete;
     }
 
-    /// Aborts the request so that the server notices; the caller closes the connection.
+    /// Aborts the request in such a way that the server notices; the caller then closes the connection.
     pub fn abort(&mut self, out: &mut Vec<u8>) {
         if let SendState::Body(writer) = &mut self.sending {
             writer.abort(out);
@@ -180,10 +181,12 @@ impl ClientConnection {
         self.sending = SendState::Complete;
     }
 
-    /// Handles the server having closed the connection. All bytes before that were passed to [`ClientConnection::receive`].
+    /// Reports that the server has closed the connection. All bytes received before that were passed to
+    /// [`ClientConnection::receive`].
     ///
     /// # Errors
-    /// The response is not complete. The variants tell whether it is missing, or its head or its content was cut off.
+    /// Returns an error if the response is not complete. It tells whether the response is missing, or whether its head or
+    /// its content was cut off.
     pub fn on_closed(&mut self) -> Result<EndedPart, UpstreamError> {
         let ended = match &self.receiving {
             ReceiveState::Idle | ReceiveState::Failed => Ok(EndedPart::Nothing),
@@ -214,8 +217,8 @@ impl ClientConnection {
     }
 
     /// Whether the content is chunked, at least one chunk is complete and the next has not begun. If the server closes the
-    /// connection now, it left out the last chunk and perhaps the line end before it: the content is incomplete (RFC 9112
-    /// §8), but no chunk was cut off.
+    /// connection now, it has left out the last chunk and perhaps the line end before it: the content is incomplete (RFC
+    /// 9112 §8), but no chunk was cut off.
     #[must_use]
     pub const fn is_between_chunks(&self) -> bool {
         match self.receiving {
@@ -229,8 +232,8 @@ impl ClientConnection {
         }
     }
 
-    /// Bytes of content still to come, if the head announced their number. The caller may take them off the connection
-    /// itself and then calls [`ClientConnection::skip_content`].
+    /// Number of content bytes still to come, if the response's head announced the length. The caller may read them from
+    /// the socket itself and then calls [`ClientConnection::skip_content`].
     #[must_use]
     pub const fn content_left(&self) -> Option<u64> {
         match self.receiving {
@@ -244,15 +247,16 @@ impl ClientConnection {
         }
     }
 
-    /// The caller took `len` bytes of content off the connection itself: at most [`ClientConnection::content_left`].
+    /// Reports that the caller read `len` bytes of content from the socket itself: at most
+    /// [`ClientConnection::content_left`].
     pub const fn skip_content(&mut self, len: u64) {
         if let ReceiveState::Sized { left } = &mut self.receiving {
             *left = left.saturating_sub(len);
         }
     }
 
-    /// Number of the current request, from 1; 0 before the first. A connection that is closed before the response to a
-    /// later request was probably idle for too long (RFC 9112 §9.3.1).
+    /// Number of the current request on this connection, from 1; 0 before the first. If the server closes the connection
+    /// before it answers a later request, the connection was probably idle for too long (RFC 9112 §9.3.1).
     #[must_use]
     pub const fn request_index(&self) -> u64 {
         self.requests
@@ -270,7 +274,7 @@ impl ClientConnection {
         matches!(self.sending, SendState::Complete)
     }
 
-    /// The part of a response that is due next.
+    /// The part of a response that the server has to send next.
     #[must_use]
     pub const fn awaited(&self) -> AwaitedPart {
         match self.receiving {

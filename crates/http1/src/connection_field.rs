@@ -1,4 +1,4 @@
-//! The `Connection` field (RFC 9110 §7.6.1) and its effect on persistence. Used for requests and responses.
+//! The field `Connection` (RFC 9110 §7.6.1) of requests and responses, and how it decides whether the connection persists.
 
 /// The options of all `Connection` fields of a head, which form one list.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,9 +24,9 @@ impl ConnectionOptions {
         self.upgrade
     }
 
-    /// Whether the connection persists. `close` always wins (RFC 9112 §9.6). H2O compatibility: H2O closes after a
-    /// `Connection` without `keep-alive` in HTTP/1.1 as well; not so here if the field is there for an upgrade that we
-    /// decline.
+    /// Whether the connection stays open after the message. `close` always prevents that (RFC 9112 §9.6). H2O
+    /// compatibility: H2O closes in HTTP/1.1, too, after a `Connection` without `keep-alive`. This server does not if the
+    /// request offers an upgrade that it declines: then the field is there for the upgrade.
     pub(crate) const fn is_persistent(self, is_http10: bool, offers_upgrade: bool) -> bool {
         !self.close && (self.keep_alive || (!is_http10 && (!self.is_present || offers_upgrade)))
     }

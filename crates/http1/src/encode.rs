@@ -1,11 +1,11 @@
-//! Writes heads and chunk framing. Used by both roles.
+//! Writing of heads, chunk framing and content, for both roles.
 
 use h2o_http::{Field, Headers, Name, StatusCode, has_break};
 
-/// Bytes reserved for status line, `Connection`, `Content-Length`, `Server` and the empty line.
+/// Bytes reserved in the output for the status line, `Connection`, `Content-Length`, `Server` and the empty line.
 pub(crate) const HEAD_ROOM: usize = 192;
 
-/// Writes `HTTP/1.1 200 OK` and the line end.
+/// Writes the status line, such as `HTTP/1.1 200 OK`, with its line end.
 pub(crate) fn status_line(out: &mut Vec<u8>, status: StatusCode, reason: Option<&str>) {
     if let (StatusCode::OK, None) = (status, reason) {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
@@ -18,7 +18,7 @@ pub(crate) fn status_line(out: &mut Vec<u8>, status: StatusCode, reason: Option<
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the fields, except those by which the engine itself frames the message.
+/// Writes all fields except those by which the engine itself frames the message.
 #[inline]
 pub(crate) fn fields(out: &mut Vec<u8>, headers: &Headers) {
     if let Some(wire) = headers.wire() {
@@ -37,7 +37,7 @@ fn fields_singly(out: &mut Vec<u8>, headers: &Headers) {
     }
 }
 
-/// Writes one field, with its name in the spelling of the peer that sent it, if that is known.
+/// Writes one field; the name is spelt as the peer from which it was received spelt it, if that is known.
 #[inline]
 pub(crate) fn field(out: &mut Vec<u8>, field: &Field<'_>) {
     out.extend_from_slice(field.spelling.unwrap_or(field.name.as_str().as_bytes()));
@@ -46,7 +46,8 @@ pub(crate) fn field(out: &mut Vec<u8>, field: &Field<'_>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a value. A line end or NUL in it becomes a space: it could smuggle fields or messages (RFC 9110 §5.5).
+/// Writes the value of a field. Each line end or NUL in it is replaced by a space: it could smuggle fields or messages (RFC
+/// 9110 §5.5).
 #[inline]
 pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
     let start = out.len();
@@ -60,13 +61,13 @@ pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
     }
 }
 
-/// Writes `Content-Length: ` and the number.
+/// Writes the line of `Content-Length`.
 pub(crate) fn content_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"Content-Length: ");
     decimal_line(out, length);
 }
 
-/// Writes the number and the line end.
+/// Writes a number in decimal and the line end.
 #[inline]
 pub(crate) fn decimal_line(out: &mut Vec<u8>, number: u64) {
     /// Numbers below this limit fit into one machine word together with the line end.
@@ -86,7 +87,7 @@ pub(crate) fn decimal_line(out: &mut Vec<u8>, number: u64) {
             break;
         }
     }
-    // A copy of fixed length is the cheapest.
+    // Always copying the eight bytes of the word and then truncating is cheaper than a copy of variable length.
     let end = out.len() + len;
     out.extend_from_slice(&word.to_le_bytes());
     out.truncate(end);
@@ -110,7 +111,7 @@ pub(crate) fn chunk_size(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(&line[at..]);
 }
 
-/// Ends a chunked body.
+/// Writes the last chunk, the trailers and the empty line that ends a chunked body.
 pub(crate) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
     out.extend_from_slice(b"0\r\n");
     if let Some(trailers) = trailers {
@@ -119,20 +120,20 @@ pub(crate) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// How the content of a message we send is delimited.
+/// How the content of a message that the engine sends is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyMode {
     /// No content follows: there is none, or none is allowed (HEAD, 1xx, 204, 304).
     None,
-    /// Exactly this many bytes.
+    /// The content has exactly this many bytes.
     Identity(u64),
-    /// Chunks.
+    /// The content is sent in chunked coding.
     Chunked,
-    /// The content lasts until we close the connection; also used for tunnels.
+    /// The content lasts until the engine's caller closes the connection; also used for tunnels.
     UntilClose,
 }
 
-/// Writes the content of a message. Used by both roles.
+/// The writer of the content of one message, for both roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyWriter {
     /// No content is left, or none may be sent.
@@ -140,19 +141,19 @@ pub(crate) enum BodyWriter {
     Identity {
         left: u64,
     },
-    /// `open`: whether [`BodyWriter::begin_data`] has begun a chunk.
+    /// Chunked coding; `open` tells whether [`BodyWriter::begin_data`] has begun a chunk that is not ended yet.
     Chunked {
         open: bool,
     },
     UntilClose,
 }
 
-/// How the content ended.
+/// Whether the content that was sent is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum BodyOutcome {
     Complete,
-    /// The content is shorter than announced: the connection must close to tell the peer.
+    /// The content is shorter than announced: closing the connection tells the peer so.
     Short,
 }
 
@@ -166,7 +167,7 @@ impl BodyWriter {
         }
     }
 
-    /// Writes the framing before `len` bytes of content. Returns how many of them may be sent.
+    /// Writes the framing before `len` bytes of content. Returns how many of these bytes may be sent.
     pub(crate) fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
         match self {
             Self::Done => 0,
@@ -178,7 +179,7 @@ impl BodyWriter {
             }
             Self::Chunked { open } => {
                 debug_assert!(!*open, "the chunk before has ended");
-                // No empty chunk: it would end the body.
+                // No chunk is begun for empty content: an empty chunk would end the body.
                 *open = len > 0;
                 if *open {
                     chunk_size(out, len);
@@ -215,8 +216,8 @@ impl BodyWriter {
         }
     }
 
-    /// Ends the content so that the peer notices that it is incomplete: chunked content by an invalid chunk, other content
-    /// by closing.
+    /// Ends the content so that the peer notices that it is incomplete: chunked content by an invalid chunk; other content
+    /// is cut off when the caller closes the connection.
     pub(crate) fn abort(&mut self, out: &mut Vec<u8>) {
         match std::mem::replace(self, Self::Done) {
             Self::Chunked { .. } => out.extend_from_slice(b"\r\n1\r\n"),
@@ -289,7 +290,7 @@ mod tests {
         }
     }
 
-    /// The events a body can meet.
+    /// The calls on the writer of a body that the test below makes in each of its states.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Send(&'static [u8]),

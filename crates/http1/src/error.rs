@@ -1,24 +1,24 @@
-//! Faults of clients, and our answers.
+//! Protocol violations of clients, and the server's answers to them.
 
 use h2o_http::StatusCode;
 
-/// Why a line of a head is not a field line (RFC 9112 §5).
+/// Why a line of a message's head is not a valid field line (RFC 9112 §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldError {
     /// The name is empty, is not a token, or no colon follows it.
     NameInvalid,
-    /// A blank between name and colon (RFC 9112 §5.1: a request-smuggling vector).
+    /// A blank is between the name and the colon (RFC 9112 §5.1: a way to smuggle requests).
     BlankBeforeColon,
-    /// A control character in the value, a carriage return without line feed included.
+    /// The value has a control character, or a carriage return without a line feed.
     ValueInvalid,
-    /// A continuation line (RFC 9112 §5.2).
+    /// The line begins with a blank: it continues the previous line, which is obsolete (RFC 9112 §5.2).
     Folded,
-    /// A line that ends in a bare line feed, where the settings refuse that.
+    /// The line ends in a bare line feed, and the settings refuse that.
     BareLineFeed,
 }
 
 impl FieldError {
-    /// The name used in logs and counters.
+    /// The name of the error in logs and counters.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,25 +31,25 @@ impl FieldError {
     }
 }
 
-/// `Content-Length` and `Transfer-Encoding` that are malformed or contradict each other (RFC 9112 §6).
+/// Why `Content-Length` and `Transfer-Encoding` of a head do not determine the length of its content (RFC 9112 §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramingError {
-    /// A `Content-Length` that is not 1 to 19 digits.
+    /// A `Content-Length` is not 1 to 19 digits.
     ContentLengthInvalid,
-    /// Two `Content-Length` fields with different text.
+    /// Two `Content-Length` fields have different values.
     ContentLengthsDiffer,
     /// The head has both `Content-Length` and `Transfer-Encoding` (RFC 9112 §6.1: ought to be handled as an error).
     LengthAndCoding,
-    /// A `Transfer-Encoding` other than `chunked`.
+    /// `Transfer-Encoding` is not `chunked`.
     TransferEncodingUnknown,
-    /// More than one `Transfer-Encoding` field.
+    /// The head has more than one `Transfer-Encoding` field.
     TransferEncodingRepeated,
-    /// `Transfer-Encoding` in an HTTP/1.0 message (RFC 9112 §6.1: its framing is faulty).
+    /// An HTTP/1.0 message has `Transfer-Encoding` (RFC 9112 §6.1: its framing is faulty).
     TransferEncodingInHttp10,
 }
 
 impl FramingError {
-    /// The name used in logs and counters.
+    /// The name of the error in logs and counters.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,29 +63,30 @@ impl FramingError {
     }
 }
 
-/// A body that is not in chunked coding (RFC 9112 §7.1), or abuses it.
+/// Why a body is not valid chunked coding (RFC 9112 §7.1), or why it is refused as an abuse of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkError {
-    /// A chunk that does not start with a hexadecimal digit, or whose size is followed by anything but an extension.
+    /// A chunk does not start with a hexadecimal digit, or its size is followed by something other than an extension or
+    /// CRLF.
     SizeInvalid,
-    /// A chunk size of more than 16 digits.
+    /// A chunk size has more than 16 digits.
     SizeTooLong,
-    /// A control character in a chunk extension, or a line end other than CRLF.
+    /// A chunk extension has a control character, or does not end in CRLF.
     ExtensionInvalid,
-    /// A chunk extension longer than [`crate::MAX_CHUNK_EXTENSION`].
+    /// The extensions of a chunk are longer than [`crate::MAX_CHUNK_EXTENSION`].
     ExtensionTooLong,
-    /// No CRLF after the data of a chunk.
+    /// The data of a chunk is not followed by CRLF.
     DataUnterminated,
     /// The body has much more chunk framing than content (see [`crate::MAX_CHUNK_FRAMING`]).
     FramingExcessive,
-    /// A line of the trailer section that is not a field line.
+    /// A line of the trailer section is not a valid field line.
     TrailerInvalid,
-    /// A trailer section above [`crate::MAX_TRAILER_SECTION`] or [`crate::MAX_TRAILER_FIELDS`].
+    /// The trailer section exceeds [`crate::MAX_TRAILER_SECTION`] or [`crate::MAX_TRAILER_FIELDS`].
     TrailersTooLarge,
 }
 
 impl ChunkError {
-    /// The name used in logs and counters.
+    /// The name of the error in logs and counters.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -101,52 +102,53 @@ impl ChunkError {
     }
 }
 
-/// A fault of the client. Each of these ends the connection.
+/// A client's violation of HTTP/1 or of a limit. Each of these ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
-    /// Only line ends in place of a request.
+    /// The client sent only line ends instead of a request.
     BlankInput,
-    /// A first line of only capital letters and spaces: not a request line, but the broken connection preface of another
-    /// protocol.
+    /// The first line has only capital letters and spaces: it is not a request line but the damaged connection preface of
+    /// another protocol.
     NotHttp,
     /// The method is not a token followed by a space.
     MethodInvalid,
     /// The request target is empty or has a control character.
     TargetInvalid,
-    /// The authority of an absolute target is not `host[:port]`; user information counts as such.
+    /// The authority in an absolute request target is not of the form `host[:port]`; user information is not allowed
+    /// either.
     AuthorityInvalid,
     /// The request line does not end in `HTTP/1.` and one digit.
     VersionInvalid,
-    /// A malformed line of the field section.
+    /// A line of the head is not a valid field line.
     Field(FieldError),
-    /// More fields than the settings allow.
+    /// The head has more fields than the settings allow.
     TooManyFields,
-    /// A head longer than the settings allow.
+    /// The head is longer than the settings allow.
     HeadTooLarge,
-    /// Two `Host` fields (RFC 9112 §3.2).
+    /// The head has two `Host` fields (RFC 9112 §3.2).
     HostRepeated,
-    /// `Host` is not `host[:port]`.
+    /// The value of `Host` is not of the form `host[:port]`.
     HostInvalid,
-    /// HTTP/1.1 without `Host`, where the settings refuse that.
+    /// An HTTP/1.1 request has no `Host`, and the settings refuse that.
     HostMissing,
-    /// CONNECT or CONNECT-UDP with a request head that does not have the form required for opening a tunnel.
+    /// The head of a CONNECT or CONNECT-UDP request does not have the form required for opening a tunnel.
     ConnectInvalid,
-    /// The `masque` scheme with another method than CONNECT-UDP.
+    /// The target has the scheme `masque`, but the method is not CONNECT-UDP.
     MasqueInvalid,
     /// The length of the body is ambiguous or malformed.
     Framing(FramingError),
     /// The body is larger than `limit-request-body`.
     BodyTooLarge,
-    /// `Expect` is something else than `100-continue`.
+    /// The value of `Expect` is not `100-continue`.
     ExpectationUnknown,
-    /// The chunked coding of the body is broken.
+    /// The chunked coding of the body is invalid.
     Chunk(ChunkError),
 }
 
 impl PeerError {
-    /// The response to the client. The connection is closed in any case.
+    /// The response that the client gets. The connection is closed in any case.
     ///
-    /// H2O compatibility: H2O sends these reasons and texts, which clients and tests match on.
+    /// H2O compatibility: H2O sends the same reason phrases and texts, which clients and tests match on.
     #[must_use]
     pub const fn answer(&self) -> Answer {
         match self {
@@ -199,8 +201,9 @@ impl PeerError {
         }
     }
 
-    /// Whether only the framing of the content is wrong and the head could be read. The answer then passes the filters of
-    /// the request's path. H2O compatibility: H2O applies `error-doc` and `header.*` to these responses and to no others.
+    /// Whether only the framing of the content is wrong, while the head could be read. The answer then passes the filters
+    /// of the request's path. H2O compatibility: H2O applies `error-doc` and `header.*` to these responses and to no
+    /// others.
     #[must_use]
     pub const fn is_of_content(&self) -> bool {
         matches!(
@@ -209,7 +212,7 @@ impl PeerError {
         )
     }
 
-    /// The name used in logs and counters.
+    /// The name of the error in logs and counters.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -253,16 +256,16 @@ impl From<ChunkError> for PeerError {
     }
 }
 
-/// The answer to a [`PeerError`].
+/// What the server answers to a [`PeerError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Send this response, then close.
     Respond {
-        /// The status.
+        /// The status of the response.
         status: StatusCode,
-        /// The reason phrase.
+        /// The reason phrase of the response.
         reason: &'static str,
-        /// The content, as `text/plain; charset=utf-8`.
+        /// The content of the response, which has the type `text/plain; charset=utf-8`.
         body: &'static str,
     },
     /// Close without an answer.

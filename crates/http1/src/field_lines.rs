@@ -1,4 +1,5 @@
-//! Lines of a head: their ends, and the syntax of field lines (RFC 9112 §2.2, §5). Used for requests and responses.
+//! The lines of a message's head: their ends, and the syntax of field lines (RFC 9112 §2.2, §5). Used for requests and
+//! responses.
 
 use std::ops::Range;
 
@@ -6,12 +7,12 @@ use h2o_http::{Known, is_token_byte};
 
 use crate::FieldError;
 
-/// The line ends that are accepted.
+/// Which line ends are accepted in a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineEnds {
-    /// CRLF and a bare line feed (RFC 9112 §2.2 allows recipients to accept it).
+    /// Both CRLF and a bare line feed (RFC 9112 §2.2 allows recipients to accept the latter).
     Lenient,
-    /// CRLF only.
+    /// Only CRLF.
     Strict,
 }
 
@@ -36,13 +37,13 @@ impl LineEnds {
     }
 }
 
-/// One line of a field section. Positions are those in the input.
+/// One line of a field section. All positions are offsets in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Field {
         known: Option<Known>,
         name: Range<usize>,
-        /// Without surrounding blanks.
+        /// The range of the value, without surrounding blanks.
         value: Range<usize>,
         next: usize,
     },
@@ -50,7 +51,7 @@ pub(crate) enum Line {
     End { next: usize },
 }
 
-/// Reads the line that starts at `at`. The input must have a line feed after that.
+/// Reads the line that starts at the offset `at`. The input must have a line feed at or after `at`.
 #[inline(always)]
 pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line, FieldError> {
     let line = input.get(at..).unwrap_or_default();
@@ -72,7 +73,7 @@ pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line,
         Some(len) => at + end + len,
         None => return Err(FieldError::ValueInvalid),
     };
-    // Blanks are the only bytes up to 0x20 that are allowed in a value.
+    // Trims trailing blanks: SP and HTAB are the only bytes up to 0x20 that are allowed in a value.
     while end > start && line[end - 1] <= b' ' {
         end -= 1;
     }
@@ -84,7 +85,7 @@ pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line,
     })
 }
 
-/// Length of the name at the start of `line`.
+/// Length of the field name at the start of `line`, which is not a well-known one.
 fn other_name_len(line: &[u8]) -> Result<usize, FieldError> {
     if let [b' ' | b'\t', ..] = line {
         return Err(FieldError::Folded);
@@ -105,10 +106,10 @@ pub(crate) fn token_len(text: &[u8]) -> usize {
         .unwrap_or(text.len())
 }
 
-/// Length of the text up to the first byte below `FLOOR` or the first DEL. `FLOOR` 0x20 allows blanks, and therefore
-/// horizontal tabs. Bytes from 0x80 on are allowed.
+/// Length of `text` up to the first byte below `FLOOR` or the first DEL. If `FLOOR` is 0x20, spaces are allowed and, as an
+/// exception, horizontal tabs. Bytes from 0x80 on are allowed.
 ///
-/// Eight bytes at a time: most of a head is field values (benchmark `head`).
+/// Reads eight bytes at a time, since most of a head is field values (benchmark `head`).
 #[inline]
 pub(crate) fn text_len<const FLOOR: u8>(text: &[u8]) -> usize {
     let mut rest = text;
@@ -129,8 +130,8 @@ pub(crate) fn text_len<const FLOOR: u8>(text: &[u8]) -> usize {
     text.len() - rest.len() + last.unwrap_or(rest.len())
 }
 
-/// Sets the high bit of each byte that is below `FLOOR` or is DEL. Only the lowest bit set is reliable: borrows of the
-/// subtraction can set false ones above it.
+/// Marks each byte of the word that is below `FLOOR` or is DEL by its high bit. Only the lowest mark is reliable: borrows
+/// of the subtraction can set false marks above it.
 #[inline]
 const fn below_or_del<const FLOOR: u8>(bytes: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
@@ -139,34 +140,34 @@ const fn below_or_del<const FLOOR: u8>(bytes: u64) -> u64 {
     (below | del) & !bytes & (ONES << 7)
 }
 
-/// Finds the end of a head in growing input; scans each byte once.
+/// Finds the end of a message's head in growing input, and scans each byte only once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeadScan {
-    /// Bytes scanned.
+    /// Number of bytes of the input scanned so far.
     scanned: u32,
-    /// Start of the first line that was not checked yet.
+    /// Start of the first line that has not been checked yet.
     line: u32,
 }
 
 /// The result of [`HeadScan::find_end`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadEnd {
-    /// The head ends at `end`, within the input.
+    /// The head is complete; it ends at the offset `end` of the input.
     Complete { end: usize },
-    /// The head's end has not arrived, and the input is shorter than the limit. `lines`: the position after the last line
-    /// whose end this call found; 0 if it found none.
+    /// The end of the head has not arrived, and the input is shorter than the limit. `lines` is the position after the last
+    /// line whose end this call found; 0 if it found none.
     Incomplete { lines: usize },
     /// The head is longer than the limit.
     TooLarge,
 }
 
 impl HeadScan {
-    /// Bytes scanned before this call.
+    /// Number of bytes that earlier calls of [`HeadScan::find_end`] scanned.
     pub(crate) const fn scanned(self) -> usize {
         self.scanned as usize
     }
 
-    /// Looks for the empty line in `input`, which includes the input of earlier calls.
+    /// Searches `input`, which includes the input of earlier calls, for the empty line that ends the head.
     ///
     /// An empty line at the very start does not end the head (RFC 9112 §2.2), but a second one does.
     pub(crate) fn find_end(&mut self, input: &[u8], max_head: usize) -> HeadEnd {
@@ -187,9 +188,9 @@ impl HeadScan {
         HeadEnd::Incomplete { lines }
     }
 
-    /// Checks the complete lines of an incomplete head, so that nonsense is refused at once. `lines` is from
-    /// [`HeadScan::find_end`]. `first` checks the first line and returns the position after it, or `None` if it is not
-    /// complete.
+    /// Checks the complete lines of an incomplete head, so that invalid input is refused without waiting for the rest.
+    /// `lines` is the input up to the position from [`HeadScan::find_end`]. `first` checks the first line and returns the
+    /// position after it, or `None` if it is not complete.
     pub(crate) fn check_lines<E: From<FieldError>>(
         &mut self,
         lines: &[u8],
@@ -210,13 +211,13 @@ impl HeadScan {
         Ok(())
     }
 
-    /// Whether [`HeadScan::check_lines`] has not seen a complete first line yet.
+    /// Whether the first line of the head is still incomplete, as far as [`HeadScan::check_lines`] has seen.
     pub(crate) const fn is_in_first_line(self) -> bool {
         self.line == 0
     }
 }
 
-/// Whether the line feed at `at` ends an empty line other than the one allowed at the start.
+/// Whether the line feed at the offset `at` ends an empty line other than the one that is allowed at the start.
 #[inline]
 fn ends_head(input: &[u8], at: usize) -> bool {
     match input[..at] {

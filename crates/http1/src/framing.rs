@@ -1,4 +1,4 @@
-//! The length of a message's content (RFC 9112 §6). Used for requests and responses.
+//! The length of the content of requests and responses (RFC 9112 §6).
 
 use h2o_http::{BodyLength, parse_content_length};
 
@@ -26,13 +26,13 @@ impl<'a> FramingFields<'a> {
         self.transfer_encoding = Some(value);
     }
 
-    /// Whether the head has any of these fields.
+    /// Whether the head has `Content-Length` or `Transfer-Encoding`.
     pub(crate) const fn is_any(&self) -> bool {
         self.content_length.is_some() || self.transfer_encoding.is_some()
     }
 
-    /// The content length according to all fields. Fields that another recipient could read differently are refused: request
-    /// smuggling needs two recipients that disagree (RFC 9112 §11.2).
+    /// The content length according to all these fields. Fields that another recipient could read differently are refused:
+    /// request smuggling needs two recipients that disagree (RFC 9112 §11.2).
     pub(crate) fn body_length(&self, is_http10: bool) -> Result<BodyLength, FramingError> {
         match (self.content_length, self.transfer_encoding) {
             (None, None) => Ok(BodyLength::None),
@@ -52,10 +52,11 @@ impl<'a> FramingFields<'a> {
 }
 
 impl FramingFields<'_> {
-    /// As [`FramingFields::body_length`], for a response; [`BodyLength::None`] is content until the connection closes.
+    /// Like [`FramingFields::body_length`], but for a response, where [`BodyLength::None`] means that the content lasts
+    /// until the connection closes.
     ///
-    /// Two differences. H2O compatibility: H2O refuses a repeated length even if it is the same, and ignores the coding
-    /// `identity`.
+    /// H2O compatibility: like H2O, this refuses a repeated `Content-Length` even if both values are the same, and ignores
+    /// the transfer coding `identity`.
     pub(crate) fn body_length_of_response(
         &self,
         is_http10: bool,

@@ -1,4 +1,4 @@
-//! Request heads (RFC 9112 §3): request line, `Host`, and the fields about body and connection.
+//! Parsing of request heads (RFC 9112 §3): request line, `Host`, and the fields that concern the body and the connection.
 
 use std::ops::Range;
 
@@ -12,18 +12,20 @@ use crate::field_lines::{Line, LineEnds, scan_line, token_len};
 use crate::framing::FramingFields;
 use crate::{PeerError, Settings, target};
 
-/// The part of a request head that concerns the connection; the rest is in [`RequestHead`].
+/// The properties of a request head that concern the connection; the rest is in [`RequestHead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestOptions {
     /// Whether the client wants to keep the connection.
     pub(crate) is_persistent: bool,
-    /// Whether the client waits for 100 Continue: `Expect: 100-continue`, with a body.
+    /// Whether the client waits for 100 Continue before it sends the body: it sent `Expect: 100-continue` and announced a
+    /// body.
     pub(crate) expects_continue: bool,
-    /// Length of the head.
+    /// Length of the head in bytes.
     pub(crate) len: usize,
 }
 
-/// Reads a head into `head`. `input` must begin with a complete one, as found by [`crate::field_lines::HeadScan`].
+/// Parses a request head and stores it in `head`. `input` must begin with a complete head, as found by
+/// [`crate::field_lines::HeadScan`].
 ///
 /// On an error the parts read so far stay in `head`, for the log.
 pub(crate) fn parse(
@@ -62,7 +64,7 @@ pub(crate) fn parse(
         }
         body => body,
     };
-    // H2O compatibility: H2O ignores an expectation without a body.
+    // H2O compatibility: H2O ignores `Expect: 100-continue` in a request without a body.
     let expects = fields.framing.is_any();
     if expects && fields.expects_other {
         return Err(PeerError::ExpectationUnknown);
@@ -82,12 +84,14 @@ pub(crate) fn parse(
     })
 }
 
-/// The spans in `head` are positions in the input: [`parse`] stores the input at the start of the arena.
+/// The span in the arena of `head` for a range of the input; both are the same offsets, since [`parse`] stores the whole
+/// input at the start of the arena.
 fn span(range: &Range<usize>) -> Span {
     Span::new(range.start, range.len())
 }
 
-/// Checks the first line of `input` if it is complete. Returns the position after it.
+/// Checks the request line at the start of `input` if it is complete. Returns the position after it; `None` if it is not
+/// complete.
 pub(crate) fn check_first_line(input: &[u8], ends: LineEnds) -> Result<Option<usize>, PeerError> {
     if memchr::memchr(b'\n', &input[empty_line_len(input, ends)..]).is_none() {
         return Ok(None);
@@ -95,23 +99,23 @@ pub(crate) fn check_first_line(input: &[u8], ends: LineEnds) -> Result<Option<us
     RequestLine::parse(input, ends).map(|line| Some(line.next))
 }
 
-/// Checks the start of an incomplete first line, so that a TLS handshake on a cleartext port is answered without waiting
-/// for a line feed.
+/// Checks the start of an incomplete request line, so that a TLS handshake on a cleartext port is answered at once,
+/// although no line feed may follow.
 pub(crate) fn check_partial_line(input: &[u8], ends: LineEnds) -> Result<(), PeerError> {
-    /// The start of the line is longer than any method in use. The rest is checked once the line is complete.
+    /// Number of bytes of the request line that are checked before its end has arrived: longer than any method in use.
     const CHECKED: usize = 64;
     let line = &input[empty_line_len(input, ends)..];
     let line = &line[..line.len().min(CHECKED)];
     match line.iter().position(|&byte| !is_token_byte(byte)) {
         None => Ok(()),
         Some(at) if at > 0 && line[at] == b' ' => Ok(()),
-        // The carriage return may be the start of the one empty line that is skipped.
+        // A single carriage return may be the start of the one empty line that is skipped.
         Some(0) if input == b"\r" => Ok(()),
         Some(_) => Err(PeerError::MethodInvalid),
     }
 }
 
-/// RFC 9112 §2.2: one empty line before the request line is skipped.
+/// Length of the empty line before the request line, which is skipped if there is one (RFC 9112 §2.2).
 fn empty_line_len(input: &[u8], ends: LineEnds) -> usize {
     match (input, ends) {
         ([b'\r', b'\n', ..], _) => 2,
@@ -150,7 +154,7 @@ impl RequestLine {
         }
         if version_at == target_end {
             return Err(match ends.at(&input[version_at..])? {
-                Some(_) => PeerError::VersionInvalid, // HTTP/0.9.
+                Some(_) => PeerError::VersionInvalid, // The line is a request of HTTP/0.9.
                 None => PeerError::TargetInvalid,
             });
         }
@@ -161,7 +165,7 @@ impl RequestLine {
         } else {
             match name {
                 Some(b"HTTP/1.0") => Version::Http10,
-                // A higher minor version is treated as the highest we know (RFC 9110 §2.5).
+                // A higher minor version is treated as HTTP/1.1, the highest that is known (RFC 9110 §2.5).
                 Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9']) => Version::Http11,
                 _ => return Err(PeerError::VersionInvalid),
             }
@@ -177,7 +181,7 @@ impl RequestLine {
     }
 }
 
-/// Parses the method at `start`. Returns it with the position after it.
+/// Parses the method at the offset `start`. Returns it with the position after it.
 fn parse_method(input: &[u8], start: usize) -> Result<(Method, usize), PeerError> {
     let end = start + token_len(&input[start..]);
     let method = Method::from_token(&input[start..end]).ok_or(PeerError::MethodInvalid)?;
@@ -192,7 +196,7 @@ fn skip_spaces(input: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The fields of a head that the engine interprets; the others are in the list.
+/// The fields of a request head that the engine interprets. The other fields are stored in [`RequestHead::headers`].
 #[derive(Default)]
 struct Fields<'a> {
     host: Host,
@@ -204,7 +208,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the section that starts at `at`. Returns the position after it.
+    /// Reads the field section that starts at the offset `at`. Returns the position after it.
     #[inline]
     fn parse(
         &mut self,
@@ -239,7 +243,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Interprets a field that concerns the engine. Returns whether to keep it out of the list of fields.
+    /// Interprets a field that concerns the engine. Returns true if the field is not to be stored in
+    /// [`RequestHead::headers`].
     #[inline]
     fn on_field(
         &mut self,
@@ -269,7 +274,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The `Host` field (RFC 9112 §3.2).
+/// The `Host` fields of a request (RFC 9112 §3.2).
 #[derive(Default)]
 struct Host {
     at: Span,
@@ -284,7 +289,7 @@ impl Host {
         self.is_present = true;
     }
 
-    /// The field's value; empty if the head has no such field. An empty value counts as none.
+    /// The value of `Host`; empty if the head has no such field. An empty value counts as a missing field.
     #[inline]
     fn span(&self, head: &RequestHead, strict: bool) -> Result<Span, PeerError> {
         if self.is_repeated {
@@ -296,7 +301,7 @@ impl Host {
                 _ => Ok(Span::default()),
             };
         }
-        // The handler checks the target of CONNECT; `Host` only repeats it.
+        // For CONNECT, `Host` only repeats the target, which the handler checks.
         if head.method != Method::Connect && !authority::is_valid(head.headers.text(self.at)) {
             return Err(PeerError::HostInvalid);
         }
@@ -332,7 +337,8 @@ mod tests {
             (head.body, head.expect()),
             (BodyLength::Known(5), &b"100-Continue"[..])
         );
-        // An upgrade offered with a body is ignored. What remains is a `Connection` field without `keep-alive`.
+        // An upgrade that is offered in a request with a body is ignored. That leaves a `Connection` field without
+        // `keep-alive`.
         assert_eq!((head.upgrade(), options.is_persistent), (&b""[..], false));
         assert!(options.expects_continue);
     }

@@ -1,4 +1,4 @@
-//! Response heads (RFC 9112 §4), as the client role reads them.
+//! Parsing of response heads (RFC 9112 §4), for the client role.
 
 use std::ops::Range;
 
@@ -9,7 +9,8 @@ use crate::field_lines::{Line, LineEnds, scan_line, text_len};
 use crate::framing::FramingFields;
 use crate::{ClientSettings, UpstreamError};
 
-/// Bare line feeds are always accepted from servers: the administrator chooses the servers, while any client can connect.
+/// Bare line feeds are always accepted from backends: the administrator chooses the backends, while any client can connect
+/// to the server.
 pub(crate) const ENDS: LineEnds = LineEnds::Lenient;
 
 /// The properties of a request that decide how its response is read (RFC 9112 §6.3).
@@ -20,10 +21,10 @@ pub(crate) struct RequestKind {
     pub(crate) offers_upgrade: bool,
 }
 
-/// How the content is delimited.
+/// How the content of a response is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delimiter {
-    /// 1xx: another head follows.
+    /// The response is interim (1xx) and has no content: another head follows.
     Interim,
     Length(u64),
     Chunked,
@@ -31,14 +32,15 @@ pub(crate) enum Delimiter {
     Tunnel,
 }
 
-/// The part of a response head that concerns the connection; the rest is in [`ClientResponse`].
+/// The properties of a response head that concern the connection; the rest is in [`ClientResponse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseFraming {
     pub(crate) delimiter: Delimiter,
     pub(crate) is_persistent: bool,
 }
 
-/// Reads a head into `head`. `input` must be a complete one, as found by [`crate::field_lines::HeadScan`].
+/// Parses a response head and stores it in `head`. `input` must be a complete head, as found by
+/// [`crate::field_lines::HeadScan`].
 pub(crate) fn parse(
     input: &[u8],
     settings: &ClientSettings,
@@ -83,7 +85,7 @@ pub(crate) fn parse(
     delimit(&framing, options, kind, head)
 }
 
-/// RFC 9112 §6.3, in its order.
+/// Decides how the content of the response is delimited, by the rules of RFC 9112 §6.3 in their order.
 fn delimit(
     framing: &FramingFields<'_>,
     options: ConnectionOptions,
@@ -126,12 +128,12 @@ fn delimit(
     })
 }
 
-/// Checks the first line of `input`, which is complete. Returns the position after it.
+/// Checks the status line, which is the first line of `input` and complete. Returns the position after it.
 pub(crate) fn check_first_line(input: &[u8]) -> Result<Option<usize>, UpstreamError> {
     StatusLine::parse(input).map(|line| Some(line.next))
 }
 
-/// Checks the start of an incomplete first line.
+/// Checks the start of an incomplete status line.
 pub(crate) fn check_partial_line(input: &[u8]) -> Result<(), UpstreamError> {
     const START: &[u8] = b"HTTP/1.";
     let len = input.len().min(START.len());
@@ -141,7 +143,7 @@ pub(crate) fn check_partial_line(input: &[u8]) -> Result<(), UpstreamError> {
     Err(UpstreamError::StatusLineInvalid)
 }
 
-/// The parts of a status line; the reason as a range of the input.
+/// The parts of a status line. The reason phrase is a range of the input.
 struct StatusLine {
     version: Version,
     status: StatusCode,
@@ -177,7 +179,7 @@ impl StatusLine {
                 .then(|| code * 10 + u16::from(digit - b'0'))
         });
         let status = code.and_then(StatusCode::new).ok_or(invalid)?;
-        // RFC 9112 §4 requires a space even before an absent reason, but some servers leave it out.
+        // RFC 9112 §4 requires a space after the status even without a reason phrase, but some servers leave it out.
         let reason_at = match input.get(12) {
             Some(b' ') => 13,
             _ => 12,

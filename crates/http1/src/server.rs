@@ -1,4 +1,4 @@
-//! The server role of one connection.
+//! The server role of one HTTP/1 connection.
 
 mod receive;
 mod respond;
@@ -17,52 +17,52 @@ use crate::field_lines::HeadScan;
 use crate::request_head::RequestOptions;
 use crate::timers::Timers;
 
-/// What follows a response.
+/// What follows a response on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// The connection waits for the next request; pipelined input can be received.
+    /// The connection waits for the next request, whose bytes may have arrived already (pipelining).
     Request,
     /// The caller closes the connection.
     Close,
 }
 
-/// State of receiving.
+/// What the connection expects to receive from the client.
 #[derive(Clone, Copy, Debug)]
 enum ReceiveState {
     Head(HeadScan),
-    /// A body with `Content-Length`.
+    /// A body with `Content-Length`, of which `left` bytes are to come.
     Sized {
         left: u64,
     },
     Chunked(ChunkedReader),
-    /// The request is complete. Further input is pipelined and stays with the caller.
+    /// The request is complete. Further input belongs to the next request and stays with the caller.
     Complete,
-    /// Bytes are passed through.
+    /// Bytes of a tunnel, which are passed through.
     Tunnel,
-    /// The client broke the protocol; its input is ignored.
+    /// The client violated the protocol; the rest of its input is ignored.
     Failed,
 }
 
-/// State of the response.
+/// How far the response has been written.
 #[derive(Clone, Copy, Debug)]
 enum SendState {
-    /// No final response yet.
+    /// The final response has not begun.
     Awaited,
     Body(BodyWriter),
     Tunnel,
     Complete,
 }
 
-/// `Expect: 100-continue` (RFC 9110 §10.1.1).
+/// Whether the client waits for 100 Continue (RFC 9110 §10.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expectation {
     None,
-    /// The client does not send its body until we send 100 Continue or a response.
+    /// The client does not send its body until it receives 100 Continue or a final response.
     Waiting,
 }
 
-/// The part of the request that affects its response and the connection.
+/// The properties of the current request that affect its response and the connection.
 #[derive(Clone, Copy, Debug)]
 struct RequestState {
     is_http10: bool,
@@ -74,10 +74,10 @@ struct RequestState {
     expectation: Expectation,
 }
 
-/// The server role of one connection: bytes and time in, events and bytes out.
+/// The server role of one HTTP/1 connection: bytes and time go in, events and bytes come out.
 ///
-/// The caller owns the buffers. It passes all bytes received and not yet dropped, drops the bytes that a step took, and
-/// calls again while that makes progress.
+/// The caller owns the buffers. It passes all bytes received and not yet removed, removes the bytes that a step took, and
+/// calls again while a step makes progress.
 #[derive(Debug)]
 pub struct ServerConnection {
     settings: Arc<Settings>,
@@ -93,8 +93,8 @@ pub struct ServerConnection {
 }
 
 impl RequestState {
-    /// The state without a request, or with one that could not be read: the response must suit any client, and is the
-    /// connection's last.
+    /// The state without a request, or with one that could not be read: the response to it must suit any client, and is the
+    /// last one on the connection.
     const NONE: Self = Self {
         is_http10: true,
         is_head: false,
@@ -111,7 +111,7 @@ impl RequestState {
             is_connect: head.body == BodyLength::Tunnel,
             offers_upgrade: !head.upgrade().is_empty(),
             is_persistent: options.is_persistent,
-            // With an empty body there is nothing that the client could hold back.
+            // If the body is empty, there is nothing that the client could hold back.
             expectation: if options.expects_continue && head.body != BodyLength::Known(0) {
                 Expectation::Waiting
             } else {
@@ -122,7 +122,7 @@ impl RequestState {
 }
 
 impl ServerConnection {
-    /// A connection that was accepted at `now` and waits for its first request.
+    /// The engine for a connection that was accepted at `now` and waits for its first request.
     #[must_use]
     pub fn new(settings: Arc<Settings>, scheme: Scheme, now: Instant) -> Self {
         let mut timers = Timers::new();
@@ -147,7 +147,7 @@ impl ServerConnection {
         matches!(self.sending, SendState::Complete)
     }
 
-    /// Whether the request is complete, or no more of it will be received.
+    /// Whether the request's body is complete, or no more of it will be received.
     #[must_use]
     pub const fn is_body_done(&self) -> bool {
         matches!(
@@ -156,7 +156,8 @@ impl ServerConnection {
         )
     }
 
-    /// Bytes of content that are announced and not received yet; `None` if their number is not announced.
+    /// Number of bytes of the request's body that are announced and not received yet; `None` if the length is not
+    /// announced.
     #[must_use]
     pub const fn body_left(&self) -> Option<u64> {
         match self.receiving {
@@ -166,7 +167,7 @@ impl ServerConnection {
         }
     }
 
-    /// Whether another request can follow once the rest of the content has been received and dropped.
+    /// Whether the connection can serve another request once the rest of the body has been received and dropped.
     #[must_use]
     pub const fn can_discard(&self) -> bool {
         !self.is_body_done()
@@ -181,8 +182,8 @@ impl ServerConnection {
         matches!(self.sending, SendState::Tunnel)
     }
 
-    /// Decides what follows, once the response is written and the body read. If the handler left a part of the body unread,
-    /// the connection closes rather than receive the rest.
+    /// Decides whether the connection serves another request, once the response is written and the body read. If the
+    /// handler left a part of the body unread, the connection closes instead of receiving the rest.
     pub fn next(&mut self, now: Instant) -> Next {
         let is_over = matches!(
             (&self.sending, &self.receiving),
@@ -201,9 +202,9 @@ impl ServerConnection {
         Next::Request
     }
 
-    /// Tells that the socket took `written` bytes of our output since the last call, and whether more is `pending`. Call it
-    /// after every attempt to write, and when the kernel's send queue has shrunk: this progress decides whether the client
-    /// is too slow.
+    /// Reports that the socket accepted `written` bytes of the engine's output since the last call, and whether more output
+    /// is `pending`. To be called after every attempt to write, and when the kernel's send queue has shrunk: this progress
+    /// decides whether the client is too slow.
     pub fn on_written(&mut self, written: usize, pending: bool, now: Instant) {
         if !self.is_tunnel() {
             self.timers
@@ -211,31 +212,31 @@ impl ServerConnection {
         }
     }
 
-    /// The caller stops reading the body for now, so the client's time limit is suspended.
+    /// Reports that the caller stops reading the body for now, so that the client's time limit is suspended.
     pub fn pause_reading(&mut self) {
         self.timers.pause_body();
     }
 
-    /// The caller continues reading the body.
+    /// Reports that the caller continues to read the body.
     pub fn resume_reading(&mut self, now: Instant) {
         if !self.wants_continue() {
             self.timers.resume_body(&self.settings, now);
         }
     }
 
-    /// Whether we wait for content from the client, and whether output waits for the client.
+    /// Whether the connection waits for content from the client, and whether output waits until the client reads.
     #[must_use]
     pub const fn waits_for_client(&self) -> (bool, bool) {
         (self.timers.is_reading_body(), self.timers.is_writing())
     }
 
-    /// When to call [`ServerConnection::on_timeout`] next, unless something happens before.
+    /// When to call [`ServerConnection::on_timeout`] next, unless input or output changes it before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// The time limit that has passed, if any: the caller closes the connection without an answer.
+    /// The time limit that has expired at `now`, if any. The caller then closes the connection without an answer.
     #[must_use]
     pub fn on_timeout(&mut self, now: Instant) -> Option<TimeLimit> {
         let first_request = self.requests == 0;
@@ -260,25 +261,25 @@ impl ServerConnection {
         self.is_shutting_down
     }
 
-    /// Whether no byte of a next request has arrived.
+    /// Whether the connection waits for a request of which no byte has arrived.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         matches!(self.receiving, ReceiveState::Head(_)) && self.first_byte_at.is_none()
     }
 
-    /// Number of the current request, from 1; 0 before the first head is complete.
+    /// Number of the current request on this connection, from 1; 0 before the first head is complete.
     #[must_use]
     pub const fn request_index(&self) -> u64 {
         self.requests
     }
 
-    /// When the first byte of the current request was received.
+    /// When the first byte of the current request was received; `None` before that.
     #[must_use]
     pub const fn first_byte_at(&self) -> Option<Instant> {
         self.first_byte_at
     }
 
-    /// Bytes of content received of the current request.
+    /// Number of content bytes of the current request received so far.
     #[must_use]
     pub const fn body_received(&self) -> u64 {
         self.body_received

@@ -1,27 +1,29 @@
-//! Limits and times of the two roles.
+//! Settings of the server role and of the client role: limits of sizes and time.
 
 use std::time::Duration;
 
 /// Settings of the server role, shared by all connections of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Largest head, from the first byte to the empty line.
+    /// Maximum length of a request head in bytes, from the first byte to the empty line.
     pub max_head: usize,
-    /// Most fields in a head, those kept apart from the list included.
+    /// Maximum number of fields in a request head, including those that are not stored in `RequestHead::headers`.
     pub max_fields: usize,
-    /// `limit-request-body`: a longer `Content-Length` or a chunked body that reaches it gets 413.
+    /// `limit-request-body`: a longer `Content-Length`, or a chunked body that reaches this many bytes, is answered with
+    /// 413.
     pub limit_request_body: u64,
-    /// `http1-request-timeout`: time limit of a whole head, from the moment we wait for it.
+    /// `http1-request-timeout`: time limit for a complete request head, from the moment the connection waits for it.
     pub request_timeout: Duration,
-    /// `http1-request-io-timeout`: the longest pause of the client while we receive a request or send a response.
+    /// `http1-request-io-timeout`: the longest pause of the client while it sends a request or reads a response.
     pub io_timeout: Duration,
-    /// `http1-strict`: whether to refuse HTTP/1.1 without `Host` and bare line feeds in heads.
+    /// `http1-strict`: whether to refuse HTTP/1.1 requests without `Host`, and bare line feeds in heads.
     pub strict: bool,
-    /// `http1-upgrade-to-http2`: whether the HTTP/2 preface is reported instead of refused.
+    /// `http1-upgrade-to-http2`: whether the HTTP/2 preface is reported to the caller instead of refused.
     pub upgrade_to_http2: bool,
 }
 
-/// H2O compatibility: H2O allows 8192 bytes for the request line and 4096 for each of 100 fields.
+/// Default limit of a head's length in bytes. H2O compatibility: H2O allows 8192 bytes for the request line and 4096 for
+/// each of 100 fields.
 pub(crate) const MAX_HEAD: usize = 417_792;
 pub(crate) const MAX_FIELDS: usize = 100;
 
@@ -42,11 +44,11 @@ impl Default for Settings {
 /// Settings of the client role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSettings {
-    /// Largest head, from the first byte to the empty line.
+    /// Maximum length of a response head in bytes, from the first byte to the empty line.
     pub max_head: usize,
-    /// Most fields in a head.
+    /// Maximum number of fields in a response head.
     pub max_fields: usize,
-    /// Most interim (1xx) responses to one request, which cost a hostile server nothing.
+    /// Maximum number of interim (1xx) responses to one request. A hostile server could send them without end at no cost.
     pub max_interims: u32,
 }
 

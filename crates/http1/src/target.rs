@@ -1,4 +1,4 @@
-//! Request targets (RFC 9112 §3.2), and the requests whose target is an authority.
+//! Request targets (RFC 9112 §3.2), and the rules for requests whose target is an authority.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use h2o_http::{Method, RequestHead, Scheme, Span, Version, authority};
 
 use crate::PeerError;
 
-/// Sets the target, and the authority and scheme if the target has them; they then replace `Host` (RFC 9112 §3.2). The
-/// arena of `head` starts with `input`.
+/// Stores the target of a request in `head`. An absolute target also sets the authority and scheme, which then replace
+/// those of `Host` and the connection (RFC 9112 §3.2). The arena of `head` starts with `input`.
 #[inline]
 pub(crate) fn set_target(
     input: &[u8],
@@ -24,7 +24,7 @@ pub(crate) fn set_target(
     set_other_target(input, at..at + scanned.len, whole, head)
 }
 
-/// Sets a target that is not a path.
+/// Stores a target that is not a path.
 fn set_other_target(
     input: &[u8],
     target: Range<usize>,
@@ -37,7 +37,7 @@ fn set_other_target(
         head.set_target(whole);
         return Ok(());
     }
-    // H2O compatibility: H2O recognises the schemes in lower case only.
+    // H2O compatibility: H2O recognises schemes in lower case only.
     let scheme = [Scheme::Http, Scheme::Https, Scheme::Masque]
         .into_iter()
         .find(|scheme| {
@@ -51,7 +51,7 @@ fn set_other_target(
     let authority_at = target.start + scheme.as_str().len() + 3;
     let rest = &input[authority_at..target.end];
     let authority_len = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
-    // User information is not allowed in a target (RFC 9110 §4.2.4); no host has an `@`.
+    // Also refuses user information, which is not allowed in a target (RFC 9110 §4.2.4): no host may have an `@`.
     authority::split(&rest[..authority_len]).ok_or(PeerError::AuthorityInvalid)?;
     head.scheme = scheme;
     head.set_authority(Span::new(authority_at, authority_len));
@@ -68,9 +68,9 @@ fn set_other_target(
     Ok(())
 }
 
-/// Whether `Host`, if there is one, agrees with the target of CONNECT. The handler checks that the target is `host:port`
-/// (RFC 9110 §9.3.6), since it can explain an error in `proxy-status` (RFC 9209). CONNECT-UDP drafts put the authority in
-/// an absolute target with the path `/`.
+/// Whether a request for a tunnel has the form that its method requires, and `Host`, if there is one, agrees with the
+/// target of CONNECT. The handler checks that the target is `host:port` (RFC 9110 §9.3.6), since it can explain an error in
+/// `proxy-status` (RFC 9209). In CONNECT-UDP drafts the authority is part of an absolute target with the path `/`.
 pub(crate) fn is_connect_fit(head: &RequestHead, host: &[u8]) -> bool {
     let target = head.target();
     let names_peer = if head.method == Method::Connect {

@@ -1,7 +1,7 @@
-//! The time limits of the server role.
+//! The time limits of the server role of an HTTP/1 connection.
 //!
-//! Reading and writing are timed separately, since a body may still be received while its response is sent. Callers only
-//! see the earliest deadline.
+//! Reading and writing are timed separately, since a body may still arrive while its response is sent. Callers only see the
+//! earliest deadline.
 
 use std::time::{Duration, Instant};
 
@@ -9,28 +9,28 @@ use h2o_http::TimeLimit;
 
 use crate::Settings;
 
-/// Time limits of receiving.
+/// Which time limit applies to receiving from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// No input is awaited.
+    /// None: the connection expects no input.
     Off,
-    /// A request head is awaited. Its total time is limited, and so is each pause once it has begun.
+    /// A request head is awaited until `until`. Once its first byte has arrived, `silence` limits each pause as well.
     Head {
         until: Instant,
         silence: Option<Instant>,
     },
-    /// Content is awaited.
+    /// Content is awaited; `silence` is when the client's pause becomes too long.
     Body { silence: Instant },
-    /// The caller does not read the body for now.
+    /// None for now: the caller does not read the body.
     Paused,
 }
 
-/// Time limits of sending.
+/// Which time limit applies to sending to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writing {
-    /// No output is pending.
+    /// None: no output is pending.
     Off,
-    /// Output waits for the client.
+    /// Output waits until the client reads; `silence` is when its pause becomes too long.
     Pending { silence: Instant },
 }
 
@@ -61,7 +61,7 @@ impl Timers {
         };
     }
 
-    /// The client sent something.
+    /// Restarts the limit of the client's pause, since bytes have arrived.
     pub(crate) fn on_read(&mut self, settings: &Settings, now: Instant) {
         match &mut self.reading {
             Reading::Head { silence, .. } => *silence = Some(after(now, settings.io_timeout)),
@@ -74,7 +74,7 @@ impl Timers {
         self.reading = Reading::Off;
     }
 
-    /// The caller stops reading a body: from now on the client cannot be blamed for a pause.
+    /// Suspends the time limit of a body that the caller stops reading: the client is not to blame for the pause.
     pub(crate) fn pause_body(&mut self) {
         if self.is_reading_body() {
             self.reading = Reading::Paused;
@@ -87,20 +87,21 @@ impl Timers {
         }
     }
 
-    /// Whether content is awaited from the client.
+    /// Whether the connection waits for content from the client.
     pub(crate) const fn is_reading_body(&self) -> bool {
         matches!(self.reading, Reading::Body { .. })
     }
 
-    /// Whether output waits for the client.
+    /// Whether output waits until the client reads.
     pub(crate) const fn is_writing(&self) -> bool {
         matches!(self.writing, Writing::Pending { .. })
     }
 
-    /// Handles the socket having taken `written` bytes of output. `pending`: whether more wait to be written.
+    /// Updates the limits after the socket accepted `written` bytes of output. `pending` tells whether more output waits to
+    /// be written.
     ///
-    /// H2O keeps its timer running between the writes of one response, which cuts off responses whose handler pauses; here
-    /// it is stopped whenever nothing waits to be written.
+    /// H2O keeps its timer running between the writes of one response, which cuts off responses whose handler pauses. Here
+    /// the timer is stopped whenever no output waits to be written.
     pub(crate) fn on_written(
         &mut self,
         written: usize,
@@ -119,12 +120,12 @@ impl Timers {
         }
     }
 
-    /// Stops all limits: the connection is a tunnel.
+    /// Removes all limits; used when the connection becomes a tunnel.
     pub(crate) const fn stop(&mut self) {
         *self = Self::new();
     }
 
-    /// The earliest deadline.
+    /// The earliest deadline of reading and writing.
     pub(crate) fn next(&self) -> Option<Instant> {
         let read = match self.reading {
             Reading::Off | Reading::Paused => None,
@@ -140,7 +141,7 @@ impl Timers {
         [read, write].into_iter().flatten().min()
     }
 
-    /// The limit that has passed at `now`, if any.
+    /// The time limit that has expired at `now`, if any.
     pub(crate) fn passed(&self, first_request: bool, now: Instant) -> Option<TimeLimit> {
         match self.reading {
             Reading::Head { until, silence }
@@ -158,7 +159,7 @@ impl Timers {
     }
 }
 
-/// `now + limit`, without overflow for any limit that a configuration can have.
+/// The sum `now + limit`, which does not overflow for any limit that a configuration can have.
 fn after(now: Instant, limit: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
     now.checked_add(limit).unwrap_or_else(|| now + CENTURY)

@@ -1,8 +1,8 @@
-//! Faults of servers.
+//! Protocol violations of servers, as the client role reports them.
 
 use crate::{ChunkError, FieldError, FramingError};
 
-/// A fault of a server, as the client role sees it. Each of these ends the connection.
+/// Why a response of a server could not be received. Each of these ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamError {
     /// The connection ended before the first byte of the response. If the connection had been used before, the server most
@@ -12,28 +12,28 @@ pub enum UpstreamError {
     HeadTruncated,
     /// The connection ended before the content was complete (RFC 9112 §8).
     BodyTruncated,
-    /// The first line is not `HTTP/1.`, a digit and a status of three digits.
+    /// The first line does not begin with `HTTP/1.`, a digit and a status of three digits.
     StatusLineInvalid,
-    /// A malformed line of the field section.
+    /// A line of the head is not a valid field line.
     Field(FieldError),
-    /// More fields than the settings allow.
+    /// The head has more fields than the settings allow.
     TooManyFields,
-    /// A head longer than the settings allow.
+    /// The head is longer than the settings allow.
     HeadTooLarge,
-    /// More interim responses than the settings allow.
+    /// The server sent more interim (1xx) responses to a request than the settings allow.
     TooManyInterims,
-    /// 101 to a request that offered no upgrade (RFC 9110 §15.2.2).
+    /// The server answered 101 to a request that offered no upgrade (RFC 9110 §15.2.2).
     UnexpectedSwitch,
     /// The length of the content is ambiguous or malformed.
     Framing(FramingError),
-    /// The chunked coding of the content is broken.
+    /// The chunked coding of the content is invalid.
     Chunk(ChunkError),
     /// The server sent bytes although no request was outstanding.
     Unsolicited,
 }
 
 impl UpstreamError {
-    /// The name used in logs and counters.
+    /// The name of the error in logs and counters.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -52,8 +52,8 @@ impl UpstreamError {
         }
     }
 
-    /// Whether the server sent nothing for the request: an idempotent request may then be sent again on another connection
-    /// (RFC 9110 §9.2.2).
+    /// Whether the server sent nothing in response to the request: an idempotent request may then be sent again on another
+    /// connection (RFC 9110 §9.2.2).
     #[must_use]
     pub const fn is_retry_safe_if_idempotent(&self) -> bool {
         matches!(self, Self::ClosedBeforeResponse)

@@ -1,8 +1,8 @@
-//! Walks every state of the server role with every event and compares the results with `data/states.txt`. A wrong line
-//! there is a bug of the engine or of the line.
+//! Tests every state of the server role with every event and compares the results with `data/states.txt`. A wrong line
+//! there is a bug of the engine or of the file.
 //!
-//! After a deliberate change, `UPDATE_STATES=1 cargo test -p h2o-http1 --test states` rewrites the file;
-//! the difference is part of the review.
+//! After a deliberate change of the engine, `UPDATE_STATES=1 cargo test -p h2o-http1 --test states` rewrites the file;
+//! reviewers look at its diff.
 
 mod kit;
 
@@ -159,7 +159,7 @@ const EVENTS: &[(&str, Act)] = &[
     }),
 ];
 
-/// Adds what a call returned for an event to the reported events.
+/// Adds the value that a call of the engine returned to the reported events.
 fn reports(talk: &mut Conversation, text: String) {
     talk.events.push(Event::Request(text));
 }

@@ -1,4 +1,4 @@
-//! The tables of malformed and of unusual requests, whole and split at every byte.
+//! Tests with the tables of malformed and of unusual requests, each passed to the engine whole and split at every byte.
 
 mod kit;
 
@@ -7,15 +7,15 @@ use h2o_http1::{Answer, Next, Settings};
 use h2o_testkit::table::{self, Entry};
 use kit::server::{Conversation, Event};
 
-/// Positions at which to split an input: every position if it is short, else some around its start and its end and a few
-/// between.
+/// Positions at which to split an input of `len` bytes: all if it is short, else some around its start and its end and a
+/// few between.
 fn cuts(len: usize) -> Vec<usize> {
     (0..=len)
         .filter(|at| len < 2000 || *at < 70 || len - at < 10 || at % 100_003 == 0)
         .collect()
 }
 
-/// The input in pieces: whole, cut in two anywhere, and byte by byte.
+/// The ways to pass the input in pieces: whole, cut in two at each of the positions, and byte by byte.
 fn ways(entry: &Entry) -> Vec<Vec<&[u8]>> {
     let input = entry.input.as_slice();
     let mut ways: Vec<Vec<&[u8]>> = cuts(input.len())
@@ -138,7 +138,7 @@ fn accept(entry: &Entry, strict: bool, pieces: &[&[u8]]) {
             if requests == entry_requests(entry) {
                 check_head(entry, &talk);
             }
-            // A tunnel is refused here, as by a server that only has files.
+            // The test refuses tunnels, as a server that only has files does.
             talk.respond(if is_tunnel { 405 } else { 200 }, Some(0));
             talk.finish();
             kept = Some(talk.connection.next(talk.now));

@@ -1,4 +1,4 @@
-//! Receives from the server: heads, content, bytes of tunnels.
+//! Receiving from the server: heads and content of responses, and bytes of tunnels.
 
 use std::ops::Range;
 
@@ -10,44 +10,44 @@ use crate::chunked::{Chunked, ChunkedReader};
 use crate::field_lines::{HeadEnd, HeadScan};
 use crate::response_head::{self, Delimiter};
 
-/// The result of one step over the input.
+/// The result of one step of [`ClientConnection::receive`] over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientReceived {
     /// Nothing can be reported before more bytes arrive.
     NeedMore {
-        /// How many bytes the caller drops.
+        /// How many bytes the caller removes from the start of the input.
         taken: usize,
     },
-    /// The head of an interim (1xx) response is filled in; the final one follows.
+    /// The head of an interim (1xx) response is complete and stored; the final response follows.
     Interim {
-        /// How many bytes the caller drops.
+        /// How many bytes the caller removes from the start of the input.
         taken: usize,
     },
-    /// The head of the final response is complete and filled in.
+    /// The head of the final response is complete and stored.
     Response {
-        /// How many bytes the caller drops.
+        /// How many bytes the caller removes from the start of the input.
         taken: usize,
     },
     /// Content of the response, or bytes of a tunnel.
     Data {
-        /// How many bytes the caller drops after using the content.
+        /// How many bytes the caller removes from the start of the input after using the content.
         taken: usize,
         /// The range of the content in the input.
         data: Range<usize>,
     },
-    /// The content is complete.
+    /// The content of the response is complete.
     BodyEnd {
-        /// How many bytes the caller drops.
+        /// How many bytes the caller removes from the start of the input.
         taken: usize,
     },
 }
 
 impl ClientConnection {
-    /// Makes one step over `input`, which is all bytes received and not yet dropped. The caller drops `taken` bytes and
-    /// calls again while progress is made.
+    /// Makes one step over `input`, which is all bytes received and not yet removed. The caller removes `taken` bytes and
+    /// calls again while a step makes progress.
     ///
     /// # Errors
-    /// The fault of the server; the caller closes the connection.
+    /// Returns the server's violation of the protocol; the caller closes the connection.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -135,8 +135,8 @@ impl ClientConnection {
     }
 }
 
-/// Makes a step over content of known length, of which `left` bytes are to come. Also returns how many are to come after
-/// it.
+/// Makes one step over content of known length, of which `left` bytes are still to come. Also returns how many are to come
+/// after the step.
 fn recv_sized(left: u64, input: &[u8]) -> (ClientReceived, u64) {
     if left == 0 {
         return (ClientReceived::BodyEnd { taken: 0 }, 0);

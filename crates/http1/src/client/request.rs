@@ -1,32 +1,34 @@
-//! The request a client sends.
+//! The requests that the client role sends.
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name};
 
 use crate::encode::{self, BodyMode};
 use crate::field_lines::text_len;
 
-/// A request to send.
+/// A request to send to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientRequest<'a> {
     /// The method.
     pub method: &'a Method,
     /// The request target: path and query, an absolute URI for a proxy, or `host:port` for CONNECT.
     pub target: &'a [u8],
-    /// Value of `host`.
+    /// Value of the field `host`.
     pub host: &'a [u8],
-    /// The other fields. The engine writes those that frame the message itself and leaves out those given here.
+    /// The other fields. Fields that frame the message are written by the engine and ignored here.
     pub headers: &'a Headers,
-    /// The length of the content; [`BodyLength::Unknown`] sends chunks.
+    /// The length of the content; for [`BodyLength::Unknown`] the engine uses chunked coding.
     pub body: BodyLength,
-    /// Whether to keep the connection for another request.
+    /// Whether to ask the server to keep the connection for another request.
     pub keep_alive: bool,
-    /// The protocol to offer an upgrade to (RFC 9110 §7.8). Needs a request without content.
+    /// The protocol that the request offers to upgrade to (RFC 9110 §7.8), if any. Only a request without content can offer
+    /// one.
     pub upgrade: Option<&'a [u8]>,
-    /// Whether to add `expect: 100-continue`; the caller then waits for an interim response before it sends content.
+    /// Whether to add `expect: 100-continue`. The caller then sends the content only after an interim response.
     pub expects_continue: bool,
 }
 
-/// H2O compatibility: H2O's proxy writes names in lower case and in this order, which backends may rely on.
+/// Writes the head of a request. H2O compatibility: H2O's proxy writes names in lower case and in this order, which
+/// backends may rely on.
 pub(super) fn encode(request: &ClientRequest<'_>, mode: BodyMode, out: &mut Vec<u8>) {
     out.reserve(encode::HEAD_ROOM + request.target.len() + request.host.len());
     out.extend_from_slice(request.method.as_str().as_bytes());
@@ -72,8 +74,8 @@ pub(super) fn encode(request: &ClientRequest<'_>, mode: BodyMode, out: &mut Vec<
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a request target with blanks and control characters percent-encoded, since they could smuggle a request. Targets
-/// received from clients have none; those made by a script may.
+/// Writes a request target with blanks and control characters percent-encoded, since a server could take them for the end
+/// of the request line. Targets that clients sent have none, but a script may set such a target.
 fn write_target(target: &[u8], out: &mut Vec<u8>) {
     let mut rest = target;
     loop {

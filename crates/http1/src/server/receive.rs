@@ -1,4 +1,4 @@
-//! Receives from the client: heads, bodies, bytes of tunnels.
+//! Receiving from the client: heads and bodies of requests, and bytes of tunnels.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -11,45 +11,45 @@ use crate::chunked::{Chunked, ChunkedReader};
 use crate::field_lines::{HeadEnd, HeadScan, LineEnds};
 use crate::request_head;
 
-/// The result of one step over the input.
+/// The result of one step of [`ServerConnection::receive`] over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Nothing can be reported before more bytes arrive.
     NeedMore {
-        /// How many bytes the caller drops.
+        /// How many bytes the caller removes from the start of the input.
         taken: usize,
     },
-    /// The head of a request is complete and filled in.
+    /// The head of a request is complete and stored.
     Request {
-        /// How many bytes the caller drops.
+        /// How many bytes the caller removes from the start of the input.
         taken: usize,
     },
-    /// Content of the body.
+    /// Content of the body, or bytes of a tunnel.
     Data {
-        /// How many bytes the caller drops after using the content.
+        /// How many bytes the caller removes from the start of the input after using the content.
         taken: usize,
         /// The range of the content in the input.
         data: Range<usize>,
     },
-    /// The body is complete.
+    /// The body of the request is complete.
     BodyEnd {
-        /// How many bytes the caller drops.
+        /// How many bytes the caller removes from the start of the input.
         taken: usize,
     },
-    /// The client speaks HTTP/2: the input is for another engine. Nothing is taken.
+    /// The client speaks HTTP/2: the caller passes the input to the engine of HTTP/2. No bytes were taken.
     Http2Preface,
 }
 
 impl ServerConnection {
-    /// Makes one step over `input`, which is all bytes received and not yet dropped. The caller drops `taken` bytes and
-    /// calls again while progress is made.
+    /// Makes one step over `input`, which is all bytes received and not yet removed. The caller removes `taken` bytes and
+    /// calls again while a step makes progress.
     ///
     /// An incomplete head is not taken; the engine remembers how far it has scanned. While a response is in progress and
-    /// the body is complete, nothing is taken: pipelined requests wait.
+    /// the body is complete, nothing is taken: pipelined requests wait in the input.
     ///
     /// # Errors
-    /// The fault of the client. If no response has begun, [`ServerConnection::error_response`] writes the answer. The
-    /// caller closes the connection once the output is written.
+    /// Returns the client's violation of the protocol. If no response has begun, [`ServerConnection::error_response`]
+    /// writes the answer. The caller closes the connection once the output is written.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -99,7 +99,7 @@ impl ServerConnection {
             Ok(None) => Ok(Received::NeedMore { taken: 0 }),
             Err(error) => Err(error),
         };
-        // H2O compatibility: H2O sends no response to an input of only a few line ends.
+        // H2O compatibility: H2O sends no response to input that consists of a few line ends.
         let is_blank = input.len() <= 4 && input.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
         found.map_err(|error| {
             if is_blank {
@@ -115,16 +115,16 @@ impl ServerConnection {
         })
     }
 
-    /// Whether `input` certainly has a whole request head, because it ends with an empty line, as it does when a client waits for the
-    /// response. The end of the head then need not be looked for before parsing. Only for short inputs, since all of the input is
-    /// copied.
+    /// Whether `input` certainly contains a whole request head: it ends with an empty line, as usual for a client that
+    /// waits for the response. The end of the head then need not be searched for before parsing. Only used for short
+    /// inputs, since all of the input is copied.
     fn is_surely_whole(&self, input: &[u8]) -> bool {
         const SHORT: usize = 4096;
         input.ends_with(b"\r\n\r\n")
             && (5..SHORT.min(self.settings.max_head)).contains(&input.len())
     }
 
-    /// The end of the head, if the input has it.
+    /// Searches the input for the end of the head; `None` if it has not arrived.
     fn find_head(
         &mut self,
         input: &[u8],
@@ -168,7 +168,7 @@ impl ServerConnection {
             ReceiveState::Sized { .. } | ReceiveState::Chunked(_) => {
                 self.timers.await_body(&self.settings, now);
                 if self.wants_continue() {
-                    // The client waits for us.
+                    // The client waits for 100 Continue, so its time limit does not run.
                     self.timers.pause_body();
                 }
             }
@@ -220,8 +220,9 @@ impl ServerConnection {
             }
             Chunked::Data { skip, len } => {
                 self.body_received = self.body_received.saturating_add(len as u64);
-                // H2O compatibility: H2O refuses a chunked body that reaches the limit, while a Content-Length must exceed
-                // it. The announced rest of the chunk counts, so that the refusal does not wait for it.
+                // H2O compatibility: H2O refuses a chunked body that reaches the limit, but a `Content-Length` only if it
+                // exceeds the limit. The announced rest of the chunk counts, so that the body is refused before that rest
+                // has arrived.
                 let announced = self.body_received.saturating_add(data_left);
                 if announced >= self.settings.limit_request_body {
                     return Err(PeerError::BodyTooLarge);
@@ -234,8 +235,8 @@ impl ServerConnection {
         }
     }
 
-    /// The client has ended its direction of a tunnel. Outside of tunnels this call has no effect: there, the end of the
-    /// client's input ends the connection.
+    /// Reports that the client has ended its direction of a tunnel. Outside of tunnels this call has no effect: there, the
+    /// end of the client's input ends the connection.
     pub const fn recv_end(&mut self) {
         if matches!(self.receiving, ReceiveState::Tunnel) {
             self.receiving = ReceiveState::Complete;
@@ -264,14 +265,14 @@ fn recv_tunnel(input: &[u8]) -> Received {
     }
 }
 
-/// The start of the HTTP/2 preface (RFC 9113 §3.4), long enough to distinguish it from any HTTP/1 request.
+/// Whether the input starts with the HTTP/2 preface (RFC 9113 §3.4). The part of it that is compared is long enough to tell
+/// it from any HTTP/1 request.
 fn is_http2_preface(input: &[u8]) -> bool {
     input.starts_with(b"PRI * HTTP/2")
 }
 
-/// Whether the input is a broken HTTP/2 preface: a first line of text without a version, which HTTP/1 cannot have, and
-/// which is not the start of a TLS record either. A client that tried to speak HTTP/2 gets no answer in HTTP/1 (RFC 9113
-/// §3.4).
+/// Whether the input is a damaged HTTP/2 preface: a first line of text without a version, which neither an HTTP/1 request
+/// nor a TLS record begins with. A client that tried to speak HTTP/2 gets no answer in HTTP/1 (RFC 9113 §3.4).
 fn is_broken_preface(input: &[u8]) -> bool {
     let line = input.split(|&byte| byte == b'\r').next();
     line.is_some_and(|line| {

@@ -1,4 +1,4 @@
-//! Sends to the client: interim and final responses, and their content.
+//! Sending to the client: interim and final responses, and their content.
 
 use std::time::Instant;
 
@@ -9,8 +9,8 @@ use crate::Answer;
 use crate::encode::{self, BodyMode, BodyOutcome, BodyWriter};
 
 impl ServerConnection {
-    /// Whether the client waits for `100 Continue` before it sends its body. Either [`ServerConnection::send_continue`] or
-    /// a final response ends the wait.
+    /// Whether the client waits for `100 Continue` before it sends the request's body. Either
+    /// [`ServerConnection::send_continue`] or a final response ends that wait.
     #[must_use]
     pub const fn wants_continue(&self) -> bool {
         matches!(
@@ -25,8 +25,7 @@ impl ServerConnection {
         matches!(self.sending, SendState::Awaited)
     }
 
-    /// Writes `100 Continue`, unless the client does not wait for it. H2O compatibility: H2O sends it to HTTP/1.0 clients
-    /// as well.
+    /// Writes `100 Continue` if the client waits for it. H2O compatibility: H2O sends it to HTTP/1.0 clients, too.
     pub fn send_continue(&mut self, out: &mut Vec<u8>, now: Instant) {
         if self.wants_continue() {
             out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -35,7 +34,8 @@ impl ServerConnection {
         }
     }
 
-    /// Writes an interim response; not to an HTTP/1.0 client (RFC 9110 §15.2), and not once the final response has begun.
+    /// Writes an interim response. Does nothing for an HTTP/1.0 client (RFC 9110 §15.2) or once the final response has
+    /// begun.
     pub fn send_informational(&mut self, status: StatusCode, headers: &Headers, out: &mut Vec<u8>) {
         let is_due = matches!(self.sending, SendState::Awaited) && !self.request.is_http10;
         if is_due && status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
@@ -45,10 +45,11 @@ impl ServerConnection {
         }
     }
 
-    /// Writes the head of the final response. Returns how its content is delimited. A second response to one request is
-    /// left out.
+    /// Writes the head of the final response. Returns how its content is delimited. A second response to the same request
+    /// is not written.
     ///
-    /// 101 to a request that offered an upgrade and 2xx to CONNECT make the connection a tunnel.
+    /// The connection becomes a tunnel if the status is 101 and the request offered an upgrade, or 2xx and the method is
+    /// CONNECT.
     pub fn respond(
         &mut self,
         response: &ResponseHead<'_>,
@@ -60,7 +61,7 @@ impl ServerConnection {
         }
         if self.wants_continue() {
             // The client may still send the body that it held back, or skip it (RFC 9110 §10.1.1). The next bytes could be
-            // either a body or a request, so the connection closes.
+            // either that body or another request, so the connection closes.
             self.request.is_persistent = false;
             self.request.expectation = Expectation::None;
             self.timers.resume_body(&self.settings, now);
@@ -70,7 +71,8 @@ impl ServerConnection {
             return self.respond_tunnel(response, is_upgrade, out);
         }
         let mode = self.body_mode(response);
-        // A 1xx as final response would make the client wait for another response. Closing the connection ends its wait.
+        // After a 1xx as the final response the client would wait for another response. Closing the connection ends that
+        // wait.
         let is_final = !response.status.is_informational();
         if mode == BodyMode::UntilClose || !is_final || self.is_shutting_down {
             self.request.is_persistent = false;
@@ -81,7 +83,7 @@ impl ServerConnection {
         });
         match (response.status, response.reason, length) {
             (StatusCode::OK, None, Some(length)) if self.request.is_persistent => {
-                // The beginning of most responses.
+                // A constant for the start of the most frequent kind of response.
                 out.extend_from_slice(
                     b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: ",
                 );
@@ -105,8 +107,8 @@ impl ServerConnection {
             writer => SendState::Body(writer),
         };
         if matches!(self.receiving, ReceiveState::Tunnel) {
-            // The CONNECT was refused: bytes that the client sent after it belong to the tunnel, and are not a request. The
-            // connection closes.
+            // The CONNECT was refused. Bytes that the client sent after it were meant for the tunnel and must not be read
+            // as a request, so the connection closes.
             self.receiving = ReceiveState::Complete;
         }
         mode
@@ -135,7 +137,7 @@ impl ServerConnection {
         BodyMode::UntilClose
     }
 
-    /// Makes the connection a tunnel: bytes are passed through both ways, and nothing is timed.
+    /// Makes the connection a tunnel: bytes are passed through in both directions, and no time limit applies.
     /// [`ServerConnection::respond`] calls this when the response opens a tunnel in HTTP/1.
     pub const fn upgrade(&mut self) {
         self.request.is_persistent = false;
@@ -163,8 +165,8 @@ impl ServerConnection {
         });
     }
 
-    /// Writes the answer to a [`crate::PeerError`], if it has one and no response has begun, with these values of `server`
-    /// and `date`. The response is complete and the connection closes after it.
+    /// Writes the answer to a [`crate::PeerError`], if the error has one and no response has begun, with these values of
+    /// `server` and `date`. The response is complete thereby, and the connection closes after it.
     pub fn error_response(
         &mut self,
         answer: Answer,
@@ -201,7 +203,8 @@ impl ServerConnection {
         }
     }
 
-    /// Writes content. Bytes beyond the announced length, and any content where none is allowed, are left out.
+    /// Writes content of the response. Bytes beyond the announced length are not sent, and neither is any content if none
+    /// is allowed.
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) {
         match &mut self.sending {
             SendState::Body(writer) => writer.send_data(data, out),
@@ -210,8 +213,8 @@ impl ServerConnection {
         }
     }
 
-    /// Writes the framing before `len` bytes of content that the caller sends itself. Returns how many of them to send:
-    /// fewer than `len` only where [`ServerConnection::send_data`] would leave some out.
+    /// Writes the framing before `len` bytes of content that the caller sends itself. Returns how many of these bytes to
+    /// send: fewer than `len` only if [`ServerConnection::send_data`] would send fewer.
     #[must_use]
     pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
         match &mut self.sending {
@@ -228,7 +231,7 @@ impl ServerConnection {
         }
     }
 
-    /// Ends the response. If it is shorter than announced, the connection closes.
+    /// Ends the response. If its content is shorter than announced, the connection closes.
     pub fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         match &mut self.sending {
             SendState::Body(writer) => match writer.finish(trailers, out) {
@@ -241,7 +244,7 @@ impl ServerConnection {
         self.sending = SendState::Complete;
     }
 
-    /// Aborts the response so that the client notices; the connection closes.
+    /// Aborts the response in such a way that the client notices; the connection closes.
     pub fn abort(&mut self, out: &mut Vec<u8>) {
         if let SendState::Body(writer) = &mut self.sending {
             writer.abort(out);

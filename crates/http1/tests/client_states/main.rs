@@ -1,4 +1,5 @@
-//! Every state of the client role with every event: reports, output, and properties afterwards.
+//! Tests every state of the client role with every event: what the engine reports and writes, and the connection's
+//! properties afterwards.
 
 #[path = "../kit/mod.rs"]
 mod kit;
@@ -10,7 +11,7 @@ use h2o_http1::{ClientRequest, ClientSettings};
 use kit::client::{Conversation, Event, GET};
 
 type Act = fn(&mut Conversation);
-/// Name of the state, how a connection gets into it, and the result of each event.
+/// The name of a state, how a connection gets into it, and the name and expected result of each event.
 type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
 const POST: ClientRequest<'static> = ClientRequest {

@@ -1,4 +1,4 @@
-//! States before the content of a response: a request is sent, a head awaited, a tunnel offered or open.
+//! States of the client role before the content of a response: a request is sent, a head awaited, a tunnel offered or open.
 
 use super::*;
 

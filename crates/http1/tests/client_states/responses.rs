@@ -1,4 +1,4 @@
-//! States from the content of a response on, to its end.
+//! States of the client role from the content of a response on, to the end of the response.
 
 use super::*;
 

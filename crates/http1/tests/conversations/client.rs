@@ -1,4 +1,4 @@
-//! The client role: what it sends, and how it handles what a server sends.
+//! Tests of the client role: what it sends, and how it handles what a server sends.
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name};
 use h2o_http1::{

@@ -1,4 +1,4 @@
-//! Limits of time, rate, size and memory.
+//! Tests of the server role's limits of time, rate, size and memory.
 
 use h2o_http::TimeLimit;
 use h2o_http1::{Next, PeerError, ServerConnection, Settings};

@@ -1,4 +1,4 @@
-//! Conversations with either role, on a virtual clock.
+//! Tests that talk with the engine in either role, on a virtual clock.
 
 #[path = "../kit/mod.rs"]
 mod kit;

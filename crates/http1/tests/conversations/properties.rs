@@ -1,12 +1,12 @@
-//! Properties of any message: content arrives as it was sent, heads are read as they were written, and no value becomes a
-//! field or a message.
+//! Tests with random messages: content arrives as it was sent, heads are read as they were written, and no value is read as
+//! a further field or message.
 
 use h2o_http::{Headers, Name};
 use h2o_http1::Next;
 
 use crate::kit::server::{Conversation, Event};
 
-/// Letters of random names and values.
+/// Characters of random field names.
 const TOKEN: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCXYZ0123456789!#$%&'*+-.^_`|~";
 const TEXT: &[u8] = b"abc XYZ 019 \t,;=\"()[]{}<>?/\\@:\x80\xff";
 
@@ -16,7 +16,7 @@ fn some(random: &mut fastrand::Rng, letters: &[u8], len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Sends bytes in pieces of random lengths.
+/// Sends bytes to the engine in pieces of random lengths.
 fn send_in_pieces(talk: &mut Conversation, mut bytes: &[u8], random: &mut fastrand::Rng) {
     while !bytes.is_empty() {
         let (piece, rest) = bytes.split_at(random.usize(1..=bytes.len().min(200)));
@@ -25,7 +25,7 @@ fn send_in_pieces(talk: &mut Conversation, mut bytes: &[u8], random: &mut fastra
     }
 }
 
-/// All content that was reported.
+/// All content that the engine reported, joined.
 fn content(talk: &Conversation) -> Vec<u8> {
     let data = talk.events.iter().filter_map(|event| match event {
         Event::Data(data) => Some(&data[..]),
@@ -93,7 +93,7 @@ fn fields_are_read_as_they_were_sent() {
         let mut input = b"GET /path?query HTTP/1.1\r\nHost: h\r\n".to_vec();
         for _ in 0..random.usize(..20) {
             let len = random.usize(1..20);
-            // Only names that the engine does not interpret.
+            // The prefix makes names that the engine does not interpret.
             let name = [b"X-", &some(&mut random, TOKEN, len)[..]].concat();
             let len = random.usize(..60);
             let value = some(&mut random, TEXT, len);
@@ -121,8 +121,8 @@ fn fields_are_read_as_they_were_sent() {
     }
 }
 
-/// Whether RFC 9112 allows the head, or the head has one of the few faults that we tolerate. A reader independent of the
-/// engine's, as simple as possible.
+/// Whether RFC 9112 allows the request head, or the head has one of the few faults that the engine tolerates. This check is
+/// as simple as possible and shares nothing with the engine.
 fn is_sound(head: &[u8]) -> bool {
     let is_token = |text: &[u8]| {
         !text.is_empty()
@@ -138,9 +138,9 @@ fn is_sound(head: &[u8]) -> bool {
     let mut lines = head
         .split(|&byte| byte == b'\n')
         .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-    // Empty lines in front of a request are skipped (RFC 9112 §2.2).
+    // Empty lines before a request are skipped (RFC 9112 §2.2).
     let line = lines.find(|line| !line.is_empty()).unwrap_or_default();
-    // More than one space between the parts passes (RFC 9112 §3).
+    // More than one space between the parts of the request line is tolerated (RFC 9112 §3).
     let parts = line.split(|&byte| byte == b' ');
     let parts: Vec<&[u8]> = parts.filter(|part| !part.is_empty()).collect();
     let [method, target, version] = parts[..] else {
@@ -167,7 +167,7 @@ fn a_damaged_head_is_refused_unless_it_is_sound_all_the_same() {
         for byte in 0..=255_u8 {
             let mut damaged = head.to_vec();
             damaged[at] = byte;
-            // A line feed in the middle can end the head: the rest is another message.
+            // Skips the case if the changed byte ends the head early: the rest would be another message.
             if damaged.windows(4).position(|four| four == b"\r\n\r\n") != Some(head.len() - 4)
                 || damaged.windows(2).any(|two| two == b"\n\n")
                 || damaged.windows(3).any(|three| three == b"\n\r\n") && at > 0 && byte == b'\n'
@@ -186,7 +186,7 @@ fn a_damaged_head_is_refused_unless_it_is_sound_all_the_same() {
             }
         }
     }
-    // Most bytes of a target or a value may be replaced.
+    // Most bytes of the target and of the values may be replaced by many others.
     assert!(accepted > 5_000, "{accepted} heads");
 }
 

@@ -1,4 +1,4 @@
-//! How the server role handles what a client sends.
+//! Tests of how the server role handles the requests that a client sends.
 
 use h2o_http1::{FieldError, Next, PeerError, Settings};
 

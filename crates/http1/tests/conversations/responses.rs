@@ -1,4 +1,4 @@
-//! What the server role sends, and how the connection continues.
+//! Tests of what the server role sends, and of how the connection continues after a response.
 
 use h2o_http::{Headers, Known, StatusCode, TimeLimit};
 use h2o_http1::{BodyMode, ChunkError, Next, PeerError};
@@ -17,7 +17,8 @@ fn response_heads_have_the_fields_of_the_reference_in_its_order() {
     headers.push(Known::TransferEncoding, b"chunked");
     let tail = "date: now\r\nX-Spelt: V\r\n";
     let cases = [
-        // request, status, length, head without the last two fields, and content
+        // Each row: the request line, the status, the length, the start of the response head, and the text after the last
+        // two fields.
         (
             "GET / HTTP/1.1",
             200,

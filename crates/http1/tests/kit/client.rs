@@ -1,4 +1,4 @@
-//! A conversation with the client role, without a socket.
+//! A conversation of a test with the engine in the client role, without a socket.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use h2o_http1::{
     BodyMode, ClientConnection, ClientReceived, ClientRequest, ClientSettings, UpstreamError,
 };
 
-/// What the client role reported.
+/// An event that the client role reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Status and reason of an interim response.
+    /// The status and reason phrase of an interim response.
     Interim(String),
-    /// Status and reason of the final response.
+    /// The status and reason phrase of the final response.
     Response(String),
-    /// Content; adjacent pieces are joined.
+    /// Content of the response; adjacent pieces are joined.
     Data(Vec<u8>),
     BodyEnd,
     Error(UpstreamError),
 }
 
-/// The client role and its buffers.
+/// The engine in the client role, with its buffers.
 pub(crate) struct Conversation {
     pub(crate) connection: ClientConnection,
     pub(crate) head: ClientResponse,
@@ -68,14 +68,14 @@ impl Conversation {
         }
     }
 
-    /// Sends a request and forgets its bytes.
+    /// Sends a request and clears the output.
     pub(crate) fn asks(&mut self, request: &ClientRequest<'_>) -> BodyMode {
         let mode = self.connection.send_request(request, &mut self.out);
         self.out.clear();
         mode
     }
 
-    /// Bytes arrive, and the engine steps over them while it makes progress.
+    /// Passes bytes to the engine, which steps over them while it makes progress.
     pub(crate) fn server_sends(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.input.extend_from_slice(bytes.as_ref());
         while self.step() {}
@@ -103,7 +103,7 @@ impl Conversation {
             Err(error) => (0, Some(Event::Error(error))),
         };
         self.input.drain(..taken);
-        // Bytes after a response are not read before the next request.
+        // Bytes after a response are not read before the next request is sent.
         let progress = (taken > 0 || event.is_some()) && !self.connection.is_response_done();
         match (event, self.events.last_mut()) {
             (Some(Event::Data(more)), Some(Event::Data(data))) => data.extend(more),
@@ -113,7 +113,7 @@ impl Conversation {
         progress
     }
 
-    /// The bytes received and not taken.
+    /// The bytes that were received and that the engine has not taken.
     pub(crate) fn left(&self) -> &[u8] {
         &self.input
     }
@@ -122,7 +122,7 @@ impl Conversation {
         self.connection.is_reusable(self.left())
     }
 
-    /// The engine reported these events and no others since the last call.
+    /// Checks that the engine reported these events and no others since the last call.
     #[track_caller]
     pub(crate) fn expect(&mut self, why: &str, events: &[Event]) -> &mut Self {
         assert_eq!(self.events, events, "{why}");

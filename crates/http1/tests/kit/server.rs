@@ -1,4 +1,4 @@
-//! A conversation with the server role, on a virtual clock and without a socket.
+//! A conversation of a test with the engine in the server role, on a virtual clock and without a socket.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,24 +7,24 @@ use h2o_http::{Headers, RequestHead, ResponseHead, Scheme, StatusCode, TimeLimit
 use h2o_http1::{BodyMode, Next, PeerError, Received, ServerConnection, Settings};
 use h2o_testkit::any_moment;
 
-/// What the server role reported.
+/// An event that the server role reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Method, target and authority.
+    /// The method, target and authority of a request.
     Request(String),
-    /// Content; adjacent pieces are joined.
+    /// Content of the request; adjacent pieces are joined.
     Data(Vec<u8>),
     BodyEnd,
     Http2,
     Error(PeerError),
 }
 
-/// The server role, its buffers and its clock.
+/// The engine in the server role, with its buffers and its clock.
 pub(crate) struct Conversation {
     pub(crate) connection: ServerConnection,
     pub(crate) head: RequestHead,
     pub(crate) now: Instant,
-    /// Bytes received; those before `taken` are dropped.
+    /// Bytes received from the client; the engine has taken the first `taken` of them.
     input: Vec<u8>,
     taken: usize,
     pub(crate) out: Vec<u8>,
@@ -57,14 +57,14 @@ impl Conversation {
         }
     }
 
-    /// Bytes arrive, and the engine steps over them while it makes progress.
+    /// Passes bytes to the engine, which steps over them while it makes progress.
     pub(crate) fn client_sends(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.input.extend_from_slice(bytes.as_ref());
         while self.step() {}
         self
     }
 
-    /// One step; false if it made no progress.
+    /// Makes one step; returns false if the engine made no progress.
     pub(crate) fn step(&mut self) -> bool {
         let input = &self.input[self.taken..];
         let received = self.connection.receive(input, self.now, &mut self.head);
@@ -93,7 +93,7 @@ impl Conversation {
         progress
     }
 
-    /// The bytes received and not taken.
+    /// The bytes that were received and that the engine has not taken.
     pub(crate) fn left(&self) -> &[u8] {
         &self.input[self.taken..]
     }
@@ -108,7 +108,7 @@ impl Conversation {
         ))
     }
 
-    /// The engine reported these events and no others since the last call.
+    /// Checks that the engine reported these events and no others since the last call.
     #[track_caller]
     pub(crate) fn expect(&mut self, why: &str, events: &[Event]) -> &mut Self {
         assert_eq!(self.events, events, "{why}");
@@ -116,7 +116,7 @@ impl Conversation {
         self
     }
 
-    /// The engine wrote these bytes and no others since the last call.
+    /// Checks that the engine wrote these bytes and no others since the last call.
     #[track_caller]
     pub(crate) fn expect_output(&mut self, why: &str, bytes: impl AsRef<[u8]>) -> &mut Self {
         let (got, want) = (self.out.escape_ascii(), bytes.as_ref().escape_ascii());
@@ -156,7 +156,7 @@ impl Conversation {
         self
     }
 
-    /// Sends a complete small response and moves on.
+    /// Sends a complete response with this body, and asks the engine what follows.
     pub(crate) fn answer(&mut self, body: &str) -> Next {
         self.respond(200, Some(body.len() as u64));
         self.send(body).finish();

@@ -1,4 +1,4 @@
-//! The two ends of a connection: programs that use either role.
+//! The two ends of a simulated connection: a client and a server, each with an engine of its role.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::plan::{Exchange, Plan, list};
 
 pub(crate) struct Client<'p> {
     plan: &'p Plan,
-    /// The exchange in progress, or the next one.
+    /// Index in the plan of the exchange in progress, or of the next one.
     at: usize,
     engine: ClientConnection,
     pub(crate) input: Vec<u8>,
@@ -25,7 +25,7 @@ pub(crate) struct Client<'p> {
     is_over: bool,
 }
 
-/// Progress of the client in one exchange.
+/// How far the client is with one exchange.
 #[derive(Default)]
 struct Asked {
     sent: usize,
@@ -51,12 +51,12 @@ impl<'p> Client<'p> {
         }
     }
 
-    /// Whether nothing more happens on this connection.
+    /// Whether nothing more happens on the client's connection.
     pub(crate) const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Index of the exchange that the client begins its next connection with. An exchange that has failed is not retried.
+    /// Index of the exchange with which the client begins its next connection. A failed exchange is not retried.
     pub(crate) const fn next_exchange(&self) -> usize {
         self.at
     }
@@ -69,7 +69,7 @@ impl<'p> Client<'p> {
         &self.plan.exchanges[self.at]
     }
 
-    /// Sends a little.
+    /// Sends a small part of the request in progress, or begins the next request.
     pub(crate) fn act(&mut self, random: &mut Random, wire: &mut Wire) {
         let request = &self.exchange().request;
         let mut out = Vec::new();
@@ -91,7 +91,7 @@ impl<'p> Client<'p> {
                     ..Asked::default()
                 });
             }
-            // If a client has waited too long for 100 Continue, it sends its content anyway (RFC 9110 §10.1.1).
+            // A client that has waited too long for 100 Continue sends its content anyway (RFC 9110 §10.1.1).
             Some(asked) if !asked.may_send => asked.may_send = random.once_in(50),
             Some(asked) if !asked.is_sent => {
                 let left = &request.content[asked.sent..];
@@ -175,7 +175,8 @@ impl<'p> Client<'p> {
         }
         match &self.progress {
             Some(asked) if !asked.is_answered => {
-                // Only a cut connection or an aborted response leads here, and the engine must have noticed.
+                // The response is incomplete because the connection was cut or the server aborted the response; the engine
+                // must have noticed that.
                 assert!(
                     self.engine.on_closed().is_err(),
                     "a truncated response passed for complete"
@@ -192,7 +193,7 @@ impl<'p> Client<'p> {
         }
     }
 
-    /// Moves to the next exchange once this one is complete in both directions.
+    /// Moves to the next exchange if this one is complete in both directions.
     fn move_on(&mut self) {
         let is_answered = self
             .progress
@@ -231,7 +232,7 @@ pub(crate) struct Server<'p> {
     is_closed: bool,
 }
 
-/// Progress of the server in one exchange.
+/// How far the server is with its answer in one exchange.
 #[derive(Default)]
 struct Answering {
     content: Vec<u8>,
@@ -301,7 +302,7 @@ impl<'p> Server<'p> {
         assert_eq!(progress.content.len() as u64, self.engine.body_received());
     }
 
-    /// Answers a little.
+    /// Sends a small part of the response in progress.
     pub(crate) fn act(&mut self, random: &mut Random, now: Instant, wire: &mut Wire) {
         let Some(progress) = &mut self.progress else {
             return;

@@ -1,8 +1,9 @@
-//! Our client role against our server role, over a link that splits, delays and cuts at every byte.
+//! A simulation of the client role against the server role, over a link that splits, delays and cuts the bytes at any
+//! place.
 //!
 //! Each seed makes a plan of requests and responses and a schedule of actions. Whatever the schedule, both sides must see
-//! what was planned, or, if the link was cut or the server aborted, know that they did not. A failure prints its seed;
-//! `SEED=n cargo test -p h2o-http1 --test simulation` runs that one alone.
+//! what was planned or, if the link was cut or the server aborted, know that they did not. A failure prints its seed;
+//! `SEED=n cargo test -p h2o-http1 --test simulation` runs that seed alone.
 
 mod actors;
 mod plan;
@@ -16,7 +17,7 @@ use plan::Plan;
 
 const SEEDS: u64 = 3000;
 
-/// One direction of a connection: bytes on their way, and whether the sender has closed.
+/// One direction of the link: the bytes on their way, and whether the sender has closed it.
 #[derive(Default)]
 struct Wire {
     bytes: VecDeque<u8>,
@@ -24,7 +25,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// Moves a random number of bytes.
+    /// Moves a random number of bytes, at most `most`, from the link to the receiver's buffer.
     fn deliver(&mut self, to: &mut Vec<u8>, random: &mut Random, most: usize) {
         let most = most.min(self.bytes.len());
         if most > 0 {
@@ -59,7 +60,7 @@ impl<'p> Connection<'p> {
         }
     }
 
-    /// Lets one party act. `most` is how much the link moves at once.
+    /// Lets one actor or one direction of the link act. `most` is how many bytes the link moves at once.
     fn step(&mut self, random: &mut Random, most: usize) {
         self.now += Duration::from_micros(100);
         let timed_out = self.server.engine.on_timeout(self.now);
@@ -91,7 +92,7 @@ impl<'p> Connection<'p> {
     }
 }
 
-/// How many exchanges were completed, of how many planned.
+/// Runs the plan of a seed. Returns how many exchanges were completed, and how many were planned.
 fn run(seed: u64) -> (usize, usize) {
     let mut random = Random::new(seed);
     let plan = Plan::new(&mut random);
@@ -99,7 +100,7 @@ fn run(seed: u64) -> (usize, usize) {
     let (mut next, mut completed) = (0, 0);
     while next < plan.exchanges.len() {
         let mut connection = Connection::new(&plan, next);
-        // A third of the connections is cut, at any byte.
+        // A third of the connections is cut after a random number of bytes.
         let cut_after = (random.below(3) == 0).then(|| random.below(4000));
         let mut delivered = 0;
         let mut steps = 0;
@@ -125,7 +126,7 @@ fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
     let Some((completed, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
-    // The schedule is neither too gentle nor too harsh: both results occur.
+    // Checks that the schedule is neither too gentle nor too harsh: many exchanges are completed, and many are not.
     assert!(completed > planned / 2, "{completed} of {planned}");
     assert!(completed < planned * 9 / 10, "{completed} of {planned}");
 }

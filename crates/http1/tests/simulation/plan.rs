@@ -1,4 +1,4 @@
-//! The planned exchanges.
+//! The planned exchanges of the simulation.
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name, StatusCode};
 use h2o_testkit::Random;
@@ -31,13 +31,13 @@ pub(crate) struct Response {
     pub(crate) is_length_known: bool,
     pub(crate) content: Vec<u8>,
     pub(crate) has_trailers: bool,
-    /// The response starts before the body of the request is read.
+    /// Whether the response starts before the body of the request is read.
     pub(crate) is_early: bool,
-    /// The server aborts after this many bytes of content.
+    /// If the server aborts the response: after how many bytes of content.
     pub(crate) aborted_at: Option<usize>,
 }
 
-/// Names of fields; the engine uses others for framing.
+/// Names for random fields. Fields that frame messages are left to the engine.
 const NAMES: &[&str] = &[
     "accept",
     "cookie",
@@ -64,7 +64,7 @@ fn headers(random: &mut Random) -> Headers {
     headers
 }
 
-/// Mostly short, at times long.
+/// Random content, mostly short and sometimes long.
 fn content(random: &mut Random) -> Vec<u8> {
     let most = random.pick(&[1, 10, 100, 5000]);
     let len = random.below(most);
@@ -117,8 +117,8 @@ impl Response {
             headers: headers(random),
             interims: random.pick(&[0, 0, 0, 1, 3]),
             is_length_known: has_length,
-            // All content of known length was sent: the client has a complete response, even if the connection is cut
-            // afterwards.
+            // The server does not abort after all content of known length: the client would have a complete response, even
+            // if the connection is cut afterwards.
             aborted_at: (aborts && !(has_length && abort_at == content.len())).then_some(abort_at),
             content: if has_content { content } else { Vec::new() },
             has_trailers: random.once_in(3),
@@ -148,7 +148,7 @@ impl Plan {
     }
 }
 
-/// Names and values, without `connection`, which is hop-by-hop.
+/// The names and values of the fields, without `connection`, which is hop-by-hop.
 pub(crate) fn list(headers: &Headers) -> Vec<(String, Vec<u8>)> {
     headers
         .iter()
