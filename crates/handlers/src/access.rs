@@ -1,4 +1,4 @@
-//! `allow` and `deny`: which client addresses are served.
+//! The directives `allow` and `deny`, which decide by the client's address whether a request is served.
 
 use h2o_config::{Command, Directive, Error, Kinds, Level, Levels};
 use h2o_exchange::{Address, BodyUse, Exchange, Handler, Outcome, Response, Scope};
@@ -33,7 +33,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     },
 ];
 
-/// Whom a rule names.
+/// The clients that a rule of `allow` or `deny` names.
 #[derive(Clone, Copy, Debug)]
 enum Clients {
     All,
@@ -41,7 +41,7 @@ enum Clients {
     In(Network),
 }
 
-/// The rules of a level.
+/// The rules of `allow` and `deny` at a configuration level.
 #[derive(Clone, Debug, Default)]
 struct AccessRules {
     /// The configuration level on which `rules` were given. Rules of an inner level replace them.
@@ -69,7 +69,7 @@ fn add(scope: &mut Scope, command: &Command<'_>, is_allowed: bool) -> Result<(),
     Ok(())
 }
 
-/// The guard of a path that has rules.
+/// The guard of a path that has rules of `allow` and `deny`.
 pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
     let rules = scope.settings.peek::<AccessRules>()?;
     Some(Box::new(AccessGuard::new(&rules)))
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::testing::Setup;
 
-    /// Whom the rules serve, of a few clients.
+    /// Which of the test's clients the rules at the global and the path level serve.
     fn served([global, path]: [&str; 2]) -> String {
         let site = Setup::new(DIRECTIVES, None)
             .read([global, "", path])

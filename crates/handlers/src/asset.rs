@@ -1,4 +1,4 @@
-//! Style sheets, scripts and icons of the pages that the server generates. They are separate files: a
+//! Style sheets, scripts and icons of the pages that the server generates. They are separate files, because a
 //! `content-security-policy` of the site, such as `default-src 'self'`, forbids inline styles and scripts, and a second
 //! policy cannot allow them again.
 
@@ -11,7 +11,7 @@ pub(crate) struct Asset {
     pub(crate) name: &'static str,
     content_type: &'static str,
     content: &'static [u8],
-    /// A hash of the content, for the URL.
+    /// A hash of the file's content, for its URL.
     pub(crate) hash: u64,
 }
 
@@ -29,7 +29,7 @@ impl Asset {
         }
     }
 
-    /// The file. It may be cached for ever if the URL has its hash.
+    /// The response with the file. Clients may cache it for ever if the URL has its hash.
     pub(crate) fn respond(&self, exchange: &mut Exchange, has_hash: bool) -> Response {
         if !is_read(exchange) {
             return method_not_allowed();
@@ -48,12 +48,12 @@ impl Asset {
     }
 }
 
-/// Whether the method is GET or HEAD.
+/// Whether the method of the request is GET or HEAD.
 pub(crate) fn is_read(exchange: &Exchange) -> bool {
     matches!(exchange.request.method, Method::Get | Method::Head)
 }
 
-/// The 405 to other methods.
+/// The response 405 to requests with other methods than GET and HEAD.
 pub(crate) fn method_not_allowed() -> Response {
     let status = StatusCode::METHOD_NOT_ALLOWED;
     let mut response = Response::error(status, "Method Not Allowed", "method not allowed");
@@ -61,7 +61,7 @@ pub(crate) fn method_not_allowed() -> Response {
     response
 }
 
-/// The contrast ratio of two colours as WCAG defines it. Reads `#fff` and `#1b2430`.
+/// The contrast ratio of two colours as WCAG defines it. The colours are written as `#fff` or `#1b2430`.
 #[cfg(test)]
 pub(crate) fn contrast(one: &str, other: &str) -> f64 {
     let luminance = |colour: &str| {
@@ -94,7 +94,7 @@ pub(crate) fn contrast(one: &str, other: &str) -> f64 {
     (one.max(other) + 0.05) / (one.min(other) + 0.05)
 }
 
-/// The colours of this name in a style sheet: first that of light pages, then that of dark ones.
+/// The two values of a colour variable in a style sheet: that of light pages, then that of dark pages.
 #[cfg(test)]
 pub(crate) fn colours<'a>(style: &'a str, name: &str) -> [&'a str; 2] {
     let mark = format!("--{name}:");
@@ -106,7 +106,7 @@ pub(crate) fn colours<'a>(style: &'a str, name: &str) -> [&'a str; 2] {
     [found.next().unwrap(), found.next().unwrap()]
 }
 
-/// FNV-1a.
+/// The FNV-1a hash of a file's content.
 pub(crate) const fn hash(content: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     let mut at = 0;

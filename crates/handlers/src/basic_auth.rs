@@ -1,4 +1,4 @@
-//! `auth.basic`: names and passwords (RFC 7617) against a file as `htpasswd` of Apache writes it.
+//! The directive `auth.basic`: checks user names and passwords (RFC 7617) by a file that Apache's `htpasswd` writes.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -60,11 +60,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     )
 }];
 
-/// `auth.basic` of a level.
+/// The setting of `auth.basic` at a configuration level; `None` if no password is needed.
 #[derive(Clone, Default)]
 struct BasicAuth(Option<Arc<Realm>>);
 
-/// File and realm of the argument; `None` for `OFF`.
+/// The password file and the realm that the argument of `auth.basic` gives; `None` for `OFF`.
 fn file_and_realm<'a>(command: &Command<'a>) -> Result<Option<(&'a str, &'a str)>, Error> {
     const REALM: &str = "restricted";
     let (file, realm) = match command.node.as_str() {
@@ -130,19 +130,20 @@ const REMEMBERED: Duration = Duration::from_secs(300);
 /// Most verified passwords that are remembered per password file.
 const MOST_REMEMBERED: usize = 4096;
 
-/// The content of a file.
+/// The content of a password file.
 pub(crate) struct Users {
-    /// The password hashes by user name. The lines of a user are tried in order. `None`: a line with a hash of an
-    /// unsupported kind.
+    /// The password hashes by user name. The lines of a user are tried in order. `None` stands for a line whose hash is
+    /// of an unsupported kind.
     hashes: HashMap<Box<[u8]>, Vec<Option<PasswordHash>>>,
     /// The hash checked for unknown user names, so that the response time does not reveal which names exist.
     decoy: Option<PasswordHash>,
-    /// HMACs of user name and password, with the time at which each was verified. Discarded when the file changes.
+    /// HMACs of user names with passwords that were verified, and the time at which each was verified. Discarded when
+    /// the password file changes.
     right: Mutex<HashMap<[u8; 32], Instant>>,
 }
 
 impl Users {
-    /// Reads lines `NAME:HASH`; those without a colon and comments are skipped.
+    /// Reads the lines `NAME:HASH` of a password file. Comments and lines without a colon are skipped.
     fn parse(content: Vec<u8>) -> Self {
         let mut hashes: HashMap<Box<[u8]>, Vec<_>> = HashMap::new();
         let mut decoy = None;
@@ -155,7 +156,7 @@ impl Users {
                 continue;
             }
             let (name, hash) = (&line[..colon], &line[colon + 1..]);
-            // Further fields of a line are comments.
+            // Further fields of a line, after another colon, are comments.
             let hash = hash.split(|&byte| byte == b':').next().unwrap_or_default();
             let hash = std::str::from_utf8(hash).ok().and_then(PasswordHash::parse);
             if decoy.is_none() {
@@ -170,13 +171,13 @@ impl Users {
         }
     }
 
-    /// Whether some hash falls quickly to guessing.
+    /// Whether the file has a hash of a weak kind, whose password can be found quickly by guessing.
     fn has_weak(&self) -> bool {
         let mut all = self.hashes.values().flatten().flatten();
         all.any(PasswordHash::is_weak)
     }
 
-    /// Takes long on purpose.
+    /// Checks a user name and password. This takes long on purpose, so it runs on the thread pool.
     fn judge(&self, credentials: &Credentials, digest: [u8; 32], now: Instant) -> Verdict {
         let verdict = self.check(&credentials.name, &credentials.password);
         if verdict == Verdict::Right {
@@ -228,7 +229,7 @@ enum Verdict {
     UnknownHash,
 }
 
-/// Name and password of a request.
+/// The user name and the password that a request has.
 struct Credentials {
     name: Vec<u8>,
     password: Vec<u8>,
@@ -285,7 +286,8 @@ impl Handler for AuthGuard {
         let turns = exchange.worker.local::<Turns>();
         Outcome::Later(Box::pin(async move {
             let looking = Arc::clone(&realm);
-            // Whoever guesses waits in turn, and does not hold up those whose password is known.
+            // Checks of passwords that were not verified before run one after the other, so that a client who guesses
+            // passwords does not delay users whose password is remembered.
             let judged = match spawn_blocking(move || looking.look(now)).await {
                 Ok(Ok(users)) if users.remembers(&digest, now) => {
                     Some((credentials, Ok(Verdict::Right)))
@@ -322,7 +324,7 @@ impl Handler for AuthGuard {
 }
 
 impl Realm {
-    /// The users as they are now, with a warning if the content is new and has weak hashes.
+    /// The users in the password file as it is now. Logs a warning if its content is new and has weak hashes.
     fn look(&self, now: Instant) -> Loaded<Users> {
         let before = self.users.latest();
         let users = self.users.look(now)?;
@@ -348,7 +350,7 @@ impl Realm {
     }
 }
 
-/// Lets the request through, in the name of the user.
+/// Lets the request through, with the user's name in the variable `REMOTE_USER`.
 fn admit(exchange: &mut Exchange, credentials: &Credentials) -> Outcome {
     let name: Arc<str> = String::from_utf8_lossy(&credentials.name).into();
     exchange.set_env(&Arc::from("REMOTE_USER"), &name);
@@ -359,7 +361,7 @@ fn admit(exchange: &mut Exchange, credentials: &Credentials) -> Outcome {
 pub(crate) mod fuzzing {
     use super::{Credentials, Users};
 
-    /// Reads a file of users, and each of its lines as the value of `authorization`.
+    /// Reads `content` as a password file, and each of its lines as the value of an `authorization` field.
     ///
     /// # Panics
     /// If an invariant does not hold.

@@ -1,4 +1,4 @@
-//! Content codings and `accept-encoding`.
+//! Content codings, and the field `accept-encoding` by which clients name those they can decode.
 
 use h2o_http::{Known, RequestHead};
 
@@ -11,10 +11,10 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
-    /// All codings, the preferred one first.
+    /// All codings, in the order in which the server prefers them.
     pub(crate) const ALL: [Self; 3] = [Self::Brotli, Self::Zstd, Self::Gzip];
 
-    /// The value of `content-encoding`.
+    /// The name of the coding in `content-encoding`.
     pub(crate) const fn token(self) -> &'static str {
         match self {
             Self::Brotli => "br",
@@ -23,7 +23,7 @@ impl Coding {
         }
     }
 
-    /// The coding with this name, in any letter case.
+    /// The coding with this name, in any letter case; `None` for an unknown name.
     pub(crate) fn from_token(token: &[u8]) -> Option<Self> {
         let mut codings = Self::ALL.into_iter();
         codings.find(|coding| token.eq_ignore_ascii_case(coding.token().as_bytes()))
@@ -38,7 +38,7 @@ impl Coding {
     }
 }
 
-/// Some of the codings.
+/// A set of content codings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CodingSet(u8);
 
@@ -67,12 +67,12 @@ impl CodingSet {
         self.0 == 0
     }
 
-    /// The set without the codings other than `coding`.
+    /// The set with `coding` alone, if the set has it; otherwise the empty set.
     pub(crate) const fn only(self, coding: Coding) -> Self {
         Self(self.0 & coding.bit())
     }
 
-    /// A number below 8 for each set.
+    /// A number below 8 that is different for each set.
     pub(crate) const fn bits(self) -> u8 {
         self.0
     }

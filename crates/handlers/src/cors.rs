@@ -1,4 +1,4 @@
-//! `cors`: lets pages of other origins read responses (the CORS protocol of the Fetch standard).
+//! The directive `cors`: lets pages of other origins read responses (the CORS protocol of the Fetch standard).
 
 use std::sync::Arc;
 
@@ -72,12 +72,12 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     )
 }];
 
-/// `cors` of a level.
+/// The setting of `cors` at a configuration level.
 #[derive(Clone, Default)]
 struct Cors(Option<Arc<CorsRules>>);
 
 struct CorsRules {
-    /// `None`: all.
+    /// The origins whose pages may read responses; `None`: those of every origin.
     origins: Option<Box<[Box<str>]>>,
     has_credentials: bool,
     expose: Box<str>,
@@ -138,7 +138,7 @@ fn read(command: &Command<'_>) -> Result<Option<CorsRules>, Error> {
     }))
 }
 
-/// An origin as browsers write it.
+/// Reads an origin in the form in which browsers send it.
 fn origin(node: &Node) -> Result<Box<str>, Error> {
     let text = node.scalar()?;
     let host = text.split_once("://").map_or("", |(_, host)| host);
@@ -155,7 +155,7 @@ fn origin(node: &Node) -> Result<Box<str>, Error> {
     Ok(text.to_ascii_lowercase().into())
 }
 
-/// The names of a list, separated by commas.
+/// The names in the list of the attribute `name`, with commas between them.
 fn tokens(attributes: &Attributes<'_>, name: &str) -> Result<String, Error> {
     let nodes = attributes.get(name).map_or(&[][..], Node::one_or_more);
     let mut list = Vec::with_capacity(nodes.len());
@@ -178,7 +178,7 @@ pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
     Some(Box::new(Preflight(rules(scope)?)))
 }
 
-/// The filter that adds the fields to other responses.
+/// The filter that adds the fields of CORS to other responses.
 pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
     Some(Box::new(CorsFilter(rules(scope)?)))
 }
@@ -200,7 +200,7 @@ impl Handler for Preflight {
         if !is_preflight {
             return Outcome::Declined;
         }
-        // The filter adds the fields common to all responses, if the origin is allowed.
+        // The filter adds the fields that all responses get, if the origin is allowed.
         let mut fields = exchange.headers();
         if self.0.allowed(exchange).is_some() {
             fields.extend_from(&self.0.preflight);
@@ -240,7 +240,7 @@ impl Filter for CorsFilter {
 }
 
 impl CorsRules {
-    /// The value of `access-control-allow-origin`, if the page may read the response.
+    /// The value of `access-control-allow-origin`; `None` if the page may not read the response.
     fn allowed<'a>(&'a self, exchange: &'a Exchange) -> Option<&'a [u8]> {
         let origin = exchange.request.headers.get(Known::Origin)?;
         let Some(origins) = &self.origins else {

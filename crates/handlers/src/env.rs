@@ -1,4 +1,5 @@
-//! Request variables (`setenv`, `unsetenv`), whether request errors reach the error log, and `stash`.
+//! The directives for request variables (`setenv`, `unsetenv`), for request errors in the error log
+//! (`error-log.emit-request-errors`), and `stash`.
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::Scope;

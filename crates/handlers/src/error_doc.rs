@@ -1,4 +1,4 @@
-//! `error-doc`: pages of the site in place of the default texts of error responses.
+//! The directive `error-doc`: pages of the site take the place of the default texts of error responses.
 //!
 //! The request is run again at the document's URL. The document gets the status and most fields of the error response. No
 //! further document is fetched for a request that fetches one.
@@ -25,7 +25,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// The entries of a level, inherited ones first.
+/// The error documents of a configuration level, inherited ones first.
 #[derive(Clone, Debug, Default)]
 struct Documents(Vec<Document>);
 
@@ -141,15 +141,16 @@ impl Filter for ErrorDocFilter {
     }
 }
 
-/// Fields that describe the content; taken from the document. H2O keeps the `content-encoding` of the error, so that
-/// clients cannot decode the document.
+/// Fields that describe the content. They are taken from the document, not from the error response. H2O keeps the
+/// `content-encoding` of the error, so that clients cannot decode the document.
 const OF_CONTENT: [Known; 3] = [
     Known::ContentType,
     Known::ContentLanguage,
     Known::ContentEncoding,
 ];
 
-/// Turns the document into the error response: status and fields of `failed`, content and cookies of the document.
+/// Turns the document into the error response, which has the status and the fields of `failed` but the content and the
+/// cookies of the document.
 fn stand_in_for(failed: &mut Response) -> Restore {
     let status = failed.status;
     let reason = failed.reason.take();

@@ -1,4 +1,4 @@
-//! `expires`: how long clients may keep a response.
+//! The directive `expires`, which tells clients how long they may keep a response.
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::{Exchange, Filter, FilterResult, Response, Scope};
@@ -21,11 +21,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// The element `max-age=SECONDS` of `cache-control`.
+/// The element `max-age=SECONDS` that is added to `cache-control`; `None` for none.
 #[derive(Clone, Debug, Default)]
 struct Expires(Option<Box<str>>);
 
-/// Seconds of each unit. Text may follow the name: `days`.
+/// The units of time with their length in seconds. The name may continue, as in `days`.
 const UNITS: [(&str, u64); 6] = [
     ("second", 1),
     ("minute", 60),
@@ -37,7 +37,8 @@ const UNITS: [(&str, u64); 6] = [
 
 const UNIT_NAMES: &str = "units: second, minute, hour, day, month, year";
 
-/// The unit that `d` abbreviates in nginx and Caddy. `m` means minutes there, so months have no abbreviation.
+/// The unit that an abbreviation such as `d` means in nginx and Caddy. `m` means minutes there, so months have no
+/// abbreviation.
 fn abbreviated(unit: &str) -> Option<&'static str> {
     match unit.to_ascii_lowercase().as_str() {
         "s" | "sec" => Some("second"),
@@ -106,7 +107,8 @@ impl Filter for ExpiresFilter {
     }
 }
 
-/// Adds an element to the last `cache-control` field, or as a field of its own, unless it is there already.
+/// Adds an element to the last `cache-control` field, or as a new field if there is none. Does nothing if the response
+/// has the element already.
 fn add_directive(headers: &mut Headers, element: &[u8]) {
     let mut count = 0;
     for value in headers.get_all(Known::CacheControl) {

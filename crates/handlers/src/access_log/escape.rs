@@ -1,19 +1,19 @@
-//! Escaping of a peer's text in log lines.
+//! Escapes text from clients and backends in log lines.
 
-/// The two ways of escaping. H2O compatibility: H2O escapes exactly these sets of bytes.
+/// How values are escaped in log lines. H2O compatibility: H2O escapes exactly these sets of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Escape {
-    /// Null is `-`; `"` and bytes outside 0x20..=0x7c become `\xNN`. A backslash stays as it is.
+    /// A missing value is `-`; `"` and bytes outside 0x20..=0x7c become `\xNN`. A backslash stays as it is.
     #[default]
     Apache,
-    /// Null is `null`; `"` and `\` get a backslash, bytes outside 0x20..=0x7d become `\u00NN`.
+    /// A missing value is `null`; `"` and `\` get a backslash, bytes outside 0x20..=0x7d become `\u00NN`.
     Json,
 }
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 impl Escape {
-    /// The text for a value that does not exist.
+    /// The text that a log line has for a missing value.
     pub(crate) const fn null(self) -> &'static [u8] {
         match self {
             Self::Apache => b"-",
@@ -21,7 +21,7 @@ impl Escape {
         }
     }
 
-    /// Appends `text`, escaped.
+    /// Appends `text` to `out`, escaped.
     pub(crate) fn write(self, text: &[u8], out: &mut Vec<u8>) {
         if self.is_clean(text) {
             out.extend_from_slice(text);
@@ -32,7 +32,8 @@ impl Escape {
         }
     }
 
-    /// Whether nothing has to be escaped, as in most texts. Without early exit, so that it compiles to vector code.
+    /// Whether the text has no byte to escape, as most texts. The loop has no early exit, so that it compiles to vector
+    /// code.
     fn is_clean(self, text: &[u8]) -> bool {
         match self {
             Self::Apache => text.iter().fold(true, |clean, &byte| {

@@ -1,13 +1,13 @@
-//! The meaning of specifiers.
+//! The values that the specifiers of an access-log format stand for.
 
 use h2o_http::{Known, Name};
 
-/// The value of one specifier.
+/// The value that one specifier of an access-log format stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Field {
-    /// A value that does not exist: `%l`, and values of other protocols.
+    /// A value that does not exist: that of `%l`, and values of protocols that this server does not have.
     Null,
-    /// A counter of the proxy.
+    /// A number of bytes sent to or received from a backend.
     Proxied(ProxyBytes),
     ProxyTls(TlsField),
     Address(ConnectionEnd),
@@ -19,13 +19,13 @@ pub(super) enum Field {
     Path,
     RequestLine,
     Status(Stage),
-    /// `%t`
+    /// The time of `%t`, in the form of the Common Log Format.
     CommonTime,
-    /// `%{FORMAT}t`
+    /// The time of `%{FORMAT}t`, in a `strftime` format.
     Time(Box<str>),
-    /// Time since the Unix epoch.
+    /// The time of the request, counted since the Unix epoch in this unit.
     Epoch(Unit),
-    /// The part of a second.
+    /// The part of a second in the time of the request, in this unit.
     EpochFraction(Unit),
     User,
     Authority,
@@ -49,23 +49,23 @@ pub(super) enum Field {
     DeliveryRate,
 }
 
-/// An end of a connection.
+/// One of the two ends of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionEnd {
     Local,
     Remote,
 }
 
-/// Before or after the filters.
+/// Whether a value of the response is taken before or after the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The value before filters changed it: as a handler generated it, or as received from upstream (`%<`).
     First,
-    /// As sent (`%>`).
+    /// The value as sent to the client (`%>`).
     Final,
 }
 
-/// Fractions of a second.
+/// A unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Seconds,
@@ -89,7 +89,7 @@ pub(super) enum Moment {
     ProxyResponseEnded,
 }
 
-/// Bytes to or from a backend.
+/// Which bytes sent to or received from a backend a specifier counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProxyBytes {
     Request,
@@ -100,7 +100,7 @@ pub(super) enum ProxyBytes {
     ResponseBody,
 }
 
-/// A TLS parameter of the connection.
+/// A TLS parameter of the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TlsField {
     Protocol,
@@ -128,19 +128,19 @@ pub(super) enum Http3Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Http2Field {
     StreamId,
-    /// The priority that came with the request.
+    /// The priority that the request's HEADERS frame gave the stream.
     Received,
     ReceivedExclusive,
     ReceivedParent,
     ReceivedWeight,
-    /// The stream's current place in HTTP/2's dependency tree.
+    /// The priority that the stream has now in HTTP/2's dependency tree.
     Actual,
     ActualParent,
     ActualWeight,
 }
 
 impl Field {
-    /// Whether the value is from [`h2o_exchange::Trace`].
+    /// Whether the value is one that [`h2o_exchange::Trace`] records.
     pub(super) const fn is_of_trace(&self) -> bool {
         match self {
             Self::Proxied(_) | Self::ProxyTls(_) => true,
@@ -167,12 +167,12 @@ impl Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FieldName {
     Known(Known),
-    /// Lower case.
+    /// The name of another field, in lower case.
     Other(Box<str>),
 }
 
 impl FieldName {
-    /// The name of `text`, which may have any letter case.
+    /// The field name `text`, which may have any letter case.
     pub(super) fn new(text: &str) -> Self {
         let lower = text.to_ascii_lowercase();
         match Name::from_lower(&lower) {
@@ -189,8 +189,8 @@ impl FieldName {
     }
 }
 
-/// The value of `%{NAME}x`. H2O compatibility: H2O accepts unknown names and logs null for them. The same holds for values
-/// of protocols and features that the exchange does not use.
+/// The value that `%{NAME}x` stands for. H2O compatibility: H2O accepts unknown names and logs null for them. The same
+/// holds for values of protocols and features that the exchange does not use.
 pub(super) fn extended(name: &str) -> Field {
     match name.to_ascii_lowercase().as_str() {
         "connect-time" => Field::Duration(Moment::Accepted, Moment::Begun),

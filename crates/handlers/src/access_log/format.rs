@@ -5,32 +5,32 @@ use h2o_http::Known;
 use super::escape::Escape;
 use super::field::{ConnectionEnd, Field, FieldName, Stage, Unit, extended};
 
-/// The default format.
+/// The format of an `access-log` without `format`: that of the Combined Log Format.
 pub(super) const DEFAULT: &str = r#"%h %l %u %t "%r" %s %b "%{Referer}i" "%{User-agent}i""#;
 
-/// A compiled format.
+/// An access-log format, compiled.
 #[derive(Debug)]
 pub(crate) struct Format {
     pub(super) elements: Vec<Element>,
     pub(super) escape: Escape,
 }
 
-/// A piece of a line.
+/// A piece of an access-log format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Element {
-    /// Copied as it is.
+    /// Text that is copied to the log line.
     Text(Box<str>),
-    /// A value.
+    /// The value of a specifier.
     Value(Field),
-    /// A value between two of these quotes, which are left out when it is null ("magic quotes").
+    /// A value between two of these quotes. If the value does not exist, the quotes are left out ("magic quotes").
     Quoted(u8, Field),
 }
 
 impl Format {
-    /// Compiles a format.
+    /// Compiles an access-log format.
     ///
     /// # Errors
-    /// `failed to compile log format: ...`
+    /// The message `failed to compile log format: ...` with the reason.
     pub(crate) fn compile(text: &str, escape: Escape) -> Result<Self, String> {
         let mut elements =
             elements(text).map_err(|error| format!("failed to compile log format: {error}"))?;
@@ -40,7 +40,7 @@ impl Format {
         Ok(Self { elements, escape })
     }
 
-    /// Whether lines need the trace of a proxied request.
+    /// Whether a log line in this format needs the timing trace of a request to a backend.
     pub(super) fn wants_trace(&self) -> bool {
         self.elements.iter().any(|element| match element {
             Element::Value(field) | Element::Quoted(_, field) => field.is_of_trace(),
@@ -48,7 +48,7 @@ impl Format {
         })
     }
 
-    /// Whether lines show response fields from before the filters.
+    /// Whether a log line in this format shows response fields as they were before the filters.
     pub(super) fn wants_unfiltered_headers(&self) -> bool {
         self.elements.iter().any(|element| match element {
             Element::Value(field) | Element::Quoted(_, field) => {
@@ -84,7 +84,7 @@ fn elements(text: &str) -> Result<Vec<Element>, String> {
     Ok(elements)
 }
 
-/// Reads the specifier after a `%`. Returns it with the rest of the text.
+/// Reads the specifier after a `%`. Returns its value and the rest of the format.
 fn specifier(text: &str) -> Result<(Field, &str), String> {
     let unmodified = text.trim_start_matches(['<', '>']);
     let modifiers = &text[..text.len() - unmodified.len()];
@@ -119,7 +119,7 @@ fn specifier(text: &str) -> Result<(Field, &str), String> {
     Ok((field, rest))
 }
 
-/// Reads `NAME}` and the letter that follows, which tells the kind of value.
+/// Reads `NAME}` of a specifier and the letter after it, which tells the kind of value.
 fn braced(stage: Stage, text: &str) -> Result<(Field, &str), String> {
     let Some((name, after)) = text.split_once('}') else {
         return Err(format!("unterminated header name starting at: \"{text}\""));
@@ -145,8 +145,8 @@ fn request_header(name: &str) -> Field {
     match FieldName::new(name) {
         FieldName::Known(Known::Upgrade) => Field::Upgrade,
         FieldName::Known(Known::Expect) => Field::Expect,
-        // Logged as null: the protocol engines interpret these fields and do not list them among the others. H2O
-        // compatibility: H2O does the same.
+        // These fields are logged as missing values: the protocol engines interpret these fields and do not list them
+        // among the others. H2O compatibility: H2O does the same.
         FieldName::Known(Known::Host | Known::ContentLength | Known::TransferEncoding) => {
             Field::Null
         }
@@ -170,7 +170,7 @@ fn time(format: &str) -> Field {
 fn with_magic_quotes(elements: Vec<Element>) -> Vec<Element> {
     let mut out: Vec<Element> = Vec::with_capacity(elements.len());
     let mut elements = elements.into_iter().peekable();
-    // The last quote that was opened and not closed.
+    // The last quote in the format that was opened and not closed.
     let mut open = None;
     while let Some(element) = elements.next() {
         let field = match element {
@@ -202,7 +202,7 @@ fn with_magic_quotes(elements: Vec<Element>) -> Vec<Element> {
     out
 }
 
-/// The quote that is open after `text`, if `open` was open before it.
+/// The quote that is open at the end of `text`, if the quote `open` was open at its start.
 fn open_quote(open: Option<u8>, text: &str) -> Option<u8> {
     let quotes = text.bytes().filter(|byte| matches!(byte, b'"' | b'\''));
     quotes.fold(open, |open, quote| match open {
@@ -279,7 +279,7 @@ mod tests {
             compiled(r#""%l'"#),
             [text("\""), Element::Value(Field::Null), text("'")]
         );
-        // One quote cannot belong to two values.
+        // A quote that closes one value cannot open another one.
         assert_eq!(
             compiled(r#""%l"%l""#),
             [
@@ -288,7 +288,7 @@ mod tests {
                 text("\""),
             ]
         );
-        // Within other quotes they are text.
+        // Within quotes of another kind, quotes around a value are text.
         for format in [r#"'"%l"'"#, r#""'%l'""#, r#""a '%l' b""#, r#""a"%l"b""#] {
             let quoted = (compiled(format).iter()).any(|it| matches!(it, Element::Quoted(..)));
             assert!(!quoted, "{format}");

@@ -1,8 +1,9 @@
-//! `format: json`: the fields that an administrator chooses by name, as the text of a format.
+//! The setting `format: json` of `access-log`: turns the fields that an administrator has chosen by name into a format.
 
 use h2o_config::{Error, Node};
 
-/// A field: its name, which is its key in a line, and its value. Values in quotes are strings, the others are numbers.
+/// The known fields: the name of each, which is its key in a log line, and its value as a format. Values in quotes are
+/// strings, the others are numbers.
 const FIELDS: &[(&str, &str)] = &[
     ("time", r#""%{%FT%T}t.%{msec_frac}t%{%z}t""#),
     ("client", r#""%h""#),
@@ -53,18 +54,18 @@ const FIELDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The fields of a line, if none are chosen.
+/// The fields of a log line, if the configuration chooses none.
 pub(super) const DEFAULT: &str = "time, client, method, host, path, query, protocol, status, bytes, duration, referer, \
                                   user-agent";
 
-/// Fields that take the name of a header behind them.
+/// Names of fields that begin with this text end with the name of a header field.
 const REQUEST_HEADER: &str = "request-header.";
 const RESPONSE_HEADER: &str = "response-header.";
 
-/// The format of lines with the fields that `chosen` lists.
+/// The format of log lines with the fields that `chosen` lists.
 ///
 /// # Errors
-/// If a field is unknown or listed twice, or there is none.
+/// The message about a field that is unknown or listed twice, or about an empty list.
 pub(super) fn format(chosen: Option<&Node>) -> Result<String, Error> {
     let mut format = JsonFormat::default();
     match chosen {
@@ -86,7 +87,7 @@ pub(super) fn format(chosen: Option<&Node>) -> Result<String, Error> {
     Ok(format.text + "}")
 }
 
-/// The text of a format while fields are added to it.
+/// The text of a format, to which fields are added.
 #[derive(Default)]
 struct JsonFormat<'a> {
     text: String,
@@ -118,7 +119,8 @@ impl<'a> JsonFormat<'a> {
         Ok(())
     }
 
-    /// Adds a field. Neither part needs escaping: names are those above, or have a checked name of a header.
+    /// Adds a field to the format. Its name and value need no escaping: the name is one of [`FIELDS`] or has the
+    /// checked name of a header field.
     fn add(&mut self, name: &str, value: &str) {
         self.text.push(if self.text.is_empty() { '{' } else { ',' });
         for part in ["\"", name, "\":", value] {
@@ -132,7 +134,8 @@ fn known(name: &str) -> Option<&'static str> {
     Some(field.1)
 }
 
-/// Refuses what could end the specifier or the string that the name stands in.
+/// Refuses names of header fields with a character that could end the specifier or the JSON string in which the name
+/// stands.
 fn header_name<'a>(field: &Node, name: &'a str) -> Result<&'a str, Error> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if name.is_empty() || !name.bytes().all(is_plain) {

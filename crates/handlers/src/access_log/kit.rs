@@ -1,4 +1,4 @@
-//! Exchanges for tests.
+//! Exchanges for the tests of access logs.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use h2o_exchange::{
 };
 use h2o_http::{Known, Method, Name, StatusCode};
 
-/// 2006-01-02 22:04:05.007089 UTC.
+/// The wall-clock time of the test's requests: 2006-01-02 22:04:05.007089 UTC.
 pub(crate) const WALL: Duration = Duration::from_micros(1_136_239_445_007_089);
 
 /// The state shared by workers in tests.
@@ -50,7 +50,7 @@ fn ip(text: &str) -> Address {
     Address::Ip(text.parse::<SocketAddr>().expect("tests use addresses"))
 }
 
-/// A connection over TLS.
+/// A client's connection over TLS.
 pub(crate) fn tls_connection(worker: &Worker) -> ConnectionInfo {
     ConnectionInfo {
         id: 17,
@@ -70,7 +70,7 @@ pub(crate) fn tls_connection(worker: &Worker) -> ConnectionInfo {
     }
 }
 
-/// A connection over a Unix socket.
+/// A client's connection over a Unix socket.
 pub(crate) fn unix_connection(worker: &Worker) -> ConnectionInfo {
     ConnectionInfo {
         id: 18,
@@ -82,7 +82,7 @@ pub(crate) fn unix_connection(worker: &Worker) -> ConnectionInfo {
     }
 }
 
-/// A site with one host.
+/// A site configuration with one host.
 pub(crate) fn site() -> Rc<LocalSite> {
     let host = Host {
         authority: "www.example:8443".into(),
@@ -96,7 +96,7 @@ pub(crate) fn site() -> Rc<LocalSite> {
     Rc::new(LocalSite(Arc::new(site)))
 }
 
-/// An exchange that has begun and received nothing, on a Unix socket.
+/// An exchange on a Unix socket that has begun, but of whose request nothing was received.
 pub(crate) fn begun(worker: &Rc<Worker>) -> Exchange {
     let connection = Rc::new(unix_connection(worker));
     let mut exchange = Exchange::new(Rc::clone(worker), site(), connection);
@@ -104,7 +104,7 @@ pub(crate) fn begun(worker: &Rc<Worker>) -> Exchange {
     exchange
 }
 
-/// Fills in a request for `target`.
+/// Fills the request line of an exchange in.
 pub(crate) fn ask(exchange: &mut Exchange, method: &str, authority: &str, target: &str) {
     let request = &mut exchange.request;
     request.method = Method::from_token(method.as_bytes()).expect("tests use tokens");
@@ -114,7 +114,7 @@ pub(crate) fn ask(exchange: &mut Exchange, method: &str, authority: &str, target
     request.set_target(span);
 }
 
-/// An exchange that went through all stages, over TLS.
+/// An exchange over TLS whose response was sent: it has gone through all stages.
 pub(crate) fn complete(worker: &Rc<Worker>) -> Exchange {
     let mut exchange = begun(worker);
     let connection = tls_connection(worker);

@@ -1,4 +1,4 @@
-//! Moments of the wall clock in the local time zone, formatted once per second.
+//! Times of the wall clock in the local time zone, as text. Each format is written once per second.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use super::strftime::{Local, strftime};
 /// The format of `%t`, without its brackets.
 pub(crate) const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
 
-/// Most texts kept per worker. Each format of the running configuration needs one; beyond this number, texts of earlier
-/// configurations are dropped.
+/// Most formatted times that a worker keeps. Each format of the running configuration needs one; beyond this number,
+/// texts of earlier configurations are dropped.
 const KEPT: usize = 32;
 
-/// One worker's cache of formatted seconds.
+/// A worker's cache of formatted times.
 pub(crate) struct LocalTime {
     zone: TimeZone,
     made: RefCell<Vec<FormattedSecond>>,
 }
 
-/// The text of one format for one second.
+/// The text of a second in one format.
 struct FormattedSecond {
     format: Box<str>,
     second: u64,
     text: Vec<u8>,
 }
 
-/// Uses the system's time zone. It is looked up once per worker, as C programs look it up once per process.
+/// The default uses the system's time zone. Each worker looks it up once, as C programs look it up once per process.
 impl Default for LocalTime {
     fn default() -> Self {
         Self::new(TimeZone::system())
@@ -43,7 +43,7 @@ impl LocalTime {
         }
     }
 
-    /// Appends `at`, a time since the Unix epoch, in a `strftime` format.
+    /// Appends the time `at`, counted since the Unix epoch, in a `strftime` format.
     pub(crate) fn write(&self, format: &str, at: Duration, out: &mut Vec<u8>) {
         let second = at.as_secs();
         let mut made = self.made.borrow_mut();
@@ -68,7 +68,7 @@ impl LocalTime {
         out.extend_from_slice(&made.text);
     }
 
-    /// `at` in the format of `%t`, without its brackets.
+    /// The time `at` in the format of `%t`, without the brackets.
     pub(crate) fn common(&self, at: Duration) -> String {
         let mut text = Vec::new();
         self.write(COMMON, at, &mut text);

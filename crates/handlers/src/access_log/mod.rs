@@ -74,7 +74,7 @@ const ATTRIBUTES: [Attribute; 4] = [
     ),
 ];
 
-/// A worker's line buffer is freed when a line has made it longer than this.
+/// Most bytes of a log line whose buffer a worker keeps for the next line. A longer buffer is freed.
 const KEPT_LINE: usize = 64 * 1024;
 
 fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
@@ -129,13 +129,13 @@ fn compile(node: &Node, text: &str, escape: Escape) -> Result<Format, Error> {
     Format::compile(text, escape).map_err(|message| node.error(message))
 }
 
-/// One `access-log`.
+/// The logger that one `access-log` directive creates.
 struct AccessLog {
     format: Format,
     target: Arc<LogTarget>,
 }
 
-/// Buffers shared by the access logs of a worker.
+/// Buffers that all access logs of a worker share.
 #[derive(Default)]
 struct LogBuffers {
     time: LocalTime,

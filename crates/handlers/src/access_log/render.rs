@@ -15,7 +15,7 @@ use super::format::{Element, Format};
 use super::local_time::{COMMON, LocalTime};
 
 impl Format {
-    /// Appends the line of `exchange`, without line feed.
+    /// Appends the log line of `exchange` to `out`, without line feed.
     pub(crate) fn render(&self, exchange: &Exchange, time: &LocalTime, out: &mut Vec<u8>) {
         let mut line = Line {
             exchange,
@@ -45,7 +45,7 @@ impl Format {
     }
 }
 
-/// A line being written. Methods return `None` and write nothing if the value does not exist.
+/// A log line that is being written. The methods return `None` and write nothing if the value does not exist.
 struct Line<'a> {
     exchange: &'a Exchange,
     time: &'a LocalTime,
@@ -117,7 +117,7 @@ impl Line<'_> {
         }
     }
 
-    /// Writes text that a peer or a script may have chosen, escaped.
+    /// Writes text that a peer or a script may have chosen, so it is escaped.
     fn text(&mut self, text: &[u8]) -> Option<()> {
         self.format.escape.write(text, self.out);
         Some(())
@@ -143,7 +143,7 @@ impl Line<'_> {
         match self.socket(end)? {
             Address::Unix => self.raw("localhost"),
             Address::Ip(SocketAddr::V4(address)) => {
-                // Written without `fmt`, since most lines have an address.
+                // Written without Rust's formatting machinery, which is slower, since most log lines have an address.
                 for (at, part) in address.ip().octets().into_iter().enumerate() {
                     if at > 0 {
                         self.out.push(b'.');
@@ -224,7 +224,7 @@ impl Line<'_> {
         Some(())
     }
 
-    /// Seconds: an integer if exact, else with six decimals.
+    /// Writes a duration in seconds: as an integer if it is exact, otherwise with six decimals.
     fn duration(&mut self, from: Moment, to: Moment) -> Option<()> {
         let from = moment(self.exchange, from)?;
         let duration = moment(self.exchange, to)?.saturating_duration_since(from);
@@ -315,8 +315,8 @@ impl Line<'_> {
     }
 }
 
-/// The target as received, unless the head was too malformed to have one. Only CONNECT has no path: its target is an
-/// authority (RFC 9110 §7.1).
+/// The target of the request as received, unless the request head was too malformed to have one. Only CONNECT has no
+/// path: its target is an authority (RFC 9110 §7.1).
 fn parsed(exchange: &Exchange) -> Option<&[u8]> {
     match exchange.original_target() {
         b"" if *exchange.original_method() == Method::Connect => {
@@ -336,7 +336,7 @@ fn host_name(exchange: &Exchange) -> &[u8] {
     exchange.site.host(exchange.route).authority.as_bytes()
 }
 
-/// The fields as received. They stay the same while an error document is fetched without them.
+/// The header fields of the client's request. They stay the same while an error document is fetched without them.
 fn request_headers(exchange: &Exchange) -> &Headers {
     exchange
         .saved_headers
@@ -344,7 +344,7 @@ fn request_headers(exchange: &Exchange) -> &Headers {
         .unwrap_or(&exchange.request.headers)
 }
 
-/// When the request was passed to the handlers; if that did not happen, when it began.
+/// The wall-clock time at which the request was passed to the handlers or, if that did not happen, at which it began.
 fn wall_time(exchange: &Exchange) -> Duration {
     let timings = &exchange.timings;
     if timings.processed.is_some() {

@@ -1,4 +1,4 @@
-//! `log-rotation`: rotates access logs and the error log.
+//! The directive `log-rotation`, which rotates access logs and the error log.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// The setting.
+/// The setting of `log-rotation`; `None` if logs are not rotated.
 #[derive(Clone, Copy, Default)]
 struct LogRotation(Option<Rotation>);
 
@@ -93,7 +93,8 @@ fn read(command: &Command<'_>) -> Result<Option<Rotation>, Error> {
     }))
 }
 
-/// Adds the service that rotates the logs of the configuration, once it is read. `error_log`: the argument of `error-log`.
+/// Adds the service that rotates the logs of the configuration. Called when the configuration was read. `error_log`:
+/// the argument of `error-log`.
 pub fn rotate_logs(scope: &mut Scope, error_log: Option<&str>) {
     let Some(rotation) = scope.settings.get::<LogRotation>().0 else {
         return;
@@ -117,7 +118,7 @@ struct RotationService {
     error_log: Option<Box<str>>,
 }
 
-/// Files are renamed with the rights of the starting user, if their names were announced.
+/// Opening announces the names of the log files, so that the keeper renames them with the rights of the starting user.
 impl Resource for RotationService {
     fn open(&self) -> Result<(), String> {
         self.announce();

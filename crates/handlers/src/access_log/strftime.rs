@@ -1,16 +1,16 @@
-//! `strftime` as in the C library, in the C locale.
+//! Writes times as the function `strftime` of the C library does in the C locale.
 
 use jiff::civil::{DateTime, Weekday};
 
-/// A moment in the local time zone.
+/// A time in the local time zone.
 pub(crate) struct Local {
-    /// Date and time of day.
+    /// Date and time of day in the local time zone.
     pub(crate) civil: DateTime,
-    /// Seconds since the Unix epoch.
+    /// The same time in seconds since the Unix epoch.
     pub(crate) epoch: i64,
-    /// Seconds east of UTC.
+    /// Offset of the time zone in seconds east of UTC.
     pub(crate) offset: i32,
-    /// Abbreviation of the zone.
+    /// Abbreviation of the time zone's name.
     pub(crate) zone: Box<str>,
 }
 
@@ -41,16 +41,16 @@ const MONTHS: [&str; 12] = [
 /// Flags between `%` and the letter of a conversion (the extensions of glibc).
 #[derive(Clone, Copy, Default)]
 struct Flags {
-    /// `-` (none), `_` (blanks), `0`; `None` for the default of the conversion.
+    /// The flag for padding: `-` (none), `_` (blanks) or `0`; `None` for the default of the conversion.
     pad: Option<u8>,
-    /// `^`
+    /// The flag `^`, for upper case.
     upper: bool,
-    /// `#`: upper case for names, lower case for `%p`.
+    /// The flag `#`: names are written in upper case, the text of `%p` in lower case.
     swap: bool,
     width: usize,
 }
 
-/// Appends `at` in `format`. Text other than conversions is copied.
+/// Appends the time `at` in `format`. Text of the format that is no conversion is copied.
 pub(crate) fn strftime(format: &str, at: &Local, out: &mut Vec<u8>) {
     let mut rest = format.as_bytes();
     while let Some(percent) = memchr::memchr(b'%', rest) {
@@ -74,13 +74,13 @@ impl Flags {
         while let Some((&byte, tail)) = rest.split_first() {
             match byte {
                 b'0'..=b'9' if byte != b'0' || flags.width > 0 => {
-                    // Wide enough for any field of a log line.
+                    // The width is limited to 99, which is enough for any field of a log line.
                     flags.width = (flags.width * 10 + usize::from(byte - b'0')).min(99);
                 }
                 b'-' | b'_' | b'0' => flags.pad = Some(byte),
                 b'^' => flags.upper = true,
                 b'#' => flags.swap = true,
-                // Alternative calendars and digits, which the C locale does not have.
+                // The modifiers `E` and `O`, for alternative calendars and digits, have no effect in the C locale.
                 b'E' | b'O' => {}
                 _ => break,
             }
@@ -129,7 +129,7 @@ impl Flags {
     }
 }
 
-/// Appends one conversion. Returns false and appends nothing if the letter is unknown.
+/// Appends the text of one conversion. Returns false and appends nothing if its letter is unknown.
 fn convert(letter: u8, flags: Flags, at: &Local, out: &mut Vec<u8>) -> bool {
     let date = at.civil.date();
     let year = i64::from(date.year());
@@ -203,7 +203,7 @@ impl Flags {
     }
 }
 
-/// `+0100`
+/// Appends the offset of a time zone in the form `+0100`.
 fn offset(seconds: i32, flags: Flags, out: &mut Vec<u8>) {
     out.push(if seconds < 0 { b'-' } else { b'+' });
     let minutes = i64::from(seconds.abs() / 60);
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn conversions_are_those_of_the_c_library() {
         let afternoon = at(date(2006, 1, 2).at(15, 4, 5, 0));
-        // Taken from `TZ=PST8 date -d @1136243045 +FORMAT`.
+        // The expected texts are output of `TZ=PST8 date -d @1136243045 +FORMAT`.
         let cases = [
             ("%a %A %b %B %h", "Mon Monday Jan January Jan"),
             ("%c", "Mon Jan  2 15:04:05 2006"),

@@ -1,4 +1,4 @@
-//! Targets of access logs.
+//! Targets of access logs: files, commands and sockets.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -11,18 +11,18 @@ use h2o_log::reason;
 /// The target of one or more access logs, opened once the whole configuration was checked.
 pub(super) struct LogTarget(Arc<h2o_log::Target>);
 
-/// The targets of a configuration by path, so that logs with the same path share one.
+/// The log targets of a configuration by path, so that access logs with the same path share one target.
 #[derive(Clone, Default)]
 struct Targets(HashMap<Box<str>, Arc<LogTarget>>);
 
-/// The targets of all access logs of a configuration.
+/// The log targets of all access logs of a configuration.
 pub(super) fn all(scope: &Scope) -> Vec<Arc<h2o_log::Target>> {
     let targets = scope.shared.get::<Targets>();
     targets.0.values().map(|log| Arc::clone(&log.0)).collect()
 }
 
 impl LogTarget {
-    /// The target for `path`, which is opened together with the other resources of the configuration.
+    /// The log target for `path`, which is opened together with the other resources of the configuration.
     pub(super) fn of(scope: &mut Scope, path: &str) -> Arc<Self> {
         let targets = scope.shared.edit::<Targets>();
         if let Some(target) = targets.0.get(path) {
@@ -30,8 +30,8 @@ impl LogTarget {
         }
         let running = scope.running.as_ref();
         let running = running.and_then(|site| site.shared.get::<Targets>().0.get(path).cloned());
-        // A log that the running configuration has open is taken over, so that a command that receives log lines keeps
-        // running.
+        // A target that the running configuration has open is taken over, so that a command that receives log lines
+        // keeps running.
         let target =
             running.unwrap_or_else(|| Arc::new(Self(Arc::new(h2o_log::Target::new(path)))));
         let targets = scope.shared.edit::<Targets>();
@@ -43,7 +43,8 @@ impl LogTarget {
         target
     }
 
-    /// Writes a line, which ends in a line feed, without waiting. `unix_time` is the time now.
+    /// Writes a log line, which ends with a line feed, without waiting. `unix_time` is the current time since the Unix
+    /// epoch.
     pub(super) fn write(&self, line: &[u8], unix_time: Duration) {
         self.0.write(line, unix_time);
     }
@@ -63,7 +64,7 @@ impl Resource for LogTarget {
     }
 }
 
-/// Restarts a log command when it ends.
+/// The background service restarts a log command when it ends.
 impl BackgroundService for LogTarget {
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
         match self.0.run() {
@@ -75,7 +76,7 @@ impl BackgroundService for LogTarget {
         }
     }
 
-    /// They write a line when they end.
+    /// Requests that began before a reload write their log line when they end, so the target must stay open for them.
     fn serves_requests(&self) -> bool {
         true
     }

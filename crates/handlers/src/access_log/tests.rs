@@ -1,4 +1,4 @@
-//! Every specifier against the text it gives, and the directive.
+//! Tests of access logs: the text that each specifier gives, and the directive `access-log`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ fn line(format: &str, escape: Escape, exchange: &Exchange) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Stands for a null in the table below.
+/// Stands for a missing value in the table below.
 const NULL: &str = "(null)";
 
-/// Specifier, its value for [`complete`], its value for [`begun`].
+/// Each row: a specifier, its value for the exchange [`complete`], its value for the exchange [`begun`].
 const SPECIFIERS: &[(&str, &str, &str)] = &[
     ("%%", "%", "%"),
     ("%A", "2001:db8::1", "localhost"),
@@ -139,7 +139,8 @@ fn every_specifier_has_its_value_or_is_null() {
                     format!("<\"{want}\">")
                 };
                 let format = format!("<\"{specifier}\">");
-                // `%%` is text, not a specifier, and keeps its quotes; so does a pair of specifiers.
+                // `%%` is text, not a specifier, so it keeps the quotes around it. A pair of specifiers keeps them,
+                // too.
                 assert_eq!(line(&format, escape, exchange), quoted, "{format}");
             }
         }
@@ -384,7 +385,7 @@ fn json_in_one_word_has_the_fields_that_are_listed() {
         }
     }
     let text = std::fs::read_to_string(path).unwrap();
-    // The time is that of this test's time zone; the end-to-end test reads it.
+    // The time depends on the time zone of the test, so it is cut off here; an end-to-end test checks it.
     let lines: Vec<&str> = (text.lines())
         .map(|line| line.find(r#","client""#).map_or(line, |at| &line[at..]))
         .collect();

@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 
 use super::encoder::{Encoder, EncoderError, Method, Operation, SpareEncoders};
 
-/// Most bytes compressed in one turn of the worker, so that other connections are not held up. Also what brotli 0 and 1 compress
-/// without knowledge of what was before: less costs ratio, more costs memory.
+/// Most bytes compressed in one turn of the worker, so that other connections are not held up. Brotli at the levels 0
+/// and 1 compresses each piece on its own: shorter pieces would make the output longer, longer ones would cost memory.
 const PIECE: usize = 32 * 1024;
 /// Pieces of the body from this length on are compressed where they are; shorter ones are collected first.
 const UNCOPIED: usize = PIECE / 2;
@@ -25,31 +25,31 @@ pub(super) struct CompressedBody {
     /// Bytes of memory that the compressor holds, noted here because the compressor itself may be in use by another
     /// thread.
     memory: usize,
-    /// Collected input.
+    /// Uncompressed bytes from the source that were collected and not compressed yet.
     input: BytesMut,
-    /// Whether the compressor may hold back bytes that it was given.
+    /// Whether the compressor may hold bytes back that it was given.
     is_holding: bool,
-    /// Compressed bytes that have not been pulled.
+    /// Compressed bytes that the engine has not pulled yet.
     output: Bytes,
     /// Bytes that are still expected from the source, if the length of the uncompressed body was announced.
     left: Option<u64>,
-    /// The turn in which a piece was compressed last.
+    /// The turn of the event loop in which a piece was compressed last.
     turn: u64,
 }
 
 enum Stage {
     Reading(Encoder),
-    /// A thread compresses a piece.
+    /// Another thread compresses a piece. The operation is what it does after the piece.
     Away(JoinHandle<Piece>, Operation),
-    /// The last piece is in `output`.
+    /// The last piece was compressed; its bytes are in `output`.
     Ended,
 }
 
-/// A compressor with its output.
+/// A compressor that another thread returns, with its output.
 type Piece = (Encoder, Result<Vec<u8>, EncoderError>);
 
 impl CompressedBody {
-    /// Compresses `source`, whose length is `len` if that is known.
+    /// Compresses the body `source`, whose length is `len` if that is known.
     pub(super) fn new(
         source: Box<dyn BodySource>,
         worker: &Rc<Worker>,
@@ -71,8 +71,8 @@ impl CompressedBody {
         }
     }
 
-    /// The next piece to compress, with what to do after it. Where the source pauses, all it has returned is flushed, so that a
-    /// client gets each part of a streamed response when it is made.
+    /// The next piece to compress, with what to do after it. If the source pauses, all bytes that it has returned are
+    /// flushed, so that a client gets each part of a streamed response when it is made.
     fn poll_input(
         &mut self,
         context: &mut Context<'_>,
@@ -94,7 +94,8 @@ impl CompressedBody {
                 }
             };
             if piece.is_empty() {
-                // An empty piece means that the source yields to other connections: poll it again in a later turn.
+                // An empty piece means that the source lets other connections run first, so it is polled again in a
+                // later turn.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -172,7 +173,7 @@ impl BodySource for CompressedBody {
                     self.finish_piece(done.map_err(|_| failed())?, operation)?;
                 }
                 Stage::Reading(encoder) if self.turn == self.worker.clock.turn() => {
-                    // Other connections come first.
+                    // The compressor has used its share of this turn: other connections run first.
                     self.stage = Stage::Reading(encoder);
                     context.waker().wake_by_ref();
                     return Poll::Pending;

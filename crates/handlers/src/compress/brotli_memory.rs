@@ -21,7 +21,7 @@ impl BrotliMemory {
     }
 }
 
-/// Allocates for one compressor.
+/// The allocator of one brotli compressor, which counts the bytes it allocates.
 pub(super) struct CountingAllocator(BrotliMemory);
 
 impl BrotliAlloc for CountingAllocator {}
@@ -40,7 +40,7 @@ impl<T: Clone + Default> Allocator<T> for CountingAllocator {
     fn free_cell(&mut self, _: CountedCells<T>) {}
 }
 
-/// Cells that count until they are dropped.
+/// Memory of a brotli compressor, which counts until it is dropped.
 pub(super) struct CountedCells<T> {
     cells: Vec<T>,
     memory: Option<BrotliMemory>,

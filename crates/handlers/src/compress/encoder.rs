@@ -1,4 +1,4 @@
-//! The three compressors behind one interface, with their memory.
+//! The compressors for gzip, brotli and zstd behind one interface, which also tells how much memory they hold.
 
 use std::cell::RefCell;
 
@@ -13,10 +13,10 @@ use crate::coding::Coding;
 
 /// Most unused compressors that a worker keeps.
 const SPARE: usize = 8;
-/// Free space that a compressor is given at once.
+/// Number of free bytes that the output buffer of a compressor gets at a time.
 const ROOM: usize = 4096;
 
-/// A coding with its level.
+/// A content coding with the level of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Method {
     pub(super) coding: Coding,
@@ -24,7 +24,7 @@ pub(super) struct Method {
 }
 
 impl Method {
-    /// Whether a piece takes so long that a thread compresses it: more than about two milliseconds.
+    /// Whether compressing a piece takes so long (more than about two milliseconds) that another thread does it.
     pub(super) const fn is_slow(self) -> bool {
         match self.coding {
             Coding::Gzip => self.level >= 8,
@@ -33,8 +33,8 @@ impl Method {
         }
     }
 
-    /// The logarithm of the window, for content of `len` bytes. The fast levels are the ones that sites use for every
-    /// response, so they get the small windows.
+    /// The size of the compressor's window as a power of two, for content of `len` bytes. The fast levels get small
+    /// windows to save memory, because sites use them for every response.
     fn window_bits(self, len: Option<u64>) -> u8 {
         let most = match (self.coding, self.level) {
             (Coding::Gzip, 0..=3) => 14,
@@ -52,18 +52,18 @@ impl Method {
     }
 }
 
-/// What to do after the input has been taken.
+/// What a compressor does after it has taken the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Keep back what compresses better together with what follows.
+    /// It holds bytes back that compress better together with later bytes.
     Continue,
-    /// Output everything, so that the client can decode what it has.
+    /// It outputs everything, so that the client can decode all that was compressed.
     Flush,
-    /// End the content.
+    /// It ends the compressed content.
     Finish,
 }
 
-/// A compressor failed: out of memory, or a fault of the library.
+/// The error of a compressor that has failed, for lack of memory or by a fault of its library.
 #[derive(Debug)]
 pub(super) struct EncoderError;
 
@@ -80,19 +80,19 @@ pub(super) struct BrotliEncoder {
 }
 
 impl Encoder {
-    /// A compressor for content of `len` bytes, if that is known.
+    /// Creates a compressor for content of `len` bytes, if the length is known.
     pub(super) fn new(method: Method, len: Option<u64>) -> Result<Self, EncoderError> {
         let bits = method.window_bits(len);
         match method.coding {
             Coding::Gzip => {
-                // All sizes have the same window, so that responses can share compressors: most of the memory does not
-                // depend on it.
+                // A gzip compressor has the same window for content of every length, so that responses can share
+                // compressors: most of its memory does not depend on the window.
                 let bits = method.window_bits(None);
                 let level = Compression::new(u32::from(method.level));
                 Ok(Self::Gzip {
                     state: Box::new(Compress::new_gzip(level, bits)),
-                    // What zlib allocates: four window sizes for the doubled window and the hash chains, and about 200
-                    // KiB for hash heads and symbols.
+                    // The memory that zlib allocates: four window sizes for the doubled window and the hash chains, and
+                    // about 200 KiB for hash heads and symbols.
                     memory: (4 << bits) + 200 * 1024,
                 })
             }
@@ -130,7 +130,7 @@ impl Encoder {
         }
     }
 
-    /// Compresses all of `input`, and appends what comes out to `output`.
+    /// Compresses all of `input`, and appends the output to `output`.
     pub(super) fn encode(
         &mut self,
         input: &[u8],
@@ -144,7 +144,7 @@ impl Encoder {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Number of bytes of memory that the compressor holds.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Gzip { memory, .. } => *memory,
@@ -197,7 +197,7 @@ fn deflate(
             .map_err(|_| EncoderError)?;
         let taken = usize::try_from(state.total_in() - before).map_err(|_| EncoderError)?;
         input = input.get(taken..).ok_or(EncoderError)?;
-        // With space left over, nothing is held back but what the operation allows.
+        // If the compressor leaves space in the output buffer, it has no more output for this operation.
         if input.is_empty() && output.len() < output.capacity() {
             return Ok(());
         }
@@ -218,7 +218,7 @@ impl BrotliEncoder {
                 Operation::Flush => BrotliEncoderOperation::BROTLI_OPERATION_FLUSH,
                 Operation::Finish => BrotliEncoderOperation::BROTLI_OPERATION_FINISH,
             };
-            // The encoder is given no space for output: `take_output` takes the output from where the encoder has made it.
+            // The encoder is given no output buffer: `take_output` takes the output from the encoder's own memory.
             let is_done = self.state.compress_stream(
                 operation,
                 &mut left,
@@ -279,7 +279,7 @@ fn zstd(
 pub(super) struct SpareEncoders(RefCell<Vec<(Method, Encoder)>>);
 
 impl SpareEncoders {
-    /// A compressor for content of `len` bytes, if that is known.
+    /// Takes an unused compressor, or creates one, for content of `len` bytes, if the length is known.
     pub(super) fn take(
         worker: &Worker,
         method: Method,
@@ -297,7 +297,7 @@ impl SpareEncoders {
         }
     }
 
-    /// Keeps a compressor that is not used any more.
+    /// Keeps a compressor whose response has ended, for a later response.
     pub(super) fn put_back(worker: &Worker, method: Method, mut encoder: Encoder) {
         let spare = worker.local::<Self>();
         let mut spare = spare.0.borrow_mut();
@@ -323,7 +323,7 @@ mod tests {
         methods.collect()
     }
 
-    /// Text that compresses about as well as a page.
+    /// Text that compresses about as well as a web page.
     fn text(len: usize) -> Vec<u8> {
         let mut random = fastrand::Rng::with_seed(7);
         let words: Vec<_> = (0..500)
@@ -342,7 +342,8 @@ mod tests {
         text
     }
 
-    /// Compresses `content` in pieces of 10,000 bytes, each followed by `operation`. Also returns the most memory held.
+    /// Compresses `content` in pieces of 10,000 bytes, each followed by `operation`. Returns the output, and the most
+    /// memory that the compressor held.
     fn compressed(
         method: Method,
         content: &[u8],

@@ -1,4 +1,4 @@
-//! `compress`: responses are compressed while they are sent.
+//! The directive `compress`: responses are compressed while they are sent.
 //!
 //! [`settings`] reads the directives, [`CompressFilter`] chooses the coding and edits the head, [`body`] pulls the content through
 //! an [`encoder`].
@@ -43,7 +43,7 @@ impl Filter for CompressFilter {
             .filter(|&coding| acceptable.has(coding));
         let method = codings.find_map(|coding| self.0.methods.of(coding));
         let started = method.and_then(|method| {
-            // If there is no memory for it, the response goes uncompressed.
+            // If there is no memory for a compressor, the response is sent uncompressed.
             let encoder = SpareEncoders::take(&exchange.worker, method, response.length).ok()?;
             Some((method, encoder))
         });
@@ -74,7 +74,8 @@ impl Filter for CompressFilter {
 }
 
 impl CompressFilter {
-    /// The codings that the client would take for this response; none if it is not to be compressed.
+    /// The codings in which this response may be compressed for the client; none if the response is not to be
+    /// compressed.
     fn acceptable(&self, exchange: &Exchange, response: &Response) -> CodingSet {
         let is_eligible = response.status == StatusCode::OK
             && exchange.request.version >= Version::Http11
@@ -110,7 +111,7 @@ impl CompressFilter {
     }
 }
 
-/// Adds `accept-encoding` to `vary`.
+/// Adds `accept-encoding` to the `vary` field of the response.
 fn add_vary(headers: &mut Headers) {
     const ELEMENT: &[u8] = b"accept-encoding";
     match headers.get(Known::Vary) {

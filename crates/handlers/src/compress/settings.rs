@@ -1,4 +1,4 @@
-//! The directives of compression.
+//! The directives `compress`, `gzip` and `compress-minimum-size`.
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
 use h2o_config::{Unit, Value};
@@ -98,7 +98,7 @@ const CODINGS: [Attribute; 3] = [
     ),
 ];
 
-/// `compress`, `gzip` and `compress-minimum-size` of a level.
+/// The settings of `compress`, `gzip` and `compress-minimum-size` at a configuration level.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CompressSettings {
     pub(super) methods: Methods,
@@ -117,7 +117,7 @@ impl CompressSettings {
     }
 }
 
-/// The enabled codings, with their levels.
+/// The enabled content codings, with the level of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Methods {
     brotli: Option<u8>,
@@ -137,7 +137,7 @@ impl Methods {
         gzip: Some(DEFAULT_GZIP),
     };
 
-    /// The method for a coding, if it is enabled.
+    /// The method for a content coding, if the coding is enabled.
     pub(super) fn of(self, coding: Coding) -> Option<Method> {
         let level = self.level(coding);
         level.map(|level| Method { coding, level })
@@ -196,7 +196,7 @@ fn read(command: &Command<'_>) -> Result<Methods, Error> {
     }
 }
 
-/// The level for a coding; `None` for `OFF`.
+/// The level that the configuration gives for a coding; `None` for `OFF`.
 fn level(node: &Node, coding: Coding) -> Result<Option<u8>, Error> {
     if let Ok(on) = node.on_off() {
         return Ok(Methods::ON.level(coding).filter(|_| on));

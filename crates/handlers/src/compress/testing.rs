@@ -1,10 +1,10 @@
-//! Decoders for tests.
+//! Decoders for the tests of compression.
 
 use std::io::Read;
 
 use crate::coding::Coding;
 
-/// The content of which `packed` is a part, as far as a client could decode it.
+/// Decodes `packed`, which may be the first part of a compressed body, as far as a client could decode it.
 pub(super) fn expand(coding: Coding, packed: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
     // At the end of an unfinished stream the decoders report an error after the last byte.

@@ -1,4 +1,4 @@
-//! Tests of the filter: which responses are compressed, and what becomes of their heads and bodies.
+//! Tests of the compression filter: which responses it compresses, and how their heads and bodies change.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
 const TYPE: &str = "content-type: text/plain";
 
-/// A response of 1,000 bytes after the filter.
+/// A response whose body of 1,000 bytes has passed the filter.
 struct Filtered {
     exchange: Exchange,
     response: Response,
@@ -371,7 +371,7 @@ fn wrong_values_are_refused() {
     }
 }
 
-/// A body of given pieces; `None` is a pause that ends at the next poll.
+/// A body that consists of these pieces; `None` is a pause that ends at the next poll.
 struct Pieces(std::collections::VecDeque<Option<Bytes>>);
 
 impl Pieces {
@@ -408,7 +408,7 @@ impl BodySource for Pieces {
     }
 }
 
-/// Pulls the body in pieces of at most `max` bytes.
+/// Pulls the body of the response in pieces of at most `max` bytes.
 async fn pull(filtered: &mut Filtered, max: usize) -> Vec<Result<Bytes, BodyError>> {
     let Body::Stream(source) = &mut filtered.response.body else {
         panic!("not compressed");
@@ -434,7 +434,7 @@ fn run<T>(worker: &Rc<h2o_exchange::Worker>, work: impl Future<Output = T>) -> T
 
 #[test]
 fn each_pause_of_the_source_sends_what_there_is() {
-    // The last level of each coding runs on a thread.
+    // At its highest level each coding is so slow that another thread compresses.
     for (config, coding) in [
         ("compress: {gzip: 1}", Coding::Gzip),
         ("compress: {gzip: 9}", Coding::Gzip),
@@ -548,7 +548,7 @@ fn a_long_piece_of_work_leaves_the_turn_to_other_connections() {
     loop {
         worker.clock.begin_turn();
         turns += 1;
-        // A turn ends where the source has nothing more for now.
+        // A turn of the event loop ends when the source has no more output for now.
         let end = loop {
             match source.poll_next(&mut task, 100_000) {
                 Poll::Ready(Some(_)) => {}

@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 
 use h2o_config::{Command, Error};
 
-/// The entries in order. The first entry that matches an address decides; an address without a match is denied.
+/// An access control list, as entries in order. The first entry that matches an address decides; an address without a
+/// match is denied.
 #[derive(Debug)]
 pub(super) struct Acl(Box<[AclEntry]>);
 
@@ -25,10 +26,10 @@ pub(super) enum Addresses {
 }
 
 impl Acl {
-    /// Reads the argument of the directive.
+    /// Reads the list from the argument of `proxy.connect` or `proxy.connect-udp`.
     ///
     /// # Errors
-    /// H2O's errors, at the entry.
+    /// H2O's message about an invalid entry, at the position of the entry.
     pub(super) fn read(command: &Command<'_>) -> Result<Self, Error> {
         let entries = command.node.sequence()?.iter().map(|node| {
             let text = node
@@ -61,7 +62,7 @@ impl Acl {
         entry.is_some_and(|entry| entry.permits)
     }
 
-    /// Whether any address may be permitted with this port.
+    /// Whether the list may permit any address with this port.
     pub(super) fn may_permit(&self, port: u16) -> bool {
         let mut entries = self.0.iter().filter(|entry| entry.ports.contains(&port));
         let decides = entries.find(|entry| entry.permits || entry.addresses == Addresses::Any);
@@ -69,8 +70,8 @@ impl Acl {
     }
 }
 
-/// The IPv4 address that is reached through an IPv6 address: a mapped one (RFC 4291 §2.5.5.2), a compatible one (§2.5.5.1),
-/// or one translated with the well-known prefix (RFC 6052 §2.1).
+/// The IPv4 address that is reached through an IPv6 address. It is one of these: an IPv4-mapped address (RFC 4291
+/// §2.5.5.2), an IPv4-compatible one (§2.5.5.1), or one translated with the well-known prefix (RFC 6052 §2.1).
 fn ipv4_within(address: Ipv6Addr) -> Option<Ipv4Addr> {
     const COMPATIBLE: [u16; 6] = [0; 6];
     const MAPPED: [u16; 6] = [0, 0, 0, 0, 0, 0xffff];
@@ -86,7 +87,8 @@ fn ipv4_within(address: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 impl AclEntry {
-    /// Reads `+` or `-`, then `ADDRESS[/MASK][:PORT]`. H2O compatibility: H2O also accepts the mask after the port.
+    /// Reads an entry of the list: `+` or `-`, then `ADDRESS[/MASK][:PORT]`. H2O compatibility: H2O also accepts the
+    /// mask after the port.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         const FORMAT: &str =
             "failed to parse input, expected format is: [+-]address[/netmask][:port[-port]]";
@@ -152,7 +154,8 @@ impl AclEntry {
             (Addresses::V6 { bits, mask }, IpAddr::V6(address)) => {
                 address.to_bits() & mask == *bits
             }
-            // An entry for an IPv4 address holds for IPv6 addresses that lead to it, too. H2O does not compare these.
+            // An entry for an IPv4 address also matches IPv6 addresses by which that address is reached. H2O does not
+            // compare these.
             (Addresses::V4 { bits, mask }, IpAddr::V6(address)) => {
                 !self.permits
                     && ipv4_within(address).is_some_and(|address| address.to_bits() & mask == *bits)
@@ -181,7 +184,7 @@ fn parse_network(address: &str, is_v6: bool, mask: Option<u32>) -> Result<Addres
     Ok(Addresses::V4 { bits, mask })
 }
 
-/// `N`, `LOW-HIGH` or `*`.
+/// Reads the ports of an entry: `N`, `LOW-HIGH` or `*`.
 fn parse_ports(text: &str) -> Option<(u16, u16)> {
     if text == "*" {
         return Some((0, u16::MAX));
@@ -191,7 +194,7 @@ fn parse_ports(text: &str) -> Option<(u16, u16)> {
     Some((port(low)?, port(high)?))
 }
 
-/// A number of digits only.
+/// Reads a number that consists of digits only.
 fn number(text: &str) -> Option<u32> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
@@ -221,7 +224,7 @@ mod tests {
             (&["-*", "+*"], "192.0.2.1:80", false),
             (&["+192.0.2.1"], "192.0.2.1:80", true),
             (&["+192.0.2.1"], "192.0.2.2:80", false),
-            // Bits behind the mask do not count.
+            // Bits of an address after those of the mask are ignored.
             (&["+192.0.2.77/31"], "192.0.2.76:80", true),
             (&["+192.0.2.77/31"], "192.0.2.78:80", false),
             (&["+10.0.0.0:80/8"], "10.255.255.255:80", true),

@@ -2,24 +2,24 @@
 
 use bytes::{Buf, Bytes};
 
-/// The type of capsules with a datagram (RFC 9297 §3.5).
+/// The type of capsules that carry a datagram (RFC 9297 §3.5).
 const DATAGRAM: u64 = 0;
 /// Length of the longest UDP payload (RFC 9298 §5).
 const MAX_PAYLOAD: usize = 65_527;
 /// Length of the longest variable-length integer (RFC 9000 §16).
 const MAX_VARINT: usize = 8;
 
-/// The form of datagrams in capsules.
+/// How a UDP payload is written in a capsule or HTTP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// The payload follows a context identifier, which is 0 for UDP payloads (RFC 9298 §4).
+    /// The payload stands after a context identifier, which is 0 for UDP payloads (RFC 9298 §4).
     ContextId,
-    /// The payload alone (draft 03 of RFC 9298).
+    /// The payload stands alone (draft 03 of RFC 9298).
     Bare,
 }
 
 impl Format {
-    /// What stands before the payload in a datagram.
+    /// The bytes before the payload in a datagram.
     pub(super) const fn context_id(self) -> &'static [u8] {
         match self {
             Self::ContextId => &[0],
@@ -33,21 +33,21 @@ impl Format {
 pub(super) struct CapsuleReader {
     format: Format,
     state: CapsuleState,
-    /// Bytes of an incomplete head, or of an incomplete datagram capsule.
+    /// Bytes of an incomplete capsule head, or of an incomplete datagram capsule.
     kept: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CapsuleState {
-    /// Reading type and length.
+    /// The next bytes are the type and the length of a capsule.
     Head,
-    /// Reading a datagram capsule with this content length.
+    /// The next bytes are the content of a datagram capsule, which has this length.
     Datagram(usize),
-    /// Skipping another capsule, of which this many bytes are left.
+    /// The next bytes belong to a capsule of another type and are skipped; this many of them are left.
     Skipping(u64),
 }
 
-/// A datagram is longer than UDP allows: the client is faulty.
+/// The error for a datagram that is longer than UDP allows: the client is faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
@@ -60,8 +60,8 @@ impl CapsuleReader {
         }
     }
 
-    /// The payload of the next datagram in `piece`, whose bytes are consumed up to its end. `None`: all bytes were
-    /// consumed.
+    /// Returns the payload of the next datagram in `piece`, whose bytes are consumed up to the datagram's end. `None`
+    /// if all bytes were consumed.
     ///
     /// # Errors
     /// [`TooLong`]; the reader must not be used again.
@@ -100,12 +100,12 @@ impl CapsuleReader {
         }
     }
 
-    /// Bytes of memory held.
+    /// Number of bytes of memory that the reader holds.
     pub(super) const fn retained(&self) -> usize {
         self.kept.capacity()
     }
 
-    /// Reads type and length. Returns false if they are incomplete.
+    /// Reads the type and the length of a capsule. Returns false if they are incomplete.
     fn read_head(&mut self, piece: &mut Bytes) -> Result<bool, TooLong> {
         let had = self.kept.len();
         let more = piece.len().min(2 * MAX_VARINT - had);
@@ -125,7 +125,7 @@ impl CapsuleReader {
         Ok(true)
     }
 
-    /// The next `len` bytes, once all have arrived.
+    /// Returns the next `len` bytes, once all of them have arrived.
     fn collect(&mut self, piece: &mut Bytes, len: usize) -> Option<Bytes> {
         if self.kept.is_empty() && piece.len() >= len {
             return Some(piece.split_to(len));
@@ -137,12 +137,13 @@ impl CapsuleReader {
     }
 }
 
-/// The UDP payload in an HTTP datagram; `None` if it has none.
+/// The UDP payload in an HTTP datagram or a datagram capsule; `None` if it has none.
 pub(super) fn datagram_payload(format: Format, mut content: Bytes) -> Option<Bytes> {
     if format == Format::ContextId {
         match parse_varint(&content) {
             Some((0, size)) => content.advance(size),
-            // An unknown context was never negotiated; content without a context is not a datagram.
+            // The client used a context that was never negotiated, or sent no context identifier: this is no UDP
+            // payload.
             Some(_) | None => return None,
         }
     }
@@ -155,7 +156,7 @@ fn parse_head(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     Some((kind, len, at + size))
 }
 
-/// The variable-length integer at the start of `bytes`, and its length (RFC 9000 §16).
+/// Reads the variable-length integer at the start of `bytes` (RFC 9000 §16). Returns it with its length.
 fn parse_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let first = *bytes.first()?;
     let size = 1 << (first >> 6);
@@ -167,10 +168,10 @@ fn parse_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     Some((value, size))
 }
 
-/// Most bytes that [`begin`] writes.
+/// Most bytes that [`begin`] appends.
 pub(super) const MAX_HEAD: usize = 6;
 
-/// Appends the head of a capsule with a payload of `len` bytes, at most 65527.
+/// Appends the head of a capsule that carries a UDP payload of `len` bytes, at most 65527.
 pub(super) fn begin(format: Format, len: usize, out: &mut impl Extend<u8>) {
     debug_assert!(len <= MAX_PAYLOAD, "no datagram is longer");
     let context_id = format.context_id();
@@ -189,7 +190,7 @@ pub(super) fn begin(format: Format, len: usize, out: &mut impl Extend<u8>) {
 mod tests {
     use super::*;
 
-    /// The payloads in `input`, which comes in pieces of `size` bytes.
+    /// The UDP payloads in `input`, which arrives in pieces of `size` bytes.
     fn read(format: Format, input: &[u8], size: usize) -> Result<Vec<Vec<u8>>, TooLong> {
         let mut reader = CapsuleReader::new(format);
         let mut found = Vec::new();
@@ -238,7 +239,7 @@ mod tests {
             b"\0\x40\x03\0ab",
             b"\x40\0\x80\0\0\x03\0ab",
             b"\xc0\0\0\0\0\0\0\0\xc0\0\0\0\0\0\0\x03\0ab",
-            // The context identifier, too.
+            // The context identifier may be written in two bytes, too.
             b"\0\x04\x40\0ab",
         ] {
             for size in [1, input.len()] {
@@ -251,13 +252,13 @@ mod tests {
     fn what_is_no_datagram_of_udp_is_passed_over() {
         let good = capsule(Format::ContextId, b"good");
         let strange: [&[u8]; 5] = [
-            // Other types, an empty one among them.
+            // Capsules of other types, one of them empty.
             b"\x01\x03abc",
             b"\x7f\xff\0",
-            // Other contexts.
+            // Datagrams of other contexts.
             b"\0\x03\x02ab",
             b"\0\x04\x40\x01ab",
-            // No context at all.
+            // A datagram without a context identifier.
             b"\0\0",
         ];
         for strange in strange {
@@ -267,7 +268,7 @@ mod tests {
                 assert_eq!(found, Ok(vec![b"good".to_vec(); 2]), "{strange:?}");
             }
         }
-        // A type that never ends is no burden.
+        // A capsule of another type with the greatest length costs no memory.
         let mut endless = b"\x01\xff\xff\xff\xff\xff\xff\xff\xff".to_vec();
         endless.resize(200_000, b'x');
         assert_eq!(read(Format::ContextId, &endless, 1000), Ok(Vec::new()));
@@ -276,7 +277,7 @@ mod tests {
     #[test]
     fn datagrams_that_udp_cannot_have_are_errors() {
         let len = |len: u32| [&[0], &(0x8000_0000 | len).to_be_bytes()[..]].concat();
-        // With the context identifier in eight bytes it fits.
+        // With a context identifier of eight bytes, the longest capsule has exactly the longest payload of UDP.
         let mut fits = len(65_535);
         fits.extend_from_slice(b"\xc0\0\0\0\0\0\0\0");
         fits.resize(fits.len() + 65_527, b'x');

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::acl::{AclEntry, Addresses};
 use super::capsule::{self, CapsuleReader, Format};
 
-/// The payloads found in capsules that arrive in these pieces, and whether one was too long.
+/// Reads capsules that arrive in these pieces. Returns the payloads found, and whether one was too long.
 pub fn datagrams<'a>(
     has_context_ids: bool,
     pieces: impl Iterator<Item = &'a [u8]>,
@@ -32,7 +32,7 @@ pub fn datagrams<'a>(
     (found, false)
 }
 
-/// The capsule that holds this payload.
+/// Writes the capsule that carries this payload.
 #[must_use]
 pub fn capsule(has_context_id: bool, payload: &[u8]) -> Vec<u8> {
     let mut capsule = Vec::new();
@@ -77,7 +77,7 @@ pub fn acl(entry: &str) {
     for port in beyond.into_iter().flatten() {
         assert!(!entry.matches(SocketAddr::new(first, port)), "{again}");
     }
-    // The address with the last significant bit inverted.
+    // The address whose last bit covered by the mask is inverted, so that the entry does not match it.
     let other: Option<IpAddr> = match entry.addresses {
         Addresses::Any => None,
         Addresses::V4 { bits, mask } => {

@@ -23,28 +23,28 @@ use super::proxy_status::Report;
 use super::target::Target;
 use super::{tcp, udp};
 
-/// The configuration that both handlers use.
+/// The configuration of a handler of `proxy.connect` or `proxy.connect-udp`.
 pub(super) struct Service {
     pub(super) acl: Acl,
     pub(super) limits: ConnectLimits,
     pub(super) io_timeout: Duration,
-    /// The name of this proxy in `proxy-status`, encoded; `None` to send no `proxy-status`.
+    /// The name of this proxy in the `proxy-status` field, encoded; `None` to send no such field.
     pub(super) identity: Option<Box<str>>,
 }
 
-/// `proxy.connect`
+/// The handler of `proxy.connect`.
 pub(super) struct TcpHandler {
     pub(super) service: Arc<Service>,
-    /// `proxy.connect.masque-draft-03`
+    /// The setting `proxy.connect.masque-draft-03`: whether the handler also opens UDP tunnels in the form of draft 03.
     pub(super) takes_connect_udp: bool,
 }
 
-/// `proxy.connect-udp`
+/// The handler of `proxy.connect-udp`.
 pub(super) struct UdpHandler {
     pub(super) service: Arc<Service>,
 }
 
-/// The name of a tunnel in datagrams of HTTP/3 (draft 03 of RFC 9298).
+/// The field with the identifier of a tunnel in HTTP/3 datagrams (draft 03 of RFC 9298).
 const FLOW_ID: Known = Known::DatagramFlowId;
 
 /// Label of lines in the error log. H2O compatibility: H2O's lines have it.
@@ -119,25 +119,25 @@ fn is_udp_request(request: &RequestHead) -> bool {
     is_method_fit && request.upgrade().eq_ignore_ascii_case(b"connect-udp")
 }
 
-/// Whether 101 opens the tunnel.
+/// Whether the tunnel is opened by an upgrade with the status 101, as over HTTP/1.
 fn is_upgrade(request: &RequestHead) -> bool {
     request.version < Version::Http2
 }
 
-/// The kind of far end that a tunnel needs.
+/// The transport protocol of the tunnel to the target.
 #[derive(Clone, Copy)]
 enum TunnelProtocol {
     Tcp,
     Udp {
         format: Format,
-        /// Whether the response is 101.
+        /// Whether the response that opens the tunnel has the status 101.
         is_upgrade: bool,
     },
 }
 
-/// The reason why a tunnel is refused.
+/// The reason why no tunnel is opened.
 enum Failure {
-    /// The target is not a valid `host:port`; the text is for the log.
+    /// The client's target is not a valid `host:port`; the text is for the error log.
     BadRequest(&'static str),
     Connect(ConnectError),
 }
@@ -163,7 +163,8 @@ impl Service {
             Err(failure) => return Outcome::Done(self.refuse(exchange, &failure)),
         };
         if !self.acl.may_permit(target.port) {
-            // Checked before the name is looked up: else clients could keep the resolver busy.
+            // This is checked before the target's name is looked up, so that clients cannot keep the resolver busy with
+            // targets that no entry permits.
             let failure = Failure::Connect(ConnectError::Prohibited);
             return Outcome::Done(self.refuse(exchange, &failure));
         }
@@ -277,7 +278,8 @@ impl Service {
         connected.await.unwrap_or_else(timed_out)
     }
 
-    /// The pipe of the tunnel's datagrams, if the connection has datagrams and the client accepts them, which its settings tell.
+    /// The pipe of the tunnel's HTTP datagrams. `None` if the connection cannot carry any, or if the client's settings
+    /// tell that it accepts none.
     async fn accepted_datagrams(
         &self,
         worker: &Rc<Worker>,
@@ -290,8 +292,8 @@ impl Service {
         is_accepted.then(|| Rc::clone(datagrams))
     }
 
-    /// A socket connected to the first permitted address that the system has a route to. H2O compatibility: H2O tries IPv6
-    /// addresses first.
+    /// Returns a UDP socket connected to the first permitted address that the system has a route to. H2O compatibility:
+    /// H2O tries IPv6 addresses first.
     async fn connect_udp(
         &self,
         worker: &Rc<Worker>,
@@ -320,7 +322,7 @@ impl Service {
         Err(failure)
     }
 
-    /// The response to a request that gets no tunnel. Also logs the reason.
+    /// The response to a request for which no tunnel is opened. Also logs the reason.
     fn refuse(&self, exchange: &mut Exchange, failure: &Failure) -> Response {
         let report = failure.report();
         exchange.note_error(LABEL, &report.log_text());
@@ -349,7 +351,7 @@ async fn local_connect(address: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 impl Failure {
-    /// Status, reason and text of the response. H2O compatibility: H2O sends the same.
+    /// Status, reason phrase and text of the response. H2O compatibility: they are the same as H2O's.
     fn answer(&self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "Bad Request", "Bad Request"),

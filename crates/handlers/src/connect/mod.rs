@@ -1,4 +1,4 @@
-//! `proxy.connect` and `proxy.connect-udp`: tunnels to targets that clients choose, as far as an access control list
+//! `proxy.connect` and `proxy.connect-udp`open tunnels to targets that clients choose, as far as an access control list
 //! permits them.
 //!
 //! [`handler`] opens connections for requests, [`tunnel`] moves the bytes afterwards.
@@ -134,12 +134,12 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
 ];
 
-/// The settings of a level, besides those of [`ProxySettings`].
+/// The settings of tunnels at a configuration level, other than those in [`ProxySettings`].
 #[derive(Clone, Debug)]
 struct ConnectSettings {
     emits_proxy_status: bool,
     masque_draft_03: bool,
-    /// Encoded for `proxy-status`.
+    /// The name of this proxy, encoded for the `proxy-status` field.
     identity: Box<str>,
     name_resolution_delay: Duration,
     connection_attempt_delay: Duration,
@@ -182,7 +182,7 @@ fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
     Ok(Duration::from_millis(limit))
 }
 
-/// The limit, reduced so that it can be added to any time.
+/// The time limit, reduced so that it can be added to any time without overflow.
 fn at_most_a_century(limit: Duration) -> Duration {
     limit.min(Duration::from_secs(100 * 366 * 86_400))
 }
@@ -192,7 +192,7 @@ fn deprecated(scope: &mut Scope, command: &Command<'_>, successor: &str) {
     scope.warn(&command.error(text));
 }
 
-/// The configuration of a handler: the list, and the settings of its level.
+/// The configuration of a handler: its access control list, and the settings of its level.
 fn service(scope: &Scope, command: &Command<'_>) -> Result<Arc<Service>, Error> {
     let acl = Acl::read(command)?;
     let timeouts = scope.settings.get::<ProxySettings>().timeouts;

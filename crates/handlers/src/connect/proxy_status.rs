@@ -1,24 +1,24 @@
-//! The result of a tunnel request: for the error log, and for the client in `proxy-status` (RFC 9209).
+//! The result of a tunnel request, as text for the error log and as the `proxy-status` field for the client (RFC 9209).
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use h2o_http::is_token_byte;
 
-/// The parts of a report; absent ones are left out.
+/// The parameters that describe the result of a tunnel request; absent ones are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
-    /// Type of the error (RFC 9209 §2.3); none for success.
+    /// Type of the error (RFC 9209 §2.3); `None` if the tunnel was opened.
     pub(super) error: Option<&'static str>,
-    /// DNS response code.
+    /// The response code of DNS, if the look-up of the name failed.
     pub(super) rcode: Option<&'static str>,
     pub(super) details: Option<&'static str>,
-    /// The address of the connection.
+    /// The address of the target to which the connection was made or tried.
     pub(super) next_hop: Option<IpAddr>,
 }
 
 impl Report {
-    /// The value of the field, with the proxy's name `identity`, which is [encoded](encode_identity).
+    /// The value of the `proxy-status` field. `identity` is the proxy's name, [encoded](encode_identity).
     pub(super) fn field(&self, identity: &str) -> String {
         let mut value = identity.to_owned();
         if let Some(error) = self.error {
@@ -27,7 +27,7 @@ impl Report {
         }
         for (name, text) in [("rcode", self.rcode), ("details", self.details)] {
             if let Some(text) = text {
-                // Our own texts have no characters to escape.
+                // These texts are the program's own, and have no characters to escape.
                 let _ = write!(value, "; {name}=\"{text}\"");
             }
         }
@@ -37,7 +37,7 @@ impl Report {
         value
     }
 
-    /// The text for the error log. H2O compatibility: H2O logs the same.
+    /// The text for the error log. H2O compatibility: H2O logs the same text.
     pub(super) fn log_text(&self) -> String {
         const NULL: &str = "(null)";
         let (error, rcode) = (self.error.unwrap_or(NULL), self.rcode.unwrap_or(NULL));

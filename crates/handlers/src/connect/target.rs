@@ -4,17 +4,17 @@ use std::net::Ipv6Addr;
 
 use h2o_http::authority;
 
-/// A host with a port.
+/// A host with a port, to which a client wants a tunnel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// A name or a numeric address without brackets.
+    /// The name of the host, or its numeric address without brackets.
     pub(super) host: String,
-    /// Never 0.
+    /// The port, which is never 0.
     pub(super) port: u16,
 }
 
 impl Target {
-    /// Reads `host:port`; both are required.
+    /// Reads `host:port`. Both the host and the port are required.
     pub(super) fn from_authority(authority: &[u8]) -> Option<Self> {
         let (host, port) = authority::split(authority)?;
         let host = host
@@ -24,8 +24,8 @@ impl Target {
         Self::new(host, port?)
     }
 
-    /// Reads `[/]HOST/PORT/`, already unescaped (RFC 9298 §2 with the default template, after the path of the handler). H2O
-    /// compatibility: H2O requires the last slash.
+    /// Reads the path `[/]HOST/PORT/`, which was already unescaped (RFC 9298 §2 with the default template, after the
+    /// path of the handler). H2O compatibility: H2O requires the last slash.
     pub(super) fn from_path(path: &[u8]) -> Option<Self> {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let mut parts = path.split(|byte| *byte == b'/');
@@ -35,7 +35,7 @@ impl Target {
         }
         let is_number = (1..=5).contains(&port.len()) && port.iter().all(u8::is_ascii_digit);
         if host.first() == Some(&b'[') {
-            // RFC 9298 §3: IPv6 addresses have no brackets in the path.
+            // IPv6 addresses have no brackets in the path (RFC 9298 §3).
             return None;
         }
         let port: u16 = str::from_utf8(port)

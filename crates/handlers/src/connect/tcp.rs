@@ -11,9 +11,10 @@ use tokio::net::TcpStream;
 
 use super::tunnel::{Sink, Tunnel, broken};
 
-/// Most bytes per read, and most bytes held on the way to the client. H2O compatibility: H2O reads as much at once.
+/// Most bytes that one read from the target returns, and most bytes that the tunnel holds for the client. H2O
+/// compatibility: H2O reads as much at once.
 const READ_SIZE: usize = 64 * 1024;
-/// Least free space of a buffer for a read; below it a new one is allocated.
+/// If a buffer has less free space than this, a new buffer is allocated for the next read.
 const MIN_READ: usize = 4096;
 
 /// Opens a tunnel: returns a response body with the bytes received from `stream`, and sends the bytes from `pipe` to
@@ -33,11 +34,11 @@ pub(super) fn open(
     }))
 }
 
-/// Bytes from the far end, as a body.
+/// The response body of a tunnel, with the bytes from the target.
 struct TcpBody {
     tunnel: Tunnel,
     stream: Rc<TcpStream>,
-    /// Bytes read from the connection and not yet pulled. An idle tunnel holds none.
+    /// Bytes read from the target and not yet pulled. An idle tunnel holds no buffer.
     buffer: BytesMut,
 }
 
@@ -112,7 +113,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// A tunnel, and its far end.
+    /// Opens a tunnel. Returns its response body, the pipe of its request body, and the target's connection.
     async fn tunnel(
         worker: &Worker,
         io_timeout: Duration,
@@ -161,7 +162,7 @@ mod tests {
             far.shutdown().await.unwrap();
             assert_eq!(next(&mut source).await.unwrap_err(), "end");
             drop(source);
-            // The client may go on sending.
+            // The client may continue to send after the target has ended its direction.
             pipe.push("still here");
             let mut read = [0; 10];
             far.read_exact(&mut read).await.unwrap();
@@ -181,7 +182,7 @@ mod tests {
             let mut read = [0; 10];
             far.read_exact(&mut read).await.unwrap();
             assert_eq!(&read, b"last words");
-            // What has come by then is not lost.
+            // Bytes that the target sent before the client's end still reach the client.
             assert_eq!(next(&mut source).await.unwrap(), "abc");
             assert_eq!(next(&mut source).await.unwrap_err(), "end");
             drop(source);
@@ -209,7 +210,7 @@ mod tests {
             far.set_zero_linger().unwrap();
             drop(far);
             assert_eq!(next(&mut source).await.unwrap_err(), "I/O error");
-            // Nobody takes what comes now.
+            // Bytes that the client sends now are not read by any task.
             pipe.push("x");
             while !pipe.is_abandoned() {
                 tokio::task::yield_now().await;
@@ -224,7 +225,7 @@ mod tests {
         let moment = Duration::from_millis(50);
         let test = async |worker: &Worker| {
             let (mut source, pipe, mut far) = tunnel(worker, limit).await;
-            // Either direction keeps it alive.
+            // Bytes in either direction keep the tunnel alive.
             for byte in b"xyxy" {
                 pass(limit - moment).await;
                 if *byte == b'x' {

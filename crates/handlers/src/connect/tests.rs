@@ -1,4 +1,4 @@
-//! The directives of tunnels, and their errors.
+//! Tests of the directives for tunnels, and of their error messages.
 
 use h2o_config::{Memory, Registry, load};
 use h2o_exchange::{Features, Scope};

@@ -1,7 +1,8 @@
 //! The parts that tunnels over TCP and UDP share.
 //!
-//! Bytes from the far end are the body of the response, read when it is pulled. A separate task moves the client's bytes,
-//! since a client that does not read may still send. The task also ends a tunnel that is idle for too long.
+//! Bytes from the far end (the connection to the target) are the body of the response, read when it is pulled. A
+//! separate task moves the client's bytes, since a client that does not read may still send. The task also ends a
+//! tunnel that is idle for too long.
 
 use std::cell::Cell;
 use std::io;
@@ -14,20 +15,22 @@ use bytes::Bytes;
 use h2o_exchange::{BodyError, BodyPipe, Descriptor, Timer, Worker};
 use tokio::task::AbortHandle;
 
-/// The far end as a receiver of the client's bytes.
+/// The far end of a tunnel (its connection to the target), which receives the client's bytes.
 pub(super) trait Sink: Unpin + 'static {
-    /// Consumes bytes from the start of `piece`. Ready once all are consumed and sent; otherwise it is called again with
+    /// Consumes bytes from the start of `piece`. Ready once all bytes are consumed and sent. Otherwise this is called
+    /// again with
     /// the rest.
     ///
     /// # Errors
-    /// The far end accepts no more bytes; [`io::ErrorKind::InvalidData`]: because the client sent malformed ones.
+    /// The system's error, if the far end accepts no more bytes; [`io::ErrorKind::InvalidData`], if the client has sent
+    /// malformed bytes.
     fn poll_send(&mut self, piece: &mut Bytes, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Moves what goes past the pipe and the body: datagrams. Returns whether anything was moved; the task is woken when there
-    /// is more.
+    /// Moves datagrams, which do not pass through the request's pipe and the response's body. Returns whether any was
+    /// moved; the task is woken when there are more.
     ///
     /// # Errors
-    /// The far end can be read no more.
+    /// The system's error, if the far end cannot be read any more.
     fn move_datagrams(&mut self, _context: &mut Context<'_>) -> io::Result<bool> {
         Ok(false)
     }
@@ -42,17 +45,17 @@ pub(super) struct Tunnel {
 }
 
 struct TunnelState {
-    /// Fires when no bytes have moved in either direction for `io_timeout`.
+    /// The timer that fires when no bytes have moved in either direction for `io_timeout`.
     idle: Timer,
     io_timeout: Duration,
     upload: Cell<UploadState>,
-    /// The waker of the task that waits for the far end.
+    /// The waker of the task that waits for bytes from the far end.
     reader: Cell<Option<Waker>>,
     /// Counts the socket to the far end towards the server's limit of file descriptors.
     _descriptor: Descriptor,
 }
 
-/// State of the client's direction.
+/// The state of the direction from the client to the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UploadState {
     Open,
@@ -63,7 +66,7 @@ enum UploadState {
 }
 
 impl TunnelState {
-    /// Bytes have moved: restarts the idle timeout.
+    /// Restarts the idle timeout, because bytes have moved.
     fn note(&self) {
         self.idle.set_after(self.io_timeout);
     }
@@ -101,17 +104,18 @@ impl Tunnel {
         }
     }
 
-    /// Bytes have arrived from the far end.
+    /// Called when bytes have arrived from the far end.
     pub(super) fn on_received(&self) {
         self.state.note();
     }
 
-    /// The far end has ended its direction.
+    /// Called when the far end has ended its direction.
     pub(super) const fn on_end(&mut self) {
         self.is_complete = true;
     }
 
-    /// The far end has no bytes now. Returns whether more may follow; the task is woken when that changes.
+    /// Called when the far end has no bytes now. Returns whether more may follow; the task of `context` is woken when
+    /// that changes.
     pub(super) fn may_wait(&self, context: &Context<'_>) -> bool {
         let waker = self.state.reader.take();
         let waker = waker.filter(|waker| waker.will_wake(context.waker()));
@@ -121,8 +125,8 @@ impl Tunnel {
     }
 }
 
-/// The body was dropped, so the task ends. Not if only the far end has ended its direction: the client may continue to
-/// send.
+/// The body was dropped, so the task ends. The task continues if only the far end has ended its direction, because the
+/// client may continue to send.
 impl Drop for Tunnel {
     fn drop(&mut self) {
         if !self.is_complete || self.state.upload.get() != UploadState::Open {
@@ -131,7 +135,7 @@ impl Drop for Tunnel {
     }
 }
 
-/// The far end has aborted the connection.
+/// The error of a response body whose far end has aborted the connection.
 pub(super) fn broken(_: &io::Error) -> BodyError {
     BodyError::Failed("I/O error".into())
 }
@@ -141,7 +145,7 @@ struct Mover<S> {
     state: Rc<TunnelState>,
     sink: S,
     pipe: Rc<BodyPipe>,
-    /// Bytes that are not sent yet.
+    /// Bytes from the client that are not sent yet.
     piece: Bytes,
     /// Whether the sink may hold unsent bytes, even if `piece` is empty.
     is_sending: bool,
@@ -186,7 +190,8 @@ impl<S: Sink> Future for Mover<S> {
 }
 
 impl<S: Sink> Mover<S> {
-    /// Moves as many bytes as possible. `None`: the client is gone.
+    /// Moves as many bytes as possible. Returns the new state once the client's direction has ended; `None` if the
+    /// client is gone.
     fn poll_move(&mut self, context: &mut Context<'_>) -> Poll<Option<UploadState>> {
         loop {
             while !self.is_sending && self.piece.is_empty() {
@@ -219,7 +224,7 @@ impl<S: Sink> Mover<S> {
     }
 }
 
-/// However the task ends, the client's bytes are no longer read.
+/// When the task ends, for whatever reason, the client's bytes are no longer read.
 impl<S> Drop for Mover<S> {
     fn drop(&mut self) {
         self.pipe.abandon();

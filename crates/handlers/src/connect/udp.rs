@@ -1,5 +1,5 @@
-//! Tunnels to UDP sockets. A UDP payload is an HTTP datagram (RFC 9297) of the client's connection if that has any, and a
-//! capsule in the stream otherwise. Clients may send capsules in either case.
+//! Tunnels to UDP sockets. A UDP payload is an HTTP datagram (RFC 9297) of the client's connection if the connection
+//! can carry them, and otherwise a capsule in the stream. Clients may send capsules in both cases.
 
 use std::io;
 use std::rc::Rc;
@@ -15,14 +15,15 @@ use tokio::net::UdpSocket;
 use super::capsule::{self, CapsuleReader, Format};
 use super::tunnel::{Sink, Tunnel, broken};
 
-/// Longest payload from the network that is passed on. H2O compatibility: H2O drops longer ones.
+/// Longest UDP payload from the target that is passed to the client. H2O compatibility: H2O drops longer ones.
 const MAX_PAYLOAD: usize = 1500;
-/// Most bytes of capsules that are collected before they are sent.
+/// Most bytes of capsules that are collected for the client at a time.
 const BATCH: usize = 16 * 1024;
-/// Most datagrams moved in each direction before other tasks run.
+/// Most datagrams that are moved in each direction before other tasks run.
 const TURN: usize = 64;
 
-/// Opens a tunnel: returns a response body with the datagrams that `socket`, which is connected, receives, and sends the
+/// Opens a UDP tunnel: returns a response body with the datagrams that `socket`, which is connected, receives, and
+/// sends the
 /// datagrams from `pipe`. With `datagrams`, which the client accepts, the body is empty but lasts as long as the tunnel. Must
 /// be called within the worker's runtime.
 pub(super) fn open(
@@ -60,21 +61,22 @@ pub(super) fn open(
     })
 }
 
-/// The socket of the target.
+/// The UDP socket to the target.
 struct FarEnd {
     socket: UdpSocket,
     worker: Rc<Worker>,
 }
 
-/// One byte more than the limit, to detect longer payloads.
+/// A buffer for a payload, with one byte more than the limit so that longer payloads are noticed.
 type Buffer = [u8; MAX_PAYLOAD + 1];
 
 /// What [`FarEnd::receive`] has found.
 enum Received<'b> {
     Payload(&'b [u8]),
-    /// A payload that was dropped, as it is too long, or an error that says nothing about the next payload.
+    /// The payload was too long and was dropped, or the socket reported an error that says nothing about the next
+    /// payload.
     Useless,
-    /// There is nothing now.
+    /// The socket has no payload now.
     Nothing,
 }
 
@@ -91,13 +93,14 @@ impl FarEnd {
             }
             Ok(len) => Ok(Received::Payload(&buffer[..len])),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
-            // The port is closed at the moment; that may change.
+            // No program listens at the target's port at the moment; that may change.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Received::Useless),
             Err(error) => Err(error),
         }
     }
 
-    /// Sends a payload. A payload that the system does not send is dropped, as UDP permits. Returns whether the socket was free.
+    /// Sends a payload. A payload that the system does not send is dropped, as UDP permits. Returns false if the socket
+    /// had no room for it now.
     fn send(&self, payload: &[u8]) -> bool {
         match self.socket.try_send(payload) {
             Ok(_) => self.counters().count(Counter::UdpSent),
@@ -130,17 +133,17 @@ impl BodySource for EmptyBody {
     }
 }
 
-/// Datagrams from the far end, as a body.
+/// The response body of a tunnel whose payloads travel in capsules.
 struct CapsuleBody {
     tunnel: Tunnel,
     far: Rc<FarEnd>,
     format: Format,
-    /// Bytes that were not pulled yet. An idle tunnel holds none.
+    /// Capsules that were not pulled yet. An idle tunnel holds no buffer.
     capsules: BytesMut,
 }
 
 impl CapsuleBody {
-    /// Receives datagrams until there are none, or a batch is full. Returns whether there may be more.
+    /// Receives payloads until the socket has none, or a batch is full. Returns whether there may be more.
     fn receive(&mut self) -> io::Result<bool> {
         let mut buffer = [0; MAX_PAYLOAD + 1];
         for _ in 0..TURN {
@@ -200,15 +203,15 @@ impl BodySource for CapsuleBody {
     }
 }
 
-/// Datagrams from the client, and those to it that go past the stream.
+/// The receiver of the client's datagrams, which also moves the HTTP datagrams to the client.
 struct DatagramSink {
     far: Rc<FarEnd>,
     format: Format,
     capsules: CapsuleReader,
     datagrams: Option<Rc<DatagramPipe>>,
-    /// The payload of a capsule that is not sent yet.
+    /// The payload of a capsule that the socket has not taken yet.
     payload: Option<Bytes>,
-    /// The payload of one of `datagrams` that is not sent yet.
+    /// The payload of an HTTP datagram of `datagrams` that the socket has not taken yet.
     unsent: Option<Bytes>,
 }
 
@@ -255,8 +258,8 @@ impl Sink for DatagramSink {
                     payload
                 }
             };
-            // The first datagrams wait for tokio to learn that a new socket can be written. Meanwhile the pipe drops what it
-            // has no room for.
+            // The first datagrams wait for tokio to learn that a new socket can be written. Meanwhile the pipe drops
+            // datagrams that it has no room for.
             if !self.far.send(&payload) {
                 self.unsent = Some(payload);
                 match self.far.socket.poll_send_ready(context) {
@@ -326,7 +329,7 @@ mod tests {
             });
     }
 
-    /// A tunnel, and its far end.
+    /// Opens a tunnel. Returns its response body, the pipe of its request body, and the target's socket.
     async fn tunnel(
         worker: &Rc<Worker>,
         format: Format,
@@ -367,7 +370,7 @@ mod tests {
         for (format, head) in [(Format::ContextId, "\0\x05\0"), (Format::Bare, "\0\x04")] {
             run(async |worker| {
                 let (mut source, pipe, far) = tunnel(worker, format).await;
-                // In two pieces.
+                // The capsule arrives in two pieces.
                 pipe.push(format!("{head}pi"));
                 pipe.push("ng");
                 let mut received = [0; 2000];
@@ -383,12 +386,12 @@ mod tests {
                 far.send(&[b'y'; 1500]).await.unwrap();
                 let mut capsule = next(&mut source, 9000).await.unwrap();
                 assert!(capsule.ends_with(&[b'y'; 1500]) && !capsule.contains(&b'x'));
-                // No more than is asked for.
+                // One pull returns no more bytes than it asks for.
                 far.send(b"piece").await.unwrap();
                 capsule = next(&mut source, 6).await.unwrap();
                 assert_eq!(capsule.len(), 6);
                 assert!(next(&mut source, 6).await.unwrap().ends_with(b"e"));
-                // The client's end is that of the tunnel.
+                // When the client ends its direction, the tunnel ends.
                 pipe.finish(Ok(()));
                 assert_eq!(next(&mut source, 6).await, None);
             });
@@ -406,7 +409,7 @@ mod tests {
                     tunnel_with(worker, format, Some(Rc::clone(&datagrams))).await;
                 let counted = |counter| worker.counters.get(counter);
                 let mut received = [0; 2000];
-                // Bytes of another context are not sent; empty payloads are.
+                // A datagram of another context is dropped; an empty payload is sent.
                 datagrams.receive("\u{2}other".into());
                 datagrams.receive(context.into());
                 datagrams.receive(format!("{context}ping").into());
@@ -417,7 +420,7 @@ mod tests {
                 }
                 assert_eq!(far.recv(&mut received).await.unwrap(), 0);
                 assert_eq!(far.recv(&mut received).await.unwrap(), 4);
-                // So is what comes as a capsule.
+                // A payload that comes in a capsule is sent, too.
                 let len = context.len() + 5;
                 pipe.push(
                     [
@@ -437,7 +440,7 @@ mod tests {
                     tokio::task::yield_now().await;
                 };
                 assert_eq!(datagram, format!("9{context}pong"));
-                // The body has nothing, but lasts as long as the tunnel.
+                // The body has no bytes, but lasts as long as the tunnel.
                 let mut task = Context::from_waker(Waker::noop());
                 assert!(source.poll_next(&mut task, 9000).is_pending());
                 pipe.finish(Ok(()));

@@ -11,10 +11,10 @@ use h2o_upstream::{FastcgiCall, FastcgiError, FastcgiReply, Upstream};
 use super::response::{self, HeadError};
 use super::{FastcgiSettings, parameters};
 
-/// The component in error messages.
+/// The label of FastCGI errors in the error log.
 const LABEL: &str = "fastcgi";
 
-/// Answers requests with the responses of an application.
+/// The handler of `fastcgi.connect`, which answers requests with the responses of an application.
 pub(super) struct FastcgiHandler {
     upstream: Arc<Upstream>,
     settings: Arc<FastcgiSettings>,
@@ -41,7 +41,7 @@ impl Handler for FastcgiHandler {
         Outcome::Later(Box::pin(ask(upstream, reference, parameters)))
     }
 
-    /// Applications need the length before the content.
+    /// FastCGI applications need the length of the body before its bytes, so the body is collected first.
     fn body_use(&self, exchange: &Exchange) -> BodyUse {
         match exchange.request.body {
             BodyLength::None => BodyUse::None,
@@ -77,8 +77,8 @@ async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, parameters: Vec<u8
         if let RequestBody::Stream(pipe) = &body
             && !pipe.is_complete()
         {
-            // Close the client's connection after the response: nobody reads the rest of the request body, so the next
-            // request cannot be reached.
+            // Close the client's connection after the response: the rest of the request body is not read, so the next
+            // request on the connection cannot be read either.
             response.closes = true;
             pipe.abandon();
         }
@@ -86,7 +86,7 @@ async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, parameters: Vec<u8
     }))
 }
 
-/// The response to the client; `Err`: an error in its place.
+/// The response to the client, from the application's reply. `Err`: an error response in its place.
 fn answer(exchange: &mut Exchange, reply: FastcgiReply) -> Result<Response, Box<Response>> {
     let head = match response::parse(&reply.head) {
         Ok(head) => head,
@@ -108,7 +108,7 @@ fn note_stderr(reference: &ExchangeRef, text: &[u8]) {
     let text = String::from_utf8_lossy(text.trim_ascii_end());
     match reference.try_borrow_mut() {
         Ok(mut exchange) => exchange.note_error(LABEL, &text),
-        // The server is using it.
+        // The server is using the exchange, so the text cannot be recorded there and goes to the error log directly.
         Err(_) => report!(error, "[{LABEL}] {text}"),
     }
 }
@@ -123,7 +123,7 @@ fn refused(exchange: &mut Exchange, error: &HeadError) -> Box<Response> {
     unavailable(exchange)
 }
 
-/// H2O compatibility: H2O answers 503 with this reason and text.
+/// The response when the application cannot be used. H2O compatibility: H2O answers 503 with this reason and text.
 fn unavailable(exchange: &Exchange) -> Box<Response> {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     exchange.worker.counters.count_status(status);

@@ -20,7 +20,7 @@ use crate::proxy::settings::ProxySettings;
 use handler::FastcgiHandler;
 pub(crate) use response::fuzzing;
 
-/// Longest path of a socket (`sun_path`), without the terminating zero.
+/// Longest path of a Unix socket in bytes (`sun_path`), without the terminating zero.
 const MAX_UNIX_PATH: usize = 107;
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
@@ -142,7 +142,7 @@ fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
     Ok(Duration::from_millis(millis))
 }
 
-/// `fastcgi.*` of a level.
+/// The settings of the directives `fastcgi.*` at a configuration level.
 #[derive(Clone, Debug)]
 struct FastcgiSettings {
     document_root: Option<Box<str>>,

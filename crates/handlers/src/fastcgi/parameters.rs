@@ -1,4 +1,4 @@
-//! The parameters of a request, in the order in which H2O sends them.
+//! The FastCGI parameters of a request, in the order in which H2O sends them.
 
 use h2o_exchange::{Address, Exchange, RequestBody, ScriptPath, ServerSoftware};
 use h2o_http::{BodyLength, Headers, Known, Name, Scheme};
@@ -6,7 +6,7 @@ use h2o_upstream::fastcgi_record::encode_parameter;
 
 use super::FastcgiSettings;
 
-/// Encodes the parameters.
+/// Encodes the FastCGI parameters of a request.
 pub(super) fn build(
     exchange: &Exchange,
     script: Option<&ScriptPath>,
@@ -56,7 +56,7 @@ pub(super) fn build(
     out.0
 }
 
-/// The length of the body, if there is one.
+/// The length of the request body; `None` if there is no body.
 fn content_length(exchange: &Exchange) -> Option<u64> {
     match (&exchange.body, exchange.request.body) {
         (RequestBody::Bytes(bytes), _) => Some(bytes.len() as u64),
@@ -82,7 +82,8 @@ impl Parameters {
         script: Option<&ScriptPath>,
         settings: &FastcgiSettings,
     ) {
-        // H2O compatibility: without a script, H2O sends the whole path, the path's key included.
+        // H2O compatibility: without a script file, H2O sends the whole path of the request, including the part that
+        // the configuration's path matches.
         let path_info = match script {
             Some(script) => {
                 self.add("SCRIPT_FILENAME", &script.file);
@@ -106,8 +107,8 @@ impl Parameters {
         }
     }
 
-    /// The fields of the request. A variable named as the parameter of a field takes its place (in H2O only if the name of the field
-    /// has no hyphen).
+    /// Adds the header fields of the request as parameters. A request variable with the name of such a parameter takes
+    /// the field's place (in H2O only if the field's name has no hyphen).
     fn add_fields(&mut self, exchange: &Exchange, headers: &Headers) {
         let mut cookies: Vec<&[u8]> = Vec::new();
         for field in headers.iter() {
@@ -120,7 +121,8 @@ impl Parameters {
                 }
                 Name::Known(Known::ContentType) => self.add("CONTENT_TYPE", field.value),
                 name => {
-                    // A client must not be able to set `HTTP_PROXY`, which many libraries take for the address of a proxy.
+                    // A client must not be able to set `HTTP_PROXY`, which many libraries read as the address of a
+                    // proxy.
                     let name = name.as_str();
                     let upper = name.bytes().map(|byte| match byte {
                         b'-' => '_',

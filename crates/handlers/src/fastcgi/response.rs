@@ -1,4 +1,4 @@
-//! The header block of an application's response.
+//! Reads the header block of a FastCGI application's response.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use h2o_http::{Headers, Known, Name, StatusCode, is_token};
 /// Most fields of a response (H2O compatibility: H2O takes as many).
 const MAX_FIELDS: usize = 100;
 
-/// The head of a response.
+/// The head of an application's response.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) status: StatusCode,
@@ -110,7 +110,7 @@ fn add_field(head: &mut Head, name: &str, value: &[u8]) -> Result<(), HeadError>
     Ok(())
 }
 
-/// `NNN`, or `NNN reason`. Interim statuses are no responses.
+/// Reads the value of the `status` field: `NNN`, or `NNN reason`. Interim statuses are refused.
 fn parse_status(value: &[u8]) -> Option<(StatusCode, String)> {
     let (digits, rest) = value.split_at_checked(3)?;
     let code = std::str::from_utf8(digits).ok()?;
@@ -151,7 +151,7 @@ pub(crate) mod fuzzing {
             assert!(is_token(field.name.as_str().as_bytes()));
             assert!(super::is_field_value(field.value));
         }
-        // They are the engines' to write.
+        // These fields are written by the protocol engines, so the head must not have them.
         for name in [
             Known::ContentLength,
             Known::Connection,

@@ -1,4 +1,4 @@
-//! `fastcgi.spawn`: applications that the server starts and ends.
+//! The directive `fastcgi.spawn`: applications that the server starts and ends.
 
 use std::fs::DirBuilder;
 use std::os::fd::OwnedFd;
@@ -25,14 +25,14 @@ struct Application {
     command: Box<str>,
     /// The user that runs the application; `None`: the user that runs the server.
     user: Option<Box<str>>,
-    /// `user` of the server.
+    /// The value of the directive `user`: the user that runs the server.
     running_user: Option<Arc<str>>,
     directory: PathBuf,
-    /// The application ends when this is closed.
+    /// The descriptor that keeps the application running: it ends when the descriptor is closed.
     pipe: OnceLock<OwnedFd>,
 }
 
-/// Executes the directive.
+/// Executes the directive `fastcgi.spawn`.
 pub(super) fn spawn(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let node = command.node;
     let (text, user) = if let Some(text) = node.as_str() {
@@ -65,7 +65,8 @@ pub(super) fn spawn(scope: &mut Scope, command: &Command<'_>) -> Result<(), Erro
     super::add_handler(scope, command, super::unix_url(&path))
 }
 
-/// The application to use: that of the running configuration, if it is the same and is not yet taken over.
+/// The application to use: that of the running configuration, if it is the same and no other directive has taken it
+/// over.
 fn take_over(scope: &mut Scope, next: Application) -> Arc<Application> {
     let running = scope.running.as_ref();
     let running = running.map(|site| Arc::clone(&site.shared.get::<Applications>()));
@@ -103,12 +104,12 @@ impl Application {
             && self.running_user == other.running_user
     }
 
-    /// The path of its socket.
+    /// The path of the application's socket.
     fn socket(&self) -> String {
         format!("{}/_", self.directory.display())
     }
 
-    /// The user to switch to before the command is run.
+    /// The user to switch to before the application's command is run; `None` if the user stays the same.
     fn other_user(&self) -> Option<&str> {
         let default = geteuid().is_root().then_some(DEFAULT_USER);
         let configured = self.user.as_deref().or(self.running_user.as_deref());
@@ -117,7 +118,7 @@ impl Application {
         (!is_own).then_some(name)
     }
 
-    /// Makes the directory and the socket in it, for the user of the server, and starts the application.
+    /// Creates the directory and the socket in it, which belong to the server's user, and starts the application.
     fn start(&self) -> std::io::Result<OwnedFd> {
         DirBuilder::new().mode(0o700).create(&self.directory)?;
         let started = self.listen();
