@@ -1,9 +1,9 @@
-//! The abuse budget of a connection: misbehaviour and failed requests cost units, time and served requests restore
-//! them, and a connection without units is closed. One mechanism in place of one counter per attack.
+//! The abuse budget of a connection: misbehaviour and failed requests cost units, time and served requests restore them, and the server
+//! closes a connection that has no units left. This one mechanism serves in place of a counter for each kind of attack.
 
 use std::time::Duration;
 
-/// Settings of the abuse budget.
+/// Settings of the abuse budget that every connection has.
 #[derive(Clone, Copy, Debug)]
 pub struct BudgetSettings {
     /// Units of the abuse budget that a connection has at the start, and the most that it can have.
@@ -21,7 +21,7 @@ impl Default for BudgetSettings {
     }
 }
 
-/// Behaviour of a client that costs units.
+/// A client's behaviour that takes units off the abuse budget of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
     /// A read brought few bytes, which completed nothing: the client sends a head or a body drop by drop.
@@ -39,7 +39,7 @@ impl Cost {
     }
 }
 
-/// The connection has used up its budget.
+/// The connection has used up its abuse budget and must be closed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Overdrawn;
 
@@ -61,7 +61,7 @@ impl Budget {
         }
     }
 
-    /// Takes `units` off the budget. `age` is the age of the connection.
+    /// Takes `units` off the connection's abuse budget. `age` is the age of the connection.
     ///
     /// # Errors
     /// [`Overdrawn`]: the connection must be closed.
@@ -80,12 +80,12 @@ impl Budget {
         Ok(())
     }
 
-    /// Whether [`Budget::spend`] has failed.
+    /// Whether the abuse budget is used up: [`Budget::spend`] has failed.
     pub(crate) const fn is_overdrawn(&self) -> bool {
         self.is_overdrawn
     }
 
-    /// Restores units, up to those at the start.
+    /// Adds `units` to the abuse budget, which never exceeds the number of units that a new connection has.
     pub(crate) fn earn_units(&mut self, units: u32, settings: BudgetSettings) {
         self.units = self.units.saturating_add(units).min(settings.units);
     }

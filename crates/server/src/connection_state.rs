@@ -1,4 +1,4 @@
-//! What driver, request table and TLS of one connection share: the socket, the client's address, the abuse budget.
+//! The state of one connection that its driver, its request table and its TLS share: the socket, the client's address, the abuse budget.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,16 +11,16 @@ use crate::context::Context;
 use crate::io::Io;
 use crate::listener::LocalListener;
 
-/// Number of the next connection.
+/// The number that the next connection gets as its id ([`ConnectionState::id`]).
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// State of a connection that does not depend on the protocol version.
 pub(crate) struct ConnectionState {
-    /// Identifies the connection to wakers and events.
+    /// Token by which wakers and events of sockets name the connection.
     pub(crate) token: u64,
-    /// Timer of the connection, set by the table of connections.
+    /// The connection's timer in the event loop; the table of connections sets it.
     pub(crate) timer: TimerKey,
-    /// When the timer fires. The deadline of the connection may be later: every request postpones the deadline, but the timer
+    /// When the connection's timer fires. The deadline of the connection may be later: every request postpones the deadline, but the timer
     /// is set anew only once it has fired.
     pub(crate) timer_at: Option<Instant>,
     /// Number of the connection, counted over the process from 1; 0 until HTTP begins.
@@ -29,28 +29,28 @@ pub(crate) struct ConnectionState {
     pub(crate) listener: Rc<LocalListener>,
     pub(crate) peer: Address,
     pub(crate) io: Io,
-    /// Bytes received, decrypted, and not yet consumed by the engine.
+    /// Decrypted input from the client that the protocol engine has not consumed yet.
     pub(crate) input: Vec<u8>,
-    /// Over QUIC: whether the TLS handshake is not complete yet.
+    /// Over QUIC: whether the TLS handshake is incomplete, so that requests may be replays of TLS early data.
     pub(crate) is_quic_early: bool,
     pub(crate) budget: Budget,
-    /// Created on first use.
+    /// What handlers and logs may ask about the connection; built when the first of them asks.
     pub(crate) info: Option<Rc<ConnectionInfo>>,
 }
 
 impl ConnectionState {
-    /// Whether requests may be replays: the TLS handshake, in whose early data they came, is not complete (RFC 8446 §8).
+    /// Whether requests on this connection may be replays: they came as TLS early data, and the handshake is not complete (RFC 8446 §8).
     pub(crate) fn is_early(&self) -> bool {
         self.is_quic_early || self.io.is_early()
     }
 
-    /// Numbers the connection when HTTP begins. H2O compatibility: H2O numbers connections after their TLS handshake,
-    /// so that the numbers in access logs have no gaps.
+    /// Gives the connection its number; called when HTTP begins. H2O compatibility: H2O numbers connections after their TLS handshake, so
+    /// that the numbers in access logs have no gaps.
     pub(crate) fn take_number(&mut self) {
         self.id = NUMBERS.fetch_add(1, Relaxed);
     }
 
-    /// Facts about the connection for handlers and logs.
+    /// Returns what handlers and logs may know of the connection: number, client's address, TLS, listener.
     #[inline]
     pub(crate) fn info(&mut self) -> Rc<ConnectionInfo> {
         if let Some(info) = &self.info {
@@ -68,12 +68,12 @@ impl ConnectionState {
         info
     }
 
-    /// End of `handshake-timeout`.
+    /// When `handshake-timeout` ends for this connection.
     pub(crate) fn handshake_end(&self) -> Instant {
         self.accepted + self.listener.setup.handshake_timeout
     }
 
-    /// Counts a completed TLS handshake.
+    /// Counts a completed TLS handshake and its duration in the worker's counters.
     pub(crate) fn count_handshake(&self, context: &Context, now: Instant, is_resumed: bool) {
         let (handshake, time) = if is_resumed {
             (Counter::SslHandshakeResume, Counter::SslHandshakeTimeResume)
@@ -86,7 +86,7 @@ impl ConnectionState {
         counters.add(time, took);
     }
 
-    /// Charges the connection's abuse budget.
+    /// Takes `units` off the connection's abuse budget.
     ///
     /// # Errors
     /// If the budget is used up.
@@ -103,13 +103,13 @@ impl ConnectionState {
         spent
     }
 
-    /// Restores units of the connection's abuse budget.
+    /// Adds `units` to the connection's abuse budget.
     #[inline]
     pub(crate) fn earn_units(&mut self, units: u32) {
         self.budget.earn_units(units, self.listener.setup.budget);
     }
 
-    /// Bytes of memory held in buffers.
+    /// Bytes of memory that the buffers of the connection hold.
     #[inline]
     pub(crate) fn retained(&self) -> usize {
         self.input.capacity() + self.io.retained()
@@ -119,19 +119,19 @@ impl ConnectionState {
 /// State of an open connection, as the status page counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionStatus {
-    /// Before HTTP.
+    /// HTTP has not begun: the connection waits for a PROXY header or the TLS handshake.
     Opening,
-    /// Between requests.
+    /// The connection is open and has no request in progress.
     Idle(HttpVersion),
-    /// A request is in progress, or the first request has not arrived yet.
+    /// A request is in progress, or the connection's first request has not arrived yet.
     Active(HttpVersion),
-    /// Graceful shutdown: the connection ends after the requests in progress.
+    /// Graceful shutdown: the connection closes after the requests in progress.
     Shutdown(HttpVersion),
-    /// After HTTP.
+    /// HTTP has ended, and the connection is being closed.
     Closing,
 }
 
-/// The protocol of a connection.
+/// The version of HTTP that a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HttpVersion {
     Http1,
@@ -140,7 +140,7 @@ pub(crate) enum HttpVersion {
 }
 
 impl ConnectionStatus {
-    /// The counter of connections in this state.
+    /// The counter on the status page of the connections in this state.
     pub(crate) const fn counter(self) -> Counter {
         match self {
             Self::Opening => Counter::ConnectionsOpening,
@@ -157,7 +157,7 @@ impl ConnectionStatus {
         }
     }
 
-    /// Changes the state and the counters of the worker.
+    /// Changes the connection's state, and moves the connection to the other counter of the worker.
     pub(crate) fn set(&mut self, context: &Context, status: Self) {
         if status != *self {
             let counters = &context.worker.counters;

@@ -1,5 +1,5 @@
-//! What all drivers of one worker share, independent of the configuration: the worker, its memory account, and reusable
-//! buffers.
+//! The state that all connection drivers of one worker share, independent of the configuration: the worker, its memory account, and
+//! reusable buffers.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -23,20 +23,20 @@ pub(crate) const fn per_turn(bytes: usize) -> usize {
 /// Bytes per read of a socket, or of a stream of QUIC.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
 
-/// What all drivers of one worker share.
+/// The state that all connection drivers of one worker share.
 pub(crate) struct Context {
     pub(crate) worker: Rc<Worker>,
     pub(crate) memory: Rc<MemoryAccount>,
     wakes: Arc<WakeQueue>,
     /// Tokens of the connections whose turn in the event loop ended with work left.
     pub(crate) unfinished: Rc<RefCell<Vec<u64>>>,
-    /// See [`EventLoop::wanted`].
+    /// The counter [`EventLoop::wanted`].
     pub(crate) wanted: Rc<Cell<usize>>,
     pub(crate) scratch: Scratch,
     pub(crate) pipes: Rc<Pipes>,
 }
 
-/// Buffers lent to the connection whose turn it is, so that idle connections need none.
+/// Buffers that the event loop lends to a connection during its turn, so that idle connections need none.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) input: Reusable<Vec<u8>>,
@@ -45,7 +45,7 @@ pub(crate) struct Scratch {
     pub(crate) cipher_out: Reusable<OutputBuffer>,
 }
 
-/// A value that is taken out, used and put back.
+/// A value (a buffer) that a driver takes out, uses and puts back.
 #[derive(Default)]
 pub(crate) struct Reusable<T>(RefCell<T>);
 
@@ -60,7 +60,7 @@ impl<T: Default> Reusable<T> {
 }
 
 impl Reusable<Vec<u8>> {
-    /// Empties the buffer and puts it back; a buffer that has grown far too large is dropped.
+    /// Empties the buffer and puts it back for reuse; a buffer of more than 1 MiB is dropped.
     pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
         if buffer.capacity() <= 16 * READ_SIZE {
             buffer.clear();
@@ -70,7 +70,7 @@ impl Reusable<Vec<u8>> {
 }
 
 impl Reusable<OutputBuffer> {
-    /// Empties the buffer and puts it back; a buffer that has grown far too large is dropped.
+    /// Empties the buffer and puts it back for reuse; a buffer that has grown far too large is dropped.
     pub(crate) fn give_back(&self, mut buffer: OutputBuffer) {
         if buffer.capacity() <= 16 * READ_SIZE {
             buffer.clear();
@@ -80,7 +80,7 @@ impl Reusable<OutputBuffer> {
 }
 
 impl Context {
-    /// Context of the drivers that run in `event_loop`.
+    /// The context of the drivers whose connections run in `event_loop`.
     pub(crate) fn new(event_loop: &EventLoop) -> Self {
         Self {
             worker: Rc::clone(event_loop.worker()),
@@ -93,8 +93,8 @@ impl Context {
         }
     }
 
-    /// A waker for a stream (0 over HTTP/1) of the connection with this token. Created only when a connection waits for
-    /// something other than its socket; static files served from memory never do.
+    /// Returns a waker for stream `stream` (0 over HTTP/1) of the connection with this token. A connection needs a waker only when it waits
+    /// for something other than its socket; a static file from memory needs none.
     pub(crate) fn waker(&self, token: u64, stream: u32) -> Waker {
         WakeQueue::waker(&self.wakes, (token, stream))
     }

@@ -1,4 +1,4 @@
-//! The configuration that serves, with what runs for it outside of the workers.
+//! The configuration that the server uses now, with the background services that run for it outside of the workers.
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -15,33 +15,33 @@ use crate::site::certificates::TlsListeners;
 use crate::site::listen::Listeners;
 use crate::sockets::bind::ListeningSockets;
 
-/// The configuration that serves, with what runs for it outside of the workers.
+/// The configuration that the server uses now, with the background services that run for it outside of the workers.
 pub(crate) struct Current {
     site: Arc<Site>,
     tls: TlsListeners,
     services: Vec<RunningService>,
-    /// The listeners that are open.
+    /// The open listeners, each with its number.
     open: Vec<(Endpoint, ListenerId)>,
-    /// Number of the next listener.
+    /// The number that the last new listener got; the next one gets the number after it.
     next_id: u32,
 }
 
-/// A service that runs in the background, which stops when this value is dropped.
+/// A running background service of a configuration; it stops when `running` is dropped.
 struct RunningService {
     service: Arc<dyn BackgroundService>,
     running: Box<dyn Any + Send>,
 }
 
-/// A configuration that was replaced.
+/// A configuration that a reload has replaced, kept until the last of its requests has ended.
 pub(crate) struct Retired {
-    /// The site, to which the requests that began under this configuration refer, too.
+    /// The site of the replaced configuration; each request that began under it holds another reference.
     site: Arc<Site>,
-    /// Services that such requests still use.
+    /// Background services that requests of the replaced configuration still use.
     _services: Vec<RunningService>,
 }
 
 impl Current {
-    /// The first configuration of the process. Its background services have not been started.
+    /// The first configuration of the process. The caller still has to start its background services.
     pub(crate) fn new(loaded: &LoadedConfig, resumption: Arc<Resumption>) -> Self {
         Self {
             site: Arc::clone(&loaded.site),
@@ -52,7 +52,8 @@ impl Current {
         }
     }
 
-    /// The configuration that replaces this one. Its background services have not been started. Listeners keep their numbers.
+    /// The configuration that replaces this one. The caller still has to start its background services. Listeners that both configurations
+    /// have keep their numbers.
     pub(crate) fn next(&self, loaded: &LoadedConfig) -> Self {
         let resumption = Arc::clone(self.tls.resumption());
         Self {
@@ -66,7 +67,7 @@ impl Current {
         self.open.iter().any(|(open, _)| open == endpoint)
     }
 
-    /// What each worker gets: the listeners of the configuration, with the sockets that were opened for it.
+    /// Returns one [`Generation`] for each worker: the listeners of the configuration, with the sockets that were opened for them.
     pub(crate) fn share_out(
         &mut self,
         loaded: &LoadedConfig,
@@ -96,7 +97,7 @@ impl Current {
                     self.next_id += 1;
                     ListenerId(self.next_id)
                 }
-                // It could not be bound.
+                // The listener has no socket: its address could not be bound.
                 (None, None) => continue,
             };
             open.push((listener.endpoint.clone(), id));
@@ -110,7 +111,7 @@ impl Current {
             for worker in &mut out {
                 let socket = match (sockets.next(), &last) {
                     (Some(socket), _) => Some(socket),
-                    // Each worker that serves QUIC has its own socket.
+                    // A socket of QUIC is not shared between workers: each worker that serves QUIC has one of its own.
                     (None, Some(_)) if listener.quic.is_some() => None,
                     (None, Some(last)) => Some(duplicate(last)?),
                     (None, None) => None,
@@ -124,7 +125,7 @@ impl Current {
                     endpoint: listener.endpoint.clone(),
                     hosts: listener.hosts.clone().unwrap_or_default(),
                     tls: tls.clone(),
-                    // H2O compatibility: H2O sends the origins of the first entry of an address only.
+                    // H2O compatibility: H2O sends the origins of the first `listen` entry of an address only.
                     origins: (listener.tls.first())
                         .and_then(|entry| entry.settings.origins.clone()),
                     proxy_protocol: listener.proxy_protocol,
@@ -138,7 +139,8 @@ impl Current {
         Ok(out)
     }
 
-    /// Starts the background services, but for those that run for the configuration `before` and are taken over.
+    /// Starts the background services of this configuration. A service that already runs for the configuration `before` is taken over from
+    /// it.
     ///
     /// # Errors
     /// The message to show.
@@ -172,17 +174,17 @@ impl Current {
         Ok(())
     }
 
-    /// Hosts, paths and settings.
+    /// The hosts, paths and settings of the configuration.
     pub(crate) const fn site(&self) -> &Arc<Site> {
         &self.site
     }
 
-    /// The listeners' certificates.
+    /// The certificates of the configuration's listeners.
     pub(crate) const fn tls(&self) -> &TlsListeners {
         &self.tls
     }
 
-    /// The configuration is not used for new requests any more.
+    /// Ends the use of the configuration for new requests.
     pub(crate) fn retire(self) -> Retired {
         let mut services = self.services;
         services.retain(|running| running.service.serves_requests());
@@ -196,7 +198,8 @@ impl Current {
 impl Retired {
     /// Whether a request that began under the replaced configuration is still in progress.
     pub(crate) fn is_in_use(&self) -> bool {
-        // The workers drop their references to the site, and those of the requests go with the requests.
+        // Each worker drops its reference to the replaced site, and each request drops its own when it ends, so the last reference left is
+        // this one.
         Arc::strong_count(&self.site) > 1
     }
 }

@@ -17,7 +17,7 @@ pub fn features() -> Arc<Features> {
     features_with(&[])
 }
 
-/// The built-in features and further directives, for programs that embed the server.
+/// The built-in features together with the directives `others` of a program that embeds the server.
 #[must_use]
 pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
     let mut groups = vec![
@@ -51,8 +51,8 @@ pub fn load(path: &str, source: &dyn Source) -> Result<LoadedConfig, Error> {
     load_with(features(), path, source)
 }
 
-/// Reads and checks a configuration that is to replace one that serves. What has not changed is taken over from that: the
-/// health of backends and connections to them, open logs, cached files.
+/// Reads and checks a configuration that is to replace the one in use. Unchanged parts keep their state: the health of backends and
+/// connections to them, open logs, cached files.
 ///
 /// # Errors
 /// The first error in the configuration.

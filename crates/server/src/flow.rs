@@ -1,4 +1,4 @@
-//! `Turn` and `Flow`: the argument and the result of each step of a connection.
+//! `Turn` and `Flow`: the argument and the result of each step of a connection in the event loop.
 
 use std::io;
 use std::time::Instant;
@@ -9,15 +9,14 @@ use crate::budget::{Cost, Overdrawn};
 use crate::connection_state::ConnectionState;
 use crate::context::Context;
 
-/// A read of fewer bytes than this that completes no piece of the protocol counts as a fragment, which the abuse budget is
-/// charged for.
+/// A read is a fragment if it brings fewer bytes than this and completes no message or frame; the abuse budget is charged for fragments.
 const FRAGMENT: usize = 256;
 
-/// What a step of a connection returns.
+/// What a step of a connection returns: how the connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Flow {
-    /// Something has changed, so the next step of the connection can be taken at once.
+    /// The step has made progress, so the next step of the connection can be taken at once.
     Continue,
     /// The next step of the connection needs an event of the socket, a waker or a timer.
     Wait,
@@ -33,7 +32,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) now: Instant,
     /// Output for the client in clear text, not yet offered to the socket.
     pub(crate) out: Vec<u8>,
-    /// Sent after `out`.
+    /// Bytes that are sent after `out` without a copy.
     tail: Bytes,
 }
 
@@ -50,7 +49,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Offers the output to the socket, which keeps the rest if it cannot take all.
+    /// Offers the output to the client's socket; what the socket does not take is queued.
     #[inline]
     pub(crate) fn send(&mut self) -> io::Result<()> {
         let (context, io) = (self.context, &mut self.connection.io);
@@ -63,12 +62,12 @@ impl<'a> Turn<'a> {
         sent
     }
 
-    /// Has the next [`Turn::send`] send `body` after `out` without copying it. No output may be added in between.
+    /// Has the next [`Turn::send`] send `body` after `out` without copying it. Until then, nothing may be added to the output.
     pub(crate) fn send_behind(&mut self, body: Bytes) {
         self.tail = body;
     }
 
-    /// Charges the connection's abuse budget.
+    /// Takes `units` off the connection's abuse budget.
     ///
     /// # Errors
     /// If the budget is used up.
@@ -76,7 +75,7 @@ impl<'a> Turn<'a> {
         self.connection.pay_units(self.context, units)
     }
 
-    /// Charges the connection's abuse budget for `len` bytes that completed nothing, if that is few.
+    /// Charges the connection's abuse budget for a read of `len` bytes that completed no message or frame, if `len` is below [`FRAGMENT`].
     ///
     /// # Errors
     /// If the budget is used up.
@@ -88,13 +87,13 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Restores units of the connection's abuse budget.
+    /// Adds `units` to the connection's abuse budget.
     #[inline]
     pub(crate) fn earn(&mut self, units: u32) {
         self.connection.earn_units(units);
     }
 
-    /// Gives the output buffer back. Unsent output is dropped.
+    /// Ends the turn: gives the output buffer back for reuse and drops output that was not sent.
     #[inline]
     pub(crate) fn end(self) {
         self.context.scratch.output.give_back(self.out);

@@ -1,9 +1,8 @@
-//! A configuration as a worker serves by it, and the change from one to the next.
+//! A configuration as one worker uses it, and the worker's change from one configuration to the next.
 //!
-//! The main thread makes a [`Generation`] for each worker and sends it by an order. The worker makes a
-//! [`LocalGeneration`] of it between two turns, and each table of connections [adopts](LocalGeneration) it: listeners
-//! appear and vanish, and every connection gets the listener that succeeds its own. Requests in progress keep the site
-//! that they began with.
+//! The main thread makes a [`Generation`] for each worker and sends it to that worker as an order. The worker turns it into a
+//! [`LocalGeneration`] between two turns of its event loop, and each of its tables of connections adopts that: listeners appear and vanish,
+//! and every connection gets the listener that succeeds its own. Requests in progress keep the site that they began with.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -20,17 +19,17 @@ use crate::listener::{ListenerConfig, LocalListener};
 use crate::setup::Setup;
 use crate::site::quic_settings::QuicSettings;
 
-/// How often workers look whether the last request of an earlier configuration has ended.
+/// How often a worker checks whether the last request of an earlier configuration has ended.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a worker gets of a configuration.
+/// The parts of a configuration that the main thread sends to one worker.
 pub(crate) struct Generation {
     pub(crate) site: Arc<Site>,
     pub(crate) settings: Arc<ServerSettings>,
     pub(crate) listeners: Vec<ListenerConfig>,
     /// Session resumption of TLS and QUIC clients.
     pub(crate) resumption: Arc<Resumption>,
-    /// Dropped when the worker serves by it.
+    /// The worker drops this sender once it uses the configuration; the main thread, which holds the receiver, waits for that.
     pub(crate) adopted: mpsc::Sender<()>,
 }
 
@@ -42,17 +41,17 @@ pub(crate) struct LocalGeneration {
     pub(crate) listeners: Vec<NextListener>,
     /// See [`Generation::adopted`].
     _adopted: mpsc::Sender<()>,
-    /// The new listeners that continue old ones, as far as they were looked for, by the address of the old listener, which is
-    /// kept so that no other gets the same address.
+    /// For each listener of the old configuration that was looked up so far: the listener that continues it. The key is the address in
+    /// memory of the old listener, which the value keeps alive so that no other listener gets the same address.
     successors: FxHashMap<*const LocalListener, (Rc<LocalListener>, Rc<LocalListener>)>,
 }
 
 /// A listener of the next configuration.
 pub(crate) struct NextListener {
     pub(crate) listener: Rc<LocalListener>,
-    /// The listener's socket, until the table that watches it takes it. `None` if a table has it already.
+    /// The listener's socket, until the table of connections that watches it takes it; `None` if a table has the socket already.
     pub(crate) socket: Option<OwnedFd>,
-    /// Set on UDP sockets.
+    /// The settings of QUIC, if the listener's socket is a UDP socket.
     pub(crate) quic: Option<Rc<QuicSettings>>,
 }
 
@@ -85,8 +84,8 @@ impl LocalGeneration {
         }
     }
 
-    /// The listener that the connections of `old` belong to from now on. If the next configuration has no listener for them, it
-    /// is one that [serves out](LocalListener::is_closing) what has been accepted.
+    /// The listener that the connections of `old` belong to from now on. If the next configuration has no listener for them, the result is
+    /// a [closing](LocalListener::is_closing) listener: accepted connections are served until their requests end.
     pub(crate) fn successor(&mut self, old: &Rc<LocalListener>) -> Rc<LocalListener> {
         if let Some((_, next)) = self.successors.get(&Rc::as_ptr(old)) {
             return Rc::clone(next);
@@ -101,7 +100,7 @@ impl LocalGeneration {
     }
 }
 
-/// Evaluates what a configuration has for the start of a worker, such as scripts.
+/// Runs the parts of a configuration that a worker evaluates when it starts to use it, such as scripts.
 pub(crate) fn start_features(worker: &Rc<Worker>, site: &Rc<LocalSite>) {
     for feature in &site.shared.get::<WorkerStarts>().0 {
         feature.start(worker, site);
@@ -115,7 +114,8 @@ pub(crate) struct RetiredSites {
 }
 
 impl RetiredSites {
-    /// Has what the worker keeps for `site` dropped once the last request has ended that began with it.
+    /// Registers the replaced `site`: after the last request that began under it has ended, the worker drops the state that it keeps for
+    /// that site.
     pub(crate) fn add(worker: &Rc<Worker>, site: &Rc<LocalSite>, sweeps: &Rc<[Sweep]>) {
         let retired = worker.local::<Self>();
         let mut sites = retired.sites.borrow_mut();
@@ -130,8 +130,8 @@ impl RetiredSites {
 async fn sweep(worker: Rc<Worker>, sweeps: Rc<[Sweep]>) {
     let retired = worker.local::<RetiredSites>();
     loop {
-        // What the worker keeps does not itself keep a site alive, so it is dropped before the sites are looked at, and once
-        // more after the last one has gone.
+        // The worker's state for a replaced site does not keep the site alive. It is swept before the check for sites still in use, and
+        // once more after the last such site has gone.
         for sweep in &*sweeps {
             sweep(&worker);
         }

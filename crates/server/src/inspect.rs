@@ -10,14 +10,15 @@ use crate::site::listen::Listeners;
 use crate::site::load::LoadedConfig;
 use crate::sockets::bind::probe;
 
-/// Number of days before its end from which on a certificate is reported. A certificate that lives less than four times as long
-/// is reported within the last quarter of its life, since certificates with a short life are renewed daily.
+/// A certificate is reported when it has fewer days left than this. A certificate that is valid for less than four times as long is
+/// reported in the last quarter of its life, since certificates with a short life are renewed often.
 const SOON_DAYS: i64 = 14;
 
 const DAY: i64 = 86_400;
 
 impl LoadedConfig {
-    /// Checks, with the rights of the starting user, what the server will open: directories of logs, certificates.
+    /// Checks, with the rights of the user that starts the server, the files that the server opens at its start: directories of logs,
+    /// certificates.
     #[must_use]
     pub fn inspect_as_starting_user(&self) -> Vec<String> {
         let checks = self.site.shared.get::<PathChecks>();
@@ -48,7 +49,7 @@ impl LoadedConfig {
         failures.iter().map(Error::to_warning).collect()
     }
 
-    /// Checks, with the rights of the running user, what the server will read while it runs: document roots.
+    /// Checks, with the rights of the user that the server runs as, the files that it reads while it runs: document roots.
     #[must_use]
     pub fn inspect_as_running_user(&self, user: RunningUser<'_>) -> Vec<String> {
         let checks = self.site.shared.get::<PathChecks>();
@@ -85,20 +86,20 @@ fn validity(certificate: &CertificateInfo, now: i64) -> Option<String> {
     }
 }
 
-/// The date of a Unix time.
+/// Formats the date, without the time of day, of a Unix time.
 fn date(unix: i64) -> String {
-    // `Sun, 06 Nov 1994 08:49:37 GMT`
+    // `text` looks like `Sun, 06 Nov 1994 08:49:37 GMT`.
     let text = h2o_http::date::format(unix);
     String::from_utf8_lossy(&text[5..16]).into_owned()
 }
 
-/// The hosts that present a certificate without a matching name.
+/// Returns a warning that names the hosts which present this certificate although none of its names matches them.
 fn names(certificate: &CertificateInfo) -> Option<String> {
     // A name without a dot, such as `default`, marks a catch-all entry and is no real host name.
     let is_public = |name: &str| name.contains(['.', ':']) || name == "localhost";
     let is_missing = |host: &&HostName| {
         let name = host.name.trim_matches(['[', ']']);
-        // No wildcard is obtained by ACME: the certificate is for the names that are listed for the host.
+        // ACME obtains no certificate for a wildcard host: the certificate is for the names that the configuration lists for that host.
         let is_listed = certificate.is_obtained && name.starts_with('*');
         is_public(name) && !is_listed && !certificate.is_for(name)
     };
@@ -196,7 +197,7 @@ mod tests {
             );
             assert_eq!(text, want);
         }
-        // An authority gives none for a wildcard: it is for the names that the host lists.
+        // A certificate from ACME for a wildcard host has only the names that the configuration lists for the host.
         let obtained = CertificateInfo {
             is_obtained: true,
             ..certificate(&["*.c.test"], &["x.c.test"])

@@ -12,57 +12,56 @@ use crate::event::reactor::Readiness;
 use crate::event::socket::Socket;
 use h2o_tls::{KernelAction, OutputBuffer, TlsConnection, TlsError};
 
-/// Bytes of payload in the records that the kernel makes (kTLS).
+/// Bytes of payload in each full TLS record that the kernel makes (kTLS).
 const FULL_RECORD: usize = 16 * 1024;
 
-/// Least space for a read, in bytes.
+/// Smallest free space in the buffer for a read of the socket, in bytes.
 const MIN_READ: usize = 4096;
 
-/// A non-blocking socket with its TLS state and unsent output. Holds no buffer while idle.
+/// A non-blocking socket with its TLS state and unsent output. It holds no buffer while the connection is idle.
 pub(crate) struct Io {
     pub(crate) socket: Rc<Socket>,
     pub(crate) tls: Option<Box<TlsConnection>>,
-    /// Records that the kernel may still encrypt before its keys are worn out; `None` if the kernel does not encrypt
-    /// (kTLS).
+    /// How many TLS records the kernel may still encrypt before its keys are worn out; `None` if the kernel does not encrypt (no kTLS).
     kernel_records_left: Option<u64>,
     /// Output that the socket has not taken yet.
     backlog: Option<Box<Backlog>>,
     /// TLS bytes that were received together with the PROXY header.
     unread: Option<Box<[u8]>>,
-    /// Bytes sent since the last [`Io::take_written`].
+    /// Bytes that the socket has taken since the last [`Io::take_written`].
     written: usize,
-    /// Bytes not yet added to the worker's counters.
+    /// Bytes received and sent that are not yet added to the worker's counters.
     traffic: Traffic,
-    /// A response was truncated: send no close_notify, so that the client notices.
+    /// Whether a response was truncated: then no close_notify is sent, so that the client notices.
     pub(crate) is_truncated: bool,
     stage: TlsStage,
     can_read: bool,
     can_write: bool,
-    /// The peer has ended its direction: after a short read there is still the end of input to read.
+    /// Whether the peer has ended its direction of the connection: after a short read, the end of input is still to be read.
     peer_closed: bool,
     broken: bool,
-    /// All input was read, up to the peer's close_notify or the end of the stream.
+    /// Whether all input was read, up to the peer's close_notify or the end of the stream.
     ended: bool,
 }
 
-/// Progress of the TLS handshake; unused in clear text.
+/// Stage of the TLS handshake; unused in clear text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TlsStage {
-    /// No data can be carried yet.
+    /// The handshake has not come far enough to carry data.
     Handshake,
     /// Early data has arrived and may be answered; the handshake is not complete.
     Early,
     Established,
 }
 
-/// Output that waits for space in the socket.
+/// Output that waits until the socket has space for it.
 #[derive(Default)]
 struct Backlog {
-    /// Sent as it is: ciphertext under TLS.
+    /// Bytes for the socket; over TLS they are already encrypted.
     bytes: Vec<u8>,
-    /// How many of `bytes` have been sent.
+    /// How many bytes at the start of `bytes` the socket has taken.
     sent: usize,
-    /// Sent after `bytes`; clear text only.
+    /// Bytes that are sent after `bytes` without a copy; clear text only.
     tail: Bytes,
 }
 
@@ -73,7 +72,7 @@ struct Traffic {
     sent: u32,
 }
 
-/// Result of a read.
+/// Result of a read of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
     Data,
@@ -104,7 +103,7 @@ impl Io {
         }
     }
 
-    /// Records an event of the socket.
+    /// Takes note of a readiness event of the socket.
     pub(crate) fn on_ready(&mut self, ready: &Readiness) {
         self.can_read |= ready.readable || ready.closed;
         self.can_write |= ready.writable;
@@ -123,12 +122,12 @@ impl Io {
         self.can_read && !self.ended
     }
 
-    /// Whether all input has been read.
+    /// Whether all input of the connection has been read.
     pub(crate) const fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Appends received data, decrypted, to `buffer`.
+    /// Reads from the socket, decrypts the data and appends it to `buffer`.
     pub(crate) fn read(&mut self, context: &Context, buffer: &mut Vec<u8>) -> io::Result<Read> {
         if self.ended {
             return Ok(Read::Eof);
@@ -137,7 +136,7 @@ impl Io {
             return Ok(Read::Blocked);
         }
         if self.tls.is_some() {
-            // `continue_handshake` reads instead.
+            // While TLS early data may come, `continue_handshake` reads the socket in place of this function.
             if self.stage == TlsStage::Early {
                 return Ok(Read::Blocked);
             }
@@ -151,7 +150,7 @@ impl Io {
         self.recv(buffer)
     }
 
-    /// Whether early data was received and the handshake is not complete: requests may be replays.
+    /// Whether TLS early data was received and the handshake is not complete: requests may be replays.
     #[inline]
     pub(crate) const fn is_early(&self) -> bool {
         matches!(self.stage, TlsStage::Early)
@@ -162,7 +161,7 @@ impl Io {
         matches!(self.stage, TlsStage::Established)
     }
 
-    /// Like [`Io::read`], while [`Io::is_early`].
+    /// Reads from the socket like [`Io::read`], but while [`Io::is_early`] holds: the TLS early data goes to `buffer`.
     pub(crate) fn read_early(
         &mut self,
         context: &Context,
@@ -177,12 +176,12 @@ impl Io {
         }
     }
 
-    /// Gives up a handshake that will not be completed; further input is not decrypted.
+    /// Gives up a TLS handshake that will not be completed; further input is not decrypted.
     pub(crate) const fn forget_early(&mut self) {
         self.stage = TlsStage::Established;
     }
 
-    /// Has the next read return these bytes before new ones.
+    /// Has the next read return `bytes`, which were read too early, before any new bytes.
     pub(crate) fn push_back(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.unread = Some(bytes.into());
@@ -243,7 +242,7 @@ impl Io {
                     if progress.closed_by_peer {
                         break Ok(Read::Eof);
                     }
-                    // The record may be incomplete, or carry no data.
+                    // No data came out: the TLS record may be incomplete, or carry no data.
                     if progress.handshake_done_now || !self.can_read {
                         break Ok(Read::Blocked);
                     }
@@ -262,7 +261,7 @@ impl Io {
         result
     }
 
-    /// Whether the TLS handshake has waited for the client's session and goes on, without further bytes.
+    /// Whether the TLS handshake, which waited for the lookup of the client's session, can go on without further bytes from the client.
     fn session_is_looked_up(&self) -> bool {
         self.stage == TlsStage::Handshake
             && self
@@ -271,12 +270,12 @@ impl Io {
                 .is_some_and(|tls| tls.session_is_looked_up())
     }
 
-    /// Whether files can be sent without passing through this process: on clear text, or if the kernel encrypts (kTLS).
+    /// Whether the kernel can send a file without its bytes passing through this process: in clear text, or if the kernel encrypts (kTLS).
     pub(crate) const fn takes_files(&self) -> bool {
         self.tls.is_none() || self.kernel_records_left.is_some()
     }
 
-    /// Lets the kernel encrypt from now on (kTLS), if it is configured and possible.
+    /// Hands the encryption of TLS records over to the kernel (kTLS), if this is configured and possible.
     pub(crate) fn offload(&mut self) {
         if self.kernel_records_left.is_some() || self.has_output() {
             return;
@@ -287,14 +286,14 @@ impl Io {
         let Some((keys, records)) = tls.kernel_keys() else {
             return;
         };
-        // If the kernel refuses, this process keeps encrypting.
+        // If the kernel refuses the keys, this process keeps encrypting.
         let handed_over = keys.hand_over(&*self.socket);
         self.kernel_records_left = Some(records).filter(|_| handed_over.is_ok());
         tls.on_handed_over(self.kernel_records_left.is_some());
     }
 
-    /// Sends alerts and key updates through the kernel (kTLS). They are not queued: they are a few bytes, sent when the
-    /// connection ends or when the socket has just been read.
+    /// Sends TLS alerts and key updates through the kernel (kTLS). They are not queued: they are a few bytes, sent when the connection ends
+    /// or when the socket has just been read.
     fn run_kernel_actions(&mut self) -> io::Result<()> {
         if self.kernel_records_left.is_none() {
             return Ok(());
@@ -309,7 +308,8 @@ impl Io {
                     self.socket.send_record(content_type, &payload)?;
                 }
                 KernelAction::Keys(keys) => keys.set(&*self.socket).inspect_err(|_| {
-                    // The peer now expects other keys: no record can follow, not even close_notify.
+                    // The kernel has not taken the new keys, but the peer already expects them: no record can follow, not even
+                    // close_notify.
                     self.is_truncated = true;
                 })?,
             }
@@ -317,6 +317,8 @@ impl Io {
         Ok(())
     }
 
+    /// Checks whether the kernel may encrypt another TLS record.
+    ///
     /// # Errors
     /// If the kernel's keys are worn out: not every kernel can replace them.
     fn check_keys(&self) -> io::Result<()> {
@@ -326,7 +328,7 @@ impl Io {
         }
     }
 
-    /// Sends `data`; the part that the socket does not take is queued.
+    /// Sends `data`, over TLS encrypted; the part that the socket does not take is queued.
     pub(crate) fn send(&mut self, context: &Context, data: &[u8]) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -344,7 +346,7 @@ impl Io {
         result
     }
 
-    /// Sends `head` and `body` without copying them together.
+    /// Sends `head` and then `body`, without copying them into one buffer.
     pub(crate) fn send_with(
         &mut self,
         context: &Context,
@@ -399,7 +401,7 @@ impl Io {
         backlog.bytes.extend_from_slice(data);
     }
 
-    /// Makes one system call to send `len` bytes. Returns how many were sent.
+    /// Makes one system call to send `len` bytes. Returns how many of them the socket took.
     fn attempt(
         &mut self,
         len: usize,
@@ -411,7 +413,7 @@ impl Io {
         self.check_keys()?;
         match send(&self.socket) {
             Ok(sent) => {
-                // A socket that takes only a part is full; the kernel reports when it is writable again.
+                // A socket that takes only part of the bytes is full; the kernel reports when it is writable again.
                 self.can_write = sent == len;
                 self.count_sent(sent);
                 Ok(sent)
@@ -440,7 +442,7 @@ impl Io {
         Ok(())
     }
 
-    /// Sends from a file (see [`Io::takes_files`]); output must not be queued. `None` if the socket is full.
+    /// Has the kernel send bytes of a file (see [`Io::takes_files`]); no output may be queued. Returns `None` if the socket is full.
     pub(crate) fn send_file(
         &mut self,
         range: &h2o_exchange::FileRange,
@@ -463,7 +465,7 @@ impl Io {
         }
     }
 
-    /// Sends from a pipe (see [`Io::takes_files`]); output must not be queued. `None` if the socket is full.
+    /// Has the kernel send bytes from a pipe (see [`Io::takes_files`]); no output may be queued. Returns `None` if the socket is full.
     pub(crate) fn send_piped(
         &mut self,
         pipe: BorrowedFd<'_>,
@@ -478,12 +480,12 @@ impl Io {
         Ok(Some(sent).filter(|&sent| sent > 0))
     }
 
-    /// Whether output is queued.
+    /// Whether output waits for space in the socket.
     pub(crate) const fn has_output(&self) -> bool {
         self.backlog.is_some()
     }
 
-    /// Bytes of queued output.
+    /// Bytes of output that wait for space in the socket.
     pub(crate) fn queued(&self) -> usize {
         self.backlog.as_ref().map_or(0, |backlog| {
             backlog.bytes.len() - backlog.sent + backlog.tail.len()
@@ -502,14 +504,14 @@ impl Io {
 
     fn count_sent(&mut self, sent: usize) {
         if let Some(records) = &mut self.kernel_records_left {
-            // All full records, and a partial one.
+            // The bytes fill some TLS records, and another one in part.
             *records = records.saturating_sub((sent / FULL_RECORD + 1) as u64);
         }
         self.written += sent;
         add(&mut self.traffic.sent, sent);
     }
 
-    /// Adds the traffic since the last call to the worker's counters.
+    /// Adds the bytes sent and received since the last call to the worker's counters.
     pub(crate) fn settle_traffic(&mut self, context: &Context) {
         let Traffic { received, sent } = std::mem::take(&mut self.traffic);
         let counters = &context.worker.counters;
@@ -521,12 +523,12 @@ impl Io {
         }
     }
 
-    /// Bytes sent since the last call.
+    /// Returns the number of bytes that the socket has taken since the last call.
     pub(crate) fn take_written(&mut self) -> usize {
         std::mem::take(&mut self.written)
     }
 
-    /// Sends close_notify, over TLS.
+    /// Sends the TLS alert close_notify; in clear text nothing.
     pub(crate) fn close_notify(&mut self) {
         if self.is_truncated {
             return;
@@ -535,7 +537,7 @@ impl Io {
             let mut alert = OutputBuffer::default();
             tls.close_notify(&mut alert);
             self.queue(&alert);
-            // The connection ends with an alert, unless the peer has already closed it.
+            // A failure is ignored: the connection ends with this alert, and the peer may have closed it already.
             let _ = self.flush();
             if !self.has_output() {
                 let _ = self.run_kernel_actions();
@@ -548,13 +550,13 @@ fn tls_error(error: TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Counting stops at the largest number, which loses nothing: one turn of a connection moves far less than 4 GiB.
+/// Adds `len` to `sum`, which stops at its largest value. No bytes go uncounted: one turn of a connection moves far less than 4 GiB.
 fn add(sum: &mut u32, len: usize) {
     *sum = sum.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
 }
 
 impl Backlog {
-    /// The bytes to send first.
+    /// The queued bytes that must be sent next.
     fn first(&self) -> &[u8] {
         match self.bytes.get(self.sent..) {
             Some([]) | None => &self.tail,

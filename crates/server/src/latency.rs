@@ -13,18 +13,18 @@ const LEAST_PIECE: usize = 512;
 /// State of the optimisation on one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Latency {
-    /// Not decided yet: no response had to wait so far, so the kernel was not asked.
+    /// Not decided yet: no response has had to wait so far, so the kernel was not asked for its figures.
     #[default]
     Unknown,
-    /// Off for the rest of the connection.
+    /// The optimisation does not apply for the rest of the connection.
     Off,
-    /// Small writes until the next decision.
+    /// Output is written in rounds of this size until the next decision.
     Write(Round),
-    /// No limit until the next decision, because the congestion window is large.
+    /// Writes have their usual size until the next decision, because the congestion window is large.
     Unlimited,
 }
 
-/// How much to write at a time.
+/// The amount of output for one write to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
     /// Plaintext bytes per TLS record.
@@ -33,11 +33,11 @@ pub(crate) struct Round {
     pub(crate) bytes: u32,
 }
 
-/// Value of `TCP_NOTSENT_LOWAT`: with 1 the socket is writable once the kernel has sent everything it holds.
+/// Value of `TCP_NOTSENT_LOWAT`: with this value the socket is writable once the kernel has sent everything it holds.
 pub(crate) const LOW_WATER: u32 = 1;
 
 impl Latency {
-    /// Whether to read TCP_INFO before sending more content. Without TLS it is read once per connection.
+    /// Whether to read the kernel's figures (`TCP_INFO`) before more content is sent. Without TLS they are read once per connection.
     pub(crate) const fn is_due(self, is_tls: bool) -> bool {
         match self {
             Self::Unknown => true,
@@ -46,8 +46,7 @@ impl Latency {
         }
     }
 
-    /// Number of bytes of output per write; never more than `usual`, the value without this optimisation (on loopback, packets
-    /// are large).
+    /// Number of bytes of output per write; never more than `usual`, the value without this optimisation (packets are large on loopback).
     pub(crate) fn round(self, usual: usize) -> usize {
         match self {
             Self::Write(round) => usual.min(round.bytes as usize),
@@ -55,7 +54,8 @@ impl Latency {
         }
     }
 
-    /// Number of bytes of a body in the next frame. `max` is what the client accepts, `room` what is left of the round.
+    /// Number of bytes of a body in the next DATA frame. `max` is the largest that the client accepts, `room` the number of bytes left of
+    /// the round.
     pub(crate) fn piece(self, max: usize, room: usize) -> usize {
         match self {
             Self::Write(_) => max.min(room.max(LEAST_PIECE)),
@@ -82,7 +82,8 @@ impl Latency {
             return Self::Unlimited;
         }
         let record_payload = tcp.mss.saturating_sub(overhead).max(1);
-        // Two more packets are allowed than can leave now, so that the kernel has something to send until the next turn.
+        // Two packets more than the congestion window lets leave now are allowed, so that the kernel has something to send until the next
+        // turn.
         let packets = tcp.cwnd_packets.saturating_sub(tcp.unacked_packets) + 2;
         Self::Write(Round {
             record_payload,
@@ -109,12 +110,13 @@ mod tests {
             })
         };
         let cases = [
-            // rtt us, turn us, mss, cwnd, unacked, overhead
+            // The columns: rtt in µs, duration of a turn in µs, mss, congestion window and unacknowledged packets (both in packets), bytes
+            // that TLS adds to a record.
             ([49_999, 0, 1448, 10, 0, 22], Latency::Off),
             ([50_000, 0, 1448, 10, 0, 22], write(1426, 12 * 1426)),
             ([50_000, 0, 1448, 10, 0, 0], write(1448, 12 * 1448)),
             ([50_000, 0, 1448, 10, 10, 22], write(1426, 2 * 1426)),
-            // After the window has shrunk, more packets may be in flight than it allows.
+            // A congestion window that has shrunk may have more packets in flight than it allows.
             ([50_000, 0, 1448, 10, 12, 22], write(1426, 2 * 1426)),
             ([50_000, 5000, 1448, 10, 3, 29], write(1419, 9 * 1419)),
             ([50_000, 5001, 1448, 10, 3, 29], Latency::Off),
@@ -123,7 +125,7 @@ mod tests {
             ([50_000, 0, 1448, 46, 0, 22], Latency::Unlimited),
             ([50_000, 0, 13_107, 5, 0, 22], Latency::Unlimited),
             ([50_000, 0, 48, u32::MAX, 0, 22], Latency::Unlimited),
-            // Values that no kernel reports.
+            // Extreme figures that no kernel reports must not overflow.
             ([50_000, 0, 0, u32::MAX - 2, 0, 22], write(1, u32::MAX)),
         ];
         for ([rtt, turn, mss, cwnd_packets, unacked_packets, overhead], want) in cases {

@@ -1,8 +1,8 @@
 //! Slow clients: one rule for every protocol version and for both directions.
 //!
-//! A transfer that waits for its client alone must reach a least rate. Only bytes of this transfer count as progress; a
-//! PING, or a window update for another stream, does not. Drivers check waiting transfers at [`ClientRate::next_check`],
-//! those of versions that carry many streams by `request::paces`.
+//! A transfer (of a request or response body) that waits for nothing but its client must reach a minimum rate. Only bytes of this transfer
+//! count as progress; a PING, or a window update for another stream, does not. Drivers check waiting transfers at
+//! [`ClientRate::next_check`], in HTTP versions with many streams per connection through `request::paces`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,9 +22,9 @@ const TICK: Duration = Duration::from_secs(5);
 /// Settings of `client-min-rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientRate {
-    /// `client-min-rate`: bytes per second; 0 turns the check off.
+    /// `client-min-rate`: minimum rate in bytes per second; 0 turns the check off.
     least: u64,
-    /// `client-min-rate.grace`: the rate counts once the transfer has waited for its client for this long.
+    /// `client-min-rate.grace`: the minimum rate applies once the transfer has waited for its client for this long.
     grace: Duration,
 }
 
@@ -38,12 +38,12 @@ impl Default for ClientRate {
 }
 
 impl ClientRate {
-    /// The settings of the path that a request was routed to.
+    /// The minimum rate that is configured for the path that a request was routed to.
     pub(crate) fn of(exchange: &Exchange) -> Arc<Self> {
         exchange.site.path(exchange.route).settings.get()
     }
 
-    /// The settings of the more lenient of two requests.
+    /// Combines the settings of two requests into the more lenient one.
     pub(crate) fn or_more_lenient(self, other: Self) -> Self {
         Self {
             least: self.least.min(other.least),
@@ -51,20 +51,20 @@ impl ClientRate {
         }
     }
 
-    /// When to check transfers again.
+    /// When the driver must check the waiting transfers again.
     pub(crate) fn next_check(&self, now: Instant) -> Instant {
         let tick = (self.grace / 4).clamp(Duration::from_secs(1), TICK);
         now + tick
     }
 }
 
-/// Progress of one direction of a transfer.
+/// Progress of one transfer in one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Time of the last check, and number of bytes that had been transferred by then.
+    /// Time of the last check, and in `bytes` the number of bytes that had been transferred by then.
     seen: Instant,
     bytes: u64,
-    /// How long the transfer has waited for the client: in all, and since a byte was last transferred.
+    /// How long the transfer has waited for the client: `waited` in all, `silent` since a byte was last transferred.
     waited: Duration,
     silent: Duration,
 }
@@ -80,7 +80,7 @@ pub(crate) struct TransferState {
 }
 
 impl Pace {
-    /// A transfer that begins at `now`.
+    /// The progress of a transfer that begins at `now`.
     pub(crate) const fn new(now: Instant) -> Self {
         Self {
             seen: now,
@@ -90,7 +90,7 @@ impl Pace {
         }
     }
 
-    /// Checks the transfer. Returns false if the client is too slow.
+    /// Checks the transfer. Returns `false` if the client is too slow.
     #[must_use]
     pub(crate) fn keeps_up(&mut self, look: TransferState, rate: &ClientRate) -> bool {
         let passed = look.now.saturating_duration_since(self.seen);
@@ -148,8 +148,8 @@ mod tests {
         Instant::now()
     }
 
-    /// The second after which a transfer that is checked every second is cut off; `None` for never. `transfer` gives,
-    /// for each second, the bytes transferred and whether the transfer waits for the client.
+    /// Returns the second in which a transfer that is checked every second is found too slow; `None` if it never is. `transfer` gives, for
+    /// each second, the bytes transferred and whether the transfer waits for the client.
     fn given_up(rate: ClientRate, transfer: impl Fn(u64) -> (u64, bool)) -> Option<u64> {
         let start = start();
         let mut pace = Pace::new(start);
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(given_up(rate, |_| (0, true)), Some(20));
         assert_eq!(given_up(rate, |second| (second * 499, true)), Some(20));
         assert_eq!(given_up(rate, |second| (second * 500, true)), None);
-        // Bytes that were transferred quickly make up for a slow time afterwards, but not for a silent one.
+        // A fast start makes up for a slow time afterwards, but not for a time without any byte.
         assert_eq!(given_up(rate, |second| (20_000 + second, true)), Some(41));
         assert_eq!(given_up(rate, |_| (1_000_000, true)), Some(60));
         assert_eq!(
@@ -184,7 +184,7 @@ mod tests {
         let rate = ClientRate::default();
         assert_eq!(given_up(rate, |_| (0, false)), None);
         assert_eq!(given_up(rate, |second| (0, second % 2 == 0)), Some(40));
-        // If the transfer waits for this server for a while, the client's silence before that still counts.
+        // If the transfer waits for this server in between, the client's silence before that still counts.
         let pauses = |second| (1_000_000, second % 100 < 50);
         assert_eq!(given_up(rate, pauses), Some(110));
     }

@@ -14,14 +14,15 @@ use crate::site::settings::ServerSettings;
 use crate::sockets::bind::bind_new;
 use crate::worker::{Server, set_limits};
 
-/// How long a reload waits for the workers. One that is busy for longer, as with a script, serves by the next configuration later.
+/// How long a reload waits for the workers to take the new configuration. A worker that is busy for longer, for example with a script,
+/// takes it later.
 const ADOPTION_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Server {
-    /// Serves by another configuration, read with [`crate::reload`], from the next request on. Requests in progress end with the
+    /// Has the server use another configuration, read with [`crate::reload`], from the next request on. Requests in progress keep the
     /// configuration that they began with. Opens the listeners and logs that are new, with the rights of this process.
     ///
-    /// Returns what the administrator should know. On an error nothing has changed.
+    /// Returns warnings for the administrator. On an error, the old configuration stays in use unchanged.
     ///
     /// # Errors
     /// The text to show.
@@ -37,7 +38,7 @@ impl Server {
         let generations = next.share_out(loaded, bound, workers, &adopted, Some(&self.current))?;
         drop(adopted);
         next.begin_services(Some(&mut self.current))?;
-        // From here on nothing fails.
+        // No step after this one can fail.
         let settings = loaded.settings();
         set_limits(&self.shared, &settings, workers);
         warnings.extend(settings_that_need_restart(
@@ -45,10 +46,10 @@ impl Server {
             &loaded.site,
         ));
         for (worker, generation) in self.orders.iter().zip(generations) {
-            // A worker that has ended ignores orders.
+            // The result is ignored: a worker that has ended takes no orders.
             let _ = worker.send(Order::Configure(Box::new(generation)));
         }
-        // Nothing is ever sent: this waits until the workers have dropped the senders.
+        // No value is ever sent over this channel: the call waits until all workers have dropped their senders.
         let _ = is_adopted.recv_timeout(ADOPTION_PATIENCE);
         let before = std::mem::replace(&mut self.current, next);
         self.retired.push(before.retire());
@@ -56,24 +57,24 @@ impl Server {
         Ok(warnings)
     }
 
-    /// As [`Server::reload_certificates`], if files have changed since the last call but one, and not since the last. Called every
-    /// now and then.
+    /// Does what [`Server::reload_certificates`] does, if certificate files have changed between the last two calls and have not changed
+    /// since. The main thread calls this at intervals.
     pub fn reload_changed_certificates(&mut self) -> Option<CertificateReload> {
         let is_changed = self.watch.poll(self.current.tls().files());
         is_changed.then(|| self.reload_certificates())
     }
 
-    /// Begins to fetch the OCSP responses that are due. Called every now and then.
+    /// Starts to fetch the OCSP responses that are due. The main thread calls this at intervals.
     pub fn update_staples(&self) {
         let settings = self.current.site().settings.get::<ServerSettings>();
         self.staple_fetches
             .begin_due(self.current.tls().staples(), settings.ocsp_updaters);
     }
 
-    /// Drops earlier configurations whose last request has ended. Called every now and then.
+    /// Drops the earlier configurations whose last request has ended. The main thread calls this at intervals.
     pub fn release_retired(&mut self) {
-        // Here the last reference is dropped, in this thread, so that a configuration that takes long to drop does not hold up
-        // a worker.
+        // This drops the last reference to a replaced configuration on the main thread, so that no worker is held up if the drop takes
+        // long.
         self.retired.retain(Retired::is_in_use);
         let retiring = &self.shared.reloads.retiring;
         retiring.store(self.retired.len(), Relaxed);

@@ -1,4 +1,4 @@
-//! The part of a configuration that connections need.
+//! The part of a configuration that the connections of one worker need.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::site::http2_settings::Http2Settings;
 use crate::site::quic_settings::Http3Settings;
 use crate::site::settings::{SendInformational, ServerSettings};
 
-/// The part of a configuration that connections need, on one worker. Each connection uses that of its listener.
+/// The part of a configuration that connections need, on one worker. Each connection uses the `Setup` of its listener.
 pub(crate) struct Setup {
     pub(crate) site: Rc<LocalSite>,
     pub(crate) http1: Arc<h2o_http1::Settings>,
@@ -27,12 +27,12 @@ pub(crate) struct Setup {
     pub(crate) informs_http1: bool,
     server_field: Option<Arc<str>>,
     pub(crate) handshake_timeout: Duration,
-    /// Bytes.
+    /// `temp-buffer-threshold`, in bytes.
     pub(crate) temp_buffer_threshold: u64,
-    /// Bytes.
+    /// `temp-buffer-max-size`, in bytes.
     pub(crate) temp_buffer_max_size: u64,
     pub(crate) budget: BudgetSettings,
-    /// `trusted-proxies`
+    /// The proxies of `trusted-proxies`.
     pub(crate) trusted_proxies: Option<Arc<TrustedProxies>>,
 }
 

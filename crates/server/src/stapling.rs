@@ -1,4 +1,4 @@
-//! Fetches OCSP responses by commands, a thread for each fetch.
+//! Fetches OCSP responses (staples) for certificates by running a command; each fetch has a thread of its own.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -14,32 +14,33 @@ use h2o_log::{reason, report};
 use h2o_tls::{FetchFailure, OcspResponse, Staple, StapleChange, StapleFetch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// Name of the command of this program.
+/// Name of the command of this program that fetches an OCSP response.
 const FETCHER: &str = "fetch-ocsp-response";
 
-/// How long a command may take.
+/// How long a command that fetches an OCSP response may take.
 const FETCH_TIME: Duration = Duration::from_secs(60);
 
-/// Longest response in bytes.
+/// Largest size of an OCSP response that is accepted, in bytes.
 const LONGEST: usize = 64 * 1024;
 
-/// Exit status of a command (`EX_TEMPFAIL`): a later attempt may succeed.
+/// Exit status by which the command says that a later attempt may succeed (`EX_TEMPFAIL`).
 const TEMPORARY: i32 = 75;
 
-/// How often the server looks whether a command that has closed its output has ended.
+/// How often the server checks whether a command that has closed its output has also ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Staples, each once.
+/// The certificates whose OCSP responses are stapled; the key is the address in memory, so that each is in the map once.
 pub(crate) type Staples = HashMap<*const Staple, Arc<Staple>>;
 
-/// The fetches that are running: each holds a reference.
+/// Counts the fetches that are running: each holds a reference to `running`.
 #[derive(Default)]
 pub(crate) struct StapleFetches {
     running: Arc<()>,
 }
 
 impl StapleFetches {
-    /// Drops the responses that have ended, and begins the fetches that are due, at most `limit` at a time. Called every now and then.
+    /// Drops the OCSP responses whose time is over, and starts the fetches that are due, at most `limit` at a time. The main thread calls
+    /// this at intervals.
     pub(crate) fn begin_due(&self, staples: Staples, limit: usize) {
         let now = Clock::default().unix();
         for staple in staples.values() {
@@ -68,10 +69,10 @@ impl StapleFetches {
     }
 }
 
-/// Why there is no response.
+/// Why a fetch brought no OCSP response.
 struct Failure {
     kind: FetchFailure,
-    /// `None`: the command has said it.
+    /// The message to log; `None` if the command has printed one itself.
     text: Option<String>,
 }
 
@@ -110,8 +111,8 @@ fn update(staple: &Staple, fetch: &StapleFetch) {
     }
 }
 
-/// For `-m test`: fetches each response once, and says what came of it. H2O compatibility: the texts are H2O's, and a failure
-/// does not fail the test.
+/// For `-m test`: fetches each response once, and reports the outcome. H2O compatibility: the texts are H2O's, and a failure does not fail
+/// the test.
 pub(crate) fn test(staples: &Staples, mut say: impl FnMut(&str)) {
     for staple in staples.values() {
         let file = staple.file();
@@ -134,7 +135,7 @@ pub(crate) fn test(staples: &Staples, mut say: impl FnMut(&str)) {
     }
 }
 
-/// Fetches a response, and accepts only one that can be stapled now.
+/// Fetches an OCSP response, and accepts it only if it can be stapled now.
 fn obtain(staple: &Staple, fetch: &StapleFetch) -> Result<OcspResponse, Failure> {
     let response = run(fetch)?;
     let accepted = staple.accept(response, Clock::default().unix());
@@ -147,9 +148,9 @@ fn obtain(staple: &Staple, fetch: &StapleFetch) -> Result<OcspResponse, Failure>
     })
 }
 
-/// Runs the command of a fetch, and returns what it has written.
+/// Runs the command that fetches an OCSP response, and returns its output.
 fn run(fetch: &StapleFetch) -> Result<Vec<u8>, Failure> {
-    // What keeps a command from being run will not change, so there are no more attempts.
+    // The reason why a command cannot be run will not go away, so there are no more attempts.
     let failed = |text| Failure::said(FetchFailure::Permanent, text);
     let input = h2o_opener::open(fetch.file.as_ref().as_ref()).map_err(|error| {
         let (file, reason) = (&fetch.file, reason(&error));
@@ -167,7 +168,7 @@ fn run(fetch: &StapleFetch) -> Result<Vec<u8>, Failure> {
         .stdin(input)
         .stdout(Stdio::piped())
         .env("H2O_ROOT", h2o_opener::installation_root())
-        // The command gets a process group of its own, so that it can be ended together with what it has started.
+        // The command gets a process group of its own, so that it can be ended together with the processes that it has started.
         .process_group(0);
     let mut child = command
         .spawn()
@@ -195,7 +196,7 @@ fn run(fetch: &StapleFetch) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// All that is written to a pipe.
+/// Reads all that the command writes to its output until the command closes it.
 fn read_until(mut output: ChildStdout, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut response = Vec::new();
     let mut piece = [0; 4096];
@@ -216,8 +217,8 @@ fn read_until(mut output: ChildStdout, deadline: Instant) -> io::Result<Vec<u8>>
     }
 }
 
-/// The response, or the failure, that the exit status of a command means which has closed its output; `None` if the command
-/// does not end.
+/// Waits for the exit of a command that has closed its output. Returns the response or the failure that its exit status means, and `None`
+/// if the command does not end in time.
 fn ended(
     child: &mut Child,
     response: Vec<u8>,

@@ -7,12 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{c_int, c_void, socklen_t};
 
-/// Takes a descriptor that this process was started with. Programs that this process starts do not inherit it.
+/// Takes ownership of a file descriptor that this process inherited from the process that started it. Programs that this process starts do
+/// not inherit the descriptor.
 pub(crate) fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: the call changes a flag of a descriptor, if there is one of that number.
+    // SAFETY: the call only changes a flag of the descriptor `number`, and fails if there is none.
     checked(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) })?;
-    // SAFETY: the descriptor is open, as the call above has shown. It was passed to this process by the one that started it,
-    // for this use; the callers take each number once.
+    // SAFETY: the descriptor is open, as the call above has shown. The process that started this one passed it for this use, and the
+    // callers take each number once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -35,7 +36,7 @@ pub(crate) fn set_not_sent_low_water(socket: impl AsFd, len: u32) -> io::Result<
 
 fn set_tcp_option(socket: impl AsFd, option: c_int, value: c_int) -> io::Result<()> {
     let len = socklen_t::try_from(size_of::<c_int>()).map_err(io::Error::other)?;
-    // SAFETY: the value is a live `c_int` of the length given.
+    // SAFETY: the option's value is a live `c_int`, and the length is that of a `c_int`.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -48,8 +49,7 @@ fn set_tcp_option(socket: impl AsFd, option: c_int, value: c_int) -> io::Result<
     checked(result)
 }
 
-/// Fills `info` with the kernel's `struct tcp_info` (linux/tcp.h). Fields that an older kernel does not have are left
-/// unchanged.
+/// Fills `info` with the kernel's `struct tcp_info` (linux/tcp.h). Fields that an older kernel does not know stay as they are.
 pub(crate) fn read_tcp_info(socket: impl AsFd, info: &mut [u8]) -> io::Result<()> {
     let mut len = socklen_t::try_from(info.len()).map_err(io::Error::other)?;
     // SAFETY: `info` is writable for `len` bytes, and `len` is a live `socklen_t`.
@@ -65,7 +65,7 @@ pub(crate) fn read_tcp_info(socket: impl AsFd, info: &mut [u8]) -> io::Result<()
     checked(result)
 }
 
-/// Bytes sent that the peer's TCP has not acknowledged.
+/// Returns the number of bytes sent that the peer's TCP has not acknowledged.
 pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
     let mut len: c_int = 0;
     // SAFETY: the request (SIOCOUTQ, which has the number of TIOCOUTQ) writes one `c_int`.
@@ -80,7 +80,7 @@ pub(crate) fn send_tls_record(
     content_type: u8,
     payload: &[u8],
 ) -> io::Result<usize> {
-    /// Space for a control header and one byte, aligned like the header.
+    /// Buffer for the control header of `sendmsg` and the one byte after it, aligned like the header.
     #[repr(C, align(8))]
     struct ControlBuffer([u8; 32]);
     let mut control = ControlBuffer([0; 32]);

@@ -1,5 +1,5 @@
-//! Requests without a connection, one after the other, on a worker of the calling thread: the handlers and filters of a
-//! configuration run as they do in the server, so that scripts can be tested before they go live.
+//! Runs requests without a connection, one after the other, on a worker in the calling thread. The handlers and filters of a configuration
+//! run as they do in the server, so that scripts can be tested before they are used.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,71 +22,72 @@ use crate::request::serve;
 use crate::sockets::bind::ListeningSockets;
 use crate::worker;
 
-/// Most bytes of a response body that are kept.
+/// Largest response body that is kept, in bytes.
 const MAX_BODY: usize = 16 * 1024 * 1024;
-/// Bytes that a body is asked for at a time.
+/// How many bytes of a body are asked for at a time.
 const PIECE: usize = 64 * 1024;
 
 /// A request to the first host of the configuration.
 #[derive(Clone, Debug)]
 pub struct TrialRequest {
-    /// The method.
+    /// The method of the request.
     pub method: Method,
-    /// The scheme.
+    /// The scheme of the request.
     pub scheme: Scheme,
-    /// The version of the protocol.
+    /// The version of HTTP that the request claims.
     pub version: Version,
-    /// `host[:port]`
+    /// The authority, as `host[:port]`.
     pub authority: String,
-    /// Path and query.
+    /// The path and the query.
     pub target: String,
-    /// Names in lower case, and values.
+    /// The header fields: names in lower case, and values.
     pub headers: Vec<(String, String)>,
     /// The content, if the request has any.
     pub body: Option<Vec<u8>>,
-    /// The client.
+    /// The address of the client that the request claims.
     pub peer: SocketAddr,
     /// Request variables, as `setenv` sets them.
     pub variables: Vec<(String, String)>,
 }
 
-/// What a client gets, before the framing of the protocol, and what else the request has left behind.
+/// The response as a client would get it, before HTTP frames it, and the other effects of the request.
 pub struct TrialResponse {
-    /// The status.
+    /// The status of the response.
     pub status: StatusCode,
-    /// The fields, without those that the connection adds: `content-length`, `date`, `server`.
+    /// The header fields of the response, without those that the connection adds: `content-length`, `date`, `server`.
     pub headers: Headers,
-    /// Interim responses.
+    /// Interim (1xx) responses that came before the response.
     pub informational: Vec<(StatusCode, Headers)>,
-    /// The body.
+    /// The response body.
     pub body: Vec<u8>,
-    /// Why the body is not complete.
+    /// Why the response body is not complete; `None` if it is.
     pub failure: Option<String>,
     /// Request variables that handlers have set.
     pub variables: Vec<(Arc<str>, Arc<str>)>,
-    /// Error messages of the request.
+    /// The error messages that handlers logged for the request.
     pub errors: String,
-    /// Number of exceptions that scripts raised meanwhile.
+    /// Number of exceptions that scripts raised during the request.
     pub exceptions: u64,
-    /// From the start of the first handler to the end of the body.
+    /// Time from the start of the first handler to the end of the response body.
     pub time: Duration,
 }
 
 /// Why requests were not answered.
 #[derive(Debug)]
 pub enum TrialError {
-    /// A script of the configuration could not be evaluated; the error log says why.
+    /// A script in the configuration could not be evaluated; the error log says why.
     Evaluation,
-    /// A response, or the end of a script's evaluation, did not come within the limit.
+    /// A response, or the end of a script's evaluation, did not come within the time limit.
     TimedOut,
     /// The system refused to start an event loop.
     System(String),
 }
 
-/// Runs the requests in their order and passes on each response. Each, like the evaluation of scripts before them, may take `limit`.
+/// Runs the requests in their order and passes on each response. The time limit `limit` applies to each request, and to the evaluation of
+/// the scripts before the first one.
 ///
 /// # Errors
-/// [`TrialError`]; the requests behind it are not run.
+/// [`TrialError`]; the remaining requests are not run.
 pub fn try_requests(
     loaded: &LoadedConfig,
     requests: Vec<TrialRequest>,
@@ -111,7 +112,7 @@ pub fn try_requests(
         let worker = Rc::clone(event_loop.worker());
         let mut all = pin!(worker.spawn(trial.run(requests, on_response)));
         let turns = poll_fn(|task| {
-            // The timers of the handlers are those of the event loop.
+            // The event loop must run its turns: it fires the timers of the handlers.
             let _ = event_loop.poll_turn(task);
             all.as_mut().poll(task)
         });
@@ -193,7 +194,7 @@ impl Trial {
         response
     }
 
-    /// The request, routed.
+    /// Builds the exchange of `request` and routes it.
     fn begin(&self, request: &TrialRequest) -> ExchangeRef {
         let worker = &self.worker;
         let is_tls = request.scheme == Scheme::Https;
@@ -220,7 +221,7 @@ impl Trial {
     }
 }
 
-/// Sets what the head of a request and its route decide.
+/// Sets the parts of `exchange` that follow from the head and the route of `request`.
 fn fill(exchange: &mut Exchange, request: &TrialRequest) {
     let head = &mut exchange.request;
     head.method = request.method.clone();
@@ -244,7 +245,7 @@ fn fill(exchange: &mut Exchange, request: &TrialRequest) {
     }
 }
 
-/// Appends the body to `content`. The error says why it is not complete.
+/// Reads `body` to its end and appends it to `content`. The error says why the body is not complete.
 async fn read_body(body: Body, content: &mut Vec<u8>) -> Result<(), String> {
     match body {
         Body::Empty => Ok(()),
@@ -279,7 +280,7 @@ fn check_length(content: &[u8]) -> Result<(), String> {
     Err(format!("only {MAX_BODY} bytes are read"))
 }
 
-/// The server's end of a connection that does not exist.
+/// The address of the server, for requests without a connection.
 struct ServerAddress(SocketAddr);
 
 impl Transport for ServerAddress {

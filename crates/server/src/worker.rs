@@ -39,7 +39,7 @@ use h2o_tls::{Resumption, ResumptionSettings};
 /// Threads per worker for blocking file operations.
 const DISK_THREADS: usize = 4;
 
-/// How long each step of a status report waits for the workers.
+/// How long each step of a status report waits for the workers' answers.
 const STATUS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The running workers.
@@ -47,9 +47,9 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     pub(crate) orders: Vec<UnboundedSender<Order>>,
     pub(crate) shared: Arc<Shared>,
-    /// The configuration that serves.
+    /// The configuration that is used for new requests.
     pub(crate) current: Current,
-    /// Earlier ones, which still serve requests.
+    /// Earlier configurations, of which requests are still in progress.
     pub(crate) retired: Vec<Retired>,
     pub(crate) watch: CertificateWatch,
     pub(crate) staple_fetches: StapleFetches,
@@ -76,13 +76,13 @@ pub(crate) struct WorkerConfig {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) orders: UnboundedReceiver<Order>,
-    /// Where workers leave datagrams for each other.
+    /// Queues in which workers pass QUIC datagrams to each other.
     pub(crate) mailboxes: Arc<[Mailbox]>,
-    /// The other generations of this server.
+    /// Channels to the other generations of this server (processes before and after an upgrade of the binary).
     pub(crate) links: Arc<Links>,
-    /// What all workers know of the paths to QUIC clients.
+    /// What all workers know about the network paths to QUIC clients.
     pub(crate) known_paths: KnownPaths,
-    /// Whether this worker refreshes the keys of session resumption: one does.
+    /// Whether this worker refreshes the keys of TLS session resumption: exactly one worker does.
     pub(crate) refreshes_resumption: bool,
 }
 
@@ -141,7 +141,7 @@ impl Server {
                 .name(format!("worker-{index}"))
                 .spawn(move || {
                     let ended = catch_unwind(AssertUnwindSafe(|| run(config, &ready)));
-                    // Drop it before `on_end`: a starting server that still waits for this worker then stops waiting.
+                    // Dropped before `on_end` is called: the starting server stops waiting for a worker that has ended.
                     drop(ready);
                     on_end(ended.map_or(WorkerEnd::Died, |()| WorkerEnd::Drained));
                 });
@@ -152,7 +152,7 @@ impl Server {
             );
             server.orders.push(sender);
         }
-        // Set before the first worker reports that it is ready; not read earlier.
+        // The handles are set before the first worker reports that it is ready, and no worker reads them earlier.
         let _ = shared.workers.set(handles);
         drop(ready);
         for _ in 0..server.threads.len() {
@@ -173,7 +173,7 @@ impl Server {
         self.threads.len()
     }
 
-    /// What the workers share.
+    /// The state that the workers share.
     #[must_use]
     pub const fn shared(&self) -> &Arc<Shared> {
         &self.shared
@@ -188,13 +188,13 @@ impl Server {
         self.current.tls().reload()
     }
 
-    /// Has the probe for readiness fail from now on, while all else goes on.
+    /// Has the readiness probe fail from now on. The server goes on with everything else.
     pub fn announce_end(&self) {
         self.shared.is_ending.store(true, Relaxed);
     }
 
-    /// Begins graceful shutdown: no connection is accepted any more, and each one
-    /// ends when the requests that it has begun are answered.
+    /// Begins graceful shutdown: the server accepts no more connections, and closes each open connection once its requests in progress are
+    /// answered.
     pub fn shut_down(&self) {
         self.announce_end();
         self.order_all(|| Order::Drain);
@@ -218,14 +218,14 @@ impl Server {
             }))
         });
         drop(done);
-        // Nothing is ever sent: this waits until the workers have dropped the senders. The counters of one that is busy are shown
-        // as they were.
+        // No value is ever sent over this channel: the call waits until all workers have dropped their senders. For a worker that is too
+        // busy to answer, the report shows its earlier counters.
         let _ = published.recv_timeout(STATUS_PATIENCE);
         let (sender, answer) = mpsc::channel();
         self.order_all(|| {
             let (site, sender) = (Arc::clone(self.current.site()), sender.clone());
             Order::Run(Box::new(move |worker| {
-                // The first one that answers is enough.
+                // The result is ignored: one report is enough, and a worker that answers late finds no receiver.
                 let _ = sender.send(h2o_handlers::report_of(worker, &site));
             }))
         });
@@ -234,12 +234,12 @@ impl Server {
 
     fn order_all(&self, order: impl Fn() -> Order) {
         for worker in &self.orders {
-            // A worker that has already ended ignores orders.
+            // The result is ignored: a worker that has already ended takes no orders.
             let _ = worker.send(order());
         }
     }
 
-    /// Ends the background services without waiting for the workers: buffered log lines are written.
+    /// Ends the background services without waiting for the workers: this writes buffered log lines.
     pub fn abandon(self) {
         drop((self.current, self.retired));
     }
@@ -247,7 +247,7 @@ impl Server {
     /// Waits until all connections have closed.
     pub fn join(self) {
         for thread in self.threads {
-            // The panic hook has reported a worker's panic.
+            // The result is ignored: the panic hook has already reported a worker's panic.
             let _ = thread.join();
         }
         drop((self.current, self.retired));
@@ -274,7 +274,7 @@ fn shared(settings: &ServerSettings, listeners: usize, workers: usize) -> Shared
     shared
 }
 
-/// Sets the limits that can be changed while the process runs with this number of workers.
+/// Sets the limits (of connections, memory and temporary files) that a reload can change, for a process with this number of workers.
 pub(crate) fn set_limits(shared: &Shared, settings: &ServerSettings, workers: usize) {
     shared.limits.set(
         settings.max_connections,
@@ -285,7 +285,7 @@ pub(crate) fn set_limits(shared: &Shared, settings: &ServerSettings, workers: us
     (shared.temp_files).set(&settings.temp_buffer_path, settings.temp_buffer_limit());
 }
 
-/// The configuration of a single worker, for callers that run it themselves.
+/// The arguments for a single worker, for callers that run it on their own thread.
 #[cfg(any(test, feature = "mruby"))]
 pub(crate) fn only_config(
     loaded: &LoadedConfig,
@@ -297,7 +297,7 @@ pub(crate) fn only_config(
     let mut generation = Current::new(loaded, resumption)
         .share_out(loaded, bound, 1, &mpsc::channel().0, None)?
         .remove(0);
-    // Tests change them.
+    // A copy of the settings, because tests change them.
     generation.settings = Arc::new(ServerSettings::clone(&settings));
     let (sender, orders) = unbounded_channel();
     let config = WorkerConfig {
@@ -316,7 +316,7 @@ pub(crate) fn only_config(
     Ok((config, sender))
 }
 
-/// The runtime of a worker.
+/// Builds the asynchronous runtime of a worker's thread.
 pub(crate) fn runtime() -> Result<LocalRuntime, String> {
     Builder::new_current_thread()
         .enable_io()
@@ -358,11 +358,11 @@ fn run(config: WorkerConfig, ready: &ReadySender) {
             worker.spawn(refresh(Rc::clone(worker), resumption));
         }
         start_features(event_loop.worker(), event_loop.site());
-        // `Server::start` waits for this.
+        // Tells `Server::start`, which waits for it, that this worker is ready.
         let _ = ready.send(Ok(()));
         let turns = poll_fn(|task| event_loop.poll_turn(task));
-        // All connections are one task to the runtime, whose task budget would make sockets look unready after some
-        // hundred uses. A turn limits its own length instead.
+        // All connections are one task to the runtime, whose task budget would make sockets look unready after some hundred uses. Each turn
+        // of the event loop limits its own length instead.
         tokio::task::coop::unconstrained(turns).await;
     });
 }
@@ -375,7 +375,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     let mut event_loop = EventLoop::new(worker, config.orders, site, config.sweeps.into())?;
     let context = Rc::new(Context::new(&event_loop));
     let service = context.worker.local::<SubRequestService>();
-    // Set once: a worker has one event loop.
+    // The result is ignored: the cell is empty, since a worker has one event loop.
     let _ = service.0.set(Rc::new(SubRequestHandlers));
     let quic_context = Rc::clone(&context);
     event_loop.add(|registry, first_token| {
@@ -405,7 +405,8 @@ fn memory_share(settings: &ServerSettings, workers: usize) -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// Renews ticket keys and drops expired sessions while there are no handshakes, which otherwise do it.
+/// Renews the keys of session tickets and drops expired TLS sessions every 10 seconds; handshakes do both, too, but there may be none for a
+/// long time.
 async fn refresh(worker: Rc<Worker>, resumption: Arc<Resumption>) {
     loop {
         worker.sleep(std::time::Duration::from_secs(10)).await;
