@@ -1,4 +1,5 @@
-//! Decides what happens to a request whose head is complete, by rules for every protocol version.
+//! Decides what the server does with a request whose head is complete (run its handlers, collect its body first, refuse it), by the
+//! same rules for every protocol version.
 
 use h2o_exchange::{BodyUse, Exchange, Response};
 use h2o_http::{BodyLength, StatusCode};
@@ -9,38 +10,39 @@ use super::{answers, routing, serve};
 use crate::context::Context;
 use crate::setup::Setup;
 
-/// What happens next to a request.
+/// What the server does next with a request whose head is complete.
 pub(crate) enum Admission {
     /// Send this response without running the handlers. The server does not read the rest of the request.
     Refuse(Response),
     /// Run the handlers now.
     Start,
-    /// Run the handlers now. None of them reads the body that is still to come.
+    /// Run the handlers now. None of them reads the request's body, which has not come completely.
     StartUnwanted,
-    /// Run the handlers now. What the client sends behind the head of the request is for the tunnel that one of the handlers
-    /// may open.
+    /// Run the handlers now. The bytes that the client sends after the head of the request belong to the tunnel that one of the
+    /// handlers may open.
     Tunnel,
     /// Run the handlers once the whole body of the request has come.
     Collect(Collector),
-    /// Like [`Admission::Collect`], once this guard of the path has let the request through.
+    /// Like [`Admission::Collect`], but only after this guard of the path (a handler that only refuses or lets through) has let the
+    /// request through.
     CollectOnceGuarded(Collector, WaitingGuard),
-    /// Run the handlers once the first bytes of the body have come; they pull the rest.
+    /// Run the handlers once the first bytes of the body have come; the handlers pull the rest.
     Stream,
     /// Like [`Admission::Stream`], but run the handlers now: one of them decides whether the client may send the body (100
     /// Continue).
     StreamOnceAsked,
 }
 
-/// A body that has not been received completely.
+/// What the request table knows of a request body that has not come completely.
 #[derive(Clone, Copy)]
 pub(crate) struct Pending {
     /// Whether the client waits for 100 (Continue) before it sends the body.
     pub(crate) expects_continue: bool,
-    /// Whether some of the body has come although the client said that it would wait.
+    /// Whether some of the body has come although the client announced that it would wait for 100 (Continue).
     pub(crate) has_begun: bool,
 }
 
-/// Decides by head and route alone.
+/// Decides, from the head and the route of a request alone, what the server does with it.
 pub(crate) fn admit(
     context: &Context,
     setup: &Setup,
@@ -72,7 +74,7 @@ pub(crate) fn admit(
         return Admission::Start;
     };
     match body_use {
-        // The client is told at once that it need not send the body.
+        // The response tells a client that waits for 100 (Continue) at once that it need not send the body.
         BodyUse::None if pending.expects_continue && !pending.has_begun => Admission::StartUnwanted,
         BodyUse::None => {
             let collector = Collector::unwanted(exchange.request.body);

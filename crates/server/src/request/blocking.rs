@@ -1,4 +1,4 @@
-//! Responses without which a page cannot be rendered: style sheets, scripts.
+//! Recognises responses without which a browser cannot render a page: style sheets, scripts.
 
 use h2o_exchange::Exchange;
 use h2o_http::mime::MimeAttributes;
@@ -6,7 +6,7 @@ use h2o_http::{Headers, Known};
 
 use crate::site::http2_settings::ReprioritizesBlockingAssets;
 
-/// Whether the type of a response, whose fields are `headers`, blocks rendering.
+/// Whether the response with the fields `headers` blocks the rendering of a page, by its media type.
 pub(crate) fn blocks_rendering(exchange: &Exchange, headers: &Headers) -> bool {
     exchange.mime.map_or_else(
         || {

@@ -1,4 +1,4 @@
-//! Request bodies: collected, or piped to a handler that pulls them.
+//! Request bodies: the server collects them, or pipes them to a handler that pulls them.
 
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
@@ -12,7 +12,7 @@ use super::{Requests, SlotId, StopReason, Streams, Window};
 use crate::flow::Turn;
 
 impl Requests {
-    /// Takes in a received piece of a body; `is_end`: it is the last one.
+    /// Takes in a received piece of a request body; `is_end` says whether it is the last piece.
     pub(crate) fn on_data<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -59,7 +59,7 @@ impl Requests {
             Phase::Queued | Phase::Running(_) | Phase::Sending(_) if slot.upload.is_some() => {
                 self.push_upload(streams, turn, id, piece, is_end);
             }
-            // No handler reads the body: drop it.
+            // No handler reads the rest of the body, so the piece is dropped.
             Phase::Queued | Phase::Running(_) | Phase::Sending(_) | Phase::Flushing => {
                 streams.open_window(turn, id, Window::Credit(piece.len()));
             }
@@ -76,7 +76,7 @@ impl Requests {
         }
     }
 
-    /// Whether a driver that reads on demand should read more of a body now.
+    /// Whether a driver that reads on demand should read more of a request body now.
     pub(crate) fn poll_body_room(&mut self, turn: &Turn<'_>, id: SlotId) -> BodyRoom {
         let Some(slot) = self.slots.get_mut(id) else {
             return BodyRoom::Unwanted;
@@ -97,21 +97,21 @@ impl Requests {
         }
     }
 
-    /// Tells a handler that pulls a body that the rest of the body will not come.
+    /// Tells the handler that pulls a request body that the rest of the body will not come.
     pub(crate) fn break_off_body(&self, id: SlotId, reason: &str) {
         if let Some(upload) = self.slots.get(id).and_then(|slot| slot.upload.as_ref()) {
             upload.break_off(reason);
         }
     }
 
-    /// Whether a request that waited for the first bytes of its body can start.
+    /// Whether the first bytes of the request body have come, for which the request waited, so that it can start.
     pub(crate) fn has_begun_body(&self, id: SlotId) -> bool {
         let slot = self.slots.get(id);
         slot.is_some_and(|slot| matches!(slot.phase, Phase::AwaitingBody) && slot.upload.is_some())
     }
 
-    /// Continues to collect a body: raises the client's flow-control window by what has been stored, and runs the handlers once
-    /// the body is complete.
+    /// Continues to collect a request body: raises the client's flow-control window by the bytes that have been stored, and runs
+    /// the handlers once the body is complete.
     pub(super) fn collect<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         if !self.pass_guards(streams, turn, id) {
             return;
@@ -167,7 +167,7 @@ impl Requests {
         slot.exchange.take()
     }
 
-    /// Runs the handlers of a request whose body is collected, or is not wanted any more.
+    /// Runs the handlers of a request after its body was collected, or after no handler wants the body any more.
     fn start_collected<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         if let Some(exchange) = self.take_exchange(id) {
             self.queue_or_start(streams, turn, id, exchange);
@@ -188,7 +188,7 @@ impl Requests {
         }
     }
 
-    /// Starts a request that has waited for the first bytes of its body.
+    /// Runs the handlers of a request that has waited for the first bytes of its body.
     pub(crate) fn start_awaiting<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -211,7 +211,7 @@ impl Requests {
         }
     }
 
-    /// Pushes a piece of a body to the handler that pulls it.
+    /// Pushes a received piece of a request body to the handler that pulls the body.
     fn push_upload<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -232,7 +232,7 @@ impl Requests {
         self.credit_upload(streams, turn, id);
     }
 
-    /// Raises the client's flow-control window by the bytes that a handler has taken out of its pipe.
+    /// Raises the client's flow-control window by the bytes that a handler has taken out of the pipe of the request body.
     pub(super) fn credit_upload<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -264,11 +264,11 @@ impl Requests {
     }
 }
 
-/// Whether there is room for more of a body.
+/// Whether the server has room for more bytes of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyRoom {
     Free,
-    /// There is no room now: the waker of the request fires once there is.
+    /// There is no room now; the waker of the request fires once there is.
     Full,
     /// The request does not read a body.
     Unwanted,

@@ -1,4 +1,4 @@
-//! Collects a request body before a handler runs: in memory, or in a temporary file.
+//! Collects a request body before the handlers run: in memory, or in a temporary file.
 
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, ready};
@@ -14,20 +14,21 @@ use super::guards::WaitingGuard;
 use crate::context::Context;
 use crate::setup::Setup;
 
-/// Bytes of an unwanted body that are read before the response, so that the connection can be used again, and because some
-/// clients take an early response for a failure.
+/// Largest number of bytes of a request body that the server reads and drops before the response although no handler wants the
+/// body, so that the connection can be used again, and because some clients take an early response for a failure.
 const UNWANTED: u64 = 64 * 1024;
-/// Bytes per write by a disk thread.
+/// A disk thread writes a request body to its temporary file in pieces of about this many bytes.
 const WRITE_PIECE: usize = 256 * 1024;
-/// Number of bytes that may wait in memory until the disk has taken them; with more, the client has to wait.
+/// Number of bytes of a request body that may wait in memory for the disk; while there are more, the server reads no more from the
+/// client.
 const MAX_UNWRITTEN: usize = 2 * WRITE_PIECE;
 
-/// A body that is being collected.
+/// A request body that is being collected.
 pub(super) struct BodyCollection {
     pub(super) collector: Collector,
-    /// Number of received bytes for which the client's flow-control window was not raised again, because the disk is slow.
+    /// Number of received bytes for which the client's flow-control window has not been raised yet, because the disk is slow.
     pub(super) owed: usize,
-    /// Whether all of the body has come.
+    /// Whether the whole body has come from the client.
     pub(super) is_complete: bool,
     /// The guard (a handler that only refuses or lets through) that has not decided yet whether the body may be collected.
     pub(super) guard: Option<WaitingGuard>,
@@ -43,31 +44,31 @@ impl BodyCollection {
         }
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the collected part of the body takes.
     pub(super) fn retained(&self) -> usize {
         self.collector.retained()
     }
 }
 
-/// The part of a body received so far.
+/// The part of a request body that was received so far.
 pub(crate) enum Collector {
     Memory {
         content: ByteQueue,
-        /// Length in bytes from which on the body is written to a file.
+        /// Length in bytes at which the body is moved to a temporary file.
         threshold: usize,
-        /// Greatest length in bytes.
+        /// Largest permitted length of the body, in bytes.
         max: u64,
     },
-    /// A body that is large, or announced to be.
+    /// A body that is large, or whose announced length is large, in a temporary file.
     File(Box<FileWriter>),
-    /// No handler reads the body. `left`: bytes that may still be received and dropped.
+    /// No handler reads the body. `left` is the number of bytes that may still come and be dropped.
     Unwanted { left: u64 },
 }
 
-/// A body that is written to a temporary file.
+/// A request body that is being written to a temporary file.
 pub(crate) struct FileWriter {
     file: TempFile,
-    /// Number of bytes of the body that have come so far, and the most that may come.
+    /// Number of bytes of the body that have come so far, and in `max` the largest permitted number.
     len: u64,
     max: u64,
     written: u64,
@@ -75,26 +76,26 @@ pub(crate) struct FileWriter {
     queue: ByteQueue,
 }
 
-/// Why a piece of a body was not collected.
+/// Why a piece of a request body was not collected.
 pub(crate) enum CollectError {
-    /// No handler wants the body, and it is longer than what the server reads of such bodies.
+    /// No handler wants the body, and it is longer than the part that the server reads of such bodies.
     Unwanted,
-    /// The body cannot be stored.
+    /// The body cannot be stored, for this reason.
     Failed(StorageError),
 }
 
-/// Why a body cannot be stored.
+/// Why a request body cannot be stored.
 pub(crate) enum StorageError {
     /// The body is larger than `temp-buffer-max-size`.
     TooLarge,
-    /// The temporary files of the process are at their limit.
+    /// The temporary files of the process have reached their limit of space.
     NoRoom,
-    /// Writing failed.
+    /// Writing to the temporary file failed.
     Disk(WriteError),
 }
 
 impl StorageError {
-    /// Makes the response to the request, and notes the reason for the error log.
+    /// Makes the response to the request whose body could not be stored, and notes the reason for the error log.
     pub(crate) fn answer(&self, context: &Context, exchange: &mut Exchange) -> Response {
         let (reason, response) = match self {
             Self::TooLarge => return answers::too_large(context),
@@ -111,7 +112,7 @@ impl StorageError {
 }
 
 impl Collector {
-    /// A collector for a body of the `announced` length.
+    /// Makes a collector for a request body whose length the client announced as `announced`.
     pub(crate) fn new(context: &Context, setup: &Setup, announced: BodyLength) -> Self {
         let announced = match announced {
             BodyLength::Known(len) => Some(len),
@@ -132,13 +133,14 @@ impl Collector {
         }
     }
 
-    /// Like [`Collector::new`], for a body that no handler reads. `None`: it is too long to be read.
+    /// Like [`Collector::new`], for a body that no handler reads. Returns `None` if the announced length is too large for the
+    /// server to read the body.
     pub(crate) fn unwanted(announced: BodyLength) -> Option<Self> {
         let is_short = !matches!(announced, BodyLength::Known(len) if len > UNWANTED);
         is_short.then_some(Self::Unwanted { left: UNWANTED })
     }
 
-    /// Adds a piece.
+    /// Adds a received piece of the body.
     pub(crate) fn push(&mut self, context: &Context, piece: &[u8]) -> Result<(), CollectError> {
         match self {
             Self::Unwanted { left } => {
@@ -164,7 +166,7 @@ impl Collector {
         }
     }
 
-    /// Whether the body is dropped.
+    /// Whether the body is dropped, because no handler reads it.
     pub(crate) const fn is_unwanted(&self) -> bool {
         matches!(self, Self::Unwanted { .. })
     }
@@ -174,7 +176,7 @@ impl Collector {
         matches!(self, Self::File(_))
     }
 
-    /// Ready when there is space for more.
+    /// Ready when there is space for more bytes of the body.
     pub(crate) fn poll_room(
         &mut self,
         task: &mut TaskContext<'_>,
@@ -185,8 +187,8 @@ impl Collector {
         }
     }
 
-    /// The complete body, which for a body in a file is ready when all of it is written. [`RequestBody::None`] for an unwanted
-    /// body.
+    /// Returns the complete body. For a body in a temporary file this is ready once all of it is written. The result for an
+    /// unwanted body is [`RequestBody::None`].
     pub(crate) fn poll_whole(
         &mut self,
         task: &mut TaskContext<'_>,
@@ -196,7 +198,7 @@ impl Collector {
             Self::Memory { content, .. } => RequestBody::Bytes(in_one_piece(content)),
             Self::File(writer) => {
                 ready!(writer.poll_written(task, 1))?;
-                // An empty body has no file.
+                // A body of zero bytes has no temporary file.
                 writer
                     .range()
                     .map_or_else(|| RequestBody::Bytes(Bytes::new()), RequestBody::File)
@@ -204,7 +206,7 @@ impl Collector {
         }))
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the part received so far takes.
     pub(crate) fn retained(&self) -> usize {
         match self {
             Self::Memory { content, .. } => content.len(),
@@ -246,7 +248,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Bytes that are still in memory.
+    /// Number of bytes of the body that are still in memory, not in the file.
     fn unwritten(&self) -> usize {
         self.queue.len() + self.file.writing()
     }
@@ -291,7 +293,7 @@ impl FileWriter {
     }
 }
 
-/// Joins `content` piece by piece, so that no byte is in memory twice for long.
+/// Joins the pieces of `content` one by one, so that no byte is in memory twice for long.
 fn in_one_piece(content: &mut ByteQueue) -> Bytes {
     if let Some(whole) = content.take_whole() {
         return whole;

@@ -1,4 +1,4 @@
-//! The body of a response, pulled piece by piece, with its length and its trailers.
+//! The body of a response, which the server pulls piece by piece, with its length and its trailers.
 
 use std::task::{Context as TaskContext, Poll};
 
@@ -11,34 +11,35 @@ use crate::flow::Turn;
 /// The part of a response's body that has not been sent.
 pub(crate) struct Content {
     pub(crate) source: Source,
-    /// Bytes of the announced length that have not been sent.
+    /// Number of bytes of the announced length that have not been sent; `None` if no length was announced.
     left: Option<u64>,
     /// Bytes that the source of the body returned beyond the number requested.
     rest: Bytes,
-    /// Whether the slot is in the list of [`Requests::read_ahead`](super::Requests::read_ahead).
+    /// Whether the slot of the response is in the list of [`Requests::read_ahead`](super::Requests::read_ahead).
     pub(super) is_listed: bool,
 }
 
-/// Origin of a body.
+/// Where the bytes of a response's body come from.
 pub(crate) enum Source {
     Bytes(Bytes),
     File(FileReader),
     Stream(Box<dyn BodySource>),
 }
 
-/// Result of pulling a piece of a body.
+/// Result of pulling a piece of a response's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PullResult {
-    /// A piece was written.
+    /// A piece of `len` bytes was written; `is_end` says whether it was the last.
     Data { len: usize, is_end: bool },
-    /// The source of the body has nothing yet; it will wake the task.
+    /// The source of the body has no bytes yet; it will wake the task.
     Waiting,
-    /// The socket is full.
+    /// The client's socket is full.
     Blocked,
 }
 
 impl Content {
-    /// The whole of a body, of `len` bytes if that is known. `None` if the body is empty.
+    /// Makes the content of a response from its whole body, of `len` bytes if the length is known. Returns `None` if the body is
+    /// empty.
     pub(super) fn new(body: Body, len: Option<u64>) -> Option<Self> {
         let source = match body {
             Body::Empty => return None,
@@ -54,7 +55,7 @@ impl Content {
         })
     }
 
-    /// Bytes of memory held for unsent data.
+    /// Bytes of memory that unsent data of the body takes.
     pub(super) fn retained(&self) -> usize {
         let source = match &self.source {
             Source::Bytes(bytes) => h2o_exchange::retained(bytes),
@@ -64,12 +65,12 @@ impl Content {
         source + self.rest.len()
     }
 
-    /// Whether the source wakes the task when it has more.
+    /// Whether the source of the body wakes the task when it has more bytes.
     pub(super) const fn needs_waker(&self) -> bool {
         !matches!(self.source, Source::Bytes(_))
     }
 
-    /// Moves up to `max` bytes to the client.
+    /// Moves up to `max` bytes of the body from its source to the client.
     pub(crate) fn pull<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -95,8 +96,8 @@ impl Content {
             Source::Stream(source) => {
                 let mut piece = std::mem::take(&mut self.rest);
                 if piece.is_empty() && self.left == Some(0) && !S::RULES.ends_with_source {
-                    // The source may still have work when the response's body has ended: it may be reading the body of the
-                    // request.
+                    // After the end of the response's body the source may still have work: to pass the rest of the request's body
+                    // on.
                     let trailers = match source.trailers() {
                         Trailers::Unknown => None,
                         Trailers::None => Some(None),
@@ -132,7 +133,7 @@ impl Content {
                     self.rest = piece.split_off(max);
                 }
                 let is_whole = !S::RULES.ends_with_source && self.left == Some(piece.len() as u64);
-                // Trailers may follow the body, so the server waits until the source ends.
+                // Trailers may follow the body, so its last piece waits until the source has ended.
                 let trailers = is_whole.then(|| source.trailers());
                 let is_end = match trailers {
                     None => false,
@@ -147,7 +148,7 @@ impl Content {
                         return Ok(self.moved(piece.len(), true));
                     }
                 };
-                // The source returned an empty piece: it is polled again at the stream's next turn.
+                // The source returned an empty piece: the source is polled again when it is the stream's turn next.
                 if !piece.is_empty() || is_end {
                     streams.send_data(turn, id, &piece, is_end);
                 }
@@ -157,7 +158,7 @@ impl Content {
         Ok(self.moved(len, is_end))
     }
 
-    /// Notes that `len` bytes were sent.
+    /// Notes that `len` bytes of the body were sent; `is_end` says whether they were the last.
     pub(crate) const fn moved(&mut self, len: usize, is_end: bool) -> PullResult {
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(len as u64);

@@ -1,5 +1,5 @@
-//! Requests from TLS early data. They run at once; if a handler answers 425, they are rerun after the handshake (RFC 8470
-//! §5.2).
+//! Requests from TLS early data. The server runs their handlers at once; if a handler answers 425, the server runs the request
+//! again after the TLS handshake (RFC 8470 §5.2).
 
 use h2o_exchange::{ExchangeRef, RequestBody, Response};
 use h2o_http::BodyLength;
@@ -8,19 +8,19 @@ use super::slots::{Mark, Phase};
 use super::{Requests, SlotId, Streams};
 use crate::flow::Turn;
 
-/// State of the requests from TLS early data. Early data is limited to a few thousand bytes, so this is small.
+/// State of the requests from TLS early data. Early data is limited to a few thousand bytes, so these lists are small.
 #[derive(Default)]
 pub(super) struct EarlyRequests {
-    /// Copies of the bodies of running requests, since handlers may take the bodies.
+    /// Copies of the bodies of running requests, for a second run, since handlers may take the bodies.
     bodies: Vec<(SlotId, RequestBody)>,
-    /// Requests to rerun, in the order in which they were answered 425.
+    /// Requests to run again after the TLS handshake, in the order in which handlers answered them with 425.
     held: Vec<SlotId>,
-    /// Whether the handshake is complete.
+    /// Whether the TLS handshake is complete.
     is_complete: bool,
 }
 
 impl EarlyRequests {
-    /// The request is over.
+    /// Drops what is kept for a second run of the request `id`, because the request is over.
     pub(super) fn forget(&mut self, id: SlotId) {
         self.bodies.retain(|(other, _)| *other != id);
         self.held.retain(|other| *other != id);
@@ -28,20 +28,20 @@ impl EarlyRequests {
 }
 
 impl Requests {
-    /// Whether the handshake is complete, and [`Requests::end_early`] must be called.
+    /// Whether the TLS handshake is complete while early requests may be held, so that [`Requests::end_early`] must be called.
     #[inline]
     pub(crate) fn is_early_over(&self, turn: &Turn<'_>) -> bool {
         let early = self.early.as_ref();
         early.is_some_and(|early| !early.is_complete) && !turn.connection.is_early()
     }
 
-    /// Keeps the body of an early request before its handlers run.
+    /// Keeps a copy of the body of a request from TLS early data before its handlers run.
     #[cold]
     pub(super) fn keep_body(&mut self, id: SlotId, body: &RequestBody) {
         let Some(early) = &mut self.early else {
             return;
         };
-        // The body of an earlier request that had the same slot may remain.
+        // An earlier request in the same slot may have left a copy of its body.
         early.forget(id);
         if !matches!(body, RequestBody::None) {
             early.bodies.push((id, body.clone()));
@@ -54,7 +54,8 @@ impl Requests {
         found.map_or(RequestBody::None, |(_, body)| std::mem::take(body))
     }
 
-    /// A handler answered 425 to an early request. Drops that response, and has the request wait for the end of the handshake.
+    /// Called when a handler has answered 425 to a request from TLS early data. Drops that response, and has the request wait for
+    /// the end of the handshake.
     #[cold]
     pub(super) fn on_too_early<S: Streams>(
         &mut self,
@@ -74,13 +75,14 @@ impl Requests {
             }
         }
         if matches!(exchange.borrow().body, RequestBody::Stream(_)) {
-            // The handler may have pulled a part of the body, so the request cannot be rerun: the client must send it again.
+            // The handler may have pulled a part of the body, so the request cannot run again. The client gets the 425 and must
+            // send the request again.
             self.answer(streams, turn, id, exchange, response);
             return;
         }
         self.slots.mark(id, Mark::Running, false);
         if !turn.connection.is_early() {
-            // The TLS handshake ended before the handler answered: the request is rerun at once.
+            // The TLS handshake ended before the handler answered: the request runs again at once.
             self.queue_or_start(streams, turn, id, exchange);
             return;
         }
@@ -90,14 +92,14 @@ impl Requests {
         }
     }
 
-    /// Puts the held requests into the queue when the handshake is complete.
+    /// Queues the requests that were answered 425, once the TLS handshake is complete.
     #[cold]
     pub(crate) fn end_early(&mut self) {
         let Some(early) = &mut self.early else {
             return;
         };
         self.queue.extend(early.held.drain(..));
-        // A handler that still runs may answer 425 later.
+        // The data is kept while any early request is left: a handler that still runs may answer 425 later.
         let slots = &self.slots;
         early.bodies.retain(|(id, _)| {
             let slot = slots.get(*id);

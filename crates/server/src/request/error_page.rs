@@ -4,13 +4,13 @@ use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, Response};
 use h2o_http::{Known, accept, escape};
 
-/// The page names no colours: its `meta` element has the browser choose a light or a dark scheme.
+/// The style of the error page names no colours: its `meta` element has the browser choose a light or a dark scheme.
 const STYLE: &str = "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:30rem;margin:20vh auto 0;padding:0 1.5rem}h1{font-size:1.8rem;margin:0}";
 
-/// Makes the page if the response is such a text and the client prefers HTML. Called after the filters, which may have put a
-/// document of the site in place of the text.
+/// Puts the HTML page in place of the text if the response is a short error text of the server and the client prefers HTML. Called
+/// after the filters, since they may have replaced the text by an error document of the site.
 ///
-/// Only the page has `vary`: a cache may send the text to any client, but not the page.
+/// Only the HTML page gets a `vary` field: a cache may send the text to any client, but not the page.
 pub(crate) fn dress(exchange: &Exchange, response: &mut Response) {
     if !response.is_plain_error {
         return;
@@ -34,7 +34,7 @@ pub(crate) fn dress(exchange: &Exchange, response: &mut Response) {
 
 fn page(response: &Response, text: &Bytes) -> Vec<u8> {
     let (code, reason) = (response.status.as_u16(), response.status.reason());
-    // A content security policy of the site would forbid the page's inline style.
+    // A content security policy of the site would forbid the inline style of the error page.
     let policy = response.headers.get(Known::ContentSecurityPolicy);
     let style = match policy {
         Some(_) => String::new(),

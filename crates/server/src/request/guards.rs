@@ -1,4 +1,5 @@
-//! Runs the guards of a path before the body of its request is collected, so that a client they refuse cannot fill the disk.
+//! Runs the guards of a path (handlers that only refuse or let through) before the server collects the body of a request, so that a
+//! refused client cannot fill the disk.
 
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
@@ -9,22 +10,22 @@ use super::serve::fenced;
 
 /// What the guards of a path decide about a request.
 pub(super) enum Guarded {
-    /// Its body may be collected.
+    /// All guards have let the request through: its body may be collected.
     Passed,
-    /// A guard has answered it.
+    /// A guard has answered the request with this response.
     Answered(Response),
-    /// A guard decides later.
+    /// A guard has not decided yet.
     Waiting(WaitingGuard),
 }
 
-/// A guard that decides later.
+/// A guard that has not decided about its request yet.
 pub(crate) struct WaitingGuard {
     future: LocalBoxFuture<Outcome>,
-    /// Number of the guard to run next if this one lets the request through.
+    /// Index of the guard to run next if this one lets the request through.
     next: usize,
 }
 
-/// Runs the guards of the request's path from number `first` on.
+/// Runs the guards of the request's path, beginning with the one of index `first`.
 pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
     let site = Rc::clone(&exchange.site);
     let path = site.path(exchange.route);
@@ -40,7 +41,8 @@ pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
                 let next = number + 1;
                 return Guarded::Waiting(WaitingGuard { future, next });
             }
-            // The guard wants to see the response of the handlers behind it: it runs again together with them.
+            // The guard wants to see the response of the handlers behind it: the guard counts as passed here and runs again
+            // together with them.
             Ok(Outcome::Next(_) | Outcome::Reroute(_)) => return Guarded::Passed,
         }
     }
@@ -49,7 +51,7 @@ pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
 }
 
 impl WaitingGuard {
-    /// Polls the guard, and those behind it once it has let the request through.
+    /// Polls the waiting guard, and the guards after it once it has let the request through.
     pub(super) fn poll(mut self, exchange: &ExchangeRef, task: &mut TaskContext<'_>) -> Guarded {
         let worker = Rc::clone(&exchange.borrow().worker);
         loop {
@@ -57,7 +59,7 @@ impl WaitingGuard {
                 Ok(Poll::Pending) => return Guarded::Waiting(self),
                 Ok(Poll::Ready(Outcome::Declined)) => {
                     match run(&mut exchange.borrow_mut(), self.next) {
-                        // The next guard decides later, too: its future must be polled once, so that it has a waker.
+                        // The next guard has to wait, too: its future must be polled once, so that it has a waker.
                         Guarded::Waiting(next) => self = next,
                         decided @ (Guarded::Passed | Guarded::Answered(_)) => return decided,
                     }

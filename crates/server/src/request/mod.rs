@@ -53,19 +53,20 @@ pub(crate) use streams::{
 /// The requests of one connection.
 pub(crate) struct Requests {
     slots: Slots,
-    /// Requests whose handlers have not run, in order of arrival.
+    /// Requests whose handlers have not started, in order of arrival.
     queue: VecDeque<SlotId>,
-    /// Requests whose waker has fired.
+    /// Requests whose wakers have fired.
     woken: Vec<SlotId>,
-    /// Responses whose source can [read ahead](Requests::read_ahead).
+    /// Responses whose body source can [read ahead](Requests::read_ahead).
     ahead: Vec<SlotId>,
-    /// Requests that only wait for the client's END_STREAM, and until when.
+    /// Requests whose responses are complete and that only wait for the client's END_STREAM, each with the time at which that wait
+    /// ends.
     graces: VecDeque<(Instant, SlotId)>,
-    /// Present until the requests from TLS early data are answered.
+    /// State of the requests from TLS early data; present until they are answered.
     early: Option<Box<EarlyRequests>>,
-    /// Present from the first push on.
+    /// State of the server pushes; present from the first push on.
     pushes: Option<Box<Pushes>>,
-    /// How often the client has reset requests.
+    /// Counts how often the client has reset requests.
     resets: Resets,
     /// Whether requests that were answered with errors have used up the abuse budget.
     is_overdrawn: bool,
@@ -74,28 +75,29 @@ pub(crate) struct Requests {
     flushing: Option<ExchangeRef>,
     /// The exchange of a request that was answered at once, for reuse by the next one.
     spare: Option<ExchangeRef>,
-    /// Number of bytes of response bodies that were sent, and how many of these have restored units of the abuse budget.
+    /// Number of bytes of response bodies that were sent, and in the next field how many of these have restored units of the abuse
+    /// budget.
     sent: u64,
     earned: u64,
 }
 
-/// What a driver must do for a request.
+/// What a driver must do next for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Nothing: the slot has no request.
+    /// Do nothing: the slot has no request.
     Free,
-    /// Receive the body.
+    /// Receive the request's body.
     Receiving,
-    /// Wait for a waker.
+    /// Wait until the waker of the request fires.
     Running,
-    /// Pull the body of the response.
+    /// Pull the response's body and send it.
     Sending,
-    /// Send the rest of the output.
+    /// Send the rest of the output of the complete response.
     Flushing,
 }
 
 impl Requests {
-    /// The table of the requests of a new connection. `is_early`: its first requests come in TLS early data.
+    /// The table of the requests of a new connection. `is_early` says whether its first requests come as TLS early data.
     pub(crate) fn new(context: &Context, is_early: bool) -> Self {
         Self {
             slots: Slots::new(context.worker.local::<SlotPool>()),
@@ -114,7 +116,7 @@ impl Requests {
         }
     }
 
-    /// What the driver must do for a request.
+    /// What the driver must do next for the request in slot `id`.
     #[inline]
     pub(crate) fn stage(&self, id: SlotId) -> Stage {
         match self.slots.get(id).map(|slot| &slot.phase) {
@@ -134,12 +136,12 @@ impl Requests {
         }
     }
 
-    /// The exchange of a request in a slot.
+    /// The exchange of the request in slot `id`.
     pub(crate) fn exchange(&self, id: SlotId) -> Option<&ExchangeRef> {
         self.slots.get(id)?.exchange.as_ref()
     }
 
-    /// An exchange for the next request.
+    /// Returns an exchange for the next request.
     pub(crate) fn take_spare(&mut self, context: &Context) -> ExchangeRef {
         self.spare
             .take()
@@ -157,7 +159,7 @@ impl Requests {
         }
     }
 
-    /// Gives back the exchange that was kept for reuse in this turn.
+    /// Gives the exchange that this turn has kept for reuse back to the worker.
     pub(crate) fn give_back_spare(&mut self) {
         if let Some(spare) = self.spare.take() {
             let worker = Rc::clone(&spare.borrow().worker);
@@ -175,7 +177,7 @@ impl Requests {
         !self.queue.is_empty()
     }
 
-    /// Whether a tunnel is open or asked for.
+    /// Whether a tunnel is open, or a request asks for one.
     pub(crate) const fn has_tunnel(&self) -> bool {
         self.slots.count(Mark::Tunnel) > 0
     }
@@ -204,13 +206,13 @@ impl Requests {
         std::mem::replace(&mut self.is_overdrawn, false)
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the table of requests holds.
     pub(crate) fn retained(&self) -> usize {
         let pushes = self.pushes.as_ref().map_or(0, |pushes| pushes.retained());
         self.slots.retained() + pushes
     }
 
-    /// Frees memory that can be allocated again when it is needed. There must be no requests.
+    /// Frees memory that can be allocated again when it is needed. The connection must have no requests.
     pub(crate) fn shrink(&mut self) {
         self.slots.shrink();
         self.queue = VecDeque::new();
@@ -265,7 +267,7 @@ impl Requests {
         self.slots.vacate(id);
     }
 
-    /// Like [`Requests::close`], for a request whose exchange is not in its slot.
+    /// Like [`Requests::close`], for a request whose exchange was taken out of its slot.
     fn close_with<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -278,7 +280,7 @@ impl Requests {
         self.close(streams, turn, id, reason);
     }
 
-    /// Answers a request whose rest is not read. The filters of its path run.
+    /// Answers a request whose remaining body the server does not read. The filters of the request's path run.
     pub(crate) fn refuse<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -293,37 +295,38 @@ impl Requests {
         }
     }
 
-    /// Whether the handler that pulled a body has stopped.
+    /// Whether the handler that pulled the request body has stopped reading it.
     fn is_body_abandoned(&self, id: SlotId) -> bool {
         let upload = self.slots.get(id).and_then(|slot| slot.upload.as_ref());
         upload.is_some_and(|upload| upload.pipe.is_abandoned())
     }
 
-    /// Notes that the protocol engine has written the response by itself.
+    /// Notes that the protocol engine has written the response to the request by itself.
     pub(crate) fn answered_by_engine(&mut self, id: SlotId) {
         if let Some(slot) = self.slots.get_mut(id) {
             slot.phase = Phase::Flushing;
         }
     }
 
-    /// Puts the exchange of a malformed request into a slot, for its log line.
+    /// Puts the exchange of a malformed request into its slot, so that a log line is written for it.
     pub(crate) fn enter(&mut self, id: SlotId, exchange: ExchangeRef) {
         self.slots.occupy(id).exchange = Some(exchange);
     }
 
-    /// The least rate at which the client must send and take the bytes of a request.
+    /// The minimum rate at which the client must send the request's body and take the response.
     pub(crate) fn client_rate(&self, id: SlotId) -> Option<ClientRate> {
         let exchange = self.slots.get(id)?.exchange.as_ref()?;
         Some(*ClientRate::of(&exchange.borrow()))
     }
 
-    /// Whether a piece of a response's body can be sent.
+    /// Whether the response has a piece of its body to send now.
     pub(crate) fn has_content(&self, id: SlotId) -> bool {
         let slot = self.slots.get(id);
         slot.is_some_and(|slot| matches!(slot.phase, Phase::Sending(_)) && !slot.is(Mark::Waiting))
     }
 
-    /// Whether the client must send the body of a request now. After the response has begun, it may take its time.
+    /// Whether the client must send the body of a request now. Once the response has begun, the client is not held to a minimum
+    /// rate for the body.
     pub(crate) fn expects_body(&self, id: SlotId) -> bool {
         let Some(slot) = self.slots.get(id) else {
             return false;
@@ -343,7 +346,7 @@ impl Requests {
         is_expected && !slot.is(Mark::Tunnel) && !slot.awaits_continue
     }
 
-    /// Whether the client of a request is fast enough, in both directions.
+    /// Whether the client of a request is fast enough: in sending the request's body and in taking the response.
     pub(crate) fn keeps_up(
         &mut self,
         id: SlotId,

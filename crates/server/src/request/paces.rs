@@ -1,4 +1,4 @@
-//! Slow clients of connections that carry many streams: checks the transfers of all of them at once.
+//! Finds slow clients on connections that carry many streams, by checking the transfers of all streams of a connection at once.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use super::{CloseReason, Requests, SlotId, Streams};
 use crate::flow::Turn;
 use crate::pace::{ClientRate, Pace, TransferState};
 
-/// The transfers of one stream at a check.
+/// State of the transfers of one stream, in both directions, at a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamTransfers {
     pub(crate) id: SlotId,
@@ -16,17 +16,18 @@ pub(crate) struct StreamTransfers {
     pub(crate) may_receive: bool,
     /// Bytes of the response's body sent so far.
     pub(crate) sent: u64,
-    /// Whether only the stream's own window keeps the response back.
+    /// Whether the response waits only for a larger flow-control window of its stream.
     pub(crate) lacks_window: bool,
-    /// Whether something that all streams of the connection share keeps the response back: the connection's window, or the
-    /// network.
+    /// Whether the response waits for something that all streams of the connection share: the connection's flow-control window, or
+    /// the network.
     pub(crate) lacks_connection: bool,
 }
 
-/// Progress of a connection that carries many streams, and when to check them.
+/// Progress of the transfers of a connection that carries many streams, and the time of their next check.
 pub(crate) struct ConnectionPace {
     check_at: Option<Instant>,
-    /// Progress of the responses that wait for what all streams share: the connection's window, or the network.
+    /// Progress of the responses that wait for something that all streams share: the connection's flow-control window, or the
+    /// network.
     shared: Pace,
 }
 
@@ -38,17 +39,17 @@ impl ConnectionPace {
         }
     }
 
-    /// Time of the next check.
+    /// When the transfers must be checked next.
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         self.check_at
     }
 
-    /// Whether it is time for [`ConnectionPace::check`].
+    /// Whether it is time to call [`ConnectionPace::check`].
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.check_at.is_some_and(|at| at <= now)
     }
 
-    /// Sets the time of the next check. `is_busy`: some stream transfers data, or waits for the client.
+    /// Sets the time of the next check of the transfers. `is_busy` says whether some stream transfers data or waits for the client.
     #[inline]
     pub(crate) fn plan(&mut self, is_busy: bool, now: Instant) {
         if !is_busy {
@@ -58,8 +59,9 @@ impl ConnectionPace {
         }
     }
 
-    /// Ends the streams whose client is too slow. `is_held_up`: output waits below the streams, so that no stream waits for the
-    /// client. Returns the rate that the connection as a whole must keep: the most lenient one of its requests.
+    /// Ends the streams whose client is too slow. `is_held_up` says whether output waits below the streams (in TLS or the socket),
+    /// so that no stream waits for a window. Returns the minimum rate that applies to the connection as a whole: the most lenient
+    /// of those of its requests.
     pub(crate) fn check<S: Streams>(
         &mut self,
         requests: &mut Requests,

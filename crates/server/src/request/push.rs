@@ -1,8 +1,8 @@
-//! Server push (RFC 9113 §8.4): which pushes are promised with a response, and which are not because the client probably has
-//! the resource.
+//! Server push (RFC 9113 §8.4): which resources the server promises with a response, and which it does not because the client
+//! probably has them.
 //!
-//! The handlers of a push run before it is promised: a resource that does not exist is not promised. Promises are written
-//! before the head of the response that they belong to, the pushed responses after it.
+//! The handlers for a pushed resource run before the promise, so that no missing resource is promised. Promises are written before
+//! the head of the response that they belong to, the pushed responses after it.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,10 +21,11 @@ use h2o_handlers::push::cache_digest::Digests;
 use h2o_handlers::push::casper::{Casper, FORGET};
 use h2o_handlers::push::{CasperSettings, PushSettings};
 
-/// Number of pushed resources that are remembered; beyond that the server forgets the oldest one, and may push it again.
+/// Number of pushed resources that the server remembers for a connection; when there are more, the server forgets the oldest one,
+/// and may push it again.
 const MAX_SEEN: usize = 256;
-/// Number of CASPer cookies (they say what the browser has in its cache) that are decoded per request. A client has one;
-/// decoding a cookie costs time in proportion to its capacity.
+/// Largest number of CASPer cookies (such a cookie says which resources the browser has in its cache) that are decoded per request.
+/// A client has one cookie; decoding one costs time in proportion to its capacity.
 const MAX_COOKIES: usize = 4;
 /// Fields that a promised request copies from the client's request.
 const COPIED: [Known; 5] = [
@@ -34,35 +35,36 @@ const COPIED: [Known; 5] = [
     Known::AcceptLanguage,
     Known::UserAgent,
 ];
-/// Field that tells logs and clients the outcome of a push. H2O compatibility: H2O adds it, too.
+/// Field of a pushed response that tells logs and clients the outcome of the push. H2O compatibility: H2O adds this field, too.
 const OUTCOME: Name<'static> = Name::Other("x-http2-push");
 
-/// The pushes of a connection. Created at the first push to a client that accepts pushes.
+/// State of the server pushes of a connection. Created at the first push to a client that accepts pushes.
 #[derive(Default)]
 pub(super) struct Pushes {
-    /// What the client has in its cache; created when a host with `http2-casper` pushes for the first time.
+    /// Which resources the client has in its cache, by its CASPer cookie; created when a host with `http2-casper` pushes for the
+    /// first time.
     casper: Option<Casper>,
     /// Hashes of the resources that were pushed, or could not be pushed, oldest first.
     seen: VecDeque<u64>,
     /// Promised streams whose handlers have not answered yet.
     awaited: Vec<SlotId>,
-    /// Promised streams whose responses are sent after the head of the client's response.
+    /// Promised streams whose responses must be sent after the head of the client's response.
     due: Vec<SlotId>,
-    /// Whether a response of `due` is ready, and must be sent before the body of the client's response.
+    /// Whether the response of a promised stream is ready and must be sent before the body of the client's response.
     has_urgent: bool,
 }
 
 /// A resource to push.
 struct Push {
-    /// The request of the client whose response the promise comes with.
+    /// The slot of the client's request with whose response the push is promised.
     with: SlotId,
     head: RequestHead,
-    /// Whether the pushed response is sent before all other responses.
+    /// Whether the pushed response must be sent before all other responses.
     is_critical: bool,
 }
 
 impl Pushes {
-    /// Bytes of memory held.
+    /// Bytes of memory that the state of the pushes holds.
     pub(super) fn retained(&self) -> usize {
         let casper = self.casper.as_ref().map_or(0, Casper::retained);
         size_of::<Self>() + casper + self.seen.capacity() * size_of::<u64>()
@@ -73,12 +75,12 @@ impl Pushes {
         self.has_urgent
     }
 
-    /// A request is over.
+    /// Drops what is kept for the request `id`, because the request is over.
     pub(super) fn forget(&mut self, id: SlotId) {
         self.awaited.retain(|&awaited| awaited != id);
     }
 
-    /// Remembers a resource as pushed. Returns false if it was pushed before.
+    /// Remembers a resource as pushed. Returns `false` if it was pushed before.
     fn begin(&mut self, head: &RequestHead) -> bool {
         let mut hasher = DefaultHasher::new();
         (head.authority(), head.target()).hash(&mut hasher);
@@ -93,7 +95,7 @@ impl Pushes {
         true
     }
 
-    /// Learns from the client's cookies what it has.
+    /// Reads from the client's CASPer cookies which resources it has in its cache.
     fn read_cookies(&mut self, settings: CasperSettings, request: &RequestHead) {
         let casper = self
             .casper
@@ -105,7 +107,8 @@ impl Pushes {
         }
     }
 
-    /// Whether the client already has the resource. If not, and CASPer tracks its type, it counts as sent from now on.
+    /// Whether the client already has the resource of this response. If it has not, and CASPer tracks resources of this type, the
+    /// resource counts as sent from now on.
     fn is_cached(&mut self, exchange: &Exchange, response: &Response) -> bool {
         let (Some(casper), Some(settings)) = (&mut self.casper, settings(exchange).casper) else {
             return false;
@@ -123,7 +126,7 @@ impl Pushes {
             && (self.casper.as_ref()).is_some_and(|casper| casper.contains(target))
     }
 
-    /// Adds the cookie in which the client stores what it has in its cache.
+    /// Adds to a response the CASPer cookie, in which the client stores which resources it has in its cache.
     fn set_cookie(&self, response: &mut Response) {
         if let Some(cookie) = self.casper.as_ref().and_then(Casper::cookie) {
             response.headers.push(Known::SetCookie, cookie.as_bytes());
@@ -132,8 +135,8 @@ impl Pushes {
 }
 
 impl Requests {
-    /// Adds to a response what few responses have: pushes, the CASPer cookie, the state of the connection for
-    /// `http2-debug-state`. Returns false for a pushed response that must not be sent.
+    /// Adds to a response the things that few responses have: pushes, the CASPer cookie, the state of the connection for
+    /// `http2-debug-state`. Returns `false` for a pushed response that must not be sent.
     #[inline]
     pub(super) fn amend<S: Streams>(
         &mut self,
@@ -175,7 +178,7 @@ impl Requests {
         {
             pushes.is_cached(exchange, response);
             if digests(exchange).is_present() {
-                // The client sends a cache digest itself, so it needs no cookie.
+                // The client sends a cache digest itself, so it needs no CASPer cookie, and an old one is removed.
                 response.headers.push(Known::SetCookie, FORGET.as_bytes());
             } else if pushes.awaited.is_empty() {
                 pushes.set_cookie(response);
@@ -205,13 +208,13 @@ impl Requests {
         response.headers.push(OUTCOME, b"pushed");
         let is_last = pushes.awaited.is_empty() && settings(exchange).casper.is_some();
         if is_last && self.slots.iter().all(|slot| slot.is(Mark::Promised)) {
-            // No response to a request of the client is left that could carry the cookie.
+            // All requests left on the connection are pushes, so that only a pushed response can carry the CASPer cookie.
             pushes.set_cookie(response);
         }
         true
     }
 
-    /// Whether a push may come with the response of a request now. Requests of the client take precedence.
+    /// Whether a push may come with the response of a request now. Requests of the client take precedence over pushes.
     fn may_push<S: Streams>(&self, streams: &S, turn: &Turn<'_>, id: SlotId) -> bool {
         streams.can_promise(id)
             && !self.has_queue()
@@ -219,7 +222,8 @@ impl Requests {
             && !turn.context.memory.is_tight()
     }
 
-    /// Promises the pushes that handlers have ordered, before the next response, interim or final, is sent (RFC 9113 §8.4.1).
+    /// Promises the pushes that handlers have ordered. This happens before the next head of the response, interim or final, is sent
+    /// (RFC 9113 §8.4.1).
     pub(super) fn push_ordered<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -255,7 +259,8 @@ impl Requests {
         self.pushes = Some(pushes);
     }
 
-    /// Runs the handlers of a push, and promises it unless it is already clear that it will not be sent.
+    /// Runs the handlers for a resource to push, and promises the push unless it is already clear that the pushed response will not
+    /// be sent.
     fn push<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -269,19 +274,21 @@ impl Requests {
             head,
             is_critical,
         } = push;
-        // The site of the page may be that of an earlier configuration, so it is not used: the listener routes by its own.
+        // The pushed request is routed by the site of the listener, not by that of the page, which may belong to an earlier
+        // configuration.
         let info = turn.connection.info();
         let site = &turn.connection.listener.setup.site;
         let exchange = turn.context.worker.exchange(site, &info);
         prepare_push(turn, &exchange, page, &head);
         let mut progress = serve::start(&turn.context.worker, &exchange);
         if let Progress::Waiting(waiting) = progress {
-            // The handler may answer at once. If it does not, it is polled again, with a waker, once there is a stream.
+            // The handler of the pushed request may answer at once. If it does not, it is polled again, with a waker, once there is
+            // a stream.
             let mut task = TaskContext::from_waker(Waker::noop());
             progress = serve::resume(&turn.context.worker, &exchange, waiting, &mut task);
         }
         let is_unwanted = match &progress {
-            // A response 425 counts as a failure.
+            // A response 425 to a pushed request counts as a failure.
             Progress::Response(response) | Progress::TooEarly(response) => {
                 is_failure(response) || pushes.is_cached(&exchange.borrow(), response)
             }
@@ -332,7 +339,7 @@ impl Requests {
         pushes.due.push(id);
     }
 
-    /// Sends the pushed responses after the heads of the responses that they were promised with.
+    /// Sends the pushed responses whose promises went out with responses of which the head has been sent.
     pub(crate) fn send_pushes<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
         let Some(pushes) = &mut self.pushes else {
             return;
@@ -357,7 +364,7 @@ impl Requests {
                 slot.phase = phase;
                 self.resume(streams, turn, id);
             }
-            // The client has reset the stream, and another request may have its slot.
+            // The client has reset the promised stream, and another request may have its slot.
             phase @ (Phase::InStep
             | Phase::Collecting(_)
             | Phase::AwaitingBody
@@ -370,25 +377,26 @@ impl Requests {
     }
 }
 
-/// Begins the exchange of a promised request.
+/// Prepares the exchange of a promised request.
 fn prepare_push(turn: &Turn<'_>, exchange: &ExchangeRef, page: &Exchange, head: &RequestHead) {
     let now = turn.now;
     let exchange = &mut *exchange.borrow_mut();
-    // The promise is a copy: internal redirects may change the request of the exchange, but not what was promised.
+    // The exchange gets a copy of the promised head: internal redirects may change the request of the exchange, but not what was
+    // promised.
     exchange.request.clone_from(head);
     exchange.timings = Timings::starting(now);
     exchange.timings.head = Some(now);
     exchange.timings.processed = Some(now);
     exchange.timings.processed_at = turn.context.worker.clock.unix();
     exchange.is_early = page.is_early;
-    // This is not the id of a stream of the client, so the pushed response cannot push in turn.
+    // The id 0 is no stream of the client, so the pushed response cannot push further resources.
     exchange.protocol = Protocol::Http2(Http2Stream::default());
     routing::route(exchange, &turn.connection.listener);
     // A promised request has no field by which the client could be recognised.
     exchange.client = page.client;
 }
 
-/// The head of a promised request (RFC 9113 §8.4.1).
+/// Makes the head of the promised request for `target` (RFC 9113 §8.4.1).
 fn promised_head(page: &Exchange, target: &[u8]) -> RequestHead {
     let mut head = RequestHead::default();
     head.method = Method::Get;
@@ -406,7 +414,7 @@ fn promised_head(page: &Exchange, target: &[u8]) -> RequestHead {
     head
 }
 
-/// The scheme of the client's request, before internal redirects.
+/// The scheme of the client's request for the page, before internal redirects.
 fn scheme(page: &Exchange) -> Scheme {
     match (&page.original, &page.connection.tls) {
         (None, _) => page.request.scheme,
@@ -421,7 +429,7 @@ fn url(head: &RequestHead) -> Vec<u8> {
     [scheme, b"://", head.authority(), head.target()].concat()
 }
 
-/// The cache digests that the client sent.
+/// The cache digests in the fields of the client's request.
 fn digests(exchange: &Exchange) -> Digests {
     Digests::parse(exchange.request.headers.get_all(Known::CacheDigest))
 }

@@ -1,5 +1,5 @@
-//! Internal redirects: to another path of the site, to the upstream server that gave the response, or to a server outside the
-//! configuration.
+//! Internal redirects, which move a request to other handlers: to another path of the site, to the upstream server that gave the
+//! response, or to a server outside the configuration.
 
 use h2o_exchange::{
     BodyUse, Exchange, NamedBy, OriginalRequest, RequestBody, Reroute, RerouteFields, Response,
@@ -12,7 +12,7 @@ use super::routing::{body_use, set_route};
 
 /// Where an internal redirect leads.
 pub(crate) enum RerouteTarget {
-    /// To the handlers of a path.
+    /// To the handlers of a path of the site.
     Handlers,
     /// To an upstream server.
     Successor(Successor),
@@ -42,7 +42,7 @@ pub(crate) fn reroute(
     }
     let request = &exchange.request;
     let awaits_word = !request.expect().is_empty() && has_nothing_come(&exchange.body);
-    // A request for an error document, or one whose method was changed, needs no body.
+    // The new request needs no body if it is for an error document, or if its method was changed.
     let needs_body = order.fields != RerouteFields::None && request.method == order.method;
     let some_fields = match order.fields {
         RerouteFields::All => None,
@@ -60,7 +60,7 @@ pub(crate) fn reroute(
     if order.restore.is_some() {
         exchange.restore = order.restore.take();
     } else {
-        // The dropped response may have ordered pushes, which are not wanted any more.
+        // The response that is dropped may have ordered pushes, which must not be promised any more.
         exchange.pushes.clear();
     }
     exchange.sent.first_status = None;
@@ -98,7 +98,7 @@ pub(crate) fn reroute(
     Ok(asked)
 }
 
-/// The request's fields without credentials: what any server may see.
+/// The request's fields without credentials: a server outside the configuration may see them.
 fn without_credentials(fields: &Headers) -> Headers {
     let mut fields = fields.clone();
     fields.retain(|field| match field.name {
@@ -119,7 +119,7 @@ fn refuse(
     Err(Box::new(response))
 }
 
-/// Whether the request has a body, and none of it has come.
+/// Whether the request has a body of which no byte has come yet.
 fn has_nothing_come(body: &RequestBody) -> bool {
     match body {
         RequestBody::Stream(pipe) => pipe.queued() == 0 && pipe.kept() == 0 && !pipe.is_complete(),
@@ -127,7 +127,8 @@ fn has_nothing_come(body: &RequestBody) -> bool {
     }
 }
 
-/// Rewinds the body for the next handler, which pulls it if it `streams`. Returns false if the body is gone.
+/// Makes the request body readable from its start for the next handler, which pulls the body if it `streams`. Returns `false` if a
+/// part of the body is gone.
 fn rewind_body(exchange: &mut Exchange, streams: bool) -> bool {
     let has_content = match exchange.request.body {
         BodyLength::Known(_) | BodyLength::Unknown => true,
@@ -139,7 +140,7 @@ fn rewind_body(exchange: &mut Exchange, streams: bool) -> bool {
     let pipe = match &exchange.body {
         RequestBody::Stream(pipe) => pipe,
         RequestBody::Bytes(_) | RequestBody::File(_) => return true,
-        // No handler so far has read it.
+        // No handler so far has read the body.
         RequestBody::None => return false,
     };
     if !pipe.rewind() {
@@ -170,7 +171,7 @@ struct Target {
     path: Vec<u8>,
 }
 
-/// Target of a reference.
+/// Where the URI reference of an internal redirect points.
 enum Place {
     /// A host of the configuration, by its index.
     Host(u32),
@@ -180,12 +181,12 @@ enum Place {
     Upstream(Successor),
 }
 
-/// Resolves a reference against the current request (RFC 3986 §5.2), and looks up its host in the configuration. `None` if the
-/// reference is invalid.
+/// Resolves the URI reference of an internal redirect against the current request (RFC 3986 §5.2), and looks up the host in the
+/// configuration. Returns `None` if the reference is invalid.
 fn resolve(exchange: &Exchange, order: &mut Reroute) -> Option<Target> {
     let request = &exchange.request;
     let reference = Reference::parse(&order.url)?;
-    // H2O compatibility: H2O resolves against the target that the upstream server was sent.
+    // H2O compatibility: H2O resolves the reference against the target that it sent to the upstream server.
     let current = (exchange.forwarded.place()).map_or(request.target(), |(_, target)| target);
     let path = reference.target(current).into_owned();
     if let Some(successor) = order.successor.take() {
@@ -199,8 +200,8 @@ fn resolve(exchange: &Exchange, order: &mut Reroute) -> Option<Target> {
     let scheme = reference.scheme.unwrap_or(request.scheme);
     let hosts = &exchange.site.hosts;
     let (host, authority) = match reference.authority {
-        // H2O compatibility: the authority becomes the name that the configuration has for the host, as in H2O, so that such
-        // references never leave the server.
+        // H2O compatibility: the authority becomes the name that the configuration has for the host, as in H2O, so that a reference
+        // without an authority never leaves the server.
         None => {
             let current = exchange.site.host(exchange.route);
             let host = hosts.iter().position(|host| std::ptr::eq(host, current))?;

@@ -1,5 +1,4 @@
-//! Clients that reset many requests: their new requests are delayed (H2O compatibility: H2O does so over HTTP/2,
-//! `http2-dos-delay`).
+//! Delays the new requests of clients that reset many requests (H2O compatibility: H2O does so over HTTP/2, `http2-dos-delay`).
 
 use std::time::Instant;
 
@@ -8,13 +7,13 @@ use super::RequestLimits;
 /// How often the client of a connection has reset requests.
 #[derive(Debug, Default)]
 pub(super) struct Resets {
-    /// Number of requests that the client has reset, less the number that were answered since.
+    /// Number of requests that the client has reset, minus the number that were answered since.
     count: usize,
     delay_until: Option<Instant>,
 }
 
 impl Resets {
-    /// A request was reset.
+    /// Counts a request that the client has reset.
     pub(super) fn on_reset(&mut self, limits: &RequestLimits, now: Instant) {
         self.count = (self.count + 1).min(limits.resets);
         if self.count == limits.resets && !self.is_delaying(now) && !limits.reset_delay.is_zero() {
@@ -22,24 +21,24 @@ impl Resets {
         }
     }
 
-    /// A request was answered.
+    /// Counts a request that was answered.
     #[inline]
     pub(super) const fn on_finished(&mut self) {
         self.count = self.count.saturating_sub(1);
     }
 
-    /// Whether new requests have to wait.
+    /// Whether new requests of the client have to wait.
     #[inline]
     pub(super) fn is_delaying(&self, now: Instant) -> bool {
         self.delay_until.is_some_and(|until| until > now)
     }
 
-    /// If the delay has passed, new requests need not wait any more.
+    /// Lets new requests start again if the delay has passed.
     pub(super) fn end_delay(&mut self, now: Instant) {
         self.delay_until = self.delay_until.filter(|&until| until > now);
     }
 
-    /// When new requests no longer have to wait.
+    /// When the delay of new requests ends.
     pub(super) const fn delay_until(&self) -> Option<Instant> {
         self.delay_until
     }
@@ -84,7 +83,7 @@ mod tests {
             resets.on_reset(&limits, now);
         }
         assert!(resets.is_delaying(now));
-        // Further resets do not make it longer.
+        // Further resets do not lengthen the delay.
         resets.on_reset(&limits, now + DELAY / 2);
         assert_eq!(resets.delay_until(), Some(now + DELAY));
         assert!(!resets.is_delaying(now + DELAY));

@@ -1,4 +1,4 @@
-//! Sends responses: heads, short bodies together with them, and bodies that are pulled; ends requests.
+//! Sends responses: heads, short bodies together with their heads, longer bodies by pulling them from their sources. Ends requests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Waker};
@@ -13,14 +13,14 @@ use crate::budget::Cost;
 use crate::flow::Turn;
 use crate::request::serve;
 
-/// Units of the abuse budget that a request restores when it was served.
+/// Units of the abuse budget that the connection gets back for a request that was served.
 const EARNED_BY_REQUEST: u32 = 2;
-/// Bytes of response bodies that restore one unit of the abuse budget: the client's window updates for these bytes cost about
-/// as much.
+/// Bytes of response bodies that restore one unit of the abuse budget, since the client's window updates for these bytes cost about
+/// one unit.
 const BYTES_PER_UNIT: u64 = 2048;
 
 impl Requests {
-    /// Sends the head of a response, and its body at once or by pulling it.
+    /// Sends the head of a response, and its body either at once or later by pulling it.
     pub(super) fn respond<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -83,7 +83,8 @@ impl Requests {
                 && let Some(slot) = self.slots.get_mut(id)
                 && let Some(content) = Content::new(response.body, None)
             {
-                // The source of the response may be what reads the body of the request.
+                // The response's body source is polled even if the response has no body left: it may be what reads the body of the
+                // request.
                 slot.phase = Phase::Sending(content);
             }
             self.on_written(streams, turn, id, Some(exchange));
@@ -100,7 +101,7 @@ impl Requests {
         streams.set_ready(id, true);
     }
 
-    /// The whole response has been written.
+    /// Called when the whole response has been written.
     #[inline]
     fn on_written<S: Streams>(
         &mut self,
@@ -121,7 +122,7 @@ impl Requests {
         }
     }
 
-    /// The socket has not taken the last bytes of a response.
+    /// Called when the socket has not taken the last bytes of a response.
     #[cold]
     pub(crate) fn on_blocked(&mut self, id: SlotId) {
         if let Some(exchange) = self.flushing.take() {
@@ -131,7 +132,7 @@ impl Requests {
         }
     }
 
-    /// The socket has taken the last bytes of a response.
+    /// Called when the socket has taken the last bytes of a response.
     #[inline]
     pub(crate) fn on_flushed<S: Streams>(
         &mut self,
@@ -143,7 +144,7 @@ impl Requests {
         self.finish(streams, turn, id, exchange);
     }
 
-    /// The response is complete. Ends the request, or waits for the client's END_STREAM.
+    /// Called when the response is complete. Ends the request, or has it wait for the client's END_STREAM.
     #[inline]
     pub(super) fn finish<S: Streams>(
         &mut self,
@@ -205,7 +206,8 @@ impl Requests {
         }
     }
 
-    /// Whether a request asked for a tunnel that its response did not open. It has no body, so its stream can be reset at once.
+    /// Whether a request asked for a tunnel that its response did not open. Such a request has no body, so its stream can be reset
+    /// at once.
     fn is_refused_tunnel(&self, id: SlotId) -> bool {
         let Some(slot) = self.slots.get(id) else {
             return false;
@@ -230,7 +232,8 @@ impl Requests {
         self.close(streams, turn, id, reason);
     }
 
-    /// Ends a request, and its stream once the client has sent END_STREAM or the time for that has passed.
+    /// Ends a request whose response is complete. Its stream ends once the client has sent END_STREAM, or when the wait for that
+    /// times out.
     pub(super) fn leave<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         if !streams.is_input_open(id) {
             self.end(streams, turn, id, CloseReason::Complete);
@@ -266,7 +269,7 @@ impl Requests {
         self.spare = Some(exchange);
     }
 
-    /// Moves up to `max` bytes of a response's body to the client.
+    /// Moves up to `max` bytes of a response's body from its source to the client.
     pub(crate) fn pull<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -279,7 +282,7 @@ impl Requests {
         })
     }
 
-    /// Like [`Requests::pull`], with a function that moves the bytes. `None`: the request is over, or has no body to pull.
+    /// Like [`Requests::pull`], but `pull` moves the bytes. Returns `None` if the request is over, or has no body to pull.
     pub(crate) fn pull_by<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -306,7 +309,7 @@ impl Requests {
         };
         let mut task = TaskContext::from_waker(&waker);
         let pulled = if matches!(content.source, Source::Stream(_)) {
-            // If a source panics, only its response ends.
+            // If the source of a body panics, only its response ends.
             let pull = || pull(content, streams, turn, &mut task);
             catch_unwind(AssertUnwindSafe(pull)).unwrap_or_else(|_| {
                 turn.context.worker.counters.count(Counter::Panics);
@@ -330,7 +333,7 @@ impl Requests {
                 }
             }
             Ok(PullResult::Waiting) => {
-                // The source has just been polled, so it need not read ahead.
+                // The source of the body has just been polled, so it need not read ahead.
                 content.is_listed = false;
                 streams.set_ready(id, false);
                 self.slots.mark(id, Mark::Waiting, true);
@@ -344,7 +347,7 @@ impl Requests {
         pulled.ok()
     }
 
-    /// Ends a response whose body cannot be completed, in a way that the client notices.
+    /// Ends a response whose body cannot be completed, in a way by which the client notices the truncation.
     fn break_off<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -366,7 +369,7 @@ impl Requests {
         self.close(streams, turn, id, reason);
     }
 
-    /// Notes that the source of a response can [read ahead](Requests::read_ahead).
+    /// Notes that the source of the response's body can [read ahead](Requests::read_ahead).
     pub(super) fn list_ahead(&mut self, id: SlotId) {
         if let Some(slot) = self.slots.get_mut(id)
             && let Phase::Sending(content) = &mut slot.phase
@@ -377,7 +380,7 @@ impl Requests {
         }
     }
 
-    /// Lets the sources of responses read ahead while the client cannot take more.
+    /// Polls the sources of response bodies, so that they read ahead while the client cannot take more.
     pub(crate) fn read_ahead(&mut self, turn: &Turn<'_>) {
         let mut ahead = std::mem::take(&mut self.ahead);
         for id in ahead.drain(..) {
@@ -392,11 +395,11 @@ impl Requests {
                 source.poll_ahead(&mut TaskContext::from_waker(&waker));
             }
         }
-        // Keep the memory.
+        // The emptied vector is kept, so that its memory is used again.
         self.ahead = ahead;
     }
 
-    /// Restores units of the abuse budget for response bodies that were sent.
+    /// Restores units of the connection's abuse budget for bytes of response bodies that were sent.
     pub(crate) fn earn_by_bodies(&mut self, turn: &mut Turn<'_>) {
         let unearned = self.sent - self.earned;
         if unearned >= BYTES_PER_UNIT {
@@ -406,13 +409,14 @@ impl Requests {
         }
     }
 
-    /// Bytes of response bodies that were sent.
+    /// Number of bytes of response bodies that were sent on this connection.
     pub(crate) const fn sent(&self) -> u64 {
         self.sent
     }
 }
 
-/// Restores units of the abuse budget for a request that was served. A request answered with an error has cost units instead.
+/// Restores units of the abuse budget for a request that was served. A request that was answered with an error restores none: it
+/// has cost units.
 fn earn_by(turn: &mut Turn<'_>, exchange: &ExchangeRef) {
     let status = exchange.borrow().sent.status;
     if status.is_some_and(|status| status.as_u16() < 400) {

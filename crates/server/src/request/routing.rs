@@ -1,4 +1,4 @@
-//! Finds the host and path of a request, and what its handlers do with its body.
+//! Finds the host and path of a request, and determines how its handlers use its body.
 
 use std::rc::Rc;
 
@@ -32,8 +32,8 @@ pub(crate) fn route(exchange: &mut Exchange, listener: &LocalListener) {
     set_route(exchange, site.select_path(host, exchange.request.path()));
 }
 
-/// Sets the scheme to that of the connection, whatever the target says: routing and `x-forwarded-proto` rely on it. Only a
-/// proxy in front of this server may set another one.
+/// Sets the request's scheme to that of the connection, whatever the request's target says: routing and `x-forwarded-proto` rely on
+/// the scheme. Only a proxy in front of this server may name another one.
 #[cold]
 fn settle_scheme(exchange: &mut Exchange, listener: &LocalListener) {
     let request = &mut exchange.request;
@@ -41,12 +41,12 @@ fn settle_scheme(exchange: &mut Exchange, listener: &LocalListener) {
     if listener.is_behind_proxy() || request.scheme == Scheme::Masque {
         return;
     }
-    // A plain CONNECT has no scheme.
+    // A plain CONNECT request has no scheme, so it cannot contradict the connection's scheme.
     exchange.is_misdirected = !has_own_scheme;
     request.scheme = listener.scheme();
 }
 
-/// Routes a request that could not be parsed, for its log: to the default host, to no path.
+/// Routes a request that could not be parsed to the default host and to no path, so that it can be logged.
 pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
     let site = Rc::clone(&exchange.site);
     if let Some(host) = served.select(b"", Scheme::Http) {
@@ -54,7 +54,7 @@ pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
     }
 }
 
-/// Routes the request to this path.
+/// Gives the request the host and path of `route`, and applies their settings.
 #[inline]
 pub(crate) fn set_route(exchange: &mut Exchange, route: Route) {
     exchange.route = route;
@@ -83,12 +83,12 @@ fn apply_env(exchange: &mut Exchange) {
     }
 }
 
-/// How the body of the request is used: the first handler of the path that reads bodies decides.
+/// How the handlers use the body of the request: the first handler of the path that reads bodies decides.
 pub(crate) fn body_use(exchange: &Exchange) -> BodyUse {
     first_content_user(exchange).map_or(BodyUse::None, |(_, body_use)| body_use)
 }
 
-/// Whether the handler that pulls the body also decides whether the client may send it.
+/// Whether the handler that pulls the request body also decides whether the client may send it (100 Continue).
 pub(crate) fn handles_expect(exchange: &Exchange) -> bool {
     first_content_user(exchange).is_some_and(|(handler, _)| handler.handles_expect())
 }

@@ -1,4 +1,4 @@
-//! Takes a request from its head to its handlers, and polls the handlers.
+//! Takes a request from its complete head to its handlers, and polls the handlers.
 
 use std::task::Context as TaskContext;
 use std::time::Instant;
@@ -19,26 +19,26 @@ use crate::flow::Turn;
 /// A request whose head is complete.
 pub(crate) struct Arrived {
     pub(crate) exchange: ExchangeRef,
-    /// Present if the body is not complete.
+    /// The state of the request's body; present if the body has not come completely.
     pub(crate) pending: Option<Pending>,
     /// The response to a request that the protocol engine has found to be malformed.
     pub(crate) refusal: Option<Response>,
 }
 
-/// A request on a stream of a protocol version with many streams per connection, as its engine gives it.
+/// A request on a stream of a protocol version with many streams per connection, as the protocol engine delivers it.
 pub(crate) struct StreamRequest {
-    /// It has the head.
+    /// The exchange, whose request head is filled in.
     pub(crate) exchange: ExchangeRef,
     pub(crate) protocol: Protocol,
-    /// Whether it has no body.
+    /// Whether the request ends with its head and has no body.
     pub(crate) end_stream: bool,
-    /// Why the engine does not accept it.
+    /// Why the protocol engine does not accept the request.
     pub(crate) refusal: Option<Refusal>,
 }
 
 impl Requests {
-    /// Begins an exchange on this connection, whose request head is already filled in. `begun`: when the first byte of the
-    /// request came.
+    /// Begins an exchange on this connection; its request head is already filled in. `begun` is the time at which the first byte of
+    /// the request came.
     #[inline]
     pub(crate) fn begin(turn: &mut Turn<'_>, exchange: &ExchangeRef, begun: Instant) {
         let info = turn.connection.info();
@@ -109,7 +109,7 @@ impl Requests {
         let admission = {
             let exchange = &mut *exchange.borrow_mut();
             if pending.is_none() && matches!(exchange.request.body, BodyLength::Known(_)) {
-                // The announced body is empty.
+                // The request announces a body of zero bytes.
                 exchange.body = RequestBody::Bytes(Bytes::new());
             }
             admission::admit(
@@ -161,8 +161,8 @@ impl Requests {
         }
     }
 
-    /// Polls the guard that a request waits for, if any, before more of its body is collected. Returns whether all guards have
-    /// let the request through.
+    /// Polls the guard (a handler that only refuses or lets through) that a request waits for, if any, before more of the request's
+    /// body is collected. Returns whether all guards have let the request through.
     pub(super) fn pass_guards<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -187,7 +187,7 @@ impl Requests {
                 if let Phase::Collecting(collecting) = &mut slot.phase {
                     collecting.guard = Some(guard);
                 }
-                // The client gets no window meanwhile.
+                // The client may send no more of the body while the guard decides.
                 self.slots.mark(id, Mark::Waiting, true);
                 false
             }
@@ -225,7 +225,7 @@ impl Requests {
         self.on_progress(streams, turn, id, exchange, progress);
     }
 
-    /// Runs the handlers of a request, or queues it while too many others run.
+    /// Runs the handlers of a request, or queues it while too many other requests run.
     pub(super) fn queue_or_start<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -242,19 +242,19 @@ impl Requests {
         self.queue.push_back(id);
     }
 
-    /// Has a request wait in its slot.
+    /// Has a request wait in its slot and in the queue.
     pub(crate) fn enqueue(&mut self, id: SlotId, exchange: ExchangeRef) {
         let slot = self.slots.occupy(id);
         slot.exchange = Some(exchange);
         slot.phase = Phase::Queued;
     }
 
-    /// Puts a request that waits in its slot into the queue.
+    /// Adds a request that waits in its slot to the queue.
     pub(crate) fn line_up(&mut self, id: SlotId) {
         self.queue.push_back(id);
     }
 
-    /// Whether another request may run; `is_streaming`: one whose handler pulls its body.
+    /// Whether one more request may run. `is_streaming` says whether its handler pulls the request's body: fewer of those may run.
     #[inline]
     pub(super) fn has_place<S: Streams>(&self, turn: &Turn<'_>, is_streaming: bool) -> bool {
         let limits = S::limits(&turn.connection.listener.setup);
@@ -263,7 +263,7 @@ impl Requests {
             && !self.resets.is_delaying(turn.now)
     }
 
-    /// Starts the requests of the queue that may run.
+    /// Starts the queued requests that may run now.
     pub(crate) fn start_queued<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
         let mut from = 0;
         while let Some(at) = self.next_startable::<S>(turn, from) {
@@ -279,17 +279,17 @@ impl Requests {
         }
     }
 
-    /// Whether a request of the queue may run.
+    /// Whether one of the queued requests may run now.
     pub(crate) fn may_start<S: Streams>(&self, turn: &Turn<'_>) -> bool {
         self.next_startable::<S>(turn, 0).is_some()
     }
 
-    /// Position in the queue of the next request that may run, from position `from` on.
+    /// Position in the queue of the first request at or after position `from` that may run now.
     fn next_startable<S: Streams>(&self, turn: &Turn<'_>, from: usize) -> Option<usize> {
         if from >= self.queue.len() || !self.has_place::<S>(turn, false) {
             return None;
         }
-        // A request that has to wait because its body is streamed does not hold up the requests behind it.
+        // A request that has to wait because its body is streamed does not hold up the other requests behind it.
         let may_stream = self.has_place::<S>(turn, true);
         (from..self.queue.len()).find(|&at| may_stream || !self.is_streaming(self.queue[at]))
     }
@@ -317,7 +317,7 @@ impl Requests {
             matches!(exchange.body, RequestBody::Stream(_))
         };
         if is_streaming && !self.slots.get(id).is_some_and(|slot| slot.is(Mark::Tunnel)) {
-            // The client's window is opened before the handler takes the body out of the exchange.
+            // The client's flow-control window is opened before the handler takes the body out of the exchange.
             streams.open_window(turn, id, Window::Body);
             self.slots.mark(id, Mark::Streaming, true);
             if let Some(counter) = S::RULES.streaming_counter {
@@ -327,7 +327,8 @@ impl Requests {
         let progress = serve::start(&turn.context.worker, &exchange);
         self.on_progress(streams, turn, id, exchange, progress);
         if is_streaming {
-            // A client without window sends nothing, so no other event would make the driver check the pipe.
+            // A client without a flow-control window sends nothing, so that no later event would make the driver check the pipe of
+            // the request body.
             self.credit_upload(streams, turn, id);
         }
     }
@@ -443,14 +444,14 @@ impl Requests {
                 | Phase::InGrace => {}
             }
         }
-        // Keep the memory.
+        // The emptied vector is kept, so that its memory is used again.
         if self.woken.is_empty() {
             self.woken = woken;
             self.woken.clear();
         }
     }
 
-    /// The client has reset the stream of a request, or the engine has.
+    /// Called when the client or the protocol engine has reset the stream of a request.
     pub(crate) fn on_reset<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -463,13 +464,13 @@ impl Requests {
     }
 }
 
-/// Whether the configuration and the client allow interim responses.
+/// Whether the configuration and the client allow interim (1xx) responses to the request.
 fn gets_interims<S: Streams>(turn: &Turn<'_>, exchange: &Exchange) -> bool {
     S::limits(&turn.connection.listener.setup).sends_interims
         && serve::wants_informational(exchange)
 }
 
-/// Sends 100 (Continue), if the client is to get it.
+/// Sends 100 (Continue), if the client waits for it and may get it.
 pub(super) fn send_continue<S: Streams>(
     streams: &mut S,
     turn: &mut Turn<'_>,
@@ -483,7 +484,7 @@ pub(super) fn send_continue<S: Streams>(
     }
 }
 
-/// Notes the time when the handlers of a request run, or when it is answered without them.
+/// Notes for the logs the time at which the handlers of a request begin to run, or at which the request is answered without them.
 pub(super) fn note_processed(turn: &Turn<'_>, exchange: &ExchangeRef) {
     let timings = &mut exchange.borrow_mut().timings;
     timings.processed = Some(turn.now);

@@ -1,4 +1,4 @@
-//! From a request to its response: handlers, filters, internal redirects, log.
+//! Takes a request to its response: runs handlers and filters, follows internal redirects, writes the log lines.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,16 +22,17 @@ pub(crate) enum Progress {
     /// The handler answered 425 to a request from TLS early data. If the request can be rerun after the handshake, this
     /// response is dropped; its filters have not run.
     TooEarly(Response),
-    /// A handler answers later.
+    /// A handler has not answered yet.
     Waiting(WaitingHandler),
 }
 
-/// A handler that answers later.
+/// A handler that has not answered yet, with the work that follows its answer.
 pub(crate) struct WaitingHandler {
     future: LocalBoxFuture<Outcome>,
-    /// Number of the handler to run next if this one declines the request.
+    /// Index of the handler to run next if this one declines the request.
     next: usize,
-    /// What is to run when the handlers behind have answered, for the handlers that asked for that response; the latest last.
+    /// Functions of the handlers that asked to see the response of the handlers after them. They run once that response is there,
+    /// the last one first.
     continuations: Vec<Continuation>,
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn wants_informational(exchange: &Exchange) -> bool {
     exchange.request.headers.get(Known::NoEarlyHints) != Some(b"1")
 }
 
-/// Runs the handlers of the request's path, without the guards that have let the request through.
+/// Runs the handlers of the request's path, except the guards that have already let the request through.
 #[inline]
 pub(crate) fn start(worker: &Worker, exchange: &ExchangeRef) -> Progress {
     let first = {
@@ -53,14 +54,14 @@ pub(crate) fn start(worker: &Worker, exchange: &ExchangeRef) -> Progress {
     start_at(worker, exchange, first)
 }
 
-/// Runs the handlers of the request's path from number `first` on.
+/// Runs the handlers of the request's path, beginning with the one of index `first`.
 #[inline]
 pub(super) fn start_at(worker: &Worker, exchange: &ExchangeRef, first: usize) -> Progress {
     let outcome = {
         let exchange = &mut *exchange.borrow_mut();
         let outcome = run_handlers(exchange, first);
         if let (Outcome::Done(mut response), _) = outcome {
-            // The path has no filters and nothing was redirected, so there is a shorter way.
+            // The path has no filters and nothing was redirected, so the response needs no further steps.
             if is_final(exchange, &response) {
                 if !exchange.request.is_tunnel_opened_by(response.status) {
                     add_alt_svc(exchange, &mut response);
@@ -87,7 +88,7 @@ fn add_alt_svc(exchange: &Exchange, response: &mut Response) {
     }
 }
 
-/// Whether [`run_to_response`] and [`filter`] would do nothing with the response except note its status.
+/// Whether [`run_to_response`] and [`filter`] would do nothing with the response except to note its status.
 fn is_final(exchange: &Exchange, response: &Response) -> bool {
     let path = exchange.site.path(exchange.route);
     path.filters.is_empty()
@@ -130,14 +131,14 @@ pub(crate) fn resume(
         };
         let continuations = std::mem::take(&mut waiting.continuations);
         match run_to_response(worker, exchange, outcome, continuations) {
-            // The next handler answers later, too: its future must be polled once, so that it has a waker.
+            // The next handler has no answer yet, too: its future must be polled once, so that it has a waker.
             Progress::Waiting(next) => waiting = next,
             progress @ (Progress::Response(_) | Progress::TooEarly(_)) => return progress,
         }
     }
 }
 
-/// Waits for the response of a request that belongs to no connection, which would poll it.
+/// Waits for the response to a request that belongs to no connection; for other requests, the connection polls the handler.
 pub(crate) async fn finished(
     worker: &Worker,
     exchange: &ExchangeRef,
@@ -164,13 +165,13 @@ pub(crate) async fn finished(
     }
 }
 
-/// Sends the early hints of the path, once, because the client has to wait for the handler before number `next`.
+/// Sends the early hints (103) of the path, once per request, because the client has to wait for the handler before index `next`.
 fn hint(exchange: &mut Exchange, next: usize) {
     let path = exchange.site.path(exchange.route);
     let Some(fields) = path.early_hints.as_ref().filter(|_| !exchange.is_hinted) else {
         return;
     };
-    // The request goes to no handler of the path, but to an upstream server that a redirect has named.
+    // Without a handler at this index, the request waits for an upstream server that an internal redirect has named.
     let handler = path.handlers.get(next.wrapping_sub(1));
     let waits = handler.is_none_or(|handler| handler.waits_for_backend());
     if waits && exchange.request.body != BodyLength::Tunnel {
@@ -180,7 +181,7 @@ fn hint(exchange: &mut Exchange, next: usize) {
     }
 }
 
-/// Runs the handlers from number `first` on until one answers.
+/// Runs the handlers, beginning with the one of index `first`, until one of them answers.
 fn run_handlers(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     let site = Rc::clone(&exchange.site);
     if let Some(response) = refuse_misdirected(exchange) {
@@ -200,16 +201,16 @@ fn run_handlers(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     (Outcome::Done(Response::not_found()), handlers.len())
 }
 
-/// The response 421 (RFC 9110 §15.5.20) if the request may not be served over this connection: its scheme differs from the
-/// connection's, or its host requires a client certificate that this connection's handshake did not ask for. The client may
-/// retry over a new connection.
+/// Returns the response 421 (RFC 9110 §15.5.20) if the request may not be served over this connection: its scheme differs from the
+/// connection's, or its host requires a client certificate that this connection's handshake did not ask for. The client may retry
+/// over a new connection.
 #[inline]
 pub(crate) fn refuse_misdirected(exchange: &mut Exchange) -> Option<Response> {
     let host = exchange.site.host(exchange.route);
     if !exchange.is_misdirected && !host.is_closed_to(&exchange.connection) {
         return None;
     }
-    // This request was made from another one, which has passed this check.
+    // A handler made this request on behalf of a client's request, which has passed this check.
     if let Some(SubRequestStart::Handler(_)) = sub_request_start(exchange) {
         return None;
     }
@@ -222,7 +223,7 @@ fn sub_request_start(exchange: &Exchange) -> Option<SubRequestStart> {
 
 #[cold]
 fn misdirected(exchange: &mut Exchange) -> Response {
-    // An error document is served then, although its request has the scheme that was refused.
+    // The mark is cleared, so that an error document can be served, although the request for it has the refused scheme, too.
     let (note, text) = if std::mem::take(&mut exchange.is_misdirected) {
         (
             "the request names another scheme (http or https) than the connection has",
@@ -250,7 +251,7 @@ fn run_to_response(
     let (mut outcome, mut next) = outcome;
     loop {
         let order = match outcome {
-            // The connection polls the handler: it has the waker.
+            // The connection polls the handler, because the connection has the waker.
             Outcome::Later(future) => {
                 return Progress::Waiting(WaitingHandler {
                     future,
@@ -274,7 +275,7 @@ fn run_to_response(
                 if let Some(continuation) = continuations.pop() {
                     let run = || continuation(exchange, response);
                     outcome = fenced(worker, run).unwrap_or_else(|answer| Outcome::Done(*answer));
-                    // No handler remains to be run.
+                    // All handlers have already run, so that none is run after this continuation.
                     next = usize::MAX;
                     continue;
                 }
@@ -284,7 +285,8 @@ fn run_to_response(
                 }
             }
             Outcome::Reroute(order) => order,
-            // The handler declined when it saw the response of those behind it, which have run already.
+            // A handler saw the response of the handlers after it and then declined the request. Those have run already, so that no
+            // handler is left.
             Outcome::Declined => {
                 (outcome, next) = run_handlers(&mut exchange.borrow_mut(), usize::MAX);
                 continue;
@@ -308,12 +310,12 @@ fn run_to_response(
 fn is_too_early(exchange: &Exchange) -> bool {
     exchange.is_early
         && exchange.protocol.is_multiplexed()
-        // A redirect may have sent the request to another server.
+        // The 425 may come from another server, to which an internal redirect has sent the request.
         && !exchange.delegated
         && exchange.request.headers.get(Known::EarlyData).is_none()
 }
 
-/// Runs the filters of the path. `Err`: a filter asks for an internal redirect.
+/// Runs the filters of the request's path on the response. The error is an internal redirect that a filter asks for.
 fn filter(
     worker: &Worker,
     exchange: &mut Exchange,
@@ -337,10 +339,10 @@ fn filter(
     if exchange.request.is_tunnel_opened_by(response.status) {
         return Ok(response);
     }
-    // The field is added before the filters run, so that `header.*` can replace it.
+    // `alt-svc` is added before the filters run, so that the `header.*` directives can replace it.
     add_alt_svc(exchange, &mut response);
     if response.links != LinkHeaderUse::Plain
-        // The pushes belong to the client's request, if the response becomes that of the client.
+        // Only a response to the client's own request, not one to a sub-request, can carry its pushes.
         && exchange.sub_request.is_none()
         && let Err(answer) = fenced(worker, || push::collect(exchange, &mut response))
     {
@@ -360,7 +362,7 @@ fn filter(
             }
         }
     }
-    // No handler will read the body any more.
+    // No handler will read the request body any more.
     match &exchange.body {
         RequestBody::Stream(pipe) => pipe.stop_keeping(),
         RequestBody::Bytes(_) | RequestBody::File(_) => exchange.body = RequestBody::None,
@@ -398,8 +400,8 @@ fn panicked() -> Response {
     )
 }
 
-/// Adds the `date` field that final responses must have (RFC 9110 §6.6.1), unless it is present. Handlers with prepared fields
-/// put it first, where the lookup finds it at once.
+/// Adds the `date` field that final responses must have (RFC 9110 §6.6.1), unless it is present. Handlers with prepared fields put
+/// `date` first, where the lookup finds it at once.
 #[inline]
 pub(crate) fn date(worker: &Worker, response: &mut Response) {
     let is_due = !response.is_undated && !response.status.is_informational();
@@ -412,7 +414,7 @@ pub(crate) fn date(worker: &Worker, response: &mut Response) {
 pub(crate) fn log(exchange: &Exchange) {
     exchange.worker.counters.count_request(exchange.sent.status);
     for logger in &exchange.site.path(exchange.route).loggers {
-        // A panic of a logger loses only its line.
+        // A logger that panics loses only its own log line.
         let _ = catch_unwind(AssertUnwindSafe(|| logger.log(exchange)));
     }
 }

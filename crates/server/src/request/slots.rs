@@ -1,4 +1,4 @@
-//! Slots of the requests of one connection, and counts of the requests by what they are doing.
+//! The slots in which the requests of one connection wait, and the number of requests in each state.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,14 +16,14 @@ use crate::request::serve::{self, WaitingHandler};
 
 /// State of a request that cannot be answered at once, because it has to wait for something.
 pub(crate) struct StreamSlot {
-    /// `None` while a step of the request runs.
+    /// The request's exchange; `None` while a step of the request has taken it.
     pub(super) exchange: Option<ExchangeRef>,
     pub(super) phase: Phase,
-    /// Present if a handler pulls the body, or may open a tunnel.
+    /// The request body on its way to a handler; present if a handler pulls the body, or may open a tunnel.
     pub(super) upload: Option<Upload>,
     /// Whether the client waits for 100 (Continue) before it sends the body.
     pub(super) awaits_continue: bool,
-    /// Progress of the request's body and of the response's body. Created at the first check.
+    /// Progress of the transfers of the request's body and of the response's body; created at the first check for slow clients.
     pub(super) paces: Option<Box<[Pace; 2]>>,
     waker: Option<Waker>,
     marks: [bool; Mark::COUNT],
@@ -33,13 +33,13 @@ pub(crate) struct StreamSlot {
 pub(super) enum Phase {
     /// The slot has no request, or the request is being worked on.
     InStep,
-    /// The whole body of the request.
+    /// The request waits until the server has collected its whole body.
     Collecting(BodyCollection),
     /// The request waits for the first bytes of its body, which its handler will pull.
     AwaitingBody,
     /// The request waits until fewer requests run, or the TLS handshake has ended.
     Queued,
-    /// The response of a handler.
+    /// The request waits for the response of this handler.
     Running(WaitingHandler),
     /// The response of a push waits until the head of the response that it was promised with is sent.
     Promised(Box<Response>),
@@ -47,26 +47,26 @@ pub(super) enum Phase {
     Sending(Content),
     /// The request waits for the socket, which has not taken the last bytes of the response.
     Flushing,
-    /// The response is complete, and the request waits for the client's END_STREAM. The body of the request is still read: by
-    /// the handler of a tunnel, or by the source of the response's body, which is polled for that.
+    /// The response is complete, and the request waits for the client's END_STREAM. The request's body is still being read: by the
+    /// handler of a tunnel, or by this source of the response's body, which must be polled for that.
     HalfClosed(Option<Box<dyn BodySource>>),
     /// The response was sent, and the request waits for the client's END_STREAM: until it comes, the rest of the request's body
     /// is read and dropped.
     InGrace,
 }
 
-/// Properties that requests are counted by.
+/// Properties of requests; the table counts how many requests have each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// A handler of the request did not answer at once, and the request is not over.
     Running,
     /// Only a handler, or the source of the response's body, can continue the request.
     Waiting,
-    /// The body streams to a handler.
+    /// A handler pulls the body of the request.
     Streaming,
     /// The request asks for a tunnel, or has opened one.
     Tunnel,
-    /// The request belongs to a push, not to the client.
+    /// The request comes from a server push, not from the client.
     Promised,
 }
 
@@ -98,7 +98,7 @@ impl StreamSlot {
             .clone()
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the slot holds.
     pub(super) fn retained(&self) -> usize {
         let exchange = self.exchange.as_ref().map_or(0, |exchange| {
             exchange
@@ -122,9 +122,9 @@ impl StreamSlot {
         exchange + body + upload
     }
 
-    /// The request is over: its exchange is logged and given back.
+    /// Ends the request: logs its exchange and gives it back for reuse.
     fn end(&mut self) {
-        // Handlers and bodies are dropped before the log line is written.
+        // The handler and the bodies are dropped before the log line is written.
         self.phase = Phase::InStep;
         self.waker = None;
         self.awaits_continue = false;
@@ -145,13 +145,13 @@ impl Drop for StreamSlot {
     }
 }
 
-/// Writes the log line when the response is sent or cancelled.
+/// Writes the log line of a request whose response was sent or cancelled.
 pub(super) fn log(exchange: &mut Exchange) {
     exchange.timings.response_end = Some(exchange.worker.clock.now());
     serve::log(exchange);
 }
 
-/// Logs an exchange and gives it back.
+/// Logs an exchange and gives it back to the worker for reuse.
 pub(super) fn retire(reference: &ExchangeRef) {
     let worker = {
         let Ok(mut exchange) = reference.try_borrow_mut() else {
@@ -163,7 +163,7 @@ pub(super) fn retire(reference: &ExchangeRef) {
     worker.release(Rc::clone(reference));
 }
 
-/// Unused slots of a worker, kept so that a request need not allocate one.
+/// Unused slots of a worker; a new request takes one, so that none need be allocated.
 #[derive(Default)]
 pub(super) struct SlotPool {
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
@@ -187,7 +187,7 @@ impl SlotPool {
 
 /// The slots of one connection.
 pub(super) struct Slots {
-    /// The slot [`SlotId::ONLY`] of a connection with one request at a time, which needs no vector.
+    /// The slot [`SlotId::ONLY`]: a connection with one request at a time needs no vector of slots.
     first: Option<Box<StreamSlot>>,
     others: Vec<Option<Box<StreamSlot>>>,
     counts: [usize; Mark::COUNT],
@@ -228,7 +228,7 @@ impl Slots {
         self.place_mut(id)?.as_deref_mut()
     }
 
-    /// The slot of a request; creates it if there is none.
+    /// Returns the slot `id`; creates it if there is none.
     pub(super) fn occupy(&mut self, id: SlotId) -> &mut StreamSlot {
         let index = id.index() as usize;
         if self.others.len() < index {
@@ -241,7 +241,7 @@ impl Slots {
         place.get_or_insert_with(|| self.pool.take())
     }
 
-    /// Ends a request: writes its log line, and frees its slot.
+    /// Ends the request in a slot: writes its log line, and frees the slot.
     pub(super) fn vacate(&mut self, id: SlotId) {
         let Some(mut slot) = self.place_mut(id).and_then(Option::take) else {
             return;
@@ -274,7 +274,7 @@ impl Slots {
         all.filter_map(Option::as_deref)
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the slots hold.
     pub(super) fn retained(&self) -> usize {
         let places = self.others.capacity() * size_of::<Option<Box<StreamSlot>>>();
         let slots = self
@@ -288,7 +288,7 @@ impl Slots {
         self.others = Vec::new();
     }
 
-    /// Ends all requests.
+    /// Ends the requests in all slots.
     pub(super) fn clear(&mut self) {
         self.first = None;
         self.others.clear();

@@ -1,4 +1,4 @@
-//! What the table of requests needs from the connection of each protocol version.
+//! What the table of requests needs from the connection of each HTTP version.
 
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Waker};
@@ -16,17 +16,17 @@ use crate::setup::Setup;
 
 /// The streams of one connection, as the request table uses them: one implementation per protocol version.
 ///
-/// All output goes to [`Turn::out`]; nothing here waits or fails. A stream exists from the head of its request until
-/// [`Streams::close`]. The calls for a response come in this order: any number of `send_interim`; `send_head`; unless that has
-/// sent the whole response: `set_ready`, then `send_data` and `finish`, as often as the driver has the table
-/// [pull](Requests::pull). `close` can come at any time, and ends the stream if its response is not complete.
+/// All output goes to [`Turn::out`]; none of the calls waits or fails, except where it says so. A stream exists from the head of
+/// its request until [`Streams::close`]. The calls for a response come in this order: any number of `send_interim`; `send_head`;
+/// unless that has sent the whole response: `set_ready`, then `send_data` and `finish`, as often as the driver has the table
+/// [pull](Requests::pull). The table may call `close` at any time; it aborts the stream if the response is not complete.
 pub(crate) trait Streams: Sized {
     const RULES: VersionRules;
 
-    /// What the configuration allows the requests of this connection.
+    /// The limits that the configuration sets for the requests of this connection.
     fn limits(setup: &Setup) -> RequestLimits;
 
-    /// Writes an interim response. Returns the length of its encoded head.
+    /// Writes an interim (1xx) response. Returns the length of its encoded head in bytes.
     fn send_interim(
         &mut self,
         turn: &mut Turn<'_>,
@@ -35,8 +35,8 @@ pub(crate) trait Streams: Sized {
         headers: &Headers,
     ) -> usize;
 
-    /// Writes the head of a response, in which it may change fields as its protocol version requires, and all of the body if
-    /// that is better than having the body pulled.
+    /// Writes the head of a response, in which it may change fields as its HTTP version requires. It also writes the whole body if
+    /// that is better than to have the body pulled.
     fn send_head(
         &mut self,
         turn: &mut Turn<'_>,
@@ -46,14 +46,14 @@ pub(crate) trait Streams: Sized {
         shape: ResponseShape,
     ) -> HeadSent;
 
-    /// Notes whether a response has a body to be pulled now: while `is_ready`, the driver has to [pull](Requests::pull).
+    /// Notes whether the response has a body that can be pulled now: while `is_ready`, the driver has to [pull](Requests::pull).
     fn set_ready(&mut self, id: SlotId, is_ready: bool);
 
-    /// Sends a piece of a body; `is_end`: the last one.
+    /// Sends a piece of a response's body; `is_end` says whether it is the last.
     fn send_data(&mut self, turn: &mut Turn<'_>, id: SlotId, piece: &Bytes, is_end: bool);
 
-    /// Sends up to `max` bytes of a file. Returns how many, and whether they are the last ones. `None`: they have to be read
-    /// first, and the task will be woken.
+    /// Sends up to `max` bytes of a file. Returns how many bytes were sent, and whether they were the last ones. `None` means that
+    /// they must be read from the disk first; the task will be woken.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -69,33 +69,33 @@ pub(crate) trait Streams: Sized {
     /// Ends a response that `send_data` has not ended.
     fn finish(&mut self, turn: &mut Turn<'_>, id: SlotId, trailers: Option<Headers>);
 
-    /// Allows the client to send more of the body of a request: flow control.
+    /// Raises the flow-control window, so that the client may send more of the request's body.
     fn open_window(&mut self, turn: &mut Turn<'_>, id: SlotId, window: Window);
 
-    /// The pipe for the datagrams of a new request for a tunnel, if the connection has datagrams. `owner` makes the connection
-    /// run.
+    /// Opens the pipe for the datagrams (RFC 9297) of a new request for a tunnel, if the connection has datagrams. `owner` is a
+    /// waker that makes the connection run.
     fn open_datagrams(&mut self, _id: SlotId, _owner: Waker) -> Option<Rc<DatagramPipe>> {
         None
     }
 
-    /// The rest of a request's body has no use.
+    /// Told when the server has no use for the rest of a request's body.
     fn stop_input(&mut self, id: SlotId, reason: StopReason);
 
-    /// Whether the client may still send on a stream whose response has been sent to its end.
+    /// Whether the client may still send on a stream whose response has been sent completely.
     fn is_input_open(&self, id: SlotId) -> bool;
 
-    /// Adds to an exchange, of which the log line is about to be written, what only this protocol version knows.
+    /// Adds to an exchange, just before its log line is written, the facts that only this HTTP version knows.
     fn before_log(&self, _id: SlotId, _exchange: &ExchangeRef) {}
 
     /// Told when a request is over: ends its stream at once if its response is not complete.
     fn close(&mut self, turn: &mut Turn<'_>, id: SlotId, reason: CloseReason);
 
-    /// Whether a push can be promised with the response of a stream (RFC 9113 §8.4).
+    /// Whether a server push can be promised with the response of a stream (RFC 9113 §8.4).
     fn can_promise(&self, _id: SlotId) -> bool {
         false
     }
 
-    /// Writes the promise of a push with the response of stream `with`. Returns the promised stream, if there can be one.
+    /// Writes the promise of a server push on stream `with`. Returns the promised stream, if there can be one.
     fn promise(
         &mut self,
         _turn: &mut Turn<'_>,
@@ -106,7 +106,7 @@ pub(crate) trait Streams: Sized {
         None
     }
 
-    /// Fills in the response of the handler `http2-debug-state`, where `exchange` asks for it.
+    /// Writes the state of the connection into the response of the handler `http2-debug-state`, if `exchange` asks for it.
     fn show_state(
         &self,
         _table: &Requests,
@@ -118,85 +118,86 @@ pub(crate) trait Streams: Sized {
     }
 }
 
-/// How the requests of a protocol version differ from those of others.
+/// How the requests of one HTTP version differ from those of the others.
 pub(crate) struct VersionRules {
-    /// Whether a request is over only when its last bytes have left: the driver then calls [`Requests::on_flushed`].
+    /// Whether a request is over only when the socket has taken its last bytes: the driver then calls [`Requests::on_flushed`].
     pub(crate) ends_when_flushed: bool,
-    /// Whether a response ends only when its source does, even if all of its announced length was sent before: the client
-    /// cannot tell the difference, and the source may still have to send the request's body to a backend.
+    /// Whether a response ends only when the source of its body ends, even if the whole announced length was sent before. The
+    /// client cannot tell the difference, and the source may still have to send the request's body to a backend.
     pub(crate) ends_with_source: bool,
-    /// Whether the driver reads bodies when there is room for them ([`Requests::poll_body_room`]), and starts requests that
-    /// [wait](Requests::start_awaiting) for the first bytes of theirs. Otherwise clients send as much as they have window for.
+    /// Whether the driver reads request bodies only when there is room for them ([`Requests::poll_body_room`]), and starts requests
+    /// that [wait](Requests::start_awaiting) for the first bytes of their bodies. In other HTTP versions, flow-control windows
+    /// limit what clients send.
     pub(crate) reads_on_demand: bool,
-    /// Whether clients that wait for 100 (Continue) get it although they get no other interim response. H2O compatibility:
-    /// H2O sends it over HTTP/1 whatever `send-informational` and `no-early-hints` say.
+    /// Whether clients that wait for 100 (Continue) get it even if they get no other interim response. H2O compatibility: H2O sends
+    /// 100 over HTTP/1 whatever `send-informational` and `no-early-hints` say.
     pub(crate) always_continues: bool,
-    /// Whether 101 (Switching Protocols) opens a tunnel. Versions without it (RFC 9113 §8.6, RFC 9114 §4.5) answer with 200.
+    /// Whether 101 (Switching Protocols) opens a tunnel. HTTP versions without 101 (RFC 9113 §8.6, RFC 9114 §4.5) answer with 200.
     pub(crate) switches_protocols: bool,
-    /// Counts the requests whose bodies are pulled by handlers.
+    /// Counter of the requests whose bodies are pulled by handlers.
     pub(crate) streaming_counter: Option<Counter>,
 }
 
-/// What the configuration allows the requests of one connection.
+/// The limits that the configuration sets for the requests of one connection.
 pub(crate) struct RequestLimits {
     /// Number of requests whose handlers may run at the same time.
     pub(crate) running: usize,
-    /// Number of these whose handlers may pull the body.
+    /// How many of these may have a handler that pulls the request's body.
     pub(crate) streaming: usize,
-    /// How many more requests the client may reset than were answered, before new ones are delayed.
+    /// How many more requests the client may have reset than were answered since, before its new requests are delayed.
     pub(crate) resets: usize,
-    /// How long new requests have to wait then; zero: not at all.
+    /// How long new requests are delayed after too many resets; zero for no delay.
     pub(crate) reset_delay: Duration,
-    /// Whether clients get the interim responses that handlers make.
+    /// Whether clients get the interim (1xx) responses that handlers make.
     pub(crate) sends_interims: bool,
 }
 
-/// What follows the head of a response.
+/// What follows the head of a response on its stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponseShape {
     /// Whether the response has a body, as far as its method, status and length say.
     pub(crate) has_body: bool,
     /// Whether the response opens the tunnel that the request has asked for.
     pub(crate) opens_tunnel: bool,
-    /// Whether a promised response has to be sent before this one's body.
+    /// Whether the response of a server push has to be sent before this response's body.
     pub(crate) is_behind_push: bool,
 }
 
-/// What [`Streams::send_head`] has sent.
+/// What [`Streams::send_head`] has written.
 pub(crate) struct HeadSent {
-    /// Bytes of the encoded head.
+    /// Length of the encoded head, in bytes.
     pub(crate) head_len: usize,
-    /// Bytes of the body, if the whole response is sent. `None`: the body is to be pulled.
+    /// Length of the body in bytes, if the whole response was written. `None` if the body must be pulled.
     pub(crate) body_len: Option<usize>,
 }
 
-/// How much more of a request's body the client may send.
+/// How far to raise the flow-control window for a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
-    /// As much as the protocol version allows by default: some handler wants the body.
+    /// To the default of the HTTP version: a handler wants the body.
     Body,
-    /// So many bytes more than the handler of a tunnel has taken.
+    /// To this many bytes beyond those that the handler of a tunnel has taken.
     Tunnel(u32),
-    /// As many bytes again as these, which the server has processed.
+    /// By this many bytes, which the server has processed.
     Credit(usize),
 }
 
 /// Why the server has no use for the rest of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
-    /// No handler asks for it.
+    /// No handler wants the body.
     Unwanted,
-    /// The handler that pulled it has stopped.
+    /// The handler that pulled the body has stopped.
     Abandoned,
-    /// The response does not open the tunnel that the request has asked for.
+    /// The response does not open the tunnel that the request asks for.
     NoTunnel,
-    /// The request is refused.
+    /// The server refuses the request.
     Refused,
-    /// The connection has used up its budget with requests that are answered with errors.
+    /// The connection has used up its abuse budget with requests that were answered with errors.
     Overdrawn,
 }
 
-/// Which slot of a connection a request has: a small number that is used again once the request is over.
+/// Number of a request's slot in the table of its connection: a small number that is used again once the request is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotId(u32);
 
@@ -213,26 +214,26 @@ impl SlotId {
     }
 }
 
-/// Why a request ends.
+/// Why the table ends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseReason {
-    /// The response was sent to its end, and the client has ended its side.
+    /// The response was sent completely, and the client has ended its side.
     Complete,
-    /// The response was sent to its end, and the server does not wait for the client's end: the handler has closed, or the time
-    /// has passed.
+    /// The response was sent completely, and the server does not wait for the client to end its side: the handler has closed the
+    /// tunnel, or the wait has timed out.
     EnoughRead,
-    /// The client has reset the stream, or the engine has.
+    /// The client or the protocol engine has reset the stream.
     Reset,
-    /// No handler has looked at the request: the client may send it again.
+    /// No handler has processed the request, so that the client may safely send it again.
     Refused,
-    /// A push that was promised is not to be sent.
+    /// A server push was promised, but its response will not be sent.
     PushCancelled,
-    /// The client is too slow.
+    /// The client sends or takes bytes below the minimum rate.
     TooSlow,
-    /// The handler has broken the tunnel off.
+    /// The handler has aborted the tunnel.
     TunnelBroken,
-    /// The body of the response cannot be completed, because of this server.
+    /// The body of the response cannot be completed, because of a failure in this server.
     BodyLost,
-    /// The body of the response cannot be completed, because of a backend.
+    /// The body of the response cannot be completed, because a backend failed.
     BodyBroken,
 }

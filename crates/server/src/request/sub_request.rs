@@ -1,4 +1,4 @@
-//! Requests that a handler makes of this server: they run through the handlers of a path like those of clients.
+//! Sub-requests: requests that a handler makes to this server. They run through the handlers of a path like requests of clients.
 
 use std::rc::Rc;
 
@@ -42,8 +42,8 @@ fn begin(worker: &Worker, exchange: &ExchangeRef) -> Progress {
     }
 }
 
-/// Routes the request by its authority and target, which counts as a delegation. H2O compatibility: the authority becomes the
-/// name that the configuration has for the host.
+/// Routes a sub-request by its authority and target; this counts as a delegation (an internal redirect). H2O compatibility: the
+/// authority is replaced by the host's name in the configuration.
 fn route(exchange: &mut Exchange) -> Result<(), Box<Response>> {
     exchange.count_reroute(RerouteKind::Delegation)?;
     let request = &exchange.request;
@@ -67,7 +67,7 @@ fn route(exchange: &mut Exchange) -> Result<(), Box<Response>> {
     Ok(())
 }
 
-/// The response as a client would get it.
+/// Completes the response to a sub-request, so that it is what a client would get.
 fn finish(exchange: &Exchange, mut response: Response) -> Response {
     if response.is_refusal {
         response = Response::error(StatusCode::BAD_GATEWAY, "Gateway Error", "refused stream");

@@ -1,7 +1,7 @@
 //! Tunnels (CONNECT, upgrades, extended CONNECT), and streams whose two directions end at different times.
 //!
-//! The client gets the body of the response unchanged; what it sends goes into the pipe that the handler was given with the
-//! request. Either direction can end before the other (RFC 9113 §8.5).
+//! A tunnel's client gets the body of the response unchanged; the bytes that the client sends go into the pipe that the handler got
+//! with the request. Either direction can end before the other (RFC 9113 §8.5).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -17,15 +17,15 @@ use super::upload::Upload;
 use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window};
 use crate::flow::Turn;
 
-/// Receive window of a tunnel, in bytes: the most that the server holds for a handler that reads nothing.
+/// Receive window of a tunnel, in bytes: the most that the server buffers for a handler that reads nothing.
 const WINDOW: u32 = 1024 * 1024;
-/// Number of tunnels of one connection that get [`WINDOW`]; further ones keep the initial window of a stream.
+/// Number of tunnels per connection that get the receive window [`WINDOW`]; further tunnels keep the initial window of a stream.
 const WIDE: usize = 16;
 /// How long the server waits for the client's END_STREAM after the response has ended.
 const GRACE: Duration = Duration::from_secs(5);
 
 impl Requests {
-    /// Runs the handlers of a request for a tunnel, which never waits in the queue. H2O compatibility: H2O does not count
+    /// Runs the handlers of a request for a tunnel. Such a request never waits in the queue. H2O compatibility: H2O does not count
     /// tunnels among the concurrent requests.
     pub(super) fn start_tunnel<S: Streams>(
         &mut self,
@@ -48,9 +48,9 @@ impl Requests {
         self.start(streams, turn, id, exchange);
     }
 
-    /// Called before the response to a request for a tunnel is sent. Returns whether the response opens the tunnel, and changes
-    /// it to what opens a tunnel in this protocol version. If it does not, what the client has already sent into the tunnel is
-    /// dropped.
+    /// Called before the response to a request for a tunnel is sent. Returns whether the response opens the tunnel, and if so
+    /// changes its status to the one that opens tunnels in this HTTP version. If the response opens no tunnel, the bytes that the
+    /// client has already sent into the tunnel are dropped.
     pub(super) fn prepare_tunnel<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -62,14 +62,14 @@ impl Requests {
             return false;
         };
         if exchange.request.is_tunnel_opened_by(response.status) {
-            // From here on only the reader of the tunnel holds the pipe, which [`Requests::keep_half_open`] relies on.
+            // From here on only the reader of the tunnel and the slot hold the pipe, which [`Requests::keep_half_open`] relies on.
             exchange.body = RequestBody::None;
             if !S::RULES.switches_protocols {
                 if response.status == StatusCode::SWITCHING_PROTOCOLS {
                     response.status = StatusCode::OK;
                     response.reason = None;
                 }
-                // What follows is not content.
+                // The bytes that follow belong to the tunnel and are no content with a length.
                 response.length = None;
             }
             return true;
@@ -83,9 +83,9 @@ impl Requests {
         false
     }
 
-    /// Called when the response is complete and the client has not sent END_STREAM. Keeps the request, and returns true, while
-    /// its body is still read: by the handler of a tunnel, or by a backend that has answered before it had the whole body (RFC
-    /// 9113 §8.1 allows that).
+    /// Called when the response is complete and the client has not sent END_STREAM. Keeps the request and returns `true` while the
+    /// request's body is still being read: by the handler of a tunnel, or by a backend that has answered before it had the whole
+    /// body (RFC 9113 §8.1 allows that).
     pub(super) fn keep_half_open(&mut self, id: SlotId) -> bool {
         if let Some(early) = &mut self.early {
             early.forget(id);
@@ -100,11 +100,12 @@ impl Requests {
         if let Some(exchange) = &slot.exchange
             && let Ok(mut exchange) = exchange.try_borrow_mut()
         {
-            // From here on only the reader and the slot hold the pipe.
+            // From here on only the slot and the reader of the request body hold its pipe.
             exchange.body = RequestBody::None;
         }
         let reader = match phase {
-            // A tunnel's source holds the pipe as well: it must go, or the count below would never show that the reader ended.
+            // The source of a tunnel's response also holds the pipe, so it must be dropped: otherwise the count of references below
+            // would never show that the reader has ended.
             Phase::Sending(Content {
                 source: Source::Stream(source),
                 ..
@@ -118,7 +119,7 @@ impl Requests {
         is_read
     }
 
-    /// Continues to receive a body after the response has ended.
+    /// Goes on receiving a request's body after the response has ended.
     pub(super) fn read_on<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         let is_half_open = streams.is_input_open(id);
         let Some(slot) = self.slots.get_mut(id) else {
@@ -139,7 +140,7 @@ impl Requests {
             None => is_half_open,
         };
         if is_read {
-            // After the client's END_STREAM only the reader of the pipe can continue the request.
+            // After the client's END_STREAM, only the reader of the pipe can bring the request further.
             self.slots.mark(id, Mark::Waiting, !is_half_open);
             self.credit_upload(streams, turn, id);
         } else {
@@ -147,8 +148,8 @@ impl Requests {
         }
     }
 
-    /// Keeps the stream of a request that is over until the client sends END_STREAM, for [`GRACE`] at most. Data is dropped
-    /// meanwhile. Some clients report a failure if the stream is reset at once.
+    /// Keeps the stream of a request that is over until the client sends END_STREAM, for [`GRACE`] at most. Data that the client
+    /// sends until then is dropped. The stream is not reset at once because some clients would report a failure.
     pub(super) fn begin_grace(&mut self, turn: &Turn<'_>, id: SlotId) {
         self.slots.occupy(id).phase = Phase::InGrace;
         self.graces.push_back((turn.now + GRACE, id));

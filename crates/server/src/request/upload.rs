@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use h2o_exchange::BodyPipe;
 
-/// A body on its way to a handler that pulls it.
+/// A request body on its way to the handler that pulls it.
 pub(super) struct Upload {
     pub(super) pipe: Rc<BodyPipe>,
-    /// Number of bytes in the pipe when the client's window was last raised by what the handler took.
+    /// Number of bytes in the pipe when the client's window was last raised for bytes that the handler took.
     pub(super) queued: usize,
 }
 
@@ -16,18 +16,18 @@ impl Upload {
         Self { pipe, queued: 0 }
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the pipe holds.
     pub(super) fn retained(&self) -> usize {
         let datagrams = self.pipe.datagrams().map_or(0, |pipe| pipe.retained());
         self.pipe.queued() + self.pipe.kept() + datagrams
     }
 
-    /// Whether the handler can do nothing but wait for more from the client.
+    /// Whether the handler has taken all bytes, so that it can only wait for more from the client.
     pub(super) fn is_starved(&self) -> bool {
         self.pipe.is_starved()
     }
 
-    /// The rest of the body will not come.
+    /// Tells the handler that the rest of the request body will not come, with the reason.
     pub(super) fn break_off(&self, reason: &str) {
         self.pipe.finish(Err(reason.into()));
     }

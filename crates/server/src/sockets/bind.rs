@@ -20,7 +20,7 @@ use crate::site::settings::ServerSettings;
 use crate::sockets::inherited::{Claim, InheritedSockets, supervisor_generation};
 use crate::sys;
 
-/// Length of the accept queue; the kernel lowers it to `net.core.somaxconn`.
+/// Length of the accept queue of a listening socket; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 
 /// The listening sockets of a site.
@@ -28,9 +28,10 @@ pub struct ListeningSockets {
     /// For each listener that could be bound: its index in the configuration, and its sockets (one for all workers, or
     /// one per worker).
     pub(crate) sockets: Vec<(usize, Vec<OwnedFd>)>,
-    /// Messages that do not prevent the start.
+    /// Warnings for the administrator that do not prevent the start.
     pub warnings: Vec<String>,
-    /// The sockets to other generations of this server, which have the same UDP sockets.
+    /// The sockets to other generations of this server (processes before and after an upgrade of the binary), which share its UDP
+    /// sockets.
     pub(crate) handover: Option<Handover>,
 }
 
@@ -93,7 +94,7 @@ pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, S
     bind_or_take(loaded, workers, None)
 }
 
-/// Like [`bind`], but takes those listeners from `inherited` that a supervisor has opened.
+/// Like [`bind`], but takes the sockets of the listeners that a supervisor has opened from `inherited`.
 ///
 /// # Errors
 /// The message to show.
@@ -105,7 +106,7 @@ pub fn bind_or_take(
     bind_new(loaded, workers, inherited, |_| false)
 }
 
-/// Like [`bind_or_take`], but leaves out listeners that are open already.
+/// Like [`bind_or_take`], but leaves out the listeners that this server has open already.
 pub(crate) fn bind_new(
     loaded: &LoadedConfig,
     workers: usize,
@@ -170,8 +171,8 @@ fn open_handover(
     })
 }
 
-/// Opens the sockets of a listener: one, or one per worker. `None` if `listen` has no `host`, and the machine lacks the address
-/// family.
+/// Opens the sockets of a listener: one, or one per worker. Returns `None` if `listen` has no `host` and the machine lacks the
+/// address family.
 fn open(
     listener: &Listener,
     settings: &ServerSettings,
@@ -188,8 +189,8 @@ fn open(
             let count = settings
                 .quic_workers
                 .map_or(workers, |count| count.min(workers));
-            // First binds without sharing the port: sockets that share it would do so with those of another running
-            // server too, which would get some of the packets.
+            // The first bind does not share the port, so that it fails if another running server has it: a shared port would share
+            // the packets with that server, too.
             let alone = open_udp(*address, false);
             let opened: io::Result<Vec<OwnedFd>> = alone.and_then(|alone| {
                 drop(alone);
@@ -220,7 +221,7 @@ fn open(
     }
 }
 
-/// Applies the options that the configuration sets for sockets to those that another process has opened.
+/// Applies the socket options of the configuration to a listening socket that another process has opened.
 fn tune(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -> io::Result<()> {
     match listener.endpoint {
         Endpoint::Unix(_) => set_buffer_sizes(socket, listener),
@@ -238,7 +239,7 @@ fn not_bound(listener: &Listener) -> String {
     format!("{socket} is not being bound to the server")
 }
 
-/// Whether `listen` has no `host`, and the machine lacks the address family.
+/// Whether the address of a listener can be left out: `listen` has no `host`, and the machine lacks the address family.
 fn is_family_absent(listener: &Listener) -> bool {
     let (Endpoint::Tcp(address) | Endpoint::Udp(address)) = listener.endpoint else {
         return false;
@@ -256,8 +257,8 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
             Endpoint::Udp(address) => (address, open_udp(address, false).err()?),
             Endpoint::Unix(_) => return None,
         };
-        // These errors are no failure: the port may need the rights of root, who starts the server later, or the
-        // running server itself has it.
+        // Two errors are no failure: the port may need the rights of root, who starts the server later, or the running server
+        // itself has the port.
         let is_ours = || {
             let holder = port_holder(address, listener.transport());
             holder.is_some_and(|holder| holder.is_same_program)
@@ -268,12 +269,12 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
         bind_failure(address, listener, &error)
     });
     let mut failures: Vec<Error> = failures.collect();
-    // A `listen` without `host` has one address per address family, and both fail with the same error: report it once.
+    // A `listen` without `host` has one address per address family, and both fail with the same error, which is reported once.
     failures.dedup_by_key(|failure| failure.pos.clone());
     failures
 }
 
-/// The error for a port that cannot be bound. `None` if the machine lacks the address family and `listen` has no
+/// Makes the error for a port that cannot be bound. Returns `None` if the machine lacks the address family and `listen` has no
 /// `host`.
 fn bind_failure(address: SocketAddr, listener: &Listener, error: &io::Error) -> Option<Error> {
     if listener.any_address && address.is_ipv6() && is_family_missing(error) {
@@ -311,7 +312,7 @@ fn is_family_missing(error: &io::Error) -> bool {
     )
 }
 
-/// Opens and binds a TCP socket, which does not listen yet.
+/// Opens and binds a TCP socket that does not listen yet.
 fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<OwnedFd> {
     h2o_opener::bound_socket(tcp_spec(address, settings))
 }
@@ -324,8 +325,8 @@ const fn tcp_spec(address: SocketAddr, settings: &ServerSettings) -> SocketSpec 
     }
 }
 
-/// Opens and binds a UDP socket. If it `shares` its port with others, the kernel chooses the socket of a packet by
-/// addresses and ports.
+/// Opens and binds a UDP socket. If the socket `shares` its port with other sockets, the kernel chooses the socket for a packet by
+/// the packet's addresses and ports.
 fn open_udp(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
     h2o_opener::bound_socket(udp_spec(address, shares))
 }
@@ -338,8 +339,8 @@ const fn udp_spec(address: SocketAddr, shares: bool) -> SocketSpec {
     }
 }
 
-/// Tells the process that keeps the rights of the starting user about the sockets of these listeners, since only root
-/// may bind some ports.
+/// Tells the process that keeps the rights of the starting user which sockets these listeners need, since only root may bind some
+/// ports.
 fn announce(listeners: &Listeners, settings: &ServerSettings) {
     for listener in &listeners.0 {
         match listener.endpoint {
@@ -354,7 +355,8 @@ fn announce(listeners: &Listeners, settings: &ServerSettings) {
     }
 }
 
-/// Binds a UDP socket. The worker later sets its options for packet information and against fragmentation.
+/// Binds the UDP socket of a QUIC listener. The worker later sets the socket's options for packet information and against
+/// fragmentation.
 fn bind_udp(address: SocketAddr, listener: &Listener) -> io::Result<OwnedFd> {
     let socket = open_udp(address, true)?;
     tune_udp(&socket, listener)?;
@@ -380,7 +382,7 @@ fn new_socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Applies `sndbuf` and `rcvbuf` of the listener. Accepted sockets inherit them.
+/// Applies the buffer sizes `sndbuf` and `rcvbuf` of the listener to its socket; accepted TCP sockets inherit them.
 fn set_buffer_sizes(socket: &OwnedFd, listener: &Listener) -> io::Result<()> {
     if let Some(size) = listener.sndbuf {
         sockopt::set_socket_send_buffer_size(socket, size)?;
@@ -399,8 +401,7 @@ fn bind_tcp(
 ) -> io::Result<OwnedFd> {
     let socket = open_tcp(address, settings)?;
     tune_tcp(&socket, listener, warnings)?;
-    // The option is only an optimisation: if the kernel refuses it, connections are accepted before their first bytes
-    // arrive.
+    // Deferred accept is only an optimisation: if the kernel refuses it, connections are accepted before their first bytes arrive.
     let _ = sys::set_defer_accept(&socket);
     rustix::net::listen(&socket, BACKLOG)?;
     if settings.tcp_fastopen > 0
@@ -411,7 +412,7 @@ fn bind_tcp(
     Ok(socket)
 }
 
-/// Sets the options of a TCP listener that accepted sockets inherit.
+/// Sets the options of a TCP listening socket that accepted sockets inherit.
 fn tune_tcp(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -> io::Result<()> {
     // Accepted sockets inherit TCP_NODELAY.
     sockopt::set_tcp_nodelay(socket, true)?;
@@ -431,8 +432,8 @@ fn tune_tcp(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -
     Ok(())
 }
 
-/// `cc: auto` uses the congestion control `bbr` instead of `cubic`, which treats every lost packet as congestion, if
-/// the kernel has it and allows it. If the system's default is neither, the administrator has chosen it, and it stays.
+/// `cc: auto` uses the congestion control `bbr` instead of `cubic`, which treats every lost packet as congestion, if the kernel has
+/// it and allows it. If the system's default is neither `bbr` nor `cubic`, the administrator has chosen it, and it stays.
 fn prefer_bbr(socket: &OwnedFd) {
     if sockopt::tcp_congestion(socket).is_ok_and(|name| name == "cubic") {
         let _ = sockopt::set_tcp_congestion(socket, "bbr");

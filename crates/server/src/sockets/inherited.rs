@@ -18,14 +18,14 @@ const FIRST_ACTIVATED: RawFd = 3;
 /// The listening sockets that the parent process has passed to this one.
 pub struct InheritedSockets {
     sockets: Vec<Inherited>,
-    /// IPv4 addresses whose connections arrive at an inherited socket of an IPv6 address.
+    /// IPv4 addresses of listeners whose connections arrive at an inherited socket of an IPv6 address.
     covered: Vec<Endpoint>,
     from: Supervisor,
 }
 
 /// Who has opened the sockets.
 enum Supervisor {
-    /// A supervisor with the protocol of Server::Starter, which has opened all listeners. Contains the value of
+    /// A supervisor with the protocol of Server::Starter, which has opened all listeners. The string is the value of
     /// `SERVER_STARTER_PORT`.
     ServerStarter(String),
     /// systemd, which may leave some listeners for the server to open.
@@ -38,15 +38,15 @@ struct Inherited {
     endpoint: Endpoint,
 }
 
-/// What becomes of a listener.
+/// Where a listener's socket comes from when a supervisor has passed sockets.
 pub(crate) enum Claim {
-    /// It has this socket.
+    /// The supervisor has opened this socket for the listener.
     Socket(OwnedFd),
-    /// Connections to this address arrive at an inherited socket of another address.
+    /// The listener needs no socket: connections to its address arrive at an inherited socket of another address.
     Covered,
-    /// The server opens it itself.
+    /// The server must open the listener's socket itself.
     Open,
-    /// It must have a socket, and has none.
+    /// The supervisor should have opened a socket for the listener and has not, which is an error.
     Missing,
 }
 
@@ -90,7 +90,7 @@ impl InheritedSockets {
         })
     }
 
-    /// The socket of a listener.
+    /// Returns where the socket of the listener at `endpoint` comes from; an inherited socket is handed out once.
     pub(crate) fn claim(&mut self, endpoint: &Endpoint) -> Claim {
         let mut sockets = self.sockets.iter();
         if let Some(at) = sockets.position(|inherited| inherited.endpoint == *endpoint) {
@@ -103,7 +103,7 @@ impl InheritedSockets {
         }
     }
 
-    /// Checks that every socket was claimed.
+    /// Checks that every inherited socket belongs to a listener.
     ///
     /// # Errors
     /// The text to show.
@@ -131,8 +131,8 @@ pub(crate) fn supervisor_generation() -> Option<u64> {
         .ok()
 }
 
-/// The IPv4 address whose connections also arrive at a socket of all IPv6 addresses, such as one of systemd's
-/// `ListenStream=PORT`.
+/// The IPv4 address whose connections also arrive at an inherited socket that is bound to all IPv6 addresses, such as one of
+/// systemd's `ListenStream=PORT`.
 fn covered_by(inherited: &Inherited) -> Option<Endpoint> {
     let (Endpoint::Tcp(address) | Endpoint::Udp(address)) = &inherited.endpoint else {
         return None;
@@ -146,7 +146,7 @@ fn covered_by(inherited: &Inherited) -> Option<Endpoint> {
     })
 }
 
-/// Takes a file descriptor that this process has inherited.
+/// Takes ownership of the listening socket with this file descriptor, which this process has inherited.
 fn take(number: RawFd) -> Result<Inherited, String> {
     let failed = |error: std::io::Error| {
         format!(

@@ -24,21 +24,20 @@ use crate::site::listen::ProxyProtocol;
 use crate::tcp::proxy_protocol::{self, ParseResult};
 use h2o_tls::TlsError;
 
-/// Lingering close: after our last byte the server keeps reading until the client has been silent for this long. If it
-/// closed at once, the kernel would answer further input from the client with a reset, and the client might lose our
-/// response.
+/// Lingering close: after its last byte the server keeps reading until the client has been silent for this long. If it closed at
+/// once, the kernel would answer further input from the client with a reset, and the client might lose the response.
 const LINGER_SILENCE: Duration = Duration::from_secs(2);
-/// Longest time of a lingering close.
+/// Longest duration of a lingering close.
 const LINGER: Duration = Duration::from_secs(30);
-/// Most bytes that a lingering close reads and drops in all.
+/// Largest number of bytes that a lingering close reads and drops in all.
 const LINGER_BYTES: usize = 64 * 1024 * 1024;
-/// Most bytes that a lingering close reads and drops per turn of the connection.
+/// Largest number of bytes that a lingering close reads and drops per turn of the connection.
 const LINGER_TURN: usize = per_turn(1024 * 1024);
 
-/// Limits the lines about failed handshakes in the error log: clients can cause any number of them.
+/// Limits the number of lines about failed handshakes in the error log, since clients can cause any number of failures.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
 
-/// With more open connections than this, idle ones drop data that can be rebuilt (see [`ConnectionState::info`]).
+/// With more open connections than this, idle connections drop data that can be rebuilt (see [`ConnectionState::info`]).
 const MANY: usize = 256;
 
 /// One connection of a worker.
@@ -46,13 +45,13 @@ pub(crate) struct Connection {
     pub(crate) state: ConnectionState,
     /// Number of bytes that the worker's memory account holds for this connection.
     charged: usize,
-    /// The counter (such as idle or active) in which this connection is counted.
+    /// The state (such as idle or active) under which the worker counts this connection.
     status: ConnectionStatus,
     phase: Phase,
 }
 
 enum Phase {
-    /// Waits for the PROXY header and the TLS handshake. The HTTP engine is created afterwards.
+    /// The connection waits for the PROXY header and the TLS handshake. The HTTP engine is created afterwards.
     Opening {
         until: Instant,
         expects_proxy_header: bool,
@@ -132,7 +131,7 @@ impl Connection {
         self.run(context)
     }
 
-    /// Runs the connection until it waits for an event, or ends.
+    /// Runs the connection until it has to wait for an event, or ends.
     pub(crate) fn run(&mut self, context: &Context) -> Flow {
         let flow = loop {
             let now = context.worker.clock.now();
@@ -175,7 +174,7 @@ impl Connection {
                 Phase::Lingering { .. } => break self.linger(context),
             }
         };
-        // With many connections open, an idle one in clear text frees as much memory as possible.
+        // With many connections open, an idle connection in clear text frees as much memory as possible.
         if self.state.io.tls.is_none()
             && self.state.info.is_some()
             && self.is_idle()
@@ -208,7 +207,7 @@ impl Connection {
                     return Flow::Close;
                 }
                 ParseResult::Absent => 0,
-                // The peer is not a proxy that the configuration trusts to name the client.
+                // The header does not count: the peer is not a proxy that the configuration trusts to name the client.
                 ParseResult::Header { .. } if !local.believes_proxy_header(self.state.peer) => {
                     if local.proxy_protocol == ProxyProtocol::Required {
                         return Flow::Close;
@@ -307,7 +306,7 @@ impl Connection {
         Flow::Continue
     }
 
-    /// Answers a clear-text request on a TLS port. It appears in the access log, so the error log gets no line.
+    /// Answers a clear-text HTTP request on a TLS port. The request appears in the access log, so the error log gets no line.
     fn refuse_clear_text(&mut self, context: &Context, now: Instant) -> Flow {
         self.state.io.tls = None;
         self.state.info = None;
@@ -320,7 +319,7 @@ impl Connection {
         Flow::Continue
     }
 
-    /// Writes a failed handshake to the error log.
+    /// Writes a line about a failed TLS handshake to the error log.
     fn report_failure(&self, reason: &(impl fmt::Display + ?Sized)) {
         if let Some(held_back) = FAILED_HANDSHAKES.admit() {
             let peer = self.state.peer;
@@ -331,8 +330,8 @@ impl Connection {
         }
     }
 
-    /// Logs that the connection ended during the handshake, if the client has begun one. Health checks of load
-    /// balancers connect and send nothing; they are not logged.
+    /// Logs that the connection ended during the handshake, if the client has begun the handshake. Health checks of load balancers
+    /// connect and send nothing; they are not logged.
     fn report_unfinished(&self, reason: &str) {
         let tls = self.state.io.tls.as_ref();
         if tls.is_some_and(|tls| tls.is_handshaking()) {
@@ -340,15 +339,15 @@ impl Connection {
         }
     }
 
-    /// Continues a handshake while a request from early data is already being served (RFC 8446 §2.3). Data received
-    /// with it is left for the driver.
+    /// Continues a handshake while a request from early data is already being served (RFC 8446 §2.3). Application data that arrives
+    /// together with the end of the handshake is left to the driver.
     #[cold]
     fn continue_handshake(&mut self, context: &Context, now: Instant) -> Flow {
         while self.state.io.is_early() {
             let read = self.state.io.read_early(context, &mut self.state.input);
             match read {
                 Ok(Read::Data) => {}
-                // The driver handles the end of input.
+                // The driver of the HTTP version handles the end of input.
                 Ok(Read::Blocked | Read::Eof) => break,
                 Err(error) => {
                     context.worker.counters.count(Counter::SslErrors);
@@ -363,7 +362,7 @@ impl Connection {
         Flow::Wait
     }
 
-    /// Counts a completed handshake. Returns the protocol chosen by ALPN.
+    /// Counts a completed TLS handshake. Returns the protocol that ALPN has chosen.
     fn count_handshake(&mut self, context: &Context, now: Instant) -> Option<&'static str> {
         let info = self.state.info();
         let is_resumed = info.tls.as_ref().is_some_and(|tls| tls.resumed);
@@ -379,7 +378,7 @@ impl Connection {
         protocol
     }
 
-    /// All output is written: closes the connection, after a lingering close where the client might still send.
+    /// Called when all output is written: closes the connection, after a lingering close if the client might still be sending.
     fn end(&mut self, now: Instant) -> Flow {
         let must_linger = match &self.phase {
             Phase::Http1(http1) => {
@@ -415,7 +414,7 @@ impl Connection {
             return Flow::Close;
         };
         let goal = left.saturating_sub(LINGER_TURN);
-        // Input is dropped without decryption.
+        // The lingering close drops input without decrypting it.
         self.state.io.tls = None;
         let mut dropped = context.scratch.input.take();
         let flow = loop {
@@ -447,7 +446,7 @@ impl Connection {
         self.state.retained() + protocol
     }
 
-    /// Updates the worker's counters of connections, memory and traffic.
+    /// Updates the worker's counters of connections, memory and traffic by the state of this connection.
     pub(crate) fn settle_account(&mut self, context: &Context) {
         let status = self.current_status();
         self.status.set(context, status);
@@ -462,12 +461,12 @@ impl Connection {
         }
     }
 
-    /// Counts a new connection.
+    /// Adds a new connection to the worker's counters.
     pub(crate) fn open_account(&self, context: &Context) {
         context.worker.counters.count(self.status.counter());
     }
 
-    /// Removes a closed connection from the counters.
+    /// Removes a closed connection from the worker's counters.
     pub(crate) fn close_account(&mut self, context: &Context) {
         context.worker.counters.uncount(self.status.counter());
         self.state.io.settle_traffic(context);
@@ -480,7 +479,7 @@ impl Connection {
         self.charged
     }
 
-    /// The time at which the event loop must call [`Connection::on_timeout`].
+    /// When the event loop must call [`Connection::on_timeout`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadline = match &self.phase {
             Phase::Opening { until, .. } | Phase::Lingering { until, .. } => Some(*until),
@@ -548,7 +547,7 @@ impl Connection {
         }
     }
 
-    /// The waker of a stream (HTTP/2), or of the connection (HTTP/1), has fired.
+    /// Called when the waker of a stream (HTTP/2), or of the connection (HTTP/1), has fired.
     pub(crate) fn wake(&mut self, stream: u32) {
         let id = SlotId::new(stream);
         match &mut self.phase {
@@ -558,12 +557,12 @@ impl Connection {
         }
     }
 
-    /// Whether the client may have several requests in progress.
+    /// Whether the client may have several requests in progress at the same time.
     pub(crate) const fn is_multiplexed(&self) -> bool {
         matches!(self.phase, Phase::Http2(_))
     }
 
-    /// Whether no request is in progress.
+    /// Whether no request is in progress on the connection.
     pub(crate) fn is_idle(&self) -> bool {
         match &self.phase {
             Phase::Http1(http1) => http1.is_idle() && self.state.input.is_empty(),
@@ -572,7 +571,7 @@ impl Connection {
         }
     }
 
-    /// Status for the counters.
+    /// The state under which the worker counts the connection now.
     fn current_status(&self) -> ConnectionStatus {
         let (version, is_shutting_down) = match &self.phase {
             Phase::Opening { .. } => return ConnectionStatus::Opening,
@@ -589,7 +588,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection in any state. Requests in progress are logged.
+    /// Ends the connection in any state. Requests in progress get their log lines.
     pub(crate) fn abandon(&mut self) {
         match &mut self.phase {
             Phase::Http1(http1) => http1.abandon(),

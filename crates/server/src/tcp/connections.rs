@@ -20,37 +20,38 @@ use crate::generation::{LocalGeneration, NextListener};
 use crate::listener::LocalListener;
 use crate::tcp::connection::Connection;
 
-/// Most connections that are accepted per event of a listener.
+/// Largest number of connections that are accepted per event of a listening socket.
 const ACCEPT_BATCH: usize = 10;
 /// For how long no connections are accepted after `accept` failed or `max-connections` was reached. The pause ends
 /// early when a connection closes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// Timer slot for the end of this pause. The slots of connections are lower.
+/// Timer slot that stands for the end of the pause in accepting. The slots of connections are lower.
 const ACCEPT_SLOT: u32 = MAX_SLOT;
-/// Bit that marks an event token as that of a listener. In the token of a connection, the bits below 32 are its slot in
-/// the table, those from 32 up to this one the slot's generation.
+/// Bit that marks an event token as that of a listener. In the token of a connection, bits 0 to 31 hold its slot in the table, and
+/// the bits from 32 up to this one hold the slot's generation.
 const LISTENER_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 
-/// A worker's connections over TCP and Unix sockets.
+/// The table of a worker's connections over TCP and Unix sockets.
 pub(crate) struct Connections {
     context: Rc<Context>,
     registry: Registry,
     /// The listening sockets. Empty once graceful shutdown has begun.
     listeners: Slab<(OwnedFd, Rc<LocalListener>)>,
     slab: Slab<Box<Connection>>,
-    /// Prefix of the tokens of this table.
+    /// Lowest event token of this table; its upper bits are the prefix of all tokens of the table.
     first_token: u64,
-    /// Counts the connections of the table, to tell apart successive ones in the same slot.
+    /// Counts the connections of the table; the count becomes part of a token, to tell apart successive connections in the same
+    /// slot.
     generation: u32,
     /// Whether accepting is paused: `max-connections` is reached, or file descriptors are short.
     is_full: bool,
-    /// Timer that ends the pause.
+    /// Timer that ends the pause in accepting.
     accept_timer: TimerKey,
 }
 
 impl Connections {
-    /// Creates a table without connections, which accepts from the listeners of the first configuration.
+    /// Creates a table without connections, which accepts from the listeners of the first configuration of the worker.
     pub(crate) fn new(
         context: Rc<Context>,
         registry: Registry,
@@ -72,7 +73,7 @@ impl Connections {
         table
     }
 
-    /// Listens on the sockets of the next configuration, and closes those that this configuration does not have.
+    /// Listens on the sockets of the next configuration, and closes the sockets whose listeners that configuration does not have.
     fn adopt_listeners(&mut self, next: &mut LocalGeneration) {
         let known: Vec<usize> = self.listeners.iter().map(|(index, _)| index).collect();
         let mut is_kept = vec![false; next.listeners.len()];
@@ -103,9 +104,9 @@ impl Connections {
         }
     }
 
-    /// Accepts the connections that wait at a listener, and closes it.
+    /// Accepts the connections that wait at a listening socket, and closes the socket.
     fn close_listener(&mut self, index: usize) {
-        // The kernel resets connections that are still in the queue when the listener is closed.
+        // Without this the kernel would reset connections that are still in the accept queue when the socket is closed.
         while self.accept(index) {}
         if let Some((socket, _)) = self.listeners.try_remove(index) {
             self.registry.remove(&socket);
@@ -130,7 +131,7 @@ impl Connections {
         self.first_token | LISTENER_BIT | index as u64
     }
 
-    /// Runs one connection. A panic ends that connection only.
+    /// Runs one connection. A panic ends only that connection.
     fn run_connection(&mut self, token: u64, run: impl FnOnce(&mut Connection, &Context) -> Flow) {
         let key = key_of(token);
         let Some(connection) = self
@@ -162,7 +163,7 @@ impl Connections {
 
     fn remove(&mut self, key: u32) {
         let mut connection = self.slab.remove(key as usize);
-        // A second panic is caught, too: logging the requests may meet the same broken data.
+        // A second panic is caught, too: the log lines of the requests may be made from the same broken data.
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
         connection.close_account(&self.context);
         (self.context.worker.timers).remove(connection.state.timer);
@@ -175,7 +176,7 @@ impl Connections {
         }
     }
 
-    /// Accepts a batch of connections. Returns whether more may be waiting.
+    /// Accepts a batch of connections at a listening socket. Returns whether more connections may be waiting.
     fn accept(&mut self, index: usize) -> bool {
         for _ in 0..ACCEPT_BATCH {
             let shared = Arc::clone(&self.context.worker.shared);
@@ -194,14 +195,14 @@ impl Connections {
             let (fd, peer) = match rustix::net::acceptfrom_with(fd, flags) {
                 Ok(accepted) => accepted,
                 Err(rustix::io::Errno::AGAIN) => return false,
-                // The connection was lost before it was accepted.
+                // The client's connection was lost before it was accepted.
                 Err(
                     rustix::io::Errno::INTR
                     | rustix::io::Errno::CONNABORTED
                     | rustix::io::Errno::PROTO,
                 ) => continue,
                 Err(error) => {
-                    // Out of descriptors or memory: stop accepting until connections have closed.
+                    // The process is out of file descriptors or memory: it accepts no connections until some have closed.
                     h2o_log::report!(
                         warning,
                         "failed to accept a connection, trying again in 0.2 seconds: {error}"
@@ -220,8 +221,8 @@ impl Connections {
             let socket = Socket::new(fd, listener.is_unix);
             let listener = Rc::clone(listener);
             self.add(listener, socket, peer);
-            // Cached file metadata is checked again for the next client, which may know that a file was changed after
-            // the last request was answered.
+            // Cached file metadata is checked again for the next client, because that client may know of a change made after the
+            // last request was answered.
             self.context.worker.clock.begin_round();
         }
         true
@@ -250,7 +251,7 @@ impl Connections {
         let is_above = shared.connections() > shared.limits.soft();
         self.context.wanted.set(shared.connections());
         if is_above {
-            // Others are closed first.
+            // Above the soft limit, idle connections are closed before the new one runs.
             self.context.unfinished.borrow_mut().push(token);
         } else {
             // The connection is run at once: listeners use deferred accept, so its first bytes have mostly arrived.
@@ -287,7 +288,7 @@ impl Connections {
 impl ConnectionTable for Connections {
     fn on_ready(&mut self, event: &Readiness) {
         if event.token & LISTENER_BIT != 0 {
-            // Events are level-triggered: if input is left in the socket, the event is reported again.
+            // Events are level-triggered: if connections are left in the accept queue, the event is reported again.
             let _ = self.accept(key_of(event.token) as usize);
         } else {
             self.run_connection(event.token, |connection, context| {
@@ -366,7 +367,7 @@ impl ConnectionTable for Connections {
             return;
         };
         if connection.is_multiplexed() {
-            // HTTP/2: the client gets GOAWAY, and requests that it has already sent are still served.
+            // In HTTP/2 the client gets GOAWAY, and requests that it has already sent are still served.
             self.run_connection(token, |connection, context| {
                 connection.shut_down();
                 connection.run(context)
@@ -418,7 +419,7 @@ impl ConnectionTable for Connections {
 
 fn set_buffers(socket: &OwnedFd, (send, receive): (Option<usize>, Option<usize>)) {
     use rustix::net::sockopt;
-    // Failure is ignored: the kernel clamps or refuses sizes beyond its own limits.
+    // A failure is ignored: the kernel clamps or refuses buffer sizes beyond its own limits.
     if let Some(size) = send {
         let _ = sockopt::set_socket_send_buffer_size(socket, size);
     }

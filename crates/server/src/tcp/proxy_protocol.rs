@@ -3,14 +3,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Longest version 1 line, including CR LF (PROXY protocol specification, section 2.1).
+/// Longest PROXY header of version 1, a line, including CR LF (PROXY protocol specification, section 2.1).
 const MAX_LINE: usize = 107;
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// What the first bytes of a connection turn out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ParseResult {
-    /// Too few bytes to tell.
+    /// Too few bytes have come to tell whether there is a PROXY header.
     Incomplete,
     /// The connection has no PROXY header: its first bytes belong to TLS or HTTP.
     Absent,
@@ -21,7 +21,7 @@ pub(crate) enum ParseResult {
     },
 }
 
-/// Parses the first bytes of a connection.
+/// Parses the first bytes of a connection as a PROXY header.
 pub(crate) fn parse(input: &[u8]) -> ParseResult {
     if starts_alike(input, V2_SIGNATURE) {
         return parse_v2(input);
@@ -77,7 +77,7 @@ fn parse_v1(input: &[u8]) -> ParseResult {
     })
 }
 
-/// Reads a header of version 2 (specification, section 2.2). Its TLV extensions are skipped.
+/// Reads a PROXY header of version 2 (PROXY protocol specification, section 2.2). Its TLV extensions are skipped.
 fn parse_v2(input: &[u8]) -> ParseResult {
     let Some(header) = input.first_chunk::<16>() else {
         return ParseResult::Incomplete;
@@ -90,7 +90,7 @@ fn parse_v2(input: &[u8]) -> ParseResult {
     let Some(body) = input.get(16..len) else {
         return ParseResult::Incomplete;
     };
-    // LOCAL: the load balancer speaks for itself, for example in a health check.
+    // The command LOCAL: the load balancer opened the connection for itself, for example in a health check.
     if command == 0 {
         return ParseResult::Header { len, source: None };
     }
