@@ -17,18 +17,19 @@ use crate::event::reactor::{Reactor, Readiness, Registry};
 use crate::event::wake_queue::{WakeQueue, WakeTarget};
 use crate::generation::{Generation, LocalGeneration, RetiredSites, start_features};
 
-/// Number of events after which a new turn begins and the clock is read again: about two thousand times a second under load.
+/// Number of socket events after which a turn of the loop ends. The next turn reads the clock again, which happens about two
+/// thousand times a second under load.
 const TURN_EVENTS: usize = 64;
 /// Number of batches of events that the loop handles before it returns control to the tokio runtime.
 const ROUNDS: u32 = 8;
-/// The bits of a token from here up are the index of its table; the table uses those below.
+/// The bits of a token from this one up are the index of its table of connections; the table uses the bits below.
 pub(crate) const TABLE_SHIFT: u32 = 60;
-/// The event of a timer holds a slot of the table in this many bits, and the index of the table above them.
+/// A timer event holds a slot of a table in its lowest bits, this many, and the index of the table above them.
 const EVENT_SHIFT: u32 = 27;
-/// The highest slot that a table may set a timer for.
+/// The highest slot for which a table of connections may set a timer.
 pub(crate) const MAX_SLOT: u32 = (1 << EVENT_SHIFT) - 1;
 
-/// The event of a timer for the table and the slot (lower 32 bits) of this token. When the timer fires, the loop calls
+/// Returns the timer event for the table and the slot (lower 32 bits) of this token. When the timer fires, the loop calls
 /// [`ConnectionTable::on_timeout`] with the slot.
 pub(crate) fn timer_event(token: u64) -> u32 {
     let event = token >> TABLE_SHIFT << EVENT_SHIFT | token & u64::from(MAX_SLOT);
@@ -38,45 +39,46 @@ pub(crate) fn timer_event(token: u64) -> u32 {
 /// A table of connections that an event loop runs. The table owns sockets and slots. The loop names them by tokens,
 /// which the table derives from its [first token](EventLoop::add).
 pub(crate) trait ConnectionTable {
-    /// A socket that the table has registered is ready.
+    /// Called when a socket that the table has registered is ready.
     fn on_ready(&mut self, event: &Readiness);
 
-    /// Runs a connection that ended its turn with work left.
+    /// Runs a connection that ended its turn with work left to do.
     fn run(&mut self, token: u64);
 
     /// Called when wakers of requests have fired. All of them belong to one connection: the entries of `woken` have its token, and say
     /// which of its requests can go on.
     fn wake(&mut self, woken: &[WakeTarget]);
 
-    /// A timer set with [`timer_event`] has fired.
+    /// Called when a timer that was set with an event of [`timer_event`] has fired.
     fn on_timeout(&mut self, slot: u32, now: Instant);
 
-    /// Number of connections.
+    /// Number of open connections in the table.
     fn len(&self) -> usize;
 
-    /// Stops accepting and begins graceful shutdown of each connection.
+    /// Stops accepting connections, and begins graceful shutdown of each open one.
     fn drain(&mut self);
 
     /// Closes every connection at once, whatever its state.
     fn close_all(&mut self);
 
-    /// Appends the connections that are idle and were accepted at that time or before, each with the time when it was accepted.
+    /// Appends the connections that are idle and were accepted at or before the time `accepted_by`, each with the time when it was
+    /// accepted.
     fn list_idle(&self, accepted_by: Instant, idle: &mut Vec<(Instant, u64)>);
 
-    /// Closes an idle connection in the way of its protocol.
+    /// Closes an idle connection as its protocol prescribes.
     fn close_idle(&mut self, token: u64);
 
-    /// Token and bytes of the connection that holds most memory; `None` if no connection holds any.
+    /// Returns the token of the connection that holds the most memory, and the number of bytes; `None` if no connection holds any.
     fn costliest(&self) -> Option<(u64, usize)>;
 
     /// Closes a connection to free the memory that it holds.
     fn evict(&mut self, token: u64);
 
-    /// Serves by another configuration: opens its new listeners, closes those that it does not have, and gives every
-    /// connection the listener that succeeds its own.
+    /// Has new requests use another configuration: opens its new listeners, closes the listeners that it does not have, and gives
+    /// every connection the listener that succeeds its own.
     fn adopt(&mut self, next: &mut LocalGeneration);
 
-    /// Runs every connection, even those without events.
+    /// Runs every connection of the table, even those without events.
     #[cfg(test)]
     fn run_all(&mut self);
 }
@@ -92,7 +94,7 @@ pub(crate) struct EventLoop {
     wanted: Rc<Cell<usize>>,
     tables: Vec<Box<dyn ConnectionTable>>,
     is_draining: bool,
-    /// The site that new requests get.
+    /// The site by which new requests are routed.
     site: Rc<LocalSite>,
     sweeps: Rc<[Sweep]>,
     /// Timer events that have fired.
@@ -102,7 +104,7 @@ pub(crate) struct EventLoop {
 }
 
 impl EventLoop {
-    /// A loop without tables.
+    /// Makes an event loop without tables.
     pub(crate) fn new(
         worker: Rc<Worker>,
         orders: UnboundedReceiver<Order>,
@@ -132,8 +134,8 @@ impl EventLoop {
         })
     }
 
-    /// Adds the table that `make` returns. `make` is given the first token of the table: all tokens of the table are this one
-    /// with other bits set below [`TABLE_SHIFT`].
+    /// Adds the table that `make` returns. `make` gets the first token of the table; all other tokens of the table differ from it
+    /// only in the bits below [`TABLE_SHIFT`].
     pub(crate) fn add<T: ConnectionTable + 'static>(
         &mut self,
         make: impl FnOnce(Registry, u64) -> io::Result<T>,
@@ -148,23 +150,23 @@ impl EventLoop {
         &self.worker
     }
 
-    /// The site that new requests get.
+    /// The site by which new requests are routed.
     pub(crate) const fn site(&self) -> &Rc<LocalSite> {
         &self.site
     }
 
-    /// Queue of connections whose waker has fired.
+    /// The queue of connections whose wakers have fired.
     pub(crate) const fn wakes(&self) -> &Arc<WakeQueue> {
         &self.wakes
     }
 
-    /// Tokens of connections that ended their turn with work left.
+    /// Tokens of the connections that ended their turn with work left to do.
     pub(crate) const fn unfinished(&self) -> &Rc<RefCell<Vec<u64>>> {
         &self.unfinished
     }
 
-    /// A table that accepts a connection, or would if it could, sets this to the number of connections including that one,
-    /// which has the loop enforce `soft-connection-limit`. Otherwise it is 0.
+    /// When a table accepts a connection, or would if the limit allowed it, it sets this to the number of connections including the
+    /// new one, so that the loop enforces `soft-connection-limit`. At other times the value is 0.
     pub(crate) const fn wanted(&self) -> &Rc<Cell<usize>> {
         &self.wanted
     }
@@ -174,7 +176,7 @@ impl EventLoop {
         &self.memory
     }
 
-    /// Runs one turn. Ready when the worker is shutting down and its last connection has closed.
+    /// Runs one turn of the event loop. Ready when the worker is shutting down and its last connection has closed.
     pub(crate) fn poll_turn(&mut self, task: &mut Context<'_>) -> Poll<()> {
         self.worker.clock.begin_turn();
         self.wakes.set_task(task.waker());
@@ -194,7 +196,7 @@ impl EventLoop {
         }
     }
 
-    /// Number of connections.
+    /// Number of open connections in all tables.
     pub(crate) fn count(&self) -> usize {
         self.tables.iter().map(|table| table.len()).sum()
     }
@@ -209,7 +211,7 @@ impl EventLoop {
                     }
                 }
                 Order::Run(question) => {
-                    // The closure was made by another thread; if it panics, the worker must not end.
+                    // Another thread has sent the closure; a panic in it must not end the worker.
                     let _ = catch_unwind(AssertUnwindSafe(|| question(&self.worker)));
                 }
                 Order::Configure(next) => {
@@ -221,7 +223,7 @@ impl EventLoop {
         }
     }
 
-    /// Has the worker serve by another configuration from the next request on.
+    /// Has the worker use another configuration from the next request on.
     fn configure(&mut self, next: Generation) {
         if self.is_draining {
             return;
@@ -272,7 +274,7 @@ impl EventLoop {
             let polled = if round == 0 {
                 self.reactor.poll_events(task, &mut ready)
             } else if round == ROUNDS {
-                // Let the runtime poll its own events.
+                // The runtime gets to poll its own events before this task runs again.
                 task.waker().wake_by_ref();
                 break;
             } else {
@@ -325,7 +327,7 @@ impl EventLoop {
         self.due = due;
     }
 
-    /// Runs the table that a token belongs to.
+    /// Calls `run` with the table to which the token belongs.
     fn run_table(&mut self, token: u64, run: impl FnOnce(&mut dyn ConnectionTable)) {
         let index = usize::try_from(token >> TABLE_SHIFT).unwrap_or(usize::MAX);
         if let Some(table) = self.tables.get_mut(index) {
@@ -352,7 +354,7 @@ impl EventLoop {
             table.list_idle(accepted_by, &mut idle);
         }
         idle.sort_unstable();
-        // Connections that have just been accepted have not run yet: they do before any is closed.
+        // Connections that were just accepted and have not run yet look idle; they are not closed, but run first.
         let unfinished = Rc::clone(&self.unfinished);
         let is_new = |token| unfinished.borrow().contains(&token);
         let old = idle.into_iter().filter(|(_, token)| !is_new(*token));
@@ -365,7 +367,8 @@ impl EventLoop {
         }
     }
 
-    /// Enforces `soft-connection-limit`, and `max-memory`: closes connections, first the one that holds most memory.
+    /// Enforces `soft-connection-limit`, and `max-memory`: for the latter it closes connections, the one that holds the most memory
+    /// first.
     #[inline]
     fn make_room(&mut self) {
         if self.wanted.get() > 0 {
@@ -374,7 +377,7 @@ impl EventLoop {
         while self.memory.is_exceeded() && self.evict_costliest() {}
     }
 
-    /// Closes the connection that holds most memory. Returns false if no connection holds any.
+    /// Closes the connection that holds the most memory. Returns `false` if no connection holds any.
     #[cold]
     fn evict_costliest(&mut self) -> bool {
         let tables = self.tables.iter_mut();
@@ -388,7 +391,7 @@ impl EventLoop {
         true
     }
 
-    /// Runs every connection, even those without events.
+    /// Runs every connection of all tables, even those without events.
     #[cfg(test)]
     pub(crate) fn run_all(&mut self) {
         for table in &mut self.tables {
@@ -396,7 +399,7 @@ impl EventLoop {
         }
     }
 
-    /// The requests in progress, each by the number that its path ends with.
+    /// Lists the requests in progress: for each the number that its path consists of.
     #[cfg(test)]
     pub(crate) fn live(&self) -> Vec<usize> {
         let mut live = Vec::new();
@@ -407,7 +410,7 @@ impl EventLoop {
         live
     }
 
-    /// Bytes on the memory account and in temporary files.
+    /// Returns the bytes on the memory account, and the bytes in temporary files.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (usize, u64) {
         let files = &self.worker.shared.temp_files;
@@ -425,11 +428,11 @@ mod tests {
 
     use super::*;
 
-    /// A table that records the calls it gets.
+    /// A table of connections that records the calls it gets from the event loop.
     struct Table {
         name: &'static str,
         first_token: u64,
-        /// Bytes held by each of its connections, which are numbered from 0.
+        /// Bytes of memory held by each of its connections, which are numbered from 0.
         held: Vec<usize>,
         memory: Rc<MemoryAccount>,
         notes: Notes,
@@ -508,8 +511,8 @@ mod tests {
         second_token: u64,
     }
 
-    /// A loop with two tables: bytes held by each connection, and seconds until the timers of the first and the last
-    /// slot fire.
+    /// Makes a loop with two tables. Each table is given as the bytes that each of its connections holds, and the seconds until the
+    /// timers of its first and its last slot fire.
     fn world(limit: usize, tables: [(&[usize], &[u64]); 2]) -> World {
         let shared = Shared {
             buffers: BufferLimits::new(limit, 0),
@@ -561,7 +564,7 @@ mod tests {
     }
 
     impl World {
-        /// Runs one turn. Returns whether the loop has ended, and the calls that the tables got.
+        /// Runs one turn of the loop. Returns whether the loop has ended, and the calls that the tables got.
         async fn turn(&mut self) -> (bool, Vec<String>) {
             let is_over = poll_fn(|task| Poll::Ready(self.event_loop.poll_turn(task).is_ready()));
             (is_over.await, self.notes.take())
@@ -601,7 +604,7 @@ mod tests {
             let mut notes = Vec::new();
             for _ in 0..4 {
                 notes.push(world.turn().await.1);
-                // Timers fire up to one eighth late.
+                // The timer wheel fires timers up to one eighth of their time late.
                 tokio::time::advance(Duration::from_millis(1150)).await;
             }
             let last = format!("B times out: {MAX_SLOT}");

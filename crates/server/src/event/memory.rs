@@ -23,12 +23,12 @@ impl MemoryAccount {
         self.shared.buffers.memory()
     }
 
-    /// Whether new requests must be refused.
+    /// Whether the buffers take more than 7/8 of the limit, so that new requests must be refused.
     pub(crate) fn is_tight(&self) -> bool {
         self.used.get() > self.limit() / 8 * 7
     }
 
-    /// Whether connections must be closed.
+    /// Whether the buffers take more than the limit, so that connections must be closed.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.used.get() > self.limit()
     }

@@ -1,5 +1,4 @@
-//! The event loop of a worker and what it is made of: readiness of sockets, wakers, memory account. It knows nothing of
-//! HTTP.
+//! The event loop of a worker and its parts: readiness of sockets, wakers, memory account. The event loop knows nothing of HTTP.
 
 pub(crate) mod event_loop;
 pub(crate) mod memory;

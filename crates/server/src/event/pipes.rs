@@ -11,9 +11,9 @@ use h2o_exchange::Shared;
 use h2o_log::report;
 use rustix::pipe::PipeFlags;
 
-/// Wanted capacity of a pipe, in bytes.
+/// Capacity that the server asks the kernel for when it makes a pipe, in bytes.
 const CAPACITY: usize = 256 * 1024;
-/// Smallest capacity in bytes that is of use: with less, copying through user space is cheaper.
+/// Smallest useful capacity of a pipe, in bytes: with less, copying through user space is cheaper.
 const LEAST: usize = 64 * 1024;
 
 /// Number of open pipes in the process.
@@ -21,32 +21,32 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 /// Whether a failure to create a pipe was already logged.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
-/// The pipes of a worker.
+/// The pipes of a worker for `splice`.
 pub(crate) struct Pipes {
     /// Pipes that are not in use.
     spare: RefCell<Vec<Pipe>>,
-    /// What all workers share; the [`h2o_exchange::BufferLimits`] in it have `max-spare-pipes`.
+    /// The state that all workers share; the [`h2o_exchange::BufferLimits`] in it hold `max-spare-pipes`.
     shared: Arc<Shared>,
 }
 
-/// A pipe.
+/// A pipe through which the kernel moves bytes between sockets.
 pub(crate) struct Pipe {
     pub(crate) read: OwnedFd,
     pub(crate) write: OwnedFd,
-    /// Capacity in bytes.
+    /// Capacity of the pipe in bytes.
     pub(crate) capacity: usize,
-    /// Bytes in the pipe.
+    /// Number of bytes in the pipe.
     pub(crate) held: usize,
     _counted: PipeCount,
 }
 
 impl Pipes {
-    /// Most pipes that the process has at a time. Each pipe costs two descriptors and memory of the kernel, which grants an
-    /// unprivileged user 64 MiB in pipes. With more slow clients than this, copying their bytes instead is not what limits the
-    /// server.
+    /// Largest number of pipes of the process. Each pipe costs two file descriptors and memory of the kernel, which grants an
+    /// unprivileged user 64 MiB in pipes. When more transfers than this wait for slow clients, the bytes of the others are copied;
+    /// that does not limit the server then.
     const MOST: usize = 200;
 
-    /// Starts without pipes.
+    /// Makes the set of pipes of a worker, which is empty at first.
     pub(crate) fn new(shared: &Arc<Shared>) -> Rc<Self> {
         Rc::new(Self {
             spare: RefCell::default(),
@@ -54,8 +54,8 @@ impl Pipes {
         })
     }
 
-    /// The pipe in `slot`, which is filled first if it is empty. `None` if the process has too many pipes, or the kernel
-    /// refuses another one.
+    /// Returns the pipe in `slot`; if the slot is empty, it gets a pipe first. Returns `None` if the process has too many pipes, or
+    /// the kernel refuses another one.
     pub(crate) fn lend<'a>(&self, slot: &'a mut Option<Pipe>) -> Option<&'a mut Pipe> {
         if slot.is_none() {
             *slot = self.take();
@@ -68,7 +68,7 @@ impl Pipes {
             return Some(pipe);
         }
         match Pipe::new() {
-            // See [`LEAST`].
+            // A pipe of less than the capacity [`LEAST`] is of no use.
             Ok(pipe) => pipe.filter(|pipe| pipe.capacity >= LEAST),
             Err(error) => {
                 if !FAILED.swap(true, Relaxed) {
@@ -92,14 +92,14 @@ impl Pipes {
 }
 
 impl Pipe {
-    /// A new pipe; `None` if the process has too many.
+    /// Makes a pipe. Returns `None` if the process has too many pipes.
     fn new() -> io::Result<Option<Self>> {
         let Some(counted) = PipeCount::new() else {
             return Ok(None);
         };
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Makes the pipe larger. The kernel refuses this to a user whose pipes already hold too much; the pipe then keeps its
-        // default capacity.
+        // The kernel refuses to enlarge the pipe for a user whose pipes already hold too much; the pipe then keeps its default
+        // capacity.
         let capacity = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
         Ok(Some(Self {
@@ -112,7 +112,7 @@ impl Pipe {
     }
 }
 
-/// Counts one pipe in [`OPEN`] as long as it lives.
+/// Counts one pipe in [`OPEN`] for as long as the pipe exists.
 struct PipeCount;
 
 impl PipeCount {
@@ -136,7 +136,7 @@ mod tests {
     fn as_many_spare_pipes_are_kept_as_the_limit_says_now() {
         let shared = Arc::new(Shared::default());
         let pipes = Pipes::new(&shared);
-        // Checks the number of pipes at the limit, and how many of three pipes are kept for reuse when they are given back.
+        // `limit` is `max-spare-pipes`; `kept` is how many of three pipes the worker keeps for reuse when they are given back.
         for (limit, kept) in [(0, 0), (2, 2), (5, 3), (1, 1)] {
             shared.buffers.set(usize::MAX, limit);
             let lent: Vec<Pipe> = std::iter::from_fn(|| pipes.take()).take(3).collect();

@@ -1,8 +1,8 @@
 //! Readiness of a worker's sockets.
 //!
-//! All connections of a worker are in one edge-triggered epoll set, which is one descriptor for the runtime. Compared
-//! with a task and a runtime registration per connection, an idle connection takes a third of the memory, and a request
-//! needs no scheduling and no atomic operation.
+//! All connections of a worker are in one edge-triggered epoll set, which the runtime sees as one descriptor. Compared with a task
+//! and a runtime registration per connection, an idle connection takes a third of the memory, and a request needs no scheduling and
+//! no atomic operation.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,29 +13,29 @@ use rustix::event::epoll;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Events fetched from the kernel per call.
+/// Largest number of events fetched from the kernel per call.
 const BATCH: usize = 256;
 
-/// Readiness of a socket.
+/// A readiness event of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
     /// The token that the socket was registered with.
     pub(crate) token: u64,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// The peer has ended its direction, or the connection is broken: read until the end of input.
+    /// Whether the peer has ended its direction, or the connection is broken, so that the input must be read to its end.
     pub(crate) closed: bool,
-    /// The connection is lost in both directions: sent bytes do not arrive.
+    /// Whether the connection is lost in both directions, so that sent bytes do not arrive.
     pub(crate) broken: bool,
 }
 
-/// An epoll set.
+/// The epoll set of a worker.
 pub(crate) struct Reactor {
     set: Rc<AsyncFd<OwnedFd>>,
     events: Vec<epoll::Event>,
 }
 
-/// Registers sockets with a reactor.
+/// A handle that registers sockets with a reactor.
 pub(crate) struct Registry(Rc<AsyncFd<OwnedFd>>);
 
 impl Reactor {
@@ -57,7 +57,7 @@ impl Reactor {
         Registry(Rc::clone(&self.set))
     }
 
-    /// Fills `ready` with the next batch of events; pending if there are none.
+    /// Fills `ready` with the next batch of events; pending if there are no events.
     pub(crate) fn poll_events(
         &mut self,
         context: &mut Context<'_>,
@@ -70,7 +70,7 @@ impl Reactor {
             };
             take_events(self.set.get_ref(), &mut self.events)?;
             if self.events.len() < BATCH {
-                // The kernel has no more events for the set: the next one wakes the runtime again.
+                // The kernel has no more events for the epoll set: the next event wakes the runtime again.
                 guard.clear_ready();
             }
             if !self.events.is_empty() {
@@ -81,8 +81,8 @@ impl Reactor {
         Poll::Ready(Ok(()))
     }
 
-    /// Fills `ready` with events that arrived in the meantime, without the runtime: while one batch is handled the next
-    /// has usually arrived, and asking the runtime for each would cost more. Returns false if there are none.
+    /// Fills `ready` with events that arrived in the meantime, by a system call that bypasses the runtime: while the loop handles
+    /// one batch the next usually arrives, and to ask the runtime for each would cost more. Returns `false` if there are no events.
     pub(crate) fn take_more(&mut self, ready: &mut Vec<Readiness>) -> io::Result<bool> {
         take_events(self.set.get_ref(), &mut self.events)?;
         ready.extend(self.events.iter().map(Readiness::new));
@@ -91,7 +91,7 @@ impl Reactor {
 }
 
 impl Registry {
-    /// Watches a connection in both directions, edge-triggered.
+    /// Watches the socket of a connection for input and for space for output, edge-triggered.
     pub(crate) fn add_connection(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
@@ -105,7 +105,7 @@ impl Registry {
         )?)
     }
 
-    /// Watches a listener, level-triggered. An event wakes one of the workers that share the listener.
+    /// Watches a listening socket, level-triggered. An event wakes one of the workers that share the listener.
     pub(crate) fn add_listener(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
         Ok(epoll::add(

@@ -1,4 +1,4 @@
-//! An accepted socket, with the system calls that the drivers of the protocol versions make on it.
+//! An accepted socket, with the system calls that the drivers of the HTTP versions make on it.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -11,16 +11,16 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::sys;
 
-/// The kernel's `TCP_INFO` of a connection.
+/// The kernel's figures (`TCP_INFO`) of a TCP connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TcpInfo {
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time of the connection.
     pub(crate) rtt: Duration,
     /// Maximum segment size: payload bytes of the largest packet.
     pub(crate) mss: u32,
-    /// Congestion window.
+    /// Congestion window, in packets.
     pub(crate) cwnd_packets: u32,
-    /// Packets sent and not acknowledged.
+    /// Number of packets that are sent and not acknowledged.
     pub(crate) unacked_packets: u32,
     /// The rate at which TCP has delivered data, in bytes per second; 0 if the kernel does not report it.
     pub(crate) delivery_rate: u64,
@@ -47,11 +47,11 @@ impl TcpInfo {
     }
 }
 
-/// A connected stream socket, non-blocking.
+/// A connected, non-blocking stream socket.
 pub(crate) struct Socket {
     fd: OwnedFd,
     is_unix: bool,
-    /// The value that [`Transport::settings_rtt`] returns: microseconds and 1, or 0 until the time is known.
+    /// The round-trip time that [`Transport::settings_rtt`] returns, in microseconds plus 1; 0 until the time is known.
     settings_rtt: Cell<u32>,
 }
 
@@ -64,14 +64,14 @@ impl Socket {
         }
     }
 
-    /// Notes the time that [`Transport::settings_rtt`] returns from now on.
+    /// Sets the round-trip time that [`Transport::settings_rtt`] returns from now on.
     pub(crate) fn note_settings_rtt(&self, rtt: Duration) {
         let micros = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
         self.settings_rtt.set(micros.saturating_add(1));
     }
 
-    /// Receives into the spare capacity of `buffer`. Returns the number of bytes, and whether more may be available at
-    /// once: after a short read the socket is empty.
+    /// Receives bytes into the spare capacity of `buffer`. Returns their number, and whether more may be available at once: after a
+    /// short read the socket is empty.
     pub(crate) fn recv(&self, buffer: &mut Vec<u8>) -> io::Result<(usize, bool)> {
         let room = buffer.capacity() - buffer.len();
         loop {
@@ -87,7 +87,7 @@ impl Socket {
         }
     }
 
-    /// Sends as much as the socket takes. Returns the number of bytes.
+    /// Sends as much of `data` as the socket takes. Returns the number of bytes.
     pub(crate) fn send(&self, data: &[u8]) -> io::Result<usize> {
         loop {
             match rustix::net::send(&self.fd, data, SendFlags::NOSIGNAL) {
@@ -97,7 +97,7 @@ impl Socket {
         }
     }
 
-    /// Like [`Socket::send`], for data in two pieces.
+    /// Like [`Socket::send`], for data in two pieces that are sent with one system call.
     pub(crate) fn send_two(&self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         let slices = [IoSlice::new(first), IoSlice::new(second)];
         let mut control = rustix::net::SendAncillaryBuffer::default();
@@ -109,7 +109,7 @@ impl Socket {
         }
     }
 
-    /// Sends from a file without a copy through user space. Returns 0 if the file has become shorter.
+    /// Sends up to `len` bytes of a file without a copy through user space. Returns 0 if the file has become shorter.
     pub(crate) fn send_file(&self, range: &FileRange, len: usize) -> io::Result<usize> {
         let mut offset = range.offset;
         loop {
@@ -131,7 +131,7 @@ impl Socket {
         }
     }
 
-    /// kTLS: sends a TLS record that is not application data.
+    /// With kTLS: has the kernel encrypt and send a TLS record that is not application data.
     pub(crate) fn send_record(&self, content_type: u8, payload: &[u8]) -> io::Result<()> {
         if sys::send_tls_record(&self.fd, content_type, payload)? == payload.len() {
             Ok(())
@@ -140,22 +140,22 @@ impl Socket {
         }
     }
 
-    /// Ends our direction (TCP FIN).
+    /// Ends the server's direction of the connection (TCP FIN).
     pub(crate) fn shut_down_write(&self) {
-        // The call fails if the peer has already closed the connection; nothing needs to be done then.
+        // The result is ignored: the call fails if the peer has already closed the connection.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
     }
 
-    /// Makes the socket count as writable only while fewer than this many bytes wait in the kernel for their first
-    /// transmission: a more urgent response can no longer overtake bytes that the kernel has.
+    /// Makes the socket count as writable only while fewer than this many bytes wait in the kernel for their first transmission.
+    /// Bytes that the kernel already has cannot be overtaken by a more urgent response.
     pub(crate) fn set_not_sent_low_water(&self, bytes: u32) {
         if !self.is_unix {
-            // On a kernel without the option, responses are only less well ordered.
+            // The result is ignored: on a kernel without the option, responses are only less well ordered.
             let _ = sys::set_not_sent_low_water(&self.fd, bytes);
         }
     }
 
-    /// The kernel's state of the connection; `None` for Unix sockets.
+    /// The kernel's figures of the connection; `None` for Unix sockets.
     pub(crate) fn tcp_info(&self) -> Option<TcpInfo> {
         if self.is_unix {
             return None;
@@ -165,7 +165,7 @@ impl Socket {
         Some(TcpInfo::parse(&info))
     }
 
-    /// Bytes sent that the peer's TCP has not acknowledged.
+    /// Returns the number of bytes sent that the peer's TCP has not acknowledged.
     pub(crate) fn unacknowledged(&self) -> usize {
         sys::unacknowledged(&self.fd).unwrap_or(0)
     }

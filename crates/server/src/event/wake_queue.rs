@@ -1,19 +1,19 @@
-//! The queue of connections that must run although their socket has no event: wakers put them there.
+//! The queue of connections that must run although their sockets have no event: the wakers of their requests add them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
-/// The token of a connection, and the index of the one of its requests that can go on.
+/// The token of a connection, and the index of the request on it that can go on.
 pub(crate) type WakeTarget = (u64, u32);
 
-/// Connections whose waker has fired. Any thread may add to it.
+/// The connections whose wakers have fired. Any thread may add to the queue.
 #[derive(Default)]
 pub(crate) struct WakeQueue {
     inner: Mutex<(Vec<WakeTarget>, Option<Waker>)>,
 }
 
 impl WakeQueue {
-    /// Sets the waker of the task that runs the connections.
+    /// Sets the waker of the runtime's task that runs the connections.
     pub(crate) fn set_task(&self, waker: &Waker) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if !inner.1.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -26,7 +26,7 @@ impl WakeQueue {
         woken.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
     }
 
-    /// A waker that queues `woken`.
+    /// Makes a waker that adds `woken` to the queue when it fires.
     pub(crate) fn waker(queue: &Arc<Self>, woken: WakeTarget) -> Waker {
         Arc::new(QueueWaker {
             woken,
@@ -36,7 +36,7 @@ impl WakeQueue {
     }
 }
 
-/// Queues one entry when it is woken.
+/// The implementation of a waker that adds one entry to the queue when it fires.
 struct QueueWaker {
     woken: WakeTarget,
     queue: Arc<WakeQueue>,

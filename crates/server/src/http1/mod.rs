@@ -1,4 +1,4 @@
-//! The HTTP/1 driver: between the engine, the request table and the socket of one connection.
+//! The HTTP/1 driver of one connection: it moves bytes and events between the protocol engine, the request table and the socket.
 
 mod reading;
 mod refusing;
@@ -24,7 +24,7 @@ use streams::Http1Streams;
 
 /// Number of bytes of one response's body that a connection sends before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
-/// Number of bytes of bodies, of all its requests, that a connection sends before other connections run.
+/// Number of bytes of response bodies, over all its requests, that a connection sends before other connections run.
 const TURN_BYTES: usize = per_turn(1024 * 1024);
 /// Number of pipelined requests that a connection answers before other connections run.
 const TURN_REQUESTS: usize = 32;
@@ -34,16 +34,16 @@ pub(crate) struct Http1 {
     /// The requests of the connection: one at a time, in [`SlotId::ONLY`].
     requests: Requests,
     streams: Http1Streams,
-    /// Present while the rest of a request's body is dropped, after its response.
+    /// Present while the rest of a request's body is read and dropped after the response.
     discarding: Option<DiscardedBody>,
-    /// The driver of HTTP/2, if the connection continues with it.
+    /// The driver of HTTP/2, if the connection goes on with HTTP/2.
     successor: Option<Box<Http2>>,
-    /// Bytes that the socket has taken.
+    /// Number of bytes of the connection's output that the socket has taken.
     written: u64,
-    /// Number of bytes in the kernel that the client had not acknowledged when the socket was full, or when the write timer
-    /// fired last.
+    /// Number of sent bytes that the client had not acknowledged when the socket was last found full, or when the write timer last
+    /// fired.
     unacknowledged: usize,
-    /// When to check whether the client is fast enough.
+    /// When to check next whether the client is fast enough.
     look_at: Option<Instant>,
 }
 
@@ -95,14 +95,14 @@ impl Http1 {
         flow
     }
 
-    /// The driver of HTTP/2, if the connection continues with it.
+    /// Takes the driver of HTTP/2, if the connection goes on with HTTP/2.
     pub(crate) fn take_successor(&mut self) -> Option<Box<Http2>> {
         self.successor.take()
     }
 
     fn run_woken(&mut self, turn: &mut Turn<'_>) -> Flow {
         let is_running = self.requests.stage(SlotId::ONLY) == Stage::Running;
-        // The client is gone: what the handler holds, such as a connection to a backend, is freed.
+        // The client is gone: the request ends, which frees the resources of its handler, such as a connection to a backend.
         if is_running && turn.connection.io.is_broken() {
             return Flow::Close;
         }
@@ -110,7 +110,7 @@ impl Http1 {
         self.send_output(turn)
     }
 
-    /// Sends the output of a step.
+    /// Sends the output that a step of the connection has written.
     fn send_output(&mut self, turn: &mut Turn<'_>) -> Flow {
         if !turn.out.is_empty() {
             if turn.send().is_err() {
@@ -201,7 +201,7 @@ impl Http1 {
                     }
                 }
                 Some(pulled @ (PullResult::Waiting | PullResult::Blocked)) => break pulled,
-                // The body cannot be completed.
+                // The body of the response cannot be completed.
                 None => {
                     self.report_written(turn, false);
                     return Flow::Continue;
@@ -219,7 +219,7 @@ impl Http1 {
         }
     }
 
-    /// Tells the engine how much the socket has taken. `is_blocked`: it is full.
+    /// Tells the engine how many bytes the socket has taken. `is_blocked` says whether the socket is full.
     fn report_written(&mut self, turn: &mut Turn<'_>, is_blocked: bool) {
         let io = &mut turn.connection.io;
         let written = io.take_written();
@@ -251,7 +251,7 @@ impl Http1 {
         Flow::Continue
     }
 
-    /// Prepares for the next request, if there may be one.
+    /// Prepares for the next request, if the connection may carry one.
     fn turn_to_next(&mut self, now: Instant) {
         let engine = &mut self.streams.engine;
         self.streams.lingers |= !engine.is_body_done();
@@ -261,7 +261,7 @@ impl Http1 {
         }
     }
 
-    /// Sets when to check the client of a request that is not over.
+    /// Sets the time to check the speed of the client of a request that is not over.
     #[inline]
     fn plan_look(&mut self, now: Instant) {
         let is_timed = !self.streams.engine.is_tunnel();
@@ -273,7 +273,7 @@ impl Http1 {
         }
     }
 
-    /// Whether the client is fast enough, in both directions.
+    /// Whether the client is fast enough: in sending the request's body and in taking the response.
     fn keeps_up(&mut self, turn: &Turn<'_>) -> bool {
         let now = turn.now;
         let Some(rate) = self.requests.client_rate(SlotId::ONLY) else {
@@ -295,12 +295,12 @@ impl Http1 {
         self.requests.keeps_up(SlotId::ONLY, received, taken, &rate)
     }
 
-    /// The waker of the request has fired.
+    /// Called when the waker of the request has fired.
     pub(crate) fn wake(&mut self, id: SlotId) {
         self.requests.wake(id);
     }
 
-    /// Bytes of memory held for the request in progress.
+    /// Bytes of memory that the request in progress holds.
     pub(crate) fn retained(&self) -> usize {
         self.requests.retained()
     }
@@ -341,8 +341,8 @@ impl Http1 {
         let is_first = TimeLimit::Head {
             first_request: true,
         };
-        // A connection without a request leaves no line in the access log: browsers open many. H2O compatibility: H2O logs
-        // none, too.
+        // Only a client that began a first request and did not finish it in time gets a line in the access log; H2O compatibility:
+        // like H2O, the server logs no connections that browsers open and do not use.
         if passed == is_first && !has_request {
             let exchange = turn.context.worker.spare_exchange();
             self.begin_unparsed(turn, &exchange);
@@ -353,8 +353,8 @@ impl Http1 {
         Flow::Close
     }
 
-    /// Counts data that the client has acknowledged as progress, since the kernel buffers much, and the socket only reports
-    /// free space.
+    /// Takes data that the client has acknowledged for progress of the client. Free space in the socket would not do: the kernel
+    /// buffers much.
     fn see_progress(&mut self, turn: &Turn<'_>) {
         let stage = self.requests.stage(SlotId::ONLY);
         if matches!(stage, Stage::Sending | Stage::Flushing) {
@@ -373,7 +373,7 @@ impl Http1 {
         self.streams.engine.shut_down();
     }
 
-    /// Whether no request is in progress.
+    /// Whether no request is in progress on the connection.
     pub(crate) fn is_idle(&self) -> bool {
         self.requests.stage(SlotId::ONLY) == Stage::Free
             && self.discarding.is_none()
@@ -385,7 +385,7 @@ impl Http1 {
         self.streams.is_closing || self.streams.engine.is_shutting_down()
     }
 
-    /// Whether the server reads on after the last response, so that a client that is still sending gets to see the response.
+    /// Whether the server goes on reading after the last response, so that a client that is still sending gets to see the response.
     pub(crate) const fn lingers(&self) -> bool {
         self.streams.lingers
     }

@@ -15,25 +15,25 @@ use crate::request::Pending;
 use crate::request::routing;
 use crate::request::{Arrived, BodyRoom, Requests, SlotId};
 
-/// Number of bytes of a request's body that are read and dropped after the response, so that the connection can be used again,
-/// and the time limit for that.
+/// Largest number of bytes of a request's body that are read and dropped after the response, so that the connection can be used
+/// again. `DISCARD_TIME` is the time limit for that.
 pub(super) const MAX_DISCARDED: u64 = 64 * 1024;
 pub(super) const DISCARD_TIME: Duration = Duration::from_secs(30);
 /// Number of bytes that are received from one connection before other connections run.
 const READ_TURN: usize = per_turn(1024 * 1024);
 
-/// Received bytes, and what was done in this turn.
+/// Received bytes of a connection, and counts of the work done in this turn.
 pub(super) struct Input<'a> {
     buffer: &'a mut Vec<u8>,
     pub(super) at: usize,
     received: usize,
-    /// Requests that were answered.
+    /// Number of requests that were answered in this turn.
     pub(super) finished: usize,
-    /// Bytes of bodies that were sent, of all requests.
+    /// Number of bytes of response bodies that were sent in this turn.
     pub(super) sent: usize,
 }
 
-/// The rest of a request's body, which is dropped to get to the next request.
+/// The rest of a request's body, which the server drops to get to the next request.
 #[derive(Clone, Copy)]
 pub(super) struct DiscardedBody {
     /// Number of bytes of the body that had come when the response was complete.
@@ -52,7 +52,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Appends more received bytes.
+    /// Reads more bytes from the connection and appends them.
     fn fill(&mut self, turn: &mut Turn<'_>) -> Flow {
         if self.at == self.buffer.len() {
             self.buffer.clear();
@@ -70,7 +70,7 @@ impl<'a> Input<'a> {
         let came = self.buffer.len() - had;
         self.received += came;
         match read {
-            // The read brought few bytes that complete nothing: the client sends drop by drop.
+            // The read brought few bytes that completed nothing: the client sends drop by drop.
             Ok(Read::Data) if had > 0 => match turn.pay_for_fragment(came) {
                 Ok(()) => Flow::Continue,
                 Err(_) => Flow::Close,
@@ -151,7 +151,7 @@ impl Http1 {
             Err(error) => {
                 self.begin_unparsed(turn, &spare);
                 if !spare.borrow().request.target().is_empty() {
-                    // The request is well-formed, but the engine refuses it: it is routed for its log line.
+                    // The request is well-formed, but the engine refuses it: it is routed so that its log line names its host.
                     let listener = &turn.connection.listener;
                     routing::route(&mut spare.borrow_mut(), listener);
                 }
@@ -161,7 +161,7 @@ impl Http1 {
         }
     }
 
-    /// Moves the request's body from the socket to the table while there is space.
+    /// Moves the request's body from the socket to the request table while the table has room for it.
     pub(super) fn read_body(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
         let Some(exchange) = self.requests.exchange(SlotId::ONLY).map(Rc::clone) else {
             return Flow::Wait;
@@ -200,7 +200,8 @@ impl Http1 {
                     match input.fill(turn) {
                         Flow::Continue => {}
                         Flow::Wait => break,
-                        // The client has ended its direction but may still read: the handler decides when the tunnel ends.
+                        // The client has ended its direction but may still read from the tunnel: the handler decides when the
+                        // tunnel ends.
                         Flow::Close if requests.has_tunnel() && turn.connection.io.has_ended() => {
                             streams.engine.recv_end();
                             requests.on_data(streams, turn, SlotId::ONLY, &[], true);
@@ -223,7 +224,7 @@ impl Http1 {
                 }
             }
             if self.requests.stage(SlotId::ONLY) != stage {
-                // Handlers have run.
+                // The state of the request has changed: its handlers have run.
                 break;
             }
         }
@@ -240,7 +241,7 @@ impl Http1 {
         }
     }
 
-    /// Reads and drops the rest of a body, so that the connection can be used again.
+    /// Reads and drops the rest of a request's body, so that the connection can be used again.
     pub(super) fn discard(
         &mut self,
         turn: &mut Turn<'_>,

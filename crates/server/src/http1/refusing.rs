@@ -1,4 +1,4 @@
-//! Refuses malformed requests. The engine writes most of these responses by itself.
+//! Refuses malformed requests. The protocol engine writes most of the error responses by itself.
 
 use h2o_exchange::{ExchangeRef, Protocol, Response, Timings};
 use h2o_http::StatusCode;
@@ -22,7 +22,7 @@ impl Http1 {
         let exchange = turn.context.worker.spare_exchange();
         self.begin_unparsed(turn, &exchange);
         self.requests.enter(SlotId::ONLY, exchange);
-        // If the response cannot be sent, the next step of the connection finds it closed.
+        // The result is ignored: if the response cannot be sent, the next step of the connection finds it closed.
         let _ = self.refuse_with(turn, CLEAR_TEXT);
     }
 
@@ -59,13 +59,13 @@ impl Http1 {
             return Flow::Continue;
         };
         if turn.out.is_empty() {
-            // A response has begun, and is completed.
+            // Nothing was written: the response had begun before, and its output only has to be completed.
             return Flow::Continue;
         }
         turn.context.worker.counters.count_status(status);
         if let Some(exchange) = self.requests.exchange(SlotId::ONLY) {
             let exchange = &mut *exchange.borrow_mut();
-            // The response to HEAD has no text.
+            // The response to a HEAD request has no body.
             let body_len = if turn.out.ends_with(body.as_bytes()) {
                 body.len()
             } else {
@@ -81,7 +81,7 @@ impl Http1 {
         self.send_output(turn)
     }
 
-    /// Begins the exchange of a request that could not be parsed, for its log line.
+    /// Begins the exchange of a request that could not be parsed, so that a log line can be written for it.
     pub(super) fn begin_unparsed(&self, turn: &mut Turn<'_>, exchange: &ExchangeRef) {
         let info = turn.connection.info();
         let context = turn.context;

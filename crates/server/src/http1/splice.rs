@@ -1,4 +1,4 @@
-//! Moves bodies from a backend's socket to the client's within the kernel, through a pipe (`splice(2)`).
+//! Moves response bodies from a backend's socket to the client's within the kernel, through a pipe (`splice(2)`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,9 +12,9 @@ use crate::event::pipes::{Pipe, Pipes};
 use crate::flow::Turn;
 use crate::request::PullResult;
 
-/// A body that this process sends without chunks and without encrypting it.
+/// The transfer within the kernel of a response's body that is sent without chunks and without encryption by this process.
 pub(super) struct Splicing {
-    /// Present from the first spliced bytes on.
+    /// The pipe between the two sockets; present from the first spliced bytes on.
     pipe: Option<Pipe>,
     pipes: Rc<Pipes>,
     /// Whether no pipe was available, so that the rest of the body is copied.
@@ -48,7 +48,7 @@ impl Splicing {
         }
     }
 
-    /// Moves the next piece of the body within the kernel. `None`: the piece must be copied.
+    /// Moves the next piece of the body within the kernel. Returns `None` if the piece must be copied instead.
     pub(super) fn send(
         &mut self,
         turn: &mut Turn<'_>,
@@ -62,7 +62,7 @@ impl Splicing {
                 return Ok(Some(PullResult::Blocked));
             };
             pipe.held -= sent;
-            // The length of the body is known, so there are no chunks: the engine only counts its bytes.
+            // The length of the body is known, so it is sent without chunks, and the engine only counts its bytes.
             let counted = engine.begin_data(sent, &mut Vec::new());
             debug_assert_eq!(counted, sent, "a backend's content has its length");
             return Ok(Some(PullResult::Data {

@@ -1,4 +1,4 @@
-//! [`Streams`] of HTTP/1, which has one stream at a time.
+//! Implements [`Streams`] for HTTP/1, which has one stream at a time.
 
 use std::io;
 use std::rc::Rc;
@@ -20,11 +20,12 @@ use crate::request::{
 };
 use crate::setup::Setup;
 
-/// Number of bytes of a body per TLS write or per chunk. The server holds no more than this for a client that does not read.
+/// Number of bytes of a response's body per TLS write or per chunk. The server buffers no more than this for a client that does not
+/// read.
 const PIECE: usize = 48 * 1024;
-/// Number of bytes per call of `sendfile`, and per check of what the page cache holds.
+/// Number of bytes per call of `sendfile`; the server checks before each call whether the page cache holds them.
 const FILE_PIECE: usize = 512 * 1024;
-/// Bodies up to this size are copied behind the head and sent with it.
+/// Response bodies up to this size are copied behind the head and sent with it.
 const INLINE: usize = 8 * 1024;
 
 /// The engine of a connection, and what happens to the connection after the current request.
@@ -32,15 +33,15 @@ pub(super) struct Http1Streams {
     pub(super) engine: ServerConnection,
     /// How the end of the current response's body is marked: by its length, by chunks, or by closing the connection.
     mode: BodyMode,
-    /// Present if the body may be moved within the kernel.
+    /// Present if the response's body may be moved from a backend's socket within the kernel.
     splicing: Option<Splicing>,
     /// Whether the rest of the request's body is read and dropped.
     pub(super) drops_body: bool,
-    /// No further request is taken; the connection ends when everything is written.
+    /// Whether no further request is taken, and the connection ends when all output is written.
     pub(super) is_closing: bool,
     /// Whether the connection is to end at once.
     pub(super) is_over: bool,
-    /// Whether the server reads on after the last response, because the client was refused, or sends more than the server
+    /// Whether the server goes on reading after the last response, because the client was refused, or sends more than the server
     /// reads.
     pub(super) lingers: bool,
 }
@@ -58,7 +59,7 @@ impl Http1Streams {
         }
     }
 
-    /// Sends the next piece of a body: of a file by `sendfile`, from a backend's socket by `splice`, if possible.
+    /// Sends the next piece of a response's body: from a file by `sendfile`, from a backend's socket by `splice`, if possible.
     pub(super) fn pull(
         &mut self,
         content: &mut Content,
@@ -106,8 +107,8 @@ impl Http1Streams {
         }
     }
 
-    /// Has the kernel copy from the page cache to the socket. `None`: the file must be read into memory first. `Some(None)`:
-    /// the socket is full.
+    /// Has the kernel copy bytes of a file from the page cache to the socket. Returns `None` if the file must be read into memory
+    /// first, and `Some(None)` if the socket is full.
     fn send_file(
         &mut self,
         turn: &mut Turn<'_>,
@@ -124,7 +125,7 @@ impl Http1Streams {
             Ok(None) => Ok(Some(None)),
             Ok(Some(0)) => Err(BodyError::file_shrunk()),
             Ok(Some(sent)) => {
-                // The length of a file is known, so there are no chunks: the engine only counts.
+                // The length of a file is known, so it is sent without chunks, and the engine only counts its bytes.
                 let counted = self.engine.begin_data(sent, &mut Vec::new());
                 debug_assert_eq!(
                     counted, sent,
@@ -137,12 +138,12 @@ impl Http1Streams {
                 self.is_over = true;
                 Ok(Some(None))
             }
-            // The error is of the file.
+            // The failure comes from the file, not from the socket.
             Err(error) => Err(BodyError::Local(error)),
         }
     }
 
-    /// Sends a short body together with its head, and returns its length. `None`: the body is to be pulled.
+    /// Sends a short body together with its head, and returns its length. Returns `None` if the body must be pulled.
     fn send_at_once(&mut self, turn: &mut Turn<'_>, body: &mut Body) -> Option<usize> {
         match body {
             Body::Bytes(bytes) if bytes.len() <= INLINE => {
@@ -163,7 +164,7 @@ impl Http1Streams {
                 }
                 return Some(len);
             }
-            // The body is sent in chunks, or with another length than the file has: it is treated as a stream.
+            // The file is sent in chunks, or with a different length than it has, so that `sendfile` cannot be used at once.
             Body::File(range) if self.mode != BodyMode::Identity(range.len) => {
                 *body = Body::Stream(Box::new(FileReader::new(range.clone())));
             }
@@ -178,13 +179,13 @@ impl Http1Streams {
         None
     }
 
-    /// Whether the rest of the request's body is too long to be dropped for the next request.
+    /// Whether the rest of the request's body is too long to be read and dropped before the next request.
     pub(super) fn is_rest_long(&self) -> bool {
         (self.engine.body_left()).is_some_and(|left| left > MAX_DISCARDED)
     }
 }
 
-/// Whether `sendfile` has failed because of the socket, not of the file.
+/// Whether the failure of `sendfile` comes from the socket and not from the file.
 fn is_of_socket(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -270,7 +271,8 @@ impl Streams for Http1Streams {
             && matches!(response.body, Body::Stream(_))
             && !self.engine.is_body_done()
         {
-            // The source of the response may still be sending the request's body to a backend, so it ends with the response.
+            // The source of the response may still be sending the request's body to a backend, so the response ends only with its
+            // source.
             None
         } else {
             self.engine.finish(None, &mut turn.out);
@@ -284,7 +286,7 @@ impl Streams for Http1Streams {
 
     fn send_data(&mut self, turn: &mut Turn<'_>, _id: SlotId, piece: &Bytes, is_end: bool) {
         if self.engine.is_tunnel() && turn.out.is_empty() {
-            // Send the piece without copying it.
+            // The piece is sent without a copy to the output buffer.
             if turn.connection.io.send(turn.context, piece).is_err() {
                 self.is_over = true;
             }
@@ -312,7 +314,7 @@ impl Streams for Http1Streams {
             Poll::Pending => return Ok(None),
             Poll::Ready(len) => len?,
         };
-        // The length of a file is known, so there are no chunks: the engine only counts.
+        // The length of a file is known, so it is sent without chunks, and the engine only counts its bytes.
         let counted = self.engine.begin_data(len, &mut Vec::new());
         debug_assert_eq!(
             counted, len,
@@ -325,7 +327,8 @@ impl Streams for Http1Streams {
         Ok(Some((len, is_end)))
     }
 
-    /// Sends only the `server-timing` trailer. H2O compatibility: H2O sends no other trailers over HTTP/1.
+    /// Ends the response. Of its trailers it sends only the `server-timing` trailer. H2O compatibility: H2O sends no other trailers
+    /// over HTTP/1.
     fn finish(&mut self, turn: &mut Turn<'_>, _id: SlotId, trailers: Option<Headers>) {
         let mut trailers = trailers.unwrap_or_default();
         trailers.retain(|field| field.name == Name::Known(Known::ServerTiming));
@@ -336,11 +339,11 @@ impl Streams for Http1Streams {
     #[inline]
     fn open_window(&mut self, _turn: &mut Turn<'_>, _id: SlotId, _window: Window) {}
 
-    /// Makes the response the last one of the connection.
+    /// Makes the response the last one of the connection, unless the rest of the request's body is short enough to be dropped.
     fn stop_input(&mut self, _id: SlotId, reason: StopReason) {
         match reason {
             StopReason::Abandoned if !self.is_rest_long() => return,
-            // H2O compatibility: H2O closes the connection if no tunnel is opened. What the client has sent into the tunnel
+            // H2O compatibility: H2O closes the connection if no tunnel is opened. Bytes that the client has sent into the tunnel
             // meanwhile must not be taken for requests.
             StopReason::Abandoned | StopReason::NoTunnel => {}
             StopReason::Unwanted => self.drops_body = true,

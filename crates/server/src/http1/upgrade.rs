@@ -1,4 +1,4 @@
-//! `Upgrade: h2c` (RFC 7540 §3.2): the connection continues as HTTP/2, and the request becomes stream 1.
+//! `Upgrade: h2c` (RFC 7540 §3.2): the connection goes on with HTTP/2, and the request becomes stream 1.
 
 use h2o_exchange::{Exchange, ExchangeRef, Response};
 use h2o_http::{BodyLength, Known, StatusCode, Version, base64url};
@@ -8,8 +8,9 @@ use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
 use crate::request::SlotId;
 
-/// Whether the client asks for HTTP/2 and may switch: in clear text, without a body, and not through a proxy. `Upgrade` is for
-/// the next hop (RFC 9110 §7.8): a proxy that forwards it does not know HTTP/2, so its rules would not apply to what follows.
+/// Whether the client asks to upgrade to HTTP/2 and may do so: in clear text, without a body, and not through a proxy. `Upgrade` is
+/// for the next hop (RFC 9110 §7.8): a proxy that forwards it does not know HTTP/2, so the proxy would not treat the following
+/// bytes as HTTP/2.
 pub(super) fn is_wanted(exchange: &Exchange, turn: &Turn<'_>) -> bool {
     const OF_PROXIES: [Known; 4] = [
         Known::Via,
@@ -25,7 +26,7 @@ pub(super) fn is_wanted(exchange: &Exchange, turn: &Turn<'_>) -> bool {
         && !OF_PROXIES.iter().any(is_of_proxy)
 }
 
-/// The decoded `HTTP2-Settings`, if there is exactly one that `Connection` names.
+/// Returns the decoded `HTTP2-Settings` field, if there is exactly one and `Connection` names it.
 fn settings(exchange: &Exchange) -> Option<Vec<u8>> {
     let headers = &exchange.request.headers;
     let is_named = headers.get_all(Known::Connection).any(|value| {
@@ -42,7 +43,7 @@ fn settings(exchange: &Exchange) -> Option<Vec<u8>> {
 }
 
 impl Http1 {
-    /// Switches to HTTP/2, or answers 400 if the settings are invalid.
+    /// Switches the connection to HTTP/2, or answers 400 if the client's settings are invalid.
     pub(super) fn upgrade(&mut self, turn: &mut Turn<'_>, exchange: ExchangeRef) -> Flow {
         turn.out
             .extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n");
@@ -68,7 +69,7 @@ impl Http1 {
         {
             let request = &mut exchange.borrow_mut().request;
             request.version = Version::Http2;
-            // These fields concerned only the HTTP/1.1 connection.
+            // The fields that concern only the HTTP/1.1 connection are removed from the request.
             for name in [Known::Connection, Known::Http2Settings, Known::KeepAlive] {
                 request.headers.remove(name);
             }

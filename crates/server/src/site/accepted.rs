@@ -1,9 +1,10 @@
-//! Directives for parts of H2O that this server does not have: they are accepted, and a warning says what happens instead.
+//! Directives for parts of H2O that this server does not have: the configuration may have them, and a warning says what happens
+//! instead.
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::Scope;
 
-/// A directive of the whole server.
+/// Template of a directive of the global level.
 const GLOBAL: Directive<Scope> = Directive::global("", "", "", "", |_, _| Ok(()));
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[

@@ -1,4 +1,4 @@
-//! Hosts whose certificates are obtained by ACME.
+//! Hosts whose certificates the server obtains by ACME.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,17 +8,18 @@ use h2o_config::{Error, Memory, Node};
 use h2o_exchange::{BackgroundServices, HostName, PathChecks, Scope};
 use h2o_tls::ObtainedFiles;
 
-/// The path below which an authority asks for a file in order to check a name (RFC 8555 §8.3).
+/// The path below which a certificate authority requests a file in order to check a name (RFC 8555 §8.3).
 const ANSWERS: &str = "/.well-known/acme-challenge/";
 
-/// The certificates that are obtained by ACME, each with the index of its host and its names.
+/// The certificates that the server obtains by ACME, each with the index of its host and its names.
 #[derive(Clone, Default)]
 pub(crate) struct AcmeHosts(Vec<(u32, Vec<Box<str>>)>);
 
-/// The files for the `ssl` mapping of a host that names no certificate; `None` if the mapping names one, or there is no `acme`.
+/// Returns the certificate and key files for the `ssl` mapping of a host that names none. Returns `None` if the mapping names a
+/// certificate, or `acme` is not configured.
 ///
 /// # Errors
-/// If no certificate can be obtained for it.
+/// If no certificate can be obtained by ACME for the host.
 pub(crate) fn obtained_files(
     scope: &mut Scope,
     ssl: &Node,
@@ -35,7 +36,7 @@ pub(crate) fn obtained_files(
     };
     let mut names = Vec::new();
     let further = h2o_tls::acme_names(ssl)?;
-    // A host with a wildcard has a certificate for the names that are listed.
+    // The certificate of a host with a wildcard is for the names in `acme-names` only.
     if is_public_name(&host) || further.is_empty() {
         names.push((host, ssl));
     }
@@ -59,7 +60,7 @@ pub(crate) fn obtained_files(
         hosts.0.push((scope.host_index, Vec::new()));
         hosts.0.len() - 1
     });
-    // Another `listen` of the host may list other names: there is one certificate for all of them.
+    // Another `listen` of the same host may list other names: one certificate is for all of them.
     for name in &names {
         if !hosts.0[known].1.contains(name) {
             hosts.0[known].1.push(name.clone());
@@ -77,7 +78,7 @@ pub(crate) fn obtained_files(
     }))
 }
 
-/// Whether certificate authorities can check this name, which also becomes the name of a file.
+/// Whether certificate authorities can check this host name; the name also becomes a file name.
 fn is_public_name(name: &str) -> bool {
     let is_label = |label: &str| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -86,7 +87,7 @@ fn is_public_name(name: &str) -> bool {
     name.len() < 240 && name.split('.').all(is_label) && name.parse::<std::net::IpAddr>().is_err()
 }
 
-/// Gives a host the path where its answers to HTTP-01 are served.
+/// Gives a host the path where the server serves the host's answers to HTTP-01 challenges.
 ///
 /// # Errors
 /// Those of the directives of the path.
@@ -112,13 +113,13 @@ pub(crate) fn add_answers(scope: &mut Scope) -> Result<(), Error> {
         })?;
         scope.paths.push(route);
     }
-    // The server makes the directory when it starts: that it is missing before is no mistake.
+    // The check whether the directory exists is removed: the server creates the directory when it starts.
     scope.shared.edit::<PathChecks>().0.truncate(checks);
     Ok(())
 }
 
-/// Adds the client that obtains the certificates, once all hosts and listeners are read. `has_clear_port`: whether a listener
-/// serves the host with this index without TLS.
+/// Adds the ACME client, which obtains the certificates, once all hosts and listeners are read. `has_clear_port` says whether a
+/// listener serves the host with this index without TLS.
 pub(crate) fn add_client(scope: &mut Scope, has_clear_port: impl Fn(u32) -> bool) {
     let Some(acme) = scope.settings.get::<AcmeSettings>().0.clone() else {
         return;
@@ -136,7 +137,7 @@ pub(crate) fn add_client(scope: &mut Scope, has_clear_port: impl Fn(u32) -> bool
     services.0.push(Arc::new(client));
 }
 
-/// The challenge that a host can answer.
+/// Chooses the kind of ACME challenge by which a host proves that it has its name.
 fn challenge(acme: &Acme, has_clear_port: bool) -> Challenge {
     acme.challenge.unwrap_or(match has_clear_port {
         true => Challenge::Http01,

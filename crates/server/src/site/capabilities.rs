@@ -1,4 +1,5 @@
-//! `capabilities`: what the server may still do after it has given up the rights of the starting user (capabilities(7)).
+//! The directive `capabilities`: the privileges that the server keeps after it has given up the rights of the starting user
+//! (capabilities(7)).
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::Scope;
@@ -31,7 +32,7 @@ fn parse(command: &Command<'_>) -> Result<CapabilitySet, Error> {
     Ok(set)
 }
 
-/// The capability of a name like `CAP_CHOWN`, in any letter case.
+/// Finds the capability with a name like `CAP_CHOWN`, in any letter case.
 fn find(name: &str) -> Option<CapabilitySet> {
     CapabilitySet::from_name(name.to_ascii_uppercase().strip_prefix("CAP_")?)
 }

@@ -12,14 +12,14 @@ use crate::site::listen::{Listener, TlsEntry};
 use crate::stapling::Staples;
 use h2o_tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
 
-/// The ALPN protocols in order of preference. H2O compatibility: H2O has the same list, with two drafts of HTTP/2.
+/// The ALPN protocols in order of preference. H2O compatibility: H2O has the same list, with the names of two drafts of HTTP/2.
 const ALPN: &[&[u8]] = &[b"h2", b"h2-16", b"h2-14", b"http/1.1"];
 
-/// ALPN protocols of QUIC: versions 1 and draft 29.
+/// The ALPN protocols of QUIC: HTTP/3, and its draft 29.
 const QUIC_ALPN: &[&[u8]] = &[b"h3", b"h3-29"];
 
-/// The TLS acceptor of a listener, shared by all workers and replaced by a reload. A connection keeps the one that it
-/// was accepted with.
+/// The TLS acceptor of a listener, shared by all workers and replaced by a reload. A connection keeps the acceptor that it was
+/// accepted with.
 pub(crate) struct AcceptorSlot(RwLock<Arc<TlsAcceptor>>);
 
 impl AcceptorSlot {
@@ -38,8 +38,8 @@ impl AcceptorSlot {
 pub struct CertificateReload {
     /// Number of `ssl` mappings whose files had changed.
     pub renewed: usize,
-    /// A message for each certificate with its key, and each `client-ca-file`, that cannot be used; the loaded one
-    /// stays in use.
+    /// A message for each certificate with its key, and each `client-ca-file`, that cannot be used; the previously loaded one stays
+    /// in use.
     pub failures: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct TlsListeners {
 }
 
 struct TlsListener {
-    /// The listener. Its entries have the certificates of the last reload.
+    /// The listener. Its entries hold the certificates as of the last reload.
     listener: Listener,
     slot: Arc<AcceptorSlot>,
 }
@@ -69,10 +69,11 @@ impl TlsListeners {
         &self.resumption
     }
 
-    /// Adds a listener. Returns the slot of its acceptor, which is that of `running` if nothing in it differs; `None` without TLS.
+    /// Adds a listener. Returns the slot of its TLS acceptor, which is the slot in `running` if nothing has changed for this
+    /// listener; returns `None` for a listener without TLS.
     ///
     /// # Errors
-    /// What is wrong with its TLS settings.
+    /// What is wrong with the listener's TLS settings.
     pub(crate) fn add(
         &self,
         listener: &Listener,
@@ -95,7 +96,7 @@ impl TlsListeners {
         Ok(Some(slot))
     }
 
-    /// The slot of the listener of `running` whose acceptor is the same.
+    /// Returns the slot of the same listener in `running`, if its TLS acceptor would be the same now.
     fn unchanged(&self, listener: &Listener, running: &Self) -> Option<Arc<AcceptorSlot>> {
         let list = running.list();
         let same = list
@@ -132,13 +133,13 @@ impl TlsListeners {
         staples_of(list.iter().map(|known| &known.listener))
     }
 
-    /// The names of the hosts, each with the index of its entry in the configuration.
+    /// The names of the hosts that the `ssl` mappings `entries` serve, each with the index of its mapping.
     fn names(&self, entries: &[TlsEntry]) -> Vec<(HostName, usize)> {
         let hosts_of = |(index, entry): (usize, &TlsEntry)| -> Vec<_> {
             entry.hosts.iter().map(|&host| (host, index)).collect()
         };
         let mut hosts: Vec<_> = entries.iter().enumerate().flat_map(hosts_of).collect();
-        // Requests choose their host in this order, too, so that a name gets the certificate of its host.
+        // Hosts are chosen for requests in this order, too, so that a name gets the certificate of the host that serves it.
         hosts.sort_by_key(|&(host, _)| host);
         let names = hosts.into_iter().filter_map(|(host, index)| {
             let host = self.site.hosts.get(host as usize)?;
@@ -160,7 +161,7 @@ impl TlsListeners {
         Ok(acceptor.offload(self.may_offload()))
     }
 
-    /// See [`crate::Server::reload_certificates`].
+    /// Does what [`crate::Server::reload_certificates`] describes.
     pub(crate) fn reload(&self) -> CertificateReload {
         let mut result = CertificateReload::default();
         let mut list = self.list();
@@ -207,13 +208,13 @@ impl TlsListeners {
 #[derive(Default)]
 pub(crate) struct CertificateWatch {
     stamps: HashMap<Box<str>, Option<Stamp>>,
-    /// Whether a file has changed since the certificates were read.
+    /// Whether the last call of `poll` found a changed file.
     is_changed: bool,
 }
 
 impl CertificateWatch {
-    /// Whether files have changed and were left alone since the last call: a certificate and its key are written one after the
-    /// other. A file that is seen for the first time counts as changed, since it may have been written after it was read.
+    /// Whether files had changed at the last call and have not changed again since: a certificate and its key are written one after
+    /// the other. A file that is seen for the first time counts as changed, since it may have been written after it was read.
     pub(crate) fn poll(&mut self, files: BTreeSet<Box<str>>) -> bool {
         let look = |file: Box<str>| {
             let stamp = h2o_opener::stamp(Path::new(&*file));
@@ -236,7 +237,7 @@ pub(crate) fn staples_of<'a>(listeners: impl Iterator<Item = &'a Listener>) -> S
     keyed.collect()
 }
 
-/// Facts about the certificates of listeners, each file once.
+/// Lists what is known about the certificates of listeners, each file once.
 pub(crate) fn list_certificates<'a>(
     listeners: impl Iterator<Item = &'a Listener>,
     hosts: &[Host],

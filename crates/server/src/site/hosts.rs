@@ -6,11 +6,11 @@ use h2o_exchange::{Host, HostName, PathPattern, PathRoute, Scope};
 use crate::site::acme;
 use crate::site::listen::Listeners;
 
-/// Positions of the keys of `hosts` in the configuration file, in its order.
+/// Positions in the configuration file of the keys of `hosts`, in the order of the file.
 #[derive(Clone, Default)]
 pub(crate) struct HostKeys(pub(crate) Vec<Pos>);
 
-/// `strict-match` of the host being read.
+/// Value of `strict-match` for the host that is being read.
 #[derive(Clone, Default)]
 struct StrictMatch(bool);
 
@@ -98,8 +98,8 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
     }
     acme::add_answers(scope)?;
     let mut paths = std::mem::take(&mut scope.paths);
-    // The longest paths come first, and patterns, which stand for the path `/`, before `/` itself. The sort is stable, so the
-    // first of two equal keys stays first.
+    // The longest paths come first, and patterns, which count as the path `/`, before `/` itself. The sort is stable, so that of
+    // two equal keys the first in the file stays first.
     paths.sort_by_key(|path| (std::cmp::Reverse(path.path.len()), path.pattern.is_none()));
     paths.push(scope.build_path(""));
     Ok(Host {
@@ -107,7 +107,7 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
         authority: name.to_authority().into(),
         name,
         strict: scope.settings.get::<StrictMatch>().0,
-        // Set once all listeners are read.
+        // Filled in once all listeners are read.
         client_authorities: Box::default(),
         paths,
     })
@@ -130,7 +130,7 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
             })?),
             None => None,
         };
-        // A pattern only decides which requests an entry gets; the handlers see the whole path of the request.
+        // A pattern only decides which requests an entry of `paths` gets; its handlers see the whole path of the request.
         let prefix = if pattern.is_some() { "/" } else { path };
         let (mut route, has_handlers) = scope.enter(Level::Path, |scope| {
             scope.path = Some(prefix.into());
@@ -158,7 +158,7 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A warning for a key that is a pattern in other servers, or that matches no request path.
+/// Returns a warning for a key of `paths` that would be a pattern in other servers, or that matches no request path.
 fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error> {
     if let Some(prefix) = path
         .strip_suffix('*')
@@ -193,7 +193,7 @@ fn parse_host_key(key: &Node) -> Result<HostName, Error> {
         .as_str()
         .ok_or_else(|| key.error("key must be a scalar"))?;
     let (name, port) = match text.rsplit_once(':') {
-        // An IPv6 address in brackets without a port contains colons, too.
+        // The last colon is not before a port if the text ends with `]`: it belongs to an IPv6 address in brackets.
         Some((name, port)) if !port.ends_with(']') => {
             let port = Some(port)
                 .filter(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));

@@ -8,7 +8,7 @@ use h2o_exchange::Scope;
 use crate::site::http2_settings::ReprioritizesBlockingAssets;
 use crate::site::settings::{seconds, settings};
 
-/// Default of SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 §6.9.2), which is also the smallest window that may be set.
+/// Default of SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 §6.9.2), which is also the smallest window that the configuration may set.
 const MIN_WINDOW: u64 = 65_535;
 const MAX_WINDOW: u64 = 16_777_216;
 
@@ -156,7 +156,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     },
 ];
 
-/// A positive ratio as the nearest whole percentage.
+/// Rounds a positive ratio to the nearest whole percentage.
 fn whole_percent(ratio: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,43 +1,42 @@
-//! Settings of HTTP/2. [`Http2Settings`] hold for the whole process; [`ReprioritizesBlockingAssets`] may differ between
-//! hosts.
+//! Settings of HTTP/2. [`Http2Settings`] apply to the whole process; [`ReprioritizesBlockingAssets`] may differ between hosts.
 
 use std::time::Duration;
 
 /// Settings of all HTTP/2 connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Http2Settings {
-    /// `http2-idle-timeout`.
+    /// Value of the directive `http2-idle-timeout`.
     pub idle_timeout: Duration,
-    /// `http2-graceful-shutdown-timeout`; `None`: no limit.
+    /// Value of the directive `http2-graceful-shutdown-timeout`; `None` for no limit.
     pub graceful_shutdown_timeout: Option<Duration>,
-    /// `http2-max-streams`.
+    /// Value of the directive `http2-max-streams`.
     pub max_streams: u32,
-    /// `http2-max-concurrent-requests-per-connection`.
+    /// Value of the directive `http2-max-concurrent-requests-per-connection`.
     pub max_concurrent_requests: usize,
-    /// `http2-max-concurrent-streaming-requests-per-connection`.
+    /// Value of the directive `http2-max-concurrent-streaming-requests-per-connection`.
     pub max_concurrent_streaming_requests: usize,
-    /// `http2-input-window-size`.
+    /// Value of the directive `http2-input-window-size`, in bytes.
     pub input_window_size: u32,
-    /// `http2-latency-optimization-*`.
+    /// Values of the directives `http2-latency-optimization-*`.
     pub latency: LatencySettings,
-    /// `http2-dos-delay`; 0 turns it off.
+    /// Value of the directive `http2-dos-delay`; 0 turns the delay off.
     pub dos_delay: Duration,
 }
 
-/// When output is kept out of the kernel so that a more urgent response can overtake.
+/// Settings of the latency optimisation: when output is kept out of the kernel, so that a more urgent response can overtake it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatencySettings {
-    /// Applies to connections with at least this round-trip time; `None`: to none.
+    /// The optimisation applies to connections with at least this round-trip time; `None` turns it off.
     pub min_rtt: Option<Duration>,
     /// Longest turn of the event loop, as a percentage of the round-trip time; with longer turns the optimisation is
     /// off.
     pub max_additional_delay_percent: u32,
-    /// Applies to connections with a smaller congestion window than this, in bytes.
+    /// The optimisation applies to connections with a smaller congestion window than this, in bytes.
     pub max_cwnd: u32,
 }
 
-/// `http2-reprioritize-blocking-assets`: whether style sheets and scripts are sent ahead of other responses, for
-/// clients that send no dependencies.
+/// `http2-reprioritize-blocking-assets`: whether style sheets and scripts are sent ahead of other responses, for clients that send
+/// no stream dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReprioritizesBlockingAssets(pub(crate) bool);
 

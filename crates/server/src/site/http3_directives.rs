@@ -1,4 +1,4 @@
-//! The directives of [`Http3Settings`](super::quic_settings::Http3Settings), and those that hold for all QUIC listeners.
+//! The directives of [`Http3Settings`](super::quic_settings::Http3Settings), and the directives that apply to all QUIC listeners.
 
 use h2o_config::{Directive, Unit};
 use h2o_exchange::Scope;

@@ -1,4 +1,4 @@
-//! `listen`: the addresses to bind, their options, and the hosts that they serve.
+//! The directive `listen`: the addresses to bind, their options, and the hosts that they serve.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -20,7 +20,7 @@ use h2o_tls::TlsSettings;
 /// How long clients may remember a QUIC listener, in seconds: a day, which is what RFC 7838 §3.1 has them assume.
 const ALT_SVC_SECS: u32 = 86_400;
 
-/// The listeners of a configuration, in order of their first mention.
+/// The listeners of a configuration, in the order in which the file first mentions them.
 #[derive(Clone, Default)]
 pub(crate) struct Listeners(pub(crate) Vec<Listener>);
 
@@ -39,26 +39,26 @@ impl Listeners {
 #[derive(Clone)]
 pub(crate) struct Listener {
     pub(crate) endpoint: Endpoint,
-    /// Position of its first mention.
+    /// Position in the configuration file where the listener is first mentioned.
     pub(crate) pos: Pos,
-    /// `HOST:PORT` as configured; for messages.
+    /// The address as the configuration gives it, `HOST:PORT`; for messages.
     pub(crate) label: Arc<str>,
-    /// Whether `listen` had no `host`: the machine may then lack one of the address families.
+    /// Whether `listen` had no `host`: the machine may then lack one of the two address families.
     pub(crate) any_address: bool,
-    /// The host that the `listen` belongs to; `None` for a listener at the global level, which serves all hosts.
+    /// The hosts that the listener serves, by index; `None` for a listener at the global level, which serves all hosts.
     pub(crate) hosts: Option<Vec<u32>>,
     pub(crate) tls: Vec<TlsEntry>,
     pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) sndbuf: Option<usize>,
     pub(crate) rcvbuf: Option<usize>,
-    /// Congestion control; `None` for `auto`.
+    /// Name of the TCP congestion control; `None` for `auto`.
     pub(crate) congestion: Option<Arc<str>>,
     pub(crate) unix: UnixMode,
-    /// Set on a QUIC listener.
+    /// The settings of QUIC, if this is a QUIC listener.
     pub(crate) quic: Option<Arc<QuicSettings>>,
 }
 
-/// `proxy-protocol` of a listener.
+/// Value of `proxy-protocol` of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ProxyProtocol {
     /// Connections begin with TLS or HTTP.
@@ -74,12 +74,12 @@ pub(crate) enum ProxyProtocol {
 /// One `ssl` mapping of a listener, and the hosts for whose names it is chosen.
 #[derive(Clone)]
 pub(crate) struct TlsEntry {
-    /// The hosts of the mapping, by index; empty at the global level.
+    /// The hosts of the mapping, by index; empty for a mapping at the global level.
     pub(crate) hosts: Vec<u32>,
     pub(crate) settings: Arc<TlsSettings>,
 }
 
-/// Owner and mode of a socket file.
+/// Owner and permissions of the file of a Unix socket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnixMode {
     pub(crate) owner: Option<Arc<str>>,
@@ -232,7 +232,7 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
     bind(scope, node, endpoints, &options)
 }
 
-/// Adds a hint how to write an address in the syntax of another server.
+/// Adds a hint to `error` if the address is written in the syntax of another server: how to write it here.
 fn explain(text: &str, error: Error) -> Error {
     let is_port = |text: &str| text.parse::<u16>().is_ok_and(|port| port > 0);
     if text.starts_with('/') {
@@ -326,7 +326,7 @@ fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
         .collect())
 }
 
-/// Like [`tcp_addresses`], for UDP.
+/// Like [`tcp_addresses`], for the UDP addresses of QUIC.
 fn udp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error> {
     let mut addresses = tcp_addresses(port, host)?;
     for (endpoint, ..) in &mut addresses {
@@ -339,7 +339,7 @@ fn udp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
 
 fn unix_address(port: &Node) -> Result<Address, Error> {
     let path = port.scalar()?;
-    // A path needs room for a zero byte at the end of `sun_path`.
+    // The kernel's `sun_path` has 108 bytes and must end with a zero byte.
     if path.len() >= 108 {
         return Err(port
             .error(format!("path:{path} is too long as a unix socket name"))
@@ -351,7 +351,7 @@ fn unix_address(port: &Node) -> Result<Address, Error> {
     Ok((Endpoint::Unix(path.into()), path.into(), false))
 }
 
-/// An `ssl` mapping.
+/// An `ssl` mapping in the configuration.
 struct SslMapping<'a> {
     node: &'a Node,
     settings: Arc<TlsSettings>,
@@ -502,7 +502,7 @@ impl<'a> ListenOptions<'a> {
     }
 }
 
-/// Adds new addresses to the listeners; to existing ones it adds the host.
+/// Adds the addresses of a `listen` to the listeners; if a listener with an address exists, it gets the host in addition.
 fn bind(
     scope: &mut Scope,
     node: &Node,
@@ -580,7 +580,7 @@ fn bind(
                 .with_hint("write the same in each `listen` of an address"));
         }
         match (host, &mut listener.hosts) {
-            // A global listener serves all hosts already; the host only adds a certificate.
+            // A listener at the global level serves all hosts already; the `listen` of a host only adds a certificate.
             (Some(_), None) => {}
             (Some(host), Some(hosts)) => {
                 if !hosts.contains(&host) {
@@ -594,7 +594,7 @@ fn bind(
         }
     }
     for (index, warning) in warnings.iter().enumerate() {
-        // A warning that concerns the addresses of both families is shown once.
+        // The IPv4 and the IPv6 address may cause the same warning, which is shown once.
         if !warnings[..index].contains(warning) {
             scope.warnings.push(warning.clone());
         }
@@ -607,7 +607,7 @@ fn bind(
 /// H2O compatibility: if the identity is already registered for the address, H2O only adds the host's name to it.
 ///
 /// # Errors
-/// If a `client-ca-file` would have no effect: the hosts that it protects would be open to every client.
+/// If the `client-ca-file` of the mapping would have no effect, because the hosts that it protects would be open to every client.
 fn add_tls_entry(
     entries: &mut Vec<TlsEntry>,
     ssl: &SslMapping<'_>,
@@ -615,7 +615,7 @@ fn add_tls_entry(
     warnings: &mut Vec<String>,
 ) -> Result<(), Error> {
     let settings = &ssl.settings;
-    // The mapping that clients of this host get; at the global level, clients of unknown hosts.
+    // `taken` is the mapping that clients of this host get already; at the global level, the one that clients of unknown hosts get.
     let taken = entries.iter().find(|entry| match host {
         Some(host) => entry.hosts.contains(&host),
         None => entry.hosts.is_empty(),
@@ -642,7 +642,7 @@ fn add_tls_entry(
     };
     settings.must_agree_on_clients(&entry.settings, ssl.node)?;
     settings.warn_of_lost(&entry.settings, ssl.node, warnings);
-    // An entry without hosts is the default for every host already.
+    // A mapping without hosts serves every host already.
     if let Some(host) = host
         && !entry.hosts.is_empty()
         && !entry.hosts.contains(&host)
@@ -652,7 +652,7 @@ fn add_tls_entry(
     Ok(())
 }
 
-/// Sets the client authority of each host, by listener, from `client-ca-file`.
+/// Notes for each host, and each of its listeners, which authority (`client-ca-file`) must have issued the clients' certificates.
 pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) {
     let asks = |listener: &Listener| {
         let mut entries = listener.tls.iter();
@@ -663,7 +663,7 @@ pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) 
     }
     let mut of_hosts: Vec<Vec<(Endpoint, Option<Arc<str>>)>> = vec![Vec::new(); hosts.len()];
     for listener in &listeners.0 {
-        // A host without an entry of its own uses the global one.
+        // A host without a mapping of its own uses the mapping of the global level.
         let global = listener.tls.iter().find(|entry| entry.hosts.is_empty());
         let default = global
             .or(listener.tls.first())
@@ -687,7 +687,8 @@ pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) 
     }
 }
 
-/// Notes for each host the `alt-svc` header that tells clients of its QUIC listener: the first one, if it has several.
+/// Notes for each host the value of the `alt-svc` field that tells clients of its QUIC listener; if the host has several such
+/// listeners, the first one.
 pub(crate) fn set_alternative_services(hosts: &mut [Host], listeners: &Listeners) {
     for listener in &listeners.0 {
         let Some(port) = listener.port().filter(|_| listener.quic.is_some()) else {
@@ -704,17 +705,17 @@ pub(crate) fn set_alternative_services(hosts: &mut [Host], listeners: &Listeners
 }
 
 impl Listener {
-    /// Whether clients use TLS.
+    /// Whether clients of the listener use TLS.
     pub(crate) fn is_tls(&self) -> bool {
         !self.tls.is_empty()
     }
 
-    /// The error, with the position of the `listen` in the configuration.
+    /// Makes an error with the position of the `listen` in the configuration.
     pub(crate) fn error(&self, message: impl Into<String>) -> Error {
         Error::at(self.pos.clone(), message).in_command("listen", &self.pos)
     }
 
-    /// The transport protocol of the port.
+    /// The transport protocol (TCP or UDP) of the listener's port.
     pub(crate) const fn transport(&self) -> PortOf {
         match self.endpoint {
             Endpoint::Udp(_) => PortOf::Udp,
@@ -722,7 +723,7 @@ impl Listener {
         }
     }
 
-    /// The port; `None` for a Unix socket.
+    /// The port of the listener; `None` for a Unix socket.
     pub(crate) fn port(&self) -> Option<u16> {
         match &self.endpoint {
             Endpoint::Tcp(address) | Endpoint::Udp(address) => Some(address.port()),
@@ -730,7 +731,7 @@ impl Listener {
         }
     }
 
-    /// The path of a Unix socket.
+    /// The path of the listener's Unix socket; `None` for a listener with a port.
     pub(crate) fn unix_path(&self) -> Option<&Path> {
         match &self.endpoint {
             Endpoint::Unix(path) => Some(path),

@@ -1,4 +1,4 @@
-//! Reads a configuration file into a [`Site`]. Opens and starts nothing.
+//! Reads a configuration file into a [`Site`]. No listener or log is opened and no service is started.
 
 use std::sync::Arc;
 
@@ -16,38 +16,38 @@ use crate::site::outline::Outline;
 use crate::site::reachability::unreachable_hosts;
 use crate::site::settings::ServerSettings;
 
-/// A configuration without errors.
+/// A configuration that was read and has no errors.
 pub struct LoadedConfig {
-    /// Hosts, paths and settings.
+    /// The hosts, paths and settings of the configuration.
     pub site: Arc<Site>,
-    /// Messages that do not prevent the start.
+    /// Warnings for the administrator, which do not prevent the start.
     pub warnings: Vec<String>,
-    /// See [`Features::sweeps`].
+    /// The functions [`Features::sweeps`], which drop state of replaced configurations.
     pub(crate) sweeps: Vec<Sweep>,
     outline: Outline,
 }
 
 impl LoadedConfig {
-    /// Settings of the process.
+    /// The settings of the process.
     #[must_use]
     pub fn settings(&self) -> Arc<ServerSettings> {
         self.site.settings.get()
     }
 
-    /// Facts about the certificates of the listeners.
+    /// Lists what is known about the certificates of the listeners.
     #[must_use]
     pub fn certificates(&self) -> Arc<[CertificateInfo]> {
         self.site.shared.get::<Certificates>().list()
     }
 
-    /// `acme`, if it is configured.
+    /// The value of the directive `acme`, if it is configured.
     #[must_use]
     pub fn acme(&self) -> Option<Arc<h2o_acme::Acme>> {
         self.site.settings.get::<h2o_acme::AcmeSettings>().0.clone()
     }
 
-    /// What a reload of `next` would change: a line for each value that goes (`-`) or comes (`+`), and warnings of settings that
-    /// cannot change while the server runs.
+    /// Describes what a reload of `next` would change: a line for each value that it removes (`-`) or adds (`+`), and warnings
+    /// about settings that cannot change while the server runs.
     #[must_use]
     pub fn differences(&self, next: &Self) -> Vec<String> {
         let mut lines = self.outline.differences(&next.outline);
@@ -68,14 +68,14 @@ impl LoadedConfig {
             .try_for_each(|resource| resource.open())
     }
 
-    /// Fetches the OCSP response of each certificate once, and says what came of it.
+    /// Fetches the OCSP response of each certificate once, and reports the outcome by `say`.
     pub fn test_stapling(&self, say: impl FnMut(&str)) {
         let listeners = self.site.shared.get::<Listeners>();
         crate::stapling::test(&staples_of(listeners.0.iter()), say);
     }
 
-    /// Reopens log files, with the rights of the running user. Returns a message for each that failed; the others are
-    /// open.
+    /// Reopens log files, with the rights of the user that the server runs as. Returns a message for each file that could not be
+    /// opened; the others are open again.
     #[must_use]
     pub fn reopen_resources(&self) -> Vec<String> {
         let resources = self.site.shared.get::<Resources>();
@@ -96,7 +96,7 @@ pub fn load_with(
     load_next(features, path, source, None)
 }
 
-/// As [`load_with`], for a configuration that is to replace that of `running`.
+/// As [`load_with`], for a configuration that is to replace the configuration `running`.
 pub(crate) fn load_next(
     features: Arc<Features>,
     path: &str,
@@ -124,7 +124,7 @@ pub(crate) fn load_next(
     if let Some(listener) = listeners.0.iter().find(|listener| listener.quic.is_some())
         && !has_tickets
     {
-        // The keys of connection ids and tokens are derived from the keys of the tickets.
+        // The keys of connection ids and tokens are derived from the keys of the TLS session tickets.
         return Err(listener
             .error("ticket-based encryption MUST be enabled when running QUIC")
             .with_hint("write `mode: all` in `ssl-session-resumption`, or leave that out"));

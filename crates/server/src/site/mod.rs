@@ -1,4 +1,4 @@
-//! A site: reads its configuration and the server's own settings, with its listeners.
+//! Reads a configuration into a site, with its hosts, listeners and certificates, and the server's own settings.
 
 pub(crate) mod accepted;
 pub(crate) mod acme;

@@ -1,4 +1,4 @@
-//! Settings that stay as they are when a configuration replaces another while the server runs.
+//! Finds settings that a reload of the configuration cannot change while the server runs.
 
 use h2o_exchange::{Endpoint, Site};
 use h2o_tls::ResumptionSettings;
@@ -6,7 +6,7 @@ use h2o_tls::ResumptionSettings;
 use crate::site::listen::{Listener, Listeners};
 use crate::site::settings::{ServerSettings, worker_plan};
 
-/// Warnings of settings that have changed and need a restart of the server.
+/// Returns a warning for each setting that has changed and needs a restart of the server.
 pub(crate) fn settings_that_need_restart(running: &Site, next: &Site) -> Vec<String> {
     let before = running.settings.get::<ServerSettings>();
     let after = next.settings.get::<ServerSettings>();
@@ -39,7 +39,8 @@ pub(crate) fn settings_that_need_restart(running: &Site, next: &Site) -> Vec<Str
         .collect()
 }
 
-/// The options of those sockets that both configurations have, and that stay open, where the options differ.
+/// Names the options that differ between two configurations, of listening sockets that stay open because both configurations have
+/// them.
 fn changed_socket_options(running: &Site, next: &Site) -> Vec<String> {
     let before = running.shared.get::<Listeners>();
     let after = next.shared.get::<Listeners>();

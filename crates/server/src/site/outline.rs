@@ -1,4 +1,4 @@
-//! A configuration as lines that can be compared: one for each value, with the keys that lead to it.
+//! A configuration as lines that can be compared: one line for each value, with the keys that lead to the value.
 
 use h2o_config::Node;
 use h2o_exchange::CertificateInfo;
@@ -9,7 +9,8 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Outline(Vec<Box<str>>);
 
 impl Outline {
-    /// The values of the configuration, and its certificates, whose files may change although the configuration does not.
+    /// Makes the outline of the configuration tree `top`. Its certificates have lines, too, since their files may change although
+    /// the configuration does not.
     pub(crate) fn new(top: &Node, certificates: &[CertificateInfo]) -> Self {
         let mut outline = Self::default();
         outline.add(&mut String::new(), top);
@@ -41,8 +42,8 @@ impl Outline {
             }
         } else if let Some(items) = node.as_sequence() {
             for item in items {
-                // The line of an item of a list does not have the item's number, so that another item before it does not change
-                // the line.
+                // The line of a list item does not contain the item's index, so that an item inserted before it does not change its
+                // line.
                 path.push_str("[]");
                 self.add(path, item);
                 path.truncate(len);
@@ -58,8 +59,8 @@ impl Outline {
         }
     }
 
-    /// What differs in `next`: the lines that it does not have any more with `-` before them, then the lines that are new with
-    /// `+`.
+    /// Lists what differs in `next`: first the lines that `next` has lost, marked with `-`, then the lines that are new in it,
+    /// marked with `+`.
     pub(crate) fn differences(&self, next: &Self) -> Vec<String> {
         let gone = Self::without(&self.0, &next.0).map(|line| format!("- {line}"));
         let new = Self::without(&next.0, &self.0).map(|line| format!("+ {line}"));
@@ -70,7 +71,7 @@ impl Outline {
         lines
     }
 
-    /// The lines of `from` that are not in `others`, or more often than there.
+    /// Returns the lines of `from` that `others` does not contain, or contains less often.
     fn without<'a>(from: &'a [Box<str>], others: &[Box<str>]) -> impl Iterator<Item = &'a str> {
         let mut counts: FxHashMap<Box<str>, usize> = FxHashMap::default();
         for line in others {

@@ -7,7 +7,7 @@ use std::path::Path;
 /// A process that listens on a port.
 pub(crate) struct PortHolder {
     pub(crate) pid: u32,
-    /// Name of its program.
+    /// Name of the program that the process runs.
     pub(crate) name: String,
     /// Whether the process runs the same program as this one.
     pub(crate) is_same_program: bool,
@@ -21,7 +21,7 @@ pub(crate) enum PortOf {
 }
 
 impl PortOf {
-    /// As messages call it.
+    /// The name of the transport protocol in messages.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -29,7 +29,7 @@ impl PortOf {
         }
     }
 
-    /// The kernel's tables of its sockets.
+    /// The kernel's tables of the sockets of this protocol, for IPv4 and IPv6.
     const fn tables(self) -> [&'static str; 2] {
         match self {
             Self::Tcp => ["/proc/net/tcp", "/proc/net/tcp6"],
@@ -37,8 +37,8 @@ impl PortOf {
         }
     }
 
-    /// How the tables show the state of a socket that has a port for itself: TCP_LISTEN, or TCP_CLOSE (net/tcp_states.h) for
-    /// a UDP socket that is not connected.
+    /// How the kernel's tables show the state of a socket that has a port for itself: TCP_LISTEN, or TCP_CLOSE (net/tcp_states.h)
+    /// for a UDP socket that is not connected.
     const fn state(self) -> &'static str {
         match self {
             Self::Tcp => "0A",
@@ -47,7 +47,7 @@ impl PortOf {
     }
 }
 
-/// The process that listens on `address`; `None` if this process may not see that.
+/// Finds the process that listens on `address`. Returns `None` if this process lacks the rights to find it.
 pub(crate) fn port_holder(address: SocketAddr, port_of: PortOf) -> Option<PortHolder> {
     let inode = port_of
         .tables()
@@ -76,8 +76,8 @@ fn has_open(pid: u32, socket: &str) -> bool {
         .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|to| to == Path::new(socket)))
 }
 
-/// Searches a table of the kernel (such as `/proc/net/tcp`) for a socket that listens on the port, on this address or on
-/// all. Returns its inode.
+/// Searches a table of the kernel (such as `/proc/net/tcp`) for a socket that listens on the port of `address`, either on that
+/// address or on all addresses. Returns the inode of the socket.
 fn find_listener(table: &str, address: SocketAddr, port_of: PortOf) -> Option<u64> {
     table.lines().skip(1).find_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -93,7 +93,7 @@ fn find_listener(table: &str, address: SocketAddr, port_of: PortOf) -> Option<u6
     })
 }
 
-/// Parses an address as the kernel prints it: words of 32 bits in native byte order.
+/// Parses an address as the kernel prints it: words of 32 bits in hexadecimal, in native byte order.
 fn parse_ip(hex: &str) -> Option<IpAddr> {
     let words = hex.as_bytes().chunks(8).map(|word| {
         let word = std::str::from_utf8(word).ok()?;

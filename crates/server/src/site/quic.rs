@@ -1,4 +1,4 @@
-//! The attributes of a QUIC `listen`: its `quic` mapping, `cc` and `initcwnd`.
+//! The attributes of a `listen` entry for QUIC: its `quic` mapping, `cc` and `initcwnd`.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use h2o_quic::Ratio;
 use crate::site::quic_settings::{Controller, QuicSettings};
 use crate::site::warnings::warn;
 
-/// Smallest UDP payload that every QUIC path must carry (RFC 9000 §14).
+/// UDP payload in bytes that every QUIC path must carry (RFC 9000 §14).
 const MIN_UDP_PAYLOAD: u64 = 1200;
 
-/// How many bytes may be sent, at most, for each byte received from an address that is not validated (RFC 9000 §8).
+/// The largest number of bytes that a server may send for each byte received from an address that is not validated (RFC 9000 §8).
 const MAX_AMPLIFICATION: u16 = 3;
 
 const fn attribute(
@@ -150,7 +150,7 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
     ),
 ];
 
-/// Reads the attributes of a QUIC `listen`.
+/// Reads the attributes of a `listen` entry for QUIC.
 pub(crate) fn parse(
     listen: &Attributes<'_>,
     scope: &mut Scope,
@@ -262,7 +262,7 @@ pub(crate) fn parse(
     Ok(settings)
 }
 
-/// Of 255 connections, the number on which a feature is on.
+/// Reads the number of connections, of 255, on which a feature is on.
 fn ratio(node: &Node) -> Result<Ratio, Error> {
     let text = node.scalar()?;
     if text.eq_ignore_ascii_case("ON") {

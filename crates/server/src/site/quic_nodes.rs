@@ -1,4 +1,4 @@
-//! Directive `quic-nodes`: the servers of a fleet, which forward packets to each other.
+//! The directive `quic-nodes`: the servers of a fleet, which forward QUIC packets to each other.
 
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
@@ -63,8 +63,8 @@ fn parse(node: &Node) -> Result<QuicNodes, Error> {
     Ok(QuicNodes { this, others })
 }
 
-/// Reads `HOST` or `HOST:PORT`, where an IPv6 address with a port stands in brackets. H2O compatibility: H2O resolves names when it
-/// reads its configuration, too.
+/// Reads `HOST` or `HOST:PORT`, in which an IPv6 address with a port stands in brackets. H2O compatibility: H2O resolves names when
+/// it reads its configuration, too.
 fn resolve(node: &Node) -> Result<NodeAddress, Error> {
     let text = node.scalar()?;
     let (host, port) = match text.rsplit_once(':') {

@@ -5,7 +5,8 @@ use h2o_exchange::{Endpoint, Host};
 
 use crate::site::listen::{Listener, ProxyProtocol};
 
-/// A warning for each host that no request can reach by its name. `keys`: the positions of the hosts in the configuration file.
+/// Returns a warning for each host that no request can reach by its name. `keys` holds the positions of the hosts in the
+/// configuration file.
 pub(crate) fn unreachable_hosts(
     hosts: &[Host],
     keys: &[Pos],

@@ -1,4 +1,4 @@
-//! Settings of the process and of the HTTP/1 engine, and their directives.
+//! Settings of the process and of the HTTP/1 engine, with their directives.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,65 +18,66 @@ use crate::site::quic_settings::{Http3Settings, QuicNodes};
 /// Global settings of the server itself.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// `user`.
+    /// Value of the directive `user`.
     pub user: Option<Arc<str>>,
-    /// `capabilities` that the process keeps; `None`: those of the running user.
+    /// Linux capabilities that the process keeps (`capabilities`); `None` for those of the user that the server runs as.
     pub capabilities: Option<CapabilitySet>,
-    /// `pid-file`.
+    /// Value of the directive `pid-file`.
     pub pid_file: Option<PathBuf>,
     /// `error-log`: a path, or `| command`.
     pub error_log: Option<Arc<str>>,
-    /// `num-threads`: one entry per worker, the CPU to pin it to, if any. Empty: one worker per online CPU.
+    /// `num-threads`: one entry per worker, with the CPU to pin the worker to, if any. An empty list stands for one worker per
+    /// online CPU.
     pub workers: Vec<Option<usize>>,
-    /// `max-connections`.
+    /// Value of the directive `max-connections`.
     pub max_connections: usize,
-    /// `max-quic-connections`; `None`: only `max-connections` limits them.
+    /// Value of the directive `max-quic-connections`; `None` if only `max-connections` limits QUIC connections.
     pub max_quic_connections: Option<usize>,
-    /// `quic-nodes`; `None`: this server is alone.
+    /// Value of the directive `quic-nodes`; `None` if this server belongs to no fleet.
     pub quic_nodes: Option<Arc<QuicNodes>>,
-    /// `num-quic-threads`; `None`: all workers serve QUIC.
+    /// Value of the directive `num-quic-threads`; `None` if all workers serve QUIC.
     pub quic_workers: Option<usize>,
-    /// `soft-connection-limit`.
+    /// Value of the directive `soft-connection-limit`.
     pub soft_connection_limit: usize,
-    /// `soft-connection-limit.min-age`.
+    /// Value of the directive `soft-connection-limit.min-age`.
     pub soft_connection_min_age: Duration,
-    /// `handshake-timeout`.
+    /// Value of the directive `handshake-timeout`.
     pub handshake_timeout: Duration,
-    /// `shutdown-timeout`; `None`: no limit.
+    /// Value of the directive `shutdown-timeout`; `None` for no limit.
     pub shutdown_timeout: Option<Duration>,
-    /// `num-ocsp-updaters`.
+    /// Value of the directive `num-ocsp-updaters`.
     pub ocsp_updaters: usize,
-    /// `shutdown-delay`.
+    /// Value of the directive `shutdown-delay`.
     pub shutdown_delay: Duration,
-    /// `tcp-fastopen`: how many connections may wait for the end of their handshake; 0 turns TCP Fast Open off.
+    /// `tcp-fastopen`: how many connections may wait for the end of their TCP handshake; 0 turns TCP Fast Open off.
     pub tcp_fastopen: u32,
-    /// `tcp-reuseport`.
+    /// Value of the directive `tcp-reuseport`.
     pub tcp_reuseport: bool,
-    /// `server-name`; `None` for the built-in name.
+    /// Value of the directive `server-name`; `None` for the built-in name.
     pub server_name: Option<Arc<str>>,
-    /// `send-server-name`.
+    /// Value of the directive `send-server-name`.
     pub send_server_name: bool,
-    /// `send-informational`.
+    /// Value of the directive `send-informational`.
     pub send_informational: SendInformational,
-    /// `temp-buffer-path`.
+    /// Value of the directive `temp-buffer-path`.
     pub temp_buffer_path: PathBuf,
-    /// `temp-buffer-threshold` in bytes; `None`: never use a temporary file.
+    /// Value of `temp-buffer-threshold` in bytes; `None` if temporary files are never used.
     pub temp_buffer_threshold: Option<u64>,
-    /// `temp-buffer-max-size`: bytes of one request body.
+    /// `temp-buffer-max-size`: largest size of one request body, in bytes.
     pub temp_buffer_max_size: u64,
-    /// `temp-buffer-max-total`: bytes of all temporary files of the process.
+    /// `temp-buffer-max-total`: largest size of all temporary files of the process together, in bytes.
     pub temp_buffer_max_total: u64,
-    /// `max-spare-pipes`, per worker.
+    /// Value of the directive `max-spare-pipes`: number of unused pipes that each worker keeps.
     pub max_spare_pipes: usize,
-    /// `connection-budget` and `connection-budget.per-second`.
+    /// Values of the directives `connection-budget` and `connection-budget.per-second`.
     pub budget: BudgetSettings,
-    /// `max-memory`: bytes for the buffers of all connections; `None`: no limit.
+    /// `max-memory`: limit for the buffers of all connections, in bytes; `None` for no limit.
     pub max_memory: Option<u64>,
     /// Limits of the HTTP/1 engine.
     pub http1: h2o_http1::Settings,
-    /// `http2-*`.
+    /// Values of the directives `http2-*`.
     pub http2: Http2Settings,
-    /// `http3-*`.
+    /// Values of the directives `http3-*`.
     pub http3: Http3Settings,
 }
 
@@ -128,21 +129,21 @@ impl Default for ServerSettings {
     }
 }
 
-/// Half of the machine's memory, or 1 GiB if its size is unknown.
+/// The default of `max-memory`: half of the machine's memory, or 1 GiB if its size is unknown.
 fn default_max_memory() -> u64 {
     let info = nix::sys::sysinfo::sysinfo();
     info.map_or(1 << 30, |info| info.ram_total() / 2)
 }
 
 impl ServerSettings {
-    /// Number of bytes that the temporary files may have together: none with `temp-buffer-threshold: OFF`.
+    /// Largest number of bytes that the temporary files may have together: 0 with `temp-buffer-threshold: OFF`.
     #[must_use]
     pub fn temp_buffer_limit(&self) -> u64 {
         let limit = self.temp_buffer_threshold;
         limit.map_or(0, |_| self.temp_buffer_max_total)
     }
 
-    /// Value of the `server` response field; `None`: not sent.
+    /// Value of the `server` field of responses; `None` if it is not sent.
     #[must_use]
     pub fn server_field(&self) -> Option<Arc<str>> {
         let name = self
@@ -153,7 +154,7 @@ impl ServerSettings {
     }
 }
 
-/// One entry per worker: the CPU it is pinned to, if any.
+/// Returns one entry per worker, with the CPU that the worker is pinned to, if any.
 #[must_use]
 pub fn worker_plan(settings: &ServerSettings) -> Vec<Option<usize>> {
     if settings.workers.is_empty() {
@@ -164,7 +165,7 @@ pub fn worker_plan(settings: &ServerSettings) -> Vec<Option<usize>> {
 }
 
 pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {
-    // Limited to one year, so that sums of times cannot overflow.
+    // Times are limited to one year, so that sums of times cannot overflow.
     Ok(Duration::from_secs(node.quantity(
         Unit::Seconds,
         "%lu",
@@ -172,7 +173,7 @@ pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {
     )?))
 }
 
-/// Checks that the directory of a file exists: the file itself is created at the start.
+/// Notes the check that the directory of the file `path` exists; the file itself is created when the server starts.
 fn check_parent(scope: &mut Scope, command: &Command<'_>, path: &str) {
     let check = PathCheck::new(command, command.node, Path::new(path), PathNeed::Parent);
     scope.shared.edit::<PathChecks>().0.push(check);

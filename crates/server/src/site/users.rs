@@ -1,6 +1,6 @@
-//! Users and groups of the system, by name.
+//! Looks up users and groups of the operating system by name.
 
-/// A user of the system.
+/// A user of the operating system.
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,

@@ -1,4 +1,4 @@
-//! Warnings about a configuration that is accepted.
+//! Makes warnings about parts of a configuration that is otherwise accepted.
 
 use h2o_config::{Command, Node};
 use h2o_exchange::Scope;
