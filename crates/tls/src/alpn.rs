@@ -4,7 +4,7 @@
 /// No application data is sent over such connections.
 pub const CHALLENGE: &str = "acme-tls/1";
 
-/// The protocols that this server may choose.
+/// The names of the ALPN protocols that this server may choose.
 const NAMES: [&str; 7] = ["h2", "h2-16", "h2-14", "http/1.1", "h3", "h3-29", CHALLENGE];
 
 /// The name of an ALPN protocol, as logs and scripts show it; `None` for a protocol that this server does not know.

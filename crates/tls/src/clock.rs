@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Seconds since 1970.
+/// The present time in seconds since 1970.
 #[expect(
     clippy::disallowed_methods,
     reason = "handshakes are rare and rustls reads the clock for them as well"

@@ -19,9 +19,9 @@ pub enum TlsError {
     BadRecordMac,
     /// The peer sent a message that is not allowed at this point of the connection.
     UnexpectedMessage,
-    /// A malformed message.
+    /// The peer sent a malformed message.
     Decode,
-    /// A KeyUpdate with an unknown request.
+    /// The peer sent a KeyUpdate with an unknown value of `request_update`.
     IllegalParameter,
     /// The client accepts only a raw public key in place of a certificate and the server has none, or the other way round
     /// (RFC 7250 §4.2).
@@ -34,7 +34,7 @@ pub enum TlsError {
     PeerAlert(u8),
     /// The keys have protected as many records as they may, and TLS 1.2 has no KeyUpdate to replace them.
     KeysExhausted,
-    /// The connection has already failed or was closed.
+    /// The connection has failed or was closed before this call.
     Closed,
     /// Data cannot be sent yet: the handshake is not complete.
     NotReady,
@@ -42,7 +42,7 @@ pub enum TlsError {
     Crypto,
 }
 
-/// An alert (RFC 8446 §6): level and description.
+/// A TLS alert (RFC 8446 §6): its level and description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Alert {
     pub(crate) level: u8,
@@ -56,7 +56,7 @@ impl Alert {
         description: 0,
     };
     pub(crate) const USER_CANCELED: u8 = 90;
-    /// RFC 5246 §7.2.2: always a warning.
+    /// The alert `no_renegotiation`, which is always a warning (RFC 5246 §7.2.2).
     pub(crate) const NO_RENEGOTIATION: Self = Self {
         level: Self::WARNING,
         description: 100,
@@ -75,7 +75,7 @@ impl Alert {
 }
 
 impl TlsError {
-    /// The alert for the peer. rustls makes the alerts of the handshake.
+    /// The alert to send to the peer for this error; `None` for none. In the handshake, rustls makes the alerts itself.
     pub(crate) fn alert(&self) -> Option<Alert> {
         match self {
             Self::HandshakeTooLarge | Self::Decode => Some(Alert::fatal(50)),
@@ -96,12 +96,12 @@ impl TlsError {
         }
     }
 
-    /// Whether the peer gets an alert.
+    /// Whether the peer gets an alert for this error.
     pub(crate) fn expects_alert(&self) -> bool {
         self.alert().is_some() || matches!(self, Self::Handshake(_))
     }
 
-    /// The alert as an unprotected record; `decode_error` for errors without an alert of their own.
+    /// The alert for this error as an unprotected record; `decode_error` for errors without an alert of their own.
     pub(crate) fn plain_alert(&self) -> [u8; 7] {
         let alert = self.alert().unwrap_or(Alert::fatal(50));
         [21, 3, 3, 0, 2, alert.level, alert.description]
@@ -120,7 +120,10 @@ impl fmt::Display for TlsError {
             Self::Decode => f.write_str("malformed TLS message"),
             Self::IllegalParameter => f.write_str("illegal parameter in TLS message"),
             Self::UnsupportedCertificate => {
-                f.write_str("no type of certificate in common: certificates and raw public keys")
+                f.write_str(
+                    "client and server have no type of certificate in common: one uses only certificates, the other only raw public \
+                     keys",
+                )
             }
             Self::Renegotiation => f.write_str("TLS renegotiation refused"),
             Self::Flood => f.write_str("too many TLS records without data"),

@@ -5,7 +5,7 @@ use rustls::crypto::aws_lc_rs::kx_group;
 
 use h2o_config::{Error, Node, nearest};
 
-/// Names as configurations write them.
+/// The supported groups, by the names that configurations use.
 static GROUPS: [(&str, &dyn SupportedKxGroup); 7] = [
     ("x25519mlkem768", kx_group::X25519MLKEM768),
     ("secp256r1mlkem768", kx_group::SECP256R1MLKEM768),
@@ -23,7 +23,7 @@ const UNSUPPORTED: [&str; 2] = ["secp521r1", "secp384r1mlkem1024"];
 /// The default key exchange groups, in order of preference: a post-quantum hybrid, then H2O's defaults.
 const DEFAULT: [&str; 4] = ["x25519mlkem768", "x25519", "secp256r1", "secp384r1"];
 
-/// The names that a configuration may use.
+/// The names of groups that a configuration may use.
 pub fn names() -> impl Iterator<Item = &'static str> {
     GROUPS.iter().map(|(name, _)| *name)
 }
@@ -35,12 +35,12 @@ fn by_name(name: &str) -> Option<&'static dyn SupportedKxGroup> {
         .map(|(_, group)| *group)
 }
 
-/// The default groups.
+/// The key exchange groups that TLS 1.3 uses by default.
 pub(crate) fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
     DEFAULT.iter().filter_map(|name| by_name(name)).collect()
 }
 
-/// The groups of TLS 1.2; not configurable.
+/// The key exchange groups of TLS 1.2, which cannot be configured.
 pub(crate) fn tls12_groups() -> Vec<&'static dyn SupportedKxGroup> {
     vec![kx_group::X25519, kx_group::SECP256R1, kx_group::SECP384R1]
 }

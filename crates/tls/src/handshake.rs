@@ -1,4 +1,4 @@
-//! The handshake in both roles: rustls processes it, one record at a time.
+//! The TLS handshake, as client or server. rustls processes the handshake, and is given one record at a time.
 
 use std::ops::DerefMut;
 
@@ -18,14 +18,15 @@ use crate::record::traffic::{KeySchedule, Traffic};
 use crate::suites;
 use crate::versions::Version;
 
-/// Most bytes kept of an incomplete handshake: enough for a certificate chain. A ClientHello has a few thousand bytes.
+/// Limit in bytes of what is kept of an incomplete handshake: enough for a certificate chain. A ClientHello has a few thousand
+/// bytes.
 pub(crate) const MAX_KEPT_LEN: usize = 96 * 1024;
 
 /// Memory of a handshake besides received bytes: the rustls connection with its keys and buffers. Measured with clients
 /// that do not answer the ServerHello: 5.4 KB each in TLS 1.3, less in TLS 1.2.
 const RUSTLS_RETAINED: usize = 6 * 1024;
 
-/// Result of a call of `receive`.
+/// The result of a call of `receive` on a TLS connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Whether the handshake is incomplete.
@@ -39,7 +40,7 @@ pub struct Progress {
     pub closed_by_peer: bool,
 }
 
-/// The rustls connection of either role.
+/// A rustls connection, as client or server.
 pub(crate) trait Role:
     DerefMut<Target = UnbufferedConnectionCommon<Self::Data>> + Sized
 {
@@ -50,13 +51,13 @@ pub(crate) trait Role:
         received: &'i mut [u8],
     ) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// Appends early data to `plain`.
+    /// Appends the early data that rustls has decrypted to `plain`.
     fn read_early(
         data: ReadEarlyData<'_, '_, Self::Data>,
         plain: &mut Vec<u8>,
     ) -> Result<(), rustls::Error>;
 
-    /// The keys of the established connection, and the source of later keys.
+    /// Takes the keys of the established connection out of rustls, and the source of later keys.
     fn into_keys(self) -> Result<(ExtractedSecrets, KeySchedule), rustls::Error>;
 }
 
@@ -113,14 +114,14 @@ impl Role for UnbufferedClientConnection {
 /// A handshake in progress.
 pub(crate) struct Handshake<R> {
     rustls: R,
-    /// Received bytes that rustls has not discarded. rustls assembles fragmented messages in here.
+    /// Received bytes that rustls has not discarded. rustls joins fragmented messages in this buffer.
     received: Vec<u8>,
-    /// Number of bytes of `received` shown to rustls. Always the end of a record, so that rustls never consumes records
-    /// of the established connection.
+    /// Number of bytes of `received` shown to rustls. The number always ends at the end of a record, so that rustls never consumes
+    /// records of the established connection.
     shown: usize,
-    /// Number of bytes that rustls has discarded.
+    /// Number of bytes that rustls has discarded since the handshake began.
     taken: usize,
-    /// Whether anything was sent: if so, an alert may have to be encrypted.
+    /// Whether this side has sent anything: if so, an alert may have to be encrypted.
     has_sent: bool,
     /// Whether a server may send data before the client's Finished has arrived.
     may_send: bool,
@@ -137,7 +138,7 @@ pub(crate) enum HandshakeStep {
 }
 
 impl<R: Role> Handshake<R> {
-    /// Starts with bytes received before.
+    /// Begins a handshake with bytes that were received before.
     pub(crate) fn new(rustls: R, received: Vec<u8>) -> Self {
         Self {
             rustls,
@@ -169,7 +170,7 @@ impl<R: Role> Handshake<R> {
                 Ok(HandshakeStep::ClosedByPeer)
             }
             Err(error) => {
-                // rustls sends no alert for some errors in a first message.
+                // For some errors in the peer's first message, rustls sends no alert, so it is sent here.
                 if !self.has_sent && error.expects_alert() {
                     out.extend_from_slice(&error.plain_alert());
                 }
@@ -215,7 +216,7 @@ impl<R: Role> Handshake<R> {
         let is_record = ContentType::parse(*unseen.first()?).is_some();
         match complete_len(unseen) {
             Ok(len) if is_record => len,
-            // Invalid: show everything to rustls, which reports the error.
+            // An invalid record: all bytes are shown to rustls, which reports the error.
             Ok(_) | Err(_) => Some(unseen.len()),
         }
     }
@@ -275,7 +276,7 @@ impl<R: Role> Handshake<R> {
         }
     }
 
-    /// After an error: the output that rustls still has.
+    /// After an error, appends the alert that rustls still has to send to `out`.
     fn take_alert(&mut self, out: &mut OutputBuffer) -> Result<(), TlsError> {
         while self.rustls.wants_write() {
             match self.rustls.process(&mut []).state {
@@ -306,8 +307,8 @@ impl<R: Role> Handshake<R> {
         self.shown -= len;
     }
 
-    /// Bytes of memory held, without those inside rustls, which are unknown: some buffers, and parsed certificates of
-    /// the peer.
+    /// Bytes of memory held. Of the memory inside rustls, only a measured constant is counted; some buffers and the parsed
+    /// certificates of the peer are unknown.
     pub(crate) fn retained(&self) -> usize {
         RUSTLS_RETAINED + self.taken + self.received.capacity()
     }
@@ -322,7 +323,8 @@ impl<R: Role> Handshake<R> {
         self.rustls.alpn_protocol()
     }
 
-    /// The negotiated parameters, once the server has answered the ClientHello; without those known to one role only.
+    /// The negotiated parameters, once the server has answered the ClientHello. Without the server name, the application protocol
+    /// and the client's authority, which the roles add.
     pub(crate) fn info(&self) -> Option<TlsInfo> {
         let suite = self.rustls.negotiated_cipher_suite()?;
         let (cipher, cipher_bits) = suites::describe(suite.suite());
@@ -337,7 +339,7 @@ impl<R: Role> Handshake<R> {
         })
     }
 
-    /// The established connection, and the bytes received after the handshake.
+    /// Ends the handshake: returns the established connection, and the bytes received after the handshake.
     ///
     /// # Errors
     /// [`TlsError::Crypto`] if the handshake is not complete.
@@ -365,7 +367,7 @@ impl<R: Role> Handshake<R> {
     }
 }
 
-/// Received bytes that rustls has not seen.
+/// The received bytes that were not shown to rustls.
 pub(crate) struct Unseen<'a> {
     received: &'a mut Vec<u8>,
     start: usize,

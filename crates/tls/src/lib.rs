@@ -1,15 +1,15 @@
-//! TLS in both roles, without sockets, and parsing of certificates. rustls performs handshakes; this crate protects the
+//! TLS as server and as client, without sockets, and parsing of certificates. rustls performs handshakes; this crate protects the
 //! records of established connections (`record/`).
 //!
-//! [`parse`] reads the `ssl` mapping of a listener into [`TlsSettings`]. A [`TlsAcceptor`] reads a client's ClientHello
-//! and chooses the settings for it; from then on a [`TlsConnection`] decrypts received bytes and encrypts bytes to
-//! send. [`Resumption`] is shared by all listeners and workers.
+//! [`parse`] reads the `ssl` mapping of a listener into [`TlsSettings`]. A [`TlsAcceptor`] reads a client's ClientHello and
+//! chooses the settings for it; from then on a [`TlsConnection`] decrypts received bytes and encrypts bytes to send.
+//! [`Resumption`] is shared by all listeners and workers.
 //!
-//! A [`TlsClient`] verifies backends, with OpenSSL's error texts, and caches sessions. It creates
-//! [`ClientConnection`]s, the counterpart of [`TlsConnection`] for backends.
+//! A [`TlsClient`] verifies backends, with OpenSSL's error texts, and caches sessions. It creates [`ClientConnection`]s, the
+//! counterpart of [`TlsConnection`] for backends.
 //!
-//! `x509/` makes no decisions about trust. rustls refuses version 1 certificates, which small private authorities
-//! issue, and gives access neither to common names nor to other fields of a certificate; [`Certificate`] does.
+//! `x509/` makes no decisions about trust. rustls refuses version 1 certificates, which small private authorities issue, and gives
+//! access neither to common names nor to other fields of a certificate; [`Certificate`] does.
 
 mod alpn;
 mod client;
@@ -61,7 +61,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     out
 }
 
-/// Entry points for fuzzing.
+/// Entry points for fuzzing TLS.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::record::fuzzing::*;

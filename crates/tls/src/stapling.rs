@@ -10,13 +10,13 @@ use rustls::sign::CertifiedKey;
 
 use crate::x509::{Certificate, ocsp_validity};
 
-/// How far the clock of a responder may be ahead, in seconds.
+/// How far the clock of an OCSP responder may be ahead, in seconds.
 const CLOCK_DIFFERENCE: i64 = 300;
 
 /// The `ocsp-*` attributes of an `ssl` mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StaplingSettings {
-    /// Time between two fetches; `None`: nothing is stapled.
+    /// Time between two fetches of an OCSP response; `None`: no response is stapled.
     pub(crate) interval: Option<Duration>,
     /// How many fetches in a row may fail while the last response is still used.
     pub(crate) max_failures: u32,
@@ -35,8 +35,10 @@ impl Default for StaplingSettings {
 }
 
 impl StaplingSettings {
+    /// Reads the `ocsp-*` attributes.
+    ///
     /// # Errors
-    /// What is wrong with an attribute.
+    /// A message that says what is wrong with an attribute.
     pub(crate) fn parse(attributes: &Attributes<'_>) -> Result<Self, Error> {
         let mut settings = Self::default();
         if let Some(node) = attributes.get("ocsp-update-interval") {
@@ -53,14 +55,14 @@ impl StaplingSettings {
     }
 }
 
-/// The OCSP response for a certificate: one value for all listeners and, over a reload, for all configurations that have the
-/// certificate with the same settings.
+/// The OCSP response for a certificate: one value is shared by all listeners and, over a reload, by all configurations that have
+/// the certificate with the same settings.
 #[derive(Debug)]
 pub struct Staple {
     file: Box<str>,
     leaf: Vec<u8>,
     settings: StaplingSettings,
-    /// Number of the response, which is another one with each new response; 0 without a response.
+    /// The number of the present response, which changes with each new response; 0 if there is no response.
     version: AtomicU64,
     state: Mutex<StapleState>,
 }
@@ -70,22 +72,22 @@ struct StapleState {
     response: Option<OcspResponse>,
     /// When to fetch the next response, as time since the Unix epoch.
     next: Duration,
-    /// Failures since the last response.
+    /// Number of failed fetches since the last response.
     failures: u32,
     is_fetching: bool,
-    /// Whether a failure was permanent.
+    /// Whether a fetch has failed permanently, so that there are no more fetches.
     is_given_up: bool,
 }
 
-/// An OCSP response that is of its certificate, and was valid when it was accepted.
+/// An OCSP response that belongs to its certificate, and was valid when it was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OcspResponse {
     bytes: Vec<u8>,
-    /// The end of the response's validity, in seconds since the Unix epoch; `None`: the response names none.
+    /// The end of the response's validity, in seconds since the Unix epoch; `None` if the response does not name an end.
     until: Option<i64>,
 }
 
-/// What to do for a response.
+/// How to fetch an OCSP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StapleFetch {
     /// The file with the certificates for which a response is to be fetched, in PEM form.
@@ -108,20 +110,20 @@ pub enum FetchFailure {
 pub enum StapleChange {
     /// There is a new response.
     Updated,
-    /// The old one, if any, stays.
+    /// The fetch has failed; the old response, if there is one, stays in use.
     Kept,
-    /// Too many attempts have failed, so no response is stapled; there will be more attempts.
+    /// Too many fetches have failed, so that no response is stapled any more; there will be more attempts.
     Removed,
-    /// There will be no more attempts.
+    /// The fetch has failed permanently: no response is stapled, and there will be no more attempts.
     Disabled,
 }
 
-/// The staples that are in use.
+/// All staples that are in use, so that configurations can share them.
 static STAPLES: Mutex<Vec<Weak<Staple>>> = Mutex::new(Vec::new());
 
 impl Staple {
-    /// The staple of a certificate; `None` if there is nothing to fetch: stapling is off, or neither the certificate names a responder
-    /// nor the settings a command.
+    /// Returns the staple of a certificate; `None` if there is nothing to fetch: stapling is off, or neither the certificate names a
+    /// responder nor the settings a command.
     pub(crate) fn of(file: &str, leaf: &[u8], settings: &StaplingSettings) -> Option<Arc<Self>> {
         settings.interval?;
         if settings.command.is_none() && !Certificate::parse(leaf)?.has_ocsp_responder() {
@@ -146,7 +148,7 @@ impl Staple {
         Some(staple)
     }
 
-    /// The file of the certificate.
+    /// The path of the file with the certificate.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -174,7 +176,8 @@ impl Staple {
         }
     }
 
-    /// Returns what to fetch, if it is time; [`Staple::finish`] must be called afterwards. `now`: time since the Unix epoch.
+    /// Returns how to fetch a response, if a fetch is due; [`Staple::finish`] must be called afterwards. `now`: time since the
+    /// Unix epoch.
     pub fn poll(&self, now: Duration) -> Option<StapleFetch> {
         let mut state = self.state();
         if state.is_fetching || state.is_given_up || now < state.next {
@@ -184,7 +187,7 @@ impl Staple {
         Some(self.fetch())
     }
 
-    /// Returns what to fetch, whether or not it is time.
+    /// Returns how to fetch a response, whether or not a fetch is due.
     pub fn fetch(&self) -> StapleFetch {
         let command = self.settings.command.as_deref();
         StapleFetch {
@@ -193,8 +196,8 @@ impl Staple {
         }
     }
 
-    /// Checks the octets of an OCSP response; `None` if they are malformed, of another certificate, or not valid now. `now`:
-    /// time since the Unix epoch.
+    /// Checks the octets of an OCSP response; `None` if the response is malformed, of another certificate, or not valid now.
+    /// `now`: time since the Unix epoch.
     pub fn accept(&self, bytes: Vec<u8>, now: Duration) -> Option<OcspResponse> {
         let certificate = Certificate::parse(&self.leaf)?;
         let validity = ocsp_validity(&bytes, certificate.serial)?;
@@ -203,8 +206,8 @@ impl Staple {
         (has_begun && !is_over(until, now)).then_some(OcspResponse { bytes, until })
     }
 
-    /// Takes up what was fetched: a response that [`Staple::accept`] has returned, or why there is none. `now`: time since the Unix
-    /// epoch.
+    /// Handles the end of a fetch. `fetched`: a response that [`Staple::accept`] has returned, or how the fetch has failed. `now`:
+    /// time since the Unix epoch.
     pub fn finish(
         &self,
         fetched: Result<OcspResponse, FetchFailure>,
@@ -237,8 +240,8 @@ impl Staple {
     }
 }
 
-/// Half of the time until a response ends, at least a second: when to fetch the next one, so that there is time for another
-/// attempt.
+/// Half of the time until the response ends, but at least one second. The next response is fetched then, so that there is time for
+/// another attempt.
 fn half_of_rest(until: Option<i64>, now: Duration) -> Duration {
     let rest = until.map_or(i64::MAX, |until| until.saturating_sub(seconds(now)));
     Duration::from_secs(u64::try_from(rest / 2).unwrap_or(0).max(1))
@@ -261,12 +264,12 @@ fn command_path(command: &str) -> PathBuf {
     }
 }
 
-/// A certificate with its key, as it is presented: with the response that is stapled to it.
+/// A certificate with its key, as clients get it: with the OCSP response that is stapled to it.
 #[derive(Debug)]
 pub(crate) struct PresentedKey {
     key: Arc<CertifiedKey>,
     staple: Option<Arc<Staple>>,
-    /// The key with the response of a version.
+    /// The key with an OCSP response, and the number of that response.
     stapled: RwLock<(u64, Arc<CertifiedKey>)>,
 }
 
@@ -279,7 +282,7 @@ impl PresentedKey {
         }
     }
 
-    /// The key, for choosing among several.
+    /// The key without an OCSP response, for the choice among several keys.
     pub(crate) fn key(&self) -> &CertifiedKey {
         &self.key
     }

@@ -8,7 +8,7 @@ use h2o_config::{Error, Node, nearest};
 /// A cipher suite of TLS 1.2.
 pub(crate) struct Tls12Suite {
     pub(crate) suite: SupportedCipherSuite,
-    /// OpenSSL's name.
+    /// The name of the suite in OpenSSL.
     pub(crate) name: &'static str,
     pub(crate) iana_name: &'static str,
     pub(crate) bits: u16,
@@ -16,7 +16,7 @@ pub(crate) struct Tls12Suite {
     pub(crate) keywords: &'static [&'static str],
 }
 
-/// OpenSSL's default order.
+/// The supported TLS 1.2 suites, in OpenSSL's default order.
 pub(crate) static TLS12: [Tls12Suite; 6] = [
     Tls12Suite {
         suite: rustls_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
@@ -84,12 +84,12 @@ pub(crate) static TLS12: [Tls12Suite; 6] = [
 /// A cipher suite of TLS 1.3.
 struct Tls13Suite {
     suite: SupportedCipherSuite,
-    /// IANA's name, which OpenSSL uses as well.
+    /// The name of the suite at IANA, which OpenSSL uses as well.
     name: &'static str,
     bits: u16,
 }
 
-/// The default, in this order.
+/// The supported TLS 1.3 suites, in the default order of preference.
 static TLS13: [Tls13Suite; 3] = [
     Tls13Suite {
         suite: rustls_suite::TLS13_AES_256_GCM_SHA384,
@@ -108,10 +108,10 @@ static TLS13: [Tls13Suite; 3] = [
     },
 ];
 
-/// Suites that a configuration may name although the TLS library does not have them.
+/// TLS 1.3 suites that a configuration may name although the TLS library does not have them.
 const TLS13_UNSUPPORTED: [&str; 2] = ["TLS_AEGIS_256_SHA512", "TLS_AEGIS_128L_SHA256"];
 
-/// Name (TLS 1.3: IANA's, TLS 1.2: OpenSSL's) and key length of a suite.
+/// The name of a suite (in TLS 1.3 that of IANA, in TLS 1.2 that of OpenSSL) and the length of its key in bits.
 pub(crate) fn describe(suite: CipherSuite) -> (&'static str, u16) {
     let tls13 = TLS13
         .iter()
@@ -130,7 +130,7 @@ pub(crate) fn is_tls13_name(name: &str) -> bool {
     TLS13.iter().any(|known| known.name == name)
 }
 
-/// All suites of TLS 1.3 in the default order.
+/// All supported suites of TLS 1.3 in the default order.
 pub(crate) fn default_tls13() -> Vec<SupportedCipherSuite> {
     TLS13.iter().map(|known| known.suite).collect()
 }
@@ -167,7 +167,7 @@ pub(crate) fn parse_tls13(
         return Err(node.error("at least one cipher suite must be specified"));
     }
     if !suites.contains(&rustls_suite::TLS13_AES_128_GCM_SHA256) {
-        // RFC 8446 §9.1
+        // TLS 1.3 requires this suite of every server (RFC 8446 §9.1).
         warn(
             node,
             "TLS_AES_128_GCM_SHA256 is mandatory to implement, but left out",

@@ -1,8 +1,8 @@
-//! Protocol versions, and their limits in a configuration.
+//! TLS versions, and their limits in a configuration.
 
 use h2o_config::{Error, Node, nearest};
 
-/// The supported versions.
+/// The TLS versions that are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Version {
     Tls12,
@@ -10,7 +10,7 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    /// The name for scripts and logs.
+    /// The name of the version for scripts and logs.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tls12 => "TLSv1.2",
@@ -29,7 +29,7 @@ impl Version {
 /// The names of versions that a configuration may use, oldest first; versions before `TLSv1.2` are no longer supported.
 const NAMES: [&str; 6] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
 
-/// The versions of an entry; `min` is not above `max`.
+/// The range of TLS versions that an `ssl` mapping allows; `min` is not above `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Versions {
     min: Version,
@@ -80,7 +80,7 @@ impl Versions {
         Ok(versions)
     }
 
-    /// TLS 1.3 alone, if it is allowed.
+    /// The range without TLS 1.2; `None` if the range does not include TLS 1.3.
     pub(crate) fn without_tls12(self) -> Option<Self> {
         let min = Version::Tls13;
         (self.max >= min).then_some(Self { min, ..self })
@@ -99,14 +99,14 @@ impl Versions {
     }
 }
 
-/// The version with that name; `None` if it is too old to be supported.
+/// The version that `node` names; `None` if it is too old to be supported.
 fn parse_version(node: &Node) -> Result<Option<Version>, Error> {
     let text = node.scalar()?;
     let index = NAMES
         .iter()
         .position(|name| name.eq_ignore_ascii_case(text))
         .ok_or_else(|| {
-            // Other servers write `1.2`.
+            // Other servers write the version as `1.2`, so the hint adds `TLSv`.
             let full = format!("TLSv{}", text.trim_start_matches(['v', 'V']));
             let meant = NAMES.into_iter().find(|name| *name == full);
             node.error(format!("unknown protocol version: {text}"))

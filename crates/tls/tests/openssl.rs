@@ -14,7 +14,7 @@ use rcgen::{CertificateParams, KeyPair};
 
 const NAME: &str = "name.example";
 
-/// Answers each line with its bytes reversed.
+/// A process of `openssl s_server` that answers each line with its bytes reversed.
 struct Server {
     child: Child,
     port: u16,
@@ -30,7 +30,7 @@ impl Server {
         Self::start_with(directory, arguments)
     }
 
-    /// Uses `certificate.pem` and `key.pem` of the directory.
+    /// Starts the server with the files `certificate.pem` and `key.pem` in the directory.
     fn start_with(directory: &Path, arguments: &[&str]) -> Self {
         let mut child = Command::new("openssl")
             .args(["s_server", "-accept", "127.0.0.1:0", "-rev"])
@@ -77,13 +77,13 @@ impl Server {
     }
 }
 
-/// A connection with its socket.
+/// Our client's TLS connection to the server, with its socket.
 struct Talk {
     socket: TcpStream,
     tls: ClientConnection,
-    /// Plaintext received.
+    /// The plaintext that the client has received.
     plain: Vec<u8>,
-    /// Whether close_notify was received.
+    /// Whether the client has received close_notify.
     is_closed: bool,
 }
 
@@ -94,7 +94,7 @@ impl Talk {
         self.socket.write_all(&out).unwrap();
     }
 
-    /// Reads once. Returns whether that completed the handshake.
+    /// Reads from the socket once. Returns whether that completed the handshake.
     fn read(&mut self) -> Result<bool, &'static str> {
         let mut input = [0; 4096];
         let len = self.socket.read(&mut input).unwrap();
@@ -143,7 +143,7 @@ fn both_versions_are_spoken_and_sessions_resumed() {
         (&["-tls1_2"][..], "TLSv1.2"),
         (&["-tls1_2", "-no_ticket"], "TLSv1.2"),
         (&["-tls1_3"], "TLSv1.3"),
-        // The server wants another group than that of the client's first key share.
+        // The server wants another key-exchange group than that of the client's first key share.
         (&["-tls1_3", "-groups", "P-384"], "TLSv1.3"),
     ] {
         let server = Server::start(directory.path(), arguments);

@@ -21,7 +21,7 @@ pub struct ClientConnection {
 }
 
 enum HandshakeState {
-    /// Boxed: only needed during the handshake.
+    /// The handshake is in progress. Boxed, because its state is only needed until it is complete.
     Handshake(Box<Handshake<UnbufferedClientConnection>>),
     Established(Box<Traffic>),
     /// The connection has failed, or the backend closed it during the handshake.
@@ -29,7 +29,7 @@ enum HandshakeState {
 }
 
 impl ClientConnection {
-    /// Begins the handshake with the named server. Appends the ClientHello to `out`.
+    /// Begins the handshake with the backend `name`. Appends the ClientHello to `out`.
     ///
     /// # Errors
     /// [`TlsError::Handshake`]
@@ -83,7 +83,7 @@ impl ClientConnection {
         plain: &mut impl PlainSink,
         out: &mut OutputBuffer,
     ) -> Result<Progress, TlsError> {
-        // rustls sees no application data records.
+        // During the handshake, rustls is given no records of application data.
         match handshake.receive(input, &mut Vec::new(), out, |_, _| false)? {
             HandshakeStep::NeedMore => {
                 self.state = HandshakeState::Handshake(handshake);

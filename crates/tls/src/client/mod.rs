@@ -25,14 +25,14 @@ use self::verifier::{RejectionText, Verifier};
 use crate::error::TlsError;
 use crate::record::output::OutputBuffer;
 
-/// The `proxy.ssl.*` settings of one level.
+/// The `proxy.ssl.*` settings of one level of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsClientSettings {
-    /// `proxy.ssl.verify-peer`
+    /// Whether certificates of backends are verified (`proxy.ssl.verify-peer`).
     pub verify_peer: bool,
-    /// `proxy.ssl.cafile`; `None`: the system's authorities.
+    /// The file with trusted certificates (`proxy.ssl.cafile`); `None`: the system's authorities are trusted.
     pub ca_file: Option<PathBuf>,
-    /// `proxy.ssl.session-cache`: lifetime of sessions, and number of backends.
+    /// `proxy.ssl.session-cache`: how long sessions are kept, and for how many backends; `None`: sessions are not kept.
     pub session_cache: Option<(Duration, usize)>,
 }
 
@@ -45,12 +45,12 @@ pub struct TlsClient {
     sessions: Option<Arc<SessionCache>>,
 }
 
-/// An unusable CA file.
+/// A CA file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsClientError {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Why it is unusable.
+    /// Why the file cannot be used.
     pub reason: String,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Debug for TlsClient {
     }
 }
 
-/// Equal if settings and certificates of the CA file are equal.
+/// Two clients are equal if their settings are equal and their CA files have the same certificates.
 impl PartialEq for TlsClient {
     fn eq(&self, other: &Self) -> bool {
         let pinned = |client: &Self| {
@@ -108,7 +108,7 @@ pub fn authority_client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, Tls
 }
 
 impl TlsClient {
-    /// Reads the CA file, even if nothing is to be verified, so that the configuration reports its errors. The system's
+    /// Reads the CA file, even if certificates are not to be verified, so that the configuration reports its errors. The system's
     /// authorities are read once per process; see [`TlsClient::bundle`].
     ///
     /// # Errors
@@ -142,10 +142,10 @@ impl TlsClient {
         }))
     }
 
-    /// Reads the system's authorities. If that fails, every handshake that verifies against them fails.
+    /// Reads the system's authorities. If no bundle can be read, every handshake that verifies against them fails.
     ///
     /// # Errors
-    /// The file that is missing.
+    /// An error with the path of the missing file.
     pub fn bundle() -> Result<(), TlsClientError> {
         match trust::bundle() {
             Ok(_) => Ok(()),
@@ -200,9 +200,9 @@ impl TlsClient {
     fn server_name(&self, host: &str) -> Result<ServerName<'static>, &'static str> {
         match server_name(host) {
             Some(name) => Ok(name),
-            // No certificate can have such a name.
+            // No certificate can have such a name, so verification would fail.
             None if self.settings.verify_peer => Err(names::MISMATCH),
-            // With an address, rustls sends no SNI.
+            // Any address stands in for the name: rustls sends no SNI for an address, and the certificate is not verified.
             None => Ok(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into()),
         }
     }

@@ -9,7 +9,7 @@ use super::verifier::INVALID;
 
 pub(super) const MISMATCH: &str = "certificate name mismatch";
 
-/// Whether the common name may be used.
+/// Whether the common name of a certificate may be compared with the backend's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommonName {
     /// The common name is compared with the host if the certificate has no alternative names.
@@ -17,12 +17,12 @@ pub(super) enum CommonName {
     Ignored,
 }
 
-/// Searches the alternative names for `name`, or compares it with the common name if there is no such extension and the
-/// common name may be used (H2O compatibility: H2O does both). Unlike H2O, addresses are also compared with alternative
-/// names that are addresses.
+/// Searches the alternative names of the certificate for `name`, or compares `name` with the common name if the certificate has no
+/// such extension and the common name may be used (H2O compatibility: H2O does both). Unlike H2O, addresses are also compared with
+/// alternative names that are addresses.
 ///
 /// # Errors
-/// The message for the client.
+/// The message for the client and the log, if the certificate is for another host.
 pub(super) fn check(
     certificate: &Certificate<'_>,
     name: &ServerName<'_>,
@@ -54,7 +54,7 @@ pub(super) fn check(
     }
 }
 
-/// Compares a name of the certificate with the backend's, `text`. `*.` stands for one label, but not in an address.
+/// Whether the certificate's name `presented` is for the backend's host, `text`. `*.` stands for one label, but not in an address.
 fn is_name_for(presented: &[u8], name: &ServerName<'_>, text: &str) -> Result<bool, &'static str> {
     // Refuse names with a zero byte, such as "www.example.com\0.example.org": an authority may have signed one for the
     // owner of example.org.
@@ -154,7 +154,7 @@ mod tests {
     fn names_with_a_nul_are_no_names() {
         let der = named(&["www.example.com\0.example.org"], Vec::new());
         assert_eq!(check(&der, "www.example.com"), Err(INVALID));
-        // The name is replaced by one of the same length, so that the certificate stays well-formed.
+        // The test writes a zero byte in the place of the `-`: the name keeps its length, so the certificate stays well-formed.
         let mut der = named(&[], vec![dns("www.example.com-.example.org")]);
         let at = der
             .windows(5)

@@ -1,5 +1,5 @@
-//! Certificate chains that rustls does not accept: it compares names byte by byte, and does not parse version 1
-//! certificates.
+//! Verifies certificate chains that rustls does not accept: it compares names byte by byte, and does not parse certificates of
+//! version 1.
 
 use std::cell::Cell;
 
@@ -10,9 +10,9 @@ use rustls::pki_types::{CertificateDer, Der, TrustAnchor, UnixTime};
 
 use super::verifier::check_time;
 
-/// Most authorities between a leaf and its root; rustls has the same limit.
+/// Limit of the number of authorities between a leaf certificate and its root; rustls has the same limit.
 const MAX_AUTHORITIES: usize = 6;
-/// Most signatures verified for one chain: a backend may send many authorities with the same name.
+/// Limit of the number of signatures that are verified for one chain: a backend may send many authorities with the same name.
 const MAX_SIGNATURES: u32 = 32;
 
 /// The authorities that may form a chain: trusted ones, and those that the backend sent.
@@ -24,11 +24,11 @@ pub(super) struct PlainChain<'a> {
     signatures: Cell<u32>,
 }
 
-/// The issuer of a certificate.
+/// The authority that issued a certificate.
 #[derive(Clone, Copy)]
 pub(super) enum Issuer<'a> {
     Root(&'a TrustAnchor<'static>),
-    /// An authority that the backend sent and that a trusted one has issued.
+    /// An authority that the backend sent and that a trusted authority has issued.
     Sent(&'a Certificate<'a>),
 }
 
@@ -49,7 +49,7 @@ impl<'a> PlainChain<'a> {
         }
     }
 
-    /// The possible issuers of a leaf.
+    /// The authorities that may have issued the leaf certificate.
     pub(super) fn issuers(&self, leaf: &Certificate<'_>) -> Vec<Issuer<'_>> {
         self.issuers_of(leaf, 0)
     }
@@ -63,7 +63,7 @@ impl<'a> PlainChain<'a> {
         roots
             .chain(self.sent.iter().map(Issuer::Sent))
             .filter(|issuer| same_name(issuer.name(), certificate.issuer))
-            // Checked first, so that the limit on signatures limits all work.
+            // The signature is checked before the issuer's own chain, so that the limit on signatures limits all work.
             .filter(|issuer| self.is_signed_by(certificate, *issuer))
             .filter(|issuer| match issuer {
                 Issuer::Root(_) => true,
@@ -72,7 +72,7 @@ impl<'a> PlainChain<'a> {
             .collect()
     }
 
-    /// Whether an authority sent by the backend leads to a trusted one.
+    /// Whether a chain leads from an authority sent by the backend to a trusted one.
     fn is_authority(&self, certificate: &Certificate<'_>, authorities_below: usize) -> bool {
         let issuers = || self.issuers_of(certificate, authorities_below + 1);
         authorities_below < MAX_AUTHORITIES
@@ -83,7 +83,7 @@ impl<'a> PlainChain<'a> {
                 .any(|issuer| !issuer.has_name_constraints())
     }
 
-    /// Whether the issuer signed the certificate.
+    /// Whether the issuer has signed the certificate.
     fn is_signed_by(&self, certificate: &Certificate<'_>, issuer: Issuer<'_>) -> bool {
         let signatures = self.signatures.get() + 1;
         self.signatures.set(signatures);
@@ -125,7 +125,7 @@ impl<'a> Issuer<'a> {
         }
     }
 
-    /// The issuer as a trust anchor with the name `name`.
+    /// The issuer as a trust anchor of rustls, under the name `name`.
     pub(super) fn into_anchor(self, name: &[u8]) -> TrustAnchor<'static> {
         let (key, constraints) = match self {
             Self::Root(root) => (

@@ -1,4 +1,4 @@
-//! Sessions with backends (`proxy.ssl.session-cache`).
+//! TLS sessions with backends, for resumption (`proxy.ssl.session-cache`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -11,23 +11,23 @@ use rustls::pki_types::ServerName;
 
 use crate::clock::unix_now;
 
-/// Most TLS 1.3 tickets per backend. Each is used once, so simultaneous connections need several.
+/// Limit of the TLS 1.3 tickets that are kept per backend. Each ticket is used once, so simultaneous connections need several.
 const MAX_TICKETS: usize = 8;
 
-/// Shared by all workers; locked a few times per handshake.
+/// The TLS sessions with all backends. Shared by all workers; locked a few times per handshake.
 pub(super) struct SessionCache {
     lifetime: Duration,
-    /// Most backends.
+    /// Limit of the number of backends that sessions are kept for.
     capacity: usize,
     backends: Mutex<HashMap<Box<str>, Sessions>>,
 }
 
-/// Sessions of one backend, by `HOST:PORT`.
+/// The sessions with one backend, which is identified by `HOST:PORT`.
 #[derive(Default)]
 struct Sessions {
     /// When another field was last changed, in seconds since 1970: the backend with the oldest change is evicted first.
     latest: Option<u64>,
-    /// The backend's preferred key exchange; using it saves a round trip.
+    /// The key-exchange group that the backend prefers: a ClientHello with a key share for it saves a round trip.
     group: Option<NamedGroup>,
     tls12: Option<(u64, Tls12ClientSessionValue)>,
     tls13: VecDeque<(u64, Tls13ClientSessionValue)>,
@@ -51,7 +51,7 @@ impl SessionCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Sessions>> {
-        // These methods only call the allocator, so a panic leaves no inconsistent state.
+        // The methods that hold this lock only call the allocator, so a panic leaves no inconsistent state.
         self.backends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,7 +59,8 @@ impl SessionCache {
         now.saturating_sub(at) < self.lifetime.as_secs()
     }
 
-    /// Changes the sessions of a backend. A new backend replaces the one with the oldest change.
+    /// Calls `change` with the sessions of a backend. A new backend replaces the one whose sessions changed longest ago, if the
+    /// cache is full.
     fn change(&self, key: &str, now: u64, change: impl FnOnce(&mut Sessions)) {
         let mut backends = self.lock();
         if !backends.contains_key(key) {
@@ -80,7 +81,8 @@ impl SessionCache {
     }
 }
 
-/// The sessions of one backend. rustls looks them up by certificate name; here they are stored by host and port.
+/// The sessions with one backend, as rustls looks them up. rustls identifies backends by their name in certificates; this store
+/// identifies them by host and port.
 pub(super) struct BackendSessions {
     pub(super) cache: Arc<SessionCache>,
     pub(super) key: Box<str>,
@@ -133,7 +135,7 @@ impl ClientSessionStore for BackendSessions {
         });
     }
 
-    /// The newest ticket, which the backend is most likely to accept.
+    /// Takes the newest ticket, which the backend is most likely to accept.
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         let mut backends = self.cache.lock();
         let sessions = backends.get_mut(&self.key)?;
@@ -164,7 +166,7 @@ mod tests {
         learn("name:1", 1003);
         learn("name:3", 1004);
         assert_eq!(known(), [true, false, true]);
-        // All expired sessions are dropped at once.
+        // All expired sessions are dropped at once, so a new backend replaces both others.
         learn("name:2", 1064);
         assert_eq!(known(), [false, true, false]);
     }

@@ -19,12 +19,12 @@ const BUNDLES: [&str; 3] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// The trusted certificates.
+/// The certificates that are trusted when backends are verified.
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) roots: RootCertStore,
-    /// The certificates of a CA file, including self-signed certificates of backends, which are trusted as they are.
-    /// Empty for the system's authorities, none of which is a backend.
+    /// The certificates of a CA file, including self-signed certificates of backends, which are trusted as they are. Empty if the
+    /// system's authorities are trusted, because none of them is a backend.
     pub(super) pinned: Vec<CertificateDer<'static>>,
 }
 
@@ -44,7 +44,7 @@ impl Trust {
         Ok(Self { roots, pinned })
     }
 
-    /// The system's authorities, read on first use; empty if there is no bundle.
+    /// The system's authorities, read on first use; empty if the system has no CA bundle.
     pub(super) fn system() -> Arc<Self> {
         match bundle() {
             Ok(trust) => Arc::clone(trust),
@@ -55,15 +55,15 @@ impl Trust {
         }
     }
 
-    /// Whether it was read from a CA file.
+    /// Whether the trusted certificates were read from a CA file.
     pub(super) fn is_private(&self) -> bool {
         !self.pinned.is_empty()
     }
 
-    /// Whether the common name of a leaf with a valid chain may be used. The system's authorities vouch for alternative
-    /// names only (CA/Browser Forum Baseline Requirements §7.1.4.3). Name constraints (RFC 5280 §4.2.1.10) were checked
-    /// against alternative names only, so in a chain with constraints a common name might be one that its authority may
-    /// not sign.
+    /// Whether the common name of a leaf certificate with a valid chain may be compared with the host. The system's authorities
+    /// vouch for alternative names only (CA/Browser Forum Baseline Requirements §7.1.4.3). Name constraints (RFC 5280 §4.2.1.10)
+    /// were checked against alternative names only, so in a chain with constraints a common name might be one that its authority
+    /// may not sign.
     pub(super) fn use_of_common_name(
         &self,
         leaf: &Certificate<'_>,
@@ -117,8 +117,8 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsCli
     Ok(certificates)
 }
 
-/// The certificates that may issue others. rustls would accept any certificate as an authority: whoever has the key of
-/// a certificate pinned for one host could then issue certificates for every other.
+/// Selects the certificates that may issue others. rustls would accept any certificate as an authority: the owner of a certificate
+/// pinned for one host could then issue certificates for every other host.
 fn roots(certificates: &[CertificateDer<'static>]) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let may_issue = |certificate: &&CertificateDer<'_>| {

@@ -28,7 +28,8 @@ pub(super) const SELF_SIGNED: &str = "self-signed certificate";
 pub(super) const SELF_SIGNED_IN_CHAIN: &str = "self-signed certificate in certificate chain";
 pub(super) const NO_ISSUER: &str = "unable to get local issuer certificate";
 
-/// Most certificates of a chain followed to find out why it is not trusted; rustls has the same limit.
+/// Limit of the number of certificates that are followed up the chain to find out why it is not trusted; rustls has the same
+/// limit.
 const MAX_DEPTH: usize = 8;
 
 /// Verifies the backend's certificate chain and name, unless `proxy.ssl.verify-peer` is `OFF`. Whether the backend has
@@ -39,7 +40,7 @@ pub(super) struct Verifier {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// The message for client and log, wrapped in an error of rustls.
+/// A message for the client and the log, which travels inside an error of rustls.
 #[derive(Debug)]
 pub(super) struct RejectionText(pub(super) &'static str);
 
@@ -56,7 +57,7 @@ impl RejectionText {
         Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(self))))
     }
 
-    /// The message in an error of a handshake.
+    /// The message that this server's verifier has put into an error of a handshake; `None` for other errors.
     pub(super) fn text_in(error: &CertificateError) -> Option<&'static str> {
         match error {
             CertificateError::Other(OtherError(inner)) => Some(inner.downcast_ref::<Self>()?.0),
@@ -66,7 +67,7 @@ impl RejectionText {
 }
 
 impl Verifier {
-    /// Without `trust`, verifies the key only.
+    /// Makes a verifier. Without `trust`, only the backend's signature in the handshake is verified, not its certificate.
     pub(super) fn new(trust: Option<Arc<Trust>>, algorithms: WebPkiSupportedAlgorithms) -> Self {
         Self { trust, algorithms }
     }
@@ -100,7 +101,7 @@ impl Verifier {
         {
             return Ok(common_name);
         }
-        // Like OpenSSL, reports a missing issuer before any other problem of the chain.
+        // Like OpenSSL, this reports a missing issuer before any other problem of the chain.
         let missing = missing_issuer(&trust.roots, leaf, intermediates);
         Err(missing.unwrap_or_else(|| text_of(&error)))
     }
@@ -117,8 +118,8 @@ impl Verifier {
         verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)
     }
 
-    /// Accepts what small private authorities issue and rustls refuses: names that match only after conversion of
-    /// string types (RFC 5280 §7.1), and leaves of version 1. `None` if the chain is not valid in this way either.
+    /// Accepts chains of small private authorities that rustls refuses: names that are equal only after conversion of string types
+    /// (RFC 5280 §7.1), and leaf certificates of version 1. Returns `None` if the chain is not valid under these rules either.
     fn check_plainly(
         &self,
         trust: &Trust,
@@ -130,7 +131,8 @@ impl Verifier {
         let chain = PlainChain::new(&trust.roots, intermediates, self.algorithms, now);
         let issuers = chain.issuers(leaf);
         if !leaf.is_version1 {
-            // Tell rustls the issuer's name in the leaf's encoding.
+            // The issuer becomes a trust anchor under the name that the leaf certificate has for it, so that rustls finds the
+            // names equal.
             let roots = issuers
                 .into_iter()
                 .map(|issuer| issuer.into_anchor(leaf.issuer))
@@ -139,7 +141,7 @@ impl Verifier {
                 .ok()?;
             return Some(trust.use_of_common_name(leaf, intermediates));
         }
-        // A version 1 leaf has only a common name, which name constraints do not cover.
+        // A leaf certificate of version 1 has only a common name, which name constraints do not cover.
         let is_issued = issuers.iter().any(|issuer| !issuer.has_name_constraints());
         (is_issued && check_time(leaf, now).is_ok()).then_some(CommonName::Counts)
     }
@@ -174,7 +176,7 @@ impl ServerCertVerifier for Verifier {
         let Some(version1) = Certificate::parse(cert).filter(|cert| cert.is_version1) else {
             return verify_tls12_signature(message, cert, dss, &self.algorithms);
         };
-        // rustls does not parse version 1 certificates, and has no function that takes a key alone.
+        // rustls cannot take the key from a version 1 certificate, and has no function that verifies with a key alone.
         let key = &version1.public_key;
         let mapping = self.algorithms.mapping.iter();
         let mut algorithms = mapping
@@ -212,8 +214,10 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
+/// Checks that the certificate is valid at the time `now`.
+///
 /// # Errors
-/// The message for the client.
+/// The message for the client and the log.
 pub(super) fn check_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), &'static str> {
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     if now < certificate.not_before {
@@ -225,7 +229,7 @@ pub(super) fn check_time(certificate: &Certificate<'_>, now: UnixTime) -> Result
     Ok(())
 }
 
-/// Follows the chain by names. Returns the message if it does not lead to the CA file.
+/// Follows the chain from the leaf by the names of issuers. Returns the message if it does not lead to the CA file.
 fn missing_issuer(
     roots: &RootCertStore,
     leaf: &Certificate<'_>,

@@ -2,16 +2,16 @@
 
 use crate::error::TlsError;
 
-/// Type, version and length.
+/// Length in bytes of the header of a record: type, version and length.
 pub(crate) const HEADER_LEN: usize = 5;
-/// Most plaintext in a record.
+/// Limit in bytes of the plaintext in a record.
 pub(crate) const MAX_PLAINTEXT_LEN: usize = 1 << 14;
-/// Most bytes added by protection in TLS 1.2 (RFC 5246 §6.2.3); TLS 1.3 allows less.
+/// Limit in bytes of what protection adds to a record in TLS 1.2 (RFC 5246 §6.2.3); TLS 1.3 allows less.
 const MAX_EXPANSION: usize = 2048;
-/// Longest record of either version, with header.
+/// Length in bytes of the longest record of either version, with its header.
 pub(crate) const MAX_RECORD_LEN: usize = HEADER_LEN + MAX_PLAINTEXT_LEN + MAX_EXPANSION;
 
-/// Content type of a record.
+/// The content type of a record (RFC 8446 §5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentType {
     ChangeCipherSpec,
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn records_are_at_most_2_14_plus_2048() {
-        // RFC 5246 §6.2.3
+        // The longest record of TLS 1.2 (RFC 5246 §6.2.3).
         assert_eq!(record_len(&[23, 3, 3, 0x48, 0x00]), Ok(Some(5 + 0x4800)));
         assert_eq!(
             record_len(&[23, 3, 3, 0x48, 0x01]),

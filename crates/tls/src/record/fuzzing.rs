@@ -1,4 +1,4 @@
-//! Entry points for fuzzing.
+//! Entry points for fuzzing records.
 
 use rustls::ConnectionTrafficSecrets;
 
@@ -7,11 +7,11 @@ use crate::record::output::OutputBuffer;
 use crate::record::protection::Protection;
 use crate::versions::Version;
 
-/// Protects records as the peer of a connection does, whatever is in them.
+/// Protects records with the keys of a connection's peer, whatever the records contain.
 pub struct RecordWriter(Protection);
 
 impl RecordWriter {
-    /// Takes over from rustls after a handshake. `None` for an unsupported suite.
+    /// Takes over the keys of rustls after a handshake. Returns `None` for a cipher suite that is not supported.
     #[must_use]
     pub fn new(is_tls13: bool, sequence: u64, secrets: &ConnectionTrafficSecrets) -> Option<Self> {
         let version = if is_tls13 {
@@ -22,7 +22,7 @@ impl RecordWriter {
         Protection::new(version, sequence, secrets).ok().map(Self)
     }
 
-    /// Appends a record of change_cipher_spec (0), alert (1), handshake (2) or application data (3).
+    /// Appends a protected record; `kind` is 0 for change_cipher_spec, 1 for alert, 2 for handshake and 3 for application data.
     pub fn write(&mut self, kind: u8, payload: &[u8], out: &mut OutputBuffer) {
         let content_type = match kind % 4 {
             0 => ContentType::ChangeCipherSpec,

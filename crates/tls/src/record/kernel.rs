@@ -19,13 +19,14 @@ use rustls::ConnectionTrafficSecrets;
 use crate::record::framing::ContentType;
 use crate::versions::Version;
 
-/// Smallest file worth the system calls that offload a connection.
+/// Length in bytes of the smallest file for which a connection is offloaded to the kernel: for smaller files, the system calls
+/// cost more than they save.
 pub const OFFLOADED_FILE_LEN: u64 = 256 * 1024;
 
-/// `ssl-offload`
+/// The setting `ssl-offload`.
 #[derive(Clone, Debug, Default)]
 pub struct OffloadSettings {
-    /// Whether `ssl-offload: kernel` is configured and the kernel supports it; set when resources are opened.
+    /// Whether `ssl-offload: kernel` is configured and the kernel supports it; set when the server opens its files at the start.
     is_possible: Arc<AtomicBool>,
 }
 
@@ -36,7 +37,7 @@ impl OffloadSettings {
     }
 }
 
-/// `ssl-offload`
+/// The directive `ssl-offload`.
 pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     name: "ssl-offload",
     levels: Levels::GLOBAL_ONLY,
@@ -57,11 +58,11 @@ pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// Checks at startup whether the kernel supports TLS.
+/// Checks at the start of the server whether the kernel supports TLS.
 struct KernelTlsProbe(Arc<AtomicBool>);
 
 impl Resource for KernelTlsProbe {
-    /// Runs as the starting user: for root, the kernel loads its TLS module.
+    /// Checks as the user that starts the server: if this is root, the kernel loads its TLS module.
     fn open(&self) -> Result<(), String> {
         match find() {
             Ok(()) => self.0.store(true, Relaxed),
@@ -81,6 +82,8 @@ pub fn is_supported() -> bool {
     find().is_ok()
 }
 
+/// Asks the kernel whether it supports TLS.
+///
 /// # Errors
 /// The kernel's error.
 fn find() -> Result<(), Errno> {
@@ -101,14 +104,14 @@ fn set_up(socket: &impl AsFd) -> Result<(), Errno> {
     setsockopt(socket, TcpUlp::default(), b"tls")
 }
 
-/// The keys for the kernel's part of a connection.
+/// The keys with which the kernel encrypts what a connection sends.
 pub struct KernelKeys(pub(crate) TlsCryptoInfo);
 
-/// An action for the kernel besides sending application data.
+/// A command for a kernel that encrypts what a connection sends, besides sending application data.
 pub enum KernelAction {
-    /// Send a record of this type.
+    /// Send a record of this content type with this payload.
     Record(u8, Vec<u8>),
-    /// Use these keys for all further records.
+    /// Use these keys for all further records that are sent.
     Keys(KernelKeys),
 }
 
@@ -119,7 +122,7 @@ impl KernelAction {
 }
 
 impl KernelKeys {
-    /// `None` for a suite that the kernel does not support.
+    /// Makes the keys for the kernel; `None` for a cipher suite that the kernel does not support.
     pub(crate) fn new(
         version: Version,
         sequence: u64,
@@ -168,7 +171,8 @@ impl KernelKeys {
         Some(Self(info))
     }
 
-    /// Offloads sending on a socket to the kernel. All records encrypted before must already be in the socket.
+    /// Has the kernel encrypt what is sent on a socket from now on. All records that this process has encrypted must be in the
+    /// socket already.
     ///
     /// # Errors
     /// The kernel's error; nothing has changed then.
@@ -186,9 +190,9 @@ impl KernelKeys {
     }
 }
 
-/// The eight bytes after the salt. In TLS 1.3 they are combined with the sequence number. In TLS 1.2 they are the
-/// explicit nonce (RFC 5288 §3) of the kernel's first record, which it increments. Its first bit differs from that of
-/// all nonces used before, which were the same bytes combined with small sequence numbers.
+/// The eight bytes of the kernel's IV that follow the salt. In TLS 1.3 they are combined with the sequence number. In TLS 1.2 they
+/// are the explicit nonce (RFC 5288 §3) of the kernel's first record, which it increments. Its first bit differs from that of all
+/// nonces used before, which were the same bytes combined with small sequence numbers.
 fn gcm_iv(version: Version, rest: [u8; 8]) -> [u8; 8] {
     match version {
         Version::Tls13 => rest,

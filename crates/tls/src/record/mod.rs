@@ -1,4 +1,4 @@
-//! Records of an established connection: framing, protection, and offloading to the kernel.
+//! Records of an established TLS connection: framing, protection, and offloading to the kernel.
 
 pub(crate) mod framing;
 pub(crate) mod fuzzing;

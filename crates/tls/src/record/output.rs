@@ -2,13 +2,13 @@
 
 use std::ops::Deref;
 
-/// Bytes to send. Unlike a `Vec`, a cleared buffer keeps its old bytes as initialised memory for the cipher to
+/// A buffer of bytes to send. Unlike a `Vec`, a cleared buffer keeps its old bytes as initialised memory for the cipher to
 /// overwrite. Clearing memory first would cost 13 % of bulk encryption, a copy 18 %.
 #[derive(Default)]
 pub struct OutputBuffer {
-    /// Initialised at its full length.
+    /// The memory of the buffer, which is initialised at its full length.
     bytes: Vec<u8>,
-    /// Number of bytes to send.
+    /// Number of bytes in the buffer that are to be sent.
     len: usize,
 }
 
@@ -18,12 +18,12 @@ impl OutputBuffer {
         self.len = 0;
     }
 
-    /// Bytes of memory held.
+    /// Number of bytes of memory that the buffer holds.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Keeps only the first `len` bytes.
+    /// Keeps only the first `len` bytes to send.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -38,7 +38,7 @@ impl OutputBuffer {
         self.extend_to_write(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Appends `len` bytes, and returns them for writing: they are zero or old bytes.
+    /// Appends `len` bytes, and returns them for the caller to overwrite: they are zero, or bytes that were sent before.
     pub(crate) fn extend_to_write(&mut self, len: usize) -> &mut [u8] {
         let start = self.len;
         self.len += len;
@@ -48,7 +48,7 @@ impl OutputBuffer {
         &mut self.bytes[start..self.len]
     }
 
-    /// The bytes appended since the length was `start`.
+    /// The bytes that were appended since the buffer had `start` bytes.
     pub(crate) fn written_since(&mut self, start: usize) -> &mut [u8] {
         &mut self.bytes[start..self.len]
     }
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(buffer.written_since(5), b"a");
         buffer.clear();
         assert_eq!(&*buffer, b"");
-        // The appended bytes are old ones until the caller overwrites them.
+        // The appended bytes are those that the buffer had before, until the caller overwrites them.
         assert_eq!(buffer.extend_to_write(2), b"fi");
         buffer.extend_from_slice(b"x");
         assert_eq!(&*buffer, b"fix");

@@ -15,16 +15,16 @@ use crate::record::framing::{ContentType, HEADER_LEN, MAX_PLAINTEXT_LEN};
 use crate::record::output::OutputBuffer;
 use crate::versions::Version;
 
-/// Length of the authentication tag, equal for all supported suites.
+/// Length in bytes of the authentication tag, equal for all supported cipher suites.
 const TAG_LEN: usize = 16;
-/// Bytes of the explicit nonce in TLS 1.2 with AES-GCM (RFC 5288 §3).
+/// Length in bytes of the explicit nonce in TLS 1.2 with AES-GCM (RFC 5288 §3).
 const EXPLICIT_NONCE_LEN: usize = 8;
-/// Sequence number, type, version and length (RFC 5246 §6.2.3.3).
+/// Length in bytes of the additional data of TLS 1.2: sequence number, type, version and length (RFC 5246 §6.2.3.3).
 const TLS12_AAD_LEN: usize = 13;
-/// TLS 1.3 appends the content type to the plaintext (RFC 8446 §5.2).
+/// Length in bytes of the content type that TLS 1.3 appends to the plaintext (RFC 8446 §5.2).
 const INNER_TYPE_LEN: usize = 1;
 
-/// Keys and sequence number of one direction.
+/// The key and the sequence number that protect one direction of a connection.
 pub(crate) struct Protection {
     format: Format,
     key: LessSafeKey,
@@ -32,7 +32,7 @@ pub(crate) struct Protection {
     sequence: u64,
 }
 
-/// Layout of a protected record.
+/// The layout of a protected record, by TLS version and cipher.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     Tls13,
@@ -41,7 +41,7 @@ enum Format {
 }
 
 impl Format {
-    /// Bytes between header and ciphertext.
+    /// Number of bytes between the header of the record and the ciphertext.
     fn prefix_len(self) -> usize {
         match self {
             Self::Tls12ExplicitNonce => EXPLICIT_NONCE_LEN,
@@ -57,7 +57,7 @@ impl Format {
     }
 }
 
-/// Additional data of the AEAD, by version.
+/// Additional data that the AEAD authenticates, by TLS version.
 enum AdditionalData {
     Tls13([u8; HEADER_LEN]),
     Tls12([u8; TLS12_AAD_LEN]),
@@ -73,8 +73,10 @@ impl AsRef<[u8]> for AdditionalData {
 }
 
 impl Protection {
+    /// Makes the protection of one direction.
+    ///
     /// # Errors
-    /// [`TlsError::Crypto`] for an unsupported suite.
+    /// [`TlsError::Crypto`] for a cipher suite that is not supported.
     pub(crate) fn new(
         version: Version,
         sequence: u64,
@@ -102,17 +104,17 @@ impl Protection {
         })
     }
 
-    /// Number of records protected so far.
+    /// Number of records that this direction has protected so far.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Bytes that protection adds to a plaintext, including the header.
+    /// Number of bytes that protection adds to a plaintext, including the header of the record.
     pub(crate) fn overhead(&self) -> usize {
         HEADER_LEN + self.format.prefix_len() + self.format.inner_type_len() + TAG_LEN
     }
 
-    /// Appends one record with the bytes of `parts`, which must fit a record.
+    /// Appends one protected record with the bytes of `parts`, which together must fit a record.
     ///
     /// # Errors
     /// [`TlsError::Crypto`]
@@ -206,7 +208,8 @@ impl Protection {
         }
     }
 
-    /// TLS 1.3 allows padding within the plaintext, up to 2^14 + 1 bytes in all (RFC 8446 §5.2 and §5.4).
+    /// Number of bytes by which the decrypted content may exceed the limit of the plaintext: TLS 1.3 allows padding within it, up
+    /// to 2^14 + 1 bytes in all (RFC 8446 §5.2 and §5.4).
     fn padding_room(&self) -> usize {
         self.format.inner_type_len()
     }
@@ -227,8 +230,8 @@ impl Protection {
         Ok([outer.byte(), 3, 3, high, low])
     }
 
-    /// The IV combined with the sequence number (RFC 8446 §5.3, RFC 7905 §2). In TLS 1.2 with AES-GCM the sender is
-    /// free in this, as long as no nonce repeats (RFC 5288 §3).
+    /// The nonce of the next record: the IV combined with the sequence number (RFC 8446 §5.3, RFC 7905 §2). In TLS 1.2 with
+    /// AES-GCM, the sender may choose any nonce that does not repeat (RFC 5288 §3).
     fn nonce(&self) -> [u8; 12] {
         let mut nonce = self.iv;
         for (byte, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -258,7 +261,7 @@ impl Protection {
     }
 }
 
-/// Removes padding and inner type (RFC 8446 §5.4).
+/// Removes padding and the inner content type from decrypted content of TLS 1.3 (RFC 8446 §5.4).
 fn unpad(inner: &[u8]) -> Result<(ContentType, &[u8]), TlsError> {
     let last = inner
         .iter()

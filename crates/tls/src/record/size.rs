@@ -1,19 +1,19 @@
-//! Plaintext per record: small records first, which the client can decrypt after each packet, then full ones, which are
-//! cheaper (H2O compatibility: H2O does the same).
+//! How much plaintext a record gets: a connection begins with small records, which the client can decrypt after each packet, and
+//! continues with full ones, which are cheaper (H2O compatibility: H2O does the same).
 
 use crate::record::framing::MAX_PLAINTEXT_LEN;
 
-/// Length of a small record with overhead: fits one TCP segment on nearly all paths.
+/// Length in bytes of a small record with its overhead, which fits one TCP segment on nearly all paths.
 const SMALL_RECORD_LEN: usize = 1400;
-/// After this many bytes of plaintext the congestion window is large enough for full records.
+/// Number of bytes of plaintext after which records are full: the congestion window is then large enough.
 const SMALL_UNTIL: u32 = 65_536;
 
-/// Counts what a connection has sent.
+/// How much plaintext the next record of a connection gets.
 #[derive(Debug, Default)]
 pub(crate) struct RecordSize {
-    /// Plaintext bytes written, saturating at [`SMALL_UNTIL`].
+    /// Number of plaintext bytes written so far, saturating at [`SMALL_UNTIL`].
     written: u32,
-    /// Plaintext bytes per record as chosen by the driver for this path; 0: not chosen.
+    /// Number of plaintext bytes per record that the driver has chosen for this path; 0 if it has not chosen.
     chosen: u16,
 }
 
@@ -26,7 +26,7 @@ impl RecordSize {
         }
     }
 
-    /// Most plaintext in the next record.
+    /// Limit in bytes of the plaintext in the next record.
     pub(crate) fn limit(&self, overhead: usize) -> usize {
         if self.chosen > 0 {
             self.chosen.into()
@@ -43,7 +43,7 @@ impl RecordSize {
         self.written = SMALL_UNTIL.min(self.written.saturating_add(len));
     }
 
-    /// Sets the plaintext bytes per record.
+    /// Sets the number of plaintext bytes per record.
     pub(crate) fn choose(&mut self, plain_len: usize) {
         let plain_len = plain_len.clamp(1, MAX_PLAINTEXT_LEN);
         self.chosen = u16::try_from(plain_len).unwrap_or(u16::MAX);

@@ -1,4 +1,4 @@
-//! A connection after its handshake: application data, alerts, key updates.
+//! A TLS connection after its handshake: application data, alerts, key updates.
 
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
@@ -14,22 +14,22 @@ use crate::record::protection::Protection;
 use crate::record::size::RecordSize;
 use crate::versions::Version;
 
-/// Most empty records, warnings and handshake messages in a row without application data: each costs us work and the
-/// peer next to nothing. BoringSSL and rustls have the same limit.
+/// Limit of the number of empty records, warnings and handshake messages that the peer may send in a row without application data:
+/// each costs us work and the peer next to nothing. BoringSSL and rustls have the same limit.
 const TOLERATED_IN_A_ROW: u8 = 32;
 
-/// HandshakeType `hello_request` (RFC 5246 §7.4.1.1).
+/// The HandshakeType `hello_request` (RFC 5246 §7.4.1.1).
 const HELLO_REQUEST: u8 = 0;
-/// HandshakeType `new_session_ticket` (RFC 8446 §4).
+/// The HandshakeType `new_session_ticket` (RFC 8446 §4).
 const NEW_SESSION_TICKET: u8 = 4;
-/// HandshakeType `key_update` (RFC 8446 §4).
+/// The HandshakeType `key_update` (RFC 8446 §4).
 const KEY_UPDATE: u8 = 24;
-/// Type and length of a handshake message.
+/// Length in bytes of the header of a handshake message: type and length.
 const MESSAGE_HEADER_LEN: usize = 4;
-/// Longest NewSessionTicket without its header: rustls' limit for any handshake message.
+/// Limit in bytes of a NewSessionTicket without its header. rustls has this limit for every handshake message.
 const MAX_TICKET_LEN: usize = 0xffff;
 
-/// Both directions of an established connection.
+/// An established TLS connection: both directions.
 pub(crate) struct Traffic {
     opener: Protection,
     sealer: Protection,
@@ -37,9 +37,9 @@ pub(crate) struct Traffic {
     seal_limit: u64,
     keys: KeySource,
     record_size: RecordSize,
-    /// The start of an incomplete record.
+    /// The bytes received so far of an incomplete record.
     partial: Vec<u8>,
-    /// The start of an incomplete handshake message.
+    /// The bytes received so far of an incomplete handshake message.
     message: Vec<u8>,
     useless_in_a_row: u8,
     closing: ClosedDirections,
@@ -49,15 +49,15 @@ pub(crate) struct Traffic {
 
 /// State of kTLS on this connection.
 struct Offload {
-    /// The secrets that `sealer` uses.
+    /// The traffic secrets from which the keys of `sealer` are made.
     secrets: ConnectionTrafficSecrets,
-    /// Whether the kernel encrypts; `sealer` is then unused.
+    /// Whether the kernel encrypts what is sent; `sealer` is then not used.
     is_in_kernel: bool,
-    /// Actions for the kernel, in order.
+    /// Commands for the kernel, in order.
     actions: Vec<KernelAction>,
 }
 
-/// Source of later keys.
+/// Where the keys come from that replace the first ones.
 enum KeySource {
     /// TLS 1.2: one set of keys protects the whole connection.
     Fixed(Side),
@@ -65,7 +65,7 @@ enum KeySource {
     Schedule(KeySchedule),
 }
 
-/// The part of rustls that is kept after the handshake, for either role.
+/// The part of a rustls connection, as client or server, that is kept after the handshake: it derives later keys.
 pub(crate) enum KeySchedule {
     Server(Box<KernelConnection<ServerConnectionData>>),
     Client(Box<KernelConnection<ClientConnectionData>>),
@@ -94,7 +94,7 @@ impl KeySchedule {
     }
 }
 
-/// Receives decrypted application data.
+/// A buffer that receives decrypted application data.
 pub trait PlainSink {
     /// Appends the plaintext of a record.
     fn append(&mut self, plain: &[u8]);
@@ -114,14 +114,16 @@ struct ClosedDirections {
 }
 
 impl Traffic {
-    /// Bytes of memory held for incomplete messages and records.
+    /// Number of bytes of memory that incomplete messages and records take.
     #[inline]
     pub(crate) fn retained(&self) -> usize {
         self.partial.capacity() + self.message.capacity()
     }
 
+    /// Makes an established connection from what the handshake has negotiated.
+    ///
     /// # Errors
-    /// [`TlsError::Crypto`]
+    /// [`TlsError::Crypto`] if the cipher suite is not supported.
     pub(crate) fn new(
         version: Version,
         suite: SupportedCipherSuite,
@@ -158,8 +160,8 @@ impl Traffic {
         })
     }
 
-    /// The keys with which the kernel can continue sending, and the number of records that they may protect; `None` if
-    /// kTLS is not wanted.
+    /// The keys with which the kernel can continue sending, and the number of records that they may protect; `None` if the kernel
+    /// is not to encrypt.
     pub(crate) fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
         let offload = self.offload.as_ref()?;
         let sequence = self.sealer.sequence();
@@ -168,7 +170,7 @@ impl Traffic {
         (!self.closing.sent).then_some((keys, records))
     }
 
-    /// Records whether the kernel accepted the keys. If not, it is not asked again.
+    /// Records whether the kernel accepted the keys. If it did not, it is not asked again.
     pub(crate) fn on_handed_over(&mut self, is_in_kernel: bool) {
         match &mut self.offload {
             Some(offload) if is_in_kernel => offload.is_in_kernel = true,
@@ -176,7 +178,7 @@ impl Traffic {
         }
     }
 
-    /// Takes the actions for the kernel.
+    /// Takes the commands that the kernel has to obey, in order.
     pub(crate) fn take_kernel_actions(&mut self) -> Vec<KernelAction> {
         let offload = self.offload.as_mut();
         offload.map_or_else(Vec::new, |offload| std::mem::take(&mut offload.actions))
@@ -197,7 +199,7 @@ impl Traffic {
     /// Decrypts complete records, and keeps an incomplete one.
     ///
     /// # Errors
-    /// The peer's violation; the alert is in `out`.
+    /// How the peer has violated the protocol; the alert is in `out`.
     pub(crate) fn receive(
         &mut self,
         input: &mut [u8],
@@ -228,7 +230,7 @@ impl Traffic {
             let mut record = std::mem::take(&mut self.partial);
             self.recv_record(&mut record, plain, out)?;
         }
-        // RFC 8446 §6.1: data after close_notify is ignored.
+        // After close_notify, further data is ignored (RFC 8446 §6.1).
         while !self.closing.received {
             let Some(len) = complete_len(input)? else {
                 self.partial.extend_from_slice(input);
@@ -243,7 +245,7 @@ impl Traffic {
 
     /// Appends bytes of `input` to the incomplete record until it is complete. Returns the rest of `input`.
     fn fill_partial<'a>(&mut self, mut input: &'a mut [u8]) -> Result<&'a mut [u8], TlsError> {
-        // First completes the header, which has the length, then the record.
+        // The first pass completes the header, which contains the record's length; the second pass completes the record.
         for _ in 0..2 {
             let target = record_len(&self.partial)?.unwrap_or(HEADER_LEN);
             let missing = target - self.partial.len();
@@ -262,7 +264,7 @@ impl Traffic {
     ) -> Result<(), TlsError> {
         let (content_type, payload) = self.opener.open(record)?;
         if content_type != ContentType::Handshake && !self.message.is_empty() {
-            // RFC 8446 §5.1: no other record may interrupt a fragmented handshake message.
+            // No other record may interrupt a fragmented handshake message (RFC 8446 §5.1).
             return Err(TlsError::UnexpectedMessage);
         }
         match content_type {
@@ -274,7 +276,7 @@ impl Traffic {
             }
             ContentType::Alert => self.on_alert(payload),
             ContentType::Handshake => self.on_handshake(payload, out),
-            // Allowed only until the peer's Finished (RFC 8446 §5, RFC 5246 §7.1).
+            // ChangeCipherSpec is allowed only until the peer's Finished (RFC 8446 §5, RFC 5246 §7.1).
             ContentType::ChangeCipherSpec => Err(TlsError::UnexpectedMessage),
         }
     }
@@ -291,7 +293,7 @@ impl Traffic {
         let &[level, description] = payload else {
             return Err(TlsError::Decode);
         };
-        // RFC 8446 §6: in TLS 1.3 the description decides; all but these two are fatal.
+        // In TLS 1.3, the description of an alert decides whether it is fatal; all but these two are (RFC 8446 §6).
         let is_warning = match self.keys {
             KeySource::Fixed(_) => level == Alert::WARNING,
             KeySource::Schedule(_) => description == Alert::USER_CANCELED,
@@ -313,7 +315,7 @@ impl Traffic {
             return Err(TlsError::Renegotiation);
         }
         if payload.is_empty() {
-            // RFC 8446 §5.1: no empty fragments.
+            // A handshake message may have no empty fragments (RFC 8446 §5.1).
             return Err(TlsError::UnexpectedMessage);
         }
         self.message.extend_from_slice(payload);
@@ -325,7 +327,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// The length, with header, of a complete message at the start of `message`.
+    /// The length, with its header, of the handshake message at the start of `message`, if it is complete.
     fn message_len(&self) -> Result<Option<usize>, TlsError> {
         let Some(&message_type) = self.message.first() else {
             return Ok(None);
@@ -355,7 +357,7 @@ impl Traffic {
     ) -> Result<(), TlsError> {
         self.on_useless_record()?;
         match (&mut self.keys, message_type, body) {
-            // RFC 8446 §5.1: a KeyUpdate must end its record, because the keys change after it.
+            // A KeyUpdate must be the last message of its record, because the keys change after it (RFC 8446 §5.1).
             (KeySource::Schedule(_), KEY_UPDATE, &[request]) if self.message.is_empty() => {
                 self.on_key_update(request, out)
             }
@@ -365,7 +367,7 @@ impl Traffic {
                     .map_err(|_| TlsError::Decode)
             }
             (KeySource::Fixed(Side::Client), HELLO_REQUEST, _) => {
-                // RFC 5246 §7.4.1.1: a client may refuse to renegotiate, and the connection continues.
+                // A client may refuse to renegotiate, and the connection continues (RFC 5246 §7.4.1.1).
                 let alert = Alert::NO_RENEGOTIATION.bytes();
                 self.send_message(ContentType::Alert, &alert, out)
             }
@@ -373,7 +375,7 @@ impl Traffic {
         }
     }
 
-    /// Processes a KeyUpdate (RFC 8446 §4.6.3).
+    /// Processes a KeyUpdate of the peer (RFC 8446 §4.6.3).
     fn on_key_update(&mut self, request: u8, out: &mut OutputBuffer) -> Result<(), TlsError> {
         let (sequence, secrets) = match &mut self.keys {
             KeySource::Fixed(_) => return Err(TlsError::UnexpectedMessage),
@@ -390,7 +392,7 @@ impl Traffic {
         }
     }
 
-    /// Encrypts `plain` as application data.
+    /// Encrypts `plain` as application data, and appends the records to `out`.
     ///
     /// # Errors
     /// [`TlsError::Closed`] after close_notify, [`TlsError::KeysExhausted`]
@@ -446,7 +448,7 @@ impl Traffic {
         }
     }
 
-    /// Sends close_notify (RFC 8446 §6.1); once.
+    /// Sends close_notify (RFC 8446 §6.1), unless it was sent before.
     pub(crate) fn close_notify(&mut self, out: &mut OutputBuffer) {
         // If close_notify cannot be encrypted, nothing else can be sent either.
         let _ = self.send_alert(Alert::CLOSE_NOTIFY, out);
@@ -457,13 +459,13 @@ impl Traffic {
             return Err(TlsError::Closed);
         }
         if self.is_in_kernel() {
-            // The kernel has the keys.
+            // The kernel has the keys, so this process must not encrypt with them.
             return Err(TlsError::NotReady);
         }
         Ok(())
     }
 
-    /// Bytes that a record adds to its plaintext.
+    /// Number of bytes that a record adds to its plaintext.
     pub(crate) fn overhead(&self) -> usize {
         self.sealer.overhead()
     }
@@ -477,7 +479,7 @@ impl Traffic {
     }
 
     fn seal_data(&mut self, parts: &[&[u8]], out: &mut OutputBuffer) -> Result<(), TlsError> {
-        // The last record of a key must be a KeyUpdate, or close_notify in TLS 1.2.
+        // The last record that a key protects must be a KeyUpdate, or close_notify in TLS 1.2, so no data may be sent in it.
         if self.sealer.sequence() + 1 >= self.seal_limit {
             match self.keys {
                 KeySource::Schedule(_) => self.update_sending_keys(out)?,
@@ -493,7 +495,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Sends a KeyUpdate, and switches to new keys.
+    /// Sends a KeyUpdate, and switches to new keys for sending.
     fn update_sending_keys(&mut self, out: &mut OutputBuffer) -> Result<(), TlsError> {
         let (sequence, secrets): (u64, ConnectionTrafficSecrets) = match &mut self.keys {
             KeySource::Fixed(_) => return Err(TlsError::KeysExhausted),
@@ -517,12 +519,12 @@ impl Traffic {
         if self.closing.sent {
             return Ok(());
         }
-        // Nothing may follow a fatal alert or close_notify.
+        // This side may send nothing after a fatal alert or close_notify.
         self.closing.sent = true;
         self.send_message(ContentType::Alert, &alert.bytes(), out)
     }
 
-    /// Sends a record that is not application data, through the kernel if it encrypts.
+    /// Sends a record that is not application data. If the kernel encrypts, the record becomes a command for it.
     fn send_message(
         &mut self,
         content_type: ContentType,

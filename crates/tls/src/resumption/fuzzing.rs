@@ -1,4 +1,4 @@
-//! Entry points for fuzzing.
+//! Entry points for fuzzing session resumption.
 
 use std::io::{self, Read, Write};
 
@@ -9,7 +9,7 @@ use crate::resumption::shared_keys::synchronize;
 use crate::resumption::stores::{MemcachedProtocol, SharedStore, StoreKind};
 use crate::resumption::tickets::KeyRing;
 
-/// A store that gives this answer to every question.
+/// A store of ticket keys or sessions that answers every command with these bytes.
 struct Answers<'a>(&'a [u8]);
 
 impl Read for Answers<'_> {
@@ -28,8 +28,8 @@ impl Write for Answers<'_> {
     }
 }
 
-/// Reads ticket keys from a store whose kind is the first byte and whose answers are the others: keys that are taken can be
-/// written and read again.
+/// Reads ticket keys from a store; the first byte is its kind (memcached or Redis), the others are its answers. Keys that are
+/// accepted must be the same after they were written and read again.
 ///
 /// # Panics
 /// If an invariant is violated.
@@ -60,8 +60,8 @@ pub fn ticket_store(input: &[u8]) {
     }
 }
 
-/// Converts a session of OpenSSL, which may be of any server that shares a store: one that is taken is the same after it was
-/// written and read again.
+/// Converts a session in the format of OpenSSL, which any server that shares a store may have written. A session that is accepted
+/// must be the same after it was written and read again.
 ///
 /// # Panics
 /// If an invariant is violated.

@@ -1,4 +1,4 @@
-//! The text form of ticket keys, in files and in stores that servers share. H2O compatibility: it is H2O's form, so that both
+//! The text form of ticket keys, in files and in stores that servers share. H2O compatibility: this is H2O's form, so that both
 //! servers can share the keys.
 
 use std::fmt::Write;
@@ -7,11 +7,10 @@ use h2o_config::{Attribute, Kinds, Memory, Node};
 
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash, TicketKey};
 
-/// Times above this are taken as milliseconds, which some documentation asks for; as seconds they would be after the
-/// year 5138.
+/// Times above this are read as milliseconds, which some documentation asks for; as seconds, they would be after the year 5138.
 const MILLISECONDS_FROM: u64 = 100_000_000_000;
 
-/// The attributes of a key.
+/// The attributes of a ticket key in the text form.
 pub(crate) const ATTRIBUTES: [Attribute; 6] = [
     Attribute::required(
         "name",
@@ -48,20 +47,20 @@ pub(crate) const ATTRIBUTES: [Attribute; 6] = [
         "not_after",
         Kinds::SCALAR,
         "SECONDS since 1970",
-        "Until when tickets of this key are accepted.",
+        "Until when tickets that were encrypted with this key are accepted.",
     ),
 ];
 
-/// Reads the keys of a text. The name of the text is for messages.
+/// Reads the ticket keys of a text. `name` stands for the text in messages.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// A message that says what is wrong, and where.
 pub(crate) fn parse(name: &str, text: &[u8]) -> Result<KeyRing, h2o_config::Error> {
     let source = Memory::new().file(name, text);
     parse_keys(&h2o_config::load(name, &source)?)
 }
 
-/// The text of keys.
+/// Writes ticket keys as text.
 pub(crate) fn to_text(ring: &KeyRing) -> String {
     let mut text = String::new();
     for key in ring.keys() {
@@ -134,7 +133,7 @@ fn parse_key(node: &Node) -> Result<TicketKey, h2o_config::Error> {
 fn parse_time(node: &Node) -> Result<u64, h2o_config::Error> {
     let time: u64 = node.integer("%lu", 0..=u64::MAX)?;
     Ok(if time > MILLISECONDS_FROM {
-        // What is written is read as it is.
+        // The result in seconds stays below the limit, so that it is read as seconds if this server writes it.
         (time / 1000).min(MILLISECONDS_FROM)
     } else {
         time
@@ -160,7 +159,7 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A key, with these attributes changed.
+    /// The text of a ticket key, with these attributes changed.
     pub(crate) fn entry(changes: &[(&str, &str)]) -> String {
         let key = "ab".repeat(96);
         let mut fields = vec![

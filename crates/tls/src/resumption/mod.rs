@@ -40,7 +40,7 @@ const KEPT_TICKET_LEN: usize = 32;
 /// The longest lifetime of a ticket in seconds, a week: clients must not keep tickets for longer (RFC 8446 §4.6.1).
 const MAX_LIFETIME_HINT: u64 = 604_800;
 
-/// `ssl-session-resumption`.
+/// The settings of the directive `ssl-session-resumption`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumptionSettings {
     cache: Option<CacheStore>,
@@ -67,7 +67,7 @@ impl ResumptionSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CacheStore {
     Internal,
-    /// In memory as well, so that a server finds its own ones at once.
+    /// Sessions are kept in a store that servers share, and in memory as well, so that a server finds its own sessions at once.
     Shared(SessionStoreSettings),
 }
 
@@ -82,11 +82,11 @@ const DEFAULT_ALGORITHMS: TicketAlgorithms = TicketAlgorithms {
     hash: TicketHash::Sha256,
 };
 
-/// The name of the memcached or Redis entry that holds the ticket keys. It is H2O's, so that both servers can share the
+/// The name of the memcached or Redis entry that holds the ticket keys. H2O uses the same name, so that both servers can share the
 /// keys.
 const DEFAULT_STORE_KEY: &str = "h2o:ssl-session-key";
 
-/// The beginning of the names of entries that hold sessions. It is H2O's as well.
+/// The beginning of the names of memcached or Redis entries that hold sessions. H2O uses the same names.
 const DEFAULT_SESSION_PREFIX: &str = "h2o:ssl-session-cache:";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Default for ResumptionSettings {
     }
 }
 
-/// `ssl-session-resumption`
+/// The directive `ssl-session-resumption`.
 pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     name: "ssl-session-resumption",
     levels: Levels::GLOBAL_ONLY,
@@ -165,14 +165,14 @@ const ATTRIBUTES: [Attribute; 14] = [
         Kinds::SCALAR,
         "TEXT",
         DEFAULT_SESSION_PREFIX,
-        "What the keys of sessions in memcached begin with; the session identifier in base64url follows.",
+        "The beginning of the keys under which memcached has sessions; the session identifier in base64url follows.",
     ),
     Attribute::optional(
         "cache-redis-prefix",
         Kinds::SCALAR,
         "TEXT",
         DEFAULT_SESSION_PREFIX,
-        "What the keys of sessions in Redis begin with.",
+        "The beginning of the keys under which Redis has sessions.",
     ),
     Attribute::optional(
         "ticket-store",
@@ -208,7 +208,7 @@ const ATTRIBUTES: [Attribute; 14] = [
         Kinds::SCALAR,
         "KEY",
         DEFAULT_STORE_KEY,
-        "The key that has the ticket keys in memcached.",
+        "The key under which memcached has the ticket keys.",
     )
     .aliases(&["ticket-memcached-key"]),
     Attribute::optional(
@@ -216,21 +216,21 @@ const ATTRIBUTES: [Attribute; 14] = [
         Kinds::SCALAR,
         "KEY",
         DEFAULT_STORE_KEY,
-        "The key that has the ticket keys in Redis.",
+        "The key under which Redis has the ticket keys.",
     ),
     Attribute::optional(
         "memcached",
         Kinds::MAPPING.with_attributes(&stores::MEMCACHED_ATTRIBUTES),
         "a mapping",
         "mandatory with `memcached` as a store",
-        "Where memcached is.",
+        "The memcached server that keeps the sessions or ticket keys.",
     ),
     Attribute::optional(
         "redis",
         Kinds::MAPPING.with_attributes(&stores::REDIS_ATTRIBUTES),
         "a mapping",
         "mandatory with `redis` as a store",
-        "Where the Redis server is.",
+        "The Redis server that keeps the sessions or ticket keys.",
     ),
 ];
 
@@ -255,7 +255,7 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
             .integer("%u", 1..=u64::from(u32::MAX))
             .map_err(|_| node.error("`lifetime` must be a positive number"))?;
     }
-    // H2O compatibility: like H2O, ignores the attributes of a method that is off.
+    // H2O compatibility: H2O ignores the attributes of a method (`cache` or `ticket`) that the mode does not use.
     if cache {
         settings.cache = Some(cache_store(&attributes)?);
     }
@@ -299,7 +299,7 @@ fn cache_store(attributes: &Attributes<'_>) -> Result<CacheStore, Error> {
         }
         _ => (redis(node, attributes)?, "cache-redis-prefix", 1),
     };
-    // Identifiers have 43 characters.
+    // A session identifier takes 43 characters in the key of an entry.
     let prefix = attributes.get(prefix);
     let prefix = store_key(prefix, DEFAULT_SESSION_PREFIX, MAX_KEY_LEN - 43)?.into();
     Ok(CacheStore::Shared(SessionStoreSettings {
@@ -333,7 +333,8 @@ fn ticket_store(attributes: &Attributes<'_>) -> Result<TicketStore, Error> {
     }
 }
 
-/// The store that `memcached` describes, which `node` needs.
+/// Returns the memcached store that the attribute `memcached` describes. `node` is the configuration node that needs the store;
+/// errors about a missing attribute point to it.
 fn memcached(node: &Node, attributes: &Attributes<'_>) -> Result<SharedStore, Error> {
     let Some(memcached) = attributes.get("memcached") else {
         let error = node.error("configuration of memcached is missing");
@@ -342,7 +343,8 @@ fn memcached(node: &Node, attributes: &Attributes<'_>) -> Result<SharedStore, Er
     SharedStore::memcached(memcached)
 }
 
-/// The store that `redis` describes, which `node` needs.
+/// Returns the Redis store that the attribute `redis` describes. `node` is the configuration node that needs the store; errors
+/// about a missing attribute point to it.
 fn redis(node: &Node, attributes: &Attributes<'_>) -> Result<SharedStore, Error> {
     let Some(redis) = attributes.get("redis") else {
         let error = node.error("configuration of redis is missing");
@@ -351,7 +353,7 @@ fn redis(node: &Node, attributes: &Attributes<'_>) -> Result<SharedStore, Error>
     SharedStore::redis(redis)
 }
 
-/// Number of threads that read and write sessions at most.
+/// Limit of the number of threads that read and write sessions in memcached.
 const MAX_SESSION_THREADS: u16 = 256;
 /// Length in bytes of the longest key that memcached takes.
 const MAX_KEY_LEN: usize = 250;
@@ -374,13 +376,13 @@ fn store_key<'a>(
     Ok(key)
 }
 
-/// Sessions and ticket keys, shared by all listeners and workers.
+/// Sessions and ticket keys for resumption, shared by all listeners and workers.
 #[derive(Debug)]
 pub struct Resumption {
     lifetime_secs: u64,
-    /// Sessions of TLS 1.2, by identifier.
+    /// The sessions of TLS 1.2 in this server's memory, by identifier.
     ids: Option<Arc<SessionCache>>,
-    /// The store of these sessions that other servers share.
+    /// The store of TLS 1.2 sessions that this server shares with other servers.
     id_store: Option<SessionStore>,
     tickets: Option<Tickets>,
 }
@@ -399,7 +401,7 @@ enum TicketSource {
         kept: SessionCache,
     },
     File(Mutex<TicketFile>),
-    /// A thread of its own sets the keys.
+    /// A thread of its own copies the keys from a store that servers share.
     Shared(#[expect(dead_code, reason = "ends the thread when it is dropped")] SharedKeys),
 }
 
@@ -449,8 +451,8 @@ impl Resumption {
         Arc::new(resumption)
     }
 
-    /// Rotates ticket keys and drops expired sessions, if due. Handshakes do so as well; a periodic call takes most of
-    /// this work from them, and also deletes keys while there are no handshakes.
+    /// Rotates ticket keys and drops expired sessions, if that is due. Handshakes do the same; a periodic call takes most of this
+    /// work from them, and deletes old keys even while there are no handshakes.
     pub fn refresh(&self) {
         let now = unix_now();
         if let Some(ids) = &self.ids {
@@ -464,8 +466,8 @@ impl Resumption {
         }
     }
 
-    /// Secrets for the keys of QUIC, one per ticket key, the active one first; empty without tickets. They change with
-    /// the ticket keys.
+    /// Secrets from which the keys of QUIC tokens and connection ids are derived, one per ticket key, the active one first; empty
+    /// without tickets. They change with the ticket keys.
     pub fn quic_secrets(&self) -> Vec<QuicSecret> {
         let Some(tickets) = &self.tickets else {
             return Vec::new();
@@ -486,8 +488,8 @@ impl Resumption {
         self.ids.is_some()
     }
 
-    /// Begins to look for a session of TLS 1.2 in the store that servers share. `None` if this server has it already, and if
-    /// there is no store that could be asked. What is found is then where rustls looks.
+    /// Begins to look for a session of TLS 1.2 in the store that servers share. `None` if this server's memory has the session
+    /// already, and if no store can be asked. A session that is found is put into this server's memory, where rustls looks for it.
     pub(crate) fn look_up(&self, wanted: impl FnOnce() -> Option<Wanted>) -> Option<Lookup> {
         let (ids, store) = (self.ids.as_ref()?, self.id_store.as_ref()?);
         let wanted = wanted()?;
@@ -497,8 +499,8 @@ impl Resumption {
         store.look_up(wanted)
     }
 
-    /// How to handle TLS 1.3 tickets for a client, by the first ticket that it offers and by whether it announces early
-    /// data.
+    /// How TLS 1.3 tickets are handled for a client, depending on the first ticket that it offers and on whether it announces
+    /// early data.
     pub(crate) fn ticket_use(
         &self,
         first_ticket: Option<&[u8]>,
@@ -534,7 +536,8 @@ impl Resumption {
         key.seal(plain, binding)
     }
 
-    /// The session of a ticket of either kind. `once`: the ticket came with early data and cannot be used again.
+    /// Returns the session of a ticket, which is an encrypted session or names a session in memory. `once`: the ticket came with
+    /// early data, and is removed so that it cannot be used again.
     fn open(&self, ticket: &[u8], binding: &Binding, once: bool) -> Option<Vec<u8>> {
         let tickets = self.tickets.as_ref()?;
         let now = unix_now();
@@ -565,7 +568,7 @@ impl Tickets {
         match &self.source {
             TicketSource::Internal { .. } => self.rotate(now, lifetime_secs),
             TicketSource::File(file) => {
-                // Another thread is reading the file.
+                // Another thread is reading the file, so this one does not wait for it.
                 let Ok(mut file) = file.try_lock() else {
                     return;
                 };
@@ -595,14 +598,14 @@ impl Tickets {
     }
 }
 
-/// Handling of TLS 1.3 tickets on a connection.
+/// How the TLS 1.3 tickets of a connection are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketUse {
     /// New tickets are encrypted sessions.
     Encrypted,
     /// New tickets only identify a session kept in this server's memory, and allow early data.
     Kept,
-    /// Like `Kept`, for a client that sends early data: its ticket cannot be used again.
+    /// Like `Kept`, for a client that sends early data: the ticket that it offers cannot be used again.
     EarlyData,
 }
 
@@ -629,7 +632,7 @@ impl ProducesTickets for HostTickets {
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
         if !self.is_enabled {
-            // In TLS 1.2 rustls does not check `enabled` first.
+            // In TLS 1.2, rustls asks for a ticket without a check of `enabled`.
             return None;
         }
         self.resumption.open(ticket, &self.binding, false)
@@ -644,12 +647,12 @@ pub(crate) struct HostSessions {
     pub(crate) purpose: CacheUse,
 }
 
-/// Use of a session cache.
+/// What rustls uses a session cache for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CacheUse {
-    /// Session identifiers of TLS 1.2.
+    /// The sessions of TLS 1.2, by session identifier.
     Ids,
-    /// Tickets of TLS 1.3.
+    /// The sessions of TLS 1.3 that tickets name; `once`: each ticket can be used only once.
     Tickets { once: bool },
 }
 

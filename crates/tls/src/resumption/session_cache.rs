@@ -9,12 +9,12 @@ use hashbrown::HashTable;
 
 use crate::resumption::binding::Binding;
 
-/// Number of sessions that are kept at most, and number of bytes that all of them may have together: a session with a client's
+/// Limits of the sessions that are kept: their number, and the bytes of all of them together, since a session with a client's
 /// certificate chain is large.
 const MAX_SESSIONS: usize = 20_480;
 const MAX_BYTES: usize = 16 << 20;
 
-/// The sessions that are kept, for all workers; locked once per handshake.
+/// The sessions that are kept in memory, for all workers; locked once per handshake.
 #[derive(Debug)]
 pub(crate) struct SessionCache {
     lifetime_secs: u64,
@@ -31,20 +31,21 @@ struct Sessions {
     bytes: usize,
 }
 
-/// Sessions in the order in which they were added, which is also that in which they expire.
+/// Sessions in the order in which they were added, which is also the order in which they expire.
 #[derive(Debug, Default)]
 struct ByAge {
-    /// A session that was removed leaves `None` until all older ones are gone.
+    /// The sessions. A session that was removed leaves `None` until all older ones are removed.
     sessions: VecDeque<Option<Session>>,
-    /// The serial of the first of them.
+    /// The serial of the first element of `sessions`.
     first: Serial,
 }
 
-/// The number of a session, counted from the first one that was added. Wraps around: far fewer than 2^32 are kept at a time.
+/// The number of a session, counted from the first one that was added. The count wraps around: far fewer than 2^32 are kept at a
+/// time.
 type Serial = u32;
 
-/// What a session is found by: a digest of its binding and its identifier. It takes less memory than they do, and no client can
-/// find another identifier with the same one.
+/// What a session is found by: a digest of its binding and its identifier. The digest takes less memory than both, and no client
+/// can find another identifier with the same digest.
 type Name = [u8; NAME_LEN];
 const NAME_LEN: usize = 16;
 const EXPIRES_LEN: usize = 8;
@@ -70,7 +71,7 @@ impl SessionCache {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    /// Adds a session created at `now` (Unix time), evicting the oldest ones if necessary.
+    /// Adds a session created at `now` (Unix time), and evicts the oldest ones if necessary.
     pub(crate) fn put(&self, id: &[u8], binding: &Binding, value: &[u8], now: u64) {
         let name = name(id, binding);
         let mut sessions = self.lock();
@@ -89,7 +90,7 @@ impl SessionCache {
         self.has_room.store(sessions.has_room(), Ordering::Relaxed);
     }
 
-    /// A session, if it was created under the same `binding` and has not expired.
+    /// Returns a session, if it was created under the same `binding` and has not expired.
     pub(crate) fn get(&self, id: &[u8], binding: &Binding, now: u64) -> Option<Vec<u8>> {
         let name = name(id, binding);
         let sessions = self.lock();
@@ -112,7 +113,7 @@ impl SessionCache {
         self.lock().usable(&name, now).is_some()
     }
 
-    /// `put` and `has_room` also drop expired sessions; the periodic call is for times without handshakes.
+    /// Drops sessions that have expired. `put` and `has_room` do so as well; the periodic call is for times without handshakes.
     pub(crate) fn drop_expired(&self, now: u64) {
         let mut sessions = self.lock();
         sessions.drop_expired(now);
@@ -120,27 +121,28 @@ impl SessionCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, Sessions> {
-        // These methods call nothing but the allocator, so that a panic leaves no inconsistent state.
+        // The methods that hold this lock call nothing but the allocator, so that a panic leaves no inconsistent state.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn name(id: &[u8], binding: &Binding) -> Name {
     let mut context = digest::Context::new(&digest::SHA256);
-    // Its length is fixed: no other pair gives the same bytes.
+    // The binding has a fixed length, so no other pair of binding and identifier gives the same bytes.
     context.update(binding);
     context.update(id);
     let digest = context.finish();
     std::array::from_fn(|at| digest.as_ref()[at])
 }
 
-/// For the table: a part of a name, which is as good as random.
+/// The hash of a name in the hash table: a part of the name, which is a digest and so as good as random.
 fn hash(name: &Name) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|at| name[at]))
 }
 
 impl Sessions {
-    /// The size of the next session is unknown: half of the space is reserved for large ones.
+    /// Whether the next session fits without evicting one that has not expired. Its size is unknown, so half of the space is kept
+    /// for large sessions.
     fn has_room(&self) -> bool {
         self.by_age.sessions.len() < MAX_SESSIONS && self.bytes < MAX_BYTES / 2
     }
@@ -175,7 +177,7 @@ impl Sessions {
         }
         self.by_age.drop_removed();
         if self.by_age.sessions.is_empty() {
-            // Gives back the memory of tables that have grown.
+            // Frees the memory of tables that have grown.
             *self = Self::default();
         }
     }
@@ -212,7 +214,7 @@ impl ByAge {
         self.sessions.get_mut(index)?.take()
     }
 
-    /// Forgets removed sessions up to the first that is there.
+    /// Drops the empty places of removed sessions that are older than all others.
     fn drop_removed(&mut self) {
         while let Some(None) = self.sessions.front() {
             self.sessions.pop_front();
@@ -289,7 +291,7 @@ mod tests {
             cache.get(b"id", &ONE, 1020).as_deref(),
             Some(&b"second"[..])
         );
-        // The first one expires.
+        // The first session with this identifier expires.
         cache.drop_expired(1100);
         assert_eq!(cache.lock().by_age.sessions.len(), 2);
         assert!(cache.contains(b"id", &ONE, 1100));
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn sessions_removed_in_any_order_leave_the_others() {
         let cache = SessionCache::new(100);
-        // The serials wrap around.
+        // The serials of these sessions wrap around.
         cache.lock().by_age.first = Serial::MAX - 500;
         for number in 0..1000u16 {
             cache.put(
@@ -315,7 +317,7 @@ mod tests {
         for number in (0..1000u16).filter(|number| number % 3 != 0) {
             assert!(cache.take(&number.to_be_bytes(), &ONE, 1000).is_some());
         }
-        // Those of the first five seconds.
+        // The sessions of the first five seconds expire.
         cache.drop_expired(1104);
         for number in 0..1000u16 {
             assert_eq!(
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(sessions.bytes, 167 * (NAME_LEN + EXPIRES_LEN + 5));
     }
 
-    /// A session of TLS 1.3 has about 100 bytes.
+    /// A session of TLS 1.3 has a value of about 100 bytes.
     #[test]
     fn a_session_costs_at_most_60_bytes_beside_its_value() {
         let cache = SessionCache::new(100);

@@ -1,7 +1,7 @@
 //! Sessions of TLS 1.2 in the form that servers with OpenSSL keep in shared stores: its `SSL_SESSION` in DER.
 //!
-//! rustls has a form of its own, from which and into which sessions are converted. The format leaves room for what sessions of
-//! this server have besides: the server name, and in the place of application data the [`Binding`].
+//! This module converts sessions between that form and the form of rustls. Sessions of this server also contain the server name,
+//! and the [`Binding`] in the field for application data.
 
 use crate::resumption::binding::Binding;
 use crate::x509::{Element, Reader};
@@ -10,14 +10,14 @@ use crate::x509::{Element, Reader};
 pub(crate) const ID_LEN: usize = 32;
 /// Length in bytes of a master secret (RFC 5246 §8.1).
 const SECRET_LEN: usize = 48;
-/// The version of the format.
+/// The version number of OpenSSL's session format.
 const FORMAT_VERSION: u64 = 1;
-/// ProtocolVersion of TLS 1.2.
+/// The ProtocolVersion of TLS 1.2.
 const TLS12: u16 = 0x0303;
-/// The bit of the flags that says that the extended master secret was used (RFC 7627).
+/// The bit of the session's flags that says that the extended master secret was used (RFC 7627).
 const EXTENDED_MASTER_SECRET: u64 = 1;
 
-/// Tags of the fields, as context-specific constructed types.
+/// Tags of the optional fields of a session, which are context-specific constructed types.
 mod field {
     pub(super) const TIME: u8 = 0xa1;
     pub(super) const LIFETIME: u8 = 0xa2;
@@ -32,14 +32,15 @@ const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
 const OCTET_STRING: u8 = 0x04;
 
-/// Whose session is looked for.
+/// The session that a client wants to resume.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) id: [u8; ID_LEN],
     pub(crate) binding: Binding,
-    /// Whether sessions of other servers, which have no binding, may be resumed. They count as sessions for `server_name`.
+    /// Whether sessions of other servers, which have no binding, may be resumed. Such a session is then resumed as one for
+    /// `server_name`.
     pub(crate) takes_unbound: bool,
-    /// The name that the client sends now.
+    /// The server name that the client sends in its present ClientHello.
     pub(crate) server_name: Option<Box<str>>,
 }
 
@@ -47,12 +48,12 @@ pub(crate) struct Wanted {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Session {
     pub(crate) value: Vec<u8>,
-    /// Unix time.
+    /// When the session was created, in seconds since the Unix epoch.
     pub(crate) created: u64,
 }
 
-/// Converts a session from the form of rustls. `None` if it cannot be shared: sessions of clients with certificates are not,
-/// since other servers may not ask for the same ones.
+/// Converts a session from the form of rustls. `None` if the session must not be shared: it belongs to a client with a
+/// certificate, and other servers may ask for other certificates.
 pub(crate) fn encode(
     value: &[u8],
     id: &[u8],
@@ -96,7 +97,8 @@ pub(crate) fn encode(
     Some(element(SEQUENCE, &content.concat()))
 }
 
-/// Converts a session to the form of rustls, if it is the one that is wanted and may still be resumed at `now` (Unix time).
+/// Converts a session to the form of rustls. `None` unless it is the session that is wanted, and may still be resumed at `now`
+/// (Unix time).
 pub(crate) fn decode(
     input: &[u8],
     wanted: &Wanted,
@@ -124,9 +126,9 @@ pub(crate) fn decode(
         match element.tag {
             field::TIME => created = Some(number_in(element)?),
             field::LIFETIME => lifetime_secs = lifetime_secs.min(number_in(element)?),
-            // The session of a client with a certificate.
+            // This session belongs to a client with a certificate.
             field::PEER => return None,
-            // The session of another application.
+            // This session belongs to another application.
             field::CONTEXT if !string_in(element)?.is_empty() => return None,
             field::HOST_NAME => server_name = Some(string_in(element)?),
             field::FLAGS => flags = number_in(element)?,
@@ -159,15 +161,15 @@ pub(crate) fn decode(
     value.push(u8::try_from(SECRET_LEN).ok()?);
     value.extend(secret);
     value.push(u8::from(flags & EXTENDED_MASTER_SECRET != 0));
-    // No certificates, no application protocol, no application data.
+    // The session has no client certificates, no application protocol and no application data.
     value.extend([0, 0, 0, 0]);
     value.extend(created.to_be_bytes());
-    // Of tickets of TLS 1.3.
+    // Two fields that only tickets of TLS 1.3 use.
     value.extend([0; 4]);
     Some(Session { value, created })
 }
 
-/// Reads the form of rustls.
+/// Reads the fields of a session in the form of rustls.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -212,14 +214,14 @@ fn string_in(element: Element<'_>) -> Option<&[u8]> {
 }
 
 fn integer(number: u64) -> Vec<u8> {
-    // A first bit that is set would make the number negative.
+    // A zero byte comes first, because a first bit that is set would make the number negative.
     let bytes = [&[0][..], &number.to_be_bytes()].concat();
     let is_needless = |at: &usize| bytes[*at] == 0 && bytes[*at + 1] < 0x80;
     let start = (0..8).take_while(is_needless).count();
     element(INTEGER, &bytes[start..])
 }
 
-/// An element with at most 65,535 bytes of content.
+/// A DER element with at most 65,535 bytes of content.
 fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let [.., high, low] = content.len().to_be_bytes();
     let header = match content.len() {
@@ -305,7 +307,7 @@ mod tests {
         assert_eq!(encode(&value, &[5; ID_LEN], &[1; 32], 100), None);
     }
 
-    /// What H2O 2.2.5 with OpenSSL 3.0 wrote into memcached for a client of TLS 1.2, with other secrets.
+    /// A session that H2O 2.2.5 with OpenSSL 3.0 wrote into memcached for a client of TLS 1.2, with the secrets replaced.
     fn of_openssl(extra: &[u8]) -> Vec<u8> {
         let mut content = vec![2, 1, 1, 2, 2, 3, 3, 4, 2, 0xc0, 0x2c, 4, 32];
         content.extend([5; 32]);

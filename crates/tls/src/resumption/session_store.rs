@@ -1,7 +1,7 @@
 //! Sessions of TLS 1.2 in memcached or Redis, which several servers share.
 //!
-//! Threads of their own talk to the store. A handshake waits for them without holding up its worker, for a limited time, and not
-//! at all while the store is gone: it then is a full handshake.
+//! Separate threads talk to the store. A handshake waits for a session for a limited time, without blocking its worker. While the
+//! store is gone, handshakes do not wait, and are full handshakes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,27 +19,28 @@ use crate::resumption::session_cache::SessionCache;
 use crate::resumption::session_format::{self, Wanted};
 use crate::resumption::stores::{Connection, Conversation, SharedStore, StoreKind, now};
 
-/// How long a handshake waits for the store at most, unless all threads wait for it already: then as long once more.
+/// Limit of the time that a handshake waits for the store. If all threads are busy waiting for the store, a handshake may wait
+/// twice as long.
 const LIMIT: Duration = Duration::from_millis(500);
-/// How long a thread waits before it tries to connect again.
+/// How long a thread waits before it connects again, after the store has failed.
 const RETRY: Duration = Duration::from_secs(1);
-/// Number of commands that wait for a thread at most. Further sessions are neither looked up nor written.
+/// Limit of the number of commands that wait for a thread. Beyond it, sessions are neither looked up nor written.
 const MAX_WAITING: usize = 1024;
 
-/// Limits the lines about failures in the error log: a store may fail again as often as it is asked.
+/// Limits the lines about failures of the store in the error log: the store may fail as often as it is asked.
 static FAILURES: LineLimit = LineLimit::per_minute(6);
 
-/// The store that sessions are kept in.
+/// The settings of the store in which sessions are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SessionStoreSettings {
     pub(crate) store: SharedStore,
-    /// The beginning of all keys.
+    /// The beginning of the keys of all entries.
     pub(crate) prefix: Box<str>,
-    /// Number of threads, each with a connection.
+    /// Number of threads, each of which has a connection to the store.
     pub(crate) threads: u16,
 }
 
-/// The connections to a store. They end when this is dropped.
+/// The connections to a store that servers share. Their threads end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct SessionStore(Arc<Shared>);
 
@@ -47,20 +48,20 @@ pub(crate) struct SessionStore(Arc<Shared>);
 struct Shared {
     settings: SessionStoreSettings,
     lifetime_secs: u64,
-    /// Gets the sessions that are found.
+    /// The cache in memory that receives the sessions found in the store.
     found: Arc<SessionCache>,
     queue: Mutex<Queue>,
-    /// Notified when the queue has a command, and when it ends.
+    /// Notified when the queue gets a command, and when the threads have to end.
     is_changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Empty while no thread is connected.
+    /// The commands that wait for a thread; empty while no thread is connected.
     commands: VecDeque<Command>,
     connected: u16,
     has_ended: bool,
-    /// What was logged about the store: a failure that persists is logged once.
+    /// The failure of the store that was logged last: a failure that persists is logged once.
     failure: Option<String>,
 }
 
@@ -77,18 +78,18 @@ enum Command {
     },
 }
 
-/// A session that is being looked up.
+/// The lookup of a session, which a handshake waits for.
 #[derive(Debug)]
 pub(crate) struct Lookup(Arc<Mutex<LookupState>>);
 
 #[derive(Debug)]
 enum LookupState {
     Waiting(Option<Waker>),
-    /// The session is in [`Shared::found`], or there is none.
+    /// The lookup is over: the session is in [`Shared::found`], or was not found.
     Done,
 }
 
-/// The thread's end of a [`Lookup`], which is done when this is dropped, for whatever reason.
+/// The part of a [`Lookup`] that a thread of the store has. When this is dropped, for whatever reason, the lookup is done.
 #[derive(Debug)]
 struct Answer(Arc<Mutex<LookupState>>);
 
@@ -98,7 +99,7 @@ impl Lookup {
         matches!(*lock(&self.0), LookupState::Done)
     }
 
-    /// Has the waker called when the lookup is done, which it may be already.
+    /// Calls the waker when the lookup is done; at once if it is done already.
     pub(crate) fn wake_when_done(&self, waker: Waker) {
         let mut state = lock(&self.0);
         match &mut *state {
@@ -112,7 +113,7 @@ impl Lookup {
 }
 
 impl Answer {
-    /// Whether the client has gone.
+    /// Whether the handshake that waits for the lookup has ended.
     fn is_moot(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
@@ -128,7 +129,7 @@ impl Drop for Answer {
 }
 
 impl SessionStore {
-    /// Starts the threads. Sessions that they find are put into `found`.
+    /// Starts the threads that talk to the store. They put the sessions that they find into `found`.
     pub(crate) fn start(
         settings: &SessionStoreSettings,
         lifetime_secs: u64,
@@ -152,7 +153,7 @@ impl SessionStore {
         Self(shared)
     }
 
-    /// Begins to look for a session. `None` if the store cannot be asked.
+    /// Begins the lookup of a session. `None` if the store cannot be asked.
     pub(crate) fn look_up(&self, wanted: Wanted) -> Option<Lookup> {
         let state = Arc::new(Mutex::new(LookupState::Waiting(None)));
         let command = Command::Get {
@@ -163,7 +164,7 @@ impl SessionStore {
         self.0.submit(command).then_some(Lookup(state))
     }
 
-    /// Writes a session that has the form of rustls, unless the store cannot be asked.
+    /// Writes a session, which has the form of rustls, to the store. Does nothing while the store cannot be asked.
     pub(crate) fn put(&self, id: &[u8], binding: &Binding, value: &[u8]) {
         let shared = &self.0;
         if let Some(value) = session_format::encode(value, id, binding, shared.lifetime_secs) {
@@ -181,14 +182,14 @@ impl Drop for SessionStore {
         queue.has_ended = true;
         let commands = std::mem::take(&mut queue.commands);
         drop(queue);
-        // Calls wakers.
+        // This ends the lookups that wait, and calls their wakers; the queue must not be locked meanwhile.
         drop(commands);
         self.0.is_changed.notify_all();
     }
 }
 
 impl Shared {
-    /// Whether a thread will obey the command.
+    /// Adds a command to the queue. Returns false if no thread is connected, or too many commands wait.
     fn submit(&self, command: Command) -> bool {
         let mut queue = self.lock();
         if queue.connected == 0 || queue.commands.len() >= MAX_WAITING {
@@ -200,7 +201,7 @@ impl Shared {
         true
     }
 
-    /// A thread, until the end.
+    /// Runs a thread of the store until the [`SessionStore`] is dropped.
     fn run(&self) {
         while !self.lock().has_ended {
             let served = self.connect().and_then(|mut conversation| {
@@ -213,20 +214,21 @@ impl Shared {
                 self.on_failure(&error);
                 let is_early = |queue: &mut Queue| !queue.has_ended;
                 let queue = self.lock();
-                // No lookup waits meanwhile for a store that answers to some commands only.
+                // This thread counts as disconnected while it waits, so that no handshake waits for a store that answers only some
+                // commands.
                 drop(self.is_changed.wait_timeout_while(queue, RETRY, is_early));
             }
         }
     }
 
-    /// Connects to a store that answers.
+    /// Connects to the store, and makes sure that it answers.
     fn connect(&self) -> io::Result<Conversation<Connection>> {
         let mut conversation = self.settings.store.connect(LIMIT)?;
         conversation.get(&self.settings.prefix)?;
         Ok(conversation)
     }
 
-    /// Obeys commands until the store fails, or the end.
+    /// Runs commands until the store fails, or the [`SessionStore`] is dropped.
     fn serve(&self, conversation: &mut Conversation<Connection>) -> io::Result<()> {
         while let Some(command) = self.next() {
             match command {
@@ -247,7 +249,7 @@ impl Shared {
                     conversation.set_deadline(now() + LIMIT);
                     let lifetime_secs = match self.settings.store.kind {
                         StoreKind::Memcached(_) => self.lifetime_secs,
-                        // H2O compatibility: H2O has Redis keep sessions for ten times as long.
+                        // H2O compatibility: H2O has Redis keep sessions for ten times their lifetime.
                         StoreKind::Redis => self.lifetime_secs.saturating_mul(10),
                     };
                     conversation.replace(
@@ -263,7 +265,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Keeps a session that the store has, if it is what is wanted.
+    /// Puts a session that the store has returned into the cache, if it is the one that is wanted.
     fn on_found(&self, text: &[u8], wanted: &Wanted) {
         let decoded = URL_SAFE_NO_PAD.decode(text).ok();
         let session = decoded.and_then(|session| {
@@ -275,7 +277,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a command; `None` at the end.
+    /// Waits for a command; `None` when the [`SessionStore`] was dropped.
     fn next(&self) -> Option<Command> {
         let is_idle = |queue: &mut Queue| queue.commands.is_empty() && !queue.has_ended;
         let waiting = self.is_changed.wait_while(self.lock(), is_idle);
@@ -300,7 +302,7 @@ impl Shared {
             _ => VecDeque::new(),
         };
         drop(queue);
-        // Calls wakers.
+        // This ends the lookups that wait, and calls their wakers; the queue must not be locked meanwhile.
         drop(unanswered);
     }
 
@@ -329,7 +331,7 @@ impl Shared {
     }
 }
 
-/// What these locks protect is consistent after every statement.
+/// Locks a mutex even if a thread has panicked with it: the data is consistent after every statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Ticket keys in a store that several servers share.
+//! Ticket keys in memcached or Redis, which several servers share.
 
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -12,33 +12,33 @@ use crate::resumption::key_format;
 use crate::resumption::stores::{Conversation, SharedStore};
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms};
 
-/// The place of the keys: a store, and the key of an entry.
+/// Where the ticket keys are: a store, and the key of an entry in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SharedEntry {
     pub(crate) store: SharedStore,
     pub(crate) key: Box<str>,
 }
 
-/// How long a conversation with the store may take, without resolving the name of its host.
+/// How long reading and writing the keys may take, without the time to resolve the name of the store's host.
 const LIMIT: Duration = Duration::from_secs(5);
 /// How often the store is read. New keys are used a minute after they were written, when all servers have read them.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long to wait before reading again from a store that did not answer.
 const RETRY: Duration = Duration::from_secs(2);
-/// How long a start waits for the first keys: without any, clients get no tickets.
+/// How long the start of the server waits for the first ticket keys: without keys, clients get no tickets.
 const START: Duration = Duration::from_secs(1);
-/// Number of attempts to write new keys, after which the thread waits again. An attempt fails if another server has changed the
-/// entry since it was read.
+/// Number of attempts to write new keys to the store before the thread waits for its next turn. An attempt fails if another server
+/// has changed the entry since it was read.
 const ATTEMPTS: usize = 3;
 
-/// The thread that keeps a server's keys like those in the store. It ends when this is dropped.
+/// A thread that copies the ticket keys in the store to this server. The thread ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct SharedKeys {
     _ends: Sender<()>,
 }
 
 impl SharedKeys {
-    /// Starts the thread, which is the only one that waits for the store, and waits a moment for the first keys.
+    /// Starts the thread, which is the only one that talks to the store, and waits a moment for the first keys.
     pub(crate) fn start(
         entry: &SharedEntry,
         algorithms: TicketAlgorithms,
@@ -73,7 +73,7 @@ struct Keeper {
     algorithms: TicketAlgorithms,
     lifetime_secs: u64,
     ring: Arc<RwLock<KeyRing>>,
-    /// What was logged about the last read of the store: a failure that persists is logged once.
+    /// The result of the last read of the store: a failure that persists is logged once.
     last: Option<Result<(), String>>,
 }
 
@@ -88,7 +88,7 @@ impl Keeper {
         }
     }
 
-    /// Reads the store, and returns how long to wait before the next time.
+    /// Reads the keys from the store, and returns how long to wait before the next read.
     fn look(&mut self) -> Duration {
         let before = self
             .ring
@@ -133,8 +133,9 @@ impl Keeper {
     }
 }
 
-/// The keys of the store, after it got a new one where that is due. If it has none, as after a restart, or something else,
-/// it gets those that this server has. Returns as well what was wrong with its contents.
+/// Returns the ticket keys in the store, after a new key was written to it if one is due. If the store has no usable keys, as
+/// after its restart, this server writes the keys that it has. The second value says what was wrong with the contents of the
+/// entry.
 pub(super) fn synchronize<S: Read + Write>(
     store: &mut Conversation<S>,
     key: &str,
@@ -160,10 +161,12 @@ pub(super) fn synchronize<S: Read + Write>(
         }
         let mut ring = found.unwrap_or_else(|| before.clone());
         ring.rotate(now, lifetime_secs, algorithms)
-            .map_err(|_| io::Error::other("no random numbers"))?;
+            .map_err(|_| io::Error::other("the system gives no random numbers"))?;
         let text = key_format::to_text(&ring);
         store.replace(key, stored.as_ref(), text.as_bytes(), lifetime_secs, now)?;
     }
-    let ring = latest.ok_or_else(|| io::Error::other("it does not keep what is written"))?;
+    let ring = latest.ok_or_else(|| {
+        io::Error::other("the store does not return the keys that were written to it")
+    })?;
     Ok((ring, garbage))
 }

@@ -11,9 +11,10 @@ use crate::clock::unix_now;
 use crate::resumption::key_format;
 use crate::resumption::tickets::KeyRing;
 
-/// Seconds between checks of the file.
+/// Seconds between two checks of whether the file has changed.
 const POLL_SECS: u64 = 10;
-/// The configured file. It is opened together with logs and the like, so that only the starting user must be able to read it.
+/// The file that the configuration names. The server opens it together with its logs, with the rights of the user that started the
+/// server, so that no other user needs to be able to read it.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedTicketFile {
     path: Box<str>,
@@ -36,7 +37,7 @@ impl SharedTicketFile {
         }
     }
 
-    /// The keys read when the resources were opened; empty before.
+    /// Takes the keys that were read when the server opened its files; empty before.
     pub(crate) fn take(&self) -> (TicketFile, KeyRing) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, ring) = opened
@@ -50,7 +51,8 @@ impl SharedTicketFile {
 }
 
 impl Resource for SharedTicketFile {
-    /// A failure is reported but does not prevent the start: without ticket keys, clients make full handshakes.
+    /// Reads the keys. A failure is logged but does not prevent the start of the server: without ticket keys, clients make full
+    /// handshakes.
     fn open(&self) -> Result<(), String> {
         let mut file = TicketFile::new(&self.path);
         let ring = file.poll_and_log(unix_now()).unwrap_or_default();
@@ -60,16 +62,16 @@ impl Resource for SharedTicketFile {
     }
 }
 
-/// The file with its last contents.
+/// The ticket file, with the contents that were read last.
 #[derive(Debug)]
 pub(crate) struct TicketFile {
     path: Box<str>,
-    /// The whole text that was read last is compared, because a new file may have the same size and times.
+    /// The text of the file that was read last. It is compared as a whole, because a new file may have the same size and times.
     text: Option<Vec<u8>>,
     next_poll: u64,
 }
 
-/// Which other users may read or write the file.
+/// Which users other than the server's may read or write the file; `None` for none.
 fn is_exposed_to(metadata: &Metadata) -> Option<&'static str> {
     let is_ours = || {
         let groups = nix::unistd::getgroups().unwrap_or_default();
@@ -99,7 +101,7 @@ impl TicketFile {
         self.next_poll <= now
     }
 
-    /// Like [`Self::poll`], and logs the result.
+    /// Like [`Self::poll`], and writes the result to the log.
     pub(crate) fn poll_and_report(&mut self, now: u64) -> Option<KeyRing> {
         let ring = self.poll_and_log(now)?;
         self.warn_if_exposed();
@@ -120,7 +122,8 @@ impl TicketFile {
         }
     }
 
-    /// Whoever has these keys can resume the sessions of others, and decrypt recorded sessions of TLS 1.2.
+    /// Logs a warning if other users may read the file: with these keys, they could resume the sessions of clients, and decrypt
+    /// recorded sessions of TLS 1.2.
     fn warn_if_exposed(&self) {
         let path = &*self.path;
         let metadata = fs::metadata(path).ok();
@@ -132,7 +135,7 @@ impl TicketFile {
         }
     }
 
-    /// Reads the keys, if the file has changed. If reading fails, the old ones stay in use.
+    /// Reads the keys, if the file has changed. If reading fails, the old keys stay in use.
     ///
     /// # Errors
     /// The line for the error log.
@@ -174,7 +177,7 @@ mod tests {
         );
         assert!(!file.is_due(109));
         assert!(file.is_due(110));
-        // The file is replaced by one with the same mtime, as copies and backups may have.
+        // Replaces the file by one with the same mtime, as copies and backups may have.
         let write = |text: &str| {
             let new = directory.path().join("new");
             std::fs::write(&new, text).unwrap();
@@ -191,9 +194,10 @@ mod tests {
         assert!(error.starts_with(&format!(
             "failed to load session ticket secrets from file:{path}:"
         )));
-        // Reported again until it is fixed.
+        // The error is reported again at each check until the file is correct.
         assert!(file.poll(140).is_err());
-        // The last text that was good is no change; another key of the same length is one.
+        // The text that was read last before the error counts as unchanged; a text with another key of the same length is a
+        // change.
         write(&entry(&[]));
         assert!(file.poll(150).unwrap().is_none());
         write(&entry(&[("name", &"1".repeat(32))]));

@@ -14,13 +14,14 @@ use crate::resumption::binding::Binding;
 
 const NAME_LEN: usize = 16;
 const IV_LEN: usize = 16;
-/// Number of seconds before a new key is used for encryption: all servers that share the keys must have read it by then.
+/// Number of seconds after its creation before a new key encrypts tickets: all servers that share the keys must have read it by
+/// then.
 const ACTIVATION_SECS: u64 = 60;
 
-/// Number of keys that a ring has at most after a rotation. A server has about five if it shares none.
+/// Limit of the number of keys in a ring after a rotation. A server that shares no keys has about five.
 const MAX_KEYS: usize = 64;
 
-/// Ciphers of ticket keys.
+/// The ciphers that a ticket key may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketCipher {
     Aes128Cbc,
@@ -28,7 +29,7 @@ pub(crate) enum TicketCipher {
 }
 
 impl TicketCipher {
-    /// The configurable names, for messages.
+    /// The names of ciphers that a configuration may use, for messages.
     pub(crate) const NAMES: &str = "`aes-128-cbc` or `aes-256-cbc`";
 
     /// Finds a cipher by OpenSSL's name, in any letter case.
@@ -42,7 +43,7 @@ impl TicketCipher {
         }
     }
 
-    /// OpenSSL's name.
+    /// The name of the cipher in OpenSSL.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Aes128Cbc => "AES-128-CBC",
@@ -58,7 +59,7 @@ impl TicketCipher {
     }
 }
 
-/// Hash functions for the HMAC of a ticket key.
+/// The hash functions that a ticket key may use for its HMAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketHash {
     /// HMAC with SHA-1 is safe: it does not need collision resistance (RFC 6194 §3.3).
@@ -69,7 +70,7 @@ pub(crate) enum TicketHash {
 }
 
 impl TicketHash {
-    /// The configurable names, for messages.
+    /// The names of hash functions that a configuration may use, for messages.
     pub(crate) const NAMES: &str = "`sha1`, `sha256`, `sha384` or `sha512`";
 
     /// Finds a hash function by name, in any letter case, with or without a hyphen.
@@ -83,7 +84,7 @@ impl TicketHash {
         }
     }
 
-    /// OpenSSL's name.
+    /// The name of the hash function in OpenSSL.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Sha1 => "SHA1",
@@ -102,14 +103,14 @@ impl TicketHash {
         }
     }
 
-    /// The HMAC key has the block size of the hash. H2O compatibility: H2O's keys have this size, and servers may share
-    /// them.
+    /// Length in bytes of the HMAC key: the block size of the hash function. H2O compatibility: H2O's keys have this length, and
+    /// servers may share them.
     fn key_len(self) -> usize {
         self.hmac().digest_algorithm().block_len()
     }
 }
 
-/// The algorithms of a ticket key.
+/// The algorithms of a ticket key: a cipher, and a hash function for the HMAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TicketAlgorithms {
     pub(crate) cipher: TicketCipher,
@@ -117,19 +118,19 @@ pub(crate) struct TicketAlgorithms {
 }
 
 impl TicketAlgorithms {
-    /// Number of bytes of key material: for the cipher, then for the HMAC.
+    /// Number of bytes of key material: those for the cipher, followed by those for the HMAC.
     pub(crate) fn material_len(self) -> usize {
         self.cipher.key_len() + self.hash.key_len()
     }
 }
 
-/// The secret from which keys of QUIC connection ids, tokens and resets are derived. H2O compatibility: as in H2O,
-/// servers that share ticket keys share these.
+/// The secret, made from a ticket key, from which the keys of QUIC connection ids, tokens and stateless resets are derived. H2O
+/// compatibility: as in H2O, servers that share ticket keys share these secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct QuicSecret {
-    /// The first byte of the ticket key's name.
+    /// The number of the secret: the first byte of the ticket key's name.
     pub number: u8,
-    /// Does not allow to decrypt tickets.
+    /// The secret. Tickets cannot be decrypted with it.
     pub secret: [u8; 32],
 }
 
@@ -151,7 +152,7 @@ impl fmt::Debug for QuicSecret {
     }
 }
 
-/// The bytes of a ticket key, as they are shared with other servers.
+/// The secret bytes of a ticket key, in the form in which servers share them.
 pub(super) struct Material(pub(super) Box<[u8]>);
 
 impl fmt::Debug for Material {
@@ -160,7 +161,7 @@ impl fmt::Debug for Material {
     }
 }
 
-/// A ticket key.
+/// A key that encrypts and decrypts session tickets.
 #[derive(Debug)]
 pub(crate) struct TicketKey {
     pub(super) name: [u8; NAME_LEN],
@@ -169,17 +170,17 @@ pub(crate) struct TicketKey {
     encrypting: PaddedBlockEncryptingKey,
     decrypting: PaddedBlockDecryptingKey,
     mac: hmac::Key,
-    /// The Unix time from which the key encrypts, and that until which it does.
+    /// The key encrypts tickets from the Unix time `not_before` until the Unix time `not_after`.
     pub(super) not_before: u64,
     pub(super) not_after: u64,
     quic_secret: QuicSecret,
 }
 
 impl TicketKey {
-    /// `material` must have [`TicketAlgorithms::material_len`] bytes.
+    /// Makes a ticket key. `material` must have [`TicketAlgorithms::material_len`] bytes.
     ///
     /// # Errors
-    /// If it has another length.
+    /// If `material` has another length.
     pub(crate) fn new(
         name: [u8; NAME_LEN],
         algorithms: TicketAlgorithms,
@@ -230,7 +231,8 @@ impl TicketKey {
         )
     }
 
-    /// Returns name, IV, encrypted state and MAC. The MAC also covers `binding`, which is not sent.
+    /// Encrypts a session. Returns the ticket: the key's name, IV, encrypted session and MAC. The MAC also covers `binding`, which
+    /// is not sent.
     pub(crate) fn seal(&self, plain: &[u8], binding: &Binding) -> Option<Vec<u8>> {
         let mut state = plain.to_vec();
         let context = self.encrypting.encrypt(&mut state).ok()?;
@@ -244,7 +246,7 @@ impl TicketKey {
         Some(ticket)
     }
 
-    /// Reverses [`Self::seal`]; `None` unless this key sealed the ticket with this `binding`.
+    /// Decrypts a ticket; `None` unless this key encrypted it with this `binding`.
     pub(crate) fn open(&self, ticket: &[u8], binding: &Binding) -> Option<Vec<u8>> {
         let sealed_len = ticket.len().checked_sub(self.tag_len())?;
         let (sealed, tag) = ticket.split_at(sealed_len);
@@ -280,12 +282,12 @@ impl TicketKey {
     }
 }
 
-/// Keys, newest first.
+/// The ticket keys that a server knows, newest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyRing(Vec<Arc<TicketKey>>);
 
 impl KeyRing {
-    /// Sorts `keys` by the time they become active.
+    /// Sorts `keys` by the time from which they encrypt.
     pub(crate) fn new(keys: Vec<TicketKey>) -> Self {
         let mut ring = Self(keys.into_iter().map(Arc::new).collect());
         ring.sort();
@@ -296,18 +298,18 @@ impl KeyRing {
         self.0.sort_by_key(|key| std::cmp::Reverse(key.not_before));
     }
 
-    /// The keys, newest first.
+    /// All keys, newest first.
     pub(crate) fn keys(&self) -> &[Arc<TicketKey>] {
         &self.0
     }
 
-    /// The key that encrypts new tickets.
+    /// The key that encrypts new tickets at the time `now`.
     pub(crate) fn active(&self, now: u64) -> Option<&Arc<TicketKey>> {
         let newest = self.0.iter().find(|key| key.not_before <= now);
         newest.filter(|key| key.is_usable(now))
     }
 
-    /// All keys that have not expired, the active one first.
+    /// All keys that have not expired, beginning with the one that encrypts new tickets.
     pub(crate) fn active_first(&self, now: u64) -> impl Iterator<Item = &Arc<TicketKey>> {
         let active = self.active(now);
         let is_other = move |key: &&Arc<TicketKey>| {
@@ -316,8 +318,8 @@ impl KeyRing {
         active.into_iter().chain(self.0.iter().filter(is_other))
     }
 
-    /// The key that encrypted `ticket`, unless it has expired. It need not be active yet: another server may already
-    /// use it.
+    /// The key that encrypted `ticket`, unless it has expired. The key need not encrypt here yet: another server may already use
+    /// it.
     pub(crate) fn key_of(&self, ticket: &[u8], now: u64) -> Option<&Arc<TicketKey>> {
         let name = ticket.first_chunk::<NAME_LEN>()?;
         let key = self.0.iter().find(|key| key.name == *name);
@@ -334,8 +336,7 @@ impl KeyRing {
                 .is_none_or(|newest| newest.not_before.saturating_add(lifetime_secs / 4) <= now)
     }
 
-    /// Drops expired keys, and generates a new one if none is usable or the newest has reached a quarter of its
-    /// lifetime.
+    /// Drops expired keys, and generates a new one if none is usable or the newest key has reached a quarter of its lifetime.
     ///
     /// # Errors
     /// If the random number generator fails.
@@ -357,11 +358,12 @@ impl KeyRing {
         } else {
             return Ok(());
         };
-        // Others may have shared any number of keys: a new key needs a name whose first byte no other key has.
+        // Other servers may have added any number of keys. The oldest are dropped, because a new key needs a name whose first byte
+        // no other key has.
         self.0.truncate(MAX_KEYS - 1);
         let key = loop {
             let key = TicketKey::generate(algorithms, not_before, lifetime_secs)?;
-            // The first byte of the name is the key's number in QUIC tokens (H2O compatibility: as in H2O).
+            // The first byte of the name is the key's number in QUIC connection ids (H2O compatibility: as in H2O).
             if self.0.iter().all(|other| other.name[0] != key.name[0]) {
                 break key;
             }
@@ -410,10 +412,10 @@ mod tests {
         let name = |ring: &KeyRing, now| ring.active(now).map(|key| key.not_before);
         assert_eq!(name(&ring, 1959), Some(1000));
         assert_eq!(name(&ring, 1960), Some(1960));
-        // After a time without rotation, only a valid key is kept and used.
+        // After a time without rotation, only a key that is still valid is kept and used.
         rotate(&mut ring, 4600);
         assert_eq!(times(&ring), [(4660, 8260), (1960, 5560)]);
-        // No key is usable any more: the new key is active at once.
+        // No key is usable any more, so the new key encrypts at once.
         rotate(&mut ring, 9000);
         assert_eq!(times(&ring), [(9000, 12_600)]);
         assert_eq!(name(&ring, 12_600), None);
@@ -499,7 +501,7 @@ mod tests {
         let ticket = ring.active(1000).unwrap().seal(b"x", &ONE).unwrap();
         assert!(ring.key_of(&ticket, 4599).is_some());
         assert!(ring.key_of(&ticket, 4600).is_none());
-        // The clocks of the servers may differ.
+        // The clocks of the servers may differ, so a ticket may be encrypted with a key that is not active here yet.
         assert!(ring.key_of(&ticket, 999).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The TLS configurations of a listener, and which of them a client gets.
+//! The TLS configurations of a listener, and the choice of one for each client.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ use crate::settings::TlsSettings;
 use crate::suites;
 use crate::versions::Version;
 
-/// Creates the TLS connections of a listener.
+/// The TLS settings of a listener; creates a TLS connection for each client.
 pub struct TlsAcceptor {
-    /// At least one, in order of definition.
+    /// The configurations of the listener's hosts, in order of definition; at least one.
     entries: Vec<HostConfigs>,
-    /// The names of all entries.
+    /// The server names of all entries.
     names: HostTable,
-    /// For each name, by its position in `names`, the index of its entry.
+    /// For each name in `names`, by its position there, the index of the entry that it belongs to.
     entry_of: Vec<usize>,
-    /// The first entry once more, for clients whose server name (SNI) rustls would refuse: the name is ignored, and hidden from
+    /// A copy of the first entry for clients whose server name (SNI) rustls would refuse: the name is ignored, and hidden from
     /// rustls.
     nameless: HostConfigs,
     alpn: Vec<Vec<u8>>,
@@ -34,24 +34,24 @@ pub struct TlsAcceptor {
     may_offload: bool,
 }
 
-/// The configuration for a client.
+/// The TLS configuration chosen for a client.
 pub(crate) struct ChosenConfig {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) server_name: Option<Box<str>>,
-    /// Position of the type of the `server_name` extension in the ClientHello, if the name must be hidden.
+    /// Position in the ClientHello of the type of the `server_name` extension, if the name must be hidden from rustls.
     pub(crate) hidden_name_at: Option<usize>,
     /// The `client-ca-file` for which the client must present a certificate.
     pub(crate) client_authority: Option<Arc<str>>,
     /// Whether the kernel may encrypt sent data after the handshake (kTLS).
     pub(crate) may_offload: bool,
-    /// The handshake may begin when this lookup of a session is done.
+    /// The lookup of the client's session in a store that servers share. The handshake begins when it is done.
     pub(crate) lookup: Option<Lookup>,
 }
 
-/// The configuration for a QUIC client.
+/// The TLS configuration chosen for a QUIC client.
 #[derive(Clone, Debug)]
 pub struct QuicChoice {
-    /// For `rustls::quic`.
+    /// The configuration for the handshake by `rustls::quic`.
     pub config: Arc<ServerConfig>,
     /// The server name that the client sent.
     pub server_name: Option<Box<str>>,
@@ -85,11 +85,11 @@ pub fn quic_client_info(suite: CipherSuite, alpn: Option<&[u8]>, resumed: bool) 
 }
 
 impl TlsAcceptor {
-    /// `entries`: the TLS settings of the listener's hosts, in order of definition. `names`: host names, each with the index
-    /// of its settings; the first name that matches the SNI wins. `alpn`: protocols in order of preference.
+    /// `entries`: the TLS settings of the listener's hosts, in order of definition. `names`: host names, each with the index of
+    /// its settings; the first name that matches the SNI wins. `alpn`: protocols in order of preference.
     ///
     /// # Errors
-    /// A listener without a certificate, and settings that rustls refuses although each directive is valid.
+    /// The listener has no certificate, or rustls refuses the settings although each directive is valid.
     pub fn new(
         entries: &[Arc<TlsSettings>],
         names: Vec<(HostName, usize)>,
@@ -102,7 +102,7 @@ impl TlsAcceptor {
     /// Like [`Self::new`], for QUIC: use [`Self::choose_for_quic`].
     ///
     /// # Errors
-    /// As [`Self::new`], and settings without TLS 1.3.
+    /// Those of [`Self::new`], and settings that do not allow TLS 1.3.
     pub fn for_quic(
         entries: &[Arc<TlsSettings>],
         names: Vec<(HostName, usize)>,
@@ -163,13 +163,13 @@ impl TlsAcceptor {
         }
     }
 
-    /// A new connection.
+    /// Makes a new connection, for a client that has sent nothing yet.
     pub fn accept(self: &Arc<Self>) -> TlsConnection {
         TlsConnection::new(Arc::clone(self))
     }
 
-    /// The entry for a client's server name; the first entry for unknown names and for none (H2O compatibility: like
-    /// H2O, sends no `unrecognized_name` alert).
+    /// The configuration entry for a client's server name; the first entry for unknown names and for clients without one (H2O
+    /// compatibility: like H2O, the server sends no `unrecognized_name` alert).
     fn entry(&self, server_name: Option<&[u8]>) -> &HostConfigs {
         server_name
             .and_then(|name| self.names.select(name, Scheme::Https))
@@ -178,7 +178,7 @@ impl TlsAcceptor {
             })
     }
 
-    /// The configuration for the client of this ClientHello.
+    /// Chooses the TLS configuration for the client that has sent this ClientHello.
     ///
     /// # Errors
     /// [`TlsError::UnsupportedCertificate`].
@@ -214,8 +214,9 @@ impl TlsAcceptor {
         })
     }
 
-    /// The configuration for the QUIC client of this ClientHello (RFC 8446 §4.1.2), which includes the message header.
-    /// A name that rustls would refuse is hidden in it. rustls refuses a malformed message with any configuration.
+    /// Chooses the TLS configuration for the QUIC client that has sent this ClientHello (RFC 8446 §4.1.2), which includes the
+    /// message header. A server name that rustls would refuse is hidden in `client_hello`. A malformed message gets any
+    /// configuration, because rustls refuses it.
     pub fn choose_for_quic(&self, client_hello: &mut [u8]) -> QuicChoice {
         let hello = ClientHello::parse(client_hello).unwrap_or_default();
         let entry = match hello.hidden_name_at {
@@ -234,7 +235,7 @@ impl TlsAcceptor {
         choice
     }
 
-    /// The configuration for bytes that are not a ClientHello.
+    /// The configuration for a client whose first bytes are not a ClientHello.
     pub(crate) fn default_choice(&self) -> ChosenConfig {
         ChosenConfig {
             config: Arc::clone(self.entries[0].for_malformed()),

@@ -1,7 +1,7 @@
 //! Certificates for the challenge TLS-ALPN-01 (RFC 8737), by which an authority checks that a name leads to this server.
 //!
-//! They belong to the process, not to a listener: the authority may connect to any of them, and a reload may replace the listeners
-//! meanwhile.
+//! These certificates belong to the process, not to a listener: the authority may connect to any listener, and a reload may
+//! replace the listeners meanwhile.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
@@ -18,21 +18,21 @@ use crate::stapling::PresentedKey;
 
 type Configs = HashMap<Box<str>, Arc<ServerConfig>>;
 
-/// By name, in lower case.
+/// The configurations with which challenge certificates are presented, by server name in lower case.
 static PRESENTED: RwLock<Option<Configs>> = RwLock::new(None);
 
 fn presented() -> RwLockWriteGuard<'static, Option<Configs>> {
     PRESENTED.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A certificate that is presented to authorities for as long as this value lives.
+/// A certificate that the server presents to checking authorities for as long as this value lives.
 #[derive(Debug)]
 pub struct ChallengeCertificate {
     name: Box<str>,
 }
 
 impl ChallengeCertificate {
-    /// Presents a certificate to clients that ask for the name and offer nothing but the protocol `acme-tls/1`.
+    /// Presents a certificate to clients that send the server name `name` and offer nothing but the protocol `acme-tls/1`.
     ///
     /// # Errors
     /// If the key cannot be used.
@@ -76,7 +76,7 @@ impl Drop for ChallengeCertificate {
     }
 }
 
-/// The configuration for the client of this ClientHello, if it is an authority that checks a name now.
+/// The configuration for the client that has sent this ClientHello, if the client is an authority that checks a name now.
 pub(crate) fn config(hello: &ClientHello<'_>) -> Option<Arc<ServerConfig>> {
     // An authority that checks a name offers no other protocol (RFC 8737 §3).
     if !hello.offers_only(CHALLENGE.as_bytes()) {

@@ -6,14 +6,14 @@
 use crate::record::framing::{ContentType, HEADER_LEN, MAX_PLAINTEXT_LEN, complete_len};
 use crate::server::server_name;
 
-/// HandshakeType `client_hello`.
+/// The HandshakeType `client_hello`.
 pub(crate) const CLIENT_HELLO: u8 = 1;
-/// HandshakeType and length.
+/// Length in bytes of the header of a handshake message: HandshakeType and length.
 const MESSAGE_HEADER_LEN: usize = 4;
 /// Length in bytes of the longest message that is parsed; rustls has the same limit.
 const MAX_MESSAGE_LEN: usize = 0xffff;
 
-/// Types of extensions.
+/// The numbers of TLS extensions.
 pub(crate) mod extension {
     pub(crate) const SERVER_NAME: u16 = 0;
     pub(crate) const ALPN: u16 = 16;
@@ -25,16 +25,16 @@ pub(crate) mod extension {
     pub(crate) const SUPPORTED_VERSIONS: u16 = 43;
 }
 
-/// CertificateTypes (RFC 7250 §3).
+/// The numbers of CertificateTypes (RFC 7250 §3).
 mod certificate_type {
     pub(crate) const X509: u8 = 0;
     pub(crate) const RAW_PUBLIC_KEY: u8 = 2;
 }
 
-/// What may be in the place of a certificate, by a list of types in order of preference.
+/// What a peer accepts or sends in the place of a certificate, according to a list of certificate types in order of preference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CertificateTypes {
-    /// The list does not have raw public keys, or there is none.
+    /// Only a certificate: the list does not have raw public keys, or there is no list.
     #[default]
     Certificate,
     CertificateOrRawKey,
@@ -58,19 +58,19 @@ impl CertificateTypes {
     }
 }
 
-/// Assembles the ClientHello from records, each of which is read once.
+/// Assembles the ClientHello from records. Each record is read once.
 #[derive(Default)]
 pub(crate) struct ClientHelloReader {
-    /// Start of the next record.
+    /// Position in the received bytes at which the next record begins.
     next_record: usize,
     message: Vec<u8>,
 }
 
-/// State of the ClientHello.
+/// How much of the ClientHello has been received.
 pub(crate) enum HelloStatus<'a> {
     NeedMore,
     Complete(ClientHello<'a>),
-    /// The start of an HTTP request.
+    /// The client has sent the start of an HTTP request in clear text.
     ClearText,
     /// The message is no ClientHello, or one with inconsistent lengths.
     Malformed,
@@ -81,29 +81,31 @@ pub(crate) enum HelloStatus<'a> {
 pub(crate) struct ClientHello<'a> {
     /// The server name (SNI) that the client has sent: one that rustls accepts, or an address.
     pub(crate) server_name: Option<&'a [u8]>,
-    /// Position of the type of the `server_name` extension in the message, if rustls would refuse the name;
-    /// `server_name` is then `None`.
+    /// Position in the message of the type of the `server_name` extension, if rustls would refuse the name; `server_name` is then
+    /// `None`.
     pub(crate) hidden_name_at: Option<usize>,
-    /// What the client accepts as the server's certificate (RFC 7250).
+    /// Whether the client accepts a certificate or a raw public key from the server (RFC 7250).
     pub(crate) server_certificate: CertificateTypes,
-    /// What the client would send as its own certificate.
+    /// Whether the client would send a certificate or a raw public key as its own (RFC 7250).
     pub(crate) client_certificate: CertificateTypes,
-    /// The list of protocol names in its encoded form.
+    /// The list of application protocols that the client offers, in its encoded form.
     alpn: Option<&'a [u8]>,
-    /// Whether TLS 1.3 is offered.
+    /// Whether the client offers TLS 1.3.
     pub(crate) offers_tls13: bool,
-    /// Whether early data will follow.
+    /// Whether the client announces early data.
     pub(crate) early_data: bool,
-    /// The identifier of a session of TLS 1.2; other clients send a made-up one, or none.
+    /// The session identifier: in TLS 1.2, that of the session which the client wants to resume; otherwise a made-up one, or
+    /// empty.
     pub(crate) session_id: &'a [u8],
-    /// Whether a ticket is offered for resumption in TLS 1.2: the identifier is made up.
+    /// Whether the client offers a ticket for resumption in TLS 1.2; the session identifier is then made up.
     pub(crate) has_ticket: bool,
-    /// The first ticket offered for resumption in TLS 1.3.
+    /// The first ticket that the client offers for resumption in TLS 1.3.
     pub(crate) first_ticket: Option<&'a [u8]>,
 }
 
 impl ClientHelloReader {
-    /// Reads the bytes received since the start of the connection; `received` must only grow between calls.
+    /// Reads the ClientHello. `received` has all bytes received since the start of the connection, and must only grow between
+    /// calls.
     pub(crate) fn read(&mut self, received: &[u8]) -> HelloStatus<'_> {
         if self.next_record == 0
             && let Some(status) = detect_http(received)
@@ -134,8 +136,8 @@ impl ClientHelloReader {
         }
     }
 
-    /// After [`HelloStatus::Complete`]: the bytes of `received`, with the server name hidden. The ClientHello gets records of
-    /// its own.
+    /// Returns the bytes of `received` with the server name hidden. The ClientHello gets records of its own. To be called after
+    /// [`HelloStatus::Complete`].
     pub(crate) fn with_hidden_name(mut self, received: &[u8], hidden_name_at: usize) -> Vec<u8> {
         server_name::hide(&mut self.message, hidden_name_at);
         let mut out = Vec::with_capacity(received.len());
@@ -143,7 +145,7 @@ impl ClientHelloReader {
             let [_, _, high, low] = u32::try_from(fragment.len())
                 .unwrap_or_default()
                 .to_be_bytes();
-            // Type and version of the first record.
+            // The type and version of the first received record.
             out.extend_from_slice(&received[..3]);
             out.extend_from_slice(&[high, low]);
             out.extend_from_slice(fragment);
@@ -157,7 +159,7 @@ impl ClientHelloReader {
         &self.message
     }
 
-    /// Bytes of memory held.
+    /// Number of bytes of memory held.
     pub(crate) fn retained(&self) -> usize {
         self.message.capacity()
     }
@@ -173,11 +175,11 @@ impl ClientHelloReader {
     }
 }
 
-/// Length in bytes of the longest method (RFC 9110 §16.1.2 lists `UPDATEREDIRECTREF` and `VERSION-CONTROL`).
+/// Length in bytes of the longest HTTP method (RFC 9110 §16.1.2 lists `UPDATEREDIRECTREF` and `VERSION-CONTROL`).
 const MAX_METHOD_LEN: usize = 17;
 
-/// The clear-text request that the bytes begin with: a method and a space; `None` if they do not. A TLS record begins with a
-/// ContentType, none of which is a letter.
+/// Detects a clear-text HTTP request: upper-case letters and a space. `None` if the bytes begin otherwise. A TLS record begins
+/// with a ContentType, none of which is a letter.
 fn detect_http(received: &[u8]) -> Option<HelloStatus<'static>> {
     let letters = received.iter().take_while(|byte| byte.is_ascii_uppercase());
     match (letters.count(), received) {
@@ -192,7 +194,7 @@ fn detect_http(received: &[u8]) -> Option<HelloStatus<'static>> {
 }
 
 impl<'a> ClientHello<'a> {
-    /// Parses the message, starting with its HandshakeType; `None` if its lengths are inconsistent.
+    /// Parses a ClientHello, starting with its HandshakeType; `None` if its lengths are inconsistent.
     pub(crate) fn parse(message: &'a [u8]) -> Option<Self> {
         let (session_id, mut reader) = before_extensions(message)?;
         let mut hello = Self {
@@ -237,7 +239,7 @@ impl<'a> ClientHello<'a> {
         Some(hello)
     }
 
-    /// Whether the client offers this protocol and no other.
+    /// Whether the client offers this application protocol and no other.
     pub(crate) fn offers_only(&self, protocol: &[u8]) -> bool {
         let Some(list) = self.alpn else {
             return false;
@@ -246,7 +248,7 @@ impl<'a> ClientHello<'a> {
         reader.vector8() == Some(protocol) && reader.vector8().is_none()
     }
 
-    /// Whether the client offers protocols, but none of `ours`.
+    /// Whether the client offers application protocols, but none of `ours`.
     pub(crate) fn alpn_mismatch(&self, ours: &[Vec<u8>]) -> bool {
         let Some(list) = self.alpn else {
             return false;
@@ -271,7 +273,7 @@ fn before_extensions(message: &[u8]) -> Option<(&[u8], Reader<'_>)> {
     Some((session_id, reader))
 }
 
-/// Position of the type of an extension in a ClientHello. `message` begins with the HandshakeType; its end may be
+/// Position of the type of the extension `wanted` in a ClientHello. `message` begins with the HandshakeType; its end may be
 /// missing.
 pub(crate) fn extension_at(message: &[u8], wanted: u16) -> Option<usize> {
     let (_, mut reader) = before_extensions(message)?;
@@ -285,7 +287,7 @@ pub(crate) fn extension_at(message: &[u8], wanted: u16) -> Option<usize> {
     }
 }
 
-/// The first name of type `host_name` (RFC 6066 §3).
+/// The first name of type `host_name` in a `server_name` extension (RFC 6066 §3).
 fn parse_server_name(data: &[u8]) -> Option<&[u8]> {
     let mut list = Reader(Reader(data).vector16()?);
     match list.take(1)? {
@@ -314,13 +316,13 @@ impl<'a> Reader<'a> {
         Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
     }
 
-    /// A vector with a length of one byte.
+    /// Reads a vector whose length has one byte.
     fn vector8(&mut self) -> Option<&'a [u8]> {
         let len = self.take(1)?[0];
         self.take(usize::from(len))
     }
 
-    /// A vector with a length of two bytes.
+    /// Reads a vector whose length has two bytes.
     fn vector16(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()?;
         self.take(usize::from(len))
@@ -423,7 +425,7 @@ mod tests {
     #[test]
     fn the_types_of_certificates_are_in_order_of_preference() {
         use CertificateTypes::{Certificate, CertificateOrRawKey, RawKey, RawKeyOrCertificate};
-        // RFC 7250 §3: X.509, raw public key; 1 was OpenPGP.
+        // Lists of certificate types (RFC 7250 §3): 0 is X.509, 2 is a raw public key; 1 was OpenPGP.
         let cases: &[(&[u8], CertificateTypes)] = &[
             (&[], Certificate),
             (&[0], Certificate),
@@ -454,12 +456,12 @@ mod tests {
             b"get / HTTP/1.1\r\n\r\n",
             b"GETTING-ON / HTTP/1.1",
             b"\x80\x2e\x01\x03\x01",
-            // An empty record; a message of another type; a message that is too long.
+            // Malformed input: an empty record, a message of another type, a message that is too long.
             &[22, 3, 1, 0, 0],
             &[22, 3, 1, 0, 1, 2],
             &[22, 3, 1, 0, 4, 1, 1, 0, 0],
             &[22, 3, 1, 0xff, 0xff],
-            // A body that ends early.
+            // A ClientHello whose body ends early.
             &[22, 3, 1, 0, 4, 1, 0, 0, 0],
             &record(&[extension(43, &[200, 3])]),
             &record(&[vec![0, 16, 0, 9]]),
@@ -471,7 +473,7 @@ mod tests {
                 bytes.escape_ascii()
             );
         }
-        // Malformed extensions count as absent.
+        // A malformed extension counts as absent.
         for extensions in [
             extension(0, &[0, 9, 0]),
             extension(0, &vector16(&[1, 0, 1, b'x'])),

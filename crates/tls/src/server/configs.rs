@@ -19,15 +19,15 @@ use crate::settings::identity::{Identity, Resolver};
 use crate::stapling::PresentedKey;
 use crate::versions::Version;
 
-/// Number of bytes of early data that a client may send. H2O compatibility: H2O has the same limit.
+/// Limit in bytes of the early data that a client may send. H2O compatibility: H2O has the same limit.
 const MAX_EARLY_DATA_LEN: u32 = 8192;
 
-/// The transport of TLS messages.
+/// What carries TLS messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     /// Records over a stream (RFC 8446 §5).
     Records,
-    /// QUIC (RFC 9001 §4). Its flow control limits early data, and tickets must not (§4.6.1).
+    /// QUIC (RFC 9001 §4). QUIC's flow control limits early data, and the tickets must not state a limit (§4.6.1).
     Quic,
 }
 
@@ -47,20 +47,20 @@ pub(crate) struct HostConfigs {
     /// The `client-ca-file` for which clients must present a certificate.
     pub(crate) client_authority: Option<Arc<str>>,
     has_tls13: bool,
-    /// TLS 1.3, with certificates; with raw public keys if there are no certificates.
+    /// The configurations for TLS 1.3 with certificates, or with raw public keys if the mapping has no certificates.
     tls13: Tls13Configs,
-    /// Whether there are certificates, and not only raw public keys.
+    /// Whether the mapping has certificates, and not only raw public keys.
     has_certificates: bool,
-    /// TLS 1.3 with raw public keys (RFC 7250), for clients that prefer these.
+    /// The configurations for TLS 1.3 with raw public keys (RFC 7250), for clients that prefer these.
     raw_keys: Option<Tls13Configs>,
-    /// TLS 1.2, with certificates.
+    /// The configuration for TLS 1.2, with certificates.
     tls12: Arc<ServerConfig>,
-    /// TLS 1.2 clients that offer only unknown application protocols are served without one. H2O compatibility: H2O
-    /// serves them, although RFC 7301 §3.2 asks for a refusal.
+    /// The configuration for TLS 1.2 clients that offer only unknown application protocols: they are served without one. H2O
+    /// compatibility: H2O serves them, although RFC 7301 §3.2 asks for a refusal.
     tls12_without_alpn: Arc<ServerConfig>,
 }
 
-/// The configurations of TLS 1.3, for the cases of [`TicketUse`].
+/// The configurations for TLS 1.3, one for each case of [`TicketUse`].
 struct Tls13Configs {
     encrypted_tickets: Arc<ServerConfig>,
     kept_tickets: Arc<ServerConfig>,
@@ -68,10 +68,11 @@ struct Tls13Configs {
 }
 
 impl HostConfigs {
-    /// `hides_name`: for clients whose server name must be hidden from rustls.
+    /// Builds the configurations of an `ssl` mapping. `hides_name`: whether they are for clients whose server name must be hidden
+    /// from rustls.
     ///
     /// # Errors
-    /// What is wrong with the mapping as a whole.
+    /// A message that says what is wrong with the mapping as a whole.
     pub(crate) fn new(
         settings: &TlsSettings,
         resumption: &Arc<Resumption>,
@@ -131,7 +132,7 @@ impl HostConfigs {
             }
     }
 
-    /// The configuration for the client of this ClientHello; `alpn` are the protocols of the listener.
+    /// Chooses the configuration for the client that has sent this ClientHello; `alpn` are the protocols of the listener.
     pub(crate) fn select(
         &self,
         hello: &ClientHello<'_>,
@@ -147,7 +148,8 @@ impl HostConfigs {
         }
     }
 
-    /// Begins to look for the session that the client wants to resume, if it is one of TLS 1.2 that another server may have.
+    /// Begins the lookup of the session that the client wants to resume, if it is a session of TLS 1.2 that another server may
+    /// have.
     pub(crate) fn look_up(
         &self,
         hello: &ClientHello<'_>,
@@ -157,7 +159,7 @@ impl HostConfigs {
             return None;
         }
         resumption.look_up(|| {
-            // rustls ignores addresses, and gets hidden names to see neither.
+            // Only names that rustls sees count: rustls ignores addresses, and other invalid names are hidden from it.
             let name = hello
                 .server_name
                 .and_then(|name| DnsName::try_from(name).ok());
@@ -170,7 +172,7 @@ impl HostConfigs {
         })
     }
 
-    /// For a QUIC client, which has TLS 1.3 only. rustls refuses others with its alert.
+    /// Chooses the configuration for a QUIC client, which must use TLS 1.3. rustls refuses other clients with its alert.
     pub(crate) fn select_tls13(
         &self,
         hello: &ClientHello<'_>,
@@ -194,16 +196,16 @@ impl HostConfigs {
         self.has_tls13
     }
 
-    /// For bytes that are not a ClientHello: rustls refuses them with its alert.
+    /// The configuration for bytes that are not a ClientHello: rustls refuses them with its alert.
     pub(crate) fn for_malformed(&self) -> &Arc<ServerConfig> {
         &self.tls12
     }
 }
 
-/// Builds the configurations of one mapping.
+/// Builds the rustls configurations of one `ssl` mapping.
 struct ConfigBuilder<'a> {
     settings: &'a TlsSettings,
-    /// Either certificates or raw public keys of the mapping.
+    /// Either the certificates or the raw public keys of the mapping, with their private keys.
     identities: Vec<&'a Identity>,
     resumption: &'a Arc<Resumption>,
     binding: Binding,
@@ -321,7 +323,7 @@ impl ConfigBuilder<'_> {
 }
 
 /// A digest of the leaf certificates and raw public keys, and of the client authorities. It includes the number of leaf certificates, so
-/// that no other combination gives the same digest.
+/// that no other combination of these gives the same digest.
 pub(crate) fn binding(settings: &TlsSettings) -> Binding {
     let mut context = digest::Context::new(&digest::SHA256);
     let leaves = settings

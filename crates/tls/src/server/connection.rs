@@ -15,7 +15,7 @@ use crate::server::acceptor::{ChosenConfig, TlsAcceptor};
 use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 use crate::server::handshake::{ServerHandshake, TLS13_OVERHEAD};
 
-/// The server role of a connection.
+/// A TLS connection with a client, with this side as the server.
 pub struct TlsConnection {
     state: HandshakeState,
     info: TlsInfo,
@@ -30,14 +30,14 @@ enum HandshakeState {
     },
     /// The handshake begins when the client's session has been looked up in a store that servers share.
     Lookup(Box<WaitingClient>),
-    /// rustls performs the handshake. Boxed, like the reader's buffers: only needed until it is complete.
+    /// rustls performs the handshake. Boxed, because this state is only needed until the handshake is complete.
     Handshake(Box<ServerHandshake>),
     Established(Box<Traffic>),
     /// The handshake has failed, or the peer has closed the connection during it.
     Ended,
 }
 
-/// What the handshake begins with.
+/// A client whose handshake waits for the lookup of its session: the values with which the handshake will begin.
 struct WaitingClient {
     lookup: Lookup,
     choice: ChosenConfig,
@@ -90,7 +90,7 @@ impl TlsConnection {
         }
     }
 
-    /// Like [`Self::receive`], before the connection is established.
+    /// Processes bytes from the client, as [`Self::receive`] does, before the connection is established.
     fn advance(
         &mut self,
         input: &mut [u8],
@@ -123,7 +123,7 @@ impl TlsConnection {
                         })?
                     }
                     HelloStatus::ClearText => return Err(TlsError::ClearText),
-                    // rustls reports the error.
+                    // rustls refuses the client with any configuration, and makes the alert.
                     HelloStatus::NeedMore | HelloStatus::Malformed => acceptor.default_choice(),
                 };
                 if let Some(at) = choice.hidden_name_at {
@@ -235,7 +235,7 @@ impl TlsConnection {
         }
     }
 
-    /// Appends close_notify to `out`. Without effect while the client cannot decrypt it yet.
+    /// Appends close_notify to `out`. Does nothing as long as the client cannot decrypt it.
     pub fn close_notify(&mut self, out: &mut OutputBuffer) {
         match &mut self.state {
             HandshakeState::Established(traffic) => traffic.close_notify(out),
@@ -246,8 +246,8 @@ impl TlsConnection {
         }
     }
 
-    /// The keys with which the kernel can continue sending, and the number of records that they may protect; `None`
-    /// during a handshake, and if kTLS is not wanted.
+    /// The keys with which the kernel can continue sending, and the number of records that they may protect; `None` during a
+    /// handshake, and if the kernel is not to encrypt.
     pub fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
         match &self.state {
             HandshakeState::Established(traffic) => traffic.kernel_keys(),
@@ -258,15 +258,15 @@ impl TlsConnection {
         }
     }
 
-    /// Records whether the kernel accepted the keys. If it did, [`Self::encrypt`] cannot be used any more, and records
-    /// other than application data are in [`Self::take_kernel_actions`]. If not, it is not asked again.
+    /// Records whether the kernel accepted the keys. If it did, [`Self::encrypt`] cannot be used any more, and records other than
+    /// application data are in [`Self::take_kernel_actions`]. If it did not, it is not asked again.
     pub fn on_handed_over(&mut self, is_in_kernel: bool) {
         if let HandshakeState::Established(traffic) = &mut self.state {
             traffic.on_handed_over(is_in_kernel);
         }
     }
 
-    /// Takes the actions for the kernel.
+    /// Takes the commands that the kernel has to obey, in order.
     pub fn take_kernel_actions(&mut self) -> Vec<KernelAction> {
         match &mut self.state {
             HandshakeState::Established(traffic) => traffic.take_kernel_actions(),
@@ -288,7 +288,7 @@ impl TlsConnection {
         }
     }
 
-    /// Sets the number of plaintext bytes per record. This has no effect during the handshake, when little is sent.
+    /// Sets the number of plaintext bytes per record. The call has no effect during the handshake, when little is sent.
     pub fn choose_record_size(&mut self, plain_len: usize) {
         match &mut self.state {
             HandshakeState::Established(traffic) => traffic.choose_record_size(plain_len),
@@ -299,7 +299,7 @@ impl TlsConnection {
         }
     }
 
-    /// Bytes of memory held in buffers.
+    /// Number of bytes of memory held in buffers.
     #[inline]
     pub fn retained(&self) -> usize {
         match &self.state {
@@ -322,19 +322,19 @@ impl TlsConnection {
         }
     }
 
-    /// Whether the handshake waits for the client's session, and so for a call of [`Self::receive`] after
+    /// Whether the handshake waits for the lookup of the client's session. It continues with a call of [`Self::receive`] once
     /// [`Self::session_is_looked_up`].
     pub fn awaits_session(&self) -> bool {
         matches!(self.state, HandshakeState::Lookup(_))
     }
 
-    /// Whether the handshake has waited for the client's session, and goes on with a call of [`Self::receive`], be it without
-    /// bytes.
+    /// Whether the lookup of the client's session is done, so that the next call of [`Self::receive`], even without bytes,
+    /// continues the handshake.
     pub fn session_is_looked_up(&self) -> bool {
         matches!(&self.state, HandshakeState::Lookup(client) if client.lookup.is_done())
     }
 
-    /// Has the waker called when [`Self::session_is_looked_up`]; at once if it is.
+    /// Calls the waker when the lookup of the client's session is done; at once if it is done already.
     pub fn wake_when_looked_up(&self, waker: Waker) {
         if let HandshakeState::Lookup(client) = &self.state {
             client.lookup.wake_when_done(waker);

@@ -1,4 +1,4 @@
-//! Entry points for fuzzing.
+//! Entry points for fuzzing the ClientHello.
 
 use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 use crate::server::server_name;
@@ -7,7 +7,8 @@ use crate::server::server_name;
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     NeedMore,
-    /// The ClientHello is complete. With the position of a name to hide, and whether there is a name to choose by.
+    /// The ClientHello is complete. The values are the position of a name to hide, and whether there is a server name by which to
+    /// choose a configuration.
     Hello(Option<usize>, bool),
     ClearText,
     Malformed,

@@ -1,5 +1,5 @@
-//! The handshake with a client. Adds two things to [`crate::handshake`]: responses to early data, and hiding a name
-//! from rustls.
+//! The handshake with a client. Adds two things to [`crate::handshake`]: responses to early data, and hiding a server name from
+//! rustls.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct ServerHandshake {
 }
 
 impl ServerHandshake {
-    /// Starts with the bytes received while the configuration was chosen.
+    /// Begins the handshake with the bytes that were received while the configuration was chosen.
     ///
     /// # Errors
     /// [`TlsError::Handshake`]
@@ -66,7 +66,7 @@ impl ServerHandshake {
         })
     }
 
-    /// Bytes of memory held.
+    /// Number of bytes of memory held.
     pub(crate) fn retained(&self) -> usize {
         self.handshake.retained()
     }
@@ -133,7 +133,7 @@ impl ServerHandshake {
         })
     }
 
-    /// The established connection, its parameters, and the bytes received after the handshake.
+    /// Ends the handshake: returns the established connection, its parameters, and the bytes received after the handshake.
     ///
     /// # Errors
     /// [`TlsError::Crypto`] if the handshake is not complete.
@@ -144,8 +144,8 @@ impl ServerHandshake {
     }
 }
 
-/// After a HelloRetryRequest (RFC 8446 §4.1.4) the client repeats its ClientHello, with the same name, which is hidden
-/// again. Returns whether rustls must wait for the rest of it.
+/// After a HelloRetryRequest (RFC 8446 §4.1.4) the client repeats its ClientHello, with the same server name, which is hidden
+/// again. Returns whether rustls must wait for the rest of that ClientHello.
 fn hide_name_again(
     retried_hello: &mut Option<ClientHelloReader>,
     rustls: &UnbufferedServerConnection,
@@ -171,7 +171,7 @@ fn hide_name_again(
     false
 }
 
-/// Bytes that a record adds to its content: header, inner type and tag. Only TLS 1.3 sends data during the handshake.
+/// Number of bytes that a record adds to its content: header, inner type and tag. Only TLS 1.3 sends data during the handshake.
 pub(crate) const TLS13_OVERHEAD: usize = 22;
 
 fn encrypt_record(

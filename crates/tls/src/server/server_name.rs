@@ -1,16 +1,16 @@
-//! Names in SNI (RFC 6066 §3) that are not valid host names: with a port, a wildcard, a leading hyphen, consecutive
-//! dots, or arbitrary bytes. Some clients send them, and OpenSSL ignores that; rustls ends the handshake. Here such a
-//! name counts as absent.
+//! Names in SNI (RFC 6066 §3) that are not valid host names: with a port, a wildcard, a leading hyphen, consecutive dots, or
+//! arbitrary bytes. Some clients send such names, and OpenSSL ignores them; rustls ends the handshake. In this server, such a name
+//! counts as absent.
 //!
-//! rustls has no option for that, so the extension is hidden from it: its type is overwritten in the ClientHello with a
-//! private-use type, which rustls ignores like any unknown type (RFC 8446 §4.2). The rest of the message, including its
-//! length, is unchanged. But both sides must hash the same messages (RFC 8446 §4.4.1), so the type must be restored
-//! before rustls hashes a ClientHello. rustls takes its hash functions from the cipher suites; [`restoring`] creates
-//! suites whose hash functions restore the type. In TLS 1.2 a client's signature covers the messages themselves (RFC
-//! 5246 §7.4.8): [`RestoringVerifier`] restores the type there.
+//! rustls has no option to ignore the name, so the extension is hidden from rustls: its type is overwritten in the ClientHello
+//! with a private-use type, which rustls ignores like any unknown type (RFC 8446 §4.2). The rest of the message, including its
+//! length, is unchanged. But both sides must hash the same messages (RFC 8446 §4.4.1), so the type must be restored before rustls
+//! hashes a ClientHello. rustls takes its hash functions from the cipher suites; [`restoring`] creates suites whose hash functions
+//! restore the type. In TLS 1.2 a client's signature covers the messages themselves (RFC 5246 §7.4.8): [`RestoringVerifier`]
+//! restores the type there.
 //!
-//! These suites are used only for connections with a hidden name. Otherwise an attacker between client and server could
-//! hide the name of any client in the same way, unnoticed by both.
+//! The cipher suites of [`restoring`] are used only for connections with a hidden name. Otherwise an attacker between client and
+//! server could hide the name of any client in the same way, unnoticed by both.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -28,14 +28,14 @@ use rustls::{
 
 use crate::server::client_hello::{CLIENT_HELLO, extension, extension_at};
 
-/// The extension type that replaces `server_name`, one of those for private use (RFC 8446 §11).
+/// The extension type that replaces `server_name` in a ClientHello, one of those for private use (RFC 8446 §11).
 const HIDDEN: u16 = 0xff5a;
 
-/// Position in a ClientHello of the type of a `server_name` to hide; `None` if rustls accepts the name, or if the
-/// extension is malformed in a way that rustls should refuse. `message` begins with the HandshakeType.
+/// Position in a ClientHello of the type of a `server_name` extension that must be hidden; `None` if rustls accepts the name, or
+/// if the extension is malformed in a way that rustls should refuse. `message` begins with the HandshakeType.
 pub(crate) fn hidden_name_at(message: &[u8], data: &[u8]) -> Option<usize> {
     let name = only_host_name(data)?;
-    // The check that rustls makes.
+    // rustls makes the same check of a server name.
     let is_odd = ServerName::try_from(name).is_err();
     if !is_odd || extension_at(message, HIDDEN).is_some() {
         return None;
@@ -54,13 +54,13 @@ fn only_host_name(data: &[u8]) -> Option<&[u8]> {
     is_whole.then_some(name)
 }
 
-/// Hides the name in a ClientHello; `at` is the result of [`hidden_name_at`].
+/// Hides the server name in a ClientHello; `at` is the result of [`hidden_name_at`].
 pub(crate) fn hide(message: &mut [u8], at: usize) {
     message[at..at + 2].copy_from_slice(&HIDDEN.to_be_bytes());
 }
 
-/// The bytes before and after the type of a hidden name, if `message` is a ClientHello with one. Its end may be
-/// missing: the binders of a PSK cover the bytes before them (RFC 8446 §4.2.11.2).
+/// The bytes before and after the type of a hidden name, if `message` is a ClientHello with a hidden name. Its end may be missing:
+/// the binders of a PSK cover the bytes before them (RFC 8446 §4.2.11.2).
 fn around_hidden(message: &[u8]) -> Option<(&[u8], &[u8])> {
     if message.first() != Some(&CLIENT_HELLO) {
         return None;
@@ -69,7 +69,7 @@ fn around_hidden(message: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&message[..at], &message[at + 2..]))
 }
 
-/// `message` as the client sent it.
+/// Returns `message` as the client sent it: with the type of a hidden `server_name` restored.
 pub(crate) fn restored(message: &[u8]) -> Cow<'_, [u8]> {
     match around_hidden(message) {
         Some((before, behind)) => [before, &SERVER_NAME, behind].concat().into(),
@@ -79,7 +79,7 @@ pub(crate) fn restored(message: &[u8]) -> Cow<'_, [u8]> {
 
 const SERVER_NAME: [u8; 2] = extension::SERVER_NAME.to_be_bytes();
 
-/// `suite` with a hash function that hashes hidden names as the client sent them.
+/// Returns `suite` with a hash function that hashes hidden names as the client sent them.
 pub(crate) fn restoring(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     static SUITES: LazyLock<Vec<SupportedCipherSuite>> =
         LazyLock::new(|| ALL_CIPHER_SUITES.iter().copied().map(wrap).collect());
@@ -89,7 +89,8 @@ pub(crate) fn restoring(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     wrapped.copied().unwrap_or(suite)
 }
 
-/// This is called once per suite: rustls needs references that stay valid for ever, so the memory is never freed.
+/// Makes the changed suite. To be called once per suite: rustls needs references that stay valid for ever, so the memory is never
+/// freed.
 fn wrap(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     let common = |common: &CipherSuiteCommon| CipherSuiteCommon {
         suite: common.suite,
@@ -117,7 +118,7 @@ fn wrap(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     }
 }
 
-/// A hash function for handshake messages, which rustls passes one by one.
+/// A hash function for handshake messages that restores hidden names. rustls passes it one message at a time.
 struct RestoringHash(&'static dyn Hash);
 
 impl Hash for RestoringHash {
@@ -169,7 +170,7 @@ impl Context for RestoringContext {
     }
 }
 
-/// Verifies signatures over messages as the client sent them.
+/// Verifies a client's signature over handshake messages as the client sent them, with hidden names restored.
 #[derive(Debug)]
 pub(crate) struct RestoringVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 
@@ -295,7 +296,8 @@ mod tests {
         for data in [two, of_other_type, longer, shorter, Vec::new()] {
             assert_eq!(hidden_name_at(&hello(&[(0, data.clone())]), &data), None);
         }
-        // A client that uses the private-use type itself.
+        // In this ClientHello, the client itself uses the private-use extension type with which names are hidden, so its name
+        // cannot be hidden.
         let message = hello(&[(0, odd.clone()), (HIDDEN, vec![1])]);
         assert_eq!(hidden_name_at(&message, &odd), None);
     }
@@ -324,7 +326,8 @@ mod tests {
                 hide(&mut hidden, at);
                 assert_eq!(hidden.len(), message.len());
                 assert_eq!(extension_at(&hidden, extension::SERVER_NAME), None);
-                // The message is cut anywhere after the name, as for binders, and is followed by more messages.
+                // The ClientHello is cut anywhere after the server name, as it is for the hash of PSK binders, and is followed by
+                // more messages.
                 for len in at + 4 + odd.len()..=message.len() {
                     let mut context = wrapped.start();
                     context.update(&hidden[..len]);

@@ -6,14 +6,14 @@ use h2o_config::{Error, Node};
 
 use crate::suites::{self, TLS12, Tls12Suite};
 
-/// Keywords that match every supported suite: ephemeral ECDH, AEAD, TLS 1.2, and what includes these.
+/// Keywords that match every supported suite: those for ephemeral ECDH, AEAD and TLS 1.2, and more general ones.
 const KEYWORDS_OF_ALL: [&str; 9] = [
     "ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "ECDH", "kECDHE", "kEECDH", "TLSv1.2",
 ];
 
-/// Parts of the names and keywords of suites up to TLS 1.2 in OpenSSL 3.0, and some of older versions.
+/// Parts of the names and keywords of cipher suites up to TLS 1.2 in OpenSSL 3.0, and some of older versions.
 const OLD_WORDS: [&str; 66] = [
-    // Key exchange and authentication.
+    // Words for key exchange and authentication.
     "RSA",
     "kRSA",
     "aRSA",
@@ -40,7 +40,7 @@ const OLD_WORDS: [&str; 66] = [
     "SRP",
     "kSRP",
     "aNULL",
-    // Encryption.
+    // Words for encryption.
     "AES",
     "AES128",
     "AES256",
@@ -68,13 +68,13 @@ const OLD_WORDS: [&str; 66] = [
     "RC4",
     "NULL",
     "eNULL",
-    // Hashes.
+    // Words for hash functions.
     "MD5",
     "SHA",
     "SHA1",
     "SHA256",
     "SHA384",
-    // Groups of suites.
+    // Words for groups of suites.
     "HIGH",
     "MEDIUM",
     "LOW",
@@ -85,7 +85,7 @@ const OLD_WORDS: [&str; 66] = [
     "COMPLEMENTOFDEFAULT",
 ];
 
-/// All supported suites in the default order.
+/// All supported TLS 1.2 suites in the default order.
 pub(crate) fn default_suites() -> Vec<SupportedCipherSuite> {
     TLS12.iter().map(|known| known.suite).collect()
 }
@@ -127,9 +127,9 @@ pub(crate) fn parse(
 #[derive(Default)]
 struct CipherList<'a> {
     chosen: Vec<&'static Tls12Suite>,
-    /// Excluded by `!` for good.
+    /// The suites that `!` has excluded for good.
     killed: Vec<&'static Tls12Suite>,
-    /// Added items that match nothing.
+    /// Items that add suites but match none.
     unknown: Vec<&'a str>,
 }
 
@@ -172,7 +172,8 @@ impl<'a> CipherList<'a> {
         self.chosen.retain(|suite| !contains(suites, suite));
     }
 
-    /// `@STRENGTH` sorts by key length; every supported suite satisfies `@SECLEVEL`.
+    /// Applies an item that begins with `@`: `@STRENGTH` sorts by key length. `@SECLEVEL` has no effect, because every supported
+    /// suite satisfies it.
     fn order(&mut self, command: &str) {
         if command == "STRENGTH" {
             self.chosen
@@ -185,7 +186,7 @@ fn contains(suites: &[&'static Tls12Suite], suite: &Tls12Suite) -> bool {
     suites.iter().any(|known| std::ptr::eq(*known, suite))
 }
 
-/// The suites that an item matches: one by name, or all that match every keyword of `A+B`.
+/// The suites that an item matches: the one with this name, or all that match every keyword of `A+B`.
 fn matching(item: &str) -> Vec<&'static Tls12Suite> {
     TLS12
         .iter()

@@ -19,7 +19,7 @@ pub(crate) struct Identity {
     files: IdentityFiles,
     /// Position of the certificate in the configuration: `FILE:LINE`.
     place: Box<str>,
-    /// Its first certificate is the raw public key if [`Self::is_raw_key`].
+    /// The certificate chain and the private key. If [`Self::is_raw_key`], the chain has one element, which is the raw public key.
     certified_key: Arc<CertifiedKey>,
     is_raw_key: bool,
     stapling: StaplingSettings,
@@ -28,50 +28,50 @@ pub(crate) struct Identity {
     is_obtained: bool,
 }
 
-/// The files of a certificate that ACME obtains.
+/// The files of a certificate that the server obtains by ACME.
 #[derive(Clone, Debug)]
 pub struct ObtainedFiles {
     /// The names that the certificate is for.
     pub names: Vec<Box<str>>,
-    /// The certificates in PEM form.
+    /// The path of the file with the certificates, in PEM form.
     pub certificate: Box<str>,
-    /// The key in PEM form.
+    /// The path of the file with the private key, in PEM form.
     pub key: Box<str>,
 }
 
-/// The files of an identity.
+/// The paths of the files of an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct IdentityFiles {
     certificate: Box<str>,
     key: Box<str>,
-    /// Whether the key is kept in the key process (`neverbleed`).
+    /// Whether the private key is kept in the key process (`neverbleed`).
     is_isolated: bool,
 }
 
-/// The contents of the files of an identity.
+/// What was read from the files of an identity.
 struct LoadedPair {
     certified_key: CertifiedKey,
-    /// Whether it has a raw public key in the place of a certificate.
+    /// Whether the certificate file has a raw public key in the place of a certificate.
     is_raw_key: bool,
 }
 
-/// What an `ssl` mapping says of all its identities.
+/// What an `ssl` mapping sets for all its identities.
 struct IdentityOptions {
-    /// Whether keys are kept in the key process (`neverbleed`).
+    /// Whether private keys are kept in the key process (`neverbleed`).
     is_isolated: bool,
     stapling: StaplingSettings,
 }
 
-/// Why a pair of files cannot be used.
+/// Why a certificate file and a key file cannot be used.
 struct IdentityError {
-    /// Whether the key is to blame, and not the certificate.
+    /// Whether the error is in the key file, and not in the certificate file.
     is_of_key: bool,
     message: String,
-    /// The error of the system or a parser, where it is not part of the message.
+    /// The error of the system or a parser, if `message` does not contain it.
     reason: Option<String>,
 }
 
-/// What `certificate-file` names.
+/// The help text of the attribute `certificate-file`.
 pub(super) const CERTIFICATE_HELP: &str = "Certificates in PEM form: the server's own first, then intermediate ones. Or a `PUBLIC KEY` in PEM form, which clients of TLS \
      1.3 get as it is (raw public key, RFC 7250).";
 
@@ -92,7 +92,7 @@ impl Identity {
         self.files == other.files
     }
 
-    /// The files of certificate and key.
+    /// The paths of the files with the certificate and the key.
     pub(crate) fn files(&self) -> [&str; 2] {
         [&self.files.certificate, &self.files.key]
     }
@@ -102,7 +102,7 @@ impl Identity {
         self.certified_key.cert == other.certified_key.cert && self.stapling == other.stapling
     }
 
-    /// What clients get.
+    /// The certificate and key that clients get, with the OCSP response that is stapled.
     pub(crate) fn presented(&self) -> Arc<PresentedKey> {
         let key = Arc::clone(&self.certified_key);
         Arc::new(PresentedKey::new(key, self.staple.clone()))
@@ -133,12 +133,12 @@ impl Identity {
         self.certified_key.cert.first()
     }
 
-    /// Where the configuration names the certificate.
+    /// The position at which the configuration names the certificate, as `FILE:LINE`.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
-    /// Facts about that certificate, without listeners and hosts.
+    /// Facts about the server's own certificate; its listeners and hosts are left empty.
     pub(crate) fn info(&self) -> Option<CertificateInfo> {
         let leaf = Certificate::parse(self.leaf()?)?;
         Some(CertificateInfo {
@@ -156,7 +156,7 @@ impl Identity {
     /// Reads the files again. `None` if they are unchanged.
     ///
     /// # Errors
-    /// The message to show.
+    /// The message for the error log.
     pub(crate) fn reload(&self) -> Result<Option<Self>, String> {
         let is_missing = || {
             let files = self.files();
@@ -216,7 +216,7 @@ impl Identity {
         .with_staple())
     }
 
-    /// Loads the files that ACME has obtained. As long as there are none, or they cannot be used, clients get a self-signed
+    /// Loads the files that ACME has obtained. As long as the files do not exist, or cannot be used, clients get a self-signed
     /// certificate.
     fn load_obtained(
         ssl: &Node,
@@ -269,7 +269,7 @@ impl IdentityError {
     }
 }
 
-/// Whether a certificate and a key are there and belong together.
+/// Whether a certificate file and a key file exist and belong together.
 #[must_use]
 pub fn is_pair(certificate: &Path, key: &Path) -> bool {
     let text = |path: &Path| path.to_str().map(Box::from);
@@ -284,7 +284,7 @@ pub fn is_pair(certificate: &Path, key: &Path) -> bool {
     load_pair(&files).is_ok()
 }
 
-/// A self-signed certificate, which no client trusts.
+/// Makes a self-signed certificate, which no client trusts.
 fn self_signed(names: &[Box<str>]) -> Result<CertifiedKey, String> {
     let failed = |error: &dyn std::fmt::Display| format!("failed to make a certificate: {error}");
     let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
@@ -295,7 +295,7 @@ fn self_signed(names: &[Box<str>]) -> Result<CertifiedKey, String> {
     Ok(CertifiedKey::new(vec![made.cert.der().clone()], key))
 }
 
-/// The names of a certificate, in their order in it.
+/// The names that a certificate is for, in the order in which the certificate has them.
 fn names_of(certificate: &Certificate<'_>) -> Vec<Box<str>> {
     let text = |bytes: &[u8]| Box::from(String::from_utf8_lossy(bytes));
     match certificate.alternative_names() {
@@ -314,7 +314,7 @@ fn names_of(certificate: &Certificate<'_>) -> Vec<Box<str>> {
 /// Whether an `ssl` mapping names a certificate.
 ///
 /// # Errors
-/// If it has unknown attributes.
+/// If the mapping has unknown attributes.
 pub fn has_identity(ssl: &Node) -> Result<bool, Error> {
     let attributes = ssl.attributes(&crate::settings::ATTRIBUTES)?;
     let names = ["certificate-file", "key-file", "identity"];
@@ -430,7 +430,8 @@ fn certificate_fault(path: &str, reason: &str) -> IdentityError {
     }
 }
 
-/// Reads certificates, or a raw public key, which takes the place of the only one. Returns whether it is a raw public key.
+/// Reads certificates from a file, or a raw public key, which is returned as the only certificate. The second value is whether it
+/// is a raw public key.
 fn load_chain(path: &str) -> Result<(Vec<CertificateDer<'static>>, bool), IdentityError> {
     let fault = |reason: &str| certificate_fault(path, reason);
     let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&h2o_log::reason(&error)))?;
@@ -472,11 +473,11 @@ fn belongs_to(key: &dyn SigningKey, public_key: &[u8]) -> bool {
 /// Chooses the certificate that a client gets among the identities of an `ssl` mapping.
 #[derive(Debug)]
 pub(crate) struct Resolver {
-    /// TLS 1.3: the first identity whose key the client can verify. TLS 1.2: the fallback only (H2O compatibility: H2O
-    /// uses one certificate there).
+    /// A client of TLS 1.3 gets the first of these whose key it can verify. A client of TLS 1.2 gets the fallback only (H2O
+    /// compatibility: H2O uses one certificate there).
     pub(crate) preferred: Vec<Arc<PresentedKey>>,
     pub(crate) fallback: Arc<PresentedKey>,
-    /// Whether all of them have raw public keys in the place of certificates.
+    /// Whether all identities have raw public keys in the place of certificates.
     pub(crate) has_raw_keys: bool,
 }
 

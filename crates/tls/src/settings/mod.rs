@@ -1,4 +1,4 @@
-//! The `ssl` mapping of `listen`.
+//! The settings of the `ssl` mapping of `listen`.
 
 pub(crate) mod cipher_list;
 pub(crate) mod identity;
@@ -20,19 +20,19 @@ use crate::stapling::Staple;
 use crate::versions::{Version, Versions};
 use crate::{groups, suites};
 
-/// Number of tickets by default for a client that asks for several (RFC 9149).
+/// Number of tickets that a TLS 1.3 client gets at most by default, if it asks for several (RFC 9149).
 const DEFAULT_MAX_TICKETS: usize = 4;
 
 /// A valid `ssl` mapping, with certificates and keys loaded.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
-    /// The certificates with their keys, in order of preference; the last is the fallback.
+    /// The certificates with their keys, in order of preference; the last one is the fallback.
     pub(crate) identities: Vec<Identity>,
     pub(crate) versions: Versions,
     pub(crate) tls12_suites: Vec<SupportedCipherSuite>,
     pub(crate) tls13_suites: Vec<SupportedCipherSuite>,
     pub(crate) groups: Vec<&'static dyn SupportedKxGroup>,
-    /// Whether the server's order of cipher suites decides, instead of the client's.
+    /// Whether the server's order of cipher suites decides, rather than the client's.
     pub(crate) prefer_our_order: bool,
     pub(crate) client_ca: Option<ClientCa>,
     pub(crate) max_tickets: usize,
@@ -40,7 +40,7 @@ pub struct TlsSettings {
     pub origins: Option<Arc<[Box<str>]>>,
 }
 
-/// `client-ca-file`: the authorities of client certificates.
+/// The authorities that issue client certificates (`client-ca-file`).
 #[derive(Clone, Debug)]
 pub(crate) struct ClientCa {
     pub(crate) path: Arc<str>,
@@ -56,7 +56,8 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         Kinds::SCALAR.or(Kinds::SEQUENCE),
         "NAME, or a sequence of those",
         "",
-        "Further names for the certificate that is obtained by [`acme`](#acme); all of them for a host with a wildcard, which none can be obtained for.",
+        "Further names for the certificate that is obtained by [`acme`](#acme). For a host with a wildcard in its name, \
+         which no certificate can be obtained for, these are all names of the certificate.",
     ),
     Attribute::optional(
         "certificate-file",
@@ -144,14 +145,15 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         "SECONDS",
         "14400",
         "How often the status of the certificate is fetched from its OCSP responder, to be stapled to handshakes; `0`: never. \
-         Certificates without a responder need none.",
+         Nothing is fetched for certificates that name no responder.",
     ),
     Attribute::optional(
         "ocsp-max-failures",
         Kinds::SCALAR,
         "NUMBER",
         "3",
-        "How many fetches in a row may fail before the last response is no longer stapled. It never is after its end.",
+        "How many fetches in a row may fail before the last response is no longer stapled. A response that has expired \
+         is never stapled.",
     ),
     Attribute::optional(
         "ocsp-update-cmd",
@@ -159,8 +161,8 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         "COMMAND",
         "`fetch-ocsp-response`",
         "The program that fetches a response: it gets the certificate file on standard input and writes the response in DER to \
-         standard output. Exit status 75: a later attempt may succeed; another one but 0: none will. The default one needs the \
-         program `openssl`.",
+         standard output. If it ends with status 75, the server tries again later; with another status but 0, it \
+         does not. The default program needs `openssl`.",
     ),
     Attribute::optional(
         "neverbleed",
@@ -174,7 +176,7 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         Kinds::SCALAR,
         "0 to 255",
         "4",
-        "Most tickets of TLS 1.3 that a client gets per connection. `0` stands for the default.",
+        "Limit of the TLS 1.3 tickets that a client gets per connection. `0` stands for the default.",
     ),
     Attribute::optional(
         "http2-origin-frame",
@@ -182,7 +184,7 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         "ORIGIN, or a sequence of those",
         "",
         "Origins such as `https://example.com` that HTTP/2 clients may ask for over the same connection (ORIGIN frame, \
-         RFC 8336). Only that of the first `ssl` of an address is used.",
+         RFC 8336). If several `ssl` mappings have the same address, the origins of the first are used.",
     ),
     Attribute::optional(
         "ech",
@@ -211,7 +213,7 @@ impl TlsSettings {
         }
     }
 
-    /// Whether certificates and keys were read from the same files: the second mapping then only adds a name.
+    /// Whether certificates and keys of two mappings were read from the same files: the second mapping then only adds a host name.
     pub fn same_identity(&self, other: &Self) -> bool {
         self.identities.len() == other.identities.len()
             && self
@@ -242,7 +244,7 @@ impl TlsSettings {
             && self.origins == other.origins
     }
 
-    /// The files of certificates, keys and client authorities.
+    /// The paths of the files of certificates, keys and client authorities.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let authority = self.client_ca.as_ref().map(|ca| &*ca.path);
         let identities = self.identities.iter().flat_map(Identity::files);
@@ -265,8 +267,8 @@ impl TlsSettings {
         self.identities.first().map_or("", Identity::place)
     }
 
-    /// Compares the `client-ca-file` of this mapping, `ssl`, with that of an earlier mapping which is used in its
-    /// place.
+    /// Compares the `client-ca-file` of this mapping with that of an earlier mapping, which is used in the place of this one.
+    /// `ssl` is the configuration node of this mapping.
     ///
     /// # Errors
     /// If they differ: one of them would have no effect.
@@ -291,8 +293,8 @@ impl TlsSettings {
         ))
     }
 
-    /// Warns of settings of this mapping, `ssl`, that have no effect because an earlier mapping with the same
-    /// certificates is used in its place.
+    /// Warns of settings of this mapping that have no effect because an earlier mapping with the same certificates is used in its
+    /// place. `ssl` is the configuration node of this mapping.
     pub fn warn_of_lost(&self, earlier: &Self, ssl: &Node, warnings: &mut Vec<String>) {
         let Ok(attributes) = ssl.attributes(&ATTRIBUTES) else {
             return;
@@ -332,7 +334,7 @@ impl TlsSettings {
         }
     }
 
-    /// Facts about the certificates, without listeners and hosts.
+    /// Facts about the certificates; their listeners and hosts are left empty.
     pub fn certificates(&self) -> impl Iterator<Item = CertificateInfo> {
         self.identities.iter().filter_map(Identity::info)
     }
@@ -371,10 +373,10 @@ impl TlsSettings {
     }
 }
 
-/// Reads an `ssl` mapping. Without a certificate in it, that which is obtained by ACME is used.
+/// Reads an `ssl` mapping. If it has no certificate, the one that the server obtains by ACME is used.
 ///
 /// # Errors
-/// The error, with its position.
+/// A message with its position in the configuration.
 pub fn parse(
     node: &Node,
     obtained: Option<&ObtainedFiles>,
@@ -446,7 +448,7 @@ pub fn parse(
     Ok(settings)
 }
 
-/// Attributes that have no effect yet. Their values are checked, and a warning says that they have none.
+/// Checks the values of attributes that have no effect yet, and warns that they have none.
 fn check_without_effect(
     attributes: &Attributes<'_>,
     warn: &mut dyn FnMut(&Node, &str),
@@ -478,6 +480,8 @@ impl ClientCa {
         format!("failed to load client CA file:{path}")
     }
 
+    /// Reads a file of client authorities.
+    ///
     /// # Errors
     /// The reason, for use after [`Self::fault`].
     fn load(path: &str) -> Result<Self, String> {

@@ -7,7 +7,7 @@ use super::kit::Pair;
 use crate::TlsSettings;
 use crate::suites::describe;
 
-/// Names of suites and groups, for comparison.
+/// The names of the suites and groups in the settings, as text for comparison.
 fn shown(settings: &TlsSettings) -> String {
     let suites = |suites: &[rustls::SupportedCipherSuite]| {
         let names: Vec<_> = suites
@@ -83,7 +83,7 @@ fn attributes_that_are_wrong_say_so_at_their_place() {
     let files = Files::new();
     let pair = files.pair("a", &Pair::new("a.test"));
     files.write("empty", "");
-    // The two attributes take two lines.
+    // The two attributes `certificate-file` and `key-file` take two lines, so the attribute under test is on line 3.
     let cases = [
         (
             "min-version: TLSv1.4",
@@ -352,7 +352,7 @@ fn cipher_lists_without_aead_do_not_stop_the_server() {
             ]
         );
     }
-    // No suite would be left.
+    // With this list and TLS 1.2 only, no suite would be left.
     let text = format!("{pair}cipher-suite: kRSA\nmax-version: TLSv1.2\n");
     let error = files.parse(&text).0.unwrap_err();
     assert!(
@@ -416,7 +416,7 @@ fn identities_are_pairs_alone_or_in_a_list() {
     for (text, want) in cases {
         let (settings, _) = files.parse(&text.replace("DIR/", &files.path("")));
         let error = settings.map(|_| ()).unwrap_err();
-        // Columns include the directory's name.
+        // The columns in error messages depend on the length of the directory's name.
         let extra = files.path("").len() - "DIR/".len();
         let want = match text.starts_with("identity:\n") {
             true => want.replace("column 54", &format!("column {}", 54 + 2 * extra)),
@@ -472,7 +472,7 @@ fn keys_come_in_all_the_usual_forms() {
     assert_eq!(check(&rsa, &rsa.key.serialize_pem()), Ok(()));
     let pkcs1 = pem("RSA PRIVATE KEY", inner_key(&rsa.key.serialize_der()));
     assert_eq!(check(&rsa, &pkcs1), Ok(()));
-    // The certificate may be in the same file.
+    // Certificate and key may be in the same file.
     let both = format!("{}{}", rsa.certificate.pem(), pkcs1);
     assert_eq!(check(&rsa, &both), Ok(()));
 
@@ -493,11 +493,11 @@ fn keys_come_in_all_the_usual_forms() {
         check(&rsa, &pem("PRIVATE KEY", b"nonsense")),
         error("not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key")
     );
-    // A malformed section is an error; it does not count as missing.
+    // A malformed PEM section is an error; the key does not count as missing.
     assert!(check(&rsa, "-----BEGIN PRIVATE KEY-----\nMII\n").is_err());
 }
 
-/// The key inside a PKCS#8 structure: version, algorithm, then an OCTET STRING.
+/// Returns the key inside a PKCS#8 structure, which has a version, an algorithm and an OCTET STRING with the key.
 fn inner_key(pkcs8: &[u8]) -> &[u8] {
     let start = pkcs8.windows(2).enumerate().find_map(|(position, window)| {
         let (len, header) = match window {
@@ -567,16 +567,16 @@ fn certificate_files_are_checked() {
         error("malformed certificate")
     );
     assert!(check(&own[..own.len() - 30]).is_err());
-    // Version 1, as small authorities issue.
+    // A certificate of version 1, as small authorities issue them, is accepted.
     assert_eq!(
         check(&pem("CERTIFICATE", &version1(pair.certificate.der()))),
         Ok(1)
     );
 }
 
-/// Removes the version from a certificate; the signature does not matter here.
+/// Removes the version from a certificate, so that it has version 1; its signature does not matter here.
 fn version1(certificate: &[u8]) -> Vec<u8> {
-    // SEQUENCE (two bytes of length), SEQUENCE (two bytes of length), [0] { INTEGER 2 }
+    // The start of the certificate is: SEQUENCE (two bytes of length), SEQUENCE (two bytes of length), [0] { INTEGER 2 }.
     assert_eq!((certificate[1], certificate[5]), (0x82, 0x82));
     assert_eq!(certificate[8..13], [0xa0, 3, 2, 1, 2]);
     let mut shorter = certificate.to_vec();

@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::kit::Pair;
 use crate::{TlsSettings, parse};
 
-/// A directory that is removed with the test.
+/// A directory that is removed when the test ends.
 pub(super) struct Files(tempfile::TempDir);
 
 impl Files {
@@ -16,39 +16,39 @@ impl Files {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// The path of a file that need not exist.
+    /// Returns the path of a file in the directory, which need not exist.
     pub(super) fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Writes a file; returns its path.
+    /// Writes a file, and returns its path.
     pub(super) fn write(&self, name: &str, content: &str) -> String {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
         path
     }
 
-    /// Writes a certificate and its key. Returns the attributes with their paths.
+    /// Writes a certificate and its key. Returns the attributes `certificate-file` and `key-file` with their paths.
     pub(super) fn pair(&self, name: &str, pair: &Pair) -> String {
         let certificate = self.write(&format!("{name}.crt"), &pair.certificate.pem());
         let key = self.write(&format!("{name}.key"), &pair.key.serialize_pem());
         format!("certificate-file: {certificate}\nkey-file: {key}\n")
     }
 
-    /// Writes a raw public key and its private key, as [`Self::pair`].
+    /// Writes a raw public key and its private key. Returns the attributes `certificate-file` and `key-file` with their paths.
     pub(super) fn raw_pair(&self, name: &str, pair: &Pair) -> String {
         let public = self.write(&format!("{name}.pub"), &pair.key.public_key_pem());
         let key = self.write(&format!("{name}.key"), &pair.key.serialize_pem());
         format!("certificate-file: {public}\nkey-file: {key}\n")
     }
 
-    /// Parses a mapping.
+    /// Parses an `ssl` mapping that must be valid.
     pub(super) fn settings(&self, mapping: &str) -> TlsSettings {
         let (settings, _) = self.parse(mapping);
         settings.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Like [`Self::settings`], with errors and warnings in which the directory is replaced by `DIR`.
+    /// Parses an `ssl` mapping. In errors and warnings, the directory is replaced by `DIR`.
     pub(super) fn parse(&self, mapping: &str) -> (Result<TlsSettings, String>, Vec<String>) {
         let mut warnings = Vec::new();
         let result = parse_text(mapping, &mut warnings);
@@ -65,7 +65,7 @@ fn parse_text(mapping: &str, warnings: &mut Vec<String>) -> Result<TlsSettings, 
     parse(&node, None, warnings)
 }
 
-/// An authority for client certificates.
+/// An authority that issues client certificates.
 pub(super) struct Authority {
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
     certificate: rcgen::Certificate,
@@ -96,7 +96,7 @@ impl Authority {
     }
 }
 
-/// A PEM section.
+/// Encodes DER as a PEM section with this label.
 pub(super) fn pem(label: &str, der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let lines: Vec<&str> = text

@@ -1,4 +1,4 @@
-//! Handshakes: versions, names, protocols, identities, broken input.
+//! TLS handshakes: versions, server names, application protocols, certificates, broken input.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn resumption() -> Arc<Resumption> {
     Resumption::new(&ResumptionSettings::default())
 }
 
-/// The certificate that the server presented.
+/// The certificate that the server presented to the client.
 fn shown(talk: &Talk) -> Vec<u8> {
     talk.client.peer_certificates().unwrap()[0].to_vec()
 }
@@ -75,7 +75,7 @@ fn every_group_agrees() {
 
 #[test]
 fn a_group_without_key_share_is_asked_for() {
-    // RFC 8446 §4.1.4: HelloRetryRequest.
+    // The server answers with HelloRetryRequest (RFC 8446 §4.1.4).
     let mut settings = settings("a.test");
     settings.groups = vec![rustls::crypto::aws_lc_rs::kx_group::SECP384R1];
     let offer = Offer {
@@ -226,7 +226,7 @@ fn each_entry_has_its_own_versions_and_suites() {
     let mut talk = Talk::new(&acceptor, &Offer::default(), "new.test");
     talk.run().unwrap();
     assert_eq!(talk.server.info().cipher, "TLS_AES_256_GCM_SHA384");
-    // alert protocol_version
+    // The client gets the alert `protocol_version`.
     let mut talk = Talk::new(&acceptor, &Offer::version(TLS12), "new.test");
     assert!(talk.run().is_err());
     assert!(talk.client.process_new_packets().is_err());
@@ -338,7 +338,7 @@ fn what_is_not_tls_is_answered_with_an_alert() {
         };
         assert_eq!((alert[0], alert[5]), (21, 2), "{}", input.escape_ascii());
         assert_eq!(plain, b"");
-        // The connection has ended.
+        // After the error, the connection has ended.
         out.clear();
         let again = server.receive(&mut input.to_vec(), &mut plain, &mut out);
         assert_eq!(again, Err(TlsError::Closed));
@@ -350,7 +350,7 @@ fn what_is_not_tls_is_answered_with_an_alert() {
 
 #[test]
 fn a_client_that_takes_raw_public_keys_only_is_not_told_of_a_failure_of_the_handshake() {
-    // RFC 7250 §4.2: unsupported_certificate.
+    // The client gets the alert `unsupported_certificate` (RFC 7250 §4.2).
     for versions in [TLS12, TLS13] {
         let offer = Offer {
             raw_public_keys: true,
@@ -382,14 +382,14 @@ fn any_damaged_byte_of_the_hello_is_survived() {
             damaged[position] = value;
             let mut server = acceptor.accept();
             let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
-            // Some of the inputs are still a ClientHello, some are incomplete; none may panic or deliver data.
+            // Some of the damaged inputs are still a ClientHello, some are incomplete; none may panic or deliver data.
             let _ = server.receive(&mut damaged, &mut plain, &mut out);
             assert_eq!(plain, b"");
         }
     }
 }
 
-/// A ClientHello in one record with an invalid server name, for each version.
+/// For each version, a ClientHello in one record with an invalid server name.
 fn odd_hellos() -> [Vec<u8>; 2] {
     [TLS12, TLS13].map(|versions| {
         let offer = Offer::version(versions);
@@ -429,14 +429,14 @@ fn a_hello_with_a_name_to_hide_is_answered_however_it_is_split() {
                 let progress = server.receive(&mut piece.to_vec(), &mut plain, &mut out);
                 assert!(progress.unwrap().handshaking);
             }
-            // ServerHello (RFC 8446 §4.1.3).
+            // The content type and the HandshakeType of the answer, which is a ServerHello (RFC 8446 §4.1.3).
             (out[0], out[5])
         };
         assert_eq!(answer(&[&hello]), (22, 2));
         for at in 1..hello.len() {
             let (one, other) = hello.split_at(at);
             assert_eq!(answer(&[one, other]), (22, 2), "{at}");
-            // The same over several records.
+            // The same ClientHello, split into two records.
             if at > 5 {
                 let len = u16::try_from(at - 5).unwrap().to_be_bytes();
                 let rest = u16::try_from(hello.len() - at).unwrap().to_be_bytes();
@@ -461,7 +461,7 @@ fn a_name_that_somebody_in_between_has_hidden_does_not_go_unnoticed() {
         let mut hello = talk.client_flight();
         let at = hello.windows(6).position(|name| name == b"a.test").unwrap();
         hello[at..at + 6].copy_from_slice(name);
-        // The bytes are: extension type, length, list length, name type, name length.
+        // The bytes before the name are: extension type, length, list length, name type, name length.
         assert_eq!(hello[at - 9..at - 7], [0, 0]);
         hello[at - 9..at - 7].copy_from_slice(&[0xff, 0x5a]);
         let _ = talk.give_server(&hello);
@@ -479,7 +479,7 @@ fn a_hello_that_never_ends_is_not_kept() {
     let acceptor = acceptor(settings("a.test"));
     let mut server = acceptor.accept();
     let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
-    // The message announces 65,535 bytes and has one per record, so that each takes six.
+    // The ClientHello announces 65,535 bytes. Each record has one of them, and so takes six bytes.
     let mut sent = 0;
     let error = loop {
         let byte: &[u8] = match sent {

@@ -1,4 +1,4 @@
-//! A client in memory: rustls talks to our server role without sockets.
+//! A TLS client in memory: rustls as the client exchanges bytes with our server role, without sockets.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// A certificate for a name, with a new P-256 key.
+    /// Makes a certificate for a name, with a new P-256 key.
     pub(super) fn new(name: &str) -> Self {
         Self::with_algorithm(name, &rcgen::PKCS_ECDSA_P256_SHA256)
     }
@@ -59,19 +59,19 @@ impl Pair {
         self.settings().identities.remove(0)
     }
 
-    /// Default settings with this certificate.
+    /// The default TLS settings with this certificate.
     pub(super) fn settings(&self) -> TlsSettings {
         let files = Files::new();
         files.settings(&files.pair("pair", self))
     }
 }
 
-/// Default settings with a new certificate for `name`.
+/// The default TLS settings with a new certificate for `name`.
 pub(super) fn settings(name: &str) -> TlsSettings {
     Pair::new(name).settings()
 }
 
-/// A listener with one entry.
+/// The acceptor of a listener with one `ssl` mapping.
 pub(super) fn acceptor(settings: TlsSettings) -> Arc<TlsAcceptor> {
     acceptor_with(settings, &Resumption::new(&ResumptionSettings::default()))
 }
@@ -83,7 +83,7 @@ pub(super) fn acceptor_with(
     listener(&[(&[], settings)], resumption)
 }
 
-/// A listener with an entry for each list of names.
+/// The acceptor of a listener with an `ssl` mapping for each list of host names.
 pub(super) fn listener(
     entries: &[(&[&str], TlsSettings)],
     resumption: &Arc<Resumption>,
@@ -106,7 +106,7 @@ pub(super) fn listener(
     Arc::new(acceptor.unwrap())
 }
 
-/// The offer of a client.
+/// What a client offers in its ClientHello.
 #[derive(Clone)]
 pub(super) struct Offer {
     pub(super) versions: &'static [&'static SupportedProtocolVersion],
@@ -116,7 +116,7 @@ pub(super) struct Offer {
     pub(super) schemes: Vec<SignatureScheme>,
     pub(super) resumption: ClientResumption,
     pub(super) early_data: bool,
-    /// Whether the client accepts only a raw public key (RFC 7250), no certificate.
+    /// Whether the client accepts only a raw public key (RFC 7250), and no certificate.
     pub(super) raw_public_keys: bool,
     pub(super) identity: Option<Arc<(CertificateDer<'static>, PrivateKeyDer<'static>)>>,
 }
@@ -162,7 +162,7 @@ impl Offer {
         }
     }
 
-    /// A client with a session cache.
+    /// A client that keeps sessions and resumes them.
     pub(super) fn resuming(
         versions: &'static [&'static SupportedProtocolVersion],
         tls12: Tls12Resumption,
@@ -206,14 +206,14 @@ impl Offer {
     }
 }
 
-/// A client and the server role under test, and what they have exchanged.
+/// A client, the server role under test, and what they have exchanged.
 pub(super) struct Talk {
     pub(super) client: ClientConnection,
     pub(super) server: TlsConnection,
-    /// Plaintext that the server has received.
+    /// The plaintext that the server has received.
     pub(super) received: Vec<u8>,
     heard: Vec<u8>,
-    /// The last result of the server's `receive`.
+    /// The result of the last call of the server's `receive`.
     pub(super) progress: Progress,
 }
 
@@ -236,7 +236,7 @@ impl Talk {
         }
     }
 
-    /// A connection with a completed handshake.
+    /// Makes a connection whose handshake is complete.
     pub(super) fn established(acceptor: &Arc<TlsAcceptor>, offer: &Offer) -> Self {
         let mut talk = Self::new(acceptor, offer, "a.test");
         talk.run().unwrap();
@@ -245,7 +245,7 @@ impl Talk {
         talk
     }
 
-    /// The client's pending output.
+    /// Takes the bytes that the client wants to send.
     pub(super) fn client_flight(&mut self) -> Vec<u8> {
         let mut flight = Vec::new();
         while self.client.wants_write() {
@@ -269,9 +269,9 @@ impl Talk {
     pub(super) fn give_client(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             self.client.read_tls(&mut bytes).unwrap();
-            // The client's reaction to an alert does not matter.
+            // The client's reaction to the server's bytes, such as an alert, does not matter here.
             let _ = self.client.process_new_packets();
-            // An error only means that there is no more plaintext now.
+            // This fails if there is no more plaintext now, which is expected.
             let _ = self.client.reader().read_to_end(&mut self.heard);
         }
     }
@@ -300,12 +300,12 @@ impl Talk {
         out.to_vec()
     }
 
-    /// Plaintext that the client has received since the last call.
+    /// Takes the plaintext that the client has received since the last call.
     pub(super) fn heard(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.heard)
     }
 
-    /// A peer with the client's keys that can violate the protocol.
+    /// Turns the client into one whose records the test makes with the client's keys, so that they can violate the protocol.
     pub(super) fn into_raw(self, version: Version) -> Raw {
         let secrets = self.client.dangerous_extract_secrets().unwrap();
         Raw {
@@ -316,14 +316,15 @@ impl Talk {
     }
 }
 
-/// How a connection reacts to what it receives: the result of `receive`, the plaintext it delivers, and the records it sends.
+/// How the server reacts to received bytes: the result of `receive`, the plaintext that it delivers, and the records that it
+/// sends.
 pub(super) type Reaction = (
     Result<Progress, TlsError>,
     Vec<u8>,
     Vec<(ContentType, Vec<u8>)>,
 );
 
-/// See [`Talk::into_raw`].
+/// The server of a connection whose client violates the protocol; see [`Talk::into_raw`].
 pub(super) struct Raw {
     pub(super) server: TlsConnection,
     pub(super) opener: Protection,
@@ -339,7 +340,7 @@ impl Raw {
         record.to_vec()
     }
 
-    /// Sends bytes.
+    /// Sends bytes to the server.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Reaction {
         let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
         let result = self
@@ -354,7 +355,7 @@ impl Raw {
         (result, plain, answers)
     }
 
-    /// Sends one record.
+    /// Sends one protected record to the server.
     pub(super) fn send_record(&mut self, content_type: ContentType, payload: &[u8]) -> Reaction {
         let record = self.seal(content_type, payload);
         self.send(&record)

@@ -1,4 +1,4 @@
-//! Whole conversations with a client in memory, and the configurations they need.
+//! Whole TLS conversations with a client in memory, and the configurations they need.
 
 mod config;
 mod files;

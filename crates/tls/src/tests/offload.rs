@@ -1,4 +1,4 @@
-//! kTLS, with a simulated kernel.
+//! Encryption by the kernel (kTLS), with a simulated kernel.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
@@ -17,7 +17,7 @@ struct Kernel {
     is_tls13: bool,
     is_gcm: bool,
     key: LessSafeKey,
-    /// Salt and IV.
+    /// The salt and the IV that follows it.
     iv: [u8; 12],
     sequence: u64,
 }
@@ -71,7 +71,7 @@ impl Kernel {
             }
         } else {
             prefix.extend_from_slice(&nonce[4..]);
-            // The IV is incremented for the next record.
+            // In TLS 1.2 with AES-GCM, the kernel increments the IV for the next record.
             let vector = u64::from_be_bytes(self.iv[4..].try_into().unwrap());
             self.iv[4..].copy_from_slice(&(vector + 1).to_be_bytes());
         }
@@ -131,7 +131,7 @@ fn the_kernel_does_not_go_on_with_other_records_than_ours() {
         // Received data is decrypted in this process.
         talk.client_says(b"hello");
         assert_eq!(talk.received, b"hello");
-        // No nonce is used twice.
+        // This process does not encrypt with the keys that the kernel has, because a nonce would be used twice.
         let mut out = OutputBuffer::default();
         assert_eq!(talk.server.encrypt(b"x", &mut out), Err(TlsError::NotReady));
         talk.server.close_notify(&mut out);
@@ -178,7 +178,7 @@ fn nothing_is_handed_over_where_nobody_asked_for_it() {
     let mut talk = Talk::established(&super::kit::acceptor(settings.clone()), &Offer::default());
     assert!(talk.server.kernel_keys().is_none());
     talk.server_says(b"x");
-    // Nor if the kernel refuses.
+    // Nothing is handed over either after the kernel has refused the keys.
     let mut talk = Talk::established(&acceptor(settings), &Offer::default());
     assert!(talk.server.kernel_keys().is_some());
     talk.server.on_handed_over(false);

@@ -10,7 +10,8 @@ use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor};
 use crate::record::framing::HEADER_LEN;
 use crate::{OutputBuffer, Resumption, ResumptionSettings, TlsAcceptor, TlsError, TlsSettings};
 
-/// The settings of these identities, each a pair of a name and whether it is a raw public key.
+/// Makes TLS settings with these identities. Each is a pair of a name, and whether it has a raw public key in the place of a
+/// certificate.
 fn settings(pairs: &[(&Pair, bool)]) -> TlsSettings {
     let files = Files::new();
     let mut mapping = "identity:\n".to_owned();
@@ -32,14 +33,14 @@ fn raw_offer() -> Offer {
     }
 }
 
-/// What a client gets from these settings.
+/// The certificates, or the raw public key, that a client gets from a server with these settings.
 fn presented(settings: &TlsSettings, offer: &Offer) -> Vec<CertificateDer<'static>> {
     let talk = Talk::established(&acceptor(settings.clone()), offer);
     let presented = talk.client.peer_certificates();
     presented.unwrap_or_default().to_vec()
 }
 
-/// The alert that a client gets from these settings.
+/// The alert that a client gets from a server with these settings.
 fn alert(settings: &TlsSettings, offer: &Offer) -> Vec<u8> {
     let mut talk = Talk::new(&acceptor(settings.clone()), offer, "a.test");
     let mut hello = talk.client_flight();
@@ -49,7 +50,7 @@ fn alert(settings: &TlsSettings, offer: &Offer) -> Vec<u8> {
     out.to_vec()
 }
 
-/// `unsupported_certificate` (RFC 7250 §4.2).
+/// The record with the alert `unsupported_certificate` (RFC 7250 §4.2).
 const UNSUPPORTED_CERTIFICATE: [u8; 7] = [21, 3, 3, 0, 2, 2, 43];
 
 #[test]
@@ -67,7 +68,7 @@ fn clients_get_the_type_of_certificate_that_they_take() {
             assert_eq!(found, [other.certificate.der().clone()]);
         }
     }
-    // Among raw public keys, the first that the client can verify is used.
+    // If the server has several raw public keys, the client gets the first that it can verify.
     let two = settings(&[(&other, true), (&one, true)]);
     assert_eq!(presented(&two, &raw_offer()), [raw(&other)]);
     let schemes = vec![rustls::SignatureScheme::ECDSA_NISTP256_SHA256];

@@ -21,7 +21,7 @@ use crate::resumption::{CacheUse, HostSessions, TicketUse};
 use crate::server::configs::binding;
 use crate::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
 
-/// Parses a mapping.
+/// Parses an `ssl-session-resumption` mapping.
 fn parse(mapping: &str) -> Result<ResumptionSettings, String> {
     let directives: &'static [Directive<Scope>] = DIRECTIVES;
     let features = Arc::new(Features {
@@ -65,7 +65,8 @@ fn resumes(acceptor: &Arc<TlsAcceptor>, offer: &Offer) -> bool {
 #[test]
 fn each_mode_resumes_what_it_says() {
     let cases = [
-        // For each mode: whether TLS 1.2 resumes by id, TLS 1.2 by ticket, and TLS 1.3.
+        // For each mode: whether TLS 1.2 resumes by session identifier, whether TLS 1.2 resumes by ticket, and whether TLS 1.3
+        // resumes.
         ("off", false, false, false),
         ("cache", true, true, false),
         ("ticket", false, true, true),
@@ -123,14 +124,14 @@ fn sessions_end_with_what_clients_must_prove() {
             "a.test",
         );
         talk.run().unwrap();
-        // The client has a session of the entry without `client-ca-file`, and no certificate.
+        // The client has a session of the `ssl` mapping without `client-ca-file`, and no certificate, so it is refused.
         let mut talk = Talk::with_config(
             &acceptor_with(closed.clone(), &resumption),
             config,
             "a.test",
         );
         assert!(talk.run().is_err());
-        // Its own sessions are resumed.
+        // Sessions of clients with a certificate are resumed.
         let offer = Offer {
             identity: Some(Arc::new(authority.issue("client.test"))),
             ..Offer::resuming(versions, SessionIdOrTickets)
@@ -272,7 +273,7 @@ fn early_data_and_the_end_of_the_handshake_in_one_read_need_no_mark() {
         .write_all(b"early")
         .unwrap();
     let flight = talk.client_flight();
-    // The server gets the ClientHello alone, then the rest with the client's Finished.
+    // The server gets the ClientHello alone, and then the rest of the early data together with the client's Finished.
     let hello = super::kit::records(&flight)[0].len();
     talk.give_server(&flight[..hello]).unwrap();
     assert!(!talk.progress.early);
@@ -306,8 +307,8 @@ fn replayed_early_data_is_not_taken() {
         assert_eq!(plain, want);
         assert_eq!(progress.early, !want.is_empty());
     }
-    // Nor is the session resumed under another certificate, or for a client whose ticket was used before: the handshake
-    // completes all the same.
+    // When a ticket with early data is used again, neither the early data nor the session is taken. The handshake completes all
+    // the same.
     talk.give_server(&flight).unwrap();
     talk.run().unwrap();
     assert!(!talk.client.is_early_data_accepted());
@@ -333,7 +334,7 @@ fn too_much_early_data_ends_the_connection() {
     let flight = talk.client_flight();
     let last = *super::kit::records(&flight).last().unwrap();
     talk.give_server(&flight).unwrap();
-    // The client sends one record more than announced, which does not authenticate either.
+    // The client sends one record more of early data than the ticket allows. It does not authenticate either.
     assert!(talk.give_server(last).is_err());
 }
 
@@ -346,14 +347,14 @@ fn keys_in_a_file_are_shared_between_processes() {
     for versions in [TLS12, TLS13] {
         let config = Offer::resuming(versions, SessionIdOrTickets).config();
         for want in [false, true, true] {
-            // Two processes.
+            // Each of these acceptors stands for a process of its own.
             let acceptor = acceptor_with(settings.clone(), &resumption(&mapping));
             let mut talk = Talk::with_config(&acceptor, Arc::clone(&config), "a.test");
             talk.run().unwrap();
             assert_eq!(talk.server.info().resumed, want);
         }
     }
-    // Without a usable key connections get no tickets.
+    // Without a usable key, clients get no tickets.
     for content in ["", "x: 1\n", &key_file(&[(1, 0, 1)])] {
         let path = files.write("bad", content);
         let mapping = format!("{{mode: ticket, ticket-store: file, ticket-file: {path}}}");
@@ -391,7 +392,7 @@ fn the_directive_is_checked() {
         ResumptionSettings::default()
     );
     assert_ne!(ok("{mode: cache}"), ok("{mode: ticket}"));
-    // Attributes of a disabled method are ignored.
+    // The attributes of a method that is off are ignored.
     assert_eq!(
         ok("{mode: off, cache-store: memcached, ticket-store: redis, ticket-cipher: rot13}"),
         ok("{mode: off}")
@@ -493,7 +494,7 @@ fn the_directive_is_checked() {
     }
 }
 
-/// Counts tickets without storing them.
+/// A client's session store that counts tickets without storing them.
 #[derive(Debug, Default)]
 struct Counter(AtomicUsize);
 
@@ -523,7 +524,7 @@ impl ClientSessionStore for Counter {
 
 #[test]
 fn a_client_gets_one_ticket_or_as_many_as_it_asks_for_and_we_allow() {
-    // RFC 9149
+    // A client can ask for a number of tickets (RFC 9149).
     let request = |new_session_count| {
         Some(TicketRequest {
             new_session_count,

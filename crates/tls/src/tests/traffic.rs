@@ -1,4 +1,4 @@
-//! Established connections: record sizes, closing, key updates, and peers that break the rules.
+//! Established TLS connections: record sizes, closing, key updates, and peers that break the rules.
 
 use rustls::crypto::aws_lc_rs::cipher_suite;
 
@@ -45,7 +45,7 @@ fn records_are_small_first() {
         let overhead = 1400 - want;
         assert_eq!(lens[small], 16_384 + overhead);
         assert_eq!(talk.heard(), vec![1; 100_000]);
-        // The count continues over several calls.
+        // The count of bytes in small records continues over several calls.
         let wire = talk.server_says(&[2; 20_000]);
         let lens: Vec<usize> = records(&wire).iter().map(|record| record.len()).collect();
         assert_eq!(lens, [16_384 + overhead, 20_000 - 16_384 + overhead]);
@@ -150,7 +150,7 @@ fn requests_to_update_keys_are_answered_with_the_old_keys() {
     let (result, _, answers) = peer.send_record(HANDSHAKE, &[24, 0, 0, 1, 1]);
     assert!(result.is_ok());
     assert_eq!(answers, [(HANDSHAKE, vec![24, 0, 0, 1, 0])]);
-    // Without a request there is no reply; the peer's next record must use new keys.
+    // A KeyUpdate that does not request one gets no reply; the peer's next record must use new keys.
     let mut peer = raw(Version::Tls13);
     let (result, _, answers) = peer.send_record(HANDSHAKE, &[24, 0, 0, 1, 0]);
     assert!(result.is_ok());
@@ -195,7 +195,7 @@ fn wrong_messages_are_answered_with_their_alert() {
             UnexpectedMessage,
             &[2, 10],
         ),
-        // RFC 8446 §6: the level is ignored.
+        // In TLS 1.3, the level of an alert is ignored (RFC 8446 §6).
         (&new, ALERT, &[1, 40], PeerAlert(40), &[]),
         (&new, HANDSHAKE, &[], UnexpectedMessage, &[2, 10]),
         (&new, HANDSHAKE, &[1, 0, 0, 0], UnexpectedMessage, &[2, 10]),
@@ -290,7 +290,7 @@ fn damaged_records_do_not_authenticate() {
             record[position] ^= 1;
             let (result, plain, answers) = peer.send(&record);
             assert_eq!(plain, b"");
-            // A damaged length may require more bytes.
+            // If the damaged byte is in the record's length, the server may wait for more bytes.
             if result.is_err() {
                 assert_eq!(answers.len(), 1, "byte {position}");
             } else {
@@ -302,7 +302,7 @@ fn damaged_records_do_not_authenticate() {
 
 #[test]
 fn records_and_plaintext_have_their_limits() {
-    // RFC 8446 §5.1 and §5.2; RFC 5246 §6.2.
+    // Records that break the rules of RFC 8446 §5.1 and §5.2, or RFC 5246 §6.2.
     for version in [Version::Tls12, Version::Tls13] {
         let mut peer = raw(version);
         let (result, plain, _) = peer.send_record(DATA, &[9; 16_384]);
@@ -315,7 +315,7 @@ fn records_and_plaintext_have_their_limits() {
         let (result, _, answers) = peer.send(&record);
         assert_eq!(result, Err(TlsError::RecordOverflow));
         assert_eq!(answers, [fatal(22)]);
-        // An excessive length is refused before any byte is kept.
+        // A record with an excessive length is refused before any of its bytes is kept.
         let mut peer = raw(version);
         let (result, _, answers) = peer.send(&[23, 3, 3, 0xff, 0xff]);
         assert_eq!(result, Err(TlsError::RecordOverflow));
@@ -334,7 +334,7 @@ fn an_idle_connection_keeps_no_bytes() {
         let flight = talk.client_flight();
         let (one, other) = flight.split_at(10_000);
         talk.give_server(one).unwrap();
-        // At most twice what the peer has sent.
+        // The server keeps at most twice the bytes that the peer has sent.
         assert!((10_000..=20_000).contains(&talk.server.retained()));
         talk.give_server(other).unwrap();
         assert_eq!(talk.server.retained(), 0);

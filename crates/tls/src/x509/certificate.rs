@@ -13,45 +13,45 @@ const UTC_TIME: u8 = 0x17;
 pub(super) const GENERALIZED_TIME: u8 = 0x18;
 pub(super) const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// DER tags: constructed, context-specific, numbers 0 and 3, as in a certificate.
+/// DER tags of the version and the extensions in a certificate: constructed, context-specific, numbers 0 and 3.
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
-/// DER tags: primitive, context-specific, numbers 2 and 7, as in a GeneralName.
+/// DER tags of a dNSName and an iPAddress in a GeneralName: primitive, context-specific, numbers 2 and 7.
 const DNS_NAME: u8 = 0x82;
 const IP_ADDRESS: u8 = 0x87;
-/// DER tag: primitive, context-specific, number 0, as in an AuthorityKeyIdentifier.
+/// DER tag of the keyIdentifier in an AuthorityKeyIdentifier: primitive, context-specific, number 0.
 const KEY_IDENTIFIER: u8 = 0x80;
 /// DER tags of UTF8String, PrintableString, TeletexString and IA5String, in which a host name has one byte per character.
 const TEXTS: [u8; 4] = [0x0c, 0x13, 0x14, 0x16];
 
-/// 2.5.4.3
+/// The object identifier of the attribute commonName: 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-/// 2.5.29.15
+/// The object identifier of the extension keyUsage: 2.5.29.15.
 const KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x0f];
-/// 2.5.29.17
+/// The object identifier of the extension subjectAltName: 2.5.29.17.
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
-/// 2.5.29.19
+/// The object identifier of the extension basicConstraints: 2.5.29.19.
 const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
-/// 2.5.29.30
+/// The object identifier of the extension nameConstraints: 2.5.29.30.
 const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x1e];
-/// 2.5.29.35
+/// The object identifier of the extension authorityKeyIdentifier: 2.5.29.35.
 const AUTHORITY_KEY_ID: &[u8] = &[0x55, 0x1d, 0x23];
-/// 2.5.29.37
+/// The object identifier of the extension extKeyUsage: 2.5.29.37.
 const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
-/// 1.3.6.1.5.5.7.1.1
+/// The object identifier of the extension authorityInfoAccess: 1.3.6.1.5.5.7.1.1.
 const AUTHORITY_INFO_ACCESS: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x01];
-/// id-ad-ocsp: 1.3.6.1.5.5.7.48.1
+/// The object identifier of the access method id-ad-ocsp: 1.3.6.1.5.5.7.48.1.
 const OCSP_ACCESS: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01];
-/// DER tag: primitive, context-specific, number 6, as in a GeneralName.
+/// DER tag of a uniformResourceIdentifier in a GeneralName: primitive, context-specific, number 6.
 const URI: u8 = 0x86;
-/// 2.5.29.37.0
+/// The object identifier of the purpose anyExtendedKeyUsage: 2.5.29.37.0.
 const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
-/// 1.3.6.1.5.5.7.3.1
+/// The object identifier of the purpose id-kp-serverAuth: 1.3.6.1.5.5.7.3.1.
 const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
 /// The bit keyCertSign of KeyUsage, in its first byte.
 const KEY_CERT_SIGN: u8 = 0x04;
 
-/// The parts of a certificate, in their encoded form.
+/// The parts of an X.509 certificate, in their encoded form.
 #[derive(Clone, Debug)]
 pub struct Certificate<'a> {
     /// Whether the certificate has version 1, which has no extensions.
@@ -62,22 +62,22 @@ pub struct Certificate<'a> {
     pub issuer: &'a [u8],
     /// The name of the subject: the content of an RDNSequence.
     pub subject: &'a [u8],
-    /// The public key of the subject, as an element.
+    /// The SubjectPublicKeyInfo, as a whole DER element.
     pub subject_public_key_info: &'a [u8],
-    /// The same, split into its parts.
+    /// The SubjectPublicKeyInfo, split into its parts.
     pub public_key: PublicKey<'a>,
-    /// Begin of the certificate's validity, in seconds since the Unix epoch.
+    /// Start of the certificate's validity, in seconds since the Unix epoch.
     pub not_before: i64,
     /// End of the certificate's validity, in seconds since the Unix epoch.
     pub not_after: i64,
     /// The signed part: the TBSCertificate as an element.
     pub tbs: &'a [u8],
-    /// The AlgorithmIdentifier of the signature, without tag and length; it occurs inside and outside of the signed
+    /// The AlgorithmIdentifier of the signature, without tag and length; the certificate has it inside and outside of the signed
     /// part.
     pub signature_algorithm: &'a [u8],
     /// The bits of the signature.
     pub signature: &'a [u8],
-    /// The supported extensions.
+    /// The extensions of the certificate that this parser supports.
     extensions: Extensions<'a>,
 }
 
@@ -89,33 +89,33 @@ struct Extensions<'a> {
     key_usage: Option<&'a [u8]>,
     extended_key_usage: Option<&'a [u8]>,
     name_constraints: Option<&'a [u8]>,
-    /// The keyIdentifier of authorityKeyIdentifier.
+    /// The keyIdentifier in the extension authorityKeyIdentifier.
     authority_key_id: Option<&'a [u8]>,
-    /// The content of authorityInfoAccess.
+    /// The content of the extension authorityInfoAccess.
     authority_info_access: Option<&'a [u8]>,
-    /// Whether the certificate has another critical extension.
+    /// Whether the certificate has a critical extension that this parser does not support.
     has_unknown_critical: bool,
 }
 
-/// A SubjectPublicKeyInfo.
+/// A SubjectPublicKeyInfo: the public key of a certificate, with its algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct PublicKey<'a> {
     /// The whole content of the structure, without tag and length.
     pub content: &'a [u8],
     /// The AlgorithmIdentifier without tag and length.
     pub algorithm: &'a [u8],
-    /// The bits of the key.
+    /// The bits of the public key.
     pub key: &'a [u8],
 }
 
 /// An entry of subjectAltName (RFC 5280 §4.2.1.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlternativeName<'a> {
-    /// dNSName
+    /// A host name (dNSName).
     Dns(&'a [u8]),
-    /// iPAddress
+    /// An IP address (iPAddress).
     Ip(IpAddr),
-    /// Any other form.
+    /// A name of another form.
     Other,
 }
 
@@ -142,7 +142,7 @@ impl<'a> Certificate<'a> {
                 extensions = Extensions::parse(Reader(element.content).content_of(SEQUENCE)?)?;
             }
         }
-        // RFC 5280 §4.1.1.2
+        // Both signature algorithms of a certificate must be the same (RFC 5280 §4.1.1.2).
         if certificate.content_of(SEQUENCE)? != signature_algorithm {
             return None;
         }
@@ -169,8 +169,8 @@ impl<'a> Certificate<'a> {
         self.issuer == self.subject
     }
 
-    /// The entries of subjectAltName; malformed ones, and all after them, are `None`. `None` if there is no such
-    /// extension.
+    /// The entries of subjectAltName; a malformed entry is `None`, and so are all after it. The result is `None` if the
+    /// certificate does not have the extension.
     #[must_use]
     pub fn alternative_names(
         &self,
@@ -232,8 +232,8 @@ impl<'a> Certificate<'a> {
         Some(first_byte(usage).is_some_and(|bits| bits & KEY_CERT_SIGN != 0))
     }
 
-    /// Whether it may issue certificates of servers, with `authorities_below` authorities in between, and has no
-    /// extension that limits them in ways not checked here, such as name constraints.
+    /// Whether the certificate may issue certificates of servers, with `authorities_below` authorities between it and the
+    /// server's, and has no extension that limits them in ways not checked here, such as name constraints.
     #[must_use]
     pub fn may_issue_plainly(&self, authorities_below: usize) -> bool {
         let extensions = &self.extensions;
@@ -286,7 +286,7 @@ fn alternative_name(element: Element<'_>) -> AlternativeName<'_> {
 }
 
 impl<'a> Extensions<'a> {
-    /// `None` if they are malformed.
+    /// Parses the extensions of a certificate; `None` if they are malformed.
     fn parse(extensions: &'a [u8]) -> Option<Self> {
         let mut found = Self::default();
         let mut extensions = Reader(extensions);
@@ -316,7 +316,7 @@ impl<'a> Extensions<'a> {
                     continue;
                 }
             };
-            // RFC 5280 §4.2: at most one of each.
+            // A certificate has at most one extension of each kind (RFC 5280 §4.2).
             if slot.is_some() {
                 return None;
             }
@@ -326,8 +326,8 @@ impl<'a> Extensions<'a> {
     }
 }
 
-/// Most authorities below an authority, `Some(None)` for no limit; `None` if it is not an authority (RFC 5280
-/// §4.2.1.9).
+/// Reads basicConstraints (RFC 5280 §4.2.1.9): the limit of authorities below this authority, or `Some(None)` if it has no limit;
+/// `None` if the certificate is not that of an authority.
 fn path_len(basic_constraints: &[u8]) -> Option<Option<usize>> {
     let mut reader = Reader(basic_constraints);
     if reader.content_if(BOOLEAN)? == [0] {
@@ -342,7 +342,7 @@ fn path_len(basic_constraints: &[u8]) -> Option<Option<usize>> {
     }
 }
 
-/// The content of a BIT STRING of whole bytes.
+/// The content of a BIT STRING that consists of whole bytes.
 fn bits(content: &[u8]) -> Option<&[u8]> {
     match content.split_first_chunk()? {
         (&[0], bits) => Some(bits),
@@ -369,7 +369,7 @@ impl<'a> PublicKey<'a> {
         Self::parse_content(element.content_of(SEQUENCE)?)
     }
 
-    /// Like [`Self::parse`], without tag and length.
+    /// Parses the content of a SubjectPublicKeyInfo, without tag and length; `None` if it is malformed.
     #[must_use]
     pub fn parse_content(content: &'a [u8]) -> Option<Self> {
         let mut reader = Reader(content);
@@ -392,8 +392,8 @@ impl<'a> PublicKey<'a> {
     }
 }
 
-/// Compares two SubjectPublicKeyInfos: key, algorithm identifier, and parameters where they matter. Malformed ones
-/// equal nothing.
+/// Compares two SubjectPublicKeyInfos: key, algorithm identifier, and parameters where they matter. A malformed one equals no
+/// other.
 #[must_use]
 pub fn same_public_key(one: &[u8], other: &[u8]) -> bool {
     let (Some(one), Some(other)) = (PublicKey::parse(one), PublicKey::parse(other)) else {
@@ -404,7 +404,7 @@ pub fn same_public_key(one: &[u8], other: &[u8]) -> bool {
         && one.algorithm_parts() == other.algorithm_parts()
 }
 
-/// A Time (RFC 5280 §4.1.2.5) as seconds since the Unix epoch.
+/// Converts a Time (RFC 5280 §4.1.2.5) to seconds since the Unix epoch.
 pub(super) fn time(element: Element<'_>) -> Option<i64> {
     let (year, rest) = match element.tag {
         UTC_TIME => {
@@ -427,11 +427,11 @@ pub(super) fn time(element: Element<'_>) -> Option<i64> {
     if !(1..=12).contains(&month) {
         return None;
     }
-    // Years are counted from March, so that the leap day is their last day.
+    // The computation counts years from March, so that the leap day is the last day of a year.
     let year = if month > 2 { year } else { year - 1 };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    /// Days from the first of March of the year 0 to the Unix epoch.
+    /// Number of days from the first of March of the year 0 to the Unix epoch.
     const EPOCH: i64 = 719_468;
     let days = 365 * year + leap_days + day_of_year - EPOCH;
     Some(days * 86_400 + hour * 3600 + minute * 60 + second)
@@ -525,7 +525,7 @@ mod tests {
         let validity = [&[0x30, 30][..], &time, &time].concat();
         let key = [0x30, 9, 0x30, 3, 6, 1, 9, 3, 2, 0, 7];
         let tbs = [&[2, 1, 1, 0x30, 0][..], &name, &validity, &name, &key].concat();
-        // signatureAlgorithm, signatureValue
+        // The fields signatureAlgorithm and signatureValue.
         let signature = [0x30, 0, 3, 2, 0, 9];
         let wrap = |tag: u8, content: &[u8]| {
             let len = u8::try_from(content.len()).unwrap();
@@ -540,7 +540,7 @@ mod tests {
         let version2 = [&[0xa0, 3, 2, 1, 1][..], &tbs].concat();
         let der = wrap(0x30, &[&wrap(0x30, &version2)[..], &signature].concat());
         assert!(!Certificate::parse(&der).unwrap().is_version1);
-        // RFC 5280 §4.1.1.2: both algorithms are the same.
+        // A certificate whose two signature algorithms differ is refused (RFC 5280 §4.1.1.2).
         let other = [0x30, 2, 5, 0, 3, 2, 0, 9];
         let der = wrap(0x30, &[&wrap(0x30, &tbs)[..], &other].concat());
         assert!(Certificate::parse(&der).is_none());

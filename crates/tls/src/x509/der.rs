@@ -1,18 +1,18 @@
 //! A DER parser (X.690), as far as certificates need one.
 
-/// An element: tag and content.
+/// A DER element: its tag and its content.
 #[derive(Clone, Copy, Debug)]
 pub struct Element<'a> {
-    /// Class, form and number in one byte.
+    /// The tag: class, form and number in one byte.
     pub tag: u8,
-    /// Without tag and length.
+    /// The content of the element, without tag and length.
     pub content: &'a [u8],
-    /// With tag and length.
+    /// The whole element, with tag and length.
     pub whole: &'a [u8],
 }
 
 impl<'a> Element<'a> {
-    /// The content if the tag is this one.
+    /// The content, if the element has this tag.
     #[must_use]
     pub fn content_of(self, tag: u8) -> Option<&'a [u8]> {
         (self.tag == tag).then_some(self.content)
@@ -24,7 +24,7 @@ impl<'a> Element<'a> {
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next element. Tags above 30, and lengths of more than three bytes, do not occur in certificates.
+    /// Reads the next element. Tags above 30, and lengths of more than three bytes, do not occur in certificates, and are refused.
     pub fn element(&mut self) -> Option<Element<'a>> {
         let (&[tag, first], rest) = self.0.split_first_chunk()?;
         let (len, header_len) = match first {
@@ -46,12 +46,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The content of the next element, which must have this tag.
+    /// Reads the content of the next element, which must have this tag.
     pub fn content_of(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.element()?.content_of(tag)
     }
 
-    /// The content of the next element if it has this tag; otherwise the element is not consumed.
+    /// Reads the content of the next element if it has this tag; otherwise the element is not consumed.
     pub fn content_if(&mut self, tag: u8) -> Option<&'a [u8]> {
         if self.0.first() != Some(&tag) {
             return None;
@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
         self.content_of(tag)
     }
 
-    /// Whether nothing is left.
+    /// Whether no bytes are left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,4 +1,4 @@
-//! Parses certificates (RFC 5280).
+//! Parses X.509 certificates (RFC 5280) and OCSP responses.
 
 mod certificate;
 mod der;

@@ -1,4 +1,4 @@
-//! Names of issuers and subjects.
+//! Compares the names of issuers and subjects in certificates.
 
 use crate::x509::der::Reader;
 
@@ -13,26 +13,26 @@ const BMP_STRING: u8 = 0x1e;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 
-/// Whether two RDNSequences, without tag and length, are the same name (RFC 5280 §7.1): the same attributes in the same
-/// order. Texts are compared independent of string types, ignoring case and repeated spaces.
+/// Whether two RDNSequences, without tag and length, are the same name (RFC 5280 §7.1): the same attributes in the same order.
+/// Texts are compared independent of string types, ignoring case and repeated spaces.
 ///
-/// As in OpenSSL, letters outside ASCII are compared with case. A malformed name equals only itself.
+/// As in OpenSSL, the case of letters outside ASCII matters. A malformed name equals only itself.
 #[must_use]
 pub fn same_name(one: &[u8], other: &[u8]) -> bool {
     one == other || parse(one).is_some_and(|one| parse(other).is_some_and(|other| one == other))
 }
 
-/// An attribute: type and value.
+/// An attribute of a name: its type and its value.
 type Attribute<'a> = (&'a [u8], Value<'a>);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Value<'a> {
     Text(String),
-    /// As an element.
+    /// A value that is not a text, as a DER element.
     Other(&'a [u8]),
 }
 
-/// The relative distinguished names, each with its attributes in a fixed order.
+/// Splits a name into its relative distinguished names, each with its attributes sorted.
 fn parse(name: &[u8]) -> Option<Vec<Vec<Attribute<'_>>>> {
     let mut name = Reader(name);
     let mut parts = Vec::new();
@@ -55,7 +55,7 @@ fn parse(name: &[u8]) -> Option<Vec<Vec<Attribute<'_>>>> {
     Some(parts)
 }
 
-/// A text normalised for comparison; `None` if it is not a text.
+/// The text of a value, normalised for comparison; `None` if the value is not a text.
 fn text(tag: u8, content: &[u8]) -> Option<String> {
     let text: String = match tag {
         UTF8_STRING => std::str::from_utf8(content).ok()?.to_owned(),
@@ -63,7 +63,7 @@ fn text(tag: u8, content: &[u8]) -> Option<String> {
             .ok()
             .filter(|text| text.is_ascii())?
             .to_owned(),
-        // In practice, authorities write Latin-1 into it.
+        // A TeletexString is read as Latin-1, which authorities write into it in practice.
         TELETEX_STRING => content.iter().map(|&byte| char::from(byte)).collect(),
         BMP_STRING => {
             let (units, []) = content.as_chunks() else {
@@ -101,7 +101,7 @@ mod tests {
         element(SEQUENCE, &[kind, element(tag, value)].concat())
     }
 
-    /// A name with one attribute in each part.
+    /// A distinguished name in which each part has one attribute.
     fn name(attributes: &[Vec<u8>]) -> Vec<u8> {
         let parts = attributes
             .iter()
@@ -141,7 +141,7 @@ mod tests {
         let plain = name(&[country.clone(), common.clone()]);
         let both = element(SET, &[common.clone(), unit.clone()].concat());
         let swapped = element(SET, &[unit.clone(), common.clone()].concat());
-        // The attributes of one part are unordered.
+        // The attributes of one relative distinguished name are unordered.
         assert!(same_name(&both, &swapped));
         for other in [
             name(&[common.clone(), country.clone()]),
@@ -158,7 +158,7 @@ mod tests {
         ] {
             assert!(!same_name(&plain, &other), "{}", other.escape_ascii());
         }
-        // Bytes that are not a text are compared as they are.
+        // A value of a text type whose bytes are not a text is compared byte by byte.
         let odd = name(&[attribute(3, UTF8_STRING, b"\xff")]);
         assert!(same_name(&odd, &odd.clone()));
         assert!(!same_name(

@@ -1,4 +1,4 @@
-//! OCSP responses (RFC 6960 §4.2.1), as far as a server needs them that staples them. The signature is not checked here.
+//! Parses OCSP responses (RFC 6960 §4.2.1), as far as a server that staples them needs it. The signature is not checked here.
 
 use crate::x509::certificate::{
     GENERALIZED_TIME, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, time,
@@ -6,22 +6,22 @@ use crate::x509::certificate::{
 use crate::x509::der::Reader;
 
 const ENUMERATED: u8 = 0x0a;
-/// Constructed, context-specific: numbers 0 to 2.
+/// DER tags: constructed, context-specific, numbers 0 to 2.
 const TAGGED: [u8; 3] = [0xa0, 0xa1, 0xa2];
-/// id-pkix-ocsp-basic: 1.3.6.1.5.5.7.48.1.1
+/// The object identifier of the response type id-pkix-ocsp-basic: 1.3.6.1.5.5.7.48.1.1.
 const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
 
-/// When a response says something of a certificate, in seconds since the Unix epoch.
+/// From when until when an OCSP response is valid, in seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OcspValidity {
-    /// thisUpdate
+    /// The field thisUpdate: from when the response is valid.
     pub from: i64,
-    /// nextUpdate; `None`: the responder always has newer information.
+    /// The field nextUpdate: until when the response is valid; `None`: the responder always has newer information.
     pub until: Option<i64>,
 }
 
-/// When a successful response is valid for the certificate with this serial number; `None` if it is malformed, not successful, or
-/// not of this certificate.
+/// From when until when a successful response is valid for the certificate with this serial number; `None` if the response is
+/// malformed, not successful, or not of this certificate.
 #[must_use]
 pub fn ocsp_validity(response: &[u8], serial: &[u8]) -> Option<OcspValidity> {
     let mut whole = Reader(response);
@@ -36,7 +36,7 @@ pub fn ocsp_validity(response: &[u8], serial: &[u8]) -> Option<OcspValidity> {
     }
     let mut basic = Reader(Reader(bytes.content_of(OCTET_STRING)?).content_of(SEQUENCE)?);
     let mut data = Reader(basic.content_of(SEQUENCE)?);
-    // Version, responder, time of production.
+    // Skips the version, the responder's identity and the time of production.
     let _ = data.content_if(TAGGED[0]);
     if !TAGGED[1..].contains(&data.element()?.tag) {
         return None;
@@ -46,12 +46,12 @@ pub fn ocsp_validity(response: &[u8], serial: &[u8]) -> Option<OcspValidity> {
     while !singles.is_empty() {
         let mut single = Reader(singles.content_of(SEQUENCE)?);
         let mut certificate = Reader(single.content_of(SEQUENCE)?);
-        // Hash algorithm, hashes of the issuer's name and key.
+        // Skips the hash algorithm, and the hashes of the issuer's name and key.
         for tag in [SEQUENCE, OCTET_STRING, OCTET_STRING] {
             certificate.content_of(tag)?;
         }
         let is_ours = certificate.content_of(INTEGER)? == serial;
-        // good, revoked or unknown
+        // Skips the certificate's status: good, revoked or unknown.
         single.element()?;
         let from = time(single.element()?)?;
         let until = match single.content_if(TAGGED[0]) {
@@ -78,7 +78,7 @@ mod tests {
         [header, content.to_vec()].concat()
     }
 
-    /// A response of two certificates, the second one with this serial number and end.
+    /// A response about two certificates; the second one has this serial number, and `until` is the end of its validity.
     fn response(status: u8, serial: &[u8], until: Option<&str>) -> Vec<u8> {
         let single = |serial: &[u8], until: Option<&str>| {
             let id = [

@@ -1,8 +1,9 @@
-//! Which certificates of backends are trusted, and what is said of the others.
+//! Which certificates of backends are trusted, and which message is shown for the others.
 
 use super::*;
 
-/// The result of a handshake with this chain, whose first certificate has the key.
+/// The message with which a client rejects a server that has this certificate chain and this private key; empty if the client
+/// accepts it.
 fn outcome(client: &TlsClient, name: &str, chain: &[&CertificateDer<'_>], key: &KeyPair) -> String {
     let chain = chain
         .iter()
@@ -173,12 +174,12 @@ fn a_backends_own_certificate_is_trusted_if_it_is_in_the_ca_file() {
                 want
             }
         );
-        // The same name with another key.
+        // A certificate with the name of the trusted one, but another key, is rejected.
         assert_eq!(
             outcome(&client, NAME, &[&other.0], &other.1),
             verifier::SELF_SIGNED
         );
-        // No handshake succeeds without the key.
+        // A server that does not have the private key of its certificate is rejected.
         let without = outcome(&client, NAME, &[&own], &other.1);
         let want = if want.is_empty() {
             HANDSHAKE_FAILURE
@@ -189,7 +190,7 @@ fn a_backends_own_certificate_is_trusted_if_it_is_in_the_ca_file() {
     }
 }
 
-/// `certificate` converted to version 1, without extensions.
+/// Converts `certificate` to version 1: removes its version and extensions.
 fn to_version1(certificate: &[u8]) -> CertificateDer<'static> {
     let mut outer = Reader(certificate);
     let mut outer = Reader(outer.element().unwrap().content);
@@ -234,7 +235,7 @@ fn certificates_of_version_1_work_where_no_chain_is_verified() {
                 assert!(met.is_ok(), "{:?}", met.err());
             }
         }
-        // The key is verified.
+        // The signature in the handshake is verified: a server that does not have the certificate's key is rejected.
         let server = Server::with(vec![other.clone()], &keys[0], &[version], &[]);
         let met = server.meet(&careless, NAME, KEY, &[]);
         assert_eq!(met.err(), Some(HANDSHAKE_FAILURE));
@@ -261,7 +262,7 @@ fn a_certificate_with_the_name_and_key_of_a_pinned_one_is_not_trusted() {
             "{name}"
         );
     }
-    // A self-signed certificate of the CA file must not issue other certificates.
+    // A self-signed certificate in the CA file must not issue other certificates.
     let own_params = params("own", &[]);
     let issuer = Issuer::from_params(&own_params, &key);
     let mut other = params("other", &[NAME]);
@@ -273,7 +274,7 @@ fn a_certificate_with_the_name_and_key_of_a_pinned_one_is_not_trusted() {
         outcome(&client, NAME, &[issued.der(), &pinned], &other_key),
         ""
     );
-    // A new certificate with the same key must not replace an expired one of the CA file.
+    // A certificate that has not expired, but has the same key, must not replace an expired one in the CA file.
     assert_eq!(
         outcome(&client, NAME, &[&expired], &key),
         "certificate has expired"
@@ -292,7 +293,7 @@ fn permit(params: &mut CertificateParams) {
     });
 }
 
-/// A leaf with a common name and no alternative names.
+/// A leaf certificate with a common name and no alternative names.
 fn common_leaf(issuer: &Issuer<'_, KeyPair>, name: &str) -> Leaf {
     leaf(issuer, |params| {
         params.subject_alt_names.clear();
@@ -334,7 +335,7 @@ fn common_names_do_not_evade_name_constraints() {
             "{common_name}"
         );
     }
-    // Name constraints apply to alternative names.
+    // A name constraint of an authority permits this alternative name.
     let permitted = leaf(&middle, |params| {
         params.subject_alt_names = self::params("leaf", &["api.example.com"]).subject_alt_names;
     });
@@ -378,7 +379,7 @@ fn common_names_do_not_count_with_the_authorities_of_the_system() {
     assert!(check(pinned.clone(), &alternative) && check(pinned, &common));
 }
 
-/// An authority, and the same one with its name in another encoding.
+/// Returns a certificate of an authority, and an issuer that has the same key and name, but the name in another string type.
 fn under_two_names(
     tune: impl Fn(&mut CertificateParams),
     of: Option<&Authority>,
@@ -412,7 +413,7 @@ fn names_of_other_string_types_do_not_break_a_chain() {
         outcome(&client, "other.example", &[&good], &key),
         names::MISMATCH
     );
-    // All other checks still apply.
+    // All other checks of the leaf certificate still apply.
     let (expired, key) = leaf(&issuer, expire);
     assert_ne!(outcome(&client, NAME, &[&expired], &key), "");
     let (for_clients, key) = leaf(&issuer, |params| {
@@ -422,12 +423,12 @@ fn names_of_other_string_types_do_not_break_a_chain() {
     let (_, forger) = under_two_names(|_| {}, None);
     let (forged, key) = leaf(&forger, |_| {});
     assert_ne!(outcome(&client, NAME, &[&forged], &key), "");
-    // Not one of the system's authorities.
+    // An authority that is not in the CA file is not trusted.
     let other = trusting(&[root("other").der()]);
     let (good, key) = leaf(&issuer, |_| {});
     assert_eq!(outcome(&other, NAME, &[&good], &key), verifier::NO_ISSUER);
 
-    // A constraint of the root also applies under its other name.
+    // A name constraint of the root also applies to certificates in which the root's name has another string type.
     let (root_der, issuer) = under_two_names(permit, None);
     let client = trusting(&[&root_der]);
     let (outside, key) = leaf(&issuer, |_| {});
@@ -458,7 +459,7 @@ fn authorities_between_that_may_not_issue_do_not_do_so_under_another_name() {
         outcome_of(&|params| params.key_usages = vec![rcgen::KeyUsagePurpose::CrlSign]),
         ""
     );
-    // An authority without an issuer.
+    // An intermediate authority that is signed by itself, not by the trusted root, leads nowhere.
     let (middle, issuer) = under_two_names(|_| {}, None);
     let (leaf, key) = leaf(&issuer, |_| {});
     assert_ne!(outcome(&client, NAME, &[&leaf, &middle], &key), "");
@@ -486,7 +487,7 @@ fn many_authorities_of_one_name_do_not_cost_more_than_some_signatures() {
     assert_ne!(outcome(&client, NAME, &chain, &key), "");
 }
 
-/// A certificate of version 1 with a common name.
+/// A leaf certificate of version 1 whose common name is [`NAME`].
 fn version1(issuer: &Issuer<'_, KeyPair>, tune: impl FnOnce(&mut CertificateParams)) -> Leaf {
     let (certificate, key) = leaf(issuer, |params| {
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -538,7 +539,7 @@ fn leaves_of_version_1_are_not_refused_if_the_ca_file_has_their_issuer() {
     let (below, key) = version1(&middle_issuer, |_| {});
     assert_ne!(outcome(&client, NAME, &[&below, &middle], &key), "");
 
-    // Name constraints do not cover common names.
+    // Name constraints cannot be applied to common names, so a leaf of version 1 below an authority with constraints is rejected.
     let mut bound = authority_params("bound");
     permit(&mut bound);
     let bound_key = KeyPair::generate().unwrap();
@@ -576,7 +577,7 @@ fn ca_files_must_have_a_certificate() {
         let error = open(Path::new("/nowhere/ca.pem")).unwrap_err();
         let want = "failed to load certificates file:/nowhere/ca.pem: No such file or directory";
         assert_eq!(error.to_string(), want);
-        // A certificate that cannot be parsed, among others.
+        // A CA file may contain a certificate that cannot be parsed, beside usable ones.
         let mut file = pem_file(&[root("trusted").der()]);
         file.write_all(garbage.as_bytes()).unwrap();
         assert!(open(file.path()).is_ok());

@@ -1,4 +1,5 @@
-//! Connections to backends: names, protocols, sessions, data, ends, and what a backend may not send.
+//! Connections to backends: server names, application protocols, sessions, data, closing, and messages that a backend must not
+//! send.
 
 use super::*;
 
@@ -108,7 +109,7 @@ fn what_is_no_handshake_is_told_by_its_text() {
     let client = careless(None);
     for answer in [
         &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
-        // A fatal alert: handshake_failure.
+        // The fatal alert `handshake_failure`.
         &[21, 3, 3, 0, 2, 2, 40],
     ] {
         let mut out = OutputBuffer::default();
@@ -224,13 +225,13 @@ fn keys_are_updated_when_the_backend_asks_for_it() {
     }
 }
 
-/// A client whose server's records are made by the test.
+/// A client with a completed handshake, and the keys with which the test makes the server's records.
 struct RawServer {
     client: ClientConnection,
     sealer: Protection,
 }
 
-/// A connection without unsolicited tickets.
+/// Completes a handshake of a client with a server whose records the test makes from then on.
 fn raw_server(version: Version) -> RawServer {
     let (own, key) = self_signed(|_| {});
     let versions: &[&'static rustls::SupportedProtocolVersion] = match version {
@@ -267,7 +268,7 @@ impl RawServer {
     }
 }
 
-/// RFC 8446 §4.6.1: lifetime, age_add, nonce, ticket, extensions.
+/// The body of a NewSessionTicket with a ticket of `len` bytes (RFC 8446 §4.6.1): lifetime, age_add, nonce, ticket, extensions.
 fn ticket(len: usize) -> Vec<u8> {
     let [high, low] = u16::try_from(len).unwrap().to_be_bytes();
     let mut body = vec![0, 0, 1, 0, 1, 2, 3, 4, 1, 0, high, low];
@@ -307,7 +308,7 @@ fn what_a_backend_may_not_send_after_the_handshake_ends_the_connection() {
         (Version::Tls13, &[0, 0, 0, 0], UnexpectedMessage),
         (Version::Tls13, &update_then_ticket, UnexpectedMessage),
         (Version::Tls13, &[4, 0, 0, 1, 0], Decode),
-        // Longer than any accepted ticket.
+        // The header of a NewSessionTicket whose length exceeds the limit.
         (Version::Tls13, &[4, 1, 0, 0], Decode),
         (Version::Tls12, &[4, 0, 0, 0], UnexpectedMessage),
         (Version::Tls12, &[0, 0, 0, 1, 0], Decode),

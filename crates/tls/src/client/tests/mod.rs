@@ -1,4 +1,4 @@
-//! Connections to backends, against servers of rustls and of bare records.
+//! Connections to backends, tested against rustls servers and against records that the tests make.
 
 mod chains;
 mod connections;
@@ -53,7 +53,7 @@ fn root(name: &str) -> Authority {
     CertifiedIssuer::self_signed(authority_params(name), key).unwrap()
 }
 
-/// A certificate for [`NAME`] and its key.
+/// A leaf certificate for [`NAME`], and its key. `tune` changes its parameters.
 fn leaf(issuer: &Issuer<'_, KeyPair>, tune: impl FnOnce(&mut CertificateParams)) -> Leaf {
     let mut params = params("leaf", &[NAME]);
     tune(&mut params);
@@ -126,7 +126,7 @@ fn careless(session_cache: Option<(Duration, usize)>) -> Arc<TlsClient> {
     })
 }
 
-/// Presents its chain to every client, and records the server name.
+/// Presents one certificate chain to every client, and records the server name that the client sent.
 #[derive(Debug)]
 struct PresentingResolver {
     key: Arc<CertifiedKey>,
@@ -177,7 +177,7 @@ impl Server {
         }
     }
 
-    /// A handshake and one byte of data, so that tickets have arrived.
+    /// Completes a handshake and sends one byte of data to the client, so that it has received the server's tickets.
     fn meet(
         &self,
         client: &TlsClient,
@@ -189,7 +189,7 @@ impl Server {
     }
 }
 
-/// An established connection with both ends.
+/// An established connection: the client under test, and a rustls server.
 struct Talk {
     client: ClientConnection,
     server: ServerConnection,
@@ -230,12 +230,12 @@ impl Talk {
         let mut bytes = bytes;
         while !bytes.is_empty() {
             self.server.read_tls(&mut bytes).unwrap();
-            // Errors show at the client, or in its alert.
+            // The client under test reports the errors that matter, or has sent the alert.
             let _ = self.server.process_new_packets();
         }
     }
 
-    /// The server's pending output.
+    /// Takes the bytes that the server wants to send.
     fn server_says(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while self.server.wants_write() {
@@ -244,7 +244,8 @@ impl Talk {
         bytes
     }
 
-    /// Delivers the server's output to the client, and the client's reply to the server. Returns the plaintext.
+    /// Delivers the server's output to the client, and the client's reply to the server. Returns the plaintext that the client
+    /// received.
     fn client_hears(&mut self) -> Result<Vec<u8>, TlsError> {
         let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
         let mut input = self.server_says();
@@ -253,7 +254,7 @@ impl Talk {
         received.map(|_| plain)
     }
 
-    /// Encrypts data of the client, and returns it as the server received it.
+    /// Encrypts data at the client, and returns the data that the server decrypted.
     fn server_hears_data(&mut self, plain: &[u8]) -> Vec<u8> {
         let mut out = OutputBuffer::default();
         self.client.encrypt(plain, &mut out).unwrap();

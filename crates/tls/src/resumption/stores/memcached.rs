@@ -1,17 +1,17 @@
-//! Commands of memcached in its two protocols.
+//! Commands of memcached in its two protocols, text and binary.
 
 use std::io::{self, Read, Write};
 
 use crate::resumption::stores::wire::{Stored, Wire, nonsense, refusal};
 
-/// A protocol of memcached.
+/// A protocol that memcached understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemcachedProtocol {
     Ascii,
     Binary,
 }
 
-/// Longest lifetime in seconds, 30 days, that can be sent as such: memcached takes larger numbers as a Unix time.
+/// Longest lifetime in seconds, 30 days, that memcached understands as a lifetime: it reads larger numbers as a Unix time.
 const MAX_RELATIVE_SECS: u64 = 60 * 60 * 24 * 30;
 
 /// The expiry time of an entry as memcached expects it: a lifetime in seconds, or a Unix time.
@@ -35,8 +35,8 @@ pub(super) fn get<S: Read + Write>(
     }
 }
 
-/// Writes an entry that was missing, or that still has this version. If another server has created or changed it
-/// meanwhile, that is no error.
+/// Writes an entry, if the store has none under this key (`version` is `None`), or still has this version of it. If another server
+/// has created or changed the entry meanwhile, nothing is written, which is no error.
 pub(super) fn replace<S: Read + Write>(
     wire: &mut Wire<S>,
     protocol: MemcachedProtocol,
@@ -113,7 +113,7 @@ fn get_binary<S: Read + Write>(wire: &mut Wire<S>, key: &str) -> io::Result<Opti
     send(wire, GET, &[], key, &[], 0)?;
     let answer = receive(wire)?;
     match answer.status {
-        // The flags come first.
+        // The flags, four bytes, stand before the value.
         OK if answer.extras_len == 4 => Ok(Some(Stored {
             value: answer.value,
             version: answer.version,
@@ -138,10 +138,10 @@ fn send<S: Read + Write>(
     let body_len = u32::try_from(body_len).map_err(io::Error::other)?;
     let mut packet = vec![REQUEST, opcode];
     packet.extend_from_slice(&key_len.to_be_bytes());
-    // No data type, virtual bucket 0.
+    // The data type (0), and the number of the virtual bucket (0).
     packet.extend_from_slice(&[extras_len, 0, 0, 0]);
     packet.extend_from_slice(&body_len.to_be_bytes());
-    // Nothing that the answer has to repeat.
+    // The opaque field, which the answer repeats; it is not used.
     packet.extend_from_slice(&[0; 4]);
     packet.extend_from_slice(&version.to_be_bytes());
     packet.extend_from_slice(extras);

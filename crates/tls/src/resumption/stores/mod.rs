@@ -1,7 +1,7 @@
 //! Stores that several servers share: memcached and Redis.
 //!
-//! These are conversations of two or three commands on a connection of their own, limited in time and size, which libraries
-//! for memcached and Redis are not.
+//! A conversation with a store is two or three commands on a connection of its own, with limits of time and size. Libraries for
+//! memcached and Redis do not have such limits, so none is used.
 
 mod memcached;
 mod redis;
@@ -16,22 +16,32 @@ use h2o_config::{Attribute, Error, Kinds, Node};
 pub(crate) use crate::resumption::stores::memcached::MemcachedProtocol;
 use crate::resumption::stores::wire::{Stored, Wire};
 
-/// The attributes of `memcached`.
+/// The attributes of the configuration of `memcached`.
 pub(crate) const MEMCACHED_ATTRIBUTES: [Attribute; 3] = [
-    Attribute::required("host", Kinds::SCALAR, "HOST", "Its name or address."),
+    Attribute::required(
+        "host",
+        Kinds::SCALAR,
+        "HOST",
+        "The server's name or address.",
+    ),
     Attribute::optional("port", Kinds::SCALAR, "PORT", "11211", "Its port."),
     Attribute::optional(
         "protocol",
         Kinds::SCALAR,
         "BINARY|ASCII",
         "BINARY",
-        "The protocol to speak.",
+        "The protocol of memcached that this server speaks.",
     ),
 ];
 
-/// The attributes of `redis`.
+/// The attributes of the configuration of `redis`.
 pub(crate) const REDIS_ATTRIBUTES: [Attribute; 2] = [
-    Attribute::required("host", Kinds::SCALAR, "HOST", "Its name or address."),
+    Attribute::required(
+        "host",
+        Kinds::SCALAR,
+        "HOST",
+        "The server's name or address.",
+    ),
     Attribute::optional("port", Kinds::SCALAR, "PORT", "6379", "Its port."),
 ];
 
@@ -42,7 +52,7 @@ pub(crate) enum StoreKind {
     Redis,
 }
 
-/// A store.
+/// A store that several servers share: its software and its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SharedStore {
     pub(crate) kind: StoreKind,
@@ -51,10 +61,10 @@ pub(crate) struct SharedStore {
 }
 
 impl SharedStore {
-    /// The memcached that `node` describes.
+    /// Reads the settings of a memcached server from `node`.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// A message that says what is wrong, and where.
     pub(crate) fn memcached(node: &Node) -> Result<Self, Error> {
         let attributes = node.attributes(&MEMCACHED_ATTRIBUTES)?;
         let protocol = match attributes.get("protocol") {
@@ -71,10 +81,10 @@ impl SharedStore {
         })
     }
 
-    /// The Redis server that `node` describes.
+    /// Reads the settings of a Redis server from `node`.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// A message that says what is wrong, and where.
     pub(crate) fn redis(node: &Node) -> Result<Self, Error> {
         let attributes = node.attributes(&REDIS_ATTRIBUTES)?;
         Ok(Self {
@@ -84,7 +94,7 @@ impl SharedStore {
         })
     }
 
-    /// The store, for messages.
+    /// The name and address of the store, for messages.
     pub(crate) fn address(&self) -> String {
         let software = match self.kind {
             StoreKind::Memcached(_) => "memcached",
@@ -109,7 +119,7 @@ impl SharedStore {
         Err(last)
     }
 
-    /// Like [`Self::connect`], over a stream.
+    /// Like [`Self::connect`], over a stream that is connected already.
     pub(crate) fn converse<S: Read + Write>(&self, stream: S) -> Conversation<S> {
         Conversation {
             kind: self.kind,
@@ -132,7 +142,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// A connection that ends at a certain time, however slowly the peer sends.
+/// A connection to a store that fails at a fixed time, however slowly the store sends.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
@@ -167,7 +177,7 @@ impl Write for Connection {
     }
 }
 
-/// Commands to a store.
+/// Sends commands to a store and reads its answers.
 #[derive(Debug)]
 pub(crate) struct Conversation<S> {
     kind: StoreKind,
@@ -175,17 +185,17 @@ pub(crate) struct Conversation<S> {
 }
 
 impl Conversation<Connection> {
-    /// Sets when the conversation ends.
+    /// Sets the time at which the conversation fails if it is not complete.
     pub(crate) fn set_deadline(&mut self, deadline: Instant) {
         self.wire.stream_mut().deadline = deadline;
     }
 }
 
 impl<S: Read + Write> Conversation<S> {
-    /// Reads an entry.
+    /// Reads the entry with this key; `None` if the store has none.
     ///
     /// # Errors
-    /// If the store does not answer, or with something else.
+    /// If the store does not answer, or gives an answer that its protocol does not allow.
     pub(crate) fn get(&mut self, key: &str) -> io::Result<Option<Stored>> {
         match self.kind {
             StoreKind::Memcached(protocol) => memcached::get(&mut self.wire, protocol, key),
@@ -193,11 +203,11 @@ impl<S: Read + Write> Conversation<S> {
         }
     }
 
-    /// Writes an entry, to be kept for `lifetime_secs`. memcached keeps its own if another server has changed the entry since
-    /// `before` was read.
+    /// Writes an entry that the store keeps for `lifetime_secs`. If another server has changed the entry since `before` was read,
+    /// memcached keeps that server's value.
     ///
     /// # Errors
-    /// If the store does not answer, or with something else.
+    /// If the store does not answer, or gives an answer that its protocol does not allow.
     pub(crate) fn replace(
         &mut self,
         key: &str,
@@ -221,7 +231,7 @@ impl<S: Read + Write> Conversation<S> {
 mod tests {
     use super::*;
 
-    /// A store that has answered already.
+    /// A simulated store: the answers that it gives, and the commands that it was sent.
     struct Script(io::Cursor<Vec<u8>>, Vec<u8>);
 
     impl Read for Script {
@@ -240,7 +250,7 @@ mod tests {
         }
     }
 
-    /// The result of a conversation, and the commands that were sent.
+    /// Runs a conversation with a simulated store. Returns its result, and the commands that were sent.
     fn run<T>(
         kind: StoreKind,
         answer: &[u8],

@@ -1,21 +1,20 @@
-//! Bytes to and from a store.
+//! Reads and writes the bytes of a conversation with a store.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 
-/// Length limit in bytes of a line of the store's reply, and of a value in it.
+/// Limits in bytes of a line in a store's answer (`MAX_LINE`), and of a value (`MAX_VALUE`).
 const MAX_LINE: u64 = 1024;
 const MAX_VALUE: usize = 256 << 10;
 
-/// What a store has under the key.
+/// The entry that a store has under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) value: Vec<u8>,
-    /// memcached's number for this version of the value (`cas`): sent with a write, it makes the write fail if the
-    /// value has changed.
+    /// memcached's number for this version of the value (`cas`): a write that contains it fails if the value has changed since.
     pub(super) version: u64,
 }
 
-/// A connection to a store, whose replies are limited.
+/// A connection to a store that limits the length of the store's answers.
 #[derive(Debug)]
 pub(super) struct Wire<S>(BufReader<S>);
 
@@ -38,7 +37,7 @@ impl<S: Read + Write> Wire<S> {
         self.0.get_mut().flush()
     }
 
-    /// A line, without its end.
+    /// Reads a line of the answer, and returns it without its end.
     pub(super) fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         (&mut self.0).take(MAX_LINE).read_until(b'\n', &mut line)?;
@@ -55,7 +54,7 @@ impl<S: Read + Write> Wire<S> {
         Ok(bytes)
     }
 
-    /// A value and the end of its line.
+    /// Reads a value of `len` bytes, and the end of its line.
     pub(super) fn value(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let value = self.bytes(len)?;
         if self.bytes(2)? != b"\r\n" {
@@ -65,13 +64,16 @@ impl<S: Read + Write> Wire<S> {
     }
 }
 
-/// The store has answered with something else than its protocol allows, or with an error.
+/// The error for an answer that the store's protocol does not allow.
 pub(super) fn nonsense() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "unexpected answer")
+    io::Error::new(
+        ErrorKind::InvalidData,
+        "the store sent an answer that its protocol does not allow",
+    )
 }
 
-/// The store has answered with an error.
+/// The error for a store that has answered with an error; `text` is its message.
 pub(super) fn refusal(text: &str) -> io::Error {
     let shown: String = text.chars().filter(|c| !c.is_control()).take(100).collect();
-    io::Error::other(format!("answered `{shown}`"))
+    io::Error::other(format!("the store answered `{shown}`"))
 }
