@@ -1,4 +1,4 @@
-//! The content cache of a worker: files that are requested again are answered from memory.
+//! The content cache of a worker: responses for files that are requested again come from memory.
 //!
 //! Before an entry is used in another turn of the event loop, the files that it relies on are checked with one `stat` each,
 //! unless the kernel reports changes ([`super::watch`]) and has reported none. Either way, the very next request sees an
@@ -17,39 +17,43 @@ use super::encoding::AcceptedEncodings;
 use super::identity::FileStamp;
 use super::watch::{WatchState, Watches};
 
-/// Most entries a worker keeps.
+/// Most entries in the content cache of a worker.
 const MAX_ENTRIES: usize = 16 * 1024;
-/// Most memory a worker's entries may hold.
+/// Most bytes of memory that the entries of a worker's content cache may hold.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
-/// Most descriptors a worker's entries may hold.
+/// Most file descriptors that the entries of a worker's content cache may hold.
 const MAX_FILES: usize = 256;
-/// An entry that was not used for this long is removed: the kernel may have dropped the file from memory, and checking it
+/// A cache entry that was not used for this long is removed: the kernel may have dropped the file from memory, and
+/// checking it
 /// would wait for the disk.
 const IDLE: Duration = Duration::from_secs(60);
-/// As [`IDLE`], for an entry with a descriptor, which would keep the disk space of a deleted file.
+/// Like [`IDLE`], but for an entry that holds a file descriptor, because the descriptor would keep the disk space of a
+/// deleted file.
 const IDLE_FILE: Duration = Duration::from_secs(10);
 
-/// The inputs that decide about a response.
+/// The key of a cache entry: the inputs on which a response depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CacheKey<'a> {
-    /// [`super::service::Service::id`].
+    /// The identifier of the service ([`super::service::Service::id`]).
     pub(super) service: u64,
-    /// The encodings in which the file may be sent.
+    /// The encodings in which the file may be sent to the client.
     pub(super) encodings: AcceptedEncodings,
-    /// The normalised path.
+    /// The normalised path of the request.
     pub(super) path: &'a [u8],
 }
 
-/// A document with the files that it relies on.
+/// A cached document, with the files whose state it depends on.
 pub(super) struct CacheEntry {
     service: u64,
     encodings: AcceptedEncodings,
     path: Box<[u8]>,
     pub(super) document: Document,
     stamps: Box<[FileStamp]>,
-    /// Whether the mtime is old enough to reveal another write. If not, the entry is valid in the turn it was made in only.
+    /// Whether the file's mtime is so old that another write would change it. If not, the entry is only valid in the
+    /// turn of the event loop in which it was made.
     mtime_is_reliable: bool,
-    /// The turn in which the entry was last known to be valid, and when its files were last checked.
+    /// The turn of the event loop in which the entry was last known to be valid, and the time at which its files were
+    /// last checked.
     checked: Cell<(u64, Instant)>,
     watch: Cell<WatchState>,
     /// Whether the entry was used since eviction last examined it (second-chance algorithm).
@@ -72,7 +76,7 @@ impl CacheEntry {
         self.checked.get().0 == clock.turn() || self.is_still_current(clock, watches)
     }
 
-    /// Whether the entry is valid in this turn, too.
+    /// Whether the entry is still valid in this turn of the event loop. Checks its files if necessary.
     fn is_still_current(&self, clock: &Clock, watches: &mut Watches) -> bool {
         let (_, at) = self.checked.get();
         let now = clock.now();
@@ -111,22 +115,22 @@ pub(super) struct ContentCache {
 #[derive(Default)]
 struct Inner {
     hasher: DefaultHashBuilder,
-    /// Indices of the occupied places.
+    /// Maps keys to the indices of their entries in `places`.
     table: HashTable<usize>,
-    /// Entries stay in their places, so that the clock hand passes each in turn.
+    /// Entries stay in their places, so that the hand of the eviction algorithm passes each of them in turn.
     places: Vec<Option<Rc<CacheEntry>>>,
     free: Vec<usize>,
-    /// The place that eviction examines next (second chance).
+    /// Index of the place that eviction examines next (second-chance algorithm).
     hand: usize,
     bytes: usize,
     files: usize,
-    /// When idle entries are removed next.
+    /// When idle entries are removed the next time.
     sweep_due: Option<Instant>,
     watches: Watches,
 }
 
 impl ContentCache {
-    /// The entry for `key`, if it is still valid.
+    /// The cache entry for `key`, if it is still valid.
     #[inline]
     pub(super) fn get(&self, key: CacheKey<'_>, clock: &Clock) -> Option<Rc<CacheEntry>> {
         let inner = &mut *self.inner.borrow_mut();
@@ -141,7 +145,7 @@ impl ContentCache {
         None
     }
 
-    /// Whether an entry for `path` is watched.
+    /// Whether the files of an entry for `path` are watched by inotify.
     #[cfg(test)]
     pub(super) fn is_watched(&self, path: &[u8]) -> bool {
         let inner = self.inner.borrow();
@@ -151,7 +155,7 @@ impl ContentCache {
         })
     }
 
-    /// Stores a document that was looked up in the turn `turn`. Replaces an entry with the same key.
+    /// Stores a document that was looked up in the turn `turn` of the event loop. Replaces an entry with the same key.
     pub(super) fn insert(
         &self,
         key: CacheKey<'_>,
@@ -228,9 +232,9 @@ impl Inner {
         self.table.insert_unique(entry.hash, at, hash_of);
     }
 
-    /// Removes the next entry that was not used since the hand last passed. Returns false if there is no entry.
+    /// Removes the next entry that was not used since eviction last examined it. Returns false if there is no entry.
     fn evict(&mut self) -> bool {
-        // The first round may only clear the marks.
+        // The first round over the entries may only clear their marks of use.
         for _ in 0..2 * self.places.len() {
             let at = self.hand % self.places.len();
             self.hand = at + 1;
@@ -256,7 +260,7 @@ impl Inner {
         self.files -= usize::from(entry.document.holds_file());
     }
 
-    /// Removes idle entries, at most once in [`IDLE_FILE`].
+    /// Removes idle entries, at most once in the time [`IDLE_FILE`].
     #[inline]
     fn sweep(&mut self, now: Instant) {
         if self.sweep_due.is_none_or(|due| now > due) {
@@ -283,7 +287,7 @@ mod tests {
     use super::super::testing::{Kit, kit, let_files_settle};
     use super::*;
 
-    /// Serves `count` files of `size` bytes once each, checking the limits every now and then.
+    /// Serves `count` files of `size` bytes once each, and checks the limits of the cache after every 64 files.
     fn serve(count: usize, size: u64) -> (tempfile::TempDir, Kit) {
         let_files_settle();
         let root = tempfile::tempdir().unwrap();
@@ -299,7 +303,8 @@ mod tests {
         (root, kit)
     }
 
-    /// Asserts that the cache's counters agree with its entries, and that none exceeds its limit.
+    /// Asserts that the cache's counters agree with its entries, and that no counter exceeds its limit. Returns the
+    /// counters.
     fn check(kit: &Kit) -> [usize; 3] {
         let cache = kit.worker.local::<ContentCache>();
         let inner = cache.inner.borrow();

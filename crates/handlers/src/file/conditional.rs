@@ -1,24 +1,25 @@
-//! Conditional requests (RFC 9110 §13).
+//! Conditional requests for files (RFC 9110 §13).
 //!
 //! H2O compatibility: H2O ignores `If-Match` and `If-Unmodified-Since`. They guard against lost updates, and this handler
 //! updates nothing.
 
 use h2o_http::{Headers, Known, date};
 
-/// The validators that conditions are compared with.
+/// The validators of a file, with which conditions of requests are compared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Validators<'a> {
-    /// The entity tag with its quotes; always a strong one.
+    /// The entity tag of the file with its quotes; always a strong one.
     pub(super) etag: &'a [u8],
-    /// The modification time, in seconds since the Unix epoch.
+    /// The modification time of the file, in seconds since the Unix epoch.
     pub(super) modified: i64,
 }
 
-/// Whether the client has the current file already (RFC 9110 §13.2.2): the answer is 304.
+/// Whether the client has the current file already (RFC 9110 §13.2.2), so that the response is 304.
 #[inline]
 pub(super) fn is_not_modified(request: &Headers, validators: Validators<'_>) -> bool {
     if request.get(Known::IfNoneMatch).is_some() {
-        // A request with If-None-Match: If-Modified-Since is ignored, whether or not a tag matches (RFC 9110 §13.1.3).
+        // If a request has If-None-Match, its If-Modified-Since is ignored, whether or not a tag matches (RFC 9110
+        // §13.1.3).
         let mut tags = request.get_all(Known::IfNoneMatch);
         return tags.any(|value| lists_tag(value, validators.etag));
     }
@@ -28,8 +29,8 @@ pub(super) fn is_not_modified(request: &Headers, validators: Validators<'_>) -> 
         .is_some_and(|since| since >= validators.modified)
 }
 
-/// Whether `If-Range` allows `Range` to apply (RFC 9110 §13.1.5). H2O compatibility: H2O accepts a date that is not older
-/// than the file; the RFC requires equality.
+/// Whether the field `If-Range` of the request allows its `Range` field to apply (RFC 9110 §13.1.5). H2O compatibility:
+/// H2O accepts a date that is not older than the file; the RFC requires equality.
 pub(super) fn range_holds(request: &Headers, validators: Validators<'_>) -> bool {
     match request.get(Known::IfRange) {
         None => true,
@@ -62,7 +63,7 @@ fn lists_tag(value: &[u8], etag: &[u8]) -> bool {
     }
 }
 
-/// Length of the quoted tag at the start of `text`.
+/// Length of the quoted entity tag at the start of `text`; `None` if there is no valid tag.
 fn tag_len(text: &[u8]) -> Option<usize> {
     let inner = text.strip_prefix(b"\"")?;
     Some(memchr::memchr(b'"', inner)? + 2)

@@ -1,4 +1,4 @@
-//! `file.custom-handler`: files with certain extensions are passed to a handler instead of being sent.
+//! The directive `file.custom-handler`: files with certain extensions are passed to a handler instead of being sent.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use h2o_http::mime::{MimeEntry, MimeMap};
 use super::mime::extension;
 use super::settings::FileSettings;
 
-/// The handler of one `file.custom-handler`; shared by all paths that inherit it.
+/// The handler that a `file.custom-handler` configures. All paths that inherit the directive share it.
 pub(super) struct CustomHandler {
     handler: Box<dyn Handler>,
-    /// The variables of the extension level. The request has those of the path already.
+    /// The `setenv` and `unsetenv` commands in the mapping of the directive. Those of the path were applied before.
     env: EnvCommands,
 }
 
 impl CustomHandler {
-    /// Passes the request on. Filters, access logs and header rules stay those of the path.
+    /// Passes the request to the handler. Filters, access logs and header rules stay those of the path.
     pub(super) fn on_request(&self, exchange: &mut Exchange, script: ScriptPath) -> Outcome {
         self.env.apply(exchange);
         exchange.script = Some(script);
         let outcome = self.handler.on_request(exchange);
-        // The script path is for this handler only, not for those tried after it.
+        // The script path is for this handler only, not for the handlers that are tried after it.
         exchange.script = None;
         outcome
     }
@@ -32,7 +32,7 @@ pub(super) const CUSTOM_HANDLER: Directive<Scope> = Directive {
     name: "file.custom-handler",
     levels: Levels::ALL_BUT_EXTENSION,
     pass: Pass::Listen,
-    // All kinds, so that our own error message is used.
+    // Every kind of node is accepted here, so that `custom_handler` can report a wrong kind with a message of its own.
     kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
     value: "a mapping of `extension` and of directives",
     default: "none",
@@ -41,7 +41,7 @@ pub(super) const CUSTOM_HANDLER: Directive<Scope> = Directive {
     apply: custom_handler,
 };
 
-/// The attribute that is not a directive.
+/// The only attribute of the directive's mapping that is not a directive itself.
 const ATTRIBUTES: [Attribute; 1] = [Attribute::required(
     "extension",
     Kinds::SCALAR.or(Kinds::SEQUENCE),
@@ -93,7 +93,7 @@ fn custom_handler(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error>
     Ok(())
 }
 
-/// The extensions, without dots; `None` for `default`.
+/// Reads the extensions, without their dots; `None` for `default`.
 fn parse_extensions(node: &Node) -> Result<Vec<Option<&str>>, Error> {
     let malformed = |node: &Node| {
         node.error("`extensions` must be a scalar or sequence of scalar")

@@ -18,13 +18,13 @@ use super::service::Service;
 use super::settings::SendCompressed;
 use crate::coding::Coding;
 
-/// Files up to this size are kept in memory. Of larger ones the descriptor is kept.
+/// Size in bytes up to which the content of a file is kept in memory. Of a larger file only the descriptor is kept.
 pub(super) const SMALL: u64 = 64 * 1024;
 
 /// Most attempts to read a file into memory if it changes while being read.
 const ATTEMPTS: usize = 3;
 
-/// The place of the content.
+/// The place of a file's content.
 #[derive(Clone)]
 pub(super) enum FileContent {
     Memory(Bytes),
@@ -32,7 +32,7 @@ pub(super) enum FileContent {
 }
 
 impl FileContent {
-    /// Reads a small file. Also returns the identity of the file at that time.
+    /// Reads a small file into memory. Also returns the identity that the file had at that time.
     ///
     /// A file that changes while it is read is not held in memory but read again while it is sent. If it then turns out
     /// shorter than announced, the response is visibly cut off.
@@ -57,7 +57,7 @@ impl FileContent {
         Ok((Self::File(file, identity.size), identity))
     }
 
-    /// The whole content.
+    /// The whole content as the body of a response.
     pub(super) fn body(&self) -> Body {
         match self {
             Self::Memory(bytes) => Body::Bytes(bytes.clone()),
@@ -69,7 +69,7 @@ impl FileContent {
         }
     }
 
-    /// A range of the content.
+    /// A range of the content as the body of a response.
     pub(super) fn part(&self, range: ByteRange) -> Body {
         match self {
             Self::Memory(bytes) => {
@@ -84,7 +84,7 @@ impl FileContent {
         }
     }
 
-    /// Bytes held in memory.
+    /// Number of bytes of content that are held in memory.
     pub(super) fn in_memory(&self) -> usize {
         match self {
             Self::Memory(bytes) => bytes.len(),
@@ -93,8 +93,8 @@ impl FileContent {
     }
 }
 
-/// Up to `size` bytes from the start; fewer if the file ends earlier. `None` if reading fails; the response then fails
-/// while it is sent.
+/// Reads up to `size` bytes from the start of a file; fewer if the file ends earlier. `None` if reading fails; the
+/// response then fails while it is sent.
 fn read_whole(file: &OpenFile, size: u64, access: Access) -> Result<Option<Vec<u8>>, Errno> {
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
     let mut filled = 0;
@@ -118,14 +118,14 @@ fn read_whole(file: &OpenFile, size: u64, access: Access) -> Result<Option<Vec<u
     Ok(Some(bytes))
 }
 
-/// The relation between the file on disk and the content sent.
+/// The relation between the bytes of the file on disk and those that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentCoding {
-    /// They are the same.
+    /// The file is sent as it is, without a content coding.
     Plain,
-    /// The same bytes; the client decodes them.
+    /// The file has this content coding and is sent as it is; the client decodes it.
     Encoded(Coding),
-    /// A gzip file, unpacked while it is sent.
+    /// The file is a gzip file, which is unpacked while it is sent.
     Unpacked,
 }
 
@@ -135,14 +135,15 @@ pub(super) struct Document {
     /// Length of the file on disk.
     pub(super) size: u64,
     pub(super) shape: ContentCoding,
-    /// `content-type`, `last-modified`, `etag`, `vary`, `content-encoding`: the fields of 200 and 206.
+    /// The fields that the responses 200 and 206 have in common: `content-type`, `last-modified`, `etag`, `vary`,
+    /// `content-encoding`.
     pub(super) fields: Headers,
-    /// All fields of a 200: space for the date, `fields`, `accept-ranges`.
+    /// All fields of a response 200: space for the date, `fields`, `accept-ranges`.
     whole: Headers,
     pub(super) kind: Arc<MimeType>,
-    /// Whether `etag` is sent, also with 304.
+    /// Whether `etag` is sent, also in a response 304.
     pub(super) sends_etag: bool,
-    /// Whether `vary` is sent, also with 304.
+    /// Whether `vary` is sent, also in a response 304.
     pub(super) varies: bool,
     etag: Box<[u8]>,
     modified: i64,
@@ -190,13 +191,13 @@ impl Document {
         }
     }
 
-    /// Adds the fields of a 200 at `date` to `headers`, in one copy.
+    /// Appends the fields of a response 200 with the date `date` to `headers`, in one copy.
     pub(super) fn whole_fields(&self, date: &[u8; date::LEN], headers: &mut Headers) {
         headers.extend_from(&self.whole);
         headers.overwrite(0, date);
     }
 
-    /// The validators for conditional requests.
+    /// The validators of the file for conditional requests.
     pub(super) fn validators(&self) -> Validators<'_> {
         Validators {
             etag: &self.etag,
@@ -204,7 +205,7 @@ impl Document {
         }
     }
 
-    /// The properties that filters need.
+    /// The MIME attributes of the file, which filters use.
     pub(super) fn hint(&self) -> MimeHint {
         MimeHint {
             compressible: self.kind.attributes.compressible,
@@ -212,12 +213,12 @@ impl Document {
         }
     }
 
-    /// Whether range requests are supported.
+    /// Whether ranges of the file can be requested.
     pub(super) fn has_ranges(&self) -> bool {
         self.shape != ContentCoding::Unpacked
     }
 
-    /// The whole content, with its length if known.
+    /// The whole content as the body of a response, with its length if that is known.
     #[inline]
     pub(super) fn body(&self) -> Body {
         let body = self.content.body();
@@ -227,7 +228,7 @@ impl Document {
         }
     }
 
-    /// Bytes of memory that it holds, for accounting.
+    /// Number of bytes of memory that the document holds, for the limit of the content cache.
     pub(super) fn retained(&self) -> usize {
         size_of::<Self>()
             + self.content.in_memory()
@@ -236,7 +237,7 @@ impl Document {
             + self.etag.len()
     }
 
-    /// Whether it holds a descriptor.
+    /// Whether the document holds a file descriptor.
     pub(super) fn holds_file(&self) -> bool {
         matches!(self.content, FileContent::File(..))
     }

@@ -5,7 +5,8 @@ use h2o_http::{RequestHead, Version};
 use super::settings::SendCompressed;
 use crate::coding::{Coding, CodingSet};
 
-/// Suffixes of precompressed files in the order they are tried; `.zstd` is the deprecated spelling.
+/// Suffixes of the names of precompressed files, in the order in which they are tried; `.zstd` is the deprecated
+/// spelling of `.zst`.
 pub(super) const VARIANTS: [(&[u8], Coding); 4] = [
     (b".br", Coding::Brotli),
     (b".zst", Coding::Zstd),
@@ -13,7 +14,7 @@ pub(super) const VARIANTS: [(&[u8], Coding); 4] = [
     (b".zstd", Coding::Zstd),
 ];
 
-/// The suffix of files that can be unpacked for clients that do not accept gzip.
+/// The suffix of the names of gzip files, which can be unpacked for clients that do not accept gzip.
 pub(super) const GZIP_SUFFIX: &[u8] = b".gz";
 
 /// The encodings in which a file may be sent to a client.
@@ -24,7 +25,7 @@ pub(super) struct AcceptedEncodings {
 }
 
 impl AcceptedEncodings {
-    /// The encodings that both settings and request allow. HTTP/1.0 clients get unencoded files only.
+    /// The encodings that both the setting and the request allow. HTTP/1.0 clients only get unencoded files.
     pub(super) fn of(setting: SendCompressed, request: &RequestHead) -> Self {
         let may_unpack = match setting {
             SendCompressed::Off => return Self::default(),
@@ -40,7 +41,7 @@ impl AcceptedEncodings {
         }
     }
 
-    /// Whether a file in that coding may be sent.
+    /// Whether a file in the content coding `coding` may be sent.
     pub(super) const fn has(self, coding: Coding) -> bool {
         self.codings.has(coding)
     }
@@ -50,7 +51,7 @@ impl AcceptedEncodings {
         self.may_unpack
     }
 
-    /// As a number, for hashing.
+    /// The encodings as a number, for hashing.
     pub(super) const fn bits(self) -> u8 {
         self.codings.bits() | if self.may_unpack { 8 } else { 0 }
     }

@@ -1,11 +1,11 @@
-//! Entry points for fuzzing: bytes in, invariants asserted.
+//! Entry points for fuzzing: they take bytes and check invariants of the file handler's parsers.
 
 use h2o_http::{Headers, Known};
 
 use super::conditional::{Validators, is_not_modified, range_holds};
 use super::range::{ByteRange, MAX_ELEMENTS, Selection, select};
 
-/// A size (eight bytes) and the value of a `Range` field.
+/// Reads the value of a `Range` field for a file. `input` has the size of the file in eight bytes, then the value.
 pub fn range(input: &[u8]) {
     let Some((size, value)) = input.split_first_chunk() else {
         return;
@@ -35,7 +35,7 @@ pub fn range(input: &[u8]) {
     }
     let sent: u128 = ranges.iter().map(|range| u128::from(range.len())).sum();
     assert!(sent <= u128::from(size));
-    // The chosen ranges, requested again, give the same choice.
+    // A request for exactly the chosen ranges must choose the same ranges again.
     let texts = ranges.iter().map(|r| format!("{}-{}", r.first, r.last));
     let again = format!("bytes={}", texts.collect::<Vec<_>>().join(","));
     match select(again.as_bytes(), size) {
@@ -45,8 +45,8 @@ pub fn range(input: &[u8]) {
     }
 }
 
-/// One line per field: `If-None-Match`, `If-Modified-Since`, `If-Range`, and `If-None-Match` once more. An empty
-/// line leaves its field out.
+/// Evaluates the conditions of a request. `input` has one line per field: `If-None-Match`, `If-Modified-Since`,
+/// `If-Range`, and `If-None-Match` once more. An empty line leaves its field out.
 pub fn conditional(input: &[u8]) {
     const NAMES: [Known; 4] = [
         Known::IfNoneMatch,
@@ -81,7 +81,7 @@ pub fn conditional(input: &[u8]) {
     } else {
         assert!(holds);
     }
-    // The exact tag always matches.
+    // The exact entity tag always matches.
     request.push(Known::IfNoneMatch, validators.etag);
     assert!(is_not_modified(&request, validators));
 }

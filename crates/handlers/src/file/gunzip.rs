@@ -1,4 +1,4 @@
-//! Gzip content that is unpacked when it is pulled.
+//! The content of a gzip file, which is unpacked when it is pulled.
 
 use std::task::{Context, Poll, ready};
 
@@ -6,18 +6,18 @@ use bytes::{Buf, Bytes};
 use flate2::{Decompress, FlushDecompress, Status};
 use h2o_exchange::{Body, BodyError, BodySource};
 
-/// Most bytes read from the file at once.
+/// Most bytes that are read from the gzip file at once.
 const INPUT: usize = 16 * 1024;
-/// Most bytes unpacked at once, even if the engine has room for more.
+/// Most bytes that are unpacked at once, even if the engine has room for more.
 const OUTPUT: usize = 64 * 1024;
 /// Most bytes of memory that the decoder uses: its window and tables.
 const DECODER: usize = 48 * 1024;
-/// The window that suffices for every gzip file (RFC 1951 §3.2.5).
+/// The window size as a power of two that suffices for every gzip file (RFC 1951 §3.2.5).
 const WINDOW_BITS: u8 = 15;
 /// The first bytes of a gzip member (RFC 1952 §2.3.1).
 const MAGIC: &[u8] = &[0x1f, 0x8b];
 
-/// The unpacked content of a gzip file. Bytes after the last member are ignored, as by gzip.
+/// The unpacked content of a gzip file. Bytes after the last member are ignored, as the program `gzip` ignores them.
 pub(super) struct Gunzip {
     source: Box<dyn BodySource>,
     decoder: Decompress,
@@ -27,9 +27,9 @@ pub(super) struct Gunzip {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GunzipState {
-    /// Within a member.
+    /// The next bytes of the file belong to a member.
     Member,
-    /// Behind a member of the file: another member follows, or the end of the file.
+    /// A member of the file has ended: another member follows, or the end of the file.
     Between,
     Ended,
 }
@@ -44,7 +44,7 @@ impl Gunzip {
         }
     }
 
-    /// Ensures that there are at least `len` bytes of input. Returns false at the end of the file.
+    /// Reads until there are at least `len` bytes of input. Returns false at the end of the file.
     fn poll_fill(
         &mut self,
         context: &mut Context<'_>,
@@ -61,7 +61,7 @@ impl Gunzip {
         Poll::Ready(Ok(true))
     }
 
-    /// Unpacks into `output`, at most up to its capacity.
+    /// Unpacks input into `output`, which does not grow beyond its capacity.
     fn unpack(&mut self, output: &mut Vec<u8>) -> Result<(), BodyError> {
         let before = self.decoder.total_in();
         let status = self
@@ -104,7 +104,7 @@ impl BodySource for Gunzip {
                     }
                     let waiting = self.input.len();
                     self.unpack(&mut output)?;
-                    // With input and room the decoder must make progress; else this loop would not end.
+                    // With input and room for output the decoder must make progress; otherwise this loop would not end.
                     if output.is_empty()
                         && self.input.len() == waiting
                         && self.state == GunzipState::Member

@@ -1,4 +1,4 @@
-//! `file.dir` and `file.file`.
+//! The directives `file.dir` and `file.file`, and their handler.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -69,7 +69,7 @@ fn check_later(scope: &mut Scope, command: &Command<'_>, name: &[u8], need: Path
     scope.shared.edit::<PathChecks>().0.push(check);
 }
 
-/// Label of lines in the error log.
+/// Label of the file handler's lines in the error log.
 const LABEL: &str = "lib/handler/file.c";
 
 /// The handler of a `file.dir` or a `file.file`.
@@ -79,7 +79,7 @@ impl Handler for FileHandler {
     fn body_use(&self, _: &Exchange) -> BodyUse {
         if self.0.has_dynamic_types() {
             // Keep the request body: only the lookup of the file shows whether a custom handler gets the request, and
-            // it may read the body.
+            // that handler may read the body.
             BodyUse::Whole
         } else {
             BodyUse::None
@@ -132,7 +132,7 @@ fn wall_clock(exchange: &Exchange) -> Duration {
     now
 }
 
-/// Looks the path up on the thread pool.
+/// Looks the file up on the thread pool, and answers then.
 fn answer_later(exchange: &Exchange, lookup: Lookup) -> Outcome {
     let Some(reference) = exchange.reference() else {
         debug_assert!(false, "only exchanges of the worker reach a handler");
@@ -151,7 +151,7 @@ fn answer_later(exchange: &Exchange, lookup: Lookup) -> Outcome {
                 Ok((_, Err(_))) | Err(_) => respond::internal_error(&exchange),
             }
         };
-        // A custom handler may return a future, too.
+        // A custom handler may return a future as well.
         while let Outcome::Later(future) = outcome {
             outcome = future.await;
         }

@@ -1,4 +1,4 @@
-//! `file.hide`: names that are neither listed nor served.
+//! The directive `file.hide`: names of files and directories that are neither listed nor served.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) const HIDE: Directive<Scope> = Directive {
     },
 };
 
-/// The names that are hidden.
+/// The rules of `file.hide`, which tell the hidden names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hidden(Arc<[Rule]>);
 
@@ -73,7 +73,7 @@ impl Hidden {
         rule.is_some_and(|rule| rule.hides)
     }
 
-    /// What these patterns hide, for tests.
+    /// The rules with these patterns, for tests.
     #[cfg(test)]
     pub(super) fn of(patterns: &[&str]) -> Self {
         let rules = patterns.iter().map(|text| Rule {
@@ -83,7 +83,7 @@ impl Hidden {
         Self(rules.collect())
     }
 
-    /// Whether a part of the path is hidden.
+    /// Whether a component of the path is hidden.
     pub(super) fn hides_any_of(&self, path: &[u8]) -> bool {
         !self.0.is_empty()
             && path

@@ -8,7 +8,8 @@ use std::time::Duration;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-/// A file that changed more recently than this may change again with the same times: file systems count time in ticks, FAT
+/// A file that changed more recently than this may change again without a change of its mtime, because file systems
+/// count time in ticks, FAT
 /// in steps of two seconds.
 const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
@@ -17,9 +18,9 @@ const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 pub(super) struct FileIdentity {
     device: u64,
     inode: u64,
-    /// Whether the file has other names.
+    /// Whether the file has further hard links.
     has_more_links: bool,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub(super) size: u64,
     modified: (i64, u64),
     changed: (i64, u64),
@@ -43,19 +44,20 @@ impl FileIdentity {
         }
     }
 
-    /// The modification time, in seconds since the Unix epoch.
+    /// The modification time of the file, in seconds since the Unix epoch.
     pub(super) fn modified(&self) -> i64 {
         self.modified.0
     }
 
-    /// Whether the mtime is old enough to reveal another write. `now`: the wall clock.
+    /// Whether the file's mtime is so old that another write would change it. `now`: the wall-clock time since the Unix
+    /// epoch.
     pub(super) fn mtime_is_reliable(&self, now: Duration) -> bool {
         let latest = now.saturating_sub(MTIME_GRANULARITY).as_secs();
         i64::try_from(latest).is_ok_and(|latest| self.changed.0 < latest)
     }
 }
 
-/// Type and identity of an open file.
+/// The type and the identity of an open file.
 pub(super) fn inspect(file: impl AsFd) -> Result<(FileType, FileIdentity), Errno> {
     let stat = rustix::fs::fstat(file)?;
     Ok((
@@ -68,7 +70,7 @@ pub(super) fn inspect(file: impl AsFd) -> Result<(FileType, FileIdentity), Errno
 #[derive(Debug)]
 pub(super) struct FileStamp {
     path: CString,
-    /// `None`: nothing was there.
+    /// The identity of the file at the path; `None` if no file was there.
     found: Option<FileIdentity>,
 }
 
@@ -84,12 +86,13 @@ impl FileStamp {
         Self { path, found: None }
     }
 
-    /// Whether the file is unchanged. Costs one system call.
+    /// Whether the path still leads to the same, unchanged file, or still to none. Costs one system call.
     pub(super) fn is_unchanged(&self) -> bool {
         self.agrees(rustix::fs::stat(self.path()))
     }
 
-    /// As [`FileStamp::is_unchanged`], for another spelling of the path; false if that is a symbolic link.
+    /// Like [`FileStamp::is_unchanged`], but for `path`, another spelling of the path; false if `path` is a symbolic
+    /// link.
     pub(super) fn is_unchanged_without_link(&self, path: &Path) -> bool {
         self.agrees(rustix::fs::lstat(path))
     }
@@ -102,12 +105,12 @@ impl FileStamp {
         }
     }
 
-    /// Whether there was a file.
+    /// Whether a file was at the path.
     pub(super) fn is_present(&self) -> bool {
         self.found.is_some()
     }
 
-    /// Whether there was a file, and it has other names through which it may be changed.
+    /// Whether a file was at the path that has further hard links, through which it may be changed.
     pub(super) fn has_more_links(&self) -> bool {
         self.found.is_some_and(|found| found.has_more_links)
     }

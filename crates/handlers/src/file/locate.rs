@@ -1,4 +1,4 @@
-//! Maps a path to a file or another response. The only module that accesses the file system.
+//! Looks the path of a request up in the file system: the result is a file, or another response.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,60 +16,61 @@ use super::identity::{FileIdentity, FileStamp, inspect};
 use super::open::{self, Access, LOOK, READ, READ_DIRECTORY};
 use super::service::{Service, ServiceTarget};
 
-/// A lookup, as a value that can be sent to the thread pool.
+/// The look-up of a path, as a value that can be sent to the thread pool.
 #[derive(Clone)]
 pub(super) struct Lookup {
     pub(super) service: Arc<Service>,
     /// The normalised path of the request.
     pub(super) path: Vec<u8>,
     pub(super) encodings: AcceptedEncodings,
-    /// Wall clock time at or before the lookup, since the Unix epoch.
+    /// The wall-clock time at the look-up or shortly before it, since the Unix epoch.
     pub(super) now: Duration,
-    /// The turn of the event loop in which the lookup began.
+    /// The turn of the event loop in which the look-up began.
     pub(super) turn: u64,
 }
 
-/// The result of a lookup.
+/// The result of a look-up.
 pub(super) enum LookupResult {
     File(FoundFile),
-    /// The request's path is a directory but lacks the trailing slash: redirect to this path, which has it.
+    /// The request's path leads to a directory but lacks the trailing slash: the client is redirected to this path,
+    /// which has it.
     Redirect(Vec<u8>),
-    /// A directory without an index file; to be listed.
+    /// The path leads to a directory without an index file, which is listed.
     Listing(OwnedFd),
-    /// A file for which a handler responds.
+    /// The path leads to a file for which a custom handler responds.
     Script {
         number: u32,
         script: ScriptPath,
     },
-    /// There is no such file.
+    /// The path leads to no file.
     Missing,
-    /// There is no such file: the directory of `file.dir` itself cannot be opened for this reason.
+    /// The path leads to no file, because the directory of `file.dir` itself cannot be opened for this reason.
     NoRoot(Errno),
     /// The file must not be served, for this reason.
     Forbidden(Errno),
-    /// No descriptor is left.
+    /// The file cannot be opened, because no file descriptor is left.
     Busy,
 }
 
-/// A file to send.
+/// A file that the look-up has found, which is to be sent.
 pub(super) struct FoundFile {
     pub(super) kind: Arc<MimeType>,
     pub(super) identity: FileIdentity,
     pub(super) content: FileContent,
     pub(super) shape: ContentCoding,
-    /// The files that the result relies on; `None` if it may not outlive the request.
+    /// The files whose state the result depends on; `None` if the result must not be cached.
     pub(super) stamps: Option<Vec<FileStamp>>,
     /// Whether the file's mtime is old enough that another write would change it: two writes within one tick of the
     /// clock give the same mtime.
     pub(super) mtime_is_reliable: bool,
 }
 
-/// The lookup was not done on the event loop, since it would have to wait for the disk.
+/// The error of a look-up on the event loop that would have to wait for the disk.
 #[derive(Debug)]
 pub(super) struct NotInMemory;
 
 impl Lookup {
-    /// Performs the lookup.
+    /// Looks the path up.
     pub(super) fn run(&self, access: Access) -> Result<LookupResult, NotInMemory> {
         let found = match &self.service.target {
             ServiceTarget::Directory(root) => self.in_directory(root, access),
@@ -103,7 +104,7 @@ impl Lookup {
         if rest.is_empty() && !self.path.ends_with(b"/") {
             return Ok(LookupResult::Redirect([&self.path, &b"/"[..]].concat()));
         }
-        // The path may begin with several slashes; it must not become an absolute one.
+        // The path may begin with several slashes; without them it is relative to the directory, and not absolute.
         let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
         let relative = &rest[slashes..];
         if self.service.settings.hidden.hides_any_of(relative) {
@@ -121,8 +122,8 @@ impl Lookup {
         };
         match found {
             Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
-            // Whatever the error is, a script may stand above the name: even if the lookup would have to wait for the disk, as one
-            // through a file always does.
+            // Whatever the error is, the path may lead through a script file. This is checked even if the look-up would
+            // have to wait for the disk, as it always does if the path leads through a file.
             Err(error) if self.service.has_dynamic_types() => {
                 search.script_above(relative)?.ok_or(error)
             }
@@ -132,7 +133,7 @@ impl Lookup {
 }
 
 impl ServiceTarget {
-    /// The result of a failed open.
+    /// The result of a look-up whose file could not be opened.
     fn on_failure(&self, error: Errno) -> LookupResult {
         match (error, self) {
             (Errno::MFILE | Errno::NFILE, _) => LookupResult::Busy,
@@ -143,20 +144,20 @@ impl ServiceTarget {
     }
 }
 
-/// A lookup in progress.
+/// A look-up in progress.
 struct Search<'a> {
     lookup: &'a Lookup,
     access: Access,
-    /// The directory of `file.dir`, below which all results are: `tree` is its open descriptor, `root` its path.
+    /// The directory of `file.dir`, below which all files are found: `tree` is its open descriptor, `root` its path.
     /// `file.file` has neither.
     tree: Option<OwnedFd>,
     root: &'a [u8],
     absent: Vec<CString>,
-    /// Whether the result depends only on which files exist.
+    /// Whether the result depends only on which files exist, so that it can be cached.
     cacheable: bool,
 }
 
-/// A regular file, open, in the encoding to send.
+/// A regular file that was opened, in the encoding in which it is sent.
 struct ChosenFile {
     path: CString,
     file: OwnedFd,
@@ -171,7 +172,8 @@ enum OpenedPath {
 
 impl<'a> Search<'a> {
     fn new(lookup: &'a Lookup, tree: Option<OwnedFd>, root: &'a [u8], access: Access) -> Self {
-        // Each spelling of a path with more slashes would take a place of its own in the cache.
+        // A path with several slashes in a row is not cached, because each of its spellings would take a place in the
+        // cache.
         let cacheable = !lookup.path.windows(2).any(|pair| pair == b"//");
         Self {
             lookup,
@@ -183,7 +185,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks up a path without a trailing slash, relative to the root.
+    /// Looks up a path without a trailing slash, relative to the directory of `file.dir`.
     fn named(&mut self, relative: &[u8]) -> Result<LookupResult, Errno> {
         match self.open_encoding(relative)? {
             None => Ok(LookupResult::Redirect(
@@ -196,7 +198,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks up a path with a trailing slash, or the root itself.
+    /// Looks up a path with a trailing slash, or the directory of `file.dir` itself.
     fn index(&mut self, directory: &[u8]) -> Result<LookupResult, Errno> {
         let settings = &self.lookup.service.settings;
         for name in settings.index.iter() {
@@ -214,7 +216,8 @@ impl<'a> Search<'a> {
         }
         let path = self.c_path(directory, b"")?;
         if !settings.listing && settings.index.is_empty() {
-            // Without configured index files none is missing. H2O compatibility: H2O answers 403 here.
+            // Without configured index files no index file is missing, so this is no 404. H2O compatibility: H2O
+            // answers 403 here.
             self.open(&path, LOOK | OFlags::DIRECTORY)?;
             return Err(Errno::PERM);
         }
@@ -224,7 +227,7 @@ impl<'a> Search<'a> {
         Ok(LookupResult::Listing(self.open(&path, READ_DIRECTORY)?))
     }
 
-    /// The first encoding of the file that exists and may be sent; `None` if the name is a directory's.
+    /// Opens the first encoding of the file that exists and may be sent; `None` if the name is that of a directory.
     fn open_encoding(&mut self, name: &[u8]) -> Result<Option<ChosenFile>, Errno> {
         let encodings = self.lookup.encodings;
         for (suffix, coding) in VARIANTS {
@@ -258,7 +261,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The precompressed file of a coding, if it is a regular file.
+    /// Opens the precompressed file of a content coding, if it is a regular file.
     fn open_variant(
         &mut self,
         name: &[u8],
@@ -306,12 +309,13 @@ impl<'a> Search<'a> {
         open::beneath(tree.as_fd(), relative, flags, self.access)
     }
 
-    /// The whole path of a name relative to the root.
+    /// The path of a file, from its path relative to the directory of `file.dir`.
     fn c_path(&self, relative: &[u8], suffix: &[u8]) -> Result<CString, Errno> {
         c_string(&[self.root, relative, suffix].concat())
     }
 
-    /// The variables for a handler of the file at the first `len` bytes of `relative`; `path` ends with `relative`.
+    /// The script variables for a custom handler. The script file is at the first `len` bytes of `relative`, with which
+    /// `path` ends.
     fn script(&self, path: &[u8], relative: &[u8], len: usize) -> ScriptPath {
         let name = path.len() - relative.len() + len;
         ScriptPath {
@@ -321,7 +325,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first component of `relative` that is not a directory, if it has a handler.
+    /// The first component of `relative` that is not a directory, if it has a custom handler.
     fn script_above(&self, relative: &[u8]) -> Result<Option<LookupResult>, Errno> {
         let ends = memchr::memchr_iter(b'/', relative).chain([relative.len()]);
         for end in ends {

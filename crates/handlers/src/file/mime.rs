@@ -1,4 +1,4 @@
-//! The directives that edit the MIME map.
+//! The directives that change the map from extensions to MIME types.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ fn parse_types(node: &Node) -> Result<Vec<(MimeType, Vec<&str>)>, Error> {
         .collect()
 }
 
-/// The attributes of the long form of an entry.
+/// The attributes of an entry in its long form (a mapping).
 const LONG_FORM: [Attribute; 3] = [
     Attribute::required(
         "extensions",
@@ -125,7 +125,7 @@ const LONG_FORM: [Attribute; 3] = [
     ),
 ];
 
-/// Reads the long form of an entry: changes the attributes of `kind` and returns the extensions.
+/// Reads an entry in its long form: changes the attributes of `kind` and returns the extensions.
 fn parse_attributes<'a>(node: &'a Node, kind: &mut MimeType) -> Result<&'a [Node], Error> {
     let attributes = node.attributes(&LONG_FORM)?;
     if let Some(value) = attributes.get("is_compressible") {
@@ -138,12 +138,12 @@ fn parse_attributes<'a>(node: &'a Node, kind: &mut MimeType) -> Result<&'a [Node
     attributes.require("extensions")?.sequence()
 }
 
-/// A MIME type, in lower case except for its parameters.
+/// Reads a MIME type. It is in lower case except for its parameters.
 fn mime_type(node: &Node) -> Result<String, Error> {
     let Some(text) = node.as_str() else {
         return Err(node.error("expected a scalar (mime-type)"));
     };
-    // A line break or another control character would break the field.
+    // A line break or another control character would break the header field.
     let printable = text
         .bytes()
         .all(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);
@@ -157,7 +157,7 @@ fn mime_type(node: &Node) -> Result<String, Error> {
     Ok(text[..essence].to_ascii_lowercase() + &text[essence..])
 }
 
-/// An extension, without its dot.
+/// Reads an extension. Returns it without its dot.
 pub(super) fn extension(node: &Node) -> Result<&str, Error> {
     let Some(text) = node.as_str() else {
         return Err(node.error("expected a scalar (extension)"));

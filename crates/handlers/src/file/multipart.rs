@@ -1,4 +1,4 @@
-//! Several ranges in one response (RFC 9110 §14.6).
+//! Responses with several ranges of a file (RFC 9110 §14.6).
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +10,7 @@ use h2o_exchange::{Body, BodyError, BodySource};
 use super::document::Document;
 use super::range::ByteRange;
 
-/// Length of a boundary.
+/// Number of characters in a boundary of a multipart body.
 const BOUNDARY: usize = 20;
 
 /// The content of a `multipart/byteranges` response.
@@ -21,7 +21,7 @@ pub(super) struct Multipart {
 }
 
 impl Multipart {
-    /// The content with these ranges of a document, in this order.
+    /// Creates the content with these ranges of a document, in this order.
     pub(super) fn new(document: &Document, ranges: &[ByteRange]) -> Self {
         let mut multipart = Self {
             boundary: boundary(),
@@ -50,7 +50,7 @@ impl Multipart {
         self.pieces.push_back(piece.into_source());
     }
 
-    /// The value of `content-type`.
+    /// The value of the response's `content-type` field.
     pub(super) fn content_type(&self) -> String {
         format!(
             "multipart/byteranges; boundary={}",
@@ -58,13 +58,13 @@ impl Multipart {
         )
     }
 
-    /// The exact length.
+    /// The exact length of the content in bytes.
     pub(super) const fn len(&self) -> u64 {
         self.len
     }
 }
 
-/// The value of `content-range`.
+/// The value of `content-range` for a range of a document of `size` bytes.
 pub(super) fn content_range(range: ByteRange, size: u64) -> String {
     let mut text = String::with_capacity("bytes -/".len() + 3 * "18446744073709551615".len());
     let mut digits = itoa::Buffer::new();
@@ -77,7 +77,8 @@ pub(super) fn content_range(range: ByteRange, size: u64) -> String {
     text
 }
 
-/// Random letters and digits, so that the author of a file cannot know and include the boundary.
+/// Creates a boundary of random letters and digits, so that the author of a file cannot know it and put it into the
+/// file.
 fn boundary() -> [u8; BOUNDARY] {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let random = |_| u128::from(RandomState::new().hash_one(0u8));

@@ -11,28 +11,29 @@ use rustix::io::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// The call fails with [`Errno::AGAIN`] instead of waiting for the disk if the kernel has not cached the path's
-    /// directories. For the event loop.
+    /// directories. The event loop uses this.
     InMemory,
-    /// The call may wait. For the disk threads.
+    /// The call may wait for the disk. The disk threads use this.
     Waiting,
 }
 
-/// Flags for reading content: opening a FIFO does not wait for a writer, and a terminal does not become ours.
+/// Flags for reading content: opening a FIFO does not wait for a writer, and a terminal does not become the controlling
+/// terminal of the server.
 pub(super) const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOCTTY);
 
-/// Flags for reading names.
+/// Flags for reading the names in a directory.
 pub(super) const READ_DIRECTORY: OFlags = READ.union(OFlags::DIRECTORY);
 
-/// Flags for finding out the type of a file.
+/// Flags for finding out the type of a file without opening its content.
 pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// How often to retry if directories are being renamed during a lookup.
+/// How often an open is retried if directories are being renamed during the look-up.
 const RENAME_RETRIES: usize = 8;
 
-/// Opens `path` from the configuration, relative to the working directory or absolute.
+/// Opens the path `path` of the configuration, which may be absolute or relative to the working directory.
 pub(super) fn configured(path: &CStr, flags: OFlags, access: Access) -> Result<OwnedFd, Errno> {
     open(CWD, path, flags, ResolveFlags::empty(), access)
 }
@@ -59,7 +60,8 @@ pub(super) fn beneath(
     }
 }
 
-/// Whether the kernel or a seccomp filter turned out not to support `openat2`. Files are then opened with `openat`, which
+/// Whether the kernel or a seccomp filter has turned out not to support the system call `openat2`. Files are then
+/// opened with `openat`, which
 /// may wait for the disk.
 static NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 
@@ -87,7 +89,7 @@ fn open(
             // Kernels before 5.12 do not support RESOLVE_CACHED.
             Err(Errno::INVAL) if access == Access::InMemory => return Err(Errno::AGAIN),
             Err(Errno::NOSYS) => NO_OPENAT2.store(true, Relaxed),
-            // Some seccomp filters return this for unknown calls.
+            // Some seccomp filters return this error for system calls that they do not know.
             Err(Errno::PERM) => {
                 let file = plain(directory, path, flags)?;
                 NO_OPENAT2.store(true, Relaxed);

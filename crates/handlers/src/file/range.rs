@@ -1,15 +1,15 @@
 //! The `Range` field (RFC 9110 §14.2).
 
-/// Most elements of a field. RFC 9110 §14.2 lets a server ignore a field with many small ranges, which costs far more to
-/// answer than to send. A field with more elements is ignored and the whole file is sent.
+/// Most elements of a `Range` field. RFC 9110 §14.2 lets a server ignore a field with many small ranges, which costs
+/// far more to answer than to send. A field with more elements is ignored and the whole file is sent.
 pub(super) const MAX_ELEMENTS: usize = 64;
 
-/// Consecutive bytes of a file; at least one.
+/// Consecutive bytes of a file, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ByteRange {
-    /// The first byte.
+    /// Offset of the first byte.
     pub(super) first: u64,
-    /// The last byte.
+    /// Offset of the last byte.
     pub(super) last: u64,
 }
 
@@ -19,17 +19,17 @@ impl ByteRange {
     }
 }
 
-/// The ranges that a field selects.
+/// The ranges of a file that a `Range` field selects.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selection {
-    /// Send the whole file: the `Range` field has too many ranges and is ignored.
+    /// The field has too many ranges and is ignored: the whole file is sent.
     Whole,
-    /// No existing range: the answer is 416. H2O compatibility: H2O also answers 416 to a malformed field or another unit,
-    /// which RFC 9110 §14.2 would ignore.
+    /// The field selects no byte that exists: the response is 416. H2O compatibility: H2O also answers 416 to a
+    /// malformed field or another unit, which RFC 9110 §14.2 would ignore.
     Nothing,
-    /// One range.
+    /// The field selects one range.
     One(ByteRange),
-    /// At least two ranges that neither overlap nor touch, in the requested order.
+    /// The field selects at least two ranges that neither overlap nor touch, in the requested order.
     Several(Vec<ByteRange>),
 }
 
@@ -71,7 +71,7 @@ fn trim_blanks(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// An element of the field. Numbers beyond 64 bits become the largest number.
+/// An element of a `Range` field. A number that does not fit in 64 bits is read as the largest one that does.
 enum RequestedRange {
     From(u64),
     Between(u64, u64),
@@ -79,7 +79,7 @@ enum RequestedRange {
 }
 
 impl RequestedRange {
-    /// The part of the requested range that exists in a file of `size` bytes; `None` if no byte of it does.
+    /// The part of the requested range that a file of `size` bytes has; `None` if it has no byte of the range.
     fn within(&self, size: u64) -> Option<ByteRange> {
         let end = size.checked_sub(1)?;
         let (first, last) = match *self {
@@ -121,7 +121,7 @@ fn merge(ranges: &mut Vec<ByteRange>, mut range: ByteRange) {
     let mut place = None;
     let mut at = 0;
     while let Some(other) = ranges.get(at).copied() {
-        // No overflow: both `last` are below the size of a file.
+        // The addition cannot overflow, because both `last` are smaller than the size of a file.
         if other.first <= range.last + 1 && range.first <= other.last + 1 {
             range.first = range.first.min(other.first);
             range.last = range.last.max(other.last);

@@ -8,7 +8,7 @@ use super::document::Document;
 use super::multipart::{Multipart, content_range};
 use super::range::{ByteRange, Selection, select};
 
-/// Sends the file, or the requested ranges, or 304.
+/// Responds with the file, with the requested ranges of it, or with 304.
 pub(super) fn document(exchange: &mut Exchange, document: &Document) -> Outcome {
     if !is_read(&exchange.request.method) {
         return method_not_allowed(exchange);
@@ -34,12 +34,12 @@ pub(super) fn document(exchange: &mut Exchange, document: &Document) -> Outcome 
     Outcome::Done(Response::new(StatusCode::OK, headers, document.body()))
 }
 
-/// Whether static content supports the method.
+/// Whether a file can be requested by this method: GET or HEAD.
 pub(super) fn is_read(method: &Method) -> bool {
     matches!(method, Method::Get | Method::Head)
 }
 
-/// The first fields of a response with a document.
+/// Begins the header fields of a response with a document.
 fn begin(exchange: &mut Exchange, document: &Document) -> Headers {
     exchange.mime = Some(document.hint());
     let mut headers = exchange.headers();
@@ -93,7 +93,7 @@ fn range_not_satisfiable(exchange: &Exchange, document: &Document) -> Outcome {
     Outcome::Done(response)
 }
 
-/// 405 for other methods.
+/// The response 405, for methods other than GET and HEAD.
 pub(super) fn method_not_allowed(exchange: &Exchange) -> Outcome {
     let mut response = error(
         exchange,
@@ -105,7 +105,7 @@ pub(super) fn method_not_allowed(exchange: &Exchange) -> Outcome {
     Outcome::Done(response)
 }
 
-/// 403 for a file that must not be served.
+/// The response 403, for a file that must not be served.
 pub(super) fn forbidden(exchange: &Exchange) -> Outcome {
     Outcome::Done(error(
         exchange,
@@ -115,7 +115,7 @@ pub(super) fn forbidden(exchange: &Exchange) -> Outcome {
     ))
 }
 
-/// 503 when no descriptor is left.
+/// The response 503, if no file descriptor is left.
 pub(super) fn busy(exchange: &Exchange) -> Outcome {
     Outcome::Done(error(
         exchange,
@@ -125,7 +125,7 @@ pub(super) fn busy(exchange: &Exchange) -> Outcome {
     ))
 }
 
-/// 500 for a bug in this handler.
+/// The response 500, for a bug in the file handler.
 pub(super) fn internal_error(exchange: &Exchange) -> Outcome {
     Outcome::Done(error(
         exchange,
@@ -149,9 +149,10 @@ fn error(
     response
 }
 
-/// Redirects to the directory `path`, which is normalised. A delegated request is run again there instead.
+/// Redirects to the directory `path`, a normalised path. A delegated request is run again there instead of being
+/// redirected.
 pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
-    // A client would take `//name/` for a URL of the host `name` (RFC 3986 §4.2).
+    // A client would read `//name/` as a URL of the host `name` (RFC 3986 §4.2).
     let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
     let mut url = Vec::with_capacity(path.len() + exchange.request.query().len());
     escape::uri(&path[slashes.saturating_sub(1)..], b"/", &mut url);

@@ -1,4 +1,4 @@
-//! The configuration of one `file.dir` or `file.file`.
+//! The configuration of a `file.dir` or `file.file` directive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,41 +11,42 @@ use rustc_hash::FxHashMap;
 use super::custom::CustomHandler;
 use super::settings::FileSettings;
 
-/// Most services of the same files that are compared with one.
+/// Most services of the running configuration for the same files that are compared with a new one.
 const MAX_COMPARED: usize = 64;
 
-/// One `file.dir` or `file.file` with the final settings of its path.
+/// The configuration of one `file.dir` or `file.file`, with the final settings of its path.
 pub(super) struct Service {
-    /// Distinguishes services in the cache of a worker.
+    /// Number that distinguishes services in the content cache of a worker.
     pub(super) id: u64,
     pub(super) target: ServiceTarget,
     pub(super) settings: Arc<FileSettings>,
-    /// Limits log lines on files that cannot be opened and on a missing directory.
+    /// Limits the log lines about files that cannot be opened and about a missing directory.
     pub(super) failures: LineLimit,
     mime: Arc<MimeMap>,
-    /// Length of the path's key.
+    /// Length of the configured path in bytes.
     key_len: usize,
 }
 
-/// The services of a site, by their files, which a reload takes over with what workers have in their caches.
+/// The services of a site configuration, by the path of their files. A reload takes services over that have not
+/// changed, so that cached entries stay valid.
 #[derive(Clone, Default)]
 struct Services(FxHashMap<Box<[u8]>, Vec<Arc<Service>>>);
 
-/// The source of the files.
+/// The files that a service serves.
 #[derive(PartialEq, Eq)]
 pub(super) enum ServiceTarget {
-    /// `file.dir`: the directory, with a trailing slash.
+    /// The directory of `file.dir`, with a trailing slash.
     Directory(Box<[u8]>),
-    /// `file.file`: always this file.
+    /// The single file of `file.file`.
     File {
         path: Box<[u8]>,
-        /// The entry for the configured name.
+        /// The MIME type, or the custom handler, for the configured file name.
         kind: MimeEntry,
     },
 }
 
 impl Service {
-    /// A service for a directory.
+    /// Creates the service for a directory.
     pub(super) fn directory(scope: &mut Scope, directory: &[u8]) -> Arc<Self> {
         let mut root = directory.to_vec();
         if !root.ends_with(b"/") {
@@ -54,7 +55,7 @@ impl Service {
         Self::new(scope, |_| ServiceTarget::Directory(root.into()))
     }
 
-    /// A service for a single file.
+    /// Creates the service for a single file.
     pub(super) fn file(scope: &mut Scope, path: &[u8]) -> Arc<Self> {
         Self::new(scope, |mime| ServiceTarget::File {
             path: path.into(),
@@ -76,7 +77,7 @@ impl Service {
         service.or_unchanged(scope)
     }
 
-    /// The service of the running configuration that equals this one, or else this one.
+    /// The equal service of the running configuration, if there is one; otherwise this service.
     fn or_unchanged(self, scope: &mut Scope) -> Arc<Self> {
         let files = match &self.target {
             ServiceTarget::Directory(path) | ServiceTarget::File { path, .. } => path.clone(),
@@ -103,7 +104,8 @@ impl Service {
             && self.mime == other.mime
     }
 
-    /// The part of a normalised path that decides about the response: the key in the cache.
+    /// The part of a request's normalised path on which the response depends. It is part of the key in the content
+    /// cache.
     pub(super) fn cache_path<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         match &self.target {
             ServiceTarget::Directory(_) => path,
@@ -111,12 +113,12 @@ impl Service {
         }
     }
 
-    /// The part of the normalised path of a request that follows the key of the path in `paths`.
+    /// The part of the normalised path of a request after the configured path.
     pub(super) fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         path.get(self.key_len..).unwrap_or_default()
     }
 
-    /// The entry of the MIME map for a name.
+    /// The MIME type, or the custom handler, for a file name.
     pub(super) fn kind_of(&self, name: &[u8]) -> &MimeEntry {
         match &self.target {
             ServiceTarget::Directory(_) => self.mime.of_file(name),
@@ -124,12 +126,12 @@ impl Service {
         }
     }
 
-    /// Whether a component of a path may be a file with a custom handler.
+    /// Whether a component of a path may be the name of a file with a custom handler.
     pub(super) fn has_dynamic_types(&self) -> bool {
         self.mime.has_dynamic()
     }
 
-    /// The handler behind a dynamic entry of the MIME map.
+    /// The custom handler with this number, which the MIME map refers to.
     pub(super) fn custom(&self, number: u32) -> Option<Arc<CustomHandler>> {
         let custom = self.settings.custom.get(number as usize)?;
         Some(Arc::clone(custom))

@@ -1,4 +1,4 @@
-//! The settings of static files, except MIME types.
+//! The settings of static files, except those of MIME types.
 
 use std::sync::Arc;
 
@@ -8,25 +8,26 @@ use h2o_exchange::Scope;
 use super::custom::CustomHandler;
 use super::hide::Hidden;
 
-/// Settings of one level, inherited by inner levels.
+/// The settings of static files at a configuration level. Inner levels inherit them.
 #[derive(Clone)]
 pub(super) struct FileSettings {
-    /// Names of index files, in the order they are tried.
+    /// Names of index files, in the order in which they are tried.
     pub(super) index: Arc<[Box<[u8]>]>,
-    /// Whether directories without index file are listed.
+    /// Whether directories without an index file are listed.
     pub(super) listing: bool,
-    /// Names that are neither listed nor served.
+    /// Names of files and directories that are neither listed nor served.
     pub(super) hidden: Hidden,
     /// Whether `etag` is sent.
     pub(super) etag: bool,
-    /// Whether compressed encodings are looked for.
+    /// Whether precompressed forms of files are looked for.
     pub(super) compressed: SendCompressed,
-    /// The custom handlers (`file.custom-handler`). A MIME type that stands for one holds its index.
+    /// The custom handlers (`file.custom-handler`). The MIME map refers to them by their index.
     pub(super) custom: Vec<Arc<CustomHandler>>,
 }
 
 impl FileSettings {
-    /// Whether both have the same values. Custom handlers cannot be compared: settings with some equal no others.
+    /// Whether both settings have the same values. Custom handlers cannot be compared, so settings with custom handlers
+    /// count as different.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
         let are_plain = self.custom.is_empty() && other.custom.is_empty();
         are_plain
@@ -52,14 +53,14 @@ impl Default for FileSettings {
     }
 }
 
-/// `file.send-compressed`.
+/// The value of `file.send-compressed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendCompressed {
-    /// Only the named file.
+    /// Only the requested file itself is sent.
     Off,
-    /// A compressed form that the client accepts, else the file itself.
+    /// A precompressed form is sent if the client accepts one that exists, and otherwise the file itself.
     On,
-    /// In addition, a gzip file is unpacked if there is nothing else.
+    /// Like [`SendCompressed::On`]; in addition, a gzip file is unpacked if nothing else can be sent.
     Gunzip,
 }
 
@@ -167,7 +168,7 @@ pub(super) const IO_URING: Directive<Scope> = Directive {
     },
 };
 
-/// The text of a node with a file name.
+/// Reads a file name from a node of the configuration.
 pub(super) fn file_name(node: &Node) -> Result<Box<[u8]>, Error> {
     let name = node.scalar()?;
     if name.contains('\0') {

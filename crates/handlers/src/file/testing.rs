@@ -1,4 +1,4 @@
-//! A worker with one path that takes requests as in the server.
+//! A worker with one path for tests, which takes requests as in the server.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -18,7 +18,7 @@ thread_local! {
     static AHEAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Makes every later file access of this thread behave as if the data were on disk and not in memory.
+/// Makes every later file access of this thread behave as if the data were on the disk and not in memory.
 pub(super) fn cool_the_disk() {
     COLD.set(true);
 }
@@ -27,7 +27,7 @@ pub(super) fn is_disk_cold() -> bool {
     COLD.get()
 }
 
-/// From now on, in this thread, lookups happen a minute later: all mtimes are reliable by then.
+/// From now on lookups of this thread happen a minute later, so that all mtimes are old enough to be reliable.
 pub(super) fn let_files_settle() {
     AHEAD.set(Duration::from_secs(60));
 }
@@ -36,7 +36,7 @@ pub(super) fn clock_ahead() -> Duration {
     AHEAD.get()
 }
 
-/// One worker, one host, one path.
+/// A worker with a configuration of one host and one path.
 pub(super) struct Kit {
     pub(super) worker: Rc<Worker>,
     site: Rc<LocalSite>,
@@ -45,21 +45,21 @@ pub(super) struct Kit {
     pub(super) warnings: Vec<String>,
 }
 
-/// The result of a request.
+/// The response to a request.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
-    /// 0 if every handler declined.
+    /// The status; 0 if every handler declined the request.
     pub(super) status: u16,
     pub(super) reason: String,
-    /// `name: value`, without `date`.
+    /// The header fields as `name: value`, without `date`.
     pub(super) fields: Vec<String>,
     pub(super) dates: usize,
     pub(super) length: Option<u64>,
     pub(super) body: Vec<u8>,
-    /// Whether the body broke off.
+    /// Whether the body ended with an error.
     pub(super) cut: bool,
     pub(super) hint: Option<MimeHint>,
-    /// The target of an internal redirect.
+    /// The method and the URL of an internal redirect.
     pub(super) reroute: Option<(Method, String)>,
     /// Whether the thread pool was used.
     pub(super) waited: bool,
@@ -75,7 +75,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Status and body, for tables.
+    /// The status and the body or location, for tables of tests.
     pub(super) fn brief(&self) -> String {
         match self.field("location") {
             Some(location) => format!("{} {location}", self.status),
@@ -92,11 +92,11 @@ pub(super) struct Ask<'a> {
     version: Version,
     fields: Vec<(Known, String)>,
     delegated: bool,
-    /// Most bytes pulled at once.
+    /// Most bytes of the body that are pulled at once.
     pull: usize,
 }
 
-/// The error of a configuration given as the text of one path.
+/// Returns the error message for a configuration of one path.
 pub(super) fn config_error(config: &str) -> String {
     match Kit::build("{}", "/", config) {
         Ok(_) => "accepted".into(),
@@ -104,12 +104,12 @@ pub(super) fn config_error(config: &str) -> String {
     }
 }
 
-/// `ROOT` in configurations is replaced by the path of a directory.
+/// Creates a worker for a configuration of one path. The path `root` takes the place of `ROOT` in the configuration.
 pub(super) fn kit(root: &Path, config: &str) -> Kit {
     kit_at(root, "/", "{}", config)
 }
 
-/// As [`kit`], with a path key and the text of the global level.
+/// Like [`kit`], but with the text of the global level, and with another path than `/` in the configuration.
 pub(super) fn kit_at(root: &Path, path: &str, global: &str, config: &str) -> Kit {
     let root = root.to_str().unwrap();
     let fill = |text: &str| text.replace("ROOT", root);
@@ -170,12 +170,12 @@ impl Kit {
         })
     }
 
-    /// Sends a GET and returns the answer.
+    /// Sends a GET request and returns the response.
     pub(super) fn get(&self, target: &str) -> Answer {
         self.ask(target).send()
     }
 
-    /// Sends a HEAD and returns the answer.
+    /// Sends a HEAD request and returns the response.
     pub(super) fn head(&self, target: &str) -> Answer {
         self.ask(target).method(Method::Head).send()
     }
@@ -192,7 +192,7 @@ impl Kit {
         }
     }
 
-    /// An exchange in the state in which engines pass it on.
+    /// Creates an exchange with a request for `target`, in the state in which engines pass it on.
     pub(super) fn exchange(&self, target: &str) -> ExchangeRef {
         let exchange = self.worker.exchange(&self.site, &self.connection);
         {
@@ -204,7 +204,7 @@ impl Kit {
         exchange
     }
 
-    /// The first handler of the path.
+    /// The first handler of the configured path.
     pub(super) fn handler(&self) -> &dyn Handler {
         &*self.site.hosts[0].paths[0].handlers[0]
     }
@@ -236,7 +236,7 @@ impl Ask<'_> {
         self
     }
 
-    /// Runs in a turn of its own.
+    /// Runs the request in a turn of the event loop of its own.
     pub(super) fn send(self) -> Answer {
         self.kit.worker.clock.begin_turn();
         self.send_in_this_turn()
@@ -322,7 +322,7 @@ fn texts(headers: &Headers) -> Vec<String> {
         .collect()
 }
 
-/// Answers with the variables of the script, at once or one turn later.
+/// A custom handler that answers with the variables of the script, at once or one turn later.
 struct ShowScript {
     later: bool,
 }

@@ -1,4 +1,4 @@
-//! `file.try-files`: what answers if there is no file for a path.
+//! The directive `file.try-files`: which file or path answers if no file has the path of the request.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) const TRY_FILES: Directive<Scope> = Directive {
     },
 };
 
-/// The first `file.dir` of a path.
+/// The directory of the first `file.dir` of a path; `None` before that directive.
 #[derive(Clone, Default)]
 struct Root(Option<Arc<CString>>);
 
@@ -75,7 +75,7 @@ fn read_path(node: &Node) -> Result<Box<str>, Error> {
     Ok(text.into())
 }
 
-/// Called for each `file.dir`.
+/// Notes the directory of a `file.dir`. Called for each such directive.
 pub(super) fn note_root(scope: &mut Scope, name: &[u8]) {
     let root = &mut scope.edit::<Root>().0;
     if root.is_none() {
@@ -85,12 +85,12 @@ pub(super) fn note_root(scope: &mut Scope, name: &[u8]) {
 
 struct TryFilesHandler(Arc<Elements>);
 
-/// What was found.
+/// The result of trying the elements of `file.try-files`.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
-    /// The file that the request names.
+    /// The file that the request itself names exists.
     Itself,
-    /// This path below the key.
+    /// Another file exists, at this path below the configured path.
     Other(Vec<u8>),
     Nothing,
 }
@@ -137,17 +137,17 @@ impl TryFilesHandler {
 }
 
 impl Elements {
-    /// The first element for which there is a file.
+    /// Tries the elements, and returns the first one for which a file exists.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`] if that needs the disk and may not wait for it.
+    /// [`Errno::AGAIN`] if the disk is needed and the call may not wait for it.
     fn find(&self, root: &CString, rest: &[u8], access: Access) -> Result<Found, Errno> {
         if !rest.ends_with(b"/") && is_there(root, rest, access)? {
             return Ok(Found::Itself);
         }
         for element in &self.files {
             let mut name = fill_in(element, rest, b"", |text, out| out.extend_from_slice(text));
-            // `$path/`, and the path ends with a slash.
+            // The element was `$path/`, and the path already ends with a slash.
             while name.ends_with(b"//") {
                 name.pop();
             }
@@ -188,7 +188,7 @@ impl Elements {
                     .iter()
                     .position(|&byte| byte == b'?')
                     .unwrap_or(url.len());
-                // It has led here already.
+                // The request has already been redirected to this path.
                 if url[..end] == *request.path() || url[..end] == *request.raw_path() {
                     return Outcome::Declined;
                 }
@@ -198,13 +198,13 @@ impl Elements {
         let slashes = url.iter().take_while(|byte| **byte == b'/').count();
         let url = [b"/", &url[slashes..]].concat();
         let mut order = Reroute::to(url, request.method.clone(), true);
-        // A redirect in the response of the other path is sent to the client, and not followed by the server.
+        // If the other path responds with a redirect, that is sent to the client, and not followed by the server.
         order.kind = RerouteKind::Reprocess;
         Outcome::Reroute(order)
     }
 }
 
-/// The element with its variables; `write` appends the path.
+/// Replaces the variables in an element. `write` appends the path of the request.
 fn fill_in(
     element: &str,
     rest: &[u8],
@@ -231,7 +231,7 @@ fn fill_in(
     out
 }
 
-/// Whether there is a file, or a directory if the name ends with `/`.
+/// Whether the directory `root` has a file of this name, or a directory if the name ends with `/`.
 fn is_there(root: &CString, name: &[u8], access: Access) -> Result<bool, Errno> {
     let wants_directory = name.ends_with(b"/");
     let start = name

@@ -1,10 +1,10 @@
 //! Change notifications of the kernel (`inotify`), which save a `stat` per file and turn.
 //!
-//! Each worker has one descriptor and reads it once per turn of the event loop. Any event makes all entries be checked by
-//! `stat` again, whichever file it is about. Directories are watched, which also reports changes of their files; a file
-//! with other names is watched itself, too. A directory is watched once a file in it is requested often, if no symbolic
-//! link leads to it and everything on its path can be watched. Otherwise, or when the limits of the system are reached,
-//! entries are checked by `stat`.
+//! Each worker has one descriptor and reads it once per turn of the event loop. After any event, all cache entries are
+//! checked by `stat` again, whichever file the event is about. Directories are watched, which also reports changes of
+//! their files; a file with a second hard link is watched itself, too. A directory is watched once a file in it is
+//! requested often, if no symbolic link leads to it and everything on its path can be watched. Otherwise, or when the
+//! limits of the system are reached, entries are checked by `stat`.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,17 +21,19 @@ use super::identity::FileStamp;
 
 /// A cached file gets inotify watches of its own after it was checked by `stat` in this many turns of the event loop.
 const HITS: u8 = 8;
-/// Most watches of a worker. The system's limit is shared by all processes of a user.
+/// Most inotify watches of a worker. The system's limit on watches is shared by all processes of a user.
 const MAX_WATCHES: usize = 1024;
-/// Least time between two entries that get watches of their own, which takes some twenty system calls.
+/// Least time between two cache entries that get inotify watches of their own, since this takes some twenty system
+/// calls.
 const PACE: Duration = Duration::from_millis(1);
-/// How long to wait after a limit was reached, and how long watches stay before others may replace them.
+/// How long no watches are added after a limit was reached, and how long watches stay before others may replace them.
 const PAUSE: Duration = Duration::from_secs(60);
-/// A watched entry is checked by `stat` this often, too: the kernel does not report writes through `mmap`, through a name
-/// that is newer or gone, and file systems mounted over a directory. Longer in tests, which test the reports.
+/// A cache entry whose files are watched is checked by `stat` this often, too: the kernel does not report writes
+/// through `mmap`, through a name that is newer or gone, and file systems mounted over a directory. Longer in tests,
+/// which test the reports.
 const RECHECK: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
 
-/// Events for every watch. Symbolic links are not followed.
+/// The inotify events that every watch asks for. Symbolic links are not followed.
 const ANY: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::DELETE_SELF)
@@ -49,15 +51,16 @@ const PARENT: WatchFlags = ABOVE
     .union(WatchFlags::DELETE)
     .union(WatchFlags::MOVE);
 
-/// Events after which a watched directory may no longer be on its path.
+/// Events after which a watched directory may no longer be at its path.
 const GONE: ReadFlags = ReadFlags::MOVE_SELF
     .union(ReadFlags::DELETE_SELF)
     .union(ReadFlags::IGNORED);
 
-/// Events that make all earlier knowledge invalid.
+/// Events after which nothing that was known from earlier events is certain.
 const LOST: ReadFlags = ReadFlags::UNMOUNT.union(ReadFlags::QUEUE_OVERFLOW);
 
-/// File systems (`statfs`) that change only through this kernel: ext2 to ext4, XFS, Btrfs, tmpfs, F2FS, overlayfs, ZFS.
+/// Types of file systems (as `statfs` reports them) that change only through this kernel: ext2 to ext4, XFS, Btrfs,
+/// tmpfs, F2FS, overlayfs, ZFS.
 const LOCAL: [u64; 7] = [
     0xef53,
     0x5846_5342,
@@ -68,34 +71,35 @@ const LOCAL: [u64; 7] = [
     0x2fc1_2fc1,
 ];
 
-/// State of an entry's watches.
+/// The state of the watches for a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WatchState {
-    /// Not watched; checked in this many turns.
+    /// The files of the entry are not watched; they were checked in this many turns of the event loop.
     Earning(u8),
-    /// Cannot be watched.
+    /// The files of the entry cannot be watched.
     Refused,
-    /// Watched since [`Watches::layout`], last checked at [`Watches::events`].
+    /// The files of the entry are watched. `layout` is the value of [`Watches::layout`] when they were first watched,
+    /// `events` that of [`Watches::events`] when they were last checked.
     Kept { layout: u64, events: u64 },
 }
 
-/// The watches of a worker.
+/// The inotify watches of a worker.
 #[derive(Default)]
 pub(super) struct Watches {
     inotify: Option<OwnedFd>,
-    /// The kernel's watch descriptors, and whether each is for a directory.
+    /// The watch descriptors of the kernel, and whether each is for a directory.
     held: FxHashMap<i32, bool>,
-    /// The directories that are watched together with all above them, in this layout.
+    /// The directories that are watched together with all directories above them, in this layout.
     directories: FxHashSet<PathBuf>,
-    /// The turn in which events were last read.
+    /// The turn of the event loop in which events were last read.
     turn: u64,
-    /// Number of events so far.
+    /// Number of events read so far.
     events: u64,
-    /// Number of events by which a directory may have gone, so that names may lead elsewhere.
+    /// Number of events after which a directory may be at another path, so that names may lead to other files.
     layout: u64,
-    /// When the descriptor was made.
+    /// When the inotify descriptor was created.
     begun: Option<Instant>,
-    /// The time before which no further entry gets watches.
+    /// The time before which no further cache entry gets watches.
     next: Option<Instant>,
 }
 
@@ -119,7 +123,8 @@ impl Watches {
         is_recent && layout == self.layout && events == self.events
     }
 
-    /// The state after a check in a turn, which follows [`Watches::has_no_event_since`], for an entry in the state `watch`.
+    /// The state of a cache entry that was in the state `watch` and was checked by `stat` in this turn, after
+    /// [`Watches::has_no_event_since`] returned false.
     pub(super) fn after_check(
         &mut self,
         watch: WatchState,
@@ -129,7 +134,7 @@ impl Watches {
         match watch {
             WatchState::Kept { layout, .. } if layout == self.layout => self.kept(),
             WatchState::Kept { .. } => WatchState::Earning(0),
-            // On the first check its directory may be watched already.
+            // When an entry is checked for the first time, its directory may already be watched for another entry.
             WatchState::Earning(0) => self.watch(stamps, now, false),
             WatchState::Earning(hits) if hits < HITS => WatchState::Earning(hits + 1),
             WatchState::Earning(_) => self.watch(stamps, now, true),
@@ -144,7 +149,7 @@ impl Watches {
         }
     }
 
-    /// Reads events. The rest, if the buffer is full, is read in the next turn.
+    /// Reads events. If the buffer is full, the rest is read in the next turn.
     fn read(&mut self) {
         let Some(inotify) = &self.inotify else {
             return;
@@ -172,7 +177,7 @@ impl Watches {
         }
     }
 
-    /// Watches an entry. `is_worth_it`: whether watches may be added for it.
+    /// Watches the files of a cache entry. `is_worth_it`: whether watches may be added for it.
     #[cold]
     fn watch(&mut self, stamps: &[FileStamp], now: Instant, is_worth_it: bool) -> WatchState {
         let Ok(paths) = absolute_paths(stamps) else {
@@ -199,8 +204,8 @@ impl Watches {
                 Err(_) => return WatchState::Refused,
             }
         }
-        // Checked after the watches were added, so that no change is missed between. Both spellings of the path are
-        // checked: the watched one and the used one.
+        // The files are checked after the watches were added, so that no change is missed. Both spellings of the path
+        // are checked: the one that is watched and the one that requests use.
         let is_unchanged = |(stamp, path): (&FileStamp, &PathBuf)| {
             stamp.is_unchanged()
                 && stamp.is_unchanged_without_link(path)
@@ -213,7 +218,7 @@ impl Watches {
         }
     }
 
-    /// Watches all files at `paths`, which belong to the stamps.
+    /// Adds watches for all files at `paths`, which are the absolute paths of the stamps.
     fn add_all(
         &mut self,
         stamps: &[FileStamp],
@@ -224,7 +229,7 @@ impl Watches {
             if self.begun.is_some_and(|begun| now < begun + PAUSE) {
                 return Err(Errno::NOSPC);
             }
-            // Many watches may be for entries that were removed long ago.
+            // Many watches may be for cache entries that were removed long ago, so all watches are dropped.
             self.inotify = None;
             self.held.clear();
             self.layout += 1;
@@ -243,7 +248,8 @@ impl Watches {
         Ok(())
     }
 
-    /// From the root downwards: a watched directory is then certainly on the path, or an event reports that it has gone.
+    /// Adds watches for a directory and all directories above it, from the root downwards: a watched directory is then
+    /// certainly at its path, or an event reports that it was moved.
     fn add_directory(&mut self, parent: &Path, now: Instant) -> Result<(), Errno> {
         if parent.components().any(|part| part == Component::ParentDir) {
             return Err(Errno::LOOP);

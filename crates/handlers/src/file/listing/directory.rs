@@ -1,4 +1,4 @@
-//! The names in a directory, sorted, in bounded memory.
+//! The names in a directory, in the order of a listing. They are sorted in bounded memory.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -12,24 +12,25 @@ use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Stat};
 use super::super::hide::Hidden;
 use super::order;
 
-/// Memory for a name in addition to its bytes.
+/// Bytes of memory that a name takes in addition to its text.
 const OVERHEAD: usize = 48;
 
-/// The names in a directory except `.`, `..` and hidden ones: directories first, then by [`order::compare`].
+/// The names in a directory except `.`, `..` and hidden ones. Directories come first, then files, each sorted by
+/// [`order::compare`].
 ///
-/// As many names as fit in the budget are held at a time, a batch. A directory with more names is read again for each
-/// batch, which begins after the last name of the batch before.
+/// A batch of as many names as fit in the budget of memory is held at a time. A directory with more names is read again
+/// for each batch, which begins after the last name of the batch before.
 pub(super) struct Names {
     directory: OwnedFd,
     hidden: Hidden,
     budget: usize,
     lot: vec::IntoIter<SortedName>,
     last: Option<SortedName>,
-    /// Whether there are names after this batch.
+    /// Whether the directory has names after this batch.
     more: bool,
 }
 
-/// A name, ordered by its place in the list.
+/// A name in a directory, ordered by its place in the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SortedName {
     is_directory: bool,
@@ -54,16 +55,16 @@ impl PartialOrd for SortedName {
 pub(super) struct FileFacts {
     pub(super) kind: FileKind,
     pub(super) size: u64,
-    /// Seconds since the Unix epoch.
+    /// The modification time in seconds since the Unix epoch.
     pub(super) modified: i64,
 }
 
-/// The type of a file.
+/// The type of a file, as a listing shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
     Directory,
     File,
-    /// A symbolic link without a target.
+    /// A symbolic link whose target does not exist.
     BrokenLink,
 }
 
@@ -79,7 +80,7 @@ impl Names {
         }
     }
 
-    /// The next name.
+    /// The next name of the listing; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<CString>> {
         if self.lot.len() == 0 && self.more {
             self.read_lot()?;
@@ -121,7 +122,8 @@ impl Names {
         Ok(())
     }
 
-    /// The properties of the file `name`, or of the target of a symbolic link, if it has one. `None` if the file is gone.
+    /// The properties of the file `name`. For a symbolic link they are those of its target, if it has one. `None` if
+    /// the file is gone.
     pub(super) fn facts_of(&self, name: &CStr) -> Option<FileFacts> {
         let stat = |flags| rustix::fs::statat(&self.directory, name, flags);
         match stat(AtFlags::empty()) {
@@ -137,7 +139,8 @@ impl Names {
     fn is_directory(&self, entry: &DirEntry) -> bool {
         match entry.file_type() {
             FileType::Directory => true,
-            // The type of a link's target; also for file systems that do not report types.
+            // Looks the type of a symbolic link's target up, or the type of a file on a file system that does not
+            // report types.
             FileType::Symlink | FileType::Unknown => self
                 .facts_of(entry.file_name())
                 .is_some_and(|facts| facts.kind == FileKind::Directory),

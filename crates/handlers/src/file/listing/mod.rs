@@ -1,7 +1,8 @@
 //! Directory listings (`file.dirlisting`).
 //!
 //! The thread pool generates the page piece by piece while it is sent, so that a directory of any size costs bounded
-//! memory. The page's style sheet, script and icon have the URL of the key of the path, with a query ([`asset`]).
+//! memory. The page's style sheet, script and icon are served at the URL of the configured path, with a query
+//! ([`asset`]).
 
 mod directory;
 mod order;
@@ -22,12 +23,12 @@ use super::hide::Hidden;
 use super::respond::{is_read, method_not_allowed};
 use crate::asset::Asset;
 
-/// Memory for sorted names, per listing.
+/// Bytes of memory for the sorted names of one listing.
 const NAMES_BUDGET: usize = 4 * 1024 * 1024;
-/// A piece of the page ends after the entry that makes it this long, in bytes.
+/// A piece of the page ends after the entry with which it reaches this length in bytes.
 const PIECE: usize = 32 * 1024;
 
-/// The style sheet, script or icon of a query, at the URL of the path's key.
+/// The style sheet, script or icon that a query names, at the URL of the configured path.
 pub(super) fn asset(query: &[u8]) -> Option<&'static Asset> {
     let query = query.strip_prefix(b"?")?;
     if !query.starts_with(b"h2o-listing.") {
@@ -38,8 +39,8 @@ pub(super) fn asset(query: &[u8]) -> Option<&'static Asset> {
         .find(|asset| *query == *page::query_of(asset).as_bytes())
 }
 
-/// Responds with the names in `directory`, except hidden ones. `rest` is the path after the path's key. The response has
-/// neither length nor validators, like all generated pages.
+/// Responds with the names in `directory`, except hidden ones. `rest` is the path of the request after the configured
+/// path. The response has neither length nor validators, like all generated pages.
 pub(super) fn respond(
     exchange: &mut Exchange,
     directory: OwnedFd,
@@ -65,10 +66,10 @@ pub(super) fn respond(
     Outcome::Done(Response::new(StatusCode::OK, headers, body))
 }
 
-/// Generates the page; waits for the disk.
+/// Generates the page of a listing. Waits for the disk.
 struct PageWriter {
     path: Vec<u8>,
-    /// The relative URL of the path's key.
+    /// The URL of the configured path, relative to the page.
     base: String,
     names: Names,
     begun: bool,
@@ -92,29 +93,29 @@ impl PageWriter {
     }
 }
 
-/// Part of the page.
+/// A piece of the page.
 enum Piece {
     Next(Vec<u8>),
     Last(Vec<u8>),
 }
 
-/// The page as a body.
+/// The page of a listing as the body of a response.
 struct Listing {
     state: ListingState,
     ready: Bytes,
 }
 
 enum ListingState {
-    /// No piece is being generated.
+    /// The thread pool generates no piece at the moment.
     Idle(PageWriter),
     /// The thread pool generates a piece.
     Writing(JoinHandle<io::Result<(PageWriter, Piece)>>),
-    /// The last piece was generated.
+    /// The last piece of the page was generated.
     Ended,
 }
 
 impl Listing {
-    /// Generates a piece. Ready with false if there is none left.
+    /// Generates the next piece. Ready with false if none is left.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, BodyError>> {
         self.state = match std::mem::replace(&mut self.state, ListingState::Ended) {
             ListingState::Ended => return Poll::Ready(Ok(false)),

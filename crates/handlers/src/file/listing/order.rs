@@ -1,4 +1,4 @@
-//! The order in which people look for names: `file2` before `file10`, `b` before `C`.
+//! The order of names in a listing, as people expect it: `file2` before `file10`, `b` before `C`.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
@@ -27,7 +27,7 @@ fn fold(letter: char) -> char {
     letter.to_lowercase().next().unwrap_or(letter)
 }
 
-/// Reads the digits, without leading zeros.
+/// Reads the digits of a number from the text. Returns them without leading zeros.
 fn number(text: &mut Peekable<impl Iterator<Item = char>>) -> String {
     let mut digits = String::new();
     while let Some(digit) = text.next_if(char::is_ascii_digit) {

@@ -1,7 +1,7 @@
-//! The page of a listing.
+//! The HTML page of a directory listing.
 //!
-//! Programs parse such pages. H2O compatibility: title, one link per name with only the name in it, and the parent as first
-//! link are as in H2O.
+//! Programs parse such pages. H2O compatibility: the title, one link per name with only the name in it, and the link to
+//! the parent as the first one are the same as H2O's.
 
 use std::ffi::CStr;
 use std::io::Write as _;
@@ -11,26 +11,26 @@ use h2o_http::escape;
 use super::directory::{FileFacts, FileKind};
 use crate::asset::Asset;
 
-/// The files that the page refers to.
+/// The style sheet, the script and the icon of the page.
 pub(super) static ASSETS: [Asset; 3] = [
     Asset::new("css", "text/css", include_bytes!("page.css")),
     Asset::new("js", "text/javascript", include_bytes!("page.js")),
     Asset::new("svg", "image/svg+xml", include_bytes!("icon.svg")),
 ];
 
-/// The query of an asset.
+/// The query in the URL of an asset.
 pub(super) fn query_of(asset: &Asset) -> String {
     format!("h2o-listing.{}-{:016x}", asset.name, asset.hash)
 }
 
-/// The relative URL of the path's key, for a page at `rest` below it. Relative, since a proxy in front of this server may
-/// serve the site under another path.
+/// The URL of the configured path, relative to a page at `rest` below it. It is relative, because a proxy in front of
+/// this server may serve the site under another path.
 pub(super) fn base(rest: &[u8]) -> String {
     let rest = rest.strip_prefix(b"/").unwrap_or(rest);
     "../".repeat(rest.iter().filter(|&&byte| byte == b'/').count())
 }
 
-/// Everything before the entries.
+/// Writes the part of the page before the entries.
 pub(super) fn head(path: &[u8], base: &str, out: &mut Vec<u8>) {
     let [style, script, icon] = ASSETS
         .each_ref()
@@ -60,7 +60,7 @@ pub(super) fn head(path: &[u8], base: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// The row of one name.
+/// Writes the row of one name.
 pub(super) fn entry(name: &CStr, facts: Option<FileFacts>, out: &mut Vec<u8>) {
     let name = name.to_bytes();
     let mut link = Vec::with_capacity(name.len() + 1);
@@ -102,18 +102,18 @@ pub(super) fn entry(name: &CStr, facts: Option<FileFacts>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"</tr>\n");
 }
 
-/// Everything after the entries.
+/// Writes the part of the page after the entries.
 pub(super) fn tail(out: &mut Vec<u8>) {
     out.extend_from_slice(b"</tbody>\n</table>\n</body>\n</html>\n");
 }
 
-/// A size with two or three significant digits, such as `1.5 KiB`.
+/// The text of a size, with two or three significant digits, such as `1.5 KiB`.
 fn size_text(size: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if size < 1024 {
         return format!("{size} B");
     }
-    // In tenths of the unit, rounded down.
+    // The size is counted in tenths of the unit, rounded down.
     let mut tenths = u128::from(size) * 10 / 1024;
     let mut unit = 0;
     while tenths >= 10 * 1024 {
@@ -128,7 +128,7 @@ fn size_text(size: u64) -> String {
     }
 }
 
-/// Date and time of day.
+/// The date and the time of day, as two texts.
 fn time_text(seconds: i64) -> Option<[String; 2]> {
     let time = jiff::Timestamp::from_second(seconds).ok()?;
     Some(["%Y-%m-%d", "%H:%M"].map(|format| time.strftime(format).to_string()))
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_assets_are_not_looked_for_anywhere_but_at_the_key() {
-        // As `Service::rest` has it: with a slash at its beginning, unless the key ends with one.
+        // The rest of the path has a slash at its beginning, unless the configured path ends with one.
         let cases = [
             ("", ""),
             ("/", ""),

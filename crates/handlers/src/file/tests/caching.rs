@@ -1,4 +1,4 @@
-//! The content cache: what it remembers, and the changes that it must notice.
+//! Tests of the content cache: what it keeps, and the changes that it must notice.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,8 @@ fn edited_file_is_seen_by_the_very_next_request() {
     let root = tree(&[("a", "one")]);
     let kit = kit(root.path(), "file.dir: ROOT");
     for content in ["one", "two", "three", "four"] {
-        // Two versions of the same length within one tick of the clock: the mtime is too recent to be reliable.
+        // Writes two versions of the same length within one tick of the clock: the mtime is too recent to tell them
+        // apart.
         write(root.path(), "a", content);
         assert_eq!(kit.get("/a").text(), content);
         assert_eq!(kit.get("/a").text(), content);

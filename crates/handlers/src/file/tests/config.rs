@@ -1,4 +1,4 @@
-//! The directives of static files, and their errors.
+//! Tests of the directives for static files, and of their error messages.
 
 use super::super::testing::{config_error, kit, kit_at};
 use super::tree;

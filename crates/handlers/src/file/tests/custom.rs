@@ -1,4 +1,4 @@
-//! `file.custom-handler`.
+//! Tests of `file.custom-handler`.
 
 use h2o_http::{Known, Method};
 

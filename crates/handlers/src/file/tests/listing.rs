@@ -1,4 +1,4 @@
-//! Directory listings.
+//! Tests of directory listings.
 
 use std::os::unix::fs::symlink;
 
@@ -84,7 +84,7 @@ fn huge_directory_is_listed_in_pieces() {
     }
 }
 
-/// The links and the plain rows of a listing, in order.
+/// The links and the rows without a link of a listing, in order.
 fn names(text: &str) -> Vec<String> {
     let cells = text.match_indices("<td>").filter_map(|(at, mark)| {
         let cell = text[at + mark.len()..].split("</td>").next()?;
@@ -116,7 +116,7 @@ fn folders_are_not_among_files_nor_10_before_2() {
     ];
     assert_eq!(names(&text), want, "a broken link is no link: {text}");
     assert!(text.contains("<th aria-sort=\"ascending\">Name</th>"));
-    // The root has no parent.
+    // The configured path itself has no link to a parent directory.
     assert_eq!(names(&kit.get("/sub9/").text()), ["..", "x"]);
 }
 

@@ -1,4 +1,4 @@
-//! Whole requests against real directories.
+//! Tests of the file handler: whole requests against real directories.
 
 mod caching;
 mod config;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-/// A directory with these files; a name that ends in a slash makes a directory.
+/// Creates a directory with these files; a name that ends with a slash makes a directory.
 fn tree(files: &[(&str, &str)]) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for (name, content) in files {

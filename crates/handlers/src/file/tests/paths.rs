@@ -160,7 +160,7 @@ fn what_is_not_a_regular_file_is_refused_without_waiting() {
 
 #[test]
 fn files_without_permission_are_refused() {
-    // The superuser may read anything; this thread gives that right up.
+    // The superuser may read any file; this thread gives that right up.
     if let Ok(mut sets) = capabilities(None) {
         sets.effective &= !(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
         set_capabilities(None, sets).unwrap();

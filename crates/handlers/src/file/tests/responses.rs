@@ -1,4 +1,4 @@
-//! Fields, conditions, methods and ranges.
+//! Tests of the file handler's responses: fields, conditions, methods and ranges.
 
 use h2o_exchange::{Counter, MimeHint};
 use h2o_http::{Known, Method, Version};
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::super::testing::{Answer, Kit, cool_the_disk, kit};
 use super::{set_modified, tree, write};
 
-/// 2024-01-02 03:04:05.
+/// The modification time of the test's files: 2024-01-02 03:04:05.
 const MODIFIED: u64 = 1_704_164_645;
 const DATE: &str = "Tue, 02 Jan 2024 03:04:05 GMT";
 
@@ -189,7 +189,7 @@ fn several_ranges_come_in_parts_of_exact_length() {
     let ask = kit.ask("/big.txt").field(Known::Range, "bytes=0-70000,-5");
     let answer = ask.send();
     assert_eq!(answer.length, Some(answer.body.len() as u64));
-    // The random boundary may have the letter as well.
+    // The random boundary may contain the letter that is counted.
     let boundary = answer
         .field("content-type")
         .unwrap()

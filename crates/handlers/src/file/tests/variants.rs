@@ -1,4 +1,4 @@
-//! Precompressed files, and gzip files that are unpacked.
+//! Tests of precompressed files, and of gzip files that are unpacked.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! Watched entries: whatever changes, the next request sees it.
+//! Tests of cache entries whose files are watched by inotify: the next request sees every change.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,7 +16,7 @@ use super::super::testing::{Kit, kit, let_files_settle};
 use super::super::watch::{WatchState, Watches};
 use super::{tree, write};
 
-/// A path without symbolic links, whatever the temporary directory is.
+/// The path of the test's directory without symbolic links.
 fn real(root: &TempDir) -> std::path::PathBuf {
     root.path().canonicalize().unwrap()
 }
@@ -44,7 +44,7 @@ fn until_watched(kit: &Kit, target: &str) {
     });
 }
 
-/// Repeats the request for longer than another file takes to be watched. Returns whether there is no watch.
+/// Repeats the request for longer than another file takes to be watched. Returns whether the file is still not watched.
 fn stays_unwatched(kit: &Kit, target: &str) -> bool {
     !(0..200).any(|_| {
         std::thread::sleep(Duration::from_micros(200));
@@ -53,7 +53,8 @@ fn stays_unwatched(kit: &Kit, target: &str) -> bool {
     })
 }
 
-/// Has `target` watched, makes the change, and returns the responses of the next request and of one in the turn after.
+/// Waits until the file of `target` is watched, makes the change, and returns the response of the next request. The
+/// request after that, in another turn, must get the same response.
 fn after(kit: &Kit, target: &str, change: impl FnOnce()) -> String {
     until_watched(kit, target);
     let before = get(kit, target);
@@ -236,7 +237,7 @@ fn watches_are_limited_and_given_up_for_others() {
     let mut watch = |n: usize, now| {
         write(&root, &n.to_string(), "");
         let path = root.join(n.to_string());
-        // A file with another name needs a watch of its own.
+        // A file with a second hard link needs a watch of its own.
         fs::hard_link(&path, root.join(format!("{n}.too"))).unwrap();
         let (_, identity) = inspect(fs::File::open(&path).unwrap()).unwrap();
         let path = CString::new(path.to_str().unwrap()).unwrap();
@@ -244,14 +245,14 @@ fn watches_are_limited_and_given_up_for_others() {
         let watch = watches.after_check(WatchState::Earning(u8::MAX), &stamps, now);
         let first = *first.get_or_insert(watch);
         let is_kept = |watch| matches!(watch, WatchState::Kept { .. });
-        // The first one is used in another turn.
+        // The first file is used in another turn of the event loop.
         clock.begin_turn();
         let had_no_event = watches.has_no_event_since(first, now, &clock);
         (is_kept(watch), had_no_event)
     };
     assert_eq!(watch(0, now), (true, true));
     let mut kept = 1;
-    // One at a time, with a pause.
+    // A second file is not watched at once: new watches are added one at a time, with a pause between them.
     assert!(!watch(1, now).0);
     for n in 2..1200 {
         now += Duration::from_millis(1);
