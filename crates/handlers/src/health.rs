@@ -1,4 +1,5 @@
-//! `health`: says to balancers and orchestrators whether the server runs, and whether it wants more requests.
+//! The directive `health`, which tells balancers and orchestrators whether the server runs, and whether it wants more
+//! requests.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,12 +26,12 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// What a probe asks.
+/// The question of a health probe.
 #[derive(Clone, Copy)]
 enum Probe {
     /// Whether the server runs.
     Live,
-    /// Whether it wants new connections.
+    /// Whether the server wants new connections.
     Ready,
 }
 

@@ -43,7 +43,7 @@ impl Handler for Http2DebugState {
         BodyUse::None
     }
 
-    /// The connection's driver adds the content and the fields that depend on it.
+    /// The driver of the HTTP/2 connection adds the content and the fields that depend on it.
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         if exchange.request.version != Version::Http2 {
             return Outcome::Declined;
@@ -59,24 +59,24 @@ impl Handler for Http2DebugState {
     }
 }
 
-/// The state of an HTTP/2 connection, for people to read.
+/// The state of an HTTP/2 connection, for a report in JSON that people read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Http2Report {
-    /// Our settings.
+    /// The server's settings.
     pub settings: SettingsReport,
-    /// The peer's settings; initial values until it has sent them.
+    /// The client's settings; their initial values until the client has sent them.
     pub peer_settings: SettingsReport,
-    /// Receive window of the connection.
+    /// Receive window of the connection in bytes.
     pub conn_flow_in: i64,
-    /// Send window of the connection.
+    /// Send window of the connection in bytes.
     pub conn_flow_out: i64,
     /// The streams in ascending order of their identifiers.
     pub streams: Vec<StreamReport>,
-    /// The tables of header compression; `None` to leave them out.
+    /// The dynamic tables of HPACK; `None` to leave them out.
     pub hpack: Option<HpackReport>,
 }
 
-/// The settings of RFC 9113 §6.5.2.
+/// The settings of one side of an HTTP/2 connection (RFC 9113 §6.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettingsReport {
     /// SETTINGS_HEADER_TABLE_SIZE
@@ -91,7 +91,7 @@ pub struct SettingsReport {
     pub max_frame_size: u32,
 }
 
-/// The initial values, before any SETTINGS.
+/// The default has the initial values of the settings, before any SETTINGS frame.
 impl Default for SettingsReport {
     fn default() -> Self {
         Self {
@@ -104,31 +104,31 @@ impl Default for SettingsReport {
     }
 }
 
-/// One stream.
+/// The state of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamReport {
-    /// Its identifier.
+    /// The identifier of the stream.
     pub id: u32,
-    /// `OPEN`, `HALF_CLOSED_REMOTE` or `RESERVED_LOCAL`.
+    /// The state of the stream: `OPEN`, `HALF_CLOSED_REMOTE` or `RESERVED_LOCAL`.
     pub state: &'static str,
-    /// Receive window.
+    /// Receive window of the stream in bytes.
     pub flow_in: i64,
-    /// Send window.
+    /// Send window of the stream in bytes.
     pub flow_out: i64,
-    /// Bytes of content received.
+    /// Bytes of the request's content that were received.
     pub data_in: u64,
-    /// Bytes of content sent.
+    /// Bytes of the response's content that were sent.
     pub data_out: u64,
-    /// Start of the stream in seconds since the Unix epoch.
+    /// When the stream began, in seconds since the Unix epoch.
     pub created: u64,
 }
 
-/// The dynamic tables of header compression (RFC 7541 §2.3.2), newest entry first.
+/// The dynamic tables of HPACK (RFC 7541 §2.3.2) as names and values, newest entry first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HpackReport {
-    /// The decoder's.
+    /// The table of the decoder.
     pub inbound: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The encoder's.
+    /// The table of the encoder.
     pub outbound: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -197,7 +197,7 @@ impl Json {
         self.out.extend(std::iter::repeat_n("  ", self.depth));
     }
 
-    /// Begins a line of an object or array.
+    /// Begins the line of a member or element.
     fn item(&mut self) {
         if !self.out.ends_with(['{', '[']) {
             self.out.push(',');
@@ -205,7 +205,7 @@ impl Json {
         self.line();
     }
 
-    /// Begins a member; its name needs no escapes.
+    /// Begins a member of an object. Its name needs no escapes.
     fn member(&mut self, name: &str) {
         self.item();
         self.quoted(name.as_bytes());
@@ -222,14 +222,14 @@ impl Json {
         self.quoted(text);
     }
 
-    /// Writes text that is not UTF-8 as ISO-8859-1.
+    /// Writes a string. Text that is not UTF-8 is read as ISO-8859-1.
     fn quoted(&mut self, text: &[u8]) {
         self.out.push('"');
         for chunk in text.utf8_chunks() {
             for letter in chunk.valid().chars() {
                 match letter {
                     '"' | '\\' => self.out.extend(['\\', letter]),
-                    // JSON allows DEL and some other control characters, but they are not readable.
+                    // JSON allows DEL and some other control characters in strings, but they are not readable.
                     letter if letter.is_control() => self.escaped(letter.into()),
                     letter => self.out.push(letter),
                 }

@@ -61,7 +61,7 @@ pub mod fuzzing {
     pub use crate::trusted_proxies::fuzzing::*;
 }
 
-/// The answer to a request when no file descriptor is left.
+/// The response to a request when no file descriptor is left.
 fn unavailable(exchange: &Exchange) -> Response {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     exchange.worker.counters.count_status(status);
@@ -103,19 +103,19 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
     ]
 }
 
-/// What workers do to drop state of earlier configurations.
+/// Functions by which workers drop the state of earlier configurations.
 #[must_use]
 pub fn sweeps() -> Vec<Sweep> {
     vec![
         #[cfg(feature = "mruby")]
         mruby::sweep,
         proxy::sweep,
-        // After those that refer to upstreams.
+        // This sweep comes after those of features that refer to upstreams.
         h2o_upstream::sweep,
     ]
 }
 
-/// What runs before the handlers of a path, in this order.
+/// Makers of the guards, which run before the handlers of a path in this order.
 #[must_use]
 pub fn guards() -> Vec<GuardFactory> {
     vec![
@@ -126,7 +126,7 @@ pub fn guards() -> Vec<GuardFactory> {
     ]
 }
 
-/// The filters in the order in which they see a response.
+/// Makers of the filters, in the order in which the filters see a response.
 #[must_use]
 pub fn filters() -> Vec<FilterFactory> {
     vec![

@@ -1,4 +1,4 @@
-//! `maintenance`: while a file exists, everyone gets it instead of the site.
+//! The directive `maintenance`: while a certain file exists, every request is answered with it instead of the site.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     )
 }];
 
-/// `maintenance` of a level.
+/// The setting of `maintenance` at a configuration level.
 #[derive(Clone, Default)]
 struct Maintenance(Option<Arc<MaintenancePage>>);
 
@@ -85,7 +85,7 @@ fn read(command: &Command<'_>) -> Result<Option<Arc<MaintenancePage>>, Error> {
     Ok(page(file, retry_after, except))
 }
 
-/// The guard of a path that has a page.
+/// The guard of a path for which `maintenance` is set.
 pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
     let page = scope.settings.peek::<Maintenance>()?.0.clone()?;
     Some(Box::new(MaintenanceGuard(page)))

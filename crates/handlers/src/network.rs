@@ -1,24 +1,25 @@
-//! Networks in the configuration: `ADDRESS[/BITS]`.
+//! Networks in the configuration, written as `ADDRESS[/BITS]`.
 
 use std::net::IpAddr;
 
 use h2o_config::{Error, Node};
 use h2o_exchange::Address;
 
-/// The addresses that begin with the same bits as this one. IPv4 addresses in the form of IPv6 (RFC 4291 §2.5.5.2) count as IPv4.
+/// A network: the addresses that begin with the same bits. IPv4-mapped IPv6 addresses (RFC 4291 §2.5.5.2) count as IPv4
+/// addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
-    /// Without the bits behind the prefix.
+    /// The first address of the network as a number: the bits behind the prefix are 0.
     bits: u128,
     mask: u128,
     is_v4: bool,
 }
 
 impl Network {
-    /// Reads a network.
+    /// Reads a network from a node of the configuration.
     ///
     /// # Errors
-    /// If the text is none.
+    /// The message about a text that is not a network.
     pub(crate) fn read(node: &Node) -> Result<Self, Error> {
         Self::parse(node.scalar()?).ok_or_else(|| {
             node.error("not an address or a network")
@@ -48,7 +49,7 @@ impl Network {
         })
     }
 
-    /// Whether the address is in the network. Clients of Unix sockets have none.
+    /// Whether the address is in the network. Clients of Unix sockets are in no network.
     pub(crate) fn contains(&self, address: Address) -> bool {
         match address {
             Address::Ip(address) => self.contains_ip(address.ip()),
@@ -56,14 +57,14 @@ impl Network {
         }
     }
 
-    /// Whether the address is in the network.
+    /// Whether the IP address is in the network.
     pub(crate) fn contains_ip(&self, address: IpAddr) -> bool {
         let (bits, is_v4) = number(address);
         is_v4 == self.is_v4 && bits & self.mask == self.bits
     }
 }
 
-/// The address as a number, and whether it is one of IPv4.
+/// The address as a number, and whether it is an IPv4 address.
 fn number(address: IpAddr) -> (u128, bool) {
     match address.to_canonical() {
         IpAddr::V4(address) => (u128::from(address.to_bits()), true),

@@ -3,7 +3,7 @@
 use h2o_config::{Error, Node};
 use h2o_http::{Headers, Known, Name};
 
-/// Reads cookie names, which are case-sensitive (RFC 6265 §5.4).
+/// Reads the cookie names that a rule lists. They are case-sensitive (RFC 6265 §5.4).
 pub(super) fn read_all(list: &[Node]) -> Result<Box<[Box<str>]>, Error> {
     list.iter()
         .map(|node| {
@@ -20,9 +20,9 @@ pub(super) fn is_among(names: &[Box<str>], name: &[u8]) -> bool {
     names.iter().any(|known| known.as_bytes() == name)
 }
 
-/// Keeps the cookies for whose name `keep` returns true. A field without cookies left is removed.
+/// Keeps the cookies for whose name `keep` returns true. A `cookie` field without cookies left is removed.
 pub(super) fn retain(headers: &mut Headers, keep: impl Fn(&[u8]) -> bool) {
-    // Responses rarely have this field; without it, do not touch the arena.
+    // Responses rarely have a `cookie` field; without one, the memory of the header block is not touched.
     if headers.get(Known::Cookie).is_none() {
         return;
     }
@@ -35,7 +35,8 @@ pub(super) fn retain(headers: &mut Headers, keep: impl Fn(&[u8]) -> bool) {
     });
 }
 
-/// The pairs of a cookie string (RFC 6265 §4.2.1), blanks dropped. A pair without `=` has an empty value.
+/// The cookies in the value of a `cookie` field (RFC 6265 §4.2.1) as pairs of name and value, without blanks around
+/// them. A cookie without `=` has an empty value.
 fn pairs(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     value
         .split(|&byte| byte == b';')

@@ -1,11 +1,11 @@
-//! One change to a header block. Names are looked up and values checked when the configuration is read.
+//! Changes to header blocks. When the configuration is read, names of fields are looked up and values are checked.
 
 use h2o_config::{Error, Node};
 use h2o_http::{Headers, Known, Name, escape, is_token};
 
 use super::cookie;
 
-/// A change to a header block.
+/// One change to a header block.
 #[derive(Clone, Debug)]
 pub(crate) enum Edit {
     Add(FieldLine),
@@ -30,12 +30,13 @@ impl Edit {
             | Self::Set(line)
             | Self::SetIfEmpty(line) => is_it(&line.name),
             Self::Unset(names) => names.iter().any(is_it),
-            // Fields that these remove are not kept under another name.
+            // These edits leave no field with a similar name: `unsetunless` removes such fields as well, and the others
+            // only concern the field `cookie`.
             Self::UnsetUnless(_) | Self::CookieUnset(_) | Self::CookieUnsetUnless(_) => false,
         }
     }
 
-    /// As [`Edit::apply`], for fields that the same rule may have edited before: adds nothing twice.
+    /// Like [`Edit::apply`], but for fields that the same rule may have edited before: it adds nothing a second time.
     pub(crate) fn apply_again(&self, headers: &mut Headers) {
         match self {
             Self::Add(line) => {
@@ -83,7 +84,7 @@ impl Edit {
     }
 }
 
-/// A field of a rule, as written in the configuration.
+/// A field that a rule adds, as written in the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldLine {
     name: FieldName,
@@ -91,7 +92,7 @@ pub(crate) struct FieldLine {
 }
 
 impl FieldLine {
-    /// Reads `name: value`; everything after the first colon is the value, literally.
+    /// Reads `name: value`. Everything after the first colon is the value, without any escapes.
     pub(super) fn read(node: &Node) -> Result<Self, Error> {
         let (name, value) = node
             .scalar()?
@@ -143,11 +144,11 @@ impl FieldLine {
     }
 }
 
-/// A field name of a rule.
+/// The name of a field in a rule.
 #[derive(Clone, Debug)]
 pub(crate) enum FieldName {
     Known(Known),
-    /// Lower case.
+    /// The name of another field, in lower case.
     Other(Box<str>),
 }
 
@@ -165,7 +166,7 @@ impl FieldName {
                 .with_hint("write letters, digits and hyphens"));
         }
         match Known::from_any_case(name.as_bytes()) {
-            // Engines write these fields; a wrong `date` would mislead caches.
+            // The engines write these fields themselves; a wrong `date` would mislead caches.
             Some(
                 Known::Connection
                 | Known::ContentLength

@@ -1,4 +1,4 @@
-//! `header.*`: rules that edit the fields of responses.
+//! The directives `header.*`: rules that edit the fields of responses.
 //!
 //! The rules of a path are those of the global level, of its host and its own, in this order. An inner level adds rules and
 //! cannot remove any.
@@ -13,25 +13,25 @@ use h2o_http::Headers;
 pub(crate) use self::edit::Edit;
 use self::edit::{FieldLine, FieldName};
 
-/// The responses that a rule applies to.
+/// The kinds of responses that a rule of `header.*` applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// Final responses.
+    /// Final responses only.
     Final,
-    /// 103 responses.
+    /// Interim responses 103 (Early Hints) only.
     Early,
-    /// Both.
+    /// Final responses and 103 responses.
     All,
 }
 
-/// One rule of a path.
+/// One rule of `header.*` for a path.
 #[derive(Clone, Debug)]
 struct Rule {
     edit: Edit,
     when: When,
 }
 
-/// The rules of a level, inherited ones first.
+/// The rules of `header.*` at a configuration level, inherited ones first.
 #[derive(Clone, Debug, Default)]
 struct Rules(Vec<Rule>);
 
@@ -96,7 +96,7 @@ pub(crate) const LINES: &str = "`NAME: VALUE`, a sequence of those, or a mapping
 pub(crate) const NAMES: &str = "NAME, a sequence of those, or a mapping";
 pub(crate) const COOKIES: &str = "COOKIE, a sequence of those, or a mapping";
 
-/// A directive that edits fields; also used for `proxy.header.*`.
+/// Creates a directive that edits fields; also used for `proxy.header.*`.
 pub(crate) const fn directive(
     name: &'static str,
     value: &'static str,
@@ -117,7 +117,7 @@ fn add_rules(scope: &mut Scope, command: &Command<'_>, verb: Verb) -> Result<(),
     Ok(())
 }
 
-/// The operation of a directive; also used for `proxy.header.*`.
+/// How a directive edits fields; also used for `proxy.header.*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Add,
@@ -131,7 +131,7 @@ pub(crate) enum Verb {
     CookieUnsetUnless,
 }
 
-/// The changes of a directive, in order.
+/// Reads the argument of a directive: the changes in order, and the kinds of responses that they apply to.
 pub(crate) fn read(command: &Command<'_>, verb: Verb) -> Result<(Vec<Edit>, When), Error> {
     let (argument, when) = list_and_when(command)?;
     let list = argument.one_or_more();
@@ -187,7 +187,7 @@ fn list_and_when<'a>(command: &Command<'a>) -> Result<(&'a Node, When), Error> {
     Ok((attributes.require("header")?, when))
 }
 
-/// Adds a hint for `header.set: { X: y }`, a common mistake.
+/// Adds a hint to the error about `header.set: { X: y }`, a common mistake.
 fn explain(command: &Command<'_>, error: Error) -> Error {
     let Some([(name, value)]) = command.node.as_mapping() else {
         return error;
@@ -200,7 +200,7 @@ fn explain(command: &Command<'_>, error: Error) -> Error {
     }
 }
 
-/// Edits a 103 response of a path with these settings.
+/// Edits the fields of a 103 response by the rules for a path with these settings.
 pub(crate) fn edit_early(settings: &SettingsMap, headers: &mut Headers) {
     let Some(rules) = settings.peek::<Rules>() else {
         return;
@@ -230,7 +230,7 @@ pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
 
 struct HeaderFilter {
     edits: Box<[Edit]>,
-    /// The fields that the rules for 103 responses add to an empty block.
+    /// The fields of a 103 response that has only the fields that the rules add.
     early: Headers,
 }
 
@@ -238,8 +238,8 @@ impl Filter for HeaderFilter {
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         for edit in &self.edits {
             if exchange.error_document {
-                // This response takes the place of a failed one whose path's rules have edited its fields already, and
-                // these may be the same rules: add nothing twice.
+                // This response takes the place of a failed one whose fields the rules of its path have edited already.
+                // These may be the same rules, so they add nothing a second time.
                 edit.apply_again(&mut response.headers);
             } else {
                 edit.apply(&mut response.headers);
@@ -364,7 +364,7 @@ mod tests {
         let mut scope = SETUP
             .read(["header.add: 'x: 1'", "", "header.add: 'x: 2'"])
             .unwrap();
-        // The entry for "no path matched" has the rules of the host only.
+        // The entry for requests that match no path has the rules of the host only.
         let outside = scope.hosts[0].paths.pop().unwrap();
         assert_eq!(outside.settings.get::<Rules>().0.len(), 1);
         assert_eq!(scope.hosts[0].paths[0].settings.get::<Rules>().0.len(), 2);

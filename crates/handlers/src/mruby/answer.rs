@@ -1,4 +1,4 @@
-//! What a script returns, as a response.
+//! Turns the value that a script returns into a response.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -14,59 +14,59 @@ use super::content;
 use super::handler::failure;
 use super::objects::RequestState;
 
-/// What a call of an app ended with.
+/// The result of a call of a script's app.
 pub(super) enum Answer {
-    /// A response, or 399: headers for the response of the handlers behind this one.
+    /// A response. If its status is 399, its headers are added to the response of the later handlers.
     Response(Box<ScriptResponse>),
-    /// An exception: `MESSAGE (CLASS)`.
+    /// An exception, as the text `MESSAGE (CLASS)`.
     Raised(String),
 }
 
 impl Answer {
-    /// Nobody gets it: its body is closed.
+    /// Drops a result that no request waits for any more, which closes its body.
     pub(super) fn abandon(self) {
         drop(self);
     }
 }
 
-/// Status, fields and body that a script returned.
+/// The status, fields and body that a script has returned.
 pub(super) struct ScriptResponse {
     status: StatusCode,
     fields: Fields,
     body: Body,
     kind: BodyKind,
-    /// `None`: `OK` (H2O compatibility).
+    /// The reason phrase; `None` for `OK` (H2O compatibility: H2O sends `OK` with every status).
     reason: Option<Cow<'static, str>>,
 }
 
-/// Where a body comes from.
+/// The origin of a body that a script has returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodyKind {
-    /// An Array, or nil.
+    /// The script returned an Array of Strings, or nil.
     Array,
     /// The script's body object yields the content by its method `each`. The request lasts until `each` returns.
     Script,
-    /// The response of another server, or of a sub-request.
+    /// The script returned the body of another server's response, or of a sub-request's response.
     HandedOn,
 }
 
-/// The fields of a script, with those taken out that mean something to the server.
+/// The header fields that a script has returned, without those that are instructions for the server.
 #[derive(Default)]
 pub(super) struct Fields {
     pub(super) headers: Headers,
-    /// `content-length`
+    /// The value of `content-length`.
     length: Option<u64>,
-    /// `x-fallthru-set-NAME`
+    /// The request variables that fields `x-fallthru-set-NAME` set.
     variables: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// The status by which a script lets the next handler answer.
+/// The status by which a script lets the next handler answer the request.
 const DELEGATES: u16 = 399;
 
-/// Reads what an app returned.
+/// Reads the value that an app has returned.
 ///
 /// # Errors
-/// The exception that makes it a failure.
+/// The exception that the script gets if the value is no valid response.
 pub(super) fn read(vm: &Vm, value: Value, request: &Rc<RequestState>) -> Result<Answer, Leave> {
     let parts = vm.with_elements(value, |parts| {
         [0, 1, 2].map(|index: usize| parts.get(index).copied().unwrap_or_else(Value::nil))
@@ -97,7 +97,7 @@ pub(super) fn read(vm: &Vm, value: Value, request: &Rc<RequestState>) -> Result<
     })))
 }
 
-/// The response of a sub-request, as if a script had returned its parts.
+/// Turns the response of a sub-request into the result of a script, as if the script had returned its parts.
 pub(super) fn of_response(response: Response) -> Answer {
     let reason = response.reason().to_owned();
     let mut fields = Fields::default();
@@ -136,7 +136,7 @@ fn read_status(vm: &Vm, value: Value) -> Result<StatusCode, Leave> {
         .ok_or_else(|| Leave::runtime("status returned from rack app is out of range"))
 }
 
-/// The elements of an Array body, joined.
+/// Reads an Array as a body: its elements are joined.
 fn read_array(vm: &Vm, array: Value) -> Result<Body, Leave> {
     let elements = vm.elements(array).unwrap_or_default();
     let lens = elements.iter();
@@ -157,16 +157,17 @@ fn read_array(vm: &Vm, array: Value) -> Result<Body, Leave> {
     })
 }
 
-/// Passes on every field of a Hash, an Array of pairs, or what else has `each`; values with newlines and Arrays are several.
+/// Calls `add` with every field of a Hash, of an Array of pairs, or of another object with the method `each`. A value
+/// with line feeds, and an Array, count as several values.
 ///
 /// # Errors
-/// The exception that one of them raises.
+/// The exception that an element raises.
 pub(super) fn read_fields(
     vm: &Vm,
     value: Value,
     mut add: impl FnMut(&str, &[u8]),
 ) -> Result<(), Leave> {
-    // Most scripts return a few Strings, for which Ruby need not run.
+    // Most scripts return a few Strings, which can be read without running Ruby code.
     let plain = vm.each_text(value, |name, value| read_text(name, value, &mut add));
     if let Some(read) = plain {
         return read;
@@ -213,10 +214,10 @@ pub(super) fn read_fields(
     Ok(())
 }
 
-/// Passes on each value of one field.
+/// Calls `add` with each value of one field.
 ///
 /// # Errors
-/// `ArgumentError` if the name or a value must not be sent.
+/// The exception `ArgumentError`, if the name or a value must not be sent.
 pub(super) fn read_field(
     vm: &Vm,
     name: &[u8],
@@ -230,7 +231,7 @@ pub(super) fn read_field(
     Ok(())
 }
 
-/// Passes on each line of a value of one field.
+/// Calls `add` with each line of a value of one field.
 fn read_text(name: &[u8], value: &[u8], add: &mut dyn FnMut(&str, &[u8])) -> Result<(), Leave> {
     // An invalid field name, such as one with a line break, could end the response's head early or begin another field.
     if !h2o_http::is_token(name) {
@@ -276,7 +277,7 @@ impl Fields {
     }
 }
 
-/// The outcome for the handlers of the path.
+/// Turns the result of a script into the outcome of its handler.
 pub(super) fn deliver(exchange: &mut Exchange, request: &RequestState, answer: Answer) -> Outcome {
     request.pass_on(exchange);
     let answer = match answer {
@@ -300,7 +301,7 @@ pub(super) fn deliver(exchange: &mut Exchange, request: &RequestState, answer: A
     Outcome::Done(respond(exchange, answer))
 }
 
-/// The handlers behind this one answer, with these fields besides.
+/// Lets the later handlers answer the request, and adds these fields to their response.
 fn delegate(fields: Fields) -> Outcome {
     let Fields {
         headers, length, ..

@@ -1,14 +1,14 @@
-//! A result that arrives later, and who waits for it.
+//! Results that arrive later, and the script or Rust code that waits for them.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use h2o_mruby::{Leave, Ticket, Value, Vm};
 
-/// Turns a result into what `join` returns in Ruby.
+/// A function that turns a result into the value that the method `join` returns in Ruby.
 pub(super) type ToRuby<T> = fn(&Vm, T) -> Result<Value, Value>;
 
-/// A result that arrives later. It is taken once: Ruby keeps what `join` returned.
+/// A result that arrives later. It is taken only once: Ruby keeps the value that `join` has returned.
 pub(super) struct Arrival<T>(Rc<RefCell<State<T>>>);
 
 enum State<T> {
@@ -53,7 +53,8 @@ impl<T> Arrival<T> {
         }
     }
 
-    /// Passes the result on to Rust, now or when it arrives. Whoever waited before does not get it.
+    /// Passes the result to the function `take`, now or when it arrives. A strand or function that waited for it before
+    /// does not get it.
     pub(super) fn pass_to(&self, take: impl FnOnce(T) + 'static) {
         let before = self.0.replace(State::Taken);
         match before {
@@ -66,10 +67,10 @@ impl<T> Arrival<T> {
         }
     }
 
-    /// Returns the result to Ruby; the strand waits until it is there.
+    /// Returns the result to Ruby. The strand (fiber) waits until the result is there.
     ///
     /// # Errors
-    /// `RuntimeError` if another strand waits for it.
+    /// The exception `RuntimeError`, if another strand waits for the result.
     pub(super) fn join(&self, vm: &Vm, to_ruby: ToRuby<T>) -> Result<Value, Leave> {
         let before = self.0.replace(State::Taken);
         match before {

@@ -1,4 +1,4 @@
-//! Bodies that a script makes by `each`.
+//! Response bodies whose chunks a script yields by its method `each`.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,26 +16,26 @@ use super::objects::RequestState;
 /// can wait.
 const FULL: usize = 256 * 1024;
 
-/// The chunks that a script has made and the client has not taken.
+/// The chunks that a script has yielded and the client has not taken.
 #[derive(Default)]
 pub(super) struct Queue {
     chunks: VecDeque<Bytes>,
     len: usize,
     end: Option<Result<(), String>>,
-    /// Whether nobody takes chunks any more.
+    /// Whether the connection has dropped the body, so that no more chunks are taken.
     is_closed: bool,
-    /// Whether `close` of the body was called or is about to be.
+    /// Whether the method `close` of the script's body was called or is about to be called.
     is_close_called: bool,
     reader: Option<Waker>,
     /// The script's strand (fiber), while it waits for room in the queue.
     writer: Option<Ticket>,
 }
 
-/// The queue, as the strand and the connection share it.
+/// The queue of a body, which the script's strand and the connection share.
 #[derive(Clone, Default)]
 pub(super) struct Sink(Rc<RefCell<Queue>>);
 
-/// Starts to run `body.each` in a strand of its own.
+/// Starts a strand of its own that runs `body.each`.
 pub(super) fn start(vm: &Vm, body: Value, request: &Rc<RequestState>) -> Result<ScriptBody, Leave> {
     let sink = Sink::default();
     let module = vm.constant(None, "H2O").map_err(Leave::Raise)?;
@@ -85,7 +85,7 @@ impl Finish for Sink {
     }
 }
 
-/// The class whose `write` fills a queue.
+/// Defines the Ruby class whose method `write` adds chunks to a queue.
 pub(super) fn define(vm: &Vm, module: Value) -> Result<(), Value> {
     let class = vm.object_class(Some(module), "BodySink")?;
     vm.define(class, "write", |vm, call| {
@@ -118,7 +118,7 @@ pub(super) fn define(vm: &Vm, module: Value) -> Result<(), Value> {
             Ok(Value::nil())
         })?
     })?;
-    // Whether the caller is to call `close`: true once.
+    // Returns whether the caller must call `close` of the body: true the first time only.
     vm.define(class, "closes?", |vm, call| {
         vm.with_object(call.receiver, |sink: &Sink| {
             let called = std::mem::replace(&mut sink.0.borrow_mut().is_close_called, true);
@@ -132,7 +132,7 @@ pub(super) fn define(vm: &Vm, module: Value) -> Result<(), Value> {
     })
 }
 
-/// The body as the connection pulls it.
+/// The body of a response, from which the connection pulls the script's chunks.
 pub(super) struct ScriptBody {
     sink: Sink,
     vm: std::rc::Weak<Vm>,
@@ -239,7 +239,7 @@ impl Drop for ScriptBody {
     }
 }
 
-/// A body of which no more than the announced length is sent.
+/// A body that ends after the announced length.
 struct Cut {
     source: Box<dyn BodySource>,
     left: u64,

@@ -1,4 +1,4 @@
-//! Bodies of responses that scripts get: of other servers, and of sub-requests.
+//! Bodies of responses that scripts get, from other servers and from sub-requests.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use super::machine::Host;
 /// Most bytes of a body that one step reads.
 const PIECE: usize = 64 * 1024;
 
-/// The body of a response.
+/// The body of a response that a script has got.
 struct Content {
     state: RefCell<State>,
     /// Whether `each` has begun, for bodies that may be read only once.
@@ -22,16 +22,16 @@ struct Content {
 }
 
 enum State {
-    /// To be read, or handed on without Ruby.
+    /// The body can be read, or become part of the script's response without passing through Ruby.
     Unread(Body),
-    /// A strand waits for its next piece.
+    /// A strand waits for the next piece of the body.
     BeingRead,
     /// The body has become part of the response to the client.
     HandedOn,
     Ended,
 }
 
-/// Defines the classes of bodies.
+/// Defines the Ruby classes of such bodies.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     for class in ["HttpInputStream", "AppInputStream"] {
@@ -49,7 +49,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     })
 }
 
-/// Status, fields and body as Ruby gets them. `class` is that of the body.
+/// The status, fields and body of a response as the Array that Ruby gets. `class` is the class of the body.
 pub(super) fn triple(
     vm: &Vm,
     status: u16,
@@ -74,7 +74,8 @@ pub(super) fn add_length(vm: &Vm, headers: Value, length: Option<u64>) -> Result
     vm.hash_set(headers, name, value)
 }
 
-/// The fields as a Hash. Fields of one name are joined by what `between` returns for it.
+/// The fields as a Hash. The values of fields with the same name are joined by the text that `between` returns for the
+/// name.
 pub(super) fn joined_fields(
     vm: &Vm,
     headers: &Headers,
@@ -97,10 +98,10 @@ pub(super) fn joined_fields(
     Ok(hash)
 }
 
-/// Takes a body to hand it on without Ruby; `None` if the object is no such body.
+/// Takes a body out of a Ruby object, to send it without passing through Ruby; `None` if the object is no such body.
 ///
 /// # Errors
-/// `RuntimeError` if somebody has read it, or reads it now.
+/// The exception `RuntimeError`, if the script has read the body or is reading it.
 pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Option<Body>, Leave> {
     let taken = vm.with_object(value, |content: &Content| {
         if content.is_consumed.replace(true) {
@@ -118,7 +119,7 @@ pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Option<Body>, Leave> {
     taken.ok().transpose()
 }
 
-/// The next piece of a body; `nil` at the end, also where the connection broke off (H2O compatibility).
+/// Reads the next piece of a body; `nil` at the end, also if the connection broke off (H2O compatibility: as in H2O).
 fn read(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     let stream = call.receiver;
     let state = vm.with_object(stream, |content: &Content| {
@@ -163,7 +164,7 @@ fn read(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     }
 }
 
-/// Hands a piece to Ruby, and puts the rest of the body back.
+/// Returns a piece to Ruby, and puts the rest of the body back into its object.
 fn give(vm: &Vm, stream: Value, body: Body, piece: Option<Bytes>) -> Result<Value, Value> {
     let Some(piece) = piece else {
         let _ = set_state(vm, stream, State::Ended);
@@ -178,7 +179,7 @@ fn set_state(vm: &Vm, stream: Value, state: State) -> Result<(), Leave> {
         .map(drop)
 }
 
-/// The next piece; `None` at the end.
+/// Polls the next piece of a body; `None` at the end.
 fn poll_piece(body: &mut Body, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
     match body {
         Body::Empty => Poll::Ready(None),

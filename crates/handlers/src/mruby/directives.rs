@@ -1,4 +1,4 @@
-//! The directives, and the check of scripts while the configuration is read.
+//! The directives of scripts, and the check of scripts while the configuration is read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -107,7 +107,7 @@ fn read(path: &str, command: &Command<'_>) -> Result<String, Error> {
     String::from_utf8(bytes).map_err(|_| command.error(format!("file is not in UTF-8: {path}")))
 }
 
-/// Checks the text and adds a handler for it.
+/// Checks the text of a script and adds a handler for it.
 fn add(
     scope: &mut Scope,
     text: &str,
@@ -130,7 +130,8 @@ fn add(
     Ok(())
 }
 
-/// The line of a syntax error with a mark below its column. `first` is the number of the text's first line.
+/// The script line with a syntax error, and a mark below the column of the error. `first` is the number of the text's
+/// first line.
 fn excerpt(text: &str, first: u32, fault: &CompileFault) -> String {
     let number = fault
         .line

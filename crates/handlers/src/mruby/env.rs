@@ -1,4 +1,5 @@
-//! The Hash that describes a request to a script. Most scripts ask for few of its entries, so each is made when it is asked for.
+//! The Hash that describes a request to a script. Most scripts read few of its entries, so each entry is made when it
+//! is read.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -13,10 +14,10 @@ use rustc_hash::FxHashMap;
 
 use super::objects::{ClassCell, Classes, RequestState};
 
-/// Most names of keys that a VM keeps.
+/// Most Strings for keys of the Hash that a VM keeps.
 const KEPT_KEYS: usize = 512;
 
-/// Frozen Strings that are keys, by their text.
+/// Frozen Strings that are keys of the Hash, by their text.
 #[derive(Default)]
 struct Keys(RefCell<FxHashMap<Box<[u8]>, Rooted>>);
 
@@ -34,7 +35,7 @@ impl Keys {
     }
 }
 
-/// The Hash for a request.
+/// Creates the Hash that describes a request.
 pub(super) fn build(
     vm: &Vm,
     exchange: &Exchange,
@@ -62,9 +63,10 @@ fn classes<'a>(vm: &Vm, cell: &'a ClassCell) -> Result<&'a Classes, Value> {
     classes.ok_or_else(|| vm.exception("RuntimeError", "the classes of requests are missing"))
 }
 
-/// Defines the methods of `class`, which [lazy Hashes](Vm::lazy_hash) have, in Rust; the others are in the prelude.
+/// Defines methods of `class`, to which [lazy Hashes](Vm::lazy_hash) belong, in Rust; the others are defined in
+/// `prelude.rb`.
 pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
-    // Called when there is no entry.
+    // Ruby calls this method for a key whose entry does not exist yet; it makes the entry.
     vm.define(class, "default", |vm, call| {
         let source = vm.source_of(call.receiver)?;
         let request = vm.with_object(source, |request: &Rc<Request>| Rc::clone(request))?;
@@ -84,7 +86,7 @@ pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
     })
 }
 
-/// Makes all entries, in their order. The Hash is like any other afterwards.
+/// Makes all entries in their order. After that the Hash is an ordinary Hash.
 fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
     let source = vm.source_of(hash)?;
     let request = vm.with_object(source, |request: &Rc<Request>| Rc::clone(request))?;
@@ -112,11 +114,11 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
     Ok(())
 }
 
-/// What the entries are made from: a copy, since scripts may keep the Hash.
+/// The facts about a request from which the entries are made. They are a copy, because scripts may keep the Hash.
 struct Request {
     head: RequestHead,
     peer: Address,
-    /// Weak: the VM, which keeps the Hash until it collects garbage, belongs to the configuration.
+    /// A weak reference: the VM belongs to the configuration, and keeps the Hash until it collects garbage.
     site: Weak<LocalSite>,
     route: Route,
     variables: Vec<(Arc<str>, Arc<str>)>,
@@ -126,7 +128,7 @@ struct Request {
     state: Rc<RequestState>,
 }
 
-/// Keys before those of the variables; `value` says which of them a request has.
+/// The keys before those of request variables. The method `value` tells which of them a request has.
 const FIRST: [&str; 14] = [
     "REQUEST_METHOD",
     "SCRIPT_NAME",
@@ -144,7 +146,7 @@ const FIRST: [&str; 14] = [
     "h2o.get_rtt",
 ];
 
-/// Keys after those of the fields.
+/// The keys after those of header fields.
 const LAST: [&str; 11] = [
     "HTTP_EARLY_DATA",
     "rack.url_scheme",
@@ -160,7 +162,7 @@ const LAST: [&str; 11] = [
 ];
 
 impl Request {
-    /// The keys in the order of the Hash. Some may be there twice, others have no value.
+    /// The keys in the order of the Hash. A key may be there twice, or have no value.
     fn keys(&self) -> Vec<Cow<'_, [u8]>> {
         let mut keys: Vec<Cow<'_, [u8]>> = Vec::with_capacity(32 + self.head.headers.len());
         keys.extend(FIRST.map(|key| Cow::Borrowed(key.as_bytes())));
@@ -176,7 +178,7 @@ impl Request {
         keys
     }
 
-    /// The value of a key, if the request has one. Of several meanings of a key the last one counts.
+    /// The value of a key, if the request has one. If a key has several meanings, the last one counts.
     fn value(&self, vm: &Vm, key: &[u8]) -> Result<Option<Value>, Value> {
         let found = self.of_server(vm, key)?;
         if found.is_some() {
@@ -199,7 +201,7 @@ impl Request {
         self.head.headers.get(Known::EarlyData).is_some()
     }
 
-    /// The entries that nothing replaces.
+    /// The values of entries that no field and no variable of the same name replaces.
     fn of_server(&self, vm: &Vm, key: &[u8]) -> Result<Option<Value>, Value> {
         let value = match key {
             b"rack.url_scheme" => vm.string(self.head.scheme.as_str())?,
@@ -227,7 +229,7 @@ impl Request {
         Ok(Some(value))
     }
 
-    /// The entries that variables and fields of the same name replace.
+    /// The values of entries that a request variable or a field of the same name replaces.
     fn of_request(&self, vm: &Vm, key: &[u8]) -> Result<Option<Value>, Value> {
         let text = |text: &[u8]| vm.string(text).map(Some);
         let address = |of: Option<Address>, part: fn(SocketAddr) -> String| match of {
@@ -271,7 +273,7 @@ impl Request {
         vm.call(class, "__of", &[object]).map(Some)
     }
 
-    /// An object by which the script acts on the request.
+    /// Creates an object by which the script acts on the request.
     fn object(&self, vm: &Vm, class: fn(&Classes) -> &Rooted) -> Result<Value, Value> {
         let cell = vm.local::<ClassCell>();
         let class = class(classes(vm, &cell)?).value();
@@ -293,7 +295,7 @@ impl Request {
         key.strip_suffix('/').unwrap_or(key).as_bytes()
     }
 
-    /// The path below the entry, as the client wrote it.
+    /// The part of the path after the configured path, as the client wrote it.
     fn path_info(&self, site: &LocalSite) -> &[u8] {
         let (raw, len) = (self.head.raw_path(), self.script_name(site).len());
         let len = if self.head.is_path_plain() {
@@ -304,7 +306,7 @@ impl Request {
         raw.get(len..).unwrap_or_default()
     }
 
-    /// The values of the field with this key, joined.
+    /// The joined values of the header field with this key.
     fn field(&self, key: &[u8]) -> Option<Cow<'_, [u8]>> {
         let len = match key.strip_prefix(b"HTTP_") {
             Some(name) => name.len(),
@@ -313,7 +315,7 @@ impl Request {
         };
         let fields = self.head.headers.iter().map(|field| field.name);
         let names = fields.filter(|name| name.as_str().len() == len);
-        // Several names can have one key: `a-b` and `a_b`.
+        // Header fields of different names can have the same key: `a-b` and `a_b`.
         let name = names
             .map(|name| name.as_str())
             .filter(|name| is_key_of(key, name))
@@ -333,7 +335,7 @@ impl Request {
     }
 }
 
-/// The key of a field: `HTTP_NAME`, or `CONTENT_TYPE`.
+/// The key of a header field: `HTTP_NAME`, or `CONTENT_TYPE`.
 fn key_of(name: &str) -> Vec<u8> {
     let prefix: &[u8] = if name == "content-type" {
         b""
@@ -347,7 +349,7 @@ fn key_of(name: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Whether `key` is that of the field.
+/// Whether `key` is the key of the header field `name`.
 fn is_key_of(key: &[u8], name: &str) -> bool {
     match key.strip_prefix(b"HTTP_") {
         Some(rest) => name != "content-type" && rest.iter().copied().eq(name.bytes().map(in_key)),
@@ -355,7 +357,7 @@ fn is_key_of(key: &[u8], name: &str) -> bool {
     }
 }
 
-/// A character of a name as keys have it.
+/// The form that a character of a field's name has in the key.
 const fn in_key(byte: u8) -> u8 {
     match byte {
         b'-' => b'_',

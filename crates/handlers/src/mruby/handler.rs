@@ -1,4 +1,4 @@
-//! The handler: from a request to the script's answer.
+//! The handler of scripts: passes a request to the script, and the script's result to the client.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use super::objects::RequestState;
 use super::sub_request::InnerCall;
 use super::{env, machine};
 
-/// The handler of one script.
+/// The handler of one script in the configuration.
 pub(super) struct ScriptHandler {
     script: Arc<Script>,
 }
@@ -44,7 +44,7 @@ impl Handler for ScriptHandler {
         script.note_place(exchange);
         let body = match std::mem::take(&mut exchange.body) {
             RequestBody::Bytes(bytes) => {
-                // A later handler may need it, too.
+                // A later handler may need the body, too.
                 exchange.body = RequestBody::Bytes(bytes.clone());
                 Some(bytes)
             }
@@ -120,7 +120,7 @@ fn wait_for(exchange: &Exchange, call: Rc<Call>) -> Outcome {
     Outcome::Later(Box::pin(waiting.answer()))
 }
 
-/// A request that waits for its script. Dropped when the client goes away; the script runs on.
+/// A request that waits for the result of its script. Dropped when the client disconnects; the script continues to run.
 struct Waiting {
     call: Rc<Call>,
     exchange: ExchangeRef,
@@ -146,7 +146,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // After an answer, its body decides.
+        // Once the script has answered, the request ends when its response body ends.
         if !self.call.is_answered.get() {
             self.call.request.end();
             if let Some(inner) = self.call.inner.take() {
@@ -156,13 +156,13 @@ impl Drop for Waiting {
     }
 }
 
-/// One call of an app.
+/// One call of a script's app for a request.
 struct Call {
     request: Rc<RequestState>,
     answer: RefCell<Option<Answer>>,
     is_answered: Cell<bool>,
     waker: Cell<Option<Waker>>,
-    /// The sub-request whose response becomes the answer.
+    /// The sub-request whose response is the result of the script.
     inner: Cell<Option<Rc<InnerCall>>>,
     this: Weak<Self>,
 }
@@ -217,10 +217,10 @@ impl Call {
 }
 
 impl Call {
-    /// The response of the sub-request is the answer.
+    /// Makes the response of the sub-request the result of the script.
     fn settle_by(&self, inner: Rc<InnerCall>) {
         let call = Weak::clone(&self.this);
-        // First, since the response may be there.
+        // The sub-request is stored first, because its response may be there already.
         let kept = Rc::clone(&inner);
         self.inner.set(Some(inner));
         kept.pass_to(move |response| {
@@ -249,7 +249,7 @@ impl Finish for Call {
     }
 }
 
-/// The response of a script that cannot be evaluated (H2O compatibility: H2O's form).
+/// The response of a script that cannot be evaluated (H2O compatibility: it has H2O's form).
 fn never() -> Response {
     let text = Bytes::from_static(b"Internal Server Error");
     let headers = h2o_http::Headers::new();
@@ -262,7 +262,7 @@ fn never() -> Response {
     response
 }
 
-/// The response if a script raises (H2O compatibility: H2O's form).
+/// The response if a script raises an exception (H2O compatibility: it has H2O's form).
 pub(super) fn failure(exchange: &Exchange) -> Response {
     let status = StatusCode::INTERNAL_SERVER_ERROR;
     exchange.worker.counters.count_status(status);

@@ -1,4 +1,4 @@
-//! `http_request`: requests of scripts to other servers.
+//! The method `http_request`, by which scripts send requests to other servers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::machine::Host;
 use super::{answer, content};
 use crate::proxy::upstream_for;
 
-/// A request to another server. Dropping it ends the request, unless its response has begun.
+/// A request of a script to another server. Dropping it ends the request, unless its response has begun.
 struct HttpRequest {
     arrival: Arrival<Result<Reply, Failure>>,
     task: AbortHandle,
@@ -27,7 +27,7 @@ impl Drop for HttpRequest {
     }
 }
 
-/// Defines `http_request` and its classes.
+/// Defines the method `http_request` and the Ruby classes for its results.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let kernel = vm.constant(None, "Kernel")?;
     vm.define(kernel, "http_request", request)?;
@@ -122,11 +122,11 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     vm.object(class, request).map_err(Leave::Raise)
 }
 
-/// A request to send.
+/// A request that a script sends to another server.
 struct Outgoing {
     upstream: Arc<Upstream>,
     method: Method,
-    /// Path and query.
+    /// The path and query of the request.
     target: Box<[u8]>,
     headers: Headers,
     body: Option<Bytes>,
@@ -179,7 +179,7 @@ impl Outgoing {
     }
 }
 
-/// Status, fields and body as Ruby gets them.
+/// The status, fields and body of the response as the Array that Ruby gets.
 fn triple(vm: &Vm, result: Result<Reply, Failure>) -> Result<Value, Value> {
     let (status, headers, length, body) = match result {
         Ok(reply) => {

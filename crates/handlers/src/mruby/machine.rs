@@ -1,4 +1,4 @@
-//! The VM of a worker, and the scripts evaluated in it.
+//! The mruby VM of a worker, and the scripts that are evaluated in it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -13,14 +13,14 @@ use rustc_hash::FxHashMap;
 use super::sub_request::{self, Place};
 use super::{content, http, objects, password, redis, wait};
 
-/// A script of the configuration.
+/// A script in the configuration.
 pub(super) struct Script {
-    /// Tells scripts apart, also of several configurations.
+    /// Number that distinguishes scripts, also those of different configurations.
     pub(super) id: u64,
     pub(super) text: Box<str>,
-    /// Its file, as named in the configuration.
+    /// The file of the script, as named in the configuration.
     pub(super) file: Box<str>,
-    /// The line of the file in which it begins.
+    /// The line of the file in which the script begins.
     pub(super) line: u32,
 }
 
@@ -32,32 +32,32 @@ impl WorkerStart for Script {
     }
 }
 
-/// The machines of a worker: one for each configuration that still serves requests on it.
+/// The VMs of a worker: one for each configuration that still serves requests on it.
 #[derive(Default)]
 struct Machines(RefCell<Vec<KnownMachine>>);
 
 struct KnownMachine {
     site: Weak<LocalSite>,
-    /// Or why there is none.
+    /// The VM with its scripts, or the reason why it could not be opened.
     machine: Result<Rc<Machine>, String>,
 }
 
-/// Closes the machines of configurations that no request uses any more.
+/// Closes the VMs of configurations that no request uses any more.
 pub(crate) fn sweep(worker: &Worker) {
     let machines = worker.local::<Machines>();
     let is_dead = |known: &mut KnownMachine| known.site.strong_count() == 0;
     let dead: Vec<_> = machines.0.borrow_mut().extract_if(.., is_dead).collect();
-    // Scripts run when a machine closes: not while the list is borrowed.
+    // Scripts run when a VM closes, so this must not happen while the list is borrowed.
     drop(dead);
 }
 
-/// The VM of a worker with its scripts.
+/// The VM of a worker for one configuration, with its scripts.
 pub(super) struct Machine {
     pub(super) vm: Rc<Vm>,
     scripts: RefCell<FxHashMap<u64, Rc<LocalScript>>>,
 }
 
-/// The worker of a VM.
+/// The worker and the configuration that a VM belongs to, kept as state of the VM.
 #[derive(Default)]
 pub(super) struct Host {
     worker: RefCell<Weak<Worker>>,
@@ -65,7 +65,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// The worker of a VM.
+    /// The worker that the VM belongs to.
     pub(super) fn worker(vm: &Vm) -> Result<Rc<Worker>, Leave> {
         let host = vm.local::<Self>();
         let worker = host.worker.borrow().upgrade();
@@ -79,30 +79,30 @@ impl Host {
     }
 }
 
-/// A script in the VM of a worker.
+/// A script in the VM of a worker, with the state of its evaluation.
 pub(super) struct LocalScript {
     id: u64,
     state: RefCell<State>,
-    /// Where the configuration has the script; set when it was asked for.
+    /// The place of the script's handler in the configuration; set when the handler gets its first request.
     place: RefCell<Option<Place>>,
 }
 
 enum State {
-    /// The script's top level waits for something; requests for the script wait too, with these wakers.
+    /// The script's top-level code waits for something. Requests for the script wait too, with these wakers.
     Evaluating(Vec<Waker>),
-    /// What it evaluated to.
+    /// The object that the script has evaluated to.
     Ready(Rc<Rooted>),
-    /// It raised.
+    /// The script's top-level code has raised an exception.
     Failed,
 }
 
-/// What a script evaluated to.
+/// The result of evaluating a script.
 pub(super) enum App {
-    /// The script has not evaluated to an object yet: the waker is called when it has.
+    /// The script has not been evaluated yet: the waker is called when it has.
     Evaluating,
-    /// This object.
+    /// The object that the script has evaluated to.
     Ready(Rc<Rooted>),
-    /// An exception, which was logged.
+    /// The script has raised an exception, which was logged.
     Failed,
 }
 
@@ -121,11 +121,11 @@ const PARTS: &[Part] = &[
 ];
 
 impl Machine {
-    /// The machine of a worker for a configuration. The first call opens its VM.
+    /// The VM of a worker for a configuration. The first call opens it.
     pub(super) fn of(worker: &Rc<Worker>, site: &Rc<LocalSite>) -> Result<Rc<Self>, String> {
         let machines = worker.local::<Machines>();
         let is_of = |known: &&KnownMachine| std::ptr::eq(known.site.as_ptr(), Rc::as_ptr(site));
-        // Most requests belong to the last one.
+        // Most requests belong to the newest configuration, which is the last one.
         if let Some(known) = machines.0.borrow().iter().rev().find(is_of) {
             return known.machine.clone();
         }
@@ -161,7 +161,7 @@ impl Machine {
         }))
     }
 
-    /// The place in the configuration of the script whose strand runs; `None` if it was not asked yet.
+    /// The place in the configuration of the script whose strand runs; `None` if its handler has got no request yet.
     pub(super) fn current_place(vm: &Vm) -> Result<Option<Place>, Leave> {
         let worker = Host::worker(vm)?;
         let machine = Self::of(&worker, &Host::site(vm)?).map_err(Leave::runtime)?;
@@ -170,7 +170,7 @@ impl Machine {
         Ok(script.and_then(|script| script.place.borrow().clone()))
     }
 
-    /// The script in this VM. The first call evaluates it.
+    /// Returns the script in this VM. The first call evaluates the script.
     pub(super) fn script(&self, script: &Script) -> Rc<LocalScript> {
         if let Some(known) = self.scripts.borrow().get(&script.id) {
             return Rc::clone(known);
@@ -189,7 +189,7 @@ impl Machine {
             is_checked: Cell::new(false),
         });
         vm.scope(|| {
-            // Known to be free of syntax errors.
+            // The text has no syntax error, since it was checked when the configuration was read.
             match vm.compile(&script.text, &script.file, script.line) {
                 Ok(code) => vm.evaluate(code, script.id, evaluation),
                 Err(fault) => {
@@ -203,7 +203,7 @@ impl Machine {
 }
 
 impl LocalScript {
-    /// What it evaluated to. `waker` is called later if it has not yet.
+    /// The result of evaluating the script. If there is none yet, `waker` is called when there is one.
     pub(super) fn app(&self, waker: Option<&Waker>) -> App {
         match &mut *self.state.borrow_mut() {
             State::Evaluating(waiting) => {
@@ -215,7 +215,7 @@ impl LocalScript {
         }
     }
 
-    /// Waits until it is evaluated.
+    /// Waits until the script is evaluated.
     pub(super) async fn evaluated(&self) -> App {
         let settled = poll_fn(|task| match self.app(Some(task.waker())) {
             App::Evaluating => Poll::Pending,
@@ -224,7 +224,7 @@ impl LocalScript {
         settled.await
     }
 
-    /// Notes where it is: its handler runs.
+    /// Notes the place of the script in the configuration, because its handler runs.
     pub(super) fn note_place(&self, exchange: &Exchange) {
         let place = &mut *self.place.borrow_mut();
         if !place.as_ref().is_some_and(|place| place.is_of(exchange)) {
@@ -232,7 +232,7 @@ impl LocalScript {
         }
     }
 
-    /// Identifies the handler to the functions that a strand calls.
+    /// A number that identifies the script's handler to the functions that its strands call.
     pub(super) const fn context(&self) -> u64 {
         self.id
     }
@@ -262,10 +262,10 @@ pub async fn are_scripts_evaluated(worker: &Worker) -> bool {
     have_values
 }
 
-/// Gets the value of a script.
+/// Takes the value of a script when its evaluation ends.
 struct Evaluation {
     script: Rc<LocalScript>,
-    /// Whether the value was looked at.
+    /// Whether the script's value was checked.
     is_checked: Cell<bool>,
 }
 
@@ -290,12 +290,12 @@ impl Finish for Evaluation {
     }
 }
 
-/// The limits of scripts on each worker.
+/// The limits on memory and time of scripts on each worker.
 #[derive(Clone, Debug)]
 pub(super) struct ScriptLimits {
-    /// `mruby.memory-limit`, in bytes.
+    /// The value of `mruby.memory-limit` in bytes.
     pub(super) memory: usize,
-    /// `mruby.time-limit`; zero: none.
+    /// The value of `mruby.time-limit`; zero for no limit.
     pub(super) time: Duration,
 }
 
@@ -309,7 +309,7 @@ impl Default for ScriptLimits {
     }
 }
 
-/// `MESSAGE (CLASS)`. Counts the exception.
+/// Counts an exception, and returns the text `MESSAGE (CLASS)` about it.
 pub(super) fn describe(vm: &Vm, exception: Value) -> String {
     if let Ok(worker) = Host::worker(vm) {
         worker.counters.count(Counter::ScriptExceptions);
@@ -322,7 +322,7 @@ pub(super) fn describe(vm: &Vm, exception: Value) -> String {
     vm.describe(exception)
 }
 
-/// A line about an exception that belongs to no request.
+/// Logs an exception that belongs to no request.
 pub(super) fn report(exception: &str) {
     h2o_log::report!(error, "mruby raised: {exception}");
 }

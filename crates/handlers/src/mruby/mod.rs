@@ -1,7 +1,8 @@
-//! Scripts: `mruby.handler` and `mruby.handler-file`.
+//! The directives `mruby.handler` and `mruby.handler-file`, whose handlers are scripts.
 //!
-//! Each worker has one VM ([`machine`]), in which every script is evaluated once. A request runs the script's value in a strand; if
-//! the strand waits, the response comes later. What the script returns becomes a response in [`answer`].
+//! Each worker has one VM ([`machine`]), in which every script is evaluated once. A request calls the script's value in
+//! a strand (fiber); if the strand waits, the response comes later. [`answer`] makes a response of the value that the
+//! script returns.
 
 mod answer;
 mod arrival;

@@ -1,4 +1,4 @@
-//! What `env` gives a script of the request: its body, its errors, early hints.
+//! The Ruby objects by which a script acts on its request: for the request body, error lines and early hints.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -12,16 +12,18 @@ use h2o_mruby::{Kind, Leave, Value, Vm};
 use super::answer;
 use super::body;
 
-/// A request as the objects of Ruby know it: they may outlive it, since no script is stopped when its client goes away.
+/// The state of a request that Ruby objects share. They may outlive the request, since scripts continue to run when the
+/// client disconnects.
 pub(super) struct RequestState {
     has_ended: Cell<bool>,
     body: Option<Bytes>,
     transport: Weak<dyn Transport>,
-    /// Interim responses and error lines that the exchange has not got yet: it is borrowed while Ruby runs.
+    /// The early hints of the script that the exchange has not got yet: the exchange is borrowed while Ruby runs. The
+    /// same holds for `lines`, its lines for the error log.
     hints: RefCell<Vec<Headers>>,
     lines: RefCell<Vec<String>>,
     waker: RefCell<Option<Waker>>,
-    /// `error-log.emit-request-errors`
+    /// The value of `error-log.emit-request-errors`.
     emits_errors: bool,
     wants_hints: bool,
 }
@@ -41,7 +43,7 @@ impl RequestState {
         })
     }
 
-    /// The request is over, or its client has gone.
+    /// Called when the request has ended or its client has disconnected.
     pub(super) fn end(&self) {
         self.has_ended.set(true);
         self.waker.take();
@@ -54,22 +56,22 @@ impl RequestState {
         self.has_ended.get()
     }
 
-    /// The length of the content, if the request has any.
+    /// The length of the request body; `None` if the request has no body.
     pub(super) fn body_len(&self) -> Option<usize> {
         self.body.as_ref().map(Bytes::len)
     }
 
-    /// The server's address, while the connection is there.
+    /// The server's address on the client's connection; `None` if the connection has ended.
     pub(super) fn local_address(&self) -> Option<Address> {
         self.transport.upgrade()?.local_address()
     }
 
-    /// Called when there is something to [pass on](Self::pass_on).
+    /// Sets the waker that is called when there are hints or lines to [pass on](Self::pass_on).
     pub(super) fn set_waker(&self, waker: &Waker) {
         *self.waker.borrow_mut() = Some(waker.clone());
     }
 
-    /// Hands the exchange what the script has sent meanwhile.
+    /// Moves the hints and lines that the script has written to the exchange.
     pub(super) fn pass_on(&self, exchange: &mut Exchange) {
         for headers in self.hints.take() {
             exchange
@@ -81,7 +83,7 @@ impl RequestState {
         }
     }
 
-    /// A line for the error log.
+    /// Adds a line of the script for the error log.
     pub(super) fn write_line(&self, line: String) {
         if self.has_ended() {
             self.report(&line);
@@ -104,24 +106,24 @@ impl RequestState {
     }
 }
 
-/// The classes of these objects.
+/// The Ruby classes of these objects.
 pub(super) struct Classes {
     pub(super) errors: h2o_mruby::Rooted,
     pub(super) hints: h2o_mruby::Rooted,
     pub(super) request: h2o_mruby::Rooted,
     pub(super) get_rtt: h2o_mruby::Rooted,
     pub(super) is_ech: h2o_mruby::Rooted,
-    /// Of the Hash that describes a request.
+    /// The class of the Hash that describes a request.
     pub(super) env: h2o_mruby::Rooted,
-    /// Of what that is made from.
+    /// The class of the object from which the entries of that Hash are made.
     pub(super) source: h2o_mruby::Rooted,
 }
 
-/// The classes of a VM.
+/// The Ruby classes of a VM, once they are defined.
 #[derive(Default)]
 pub(super) struct ClassCell(pub(super) std::cell::OnceCell<Classes>);
 
-/// Defines the classes.
+/// Defines the Ruby classes of these objects.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     body::define(vm, module)?;
@@ -184,7 +186,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
         let micros = rtt.and_then(|rtt| i64::try_from(rtt.as_micros()).ok());
         Ok(micros.map_or(Ok(Value::nil()), |micros| vm.integer(micros))?)
     })?;
-    // No listener offers Encrypted Client Hello.
+    // The result is always false, since no listener offers Encrypted Client Hello.
     let is_ech = vm.object_class(Some(module), "EncryptedHello")?;
     vm.define(is_ech, "call", |vm, call| {
         call.arguments.exactly::<0>()?;

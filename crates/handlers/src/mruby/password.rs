@@ -1,4 +1,5 @@
-//! Passwords whose hashes take long on purpose: checked by other threads, while the script waits.
+//! Checks of bcrypt passwords for scripts. A check takes long on purpose, so another thread does it while the script
+//! waits.
 
 use h2o_mruby::{Call, Leave, Value, Vm};
 use h2o_password::PasswordHash;
@@ -6,14 +7,14 @@ use h2o_password::PasswordHash;
 use super::machine::Host;
 use crate::turns::Turns;
 
-/// Defines `H2O.__fits_bcrypt`.
+/// Defines the method `H2O.__fits_bcrypt`.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     vm.define_singleton(module, "__fits_bcrypt", fits_bcrypt)
 }
 
-/// `__fits_bcrypt(password, hash)`: whether the hash is one of the password, as bcrypt of crypt(3) makes them. Hashes that are
-/// not well-formed fit nothing.
+/// The method `__fits_bcrypt(password, hash)` returns whether `hash` is a bcrypt hash (as of crypt(3)) of the password.
+/// No password fits a malformed hash.
 fn fits_bcrypt(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [password, hash] = call.arguments.exactly()?;
     let password = vm.text_of(password)?;

@@ -1,4 +1,4 @@
-//! The Hash by which a script describes a sub-request, as a request.
+//! Reads the Hash by which a script describes a sub-request, and makes a request of it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use h2o_mruby::{Kind, Leave, Value, Vm};
 
 use super::answer;
 
-/// A sub-request as a script describes it.
+/// A sub-request as the script's Hash describes it.
 pub(super) struct Description {
     pub(super) head: RequestHead,
     pub(super) body: Option<Bytes>,
-    /// `SCRIPT_NAME`
+    /// The value of `SCRIPT_NAME`.
     pub(super) script_name: Vec<u8>,
     pub(super) variables: Vec<(Arc<str>, Arc<str>)>,
-    /// The client's address.
+    /// The address of the sub-request's client.
     pub(super) remote: Option<SocketAddr>,
-    /// The server's address.
+    /// The address of the server.
     pub(super) local: Option<SocketAddr>,
-    /// `rack.errors`; `nil` if there is none.
+    /// The value of `rack.errors`; `nil` if the Hash has none.
     pub(super) errors: Value,
-    /// `h2o.remaining_delegations`
+    /// The value of `h2o.remaining_delegations`.
     pub(super) delegations: Option<u32>,
-    /// `h2o.remaining_reprocesses`
+    /// The value of `h2o.remaining_reprocesses`.
     pub(super) reprocesses: Option<u32>,
 }
 
@@ -38,7 +38,8 @@ const IGNORED: &[&str] = &[
     "rack.run_once",
 ];
 
-/// Fields of the connection, and those that other keys give.
+/// Header fields that are not taken over from the Hash: those that concern the connection, and those that other keys of
+/// the Hash give.
 const DROPPED_FIELDS: &[&str] = &[
     "content-length",
     "content-type",
@@ -47,7 +48,7 @@ const DROPPED_FIELDS: &[&str] = &[
     "upgrade",
 ];
 
-/// The values of the keys that are texts.
+/// The values of those keys of the Hash that are texts.
 #[derive(Default)]
 struct Texts {
     method: Option<Vec<u8>>,
@@ -64,7 +65,7 @@ struct Texts {
     remote: Address,
 }
 
-/// The texts of an address.
+/// The texts of an address and a port.
 #[derive(Default)]
 struct Address {
     host: Option<Vec<u8>>,
@@ -72,7 +73,7 @@ struct Address {
 }
 
 impl Address {
-    /// The address, if both texts are numeric.
+    /// The address with its port, if both texts are numeric.
     fn parse(&self) -> Option<SocketAddr> {
         let text = |bytes: &Option<Vec<u8>>| String::from_utf8(bytes.clone()?).ok();
         let address: IpAddr = text(&self.host)?.parse().ok()?;
@@ -81,7 +82,7 @@ impl Address {
 }
 
 impl Texts {
-    /// Where the value of a key belongs.
+    /// The place for the value of this key; `None` for keys that are no texts.
     fn place(&mut self, key: &str) -> Option<&mut Option<Vec<u8>>> {
         Some(match key {
             "REQUEST_METHOD" => &mut self.method,
@@ -102,7 +103,7 @@ impl Texts {
         })
     }
 
-    /// Path and query.
+    /// The path and query of the sub-request.
     fn target(&self) -> Result<Vec<u8>, Leave> {
         let script_name = required("SCRIPT_NAME", self.script_name.as_deref())?;
         let path_info = required("PATH_INFO", self.path_info.as_deref())?;
@@ -152,10 +153,10 @@ fn invalid() -> Leave {
     Leave::argument("env variable contains invalid values")
 }
 
-/// Reads the Hash.
+/// Reads the Hash that describes a sub-request.
 ///
 /// # Errors
-/// The exception that tells what is missing or wrong.
+/// The exception that tells which entry is missing or wrong.
 pub(super) fn read(vm: &Vm, env: Value) -> Result<Description, Leave> {
     let mut texts = Texts::default();
     let mut described = Description {
@@ -203,7 +204,7 @@ pub(super) fn read(vm: &Vm, env: Value) -> Result<Description, Leave> {
     finish(texts, described)
 }
 
-/// A counter; what is negative or no number counts as 0.
+/// Reads a counter. A negative number, or a value that is no number, counts as 0.
 fn count(value: Value) -> u32 {
     let number = value.as_integer().unwrap_or(0).max(0);
     u32::try_from(number).unwrap_or(u32::MAX)
@@ -219,7 +220,7 @@ fn add_fields(vm: &Vm, headers: &mut Headers, key: &str, value: Value) -> Result
     })
 }
 
-/// Reads the whole body.
+/// Reads the whole request body from the Ruby object `input`.
 fn read_input(vm: &Vm, input: Value, length: Option<&[u8]>) -> Result<Option<Bytes>, Leave> {
     if input.is_nil() {
         return Ok(None);
@@ -240,7 +241,7 @@ fn read_input(vm: &Vm, input: Value, length: Option<&[u8]>) -> Result<Option<Byt
     Ok(Some(content.into()))
 }
 
-/// Makes the head of the request.
+/// Makes the request head of the sub-request.
 fn finish(texts: Texts, mut described: Description) -> Result<Description, Leave> {
     let head = &mut described.head;
     let method = not_empty("REQUEST_METHOD", texts.method.as_deref())?;
@@ -264,7 +265,7 @@ fn finish(texts: Texts, mut described: Description) -> Result<Description, Leave
         None => BodyLength::None,
     };
     let (target, authority) = (texts.target()?, texts.authority()?);
-    // A blank or a line end would end the request line or the field that a backend gets.
+    // A blank or a line end would end the request line or the header field that a backend gets.
     if !h2o_http::is_visible(&target) || !h2o_http::is_visible(&authority) {
         return Err(invalid());
     }

@@ -1,4 +1,4 @@
-//! `H2O.next` and `H2O.reprocess`: requests that scripts make of this server itself.
+//! The methods `H2O.next` and `H2O.reprocess`: requests that scripts make to this server itself.
 
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
@@ -19,17 +19,17 @@ use super::machine::{Host, Machine};
 use super::objects::RequestState;
 use super::sub_env::{self, Description};
 
-/// Where a script is in the configuration.
+/// The place of a script's handler in the configuration.
 #[derive(Clone)]
 pub(super) struct Place {
     site: Weak<LocalSite>,
     route: Route,
-    /// Number of its handler in the path.
+    /// Index of the handler among the handlers of its path.
     handler: usize,
 }
 
 impl Place {
-    /// The place of the handler that runs.
+    /// The place of the handler that runs for this exchange.
     pub(super) fn of(exchange: &Exchange) -> Self {
         Self {
             site: Rc::downgrade(&exchange.site),
@@ -38,7 +38,7 @@ impl Place {
         }
     }
 
-    /// Whether the handler that runs has this place.
+    /// Whether the handler that runs for this exchange is at this place.
     pub(super) fn is_of(&self, exchange: &Exchange) -> bool {
         self.route == exchange.route
             && self.handler == exchange.handler
@@ -46,33 +46,33 @@ impl Place {
     }
 }
 
-/// What `H2O::App` objects start.
+/// The Ruby object `H2O::App`, which starts sub-requests.
 struct App {
     is_next: bool,
 }
 
-/// A sub-request in Ruby: `H2O::AppRequest`.
+/// The Ruby object `H2O::AppRequest`, which stands for a sub-request.
 struct AppRequest(Rc<InnerCall>);
 
-/// A sub-request. Dropping it ends the request, unless its response has begun.
+/// A sub-request that was started. Dropping it ends the request, unless its response has begun.
 pub(super) struct InnerCall {
     response: Arrival<Response>,
     task: AbortHandle,
 }
 
 impl InnerCall {
-    /// The sub-request that a value of Ruby stands for.
+    /// The sub-request that the Ruby value stands for; `None` for other values.
     pub(super) fn of(vm: &Vm, value: Value) -> Option<Rc<Self>> {
         vm.with_object(value, |request: &AppRequest| Rc::clone(&request.0))
             .ok()
     }
 
-    /// Calls `take` with the response, now or later.
+    /// Calls `take` with the response of the sub-request, now or later.
     pub(super) fn pass_to(&self, take: impl FnOnce(Response) + 'static) {
         self.response.pass_to(take);
     }
 
-    /// Nobody wants the response any more.
+    /// Ends the sub-request, because its response is not needed any more.
     pub(super) fn cancel(&self) {
         self.task.abort();
     }
@@ -84,7 +84,7 @@ impl Drop for InnerCall {
     }
 }
 
-/// Defines the classes of sub-requests.
+/// Defines the Ruby classes of sub-requests.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     let app = vm.object_class(Some(module), "App")?;
@@ -172,7 +172,7 @@ async fn answer(vm: Weak<Vm>, exchange: ExchangeRef, arrival: Arrival<Response>)
     arrival.settle(&vm, response);
 }
 
-/// The exchange of a sub-request.
+/// Creates the exchange of a sub-request.
 fn make_exchange(worker: &Rc<Worker>, site: &Rc<LocalSite>, described: Description) -> ExchangeRef {
     let now = worker.clock.now();
     let connection = ConnectionInfo {
@@ -203,7 +203,8 @@ fn make_exchange(worker: &Rc<Worker>, site: &Rc<LocalSite>, described: Descripti
     exchange
 }
 
-/// Where the error lines of a sub-request go: to `rack.errors` of its Hash.
+/// The function that gets the error lines of a sub-request: it writes them to `rack.errors` of the Hash. `None` if the
+/// Hash has none.
 fn error_sink(vm: &Vm, errors: Value) -> Result<Option<ErrorSink>, Leave> {
     if errors.is_nil() {
         return Ok(None);
@@ -217,7 +218,7 @@ fn error_sink(vm: &Vm, errors: Value) -> Result<Option<ErrorSink>, Leave> {
     let errors = Rc::new(vm.root(errors)?);
     Ok(Some(Box::new(move |line| {
         let (line, errors, vm) = (line.to_owned(), Rc::clone(&errors), reference.clone());
-        // Not at once: Ruby may be running.
+        // The line is not written at once, because Ruby may be running now.
         worker.spawn(async move {
             let Some(vm) = vm.upgrade() else {
                 return;
@@ -231,7 +232,7 @@ fn error_sink(vm: &Vm, errors: Value) -> Result<Option<ErrorSink>, Leave> {
     })))
 }
 
-/// The connection of a sub-request: there is none but for its addresses.
+/// The transport of a sub-request, which has no connection but only the server's address.
 struct Inside(Option<Address>);
 
 impl Transport for Inside {
@@ -246,11 +247,11 @@ impl Transport for Inside {
     }
 }
 
-/// The exchange of a sub-request until its body is through. Dropping it writes its log line.
+/// The exchange of a sub-request, kept until the response body has ended. Dropping this value writes the log line.
 struct Kept(ExchangeRef);
 
 impl Kept {
-    /// Notes the response for the log.
+    /// Records the response in the exchange, for the log line.
     fn note(&self, response: &Response) {
         let exchange = &mut *self.0.borrow_mut();
         exchange.sent.status = Some(response.status);
@@ -267,7 +268,7 @@ impl Drop for Kept {
             };
             exchange.timings.response_end = Some(exchange.worker.clock.now());
             let start = exchange.sub_request.as_ref().map(|request| request.start);
-            // H2O compatibility: `H2O.next` has no line of its own.
+            // H2O compatibility: as in H2O, a sub-request of `H2O.next` has no log line of its own.
             if start == Some(SubRequestStart::Routing) {
                 for logger in &exchange.site.path(exchange.route).loggers {
                     logger.log(&exchange);
@@ -280,7 +281,7 @@ impl Drop for Kept {
     }
 }
 
-/// A body that keeps its exchange.
+/// A response body that keeps the exchange of its sub-request.
 struct KeptBody {
     source: Box<dyn BodySource>,
     _kept: Kept,
@@ -312,7 +313,7 @@ impl BodySource for KeptBody {
     }
 }
 
-/// Status, fields and body as Ruby gets them.
+/// The status, fields and body of the response as the Array that Ruby gets.
 fn triple(vm: &Vm, response: Response) -> Result<Value, Value> {
     let mut fields: Vec<_> = response.headers.iter().collect();
     fields.sort_by_key(|field| (field.name.as_str().len(), field.name.as_str()));

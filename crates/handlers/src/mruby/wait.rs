@@ -1,4 +1,4 @@
-//! What scripts wait for: time, and each other.
+//! Methods by which scripts wait: for some time, or for another strand (fiber).
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use h2o_mruby::{Leave, Ticket, Value, Vm};
 
 use super::machine::Host;
 
-/// A strand that waits for another one.
+/// A strand that waits until another strand resumes it.
 #[derive(Default)]
 struct Parked(RefCell<Option<Ticket>>);
 
-/// Defines `sleep`, and the base of `H2O::Channel`.
+/// Defines the method `sleep`, and the Ruby base of `H2O::Channel`.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let kernel = vm.constant(None, "Kernel")?;
     vm.define(kernel, "sleep", sleep)?;
@@ -43,7 +43,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
 fn sleep(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     let arguments = call.arguments.between(0, 1)?;
     if arguments.all().is_empty() {
-        // For ever: nobody resumes it.
+        // The strand waits for ever, because no code resumes it.
         drop(vm.suspend()?);
         return Err(Leave::Wait);
     }
@@ -66,7 +66,7 @@ fn sleep(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
         reason = "not negative; what is too large becomes the largest number"
     )]
     let time = Duration::from_millis((seconds.max(0.0) * 1000.0) as u64);
-    // As long as timers can count.
+    // A longer time is reduced to one year, which timers can count.
     let time = time.min(Duration::from_secs(86_400 * 365));
     let worker = Host::worker(vm)?;
     let ticket = vm.suspend()?;

@@ -1,4 +1,4 @@
-//! A connection to Redis: sends commands, and hands their replies to who waits for them.
+//! A connection of a script to Redis: sends commands, and passes each reply to the strand that waits for it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,13 +17,13 @@ use super::reply::{Parser, Reply, encode};
 use super::subscription::{End, Subscription};
 use crate::mruby::arrival::Arrival;
 
-/// Most bytes of commands that wait to be sent.
+/// Most bytes of commands that may wait to be sent to Redis.
 const MAX_OUTGOING: usize = 64 << 20;
 /// Most reads from one Redis connection per turn of the event loop, so that other connections get their turn.
 const READS: usize = 16;
 const READ_SIZE: usize = 64 * 1024;
 
-/// What becomes of a command.
+/// The result of a command.
 pub(super) enum Outcome {
     Reply(Reply),
     Failed(Failure),
@@ -38,16 +38,16 @@ pub(super) enum Failure {
     Protocol,
 }
 
-/// Where a connection leads, and how long it may take.
+/// The Redis server to connect to, and time limits.
 pub(super) struct Target {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) connect_timeout: Duration,
-    /// Zero: none.
+    /// How long Redis may take to reply to a command; zero for no limit.
     pub(super) command_timeout: Duration,
 }
 
-/// What the connection's task and the objects of Ruby share.
+/// The state that the connection's task and the Ruby objects share.
 #[derive(Default)]
 pub(super) struct Link {
     state: RefCell<State>,
@@ -62,51 +62,53 @@ struct State {
     subscriptions: FxHashMap<Topic, Rc<Subscription>>,
 }
 
-/// A channel, or a pattern of channels.
+/// The name of a channel, or a pattern for names of channels.
 #[derive(Clone, Hash, PartialEq, Eq)]
 struct Topic {
     is_pattern: bool,
     name: Vec<u8>,
 }
 
-/// A command whose reply has not come.
+/// A command to which Redis has not replied yet.
 struct Awaited {
-    /// When the command fails for want of a reply; `None` before the command is sent, and for commands without a time
-    /// limit.
+    /// The time at which the command fails if Redis has not replied; `None` before the command is sent, and for
+    /// commands without a time limit.
     deadline: Option<Instant>,
     what: What,
 }
 
 enum What {
     Reply(Arrival<Outcome>),
-    /// Confirmations of a subscription.
+    /// A command that begins a subscription, which Redis confirms once per channel. `missing` is the number of missing
+    /// confirmations.
     Subscribe {
         missing: usize,
         subscription: Rc<Subscription>,
     },
-    /// Confirmations that subscriptions to channels or to patterns have ended; `None`: as many as there are.
+    /// A command that ends subscriptions to channels or to patterns, which Redis confirms once for each. `missing` is
+    /// the number of missing confirmations; `None`: as many as there are subscriptions.
     Unsubscribe {
         is_pattern: bool,
         missing: Option<usize>,
     },
 }
 
-/// More is to be sent than is kept.
+/// The error of a command that would make the commands that wait to be sent exceed [`MAX_OUTGOING`].
 pub(super) struct Full;
 
 impl Link {
-    /// Whether it is connecting or connected.
+    /// Whether the connection is open or being opened.
     pub(super) const fn is_open(&self) -> bool {
         !self.is_closed.get()
     }
 
-    /// Closes it: what is awaited fails.
+    /// Closes the connection. Commands without a reply fail.
     pub(super) fn close(&self) {
         self.is_closed.set(true);
         self.wake();
     }
 
-    /// Sends a command.
+    /// Sends a command. Returns its result, which arrives later.
     pub(super) fn send(&self, words: &[Vec<u8>]) -> Result<Arrival<Outcome>, Full> {
         let arrival = Arrival::default();
         self.queue(words, What::Reply(arrival.clone()))?;
@@ -153,7 +155,7 @@ impl Link {
         }
     }
 
-    /// Connects, and serves the connection until it ends.
+    /// Connects to Redis, and serves the connection until it ends.
     pub(super) async fn run(self: Rc<Self>, worker: Rc<Worker>, target: Target, vm: Weak<Vm>) {
         let failure = match connect(&worker, &target).await {
             Ok(stream) => {
@@ -174,7 +176,7 @@ impl Link {
         self.fail(&vm, failure);
     }
 
-    /// Tells all who wait.
+    /// Ends all commands and subscriptions with this failure.
     fn fail(&self, vm: &Weak<Vm>, failure: Failure) {
         self.is_closed.set(true);
         let State {
@@ -213,7 +215,7 @@ async fn connect(worker: &Worker, target: &Target) -> Result<TcpStream, Failure>
     }
 }
 
-/// Moves octets between the socket and a link.
+/// Moves bytes between the socket of a connection and its [`Link`].
 struct Driver {
     link: Rc<Link>,
     stream: TcpStream,
@@ -226,7 +228,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// Serves the connection. Ready when it has ended.
+    /// Serves the connection. Ready with the reason when it has ended.
     fn poll(&mut self, task: &mut Context<'_>) -> Poll<Failure> {
         *self.link.waker.borrow_mut() = Some(task.waker().clone());
         for _ in 0..READS {
@@ -244,7 +246,7 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Sends what the socket takes.
+    /// Sends as many bytes of commands as the socket takes.
     fn write(&self, task: &mut Context<'_>) -> Result<(), Failure> {
         let state = &mut *self.link.state.borrow_mut();
         if !self.command_timeout.is_zero() {
@@ -267,7 +269,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Reads once, and hands out the replies. Returns false if there is nothing to read, or nobody to take it.
+    /// Reads once from the socket, and passes complete replies on. Returns false if there is nothing to read, or if the
+    /// messages of a subscription are not taken.
     fn read(&mut self, task: &mut Context<'_>) -> Result<bool, Failure> {
         let is_full = {
             let state = self.link.state.borrow();
@@ -291,7 +294,8 @@ impl Driver {
         }
     }
 
-    /// Hands a reply to who waits for it. The state is not borrowed meanwhile: a script may send its next command.
+    /// Passes a reply to the command that waits for it. The state is not borrowed meanwhile, because a script may send
+    /// its next command.
     fn take(&self, reply: Reply) -> Result<(), Failure> {
         let Some(reply) = self.take_push(reply)? else {
             return Ok(());
@@ -299,7 +303,7 @@ impl Driver {
         let front = self.link.state.borrow_mut().awaited.pop_front();
         match front.map(|command| command.what) {
             Some(What::Reply(arrival)) => arrival.settle(&self.vm, Outcome::Reply(reply)),
-            // An error in place of the confirmation.
+            // Redis has replied with an error instead of confirming the subscription.
             Some(What::Subscribe { subscription, .. }) => {
                 let outcome = Outcome::Reply(reply);
                 subscription.confirmed.settle(&self.vm, outcome);
@@ -310,7 +314,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes a message of a subscription or a confirmation; returns other replies.
+    /// Handles a reply that is a message or a confirmation of a subscription. Returns any other reply.
     fn take_push(&self, reply: Reply) -> Result<Option<Reply>, Failure> {
         let is_expected = {
             let state = self.link.state.borrow();
@@ -394,7 +398,7 @@ impl Driver {
         }
     }
 
-    /// Ready when the command that waits longest has waited too long.
+    /// Ready when the command that has waited longest for its reply has exceeded its time limit.
     fn poll_deadline(&self, task: &mut Context<'_>) -> Poll<()> {
         let deadline = {
             let state = self.link.state.borrow();
@@ -418,7 +422,7 @@ impl Driver {
     }
 }
 
-/// What Redis sends without being asked.
+/// A message or confirmation of a subscription, which Redis sends without a command for each.
 enum Push {
     Message {
         topic: Topic,
@@ -426,7 +430,7 @@ enum Push {
         text: Vec<u8>,
     },
     Subscribed(Topic),
-    /// `None`: there was no subscription.
+    /// A subscription has ended; `None` if there was no subscription to end.
     Unsubscribed(Option<Topic>),
 }
 

@@ -1,4 +1,4 @@
-//! `H2O::Redis`: commands of scripts to a Redis server. What Ruby sees is in `prelude.rb`.
+//! The class `H2O::Redis`, by which scripts send commands to a Redis server. The Ruby part of it is in `prelude.rb`.
 
 mod link;
 mod reply;
@@ -17,7 +17,7 @@ use subscription::Subscription;
 use super::arrival::Arrival;
 use super::machine::Host;
 
-/// A connection in Ruby. It ends when the object is collected.
+/// The Ruby object of a connection to Redis. The connection ends when Ruby collects the object.
 struct Connection {
     link: Rc<Link>,
     task: AbortHandle,
@@ -29,10 +29,10 @@ impl Drop for Connection {
     }
 }
 
-/// A command in Ruby.
+/// The Ruby object of a command that waits for its reply.
 struct Pending(Arrival<Outcome>);
 
-/// Defines the classes below `H2O::Redis`.
+/// Defines the Ruby classes below `H2O::Redis`.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     let redis = vm.class(Some(module), "Redis", None)?;
@@ -78,7 +78,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     })
 }
 
-/// Starts to connect: `open(host, port, connect_timeout, command_timeout)`.
+/// The method `open(host, port, connect_timeout, command_timeout)`, which starts to connect.
 fn open(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [host, port, connect_timeout, command_timeout] = call.arguments.exactly()?;
     let host = vm.text_of(host)?;
@@ -115,7 +115,7 @@ fn seconds(value: Value) -> Result<Duration, Leave> {
     Ok(Duration::from_secs_f64(seconds.clamp(0.0, longest)))
 }
 
-/// Sends the words that Ruby passes.
+/// Sends the words of a command that a Ruby method was called with, by the function `send`.
 fn of_link<T>(
     vm: &Vm,
     call: &Call<'_>,
@@ -139,7 +139,7 @@ fn of_link<T>(
     })
 }
 
-/// An object of the class with this name below `H2O::Redis`.
+/// Creates an object of the Ruby class with this name below `H2O::Redis`.
 fn made<T: 'static>(vm: &Vm, class: &str, object: T) -> Result<Value, Leave> {
     let redis = vm.constant(Some(vm.constant(None, "H2O")?), "Redis")?;
     Ok(vm.object(vm.constant(Some(redis), class)?, object)?)
@@ -152,7 +152,7 @@ fn outcome_to_ruby(vm: &Vm, outcome: Outcome) -> Result<Value, Value> {
     }
 }
 
-/// A reply as Ruby gets it. Errors become objects of `ReplyError`, also within Arrays.
+/// Converts a reply to a Ruby value. Errors become objects of the class `ReplyError`, also within Arrays.
 fn to_ruby(vm: &Vm, reply: &Reply) -> Result<Value, Value> {
     match reply {
         Reply::Nil => Ok(Value::nil()),
@@ -173,7 +173,7 @@ fn to_ruby(vm: &Vm, reply: &Reply) -> Result<Value, Value> {
     }
 }
 
-/// The exception for a failure.
+/// Creates the Ruby exception for a failure of a connection.
 fn exception(vm: &Vm, failure: Failure) -> Value {
     let (class, text) = match failure {
         Failure::Connection => ("ConnectionError", "Connection Error"),

@@ -1,27 +1,27 @@
-//! The protocol of Redis (RESP2): commands as octets, octets as replies.
+//! The protocol of Redis (RESP2): encodes commands, and parses replies.
 
 /// Most memory of one reply, in bytes.
 const MAX_REPLY: usize = 64 << 20;
-/// Most arrays inside each other.
+/// Most levels of arrays within arrays in a reply.
 const MAX_DEPTH: usize = 32;
-/// Longest line.
+/// Length in bytes of the longest line in a reply.
 const MAX_LINE: usize = 64 * 1024;
-/// What an element costs besides its text.
+/// Bytes of memory that an element of a reply takes besides its text.
 const ELEMENT: usize = size_of::<Reply>();
 
-/// A reply.
+/// A reply of Redis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reply {
     Nil,
     Integer(i64),
-    /// A status, or a string.
+    /// A status text, or a string.
     Text(Vec<u8>),
     Error(Vec<u8>),
     Array(Vec<Self>),
 }
 
 impl Reply {
-    /// The text, if it is one.
+    /// The text of the reply, if it is a text.
     pub(super) fn text(&self) -> Option<&[u8]> {
         match self {
             Self::Text(text) => Some(text),
@@ -30,24 +30,24 @@ impl Reply {
     }
 }
 
-/// The peer does not speak RESP2, or a reply is beyond the limits.
+/// The error if the server does not speak RESP2, or a reply exceeds the limits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Octets that become replies.
+/// A parser of replies, which gets the bytes of a connection in pieces.
 #[derive(Default)]
 pub(super) struct Parser {
     input: Vec<u8>,
-    /// Where the next element begins.
+    /// Offset in `input` of the next element.
     at: usize,
-    /// Arrays that are not complete, with the number of elements that are missing.
+    /// Arrays of the current reply that are not complete, each with the number of its missing elements.
     open: Vec<(usize, Vec<Reply>)>,
-    /// Memory of the reply so far.
+    /// Bytes of memory that the current reply takes so far.
     size: usize,
 }
 
 impl Parser {
-    /// Appends what came.
+    /// Appends bytes received from Redis.
     pub(super) fn feed(&mut self, octets: &[u8]) {
         if self.at > 0 {
             self.input.drain(..self.at);
@@ -56,7 +56,7 @@ impl Parser {
         self.input.extend_from_slice(octets);
     }
 
-    /// The next reply; `None` if it is not complete.
+    /// Returns the next reply; `None` if it is not complete.
     pub(super) fn next_reply(&mut self) -> Result<Option<Reply>, Malformed> {
         loop {
             let Some(element) = self.element()? else {
@@ -69,7 +69,7 @@ impl Parser {
         }
     }
 
-    /// Puts an element into the arrays that it completes. Returns the reply if that is all.
+    /// Adds an element to the arrays that are not complete. Returns the reply if that completes it.
     fn close(&mut self, element: Element) -> Option<Reply> {
         let mut reply = match element {
             Element::Whole(reply) => reply,
@@ -87,7 +87,7 @@ impl Parser {
         Some(reply)
     }
 
-    /// The next element, or the begin of an array; `None` if it is not complete.
+    /// Reads the next element, or the begin of an array; `None` if it is not complete.
     fn element(&mut self) -> Result<Option<Element>, Malformed> {
         let rest = &self.input[self.at..];
         let Some(end) = memchr::memchr(b'\n', rest.get(..MAX_LINE).unwrap_or(rest)) else {
@@ -125,7 +125,8 @@ impl Parser {
                     if self.open.len() >= MAX_DEPTH || len > MAX_REPLY / ELEMENT {
                         return Err(Malformed);
                     }
-                    // Reserve memory for at most 64 elements: the peer only claims that `len` will follow.
+                    // Memory for at most 64 elements is reserved, because Redis has only announced `len` elements so
+                    // far.
                     self.open.push((len, Vec::with_capacity(len.min(64))));
                     (end + 1, Element::Opened)
                 }
@@ -143,7 +144,7 @@ impl Parser {
 
 enum Element {
     Whole(Reply),
-    /// An array has begun.
+    /// The begin of an array, whose elements follow.
     Opened,
 }
 
@@ -152,7 +153,7 @@ fn number(line: &[u8]) -> Result<i64, Malformed> {
     text.parse().map_err(|_| Malformed)
 }
 
-/// A length; `None` for -1, which means that there is nothing.
+/// Reads a length; `None` for -1, which stands for no value.
 fn length(line: &[u8]) -> Result<Option<usize>, Malformed> {
     match number(line)? {
         -1 => Ok(None),
@@ -160,7 +161,7 @@ fn length(line: &[u8]) -> Result<Option<usize>, Malformed> {
     }
 }
 
-/// Appends a command with its arguments.
+/// Appends the encoding of a command with its arguments to `out`.
 pub(super) fn encode(words: &[Vec<u8>], out: &mut Vec<u8>) {
     let mut line = |kind: char, len: usize, text: &[u8]| {
         out.extend_from_slice(format!("{kind}{len}\r\n").as_bytes());
@@ -183,7 +184,7 @@ mod tests {
         Reply::Text(text.into())
     }
 
-    /// All replies, fed in pieces of this size.
+    /// Parses `input`, which arrives in pieces of this size, and returns all replies.
     fn parse(input: &[u8], piece: usize) -> Result<Vec<Reply>, Malformed> {
         let mut parser = Parser::default();
         let mut all = Vec::new();
@@ -214,7 +215,8 @@ mod tests {
             ]),
         ];
         for piece in 1..input.len() {
-            // "a\r\n" has three octets: the `$3` above.
+            // The text "a\r
+            // " has three bytes, as the `$3` in the input says.
             assert_eq!(parse(input, piece).as_deref(), Ok(&want[..]), "{piece}");
         }
     }

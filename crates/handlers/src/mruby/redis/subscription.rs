@@ -14,21 +14,21 @@ const FULL: usize = 1000;
 /// With this many bytes of messages queued, nothing more is read from Redis until the script takes some.
 const FULL_BYTES: usize = 4 << 20;
 
-/// A subscription.
+/// A subscription of a script to channels of Redis.
 pub(super) struct Subscription {
-    /// Settled when Redis has confirmed it.
+    /// The result of the subscription, which arrives when Redis has confirmed it.
     pub(super) confirmed: Arrival<Outcome>,
     /// Number of channels and patterns that the script is still subscribed to.
     pub(super) topics: Cell<usize>,
     messages: RefCell<VecDeque<Message>>,
     bytes: Cell<usize>,
     end: Cell<Option<End>>,
-    /// The strand that waits for a message.
+    /// The strand (fiber) of the script that waits for a message.
     waiting: RefCell<Option<Ticket>>,
     link: Weak<Link>,
 }
 
-/// Channel and text.
+/// The channel and the text of a message.
 type Message = (Vec<u8>, Vec<u8>);
 
 /// How a subscription ended.
@@ -51,7 +51,7 @@ impl Subscription {
         }
     }
 
-    /// Whether nothing more is to be read from the connection for now.
+    /// Whether so many messages are queued that nothing more should be read from the connection.
     pub(super) fn is_full(&self) -> bool {
         self.messages.borrow().len() >= FULL || self.bytes.get() >= FULL_BYTES
     }
@@ -63,7 +63,7 @@ impl Subscription {
         self.resume(vm);
     }
 
-    /// One of its channels has ended.
+    /// Called when the subscription to one of the channels or patterns has ended.
     pub(super) fn lose_topic(&self, vm: &Weak<Vm>) {
         let left = self.topics.get().saturating_sub(1);
         self.topics.set(left);
@@ -86,7 +86,8 @@ impl Subscription {
         }
     }
 
-    /// The next message as an Array; `nil` after the end; an exception if the connection has failed.
+    /// The next message as an Array; `nil` after the end of the subscription; an exception if the connection has
+    /// failed.
     fn next(&self, vm: &Vm) -> Result<Value, Value> {
         let message = self.messages.borrow_mut().pop_front();
         if let Some((channel, text)) = message {
@@ -103,7 +104,7 @@ impl Subscription {
         }
     }
 
-    /// Returns the next message to Ruby; the strand waits for it.
+    /// Returns the next message to Ruby. The strand waits until there is one.
     pub(super) fn shift(&self, vm: &Vm) -> Result<Value, Leave> {
         if self.end.get().is_some() || !self.messages.borrow().is_empty() {
             return self.next(vm).map_err(Leave::Raise);
