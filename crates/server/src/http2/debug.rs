@@ -1,4 +1,4 @@
-//! The response of `http2-debug-state`: the present state of the connection.
+//! Makes the response of the handler `http2-debug-state`: the present state of the HTTP/2 connection.
 
 use bytes::Bytes;
 use h2o_exchange::{Body, DebugState, Exchange, Response};
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::flow::Turn;
 use crate::request::Requests;
 
-/// Fills in the response of `stream`, to which `exchange` belongs.
+/// Writes the state of the connection into the response of `stream`; `exchange` is the exchange of that stream's request.
 pub(super) fn show_state(
     engine: &ServerConnection,
     table: &Requests,
@@ -95,7 +95,7 @@ fn stream_state(info: &StreamInfo, created: u64) -> StreamReport {
     }
 }
 
-/// When the request of an exchange began, in seconds since the Unix epoch.
+/// When the request of an exchange came, in seconds since the Unix epoch.
 fn created(context: &Context, exchange: &Exchange) -> u64 {
     let clock = &context.worker.clock;
     let age = clock

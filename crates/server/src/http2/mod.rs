@@ -1,7 +1,7 @@
-//! The HTTP/2 driver: between the engine, the request table and the socket of one connection.
+//! The HTTP/2 driver of one connection: it moves bytes and events between the protocol engine, the request table and the socket.
 //!
-//! Everything that arrived in one read is answered in one write: all frames are received first, short responses are written at
-//! once, and other bodies are pulled in the order of the engine's scheduler.
+//! Requests that arrive in one read are answered in one write: all frames are received first, short responses are written at once,
+//! and other bodies are pulled in the order of the engine's scheduler.
 
 mod debug;
 mod paces;
@@ -23,15 +23,15 @@ use paces::Paces;
 use streams::protocol;
 use writer::Writer;
 
-/// Number of bytes that are received from one connection before it is answered.
+/// Largest number of bytes that are read from one connection before the requests in them are answered.
 const READ_TURN: usize = per_turn(256 * 1024);
-/// Number of bytes that are sent on one connection before other connections run.
+/// Largest number of bytes that are sent on one connection before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
 /// Reading stops while more bytes of output than this are queued. H2O compatibility: H2O has the same limit.
 const MAX_BACKLOG: usize = per_turn(512 * 1024);
-/// Number of bytes of output that are sent before more requests are answered.
+/// When this many bytes of output are waiting, the driver sends them before it answers more requests.
 const FULL: usize = per_turn(192 * 1024);
-/// Number of connections of a worker from which on idle ones free memory that can be allocated again.
+/// With more connections than this, a worker has idle ones free memory that can be allocated again.
 const MANY: usize = 256;
 
 /// The HTTP/2 side of a connection.
@@ -40,27 +40,27 @@ pub(crate) struct Http2 {
     engine: ServerConnection,
     writer: Writer,
     paces: Paces,
-    /// No further request is taken; the connection ends when everything is written.
+    /// Whether no further request is taken, and the connection ends when all output is written.
     is_closing: bool,
     wants_shutdown: bool,
-    /// Whether a request has been received.
+    /// Whether the connection has received a request.
     is_used: bool,
     /// Whether the transport has been told the round-trip time: how long the client took to acknowledge the server's SETTINGS
     /// frame.
     is_rtt_noted: bool,
 }
 
-/// The engine's name for the stream of a request.
+/// The key by which the protocol engine names the stream of the request in slot `id`.
 const fn stream(id: SlotId) -> StreamKey {
     StreamKey::from_index(id.index())
 }
 
-/// The slot of a stream's request.
+/// The slot of the request on `stream`.
 fn slot(stream: StreamKey) -> SlotId {
     SlotId::new(u32::try_from(stream.index()).unwrap_or(u32::MAX))
 }
 
-/// The client is gone, or the socket failed.
+/// The error that the client is gone, or that the socket has failed.
 struct ConnectionLost;
 
 impl Http2 {
@@ -73,7 +73,8 @@ impl Http2 {
         http2
     }
 
-    /// Continues the connection of an HTTP/1.1 request, which becomes stream 1. `None`: its `HTTP2-Settings` are invalid.
+    /// Takes over the connection of an HTTP/1.1 request, which becomes stream 1. Returns `None` if the request's `HTTP2-Settings`
+    /// are invalid.
     pub(crate) fn upgraded(
         turn: &mut Turn<'_>,
         settings: &[u8],
@@ -140,7 +141,8 @@ impl Http2 {
             self.engine.shut_down(turn.now, &mut turn.out);
         }
         if self.requests.is_early_over(turn) {
-            // Data that came together with the end of the TLS handshake was received before this turn.
+            // Data that came together with the end of the TLS handshake was received before this turn, and counts as activity of
+            // the client.
             self.engine.on_activity(turn.now);
             self.requests.end_early();
         }
@@ -174,7 +176,7 @@ impl Http2 {
             if !is_blocked && (self.is_closing || self.engine.is_over()) {
                 return Flow::Close;
             }
-            // A response that has just been completed may let a queued request run.
+            // A response that was just completed may have made room to let a queued request run.
             let may_start = !self.is_closing && self.requests.may_start::<ServerConnection>(turn);
             let has_more = self.engine.has_sendable() || turn.connection.io.may_have_input();
             let may_send = had > 0 && has_more;
@@ -192,7 +194,7 @@ impl Http2 {
         }
     }
 
-    /// Reads from the socket, and takes in the frames that have come.
+    /// Reads from the socket, and takes in the HTTP/2 frames that have come.
     fn take_in(
         &mut self,
         turn: &mut Turn<'_>,
@@ -242,7 +244,7 @@ impl Http2 {
         Ok(())
     }
 
-    /// Takes in all complete frames of the input.
+    /// Takes in all complete frames of `input`, from position `at` on.
     fn receive(&mut self, turn: &mut Turn<'_>, input: &[u8], at: &mut usize) {
         let mut spare = self.requests.take_spare(turn.context);
         while !self.is_closing {
@@ -297,7 +299,7 @@ impl Http2 {
                         .on_data(&mut self.engine, turn, slot(stream), piece, end_stream);
                 }
                 Received::Trailers { stream } => {
-                    // Trailers of requests are dropped, as over HTTP/1: they must not become fields of the head (RFC 9110
+                    // Trailers of requests are dropped, as over HTTP/1: trailers must not become fields of the head (RFC 9110
                     // §6.5.1).
                     spare.borrow_mut().request.clear();
                     self.requests
@@ -327,7 +329,7 @@ impl Http2 {
         self.pay_costs(turn);
     }
 
-    /// Charges the abuse budget for the work that the client has caused in the engine.
+    /// Charges the connection's abuse budget for the work that the client has caused in the protocol engine.
     #[inline]
     fn pay_costs(&mut self, turn: &mut Turn<'_>) {
         let costs = self.engine.take_costs();
@@ -336,7 +338,7 @@ impl Http2 {
         }
     }
 
-    /// Notes how much of the output the socket has taken.
+    /// Tells the parts of the driver how many bytes of output the socket has taken.
     fn on_written(&mut self, turn: &mut Turn<'_>) {
         let written = turn.connection.io.take_written();
         if written > 0 {
@@ -349,7 +351,7 @@ impl Http2 {
         }
     }
 
-    /// Ends the connection because the client has broken the protocol.
+    /// Ends the connection because the client has violated the protocol.
     fn fail(&mut self, turn: &mut Turn<'_>, error: PeerError) {
         if let Some((code, _)) = error.answer() {
             turn.context.worker.counters.count_http2_error(code.0);
@@ -358,7 +360,7 @@ impl Http2 {
         self.is_closing = true;
     }
 
-    /// Frees memory that can be allocated again when it is needed, if there are many connections.
+    /// If the worker has many connections and this one has no streams, frees memory that can be allocated again.
     fn shrink_if_idle(&mut self, context: &Context) {
         self.requests.give_back_spare();
         if !self.engine.has_streams() && context.worker.shared.connections() > MANY {
@@ -421,7 +423,7 @@ impl Http2 {
         self.wants_shutdown = true;
     }
 
-    /// Whether no request is in progress, and there has been one.
+    /// Whether the connection has had a request, and none is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_used && !self.is_closing && !self.engine.has_streams()
     }
@@ -431,12 +433,12 @@ impl Http2 {
         self.is_closing || self.engine.is_shutting_down()
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the connection's driver holds.
     pub(crate) fn retained(&self) -> usize {
         self.requests.retained() + self.engine.retained()
     }
 
-    /// Ends all requests.
+    /// Ends all requests of the connection.
     pub(crate) fn abandon(&mut self) {
         self.requests.abandon();
     }

@@ -1,4 +1,4 @@
-//! Clients that are too slow with one of their streams, or with the connection: see [`crate::pace`].
+//! Finds clients that are too slow on one of their streams, or on the connection as a whole; the rule is in [`crate::pace`].
 
 use std::time::Instant;
 
@@ -10,10 +10,10 @@ use crate::pace::{Pace, TransferState};
 use crate::request::Requests;
 use crate::request::paces::{ConnectionPace, StreamTransfers};
 
-/// Progress of the connection as a whole.
+/// Progress of the transfers of the connection: of its streams, and of its output to the socket.
 pub(super) struct Paces {
     streams: ConnectionPace,
-    /// Bytes that the socket has taken.
+    /// Number of bytes of output that the socket has taken.
     written: u64,
     /// Progress of the output that waits for the socket.
     socket: Pace,
@@ -32,19 +32,20 @@ impl Paces {
         self.streams.deadline()
     }
 
-    /// The socket has taken bytes.
+    /// Notes that the socket has taken `written` bytes.
     pub(super) const fn on_written(&mut self, written: usize) {
         self.written += written as u64;
     }
 
-    /// Sets the time of the next check, if there are streams or output.
+    /// Sets the time of the next check, if the connection has streams or unsent output.
     #[inline]
     pub(super) fn plan_look(&mut self, engine: &ServerConnection, turn: &Turn<'_>) {
         let is_busy = engine.has_streams() || turn.connection.io.has_output();
         self.streams.plan(is_busy, turn.now);
     }
 
-    /// Ends the streams for which the client is too slow. [`Flow::Close`]: it is too slow for the connection as a whole.
+    /// If a check is due, ends the streams on which the client is too slow. Returns [`Flow::Close`] if the client is too slow for
+    /// the connection as a whole.
     pub(super) fn look(
         &mut self,
         requests: &mut Requests,

@@ -1,4 +1,4 @@
-//! HTTP/2's implementation of [`Streams`]: the engine has the streams.
+//! Implements [`Streams`] for HTTP/2, whose protocol engine holds the streams.
 
 use std::task::{Context as TaskContext, Poll};
 
@@ -20,13 +20,13 @@ use crate::request::{
 };
 use crate::setup::Setup;
 
-/// Bodies up to this size are sent together with their heads if no other stream waits to send. Larger ones go through the
-/// scheduler, so that a later request can overtake them.
+/// Response bodies up to this size are sent together with their heads if no other stream waits to send. Larger bodies go through
+/// the scheduler, so that a later request can overtake them.
 const AT_ONCE: usize = 8 * 1024;
-/// Number of bytes of output from which on all bodies go through the scheduler.
+/// When more bytes of output than this are waiting, all response bodies go through the scheduler.
 const AT_ONCE_BEHIND: usize = 48 * 1024;
 
-/// Whether a body of `len` bytes may be sent together with its head; `out_len`: bytes of output so far.
+/// Whether a response body of `len` bytes may be sent together with its head; `out_len` is the number of bytes of output so far.
 #[inline]
 fn may_send_at_once(
     engine: &ServerConnection,
@@ -80,7 +80,7 @@ impl Streams for ServerConnection {
         shape: ResponseShape,
     ) -> HeadSent {
         let stream = stream(id);
-        // Whether the response is sent before others because of its type, which its handler has set.
+        // Whether the response is sent before others because of its media type, which the handler has set.
         let is_urgent = exchange.mime.is_some_and(|mime| mime.highest_priority);
         if is_urgent {
             self.schedule(stream, scheduling_hint(exchange, &response.headers));
@@ -148,7 +148,7 @@ impl Streams for ServerConnection {
         }
     }
 
-    /// The client may use up its window.
+    /// Does nothing: the client may use up its flow-control window, and the data is dropped.
     #[inline]
     fn stop_input(&mut self, _id: SlotId, _reason: StopReason) {}
 
@@ -157,7 +157,7 @@ impl Streams for ServerConnection {
         self.state(stream(id)) == StreamState::HalfClosedLocal
     }
 
-    /// Adds the priority of the stream: as the client has set it, and as the scheduler uses it.
+    /// Adds the priority of the stream to the exchange: as the client has set it, and as the scheduler uses it.
     fn before_log(&self, id: SlotId, exchange: &ExchangeRef) {
         let Some((received, actual)) = self.priorities(stream(id)) else {
             return;
@@ -181,10 +181,10 @@ impl Streams for ServerConnection {
     fn close(&mut self, turn: &mut Turn<'_>, id: SlotId, reason: CloseReason) {
         let code = match reason {
             CloseReason::Complete | CloseReason::EnoughRead | CloseReason::Reset => None,
-            // RFC 9113 §8.7.
+            // With this code, the client knows that the request was not processed (RFC 9113 §8.7).
             CloseReason::Refused => Some(ErrorCode::REFUSED_STREAM),
             CloseReason::TooSlow => Some(ErrorCode::CANCEL),
-            // The stream is reset as if the connection that the tunnel leads to had been reset (RFC 9113 §8.5).
+            // The code says that the connection to which the tunnel leads was reset (RFC 9113 §8.5).
             CloseReason::TunnelBroken => Some(ErrorCode::CONNECT_ERROR),
             CloseReason::PushCancelled | CloseReason::BodyLost => Some(ErrorCode::INTERNAL_ERROR),
             CloseReason::BodyBroken => Some(ErrorCode::PROTOCOL_ERROR),
@@ -237,7 +237,7 @@ impl Streams for ServerConnection {
     }
 }
 
-/// The protocol of an exchange as handlers and logs see it, with the id of its stream.
+/// Returns the protocol of an exchange as handlers and logs see it, with the id of the stream.
 pub(super) fn protocol(engine: &ServerConnection, stream: StreamKey) -> Protocol {
     Protocol::Http2(Http2Stream {
         id: engine.stream_id(stream).get(),
@@ -245,7 +245,7 @@ pub(super) fn protocol(engine: &ServerConnection, stream: StreamKey) -> Protocol
     })
 }
 
-/// How the scheduler should treat a response.
+/// Returns how the scheduler should treat a response.
 fn scheduling_hint(exchange: &Exchange, headers: &Headers) -> SchedulingHint {
     SchedulingHint {
         priority: headers.get(Known::Priority).map(PriorityField::parse),

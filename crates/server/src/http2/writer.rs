@@ -1,4 +1,4 @@
-//! Writes response bodies in the order of the scheduler, and decides how much is written at a time.
+//! Writes response bodies in the order that the scheduler sets, and decides how many bytes each write has.
 
 use h2o_http2::ServerConnection;
 
@@ -7,18 +7,19 @@ use crate::flow::Turn;
 use crate::latency::{self, Latency};
 use crate::request::Requests;
 
-/// Number of bytes of output per write while the socket is full: a more urgent response cannot overtake what is written.
+/// Number of bytes of output per write while the socket is full: a more urgent response cannot overtake written bytes.
 const FIRST_ROUND: usize = 16 * 1024;
-/// Greatest number of bytes of output per write. Larger writes were measured to cost more: the bytes leave the nearest cache.
+/// Largest number of bytes of output per write. Measurements showed larger writes to cost more, because the bytes leave the nearest
+/// CPU cache.
 const LAST_ROUND: usize = 64 * 1024;
-/// Number of unsent bytes that the kernel may hold while several responses compete.
+/// Limit on the bytes in the kernel that are waiting to be sent for the first time, while several responses compete.
 const UNSENT: u32 = 16 * 1024;
 
-/// Decides how much output is written at a time.
+/// Decides how many bytes of output each write of a connection has.
 pub(super) struct Writer {
-    /// Bytes of output per write.
+    /// Number of bytes of output for the next write.
     round: usize,
-    /// Number of unsent bytes that the kernel may hold, so that a new response can overtake the rest; 0: no limit.
+    /// Number of unsent bytes that the kernel may hold, so that a new response can overtake the remaining bytes; 0 for no limit.
     low_water: u32,
     latency: Latency,
 }
@@ -41,7 +42,7 @@ impl Writer {
         }
     }
 
-    /// Fills the output with pieces of bodies, up to the length of one write.
+    /// Fills the output with pieces of response bodies, up to the length of one write.
     pub(super) fn pump(
         &mut self,
         requests: &mut Requests,
@@ -68,7 +69,8 @@ impl Writer {
         }
     }
 
-    /// Asks the kernel for the state of the network path before bodies are sent: see [`Latency`].
+    /// Before bodies are sent, asks the kernel for the state of the network path, which decides about the latency optimisation
+    /// ([`Latency`]).
     #[cold]
     fn weigh_latency(&mut self, turn: &mut Turn<'_>) {
         let io = &mut turn.connection.io;

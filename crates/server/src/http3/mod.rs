@@ -1,7 +1,8 @@
-//! The HTTP/3 driver: between the engine, the request table and the transport of one connection.
+//! The HTTP/3 driver of one connection: it moves bytes and events between the protocol engine, the request table and the QUIC
+//! transport.
 //!
-//! Everything that came in a turn is taken in first; what can be answered at once is handed to the transport as it comes, the rest
-//! is pulled in the order the engine's scheduler says, until the transport has what the network takes now and a little more.
+//! The driver first takes in all input of a turn. Short responses go to the transport at once; other bodies are pulled in the order
+//! that the engine's scheduler sets, until the transport has as much as the network takes now and a little more.
 
 mod streams;
 
@@ -22,12 +23,12 @@ use crate::request::{Requests, SlotId, StreamRequest};
 use crate::site::quic_settings::QuicSettings;
 use streams::Http3Streams;
 
-/// Number of bytes of a body that are handed to the transport at a time: other responses cannot overtake what the transport
-/// has.
+/// Largest number of bytes of a response's body that are handed to the transport at a time: other responses cannot overtake bytes
+/// that the transport has.
 const PIECE: usize = 16 * 1024;
-/// Number of bytes that a connection hands to the transport before other connections run.
+/// Largest number of bytes that one connection hands to the transport before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
-/// Number of connections of a worker from which on idle ones free memory that can be allocated again.
+/// With more connections than this, a worker has idle ones free memory that can be allocated again.
 const MANY: usize = 256;
 
 /// The HTTP/3 side of a connection.
@@ -35,33 +36,34 @@ pub(crate) struct Http3 {
     requests: Requests,
     streams: Http3Streams,
     pace: ConnectionPace,
-    /// Streams whose field sections wait for entries of the dynamic table, with what was received behind these sections.
+    /// Streams whose field sections wait for missing entries of the QPACK dynamic table, with the bytes received after these
+    /// sections.
     blocked: Vec<Waiting>,
-    /// The connection is to be closed with this error code and text, and its requests are to be ended.
+    /// The error code and text with which the connection must be closed, after its requests were ended; `None` while it goes on.
     closing: Option<(ErrorCode, &'static str)>,
     wants_shutdown: bool,
-    /// Whether a request has been received.
+    /// Whether the connection has received a request.
     is_used: bool,
 }
 
-/// What was received on a stream and cannot be read yet.
+/// Bytes received on a stream that cannot be decoded yet.
 struct Waiting {
     id: StreamId,
     input: Vec<u8>,
     has_ended: bool,
 }
 
-/// The engine's name for the stream of a request.
+/// The key by which the protocol engine names the stream of the request in slot `id`.
 const fn stream(id: SlotId) -> StreamKey {
     StreamKey::from_index(id.index())
 }
 
-/// The slot of a stream's request.
+/// The slot of the request on `stream`.
 fn slot(stream: StreamKey) -> SlotId {
     SlotId::new(u32::try_from(stream.index()).unwrap_or(u32::MAX))
 }
 
-/// The engine's name for a stream of the transport.
+/// The protocol engine's type for the id of a stream of the transport.
 const fn engine_id(id: StreamId) -> h2o_http3::StreamId {
     h2o_http3::StreamId::new(id.number())
 }
@@ -96,7 +98,7 @@ impl Http3 {
         }
     }
 
-    /// Something has happened on the transport. [`Http3::run`] is called next.
+    /// Handles an event of the QUIC transport. The caller must call [`Http3::run`] afterwards.
     pub(crate) fn on_event(&mut self, turn: &mut Turn<'_>, event: Event) {
         if self.is_closing() {
             return;
@@ -129,7 +131,7 @@ impl Http3 {
         self.read_unblocked(turn);
     }
 
-    /// Takes all steps that are possible now.
+    /// Runs the connection as far as it can go without further events.
     pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
         let flow = self.advance(turn);
         if flow == Flow::Close {
@@ -172,7 +174,7 @@ impl Http3 {
                 self.close(ErrorCode::NO_ERROR, "");
                 return Flow::Close;
             }
-            // Response bodies that were pulled may have made room for bodies of requests.
+            // Response bodies that were pulled may have made room for more bytes of request bodies.
             if !is_done || self.streams.has_readable() {
                 turn.context
                     .unfinished
@@ -180,7 +182,7 @@ impl Http3 {
                     .push(turn.connection.token);
                 return Flow::Wait;
             }
-            // A response that has just been sent to its end may have made room for a request in the queue.
+            // A response that was just completed may have made room for a request in the queue.
             if !self.requests.may_start::<Http3Streams>(turn) {
                 self.requests.read_ahead(turn);
                 return Flow::Wait;
@@ -188,8 +190,8 @@ impl Http3 {
         }
     }
 
-    /// Hands pieces of bodies to the transport, as far as it takes them. Returns false if there is more, but other connections
-    /// are to run first.
+    /// Hands pieces of response bodies to the transport, as far as it takes them. Returns `false` if there is more to hand over but
+    /// other connections must run first.
     fn feed(&mut self, turn: &mut Turn<'_>) -> bool {
         if !self.streams.has_ready() {
             return true;
@@ -215,7 +217,7 @@ impl Http3 {
         true
     }
 
-    /// Reads what has come on a stream.
+    /// Reads the bytes that have come on a stream.
     fn read(&mut self, turn: &mut Turn<'_>, id: StreamId) {
         if self.blocked.iter().any(|waiting| waiting.id == id) {
             return;
@@ -231,7 +233,8 @@ impl Http3 {
             };
             match read {
                 Read::Data(piece) => {
-                    // The end is told with the last bytes.
+                    // The next piece is read ahead, so that the engine learns of the end of the stream together with the last
+                    // bytes.
                     ahead = self.read_piece(id, piece.len());
                     let has_ended = matches!(ahead, Some(Read::End));
                     if !self.receive(turn, id, &piece, has_ended) {
@@ -258,8 +261,8 @@ impl Http3 {
         }
     }
 
-    /// Keeps what the client has sent on a stream after a field section that cannot be decoded yet, as entries of the QPACK table are
-    /// missing. Whether the stream has ended is kept with the section.
+    /// Keeps what the client has sent on a stream after a field section that cannot be decoded yet, because entries of the QPACK
+    /// table are missing. Whether the stream has ended was noted together with the section.
     fn hold_back(&mut self, turn: &mut Turn<'_>, id: StreamId, behind: Option<Read>) {
         match behind {
             Some(Read::Data(piece)) => {
@@ -280,8 +283,8 @@ impl Http3 {
         self.on_given_up(turn, reset);
     }
 
-    /// The next piece of what was received on a stream, behind `unseen` bytes that were not taken in; `None` if the window of
-    /// the stream is used up.
+    /// Reads the next piece that was received on a stream, after `unseen` bytes that were read but not taken in. Returns `None` if
+    /// the window for the request's body is used up.
     fn read_piece(&mut self, id: StreamId, unseen: usize) -> Option<Read> {
         let mut max = READ_SIZE;
         if let Some(slot) = streams::find(&self.streams, id) {
@@ -295,7 +298,7 @@ impl Http3 {
         self.streams.quic.with(|quic| quic.read(id, max))
     }
 
-    /// Hands the engine what was received on a stream. Returns whether more of it can be read.
+    /// Hands bytes received on a stream to the protocol engine. Returns whether more of the stream can be read.
     fn receive(
         &mut self,
         turn: &mut Turn<'_>,
@@ -370,8 +373,8 @@ impl Http3 {
                     );
                 }
                 Received::Trailers { stream } => {
-                    // Trailers: no handler has checked them, so they never become fields of the head (RFC 9110 §6.5.1). The
-                    // other versions drop trailers, too.
+                    // The section is trailers, which are dropped as in the other HTTP versions: no handler has checked them, so
+                    // they never become fields of the head (RFC 9110 §6.5.1).
                     spare.borrow_mut().request.clear();
                     (self.requests).on_data(&mut self.streams, turn, slot(stream), &[], true);
                 }
@@ -388,7 +391,7 @@ impl Http3 {
         is_readable
     }
 
-    /// Continues with the streams whose field sections can be decoded now.
+    /// Goes on with the streams whose field sections can be decoded now.
     fn read_unblocked(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.streams.engine.poll_unblocked() {
             let at = (self.blocked.iter()).position(|waiting| engine_id(waiting.id) == id);
@@ -404,7 +407,7 @@ impl Http3 {
         }
     }
 
-    /// The client has reset a stream, or asks the server to stop sending on it.
+    /// Ends the request if the client has reset its stream, or asks the server to stop sending on it.
     fn on_given_up(&mut self, turn: &mut Turn<'_>, given_up: Result<Option<Received>, PeerError>) {
         match given_up {
             Ok(Some(Received::Reset { stream, .. })) => {
@@ -437,10 +440,10 @@ impl Http3 {
         self.after_step(turn);
     }
 
-    /// Charges the connection's abuse budget for the work that the client has caused in the engine.
+    /// Charges the connection's abuse budget for the work that the client has caused in the protocol engine.
     #[inline]
     fn after_step(&mut self, turn: &mut Turn<'_>) {
-        // The next step forgets it.
+        // The engine's note of a rejected stream is dropped, since it belongs to this step only.
         let _ = self.streams.engine.take_rejected();
         let costs = self.streams.engine.take_costs();
         if costs > 0 && turn.pay(costs).is_err() {
@@ -460,7 +463,7 @@ impl Http3 {
         }
     }
 
-    /// Ends the connection because the client has broken the protocol.
+    /// Ends the connection because the client has violated the protocol.
     fn fail(&mut self, error: PeerError) {
         self.streams.engine.fail(error);
         let (code, text) = error.answer();
@@ -475,12 +478,12 @@ impl Http3 {
         self.closing.is_some()
     }
 
-    /// Error code and text for CONNECTION_CLOSE once [`Http3::run`] has said that the connection is to be closed.
+    /// Error code and text for CONNECTION_CLOSE, once [`Http3::run`] has returned that the connection must be closed.
     pub(crate) fn closing(&self) -> Option<(u64, &'static str)> {
         self.closing.map(|(code, text)| (code.0, text))
     }
 
-    /// The counter of connections that are closed with that error code.
+    /// The counter of connections that were closed with the error code of this one.
     pub(crate) fn error_counter(&self) -> Option<Counter> {
         let (code, _) = self.closing?;
         Some(match code {
@@ -501,7 +504,7 @@ impl Http3 {
         })
     }
 
-    /// Frees memory that can be allocated again when it is needed, if there are many connections.
+    /// If the worker has many connections and this one has no streams, frees memory that can be allocated again.
     fn shrink_if_idle(&mut self, context: &Context) {
         self.requests.give_back_spare();
         if !self.streams.engine.has_streams() && context.worker.shared.connections() > MANY {
@@ -511,7 +514,7 @@ impl Http3 {
         }
     }
 
-    /// The waker of a request has fired.
+    /// Called when the waker of a request has fired.
     pub(crate) fn wake(&mut self, id: SlotId) {
         self.requests.wake(id);
     }
@@ -525,7 +528,7 @@ impl Http3 {
         deadlines.into_iter().flatten().min()
     }
 
-    /// A timer of the connection has fired. [`Http3::run`] is called next.
+    /// Called when a timer of the connection has fired. The caller must call [`Http3::run`] afterwards.
     pub(crate) fn on_timeout(&mut self, turn: &mut Turn<'_>) {
         if self.pace.is_due(turn.now) {
             let transfers = self.streams.transfers();
@@ -548,7 +551,7 @@ impl Http3 {
         self.wants_shutdown = true;
     }
 
-    /// Whether no request is in progress, and there has been one.
+    /// Whether the connection has had a request, and none is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_used && !self.is_closing() && !self.streams.engine.has_streams()
     }
@@ -558,13 +561,13 @@ impl Http3 {
         self.is_closing() || self.streams.engine.is_shutting_down()
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the connection's driver holds.
     pub(crate) fn retained(&self) -> usize {
         let blocked = self.blocked.iter().map(|waiting| waiting.input.capacity());
         self.requests.retained() + self.streams.retained() + blocked.sum::<usize>()
     }
 
-    /// Ends everything in progress.
+    /// Ends all requests of the connection.
     pub(crate) fn abandon(&mut self) {
         self.requests.abandon();
     }

@@ -1,4 +1,4 @@
-//! The streams of HTTP/3, as the request table uses them.
+//! Implements [`Streams`](crate::request::Streams) for HTTP/3, on the streams of the QUIC transport.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -23,39 +23,40 @@ use crate::request::{
 };
 use crate::setup::Setup;
 
-/// Bodies up to this size are sent at once, behind their heads, as long as no other stream waits to send. Larger ones go
+/// Response bodies up to this size are sent at once, behind their heads, as long as no other stream waits to send. Larger bodies go
 /// through the scheduler, so that a later request can overtake them.
 const AT_ONCE: usize = 8 * 1024;
-/// Shorter pieces are copied behind the header of their DATA frame; longer ones are handed over as they are.
+/// Pieces of a body up to this size are copied behind the header of their DATA frame; larger pieces go to the transport without a
+/// copy.
 const COPIED: usize = 1024;
-/// Number of bytes that a client must take of each stream at first to be given pieces without a copy: if it takes less, a
-/// hundred of such pieces would hold more memory than the client's windows allow.
+/// A client whose initial window per stream is smaller than this counts as one that takes little: a hundred uncopied pieces of
+/// response bodies would hold more memory than its windows allow.
 const SMALL_WINDOW: u64 = 64 * 1024;
-/// Least number of bytes of a body that the server asks its source for.
+/// Smallest number of bytes of a response's body for which the server asks the source.
 const LEAST_PIECE: usize = 1024;
-/// Room for the header of a DATA frame (RFC 9114 §7.1).
+/// Bytes of room for the header of a DATA frame (RFC 9114 §7.1).
 const HEADER_ROOM: usize = 9;
-/// Number of bytes of a body that a client may send before a handler wants the body.
+/// Number of bytes of a request's body that a client may send before a handler wants the body.
 const FIRST_WINDOW: usize = 64 * 1024;
 
-/// The engine of a connection, together with the connection's transport.
+/// The protocol engine of a connection, together with the connection's QUIC transport.
 pub(super) struct Http3Streams {
     pub(super) engine: ServerConnection,
     pub(super) quic: SharedConnection,
-    /// The server's unidirectional streams, in the order of [`LocalStream::ALL`], as far as the client allows them.
+    /// The server's unidirectional streams, in the order of [`LocalStream::ALL`], as many as the client has allowed so far.
     local: Vec<StreamId>,
-    /// What the driver knows of each stream besides what the engine knows, by slot.
+    /// The driver's own state of each stream, by slot.
     lines: Vec<Line>,
-    /// How many of these streams the engine's scheduler has.
+    /// Number of streams that the engine's scheduler knows to have something to send.
     ready: usize,
-    /// The ends of responses that the transport has not taken yet, although their requests are over.
+    /// The remaining output of responses that the transport has not taken yet, although their requests are over.
     tails: Tails,
-    /// Number of bytes that the client takes of each stream before it raises the window; the greatest number, unless it is
-    /// small.
+    /// Number of bytes that the client takes of each stream before it raises the window, if that is less than [`SMALL_WINDOW`];
+    /// otherwise the largest number.
     first_window: u64,
-    /// Whether client and server have agreed on datagrams.
+    /// Whether client and server have agreed on QUIC datagrams.
     has_datagrams: bool,
-    /// The datagrams of the tunnels.
+    /// The pipes for the datagrams of the tunnels.
     tunnels: VecDeque<(StreamKey, Rc<DatagramPipe>)>,
     /// A datagram that the transport has not taken yet.
     unsent: Option<Bytes>,
@@ -63,23 +64,23 @@ pub(super) struct Http3Streams {
     readable: Vec<StreamId>,
 }
 
-/// What the driver knows of the stream of a request, besides what the engine knows.
+/// The driver's own state of the stream of a request.
 #[derive(Default)]
 struct Line {
     id: Option<StreamId>,
     output: Output,
-    /// The request table has something to send.
+    /// Whether the request table has something to send on the stream.
     is_ready: bool,
-    /// The transport takes nothing for now.
+    /// Whether the transport takes nothing more on the stream for now.
     is_blocked: bool,
-    /// The engine's scheduler has the stream.
+    /// Whether the engine's scheduler has the stream in its queue.
     is_queued: bool,
     /// Number of bytes of the request's body that the client may still send.
     window: usize,
     /// Whether there may be more to read on the stream than the window allows.
     has_unread: bool,
     sent: u64,
-    /// Number of bytes of the response's body that the source is asked for while it is not known how much the client takes.
+    /// Number of bytes of the response's body to ask the source for, while the server does not know how much the client takes.
     piece: usize,
 }
 
@@ -109,21 +110,21 @@ impl Http3Streams {
         streams
     }
 
-    /// Opens the server's unidirectional streams, as far as the client allows.
+    /// Opens the server's unidirectional streams, as many as the client allows.
     pub(super) fn open_local(&mut self) {
         self.quic
             .open_urgent(&mut self.local, LocalStream::ALL.len());
     }
 
-    /// A datagram has come for a tunnel.
+    /// Called when a datagram has come for a tunnel.
     pub(super) fn on_datagram(&self, key: StreamKey, datagram: Bytes) {
         if let Some((_, pipe)) = self.tunnels.iter().find(|(other, _)| *other == key) {
-            // The datagram is lost if the handler does not keep up.
+            // The datagram is lost if the handler of the tunnel does not keep up.
             pipe.receive(datagram);
         }
     }
 
-    /// The client's SETTINGS have come: the tunnels learn whether it accepts datagrams.
+    /// Once the client's SETTINGS have come, tells the tunnels whether the client accepts datagrams.
     pub(super) fn settle_datagrams(&self) {
         let Some(takes) = self.engine.takes_datagrams() else {
             return;
@@ -137,7 +138,7 @@ impl Http3Streams {
         }
     }
 
-    /// Hands the datagrams of all tunnels to the transport, one of each in turn, as far as it takes them.
+    /// Hands the datagrams of all tunnels to the transport, in turn one of each tunnel, as many as the transport takes.
     pub(super) fn send_datagrams(&mut self) {
         let mut idle = 0;
         loop {
@@ -163,7 +164,8 @@ impl Http3Streams {
                     self.unsent = Some(datagram);
                     return;
                 }
-                // A datagram that is too long is lost: sent as a capsule it would hide the MTU of the path (RFC 9298 §6.1).
+                // A datagram that is too long is lost: if it were sent as a capsule, it would hide the MTU of the path (RFC 9298
+                // §6.1).
                 Some(
                     Ok(()) | Err(SendDatagramError::TooLarge | SendDatagramError::Unsupported),
                 )
@@ -172,7 +174,7 @@ impl Http3Streams {
         }
     }
 
-    /// Whether the clients have acknowledged all of the responses that were sent.
+    /// Whether the client has acknowledged all bytes of the responses that were sent.
     pub(super) fn is_delivered(&self) -> bool {
         let open = self.quic.with(|quic| quic.unacknowledged_streams());
         self.tails.is_empty() && open.is_none_or(|open| open <= self.local.len())
@@ -187,7 +189,7 @@ impl Http3Streams {
         self.obey_engine();
     }
 
-    /// Resets the streams that the engine names, and asks the client to stop sending on those that the engine names for this.
+    /// Resets the streams that the engine names, and asks the client to stop sending on the streams that the engine names for that.
     fn obey_engine(&mut self) {
         while let Some(command) = self.engine.poll_command() {
             self.quic.with(|quic| match command {
@@ -201,7 +203,7 @@ impl Http3Streams {
         }
     }
 
-    /// A request has begun.
+    /// Begins the state of the stream of a new request.
     pub(super) fn begin(&mut self, key: StreamKey) -> Protocol {
         let id = self.engine.stream_id(key).map_or(0, |id| id.get());
         let index = key.index();
@@ -211,7 +213,7 @@ impl Http3Streams {
         self.lines[index] = Line {
             id: Some(StreamId::new(id)),
             window: FIRST_WINDOW,
-            // A client that takes little of a stream at first raises the window by little.
+            // A client that takes little of a stream at first also raises the window by little.
             piece: usize::try_from(self.first_window)
                 .unwrap_or(usize::MAX)
                 .max(LEAST_PIECE),
@@ -228,7 +230,7 @@ impl Http3Streams {
         line.id.is_some().then_some(line)
     }
 
-    /// How much of a stream may be read now.
+    /// Number of bytes that may be read of a stream now.
     pub(super) fn window(&mut self, key: StreamKey) -> usize {
         self.line(key).map_or(usize::MAX, |line| line.window)
     }
@@ -240,24 +242,24 @@ impl Http3Streams {
         }
     }
 
-    /// Bytes of a body have come.
+    /// Notes that `len` bytes of a request's body have come.
     pub(super) fn on_content(&mut self, key: StreamKey, len: usize) {
         if let Some(line) = self.line(key) {
             line.window = line.window.saturating_sub(len);
         }
     }
 
-    /// Whether [`Http3Streams::poll_readable`] names a stream.
+    /// Whether [`Http3Streams::poll_readable`] would return a stream.
     pub(super) const fn has_readable(&self) -> bool {
         !self.readable.is_empty()
     }
 
-    /// A stream of which more can be read.
+    /// Returns a stream of which more can be read.
     pub(super) fn poll_readable(&mut self) -> Option<StreamId> {
         self.readable.pop()
     }
 
-    /// The transport takes more of a stream.
+    /// Called when the transport takes more bytes of a stream again.
     pub(super) fn on_writable(&mut self, id: StreamId) {
         if self.local.contains(&id) {
             return;
@@ -278,7 +280,7 @@ impl Http3Streams {
         self.update_ready(key);
     }
 
-    /// The transport has dropped a stream, so nothing is to be sent on it any more.
+    /// Called when the transport has dropped a stream: the rest of its output is dropped, too.
     pub(super) fn forget_tail(&mut self, id: StreamId) {
         self.tails.forget(id);
     }
@@ -303,8 +305,8 @@ impl Http3Streams {
         }
     }
 
-    /// How many bytes of a body to ask its source for: what the transport does not take waits in memory for as long as the
-    /// client does not raise the window.
+    /// How many bytes of a response's body to ask its source for, `most` at most: bytes that the transport does not take wait in
+    /// memory until the client raises the window.
     pub(super) fn piece(&self, key: StreamKey, most: usize) -> usize {
         let Some(line) = self.lines.get(key.index()) else {
             return most;
@@ -316,7 +318,8 @@ impl Http3Streams {
         }
     }
 
-    /// Whether the transport takes data for a stream now; if not, the transport names the stream when it does.
+    /// Whether the transport takes data for a stream now. If not, the transport reports when it does
+    /// ([`Http3Streams::on_writable`]).
     pub(super) fn takes_more(&mut self, key: StreamKey) -> bool {
         let Some(line) = self.line(key) else {
             return false;
@@ -332,14 +335,14 @@ impl Http3Streams {
         takes
     }
 
-    /// Sends `bytes`, which are encoded.
+    /// Copies `bytes`, encoded frames, into the output of the stream.
     fn write_copy(&mut self, key: StreamKey, bytes: &[u8]) {
         self.write_by(key, bytes.len(), |output, quic, id| {
             output.write_copy(quic, id, bytes);
         });
     }
 
-    /// As [`Http3Streams::write_copy`], without a copy.
+    /// Adds `bytes`, the content of a response, to the output of the stream without a copy.
     fn write(&mut self, key: StreamKey, bytes: Bytes) {
         let len = bytes.len();
         self.write_by(key, len, |output, quic, id| {
@@ -348,8 +351,8 @@ impl Http3Streams {
         self.fit_piece(key, len);
     }
 
-    /// Notes that `len` bytes of a body were written. The next time the source is asked for as much as the client took, or for
-    /// twice as much if it took all.
+    /// Notes that `len` bytes of a response's body were written. Next time the source will be asked for as many bytes as the
+    /// transport took, or for twice as many if the transport took all.
     fn fit_piece(&mut self, key: StreamKey, len: usize) {
         let Some(line) = self.lines.get_mut(key.index()) else {
             return;
@@ -361,12 +364,12 @@ impl Http3Streams {
         }
     }
 
-    /// Ends our direction of a stream.
+    /// Ends the server's direction of a stream.
     fn end(&mut self, key: StreamKey) {
         self.write_by(key, 0, Output::finish);
     }
 
-    /// Writes `len` bytes of a stream.
+    /// Writes `len` bytes to a stream by the function `write`.
     #[inline]
     fn write_by(
         &mut self,
@@ -383,7 +386,7 @@ impl Http3Streams {
         line.is_blocked |= !line.output.is_empty();
     }
 
-    /// Sends a DATA frame.
+    /// Sends a piece of a response's body in a DATA frame.
     fn send_content(&mut self, turn: &mut Turn<'_>, key: StreamKey, piece: &Bytes, is_end: bool) {
         turn.out.clear();
         if !self
@@ -406,7 +409,7 @@ impl Http3Streams {
         self.update_ready(key);
     }
 
-    /// Sets the place of a stream among those that the transport sends: lost data is sent again in this order, too.
+    /// Sets the priority of a stream in the transport, which sends the streams, and also resends lost data, in this order.
     fn set_transport_priority(&self, key: StreamKey) {
         let Some(id) = self.engine.stream_id(key) else {
             return;
@@ -415,7 +418,8 @@ impl Http3Streams {
             urgency,
             incremental,
         } = self.engine.priority(key);
-        // Responses that are not incremental are sent one after the other; incremental ones take turns behind them.
+        // Of one urgency, the responses that are not incremental are sent one after the other, and then the incremental ones take
+        // turns.
         const STREAMS: u64 = 1 << 24;
         let place = if incremental {
             0
@@ -428,8 +432,8 @@ impl Http3Streams {
             .with(|quic| quic.set_priority(StreamId::new(id.get()), rank));
     }
 
-    /// How far the client has come with each stream. The transport does not tell which responses wait for the network and which
-    /// for their window.
+    /// How far the client has come with the transfers of each stream. The transport does not tell which responses wait for the
+    /// network and which wait for their window.
     pub(super) fn transfers(&self) -> Vec<StreamTransfers> {
         let of_stream = |info: h2o_http3::StreamInfo| {
             let line = self.lines.get(info.key.index());
@@ -445,12 +449,12 @@ impl Http3Streams {
         self.engine.streams().map(of_stream).collect()
     }
 
-    /// The client has changed the priority of a stream.
+    /// Called when the client has changed the priority of a stream.
     pub(super) fn on_priority(&self, key: StreamKey) {
         self.set_transport_priority(key);
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the streams hold.
     pub(super) fn retained(&self) -> usize {
         let lines = self.lines.iter().map(|line| line.output.retained());
         self.engine.retained()
@@ -459,7 +463,7 @@ impl Http3Streams {
             + self.tails.retained()
     }
 
-    /// Frees memory that can be allocated again when it is needed. There must be no streams.
+    /// Frees memory that can be allocated again when it is needed. The connection must have no streams.
     pub(super) fn shrink(&mut self) {
         self.engine.shrink();
         self.lines = Vec::new();
@@ -482,7 +486,7 @@ impl Streams for Http3Streams {
     #[inline]
     fn limits(setup: &Setup) -> RequestLimits {
         RequestLimits {
-            // The transport limits how many streams a client may open.
+            // Not limited here: the QUIC transport limits how many streams a client may open.
             running: usize::MAX,
             streaming: setup.http3.max_concurrent_streaming_requests,
             resets: setup.http2.max_concurrent_requests,
@@ -538,8 +542,8 @@ impl Streams for Http3Streams {
             }
             Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => None,
         };
-        // The priority is set before the head is written: data that is queued keeps its place, and the head would wait for less
-        // urgent responses.
+        // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would
+        // wait for less urgent responses.
         self.set_transport_priority(key);
         self.write_copy(key, &turn.out);
         turn.out.clear();
@@ -582,7 +586,7 @@ impl Streams for Http3Streams {
             .engine
             .begin_data(key, len as u64, is_end, &mut turn.out);
         if takes {
-            // The header of the DATA frame is put right before the content, so that both are one piece.
+            // The header of the DATA frame is put directly before the content, so that both are one piece.
             let at = HEADER_ROOM - turn.out.len();
             piece[at..HEADER_ROOM].copy_from_slice(&turn.out);
             self.write(key, Bytes::from(piece).slice(at..));
@@ -634,7 +638,7 @@ impl Streams for Http3Streams {
         Some(pipe)
     }
 
-    /// The window of a client is limited, and the client may use all of it.
+    /// Does nothing: the client may use up its window, which is limited, and the data is dropped.
     #[inline]
     fn stop_input(&mut self, _id: SlotId, _reason: StopReason) {}
 
@@ -668,10 +672,10 @@ impl Streams for Http3Streams {
             CloseReason::Complete | CloseReason::EnoughRead | CloseReason::Reset => None,
             CloseReason::Refused => Some(ErrorCode::REQUEST_REJECTED),
             CloseReason::TooSlow => Some(ErrorCode::REQUEST_CANCELLED),
-            // RFC 9114 §4.4.
+            // The code says that the connection to which the tunnel leads was reset (RFC 9114 §4.4).
             CloseReason::TunnelBroken => Some(ErrorCode::CONNECT_ERROR),
-            // H2O compatibility: not as in H2O, which ends the stream as if the response were complete: clients must be able to
-            // tell that it is not.
+            // H2O compatibility: H2O ends the stream here as if the response were complete. This server does not: clients must be
+            // able to tell that the response is incomplete.
             CloseReason::PushCancelled | CloseReason::BodyLost | CloseReason::BodyBroken => {
                 Some(ErrorCode::INTERNAL_ERROR)
             }
@@ -693,7 +697,7 @@ impl Streams for Http3Streams {
     }
 }
 
-/// The slot of a stream, if the request on it is known.
+/// Finds the slot of a stream, if the request table has the request on it.
 pub(super) fn find(streams: &Http3Streams, id: StreamId) -> Option<SlotId> {
     streams.engine.find(engine_id(id)).map(slot)
 }

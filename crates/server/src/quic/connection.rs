@@ -1,4 +1,4 @@
-//! One QUIC connection: its handshake, then HTTP/3, and its end.
+//! One QUIC connection: its handshake, then HTTP/3, then its closing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,25 +19,25 @@ use crate::http3::Http3;
 use crate::request::SlotId;
 use crate::site::quic_settings::QuicSettings;
 
-/// Limits the lines about failed handshakes in the error log, since clients can cause any number of them.
+/// Limits the number of lines about failed handshakes in the error log, since clients can cause any number of failures.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
 
-/// One connection of a worker.
+/// One QUIC connection of a worker.
 pub(crate) struct QuicConnection {
     pub(crate) state: ConnectionState,
     pub(crate) endpoint: Rc<RefCell<Endpoint>>,
     pub(crate) index: ConnectionIndex,
     /// The listener at which the connection arrived: its index among the QUIC listeners.
     pub(crate) listener: usize,
-    /// Whether it is to be run in this turn.
+    /// Whether the connection is in the list of those to run in this turn.
     pub(crate) is_listed: bool,
     /// Whether the connection is in the list of those that continue to send once the socket is writable.
     pub(crate) waits_for_socket: bool,
     settings: Rc<QuicSettings>,
-    /// Our address.
+    /// The server's address of the connection.
     local: std::net::SocketAddr,
     phase: Phase,
-    /// Error code and text for CONNECTION_CLOSE, which is sent once the output before it has been sent.
+    /// Error code and text for CONNECTION_CLOSE, which is sent after the rest of the output.
     closing: Option<(u64, &'static str)>,
     status: ConnectionStatus,
     trace: Option<QlogFile>,
@@ -46,10 +46,10 @@ pub(crate) struct QuicConnection {
 }
 
 enum Phase {
-    /// TLS has not agreed on anything.
+    /// TLS has not negotiated its parameters yet.
     Handshake,
     Http3(Box<Http3>),
-    /// HTTP/3 has ended, or the connection is closed. The QUIC transport sends what is left and forgets the connection.
+    /// HTTP/3 has ended, or the connection is closed. The QUIC transport sends the remaining packets and forgets the connection.
     Closed,
 }
 
@@ -108,8 +108,8 @@ impl QuicConnection {
         }
     }
 
-    /// Processes the transport's events, and runs HTTP/3 as far as possible. [`Flow::Close`]: nothing is left of the
-    /// connection.
+    /// Processes the transport's events, and runs HTTP/3 as far as possible. Returns [`Flow::Close`] if the transport has forgotten
+    /// the connection.
     pub(crate) fn run(&mut self, context: &Context) -> Flow {
         loop {
             let event = self.endpoint.borrow_mut().poll_event(self.index);
@@ -169,8 +169,8 @@ impl QuicConnection {
         }
     }
 
-    /// TLS has negotiated all parameters: HTTP/3 begins, although the handshake may be incomplete and requests may be
-    /// early data.
+    /// Called when TLS has negotiated all parameters. HTTP/3 begins, although the handshake may be incomplete, so that requests may
+    /// be TLS early data.
     fn begin(&mut self, context: &Context) {
         let handshake = {
             let mut endpoint = self.endpoint.borrow_mut();
@@ -226,8 +226,8 @@ impl QuicConnection {
         }
         // The trace is written now, since the transport may forget the connection in this turn.
         self.write_trace(now);
-        // A client whose request was answered from early data may close the connection before the handshake is
-        // complete: that is no failed handshake.
+        // A client whose request was answered from early data may close the connection before the handshake is complete: this does
+        // not count as a failed handshake.
         let is_wanted = match reason {
             CloseReason::Local => true,
             CloseReason::ClosedByApplication { .. } => matches!(self.phase, Phase::Http3(_)),
@@ -246,7 +246,7 @@ impl QuicConnection {
         self.abandon();
     }
 
-    /// Ends HTTP/3 in any state, as the connection is gone. Requests in progress are logged.
+    /// Ends HTTP/3 in any state, as the connection is gone. Requests in progress get their log lines.
     pub(crate) fn abandon(&mut self) {
         if let Phase::Http3(http3) = &mut self.phase {
             http3.abandon();
@@ -260,14 +260,14 @@ impl QuicConnection {
         self.close(now, ErrorCode::EXCESSIVE_LOAD.0);
     }
 
-    /// Closes it at once.
+    /// Closes the connection at once with the HTTP/3 error code `code`.
     pub(crate) fn close(&mut self, now: Instant, code: u64) {
         self.closing = Some((code, ""));
         self.finish_close(now);
     }
 
-    /// Closes the connection if that was decided before; the output before it has now been sent. Returns whether the
-    /// connection was closed.
+    /// Closes the connection if that was decided before and the output before it has now been sent. Returns whether the connection
+    /// was closed.
     pub(crate) fn finish_close(&mut self, now: Instant) -> bool {
         let Some((code, text)) = self.closing.take() else {
             return false;
@@ -278,21 +278,21 @@ impl QuicConnection {
         true
     }
 
-    /// Begins graceful shutdown: announces it to the client, and lets the requests in progress finish.
+    /// Begins graceful shutdown: announces the end to the client, and lets the requests in progress finish.
     pub(crate) fn shut_down(&mut self) {
         if let Phase::Http3(http3) = &mut self.phase {
             http3.shut_down();
         }
     }
 
-    /// A waker of a request has fired.
+    /// Called when the waker of a request has fired.
     pub(crate) fn wake(&mut self, stream: u32) {
         if let Phase::Http3(http3) = &mut self.phase {
             http3.wake(SlotId::new(stream));
         }
     }
 
-    /// The time at which the event loop must call [`QuicConnection::on_timeout`].
+    /// When the event loop must call [`QuicConnection::on_timeout`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadlines = [
             self.endpoint.borrow_mut().timeout(self.index),
@@ -305,7 +305,7 @@ impl QuicConnection {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Whether the handshake is not complete; requests from early data may already be in progress.
+    /// Whether the handshake is not complete; requests from TLS early data may already be in progress.
     const fn is_shaking(&self) -> bool {
         match self.phase {
             Phase::Handshake => true,
@@ -314,7 +314,7 @@ impl QuicConnection {
         }
     }
 
-    /// The connection's timer has fired. The caller calls [`QuicConnection::run`] next.
+    /// Called when the connection's timer has fired. The caller must call [`QuicConnection::run`] afterwards.
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) {
         self.endpoint.borrow_mut().on_timeout(self.index, now);
         if self.is_shaking() && self.state.handshake_end() <= now {
@@ -351,7 +351,7 @@ impl QuicConnection {
         let http3 = match &self.phase {
             Phase::Http3(http3) => http3.retained(),
             Phase::Handshake => 0,
-            // Counted as no memory: closing the connection would not free the rest any sooner.
+            // The connection counts as holding no memory: to close it would not free its memory any sooner.
             Phase::Closed => return 0,
         };
         let mut endpoint = self.endpoint.borrow_mut();
@@ -359,7 +359,7 @@ impl QuicConnection {
         http3 + transport.map_or(0, |transport| transport.retained())
     }
 
-    /// Updates the worker's counters of connections, memory and traffic.
+    /// Updates the worker's counters of connections, memory and traffic by the state of this connection.
     pub(crate) fn settle_account(&mut self, context: &Context) {
         let status = match &self.phase {
             Phase::Handshake => ConnectionStatus::Opening,

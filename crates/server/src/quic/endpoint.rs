@@ -14,22 +14,22 @@ use crate::ServerSettings;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::quic_settings::{Controller, Http3Settings, QuicNodes, QuicSettings};
 
-/// Flow control window of a stream: bytes that a client may send before the server has read them. Enough for 100 Mbit/s
-/// over a round trip of 80 ms.
+/// Flow-control window of a stream: number of bytes that a client may send before the server has read them. It is enough for 100
+/// Mbit/s over a round-trip time of 80 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// Most unidirectional streams that a client may open: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
+/// Largest number of unidirectional streams that a client may open: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
 const MAX_UNIDIRECTIONAL: u64 = 10;
 
 /// Longest UDP payload in bytes that fits into an Ethernet frame (an MTU of 1500 bytes) over IPv4.
 const DEFAULT_MAX_PAYLOAD: u16 = 1472;
 
-/// State shared by all QUIC listeners of all workers.
+/// The state that the QUIC listeners of all workers share.
 pub(crate) struct QuicShared {
     /// What all workers remember of the network paths to clients, such as their round trip times.
     pub(crate) known_paths: KnownPaths,
-    /// By worker.
+    /// The mailboxes for datagrams, by the index of the worker.
     pub(crate) mailboxes: Arc<[Mailbox]>,
-    /// The other generations of this server.
+    /// Channels to the other generations of this server (processes before and after an upgrade of the binary).
     pub(crate) links: Arc<Links>,
 }
 
@@ -42,14 +42,14 @@ impl TlsChooser for Chooser {
     }
 }
 
-/// Keys of connection ids and tokens, which change with the ticket keys.
+/// Derives the keys of connection ids and tokens, which change together with the keys of TLS session tickets.
 pub(super) fn keys(resumption: &Resumption) -> Vec<Keys> {
     let secrets = resumption.quic_secrets();
     let derive = |secret: &h2o_tls::QuicSecret| Keys::derive(secret.number, &secret.secret);
     secrets.iter().map(derive).collect()
 }
 
-/// What the connections of a listener obey.
+/// The settings of the QUIC transport for the connections of a listener.
 fn transport(settings: &QuicSettings, http3: &Http3Settings) -> TransportSettings {
     TransportSettings {
         idle_timeout: http3.idle_timeout,
@@ -78,7 +78,7 @@ fn transport(settings: &QuicSettings, http3: &Http3Settings) -> TransportSetting
     }
 }
 
-/// The settings with which a listener accepts new connections.
+/// The settings with which a QUIC listener accepts new connections.
 pub(super) fn server_role(
     settings: &QuicSettings,
     configured: &ServerSettings,
@@ -87,8 +87,8 @@ pub(super) fn server_role(
     let nodes = configured.quic_nodes.as_deref();
     let mut transport = transport(settings, &configured.http3);
     if nodes.is_some_and(|nodes| !nodes.others.is_empty()) {
-        // Datagrams of clients are limited so that they still fit after this server has wrapped them for another server
-        // of the fleet.
+        // The size of clients' datagrams is limited, so that they still fit into a packet after this server has wrapped them for
+        // another server of the fleet.
         let max = DEFAULT_MAX_PAYLOAD - forward::MAX_OVERHEAD;
         transport.max_udp_payload_size = transport.max_udp_payload_size.min(max);
     }
@@ -130,8 +130,7 @@ pub(super) fn config(
     }
 }
 
-/// The number of packets after which a client is asked to send an acknowledgement at once: a fraction of the initial
-/// congestion window.
+/// Returns the number of packets after which a client is asked to acknowledge at once: a fraction of the initial congestion window.
 fn ack_threshold(frequency: f64, window: u32) -> Option<u32> {
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,8 +1,9 @@
-//! Sharing UDP sockets with the other generations of this server, under a supervisor.
+//! Shares UDP sockets with the other generations of this server: under a supervisor, the processes before and after an upgrade of
+//! the binary.
 //!
-//! All generations have the same sockets, so only the youngest reads them. It hands the datagrams of older connections to the
-//! process that has them, which the connection ids tell, over a Unix socket between the two. An older generation sends by the
-//! shared socket itself, and reads it again if all younger ones have gone.
+//! All generations have the same sockets, so only the youngest reads them. A datagram for a connection of an older generation,
+//! recognised by the connection id, is passed to that process over a Unix socket between the two. An older generation itself sends
+//! on the shared UDP socket, and reads it again if all younger generations have ended.
 
 use std::fs;
 use std::io;
@@ -23,55 +24,56 @@ use rustix::net::{
 
 use super::mail::{Mail, Mailbox};
 
-/// Longest message between generations, in bytes: a UDP datagram and what is said about it.
+/// Longest message between generations, in bytes: a UDP datagram of any size and the data that describes it.
 const MAX_MESSAGE: usize = 65_535 + 64;
-/// Interval at which the thread checks whether keys have changed. It is below a minute, the time from the making of a
-/// key to its first use.
+/// Interval at which the thread checks whether the keys of connection ids have changed. It is shorter than the minute between the
+/// generation of a key and its first use.
 const KEY_INTERVAL: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
-/// How long a generation waits for the older ones to stop reading the UDP sockets. One that hangs cannot say that it has; one that
-/// is only late reads datagrams for some time that this one reads as well, and both know whose they are.
+/// How long a generation waits for the older ones to stop reading the UDP sockets. After that, an older generation that has not
+/// reported it counts as hung. If it is only late, both processes read datagrams for some time, and each passes on those of the
+/// other's connections.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// Most messages that are read from one process before those of others are read.
+/// Largest number of messages that are read from one generation before those of the others are read.
 const MESSAGES: usize = 64;
 
-/// The kinds of messages, by their first byte.
+/// The kinds of messages between generations; the first byte of a message is its kind.
 mod kind {
-    /// To a younger generation: the sender's generation number, then number and secret of each key of its connection
+    /// To a younger generation: the sender's generation number, followed by the number and the secret of each key of its connection
     /// ids.
     pub(super) const KEYS: u8 = b'K';
-    /// To an older generation: the sender serves now, and wants to read the UDP sockets alone.
+    /// To an older generation: the sender serves clients now, and wants to read the UDP sockets alone.
     pub(super) const SERVES: u8 = b'R';
     /// To a younger generation: the sender has stopped reading the UDP sockets.
     pub(super) const STOPPED: u8 = b'S';
-    /// To an older generation: a wrapped datagram for one of its connections.
+    /// To an older generation: a wrapped UDP datagram for one of the recipient's connections.
     pub(super) const DATAGRAM: u8 = b'D';
 }
 
-/// The sockets to the other generations of this server, opened before the workers run.
+/// The Unix sockets to the other generations of this server, opened before the workers run.
 pub(crate) struct Handover {
     listener: OwnedFd,
     predecessors: Vec<OwnedFd>,
     generation: u8,
 }
 
-/// State shared by the workers and the thread that talks to other generations.
+/// State that the workers share with the thread that talks to the other generations.
 #[derive(Default)]
 pub(crate) struct Links {
-    /// The generation of this process, modulo 256.
+    /// The generation number of this process, modulo 256.
     pub(crate) generation: u8,
     /// Whether this process must not read the UDP sockets, because another generation does.
     is_silent: AtomicBool,
-    /// Number of older generations; workers check it for each datagram, without taking the lock.
+    /// Number of older generations; workers check this number for each datagram, without taking the lock.
     count: AtomicUsize,
     predecessors: RwLock<Vec<Arc<Predecessor>>>,
-    /// The secrets that are needed to read the connection ids of this process.
+    /// The secrets by which other generations can read the connection ids of this process.
     secrets: Mutex<Vec<QuicSecret>>,
 }
 
-/// An older generation that is still there.
+/// An older generation of this server that has not ended.
 pub(crate) struct Predecessor {
     socket: OwnedFd,
     generation: u8,
@@ -100,10 +102,10 @@ impl Handover {
         let mut predecessors = Vec::new();
         let user = rustix::process::geteuid();
         for name in abstract_names(&common).filter(|name| *name != own) {
-            // It does not block: one that hangs accepts no connection, and has room for some only.
+            // The socket is non-blocking: an older generation that hangs accepts no connection, and its accept queue may be full.
             let socket = new_socket(SocketFlags::NONBLOCK)?;
             let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-            // It may have ended since.
+            // The connection fails if the older generation has ended since its name was listed.
             let is_connected = rustix::net::connect(&socket, &address).is_ok();
             if is_connected && sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid == user)
             {
@@ -117,7 +119,7 @@ impl Handover {
         }))
     }
 
-    /// What the workers get.
+    /// The state of the older generations for the workers.
     pub(crate) fn links(&self) -> Links {
         Links {
             generation: self.generation,
@@ -164,7 +166,7 @@ fn new_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// The names of the machine's abstract Unix sockets that begin with `start`.
+/// Lists the names of the machine's abstract Unix sockets that begin with `start`.
 fn abstract_names(start: &str) -> impl Iterator<Item = String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mark = format!("@{start}");
@@ -174,7 +176,7 @@ fn abstract_names(start: &str) -> impl Iterator<Item = String> {
         .filter(|name| name.starts_with(&mark))
         .map(|name| name[1..].to_owned())
         .collect();
-    // Accepted connections are listed as well.
+    // The kernel lists accepted connections under the same name, so that names can occur several times.
     names.sort_unstable();
     names.dedup();
     names.into_iter()
@@ -186,7 +188,7 @@ impl Links {
         self.is_silent.load(Relaxed)
     }
 
-    /// The older generation to whose connection a datagram belongs. `node`: the number of this server in its fleet.
+    /// Finds the older generation to whose connection a datagram belongs. `node` is the number of this server in its fleet.
     pub(crate) fn owner(&self, node: u64, data: &[u8]) -> Option<Arc<Predecessor>> {
         if self.count.load(Relaxed) == 0 {
             return None;
@@ -233,7 +235,7 @@ impl Predecessor {
     }
 }
 
-/// Begins the message that takes a datagram to an older generation; the caller appends the wrapped datagram.
+/// Begins the message that carries a datagram to an older generation; the caller appends the wrapped datagram.
 pub(crate) fn start_message(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.push(kind::DATAGRAM);
@@ -243,13 +245,13 @@ fn send(socket: &OwnedFd, message: &[u8]) -> rustix::io::Result<usize> {
     rustix::net::send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// What the thread knows of the other generations.
+/// The state of the thread that talks to the other generations.
 struct Talk {
     listener: OwnedFd,
     starting_user: rustix::process::Uid,
     older: Vec<Older>,
     younger: Vec<Younger>,
-    /// When older generations that have not said that they stopped count as hung.
+    /// The time from which on older generations count as hung if they have not reported that they stopped reading.
     stop_by: Instant,
     links: Arc<Links>,
     mailboxes: Arc<[Mailbox]>,
@@ -258,18 +260,18 @@ struct Talk {
 
 struct Older {
     socket: OwnedFd,
-    /// Set when its keys have come.
+    /// Set when the keys of the older generation have come.
     shared: Option<Arc<Predecessor>>,
-    /// Whether it has stopped reading the sockets, or is not waited for any more.
+    /// Whether the older generation has stopped reading the UDP sockets, or this process no longer waits for that.
     has_stopped: bool,
     is_gone: bool,
 }
 
 struct Younger {
     socket: OwnedFd,
-    /// The keys that it was told.
+    /// The message with the keys that was last sent to the younger generation.
     told: Vec<u8>,
-    /// Whether it reads the sockets.
+    /// Whether the younger generation reads the UDP sockets.
     reads: bool,
     is_gone: bool,
 }
@@ -346,7 +348,7 @@ impl Talk {
         }
     }
 
-    /// The time until [`Self::settle`] has something to do.
+    /// How long the thread may wait before [`Self::settle`] has something to do.
     fn patience(&self) -> Timespec {
         if self.older.iter().all(|older| older.has_stopped) {
             return KEY_INTERVAL;
@@ -355,8 +357,8 @@ impl Talk {
         Timespec::try_from(left).unwrap_or(KEY_INTERVAL)
     }
 
-    /// Forgets generations that have ended, sends changed keys to younger ones, and tells the workers whether they may
-    /// read the UDP sockets.
+    /// Forgets generations that have ended, sends changed keys to younger generations, and tells the workers whether they may read
+    /// the UDP sockets.
     fn settle(&mut self) {
         self.older.retain(|older| !older.is_gone);
         self.younger.retain(|younger| !younger.is_gone);
@@ -384,7 +386,7 @@ impl Talk {
         let is_silent = self.younger.iter().any(|younger| younger.reads)
             || self.older.iter().any(|older| !older.has_stopped);
         if self.links.is_silent.swap(is_silent, Relaxed) && !is_silent {
-            // The workers are woken, since no event tells them of datagrams that have arrived while they did not read.
+            // The workers are woken, since no event tells them of the datagrams that arrived while they did not read the sockets.
             for mailbox in &*self.mailboxes {
                 mailbox.wake();
             }
@@ -444,10 +446,10 @@ impl Talk {
     }
 }
 
-/// Passes a wrapped datagram to the first worker, which always has the UDP sockets.
+/// Passes a wrapped datagram from another generation to the first worker, which always has UDP sockets.
 fn deliver(mailboxes: &[Mailbox], wrapped: &[u8]) {
     if let Some(mailbox) = mailboxes.first() {
-        // A full mailbox is a loss in the network.
+        // If the mailbox is full, the datagram counts as lost in the network.
         mailbox.put(Mail::Wrapped(BytesMut::from(wrapped)));
     }
 }

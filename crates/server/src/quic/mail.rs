@@ -1,5 +1,5 @@
-//! Passes datagrams between workers. The kernel delivers a datagram to another worker than the one with its connection
-//! after the client's address has changed, since it chooses the socket by address.
+//! Passes QUIC datagrams between workers. After a client's address has changed, the kernel may deliver its datagrams to another
+//! worker than the one with the connection, since the kernel chooses the socket by addresses.
 
 use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
@@ -9,25 +9,26 @@ use h2o_quic::Datagram;
 
 use crate::listener::ListenerId;
 
-/// Most datagrams that wait for one worker. Further ones are dropped, as the kernel does when a receive buffer is full.
+/// Largest number of datagrams that wait for one worker. Further datagrams are dropped, as the kernel does when a receive buffer is
+/// full.
 const MAX_WAITING: usize = 1024;
 
-/// A datagram that this worker did not read from a socket itself.
+/// A datagram for this worker that another worker or process has read from a socket.
 pub(crate) enum Mail {
     /// Another worker of this process has received the datagram.
     Received {
-        /// The listener that it was sent to.
+        /// The listener to whose address the datagram was sent.
         listener: ListenerId,
         datagram: Datagram,
-        /// How often the datagram may be forwarded to another server.
+        /// How often the datagram may still be forwarded to another server.
         hops: u8,
     },
-    /// Another generation of this server has received the datagram, and wrapped it in the form for forwarding to
-    /// another server.
+    /// Another generation of this server has received the datagram, and has wrapped it in the format that is also used between
+    /// servers.
     Wrapped(BytesMut),
 }
 
-/// Datagrams from other workers.
+/// Datagrams that others have passed to one worker, with the waker of that worker.
 #[derive(Default)]
 pub(crate) struct Mailbox(Mutex<(Vec<Mail>, Option<Waker>)>);
 
@@ -37,7 +38,7 @@ impl Mailbox {
         self.lock().1 = Some(waker);
     }
 
-    /// Adds a datagram, and wakes the worker. Returns false if the mailbox is full.
+    /// Adds a datagram, and wakes the worker. Returns `false` if the mailbox is full.
     pub(crate) fn put(&self, mail: Mail) -> bool {
         let mut inner = self.lock();
         if inner.0.len() >= MAX_WAITING {
@@ -52,7 +53,7 @@ impl Mailbox {
         true
     }
 
-    /// Wakes the worker, so that it notices other changes, such as that it may read its sockets again.
+    /// Wakes the worker, so that it notices a change other than a datagram: that it may read its UDP sockets again.
     pub(crate) fn wake(&self) {
         let waker = self.lock().1.clone();
         if let Some(waker) = waker {
@@ -60,7 +61,7 @@ impl Mailbox {
         }
     }
 
-    /// Takes all waiting datagrams.
+    /// Takes all datagrams that are waiting.
     pub(crate) fn take(&self) -> Vec<Mail> {
         std::mem::take(&mut self.lock().0)
     }

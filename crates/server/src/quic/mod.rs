@@ -1,4 +1,4 @@
-//! QUIC connections: UDP sockets, the handshake, and the connection of each datagram. HTTP begins in [`crate::http3`].
+//! QUIC connections: UDP sockets, the handshake, and how each datagram gets to its connection. HTTP begins in [`crate::http3`].
 
 mod connection;
 pub(crate) mod connections;

@@ -12,39 +12,39 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use h2o_log::{LineLimit, reason, report};
 
-/// Connections that are traced at a time.
+/// Largest number of connections that are traced at the same time.
 const MAX_TRACES: usize = 256;
-/// Bytes of one file.
+/// Largest size of one trace file, in bytes.
 const MAX_FILE: usize = 16 << 20;
-/// Most bytes that all trace files of a process may have together, including those that were dropped because the disk
-/// was too slow.
+/// Largest size of all trace files of a process together, in bytes. Records that were dropped because the disk was too slow count,
+/// too.
 const MAX_TOTAL: usize = 1 << 30;
-/// Most pieces of traces that wait to be written, each of up to 64 KiB or so. Further ones are dropped.
+/// Largest number of pieces of traces, each of about 64 KiB at most, that wait to be written. Further pieces are dropped.
 const MAX_WAITING: usize = 256;
 
-/// Limits the lines in the error log about trace files that cannot be written.
+/// Limits the number of lines in the error log about trace files that cannot be written.
 static FAILURES: LineLimit = LineLimit::per_minute(20);
-/// Files that are in use.
+/// Number of trace files in use.
 static TRACES: AtomicUsize = AtomicUsize::new(0);
 /// Number of bytes that may still be written to all trace files together.
 static ROOM: AtomicUsize = AtomicUsize::new(MAX_TOTAL);
 
-/// The trace of one connection; its worker passes pieces of it to the thread.
+/// The trace of one connection; its worker passes pieces of it to the thread that writes them.
 pub(super) struct QlogFile {
     file: Arc<TraceFile>,
     writer: SyncSender<Piece>,
-    /// Bytes that may follow in all files.
+    /// Number of bytes that may still be written to all trace files together.
     room: &'static AtomicUsize,
-    /// Bytes that may follow in this one.
+    /// Number of bytes that may still be written to this trace file.
     left: usize,
-    /// Whether pieces were dropped since the last one that was passed on, so that the file has a gap.
+    /// Whether pieces were dropped since the last piece that was passed on, so that the file has a gap.
     has_gap: bool,
 }
 
-/// Records for a file.
+/// Records of a trace, and the file that they are for.
 struct Piece(Arc<TraceFile>, String);
 
-/// A file, which only the thread touches.
+/// A trace file, which only the writing thread accesses.
 struct TraceFile {
     path: PathBuf,
     state: Mutex<FileState>,
@@ -53,7 +53,7 @@ struct TraceFile {
 enum FileState {
     New,
     Open(File),
-    /// The file could not be opened or written; the rest of the trace is dropped.
+    /// The trace file could not be opened or written; the rest of the trace is dropped.
     Failed,
 }
 
@@ -64,8 +64,8 @@ impl Drop for TraceFile {
 }
 
 impl QlogFile {
-    /// Begins the trace of a new connection. `None` if there are too many traces, or all files together have reached
-    /// their limit.
+    /// Begins the trace of a new connection. Returns `None` if there are too many traces, or if all trace files together have
+    /// reached their limit of size.
     pub(super) fn create(directory: &Path, name: &str) -> Option<Self> {
         static WRITER: OnceLock<Option<SyncSender<Piece>>> = OnceLock::new();
         let writer = WRITER.get_or_init(|| {
@@ -106,13 +106,13 @@ impl QlogFile {
         Some(trace)
     }
 
-    /// Has records written.
+    /// Passes records to the thread that writes them to the trace file.
     pub(super) fn write(&mut self, records: String) {
         if records.is_empty() || self.left == 0 {
             return;
         }
         let Some(left) = self.left.checked_sub(records.len()) else {
-            // The file is full.
+            // The trace file has reached its largest size.
             self.left = 0;
             return;
         };
@@ -140,7 +140,7 @@ impl QlogFile {
     }
 }
 
-/// The record that marks a gap: events were dropped there.
+/// The record that marks a gap: events were dropped at this place of the trace.
 const GAP: &str = "\u{1e}{\"time\":0,\"name\":\"loglevel:warning\",\"data\":{\"message\":\"events were left out\"}}\n";
 
 #[expect(

@@ -1,4 +1,4 @@
-//! Facts about a QUIC connection, for handlers and logs.
+//! What handlers and logs may ask about a QUIC connection, and the worker's counters of QUIC.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use h2o_quic::{ConnectionIndex, Endpoint, Stats, Totals};
 
 use crate::site::quic_settings::Controller;
 
-/// A connection, for queries.
+/// A QUIC connection, as handlers and logs query it.
 pub(crate) struct QuicTransport {
     pub(crate) endpoint: Rc<RefCell<Endpoint>>,
     pub(crate) index: ConnectionIndex,
@@ -187,17 +187,17 @@ fn each(stats: &Stats, mut count: impl FnMut(Counter, u64)) {
     for (counter, value) in received.into_iter().chain(sent) {
         count(counter, value);
     }
-    // Counted as validated paths: each PATH_RESPONSE answers a PATH_CHALLENGE of this server (RFC 9000 §8.2).
+    // PATH_RESPONSE frames count as validated paths: each PATH_RESPONSE answers a PATH_CHALLENGE of this server (RFC 9000 §8.2).
     count(Counter::QuicPathsValidated, received_path_responses);
     count(Counter::QuicPathsMigrationElicited, stats.migrations);
     count(Counter::QuicPtos, stats.probes);
 }
 
-/// The QUIC endpoints of a worker. Their statistics are copied into the worker's counters when somebody reads these.
+/// The QUIC endpoints of a worker. Their statistics are copied into the worker's counters when these are read.
 #[derive(Default)]
 pub(super) struct Endpoints {
     open: RefCell<Vec<Rc<RefCell<Endpoint>>>>,
-    /// What those counted that are closed.
+    /// The statistics of the endpoints that were closed.
     closed: RefCell<Vec<(Counter, u64)>>,
 }
 
@@ -206,7 +206,7 @@ impl Endpoints {
         self.open.borrow_mut().push(Rc::clone(endpoint));
     }
 
-    /// Removes a closed endpoint; its statistics are kept in `closed`.
+    /// Removes a closed endpoint; its statistics stay in `closed`.
     pub(super) fn remove(&self, endpoint: &Rc<RefCell<Endpoint>>) {
         (self.open.borrow_mut()).retain(|other| !Rc::ptr_eq(other, endpoint));
         let mut closed = self.closed.borrow_mut();
@@ -218,12 +218,12 @@ impl Endpoints {
         }
     }
 
-    /// Brings the counters up to date.
+    /// Sets the worker's counters of QUIC to the present statistics of all endpoints.
     pub(super) fn publish(&self, counters: &Counters) {
         let mut all = self.closed.borrow().clone();
         for endpoint in &*self.open.borrow() {
             let Ok(endpoint) = endpoint.try_borrow() else {
-                // The counters stay as they were.
+                // The endpoint is in use, so the counters stay as they were.
                 return;
             };
             all.extend(sums(&endpoint.totals()));
@@ -237,7 +237,7 @@ impl Endpoints {
     }
 }
 
-/// What an endpoint has counted.
+/// The statistics of an endpoint, as values of counters.
 fn sums(totals: &Totals) -> Vec<(Counter, u64)> {
     let mut sums = Vec::new();
     each(&totals.connections, |counter, value| {
@@ -268,7 +268,7 @@ fn sums(totals: &Totals) -> Vec<(Counter, u64)> {
     sums
 }
 
-/// Counters under H2O's names.
+/// Lists the counters of a connection under H2O's names.
 fn render(stats: &Stats) -> String {
     let mut out = String::with_capacity(512);
     let mut pair = |name: &str, value: u64| {

@@ -49,7 +49,8 @@ fn requests_in_the_queue_do_not_wait_for_a_socket_that_takes_nothing() {
     });
 }
 
-/// The error was: queued requests counted as work of the server, so the client's timeouts did not apply.
+/// The error was: requests in the queue counted as work that the server has to do, so the timeouts for clients did not apply to
+/// their connection.
 #[test]
 fn windows_that_are_kept_shut_do_not_keep_requests() {
     let site = Site::new();
@@ -68,10 +69,9 @@ fn windows_that_are_kept_shut_do_not_keep_requests() {
             client.flush();
             world.settle().await;
             assert!(world.live().len() >= 2);
-            // The timeout of a queued request begins when its handler runs.
+            // The timeout for the client of a queued request begins when its handler runs.
             let turns = if concurrent == 2 { 3 } else { 1 };
-            // Passes the time of the timeout, and of checks that are up to six seconds apart since the test advances
-            // time in whole seconds.
+            // Lets more time pass than the timeout, and in whole seconds: the server's checks are up to six seconds apart.
             for _ in 0..turns * 40 {
                 world.pass(seconds(1)).await;
                 if pings {
@@ -110,7 +110,7 @@ fn clients_that_take_a_few_bytes_now_and_then_do_not_keep_requests() {
             world.pass(seconds(1)).await;
             http1.receive(&mut world.run, 100);
             http2.receive(&mut world.run, 100);
-            // One byte more for each stream.
+            // The client raises the window of each stream by one byte.
             http2.credit_all();
             http2.flush();
             world.settle().await;
@@ -166,7 +166,8 @@ fn clients_that_are_fast_enough_are_not_given_up_while_they_wait() {
         http1.begin(&world.run);
         let mut http2 = world.http2([1, 2], 65_535);
         while http2.begin(&world.run) {}
-        // A thousand bytes per second in each direction, and in between five minutes in which only the handlers work.
+        // A thousand bytes per second in each direction, and in between, five minutes in which the server waits for the handlers
+        // only.
         for _ in 0..70 {
             world.pass(seconds(1)).await;
             http1.produce(&world.run, 1000);

@@ -16,7 +16,7 @@ pub(super) struct Http1 {
     is_held: bool,
     out: Vec<u8>,
     input: Vec<u8>,
-    /// Requests whose response is not complete, in the order in which they were sent.
+    /// Requests whose responses are not complete, in the order in which they were sent.
     awaited: VecDeque<usize>,
     response: Option<Response>,
     /// Whether the server has sent `Connection: close`, so that no further request can be sent.
@@ -34,7 +34,7 @@ struct Response {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length(usize),
-    /// Bytes left of the chunk.
+    /// The body of the response is in chunks; this many bytes are left of the current one.
     Chunk(usize),
     ChunkHead,
     ToTheEnd,
@@ -79,13 +79,14 @@ impl Http1 {
         )
     }
 
-    /// If the connection is closed: the requests that it did not send, for another connection.
+    /// If the connection is closed: returns the requests that the client has not sent on it, so that another connection can send
+    /// them.
     pub(super) fn remaining(&mut self) -> Option<VecDeque<usize>> {
         let is_over = self.wire.is_ended && !self.has_left && !self.todo.is_empty();
         is_over.then(|| std::mem::take(&mut self.todo))
     }
 
-    /// Does something random.
+    /// Takes one random action, such as to send, to receive or to disconnect.
     pub(super) fn act(&mut self, run: &mut Run, random: &mut Random) {
         match random.below(40) {
             0..8 => self.begin(run),
@@ -106,7 +107,7 @@ impl Http1 {
         }
     }
 
-    /// Sends and receives as much as possible. Returns whether anything happened.
+    /// Sends and receives as many bytes as possible. Returns whether any moved.
     pub(super) fn cooperate(&mut self, run: &mut Run) -> bool {
         let mut has_moved = false;
         loop {
@@ -121,7 +122,7 @@ impl Http1 {
         }
     }
 
-    /// Sends the output.
+    /// Sends the encoded output.
     pub(super) fn flush(&mut self) {
         while self.wire.send(&mut self.out, usize::MAX) {}
     }
@@ -196,7 +197,7 @@ impl Http1 {
         self.out.clear();
         self.sending = None;
         if is_half {
-            // 100 (Continue) may come or not.
+            // Only the client's direction ends: a response 100 (Continue) may still come.
             self.wire.finish();
         } else {
             self.wire.is_ended = true;
@@ -221,7 +222,7 @@ impl Http1 {
         moved
     }
 
-    /// Reads the next part of a response from the input. Returns whether there was one.
+    /// Reads the next part of a response from the input. Returns whether a part was complete.
     fn step(&mut self, run: &mut Run) -> bool {
         let Some(&id) = self.awaited.front() else {
             assert!(self.input.is_empty(), "bytes that nobody asked for");
@@ -297,15 +298,15 @@ impl Http1 {
         }
         assert!(head.starts_with("http/1.1 200"), "response {id}: {head}");
         if is_mine && self.is_held {
-            // The final response came instead of 100 (Continue): the server does not want the body.
+            // The final response came in place of 100 (Continue): the server does not want the body.
             self.is_held = false;
             self.sending = None;
             self.is_closing = true;
         }
         self.is_closing |= head.contains("connection: close");
         self.may_close |= self.is_closing;
-        // The server may close the connection after a response that breaks off, or one that comes before most of a long
-        // request body.
+        // The server may close the connection after a response that it cuts off, or after a response that it sends before most of a
+        // long request body has come.
         let plan = &run.plans[id];
         self.may_close |= plan.fails() || plan.upload.is_some_and(|len| len > 65_536);
         let length = head.split("content-length: ").nth(1);

@@ -20,9 +20,9 @@ pub(super) struct Http2 {
     decoder: Decoder,
     out: Vec<u8>,
     input: Vec<u8>,
-    /// Bytes that the client may still send on the connection, by flow control.
+    /// Bytes that the client may still send on the connection, by the server's flow-control window.
     window: i64,
-    /// Bytes that the client has received and not yet given back by WINDOW_UPDATE.
+    /// Bytes that the client has received on the connection and for which it has not sent WINDOW_UPDATE.
     owed: u32,
     scheme: &'static str,
     has_left: bool,
@@ -34,11 +34,11 @@ struct Stream {
     id: usize,
     window: i64,
     owed: u32,
-    /// Bytes of the request body that were sent; below, whether END_STREAM was sent.
+    /// Bytes of the request body that the client has sent; the next field says whether it has sent END_STREAM.
     sent: usize,
     is_sent: bool,
     is_held: bool,
-    /// Whether the server may send everything.
+    /// Whether the client has opened the stream's window, so that the server may send the whole response.
     is_open: bool,
     received: usize,
     has_response: bool,
@@ -143,7 +143,7 @@ impl Http2 {
         }
     }
 
-    /// Opens the windows of all streams.
+    /// Opens the flow-control windows of all streams.
     fn open_windows(&mut self) {
         for (&stream, state) in &mut self.streams {
             if !state.is_received && !std::mem::replace(&mut state.is_open, true) {
@@ -158,7 +158,7 @@ impl Http2 {
         }
     }
 
-    /// Sends the output.
+    /// Sends the encoded output.
     pub(super) fn flush(&mut self) {
         while self.wire.send(&mut self.out, usize::MAX) {}
     }
@@ -213,7 +213,7 @@ impl Http2 {
                 owed: 0,
                 sent: 0,
                 is_sent: plan.upload.is_none(),
-                // HTTP/2 clients need no 100 (Continue).
+                // The simulated HTTP/2 client does not wait for 100 (Continue).
                 is_held: false,
                 is_open: false,
                 received: 0,
@@ -290,7 +290,7 @@ impl Http2 {
         }
     }
 
-    /// Sends WINDOW_UPDATE for all bytes received.
+    /// Sends WINDOW_UPDATE for all bytes received. Returns whether there were any.
     pub(super) fn credit_all(&mut self) -> bool {
         let mut moved = false;
         if self.owed > 0 {

@@ -19,7 +19,7 @@ use rustls::ClientConfig;
 
 use super::{Ended, Run};
 
-/// H3_REQUEST_CANCELLED (RFC 9114 §8.1).
+/// The error code H3_REQUEST_CANCELLED (RFC 9114 §8.1).
 const CANCELLED: u64 = 0x10c;
 
 pub(super) struct Http3 {
@@ -32,7 +32,7 @@ pub(super) struct Http3 {
     /// Datagrams from the server that the client has not processed.
     inbox: RefCell<VecDeque<Vec<u8>>>,
     buffer: Vec<u8>,
-    /// One in this many datagrams is lost, in either direction; 0: none is lost.
+    /// One in this many datagrams is lost, in either direction; with 0 none is lost.
     loses: usize,
     is_connected: bool,
     has_left: bool,
@@ -42,22 +42,22 @@ pub(super) struct Http3 {
 #[derive(Debug)]
 struct Stream {
     id: usize,
-    /// Encoded and not written yet.
+    /// Encoded bytes of the request that were not handed to the transport yet.
     out: Vec<u8>,
-    /// Bytes of the body that were encoded.
+    /// Number of bytes of the request's body that were encoded.
     sent: usize,
-    /// Whether the whole request is encoded; below, whether the end of the stream was handed to the transport.
+    /// Whether the whole request is encoded; the next field says whether the end of the stream was handed to the transport.
     is_sent: bool,
     is_ended: bool,
     input: Vec<u8>,
-    /// Bytes of content until the next frame.
+    /// Bytes of content left in the current DATA frame.
     in_frame: u64,
     received: usize,
     has_response: bool,
     is_received: bool,
 }
 
-/// The time of the run.
+/// The simulated time.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -107,7 +107,7 @@ impl Http3 {
         }
     }
 
-    /// Number of datagrams from the server that the client has not processed.
+    /// Receives the datagrams from the server, and returns the number of those that the client has not processed.
     pub(super) fn waiting(&self) -> usize {
         let mut inbox = self.inbox.borrow_mut();
         let mut data = [0; 2048];
@@ -115,7 +115,7 @@ impl Http3 {
             match self.socket.recv(&mut data) {
                 Ok(len) => inbox.push_back(data[..len].to_vec()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return inbox.len(),
-                // Of an earlier datagram.
+                // The kernel reports an error of a datagram that was sent earlier.
                 Err(_) => {}
             }
         }
@@ -179,7 +179,7 @@ impl Http3 {
         }
     }
 
-    /// Sends and receives as much as possible. Returns whether anything happened.
+    /// Sends and receives as many bytes as possible. Returns whether anything happened.
     pub(super) fn cooperate(&mut self, run: &mut Run) -> bool {
         let mut has_moved = false;
         loop {
@@ -201,7 +201,7 @@ impl Http3 {
         }
     }
 
-    /// When this side wants to do something.
+    /// When the client's transport must run next because of a timer.
     pub(super) fn timeout(&mut self) -> Option<Instant> {
         self.endpoint.timeout(self.index)
     }
@@ -291,7 +291,7 @@ impl Http3 {
                     moved = true;
                 }
                 Write::Blocked => return moved,
-                // The server needs no more of it.
+                // The server does not want the rest of the request's body.
                 Write::Stopped(_) | Write::Unknown => {
                     stream.out.clear();
                     stream.is_sent = true;
@@ -325,7 +325,7 @@ impl Http3 {
         }
     }
 
-    /// The client goes, with or without a word.
+    /// The client ends the connection: it either sends CONNECTION_CLOSE or falls silent.
     fn leave(&mut self, run: &mut Run, random: &mut Random) {
         self.has_left = true;
         for id in self.todo.drain(..) {
@@ -366,13 +366,13 @@ impl Http3 {
             moved = true;
             if !is_lost() {
                 let data = &self.buffer[..transmit.len];
-                // An error is ignored: the server's socket may not be open.
+                // An error is ignored: the server's socket may be closed.
                 let _ = self.socket.send_to(data, transmit.remote);
             }
         }
     }
 
-    /// Processes up to `most` datagrams from the server, and timers that are due.
+    /// Processes up to `most` datagrams from the server, and the timers that are due.
     fn take_in(&mut self, run: &mut Run, most: usize, mut random: Option<&mut Random>) -> bool {
         self.waiting();
         if self.is_closed {
@@ -440,7 +440,7 @@ impl Http3 {
         );
     }
 
-    /// Reads up to `most` bytes of a response.
+    /// Reads up to `most` bytes of a response from its stream.
     fn read(&mut self, run: &mut Run, id: StreamId, most: usize) -> bool {
         let mut left = most;
         let mut moved = false;
@@ -487,7 +487,7 @@ impl Http3 {
         moved
     }
 
-    /// Looks at the frames of a response.
+    /// Parses the frames of a response that have come completely.
     fn parse(&mut self, run: &Run, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -527,7 +527,7 @@ impl Http3 {
                 let Ok((fields, _)) = decoded else {
                     panic!("there is no dynamic table to wait for");
                 };
-                // A second HEADERS frame has the trailers, which have no status.
+                // A second HEADERS frame holds the trailers, which have no status.
                 if let Some((_, status)) = fields.iter().find(|(name, _)| name == b":status") {
                     let is_interim = status.starts_with(b"1");
                     assert!(is_interim || status == b"200", "stream {id:?}");
@@ -539,7 +539,7 @@ impl Http3 {
     }
 }
 
-/// Reads a variable-length integer (RFC 9000 §16). Returns it and the bytes after it.
+/// Reads a variable-length integer (RFC 9000 §16). Returns the integer and the bytes after it.
 fn var_int(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (&first, _) = bytes.split_first()?;
     let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;

@@ -1,18 +1,18 @@
-//! Runs the drivers against random clients and backends, by a seed, on a virtual clock.
+//! Tests the connection drivers against simulated clients and backends that act at random, as a seed decides, on a virtual clock.
 //!
-//! Clients of both protocol versions pipeline, upload, download, drip, stall, keep windows shut, reset requests and disconnect;
-//! backends answer early, late, in pieces, or break off; the disk is slow. Sockets are real, and so are the events of the
-//! kernel; time passes only when a run says so.
+//! Clients pipeline requests, upload, download, send a few bytes at a time, stall, keep windows shut, reset requests and
+//! disconnect; backends answer early, late, in pieces, or fail within a response; the disk is slow. Sockets are real, and so are
+//! the events of the kernel; time passes only when the test lets it pass.
 //!
 //! A connection that waits although it could proceed is found in three ways. (1) Whenever nothing happens any more, every
-//! connection is run once more without an event: this must change nothing. (2) At the end clients and backends do whatever the
-//! server waits for, and every request must end without any time passing. (3) In other runs the clients stop, or only send
+//! connection is run once more without an event: this must change nothing. (2) At the end, clients and backends do everything that
+//! the server waits for, and every request must end without any time passing. (3) In other runs the clients stop, or only send
 //! PINGs, and the server must close every connection by its timeouts.
 //!
-//! QUIC needs time to pass: acknowledgements are delayed, packets paced and lost ones repeated. In runs with HTTP/3 so much of it passes
-//! as no time limit of a request needs, and the link loses datagrams.
+//! QUIC needs time to pass: acknowledgements are delayed, packets paced and lost ones repeated. In runs with HTTP/3, less time
+//! passes than any time limit of a request, and the link loses datagrams.
 //!
-//! A failure prints its seed; `SEED=n cargo test -p h2o-server simulation` runs that one alone.
+//! A failure prints its seed; `SEED=n cargo test -p h2o-server simulation` runs only the simulation of that seed.
 
 mod findings;
 mod http1;
@@ -36,7 +36,7 @@ use world::{Knobs, Site, World};
 const SEEDS: u64 = 300;
 const HTTP3_SEEDS: u64 = 60;
 
-/// How a request ended for its client.
+/// How a request ended from the view of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Complete,
@@ -48,7 +48,7 @@ enum Ended {
 struct Run {
     plans: Vec<Plan>,
     ends: Vec<Option<Ended>>,
-    /// Whether the simulation lets time pass, so that the server may time out slow clients.
+    /// Whether the simulation lets so much time pass that the server may time out slow clients.
     times_out: bool,
 }
 
@@ -66,8 +66,8 @@ enum Client {
 }
 
 impl Client {
-    /// Bytes (HTTP/3: datagrams) in the kernel: sent by the server and not read by the client, and sent by the client
-    /// and not read by the server.
+    /// Number of bytes (for HTTP/3: of datagrams) in the kernel: first those that the server has sent and the client has not read,
+    /// then those in the other direction.
     fn in_kernel(&self) -> (i32, i32) {
         match self {
             Self::Http1(client) => client.wire().in_kernel(),

@@ -14,19 +14,19 @@ use h2o_exchange::{
 use h2o_http::{Headers, StatusCode};
 use h2o_testkit::Random;
 
-/// One request with its response.
+/// The plan of one request and its response.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) id: usize,
     pub(super) is_head: bool,
-    /// Bytes of the request's body.
+    /// Length of the request's body in bytes; `None` for no body.
     pub(super) upload: Option<usize>,
-    /// Whether their number is announced.
+    /// Whether the request announces the length of its body.
     pub(super) is_announced: bool,
     /// Whether the client waits for 100 (Continue) before it sends the body.
     pub(super) expects: bool,
     body_use: BodyUse,
-    /// Number of events of the simulated backend for which the handler waits before it reads the body, and before it
+    /// Number of events of the simulated backend for which the handler waits: first before it reads the body, then before it
     /// answers.
     waits: (usize, usize),
     reading: Reading,
@@ -39,17 +39,17 @@ enum Reading {
     All,
     /// The handler reads this many bytes of the body, then drops it.
     Some(usize),
-    /// Drops the body at once.
+    /// The handler drops the body at once.
     Nothing,
-    /// Keeps the body and never reads it.
+    /// The handler keeps the body and never reads it.
     Holding,
-    /// Sends the body back.
+    /// The handler sends the body back in its response.
     Echo,
-    /// Answers at once, and reads nevertheless.
+    /// The handler answers at once, and reads the body only afterwards.
     Late,
 }
 
-/// The body of a response.
+/// The plan of a response's body.
 #[derive(Clone, Debug)]
 pub(super) enum BodyPlan {
     Empty,
@@ -57,18 +57,18 @@ pub(super) enum BodyPlan {
     File(usize),
     Pieces {
         sizes: Vec<usize>,
-        /// Each piece waits for an event.
+        /// Whether each piece waits for an event of the simulated backend.
         is_gated: bool,
         is_announced: bool,
         /// Whether the response body ends with an error after its last piece.
         fails: bool,
     },
-    /// The body of the request.
+    /// The response's body is the body of the request.
     Echo,
 }
 
 impl Plan {
-    /// Makes a random plan. `uploads`: whether most requests have a long body that their handler pulls.
+    /// Makes a random plan. `uploads` says whether most requests have a long body that their handler pulls.
     pub(super) fn new(random: &mut Random, id: usize, uploads: bool) -> Self {
         let uploads = uploads && !random.once_in(4);
         let upload = (uploads || random.once_in(2)).then(|| {
@@ -145,12 +145,12 @@ impl Plan {
         }
     }
 
-    /// The handler does not read the body.
+    /// Has the handler answer at once, without reading the request body.
     pub(super) const fn answers_at_once(&mut self) {
         self.reading = Reading::Nothing;
     }
 
-    /// Length of the complete response's body.
+    /// Length of the response's body if it is complete, in bytes.
     pub(super) fn response_len(&self) -> usize {
         match &self.body {
             BodyPlan::Empty => 0,
@@ -160,7 +160,7 @@ impl Plan {
         }
     }
 
-    /// A byte of the response.
+    /// The byte at position `at` of the response's body.
     pub(super) fn response_byte(&self, at: usize) -> u8 {
         match &self.body {
             BodyPlan::Echo => self.request_byte(at),
@@ -168,7 +168,7 @@ impl Plan {
         }
     }
 
-    /// A byte of the request.
+    /// The byte at position `at` of the request's body.
     pub(super) fn request_byte(&self, at: usize) -> u8 {
         byte(self.id, at)
     }
@@ -178,7 +178,7 @@ impl Plan {
         matches!(self.body, BodyPlan::Echo)
     }
 
-    /// Whether the response breaks off.
+    /// Whether the response's body ends with an error.
     pub(super) const fn fails(&self) -> bool {
         matches!(self.body, BodyPlan::Pieces { fails: true, .. })
     }
@@ -199,7 +199,7 @@ pub(super) struct Stage {
     /// For each plan: how many backend events have happened so far, and the waker of the handler that waits for the
     /// next one.
     events: Vec<(usize, Option<Waker>)>,
-    /// Number of steps of handlers.
+    /// Number of steps that the handlers have taken.
     steps: u64,
 }
 
@@ -207,7 +207,7 @@ thread_local! {
     static STAGE: RefCell<Stage> = RefCell::default();
 }
 
-/// Prepares a run.
+/// Sets the state of the handlers and backends to the start of a run with these plans.
 pub(super) fn stage(plans: Vec<Plan>) {
     let events = plans.iter().map(|_| (0, None)).collect();
     STAGE.replace(Stage {
@@ -217,7 +217,7 @@ pub(super) fn stage(plans: Vec<Plan>) {
     });
 }
 
-/// Number of steps of handlers.
+/// Number of steps that the handlers have taken in this run.
 pub(super) fn steps() -> u64 {
     STAGE.with_borrow(|stage| stage.steps)
 }
@@ -226,7 +226,7 @@ fn note_step() {
     STAGE.with_borrow_mut(|stage| stage.steps += 1);
 }
 
-/// Plans whose handlers wait for an event.
+/// The numbers of the plans whose handlers wait for an event of the simulated backend.
 pub(super) fn waiting() -> Vec<usize> {
     STAGE.with_borrow(|stage| {
         let waiting = stage.events.iter().enumerate();
@@ -259,7 +259,7 @@ fn poll_event(id: usize, number: usize, context: &Context<'_>) -> Poll<()> {
     })
 }
 
-/// The handler of this plan no longer waits for events.
+/// Held while the handler of this plan may wait for events; its drop forgets the waiting handler.
 struct Waits(usize);
 
 impl Drop for Waits {
@@ -396,7 +396,7 @@ fn file(content: &[u8]) -> FileRange {
     }
 }
 
-/// A body that is made as it is pulled.
+/// The source of a response's body that is generated as it is pulled.
 struct Source {
     plan: Plan,
     number: usize,

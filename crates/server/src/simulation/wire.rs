@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ClientConnection};
 pub(super) struct Wire {
     socket: UnixStream,
     tls: Option<Box<ClientConnection>>,
-    /// To be sent as it is.
+    /// Bytes for the socket, with TLS already encrypted.
     unsent: Vec<u8>,
     /// Whether the server has closed its direction, or the connection is gone.
     pub(super) is_ended: bool,
@@ -33,20 +33,20 @@ impl Wire {
         }
     }
 
-    /// Bytes in the kernel: sent by the server and not read by the client, and sent by the client and not read by the
-    /// server.
+    /// Number of bytes in the kernel: first those that the server has sent and the client has not read, then those in the other
+    /// direction.
     pub(super) fn in_kernel(&self) -> (i32, i32) {
         let count = |request| {
             let mut bytes: libc::c_int = 0;
             #[expect(unsafe_code, reason = "no safe wrapper knows these requests")]
-            // SAFETY: the requests write one `c_int`.
+            // SAFETY: the two kinds of request (bytes to read, bytes not yet read by the peer) write one `c_int`.
             let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut bytes) };
             if result == 0 { bytes } else { 0 }
         };
         (count(libc::FIONREAD), count(libc::TIOCOUTQ))
     }
 
-    /// Sends up to `most` bytes: first those that were encoded before, then `bytes`. Returns whether any were sent.
+    /// Sends up to `most` bytes: first those that were encoded before, then `bytes`. Returns whether any bytes were sent.
     pub(super) fn send(&mut self, bytes: &mut Vec<u8>, most: usize) -> bool {
         if let Some(tls) = &mut self.tls {
             if !bytes.is_empty() && !tls.is_handshaking() && self.unsent.is_empty() {
@@ -73,8 +73,7 @@ impl Wire {
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
             Err(_) => {
-                // The server does not read any more. The output is dropped, but what the server has sent can still be
-                // read.
+                // The server does not read any more, so the output is dropped; bytes that the server has sent can still be read.
                 self.unsent.clear();
                 bytes.clear();
                 false
@@ -82,7 +81,7 @@ impl Wire {
         }
     }
 
-    /// Receives up to `most` bytes into `input`. Returns whether any came.
+    /// Receives up to `most` bytes into `input`. Returns whether any bytes came.
     pub(super) fn receive(&mut self, input: &mut Vec<u8>, most: usize) -> bool {
         if self.is_ended || most == 0 {
             return false;
@@ -116,7 +115,7 @@ impl Wire {
         }
     }
 
-    /// We send nothing more.
+    /// Ends the client's direction of the connection.
     pub(super) fn finish(&mut self) {
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }

@@ -1,4 +1,4 @@
-//! The server and its clients.
+//! The simulated world: the server, its clients, and the time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,14 +25,14 @@ use super::{Client, Run};
 use crate::event::event_loop::EventLoop;
 use crate::worker;
 
-/// The server and its clients.
+/// The simulated world: the server and its clients.
 pub(super) struct World {
     pub(super) random: Random,
     pub(super) run: Run,
     clients: Vec<Client>,
     site: Site,
     event_loop: Rc<RefCell<EventLoop>>,
-    /// Number of turns of the event loop.
+    /// Number of turns that the server's event loop has run.
     turns: Rc<Cell<u64>>,
     /// The UDP port of the server, if the simulation has HTTP/3 clients.
     port: Option<u16>,
@@ -41,7 +41,7 @@ pub(super) struct World {
     _orders: UnboundedSender<Order>,
 }
 
-/// What all simulations share: the addresses of the server, and the certificates that clients trust.
+/// The data that all simulations share: the addresses of the server, and the certificates that clients trust.
 #[derive(Clone)]
 pub(super) struct Site {
     folder: Rc<TempDir>,
@@ -75,8 +75,8 @@ impl Site {
     }
 
     fn config(&self, knobs: Knobs, port: Option<u16>) -> String {
-        // Pacing is off: a paced connection sends a little more whenever it is run, so the check for connections that
-        // sleep although they could proceed would fail.
+        // Pacing is off: a paced connection sends a little more whenever it is run, so that the check for connections that sleep
+        // although they could proceed would fail.
         let quic = port.map_or_else(String::new, |port| {
             format!(
                 "  - {{ type: quic, host: 127.0.0.1, port: {port}, quic: {{ pacing: OFF }}, ssl: {{ certificate-file: {folder}/certificate, key-file: {folder}/key }} }}",
@@ -123,16 +123,17 @@ hosts: {{ default: {{ paths: {{ /: {{ test.act: ON }} }} }} }}
     }
 }
 
-/// Settings of a run.
+/// Settings of the server and the clients in one simulation.
 #[derive(Clone, Copy)]
 pub(super) struct Knobs {
-    /// Whether clients are those of HTTP/3.
+    /// Whether the clients speak HTTP/3, and not HTTP/1 and HTTP/2.
     pub(super) is_http3: bool,
-    /// Bytes that a socket holds.
+    /// Size of the buffer of a socket, in bytes.
     pub(super) buffer: usize,
-    /// `http2-input-window-size`
+    /// Value of `http2-input-window-size`.
     pub(super) window: usize,
-    /// Most requests that run at the same time per HTTP/2 connection; below, most of them that pull their bodies.
+    /// Largest number of requests that run at the same time per HTTP/2 connection; the next field is the largest number of those
+    /// whose handlers pull their bodies.
     pub(super) concurrent: usize,
     pub(super) streaming: usize,
     /// Whether the server delays a client that resets many requests.
@@ -156,7 +157,7 @@ impl Knobs {
 }
 
 impl World {
-    /// A server that nobody is connected to.
+    /// Starts a server that has no client yet.
     pub(super) fn start(site: &Site, plans: Vec<Plan>, knobs: Knobs, random: Random) -> Self {
         plan::stage(plans.clone());
         let (loaded, bound, port) = loop {
@@ -169,14 +170,14 @@ impl World {
             }
             match crate::bind(&loaded, 1) {
                 Ok(bound) => break (loaded, bound, port),
-                // Another process has taken the port in the meantime: try another port.
+                // Another process has taken the port in the meantime, so another port is tried.
                 Err(_) if port.is_some() => {}
                 Err(error) => panic!("{error}"),
             }
         };
         let (mut config, orders) = worker::only_config(&loaded, bound).unwrap();
         let settings = Arc::get_mut(&mut config.generation.settings).unwrap();
-        // The threshold is so small that uploads go to temporary files.
+        // A small value, so that uploads go to temporary files.
         settings.temp_buffer_threshold = Some(30_000);
         settings.http2.dos_delay = Duration::from_millis(u64::from(knobs.delays) * 100);
         let event_loop = Rc::new(RefCell::new(worker::event_loop(config).unwrap()));
@@ -207,7 +208,7 @@ impl World {
         }
     }
 
-    /// Gives each request of the run to one of the clients.
+    /// Creates the clients and gives each request of the run to one of them.
     pub(super) fn share_out(&mut self) {
         let clients = self.random.below(4) + 1;
         let mut shares = vec![VecDeque::new(); clients];
@@ -239,7 +240,7 @@ impl World {
         });
     }
 
-    /// A client of HTTP/1 in clear text.
+    /// Creates an HTTP/1 client in clear text that sends the requests `todo`.
     pub(super) fn http1(&self, todo: impl IntoIterator<Item = usize>) -> Http1 {
         Http1::new(self.site.wire(false, false), todo.into_iter().collect())
     }
@@ -250,13 +251,13 @@ impl World {
         Http2::new(self.site.wire(false, true), todo, false, window)
     }
 
-    /// Lets time pass.
+    /// Lets `time` pass.
     pub(super) async fn pass(&self, time: Duration) {
         tokio::time::advance(time).await;
         self.settle().await;
     }
 
-    /// Requests in progress.
+    /// The numbers of the requests in progress.
     pub(super) fn live(&self) -> Vec<usize> {
         self.event_loop.borrow().live()
     }
@@ -274,7 +275,7 @@ impl World {
                     break;
                 }
             }
-            // There is only one disk thread, so when this job runs, all earlier ones are done.
+            // There is only one disk thread, so that all earlier jobs are done when this one runs.
             tokio::task::spawn_blocking(|| ()).await.unwrap();
             for _ in 0..3 {
                 tokio::task::yield_now().await;
@@ -285,14 +286,14 @@ impl World {
         }
     }
 
-    /// What shows whether anything has moved.
+    /// A value that differs if any handler has taken a step or any byte has moved: the steps, and the bytes in the kernel.
     pub(super) fn progress(&self) -> (u64, Vec<(i32, i32)>) {
         let kernel = self.clients.iter().map(|client| client.in_kernel());
         (plan::steps(), kernel.collect())
     }
 
-    /// Runs every connection without an event. If that lets any of them proceed, the connection has slept although it
-    /// could proceed, which is an error.
+    /// Runs every connection without an event. If a connection then proceeds, it has slept although it could proceed, which is an
+    /// error.
     pub(super) async fn nudge(&self) {
         let before = self.progress();
         self.event_loop.borrow_mut().run_all();
@@ -330,7 +331,7 @@ impl World {
         }
     }
 
-    /// Clients and backends do everything that the server may wait for, until nothing happens any more.
+    /// Has the clients and backends do everything that the server may wait for, until nothing happens any more.
     pub(super) async fn cooperate(&mut self) {
         loop {
             let mut moved = false;
@@ -367,8 +368,8 @@ impl World {
     /// Makes every request end without time passing, except what QUIC needs for retransmissions.
     pub(super) async fn finish(&mut self) {
         self.cooperate().await;
-        // From here on no datagram is lost. The loop leaves time for a few round trips, and for probes that replace
-        // what was lost before.
+        // From here on no datagram is lost. The loop leaves time for a few round trips, and for QUIC's probes, which lead to the
+        // retransmission of lost packets.
         for _ in 0..2000 {
             if self.port.is_none() || self.run.ends.iter().all(Option::is_some) {
                 break;
@@ -378,7 +379,7 @@ impl World {
             self.cooperate().await;
         }
         if self.run.ends.iter().any(Option::is_none) {
-            // Wait until the server serves clients that it has delayed because they reset requests.
+            // The server may still delay clients that have reset requests; this is longer than the delay.
             tokio::time::advance(Duration::from_millis(400)).await;
             self.settle().await;
             self.cooperate().await;
@@ -396,8 +397,8 @@ impl World {
         }
     }
 
-    /// The clients stop, or only send PINGs, while the backends answer. Every request must end, and every connection,
-    /// too, once its client sends nothing at all.
+    /// Has the clients stop, or only send PINGs, while the backends answer. Every request must end, and so must every connection
+    /// once its client sends nothing at all.
     pub(super) async fn freeze(&mut self) {
         self.run.times_out = true;
         let mut pretends = self.random.once_in(2);
@@ -441,8 +442,8 @@ impl World {
     pub(super) async fn end(mut self) {
         self.clients.clear();
         self.settle().await;
-        // More time for HTTP/3: the idle timeout of QUIC is at least three probe timeouts, which are long because
-        // clients have let seconds pass before they answered.
+        // HTTP/3 gets more time: the idle timeout of QUIC is at least three probe timeouts, which are long because clients have let
+        // seconds pass before they answered.
         let rounds = if self.port.is_some() { 100 } else { 20 };
         for _ in 0..rounds {
             tokio::time::advance(Duration::from_secs(4)).await;
@@ -458,7 +459,7 @@ impl World {
     }
 }
 
-/// Finds a UDP port that nobody uses at the moment.
+/// Finds a UDP port that is not in use at the moment.
 fn free_port() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().port()

@@ -13,7 +13,7 @@ use crate::quic::handover::{self, Predecessor};
 use crate::quic::mail::Mail;
 
 impl QuicConnections {
-    /// Forwards a datagram to the worker or the server that has its connection. Returns whether that was possible.
+    /// Forwards a datagram to the worker or the server that has the datagram's connection. Returns whether that was possible.
     pub(super) fn forward(
         &mut self,
         listener: usize,
@@ -123,7 +123,7 @@ impl QuicConnections {
         sent.is_ok()
     }
 
-    /// Whether a datagram was forwarded by another server of the fleet.
+    /// Whether another server of the fleet has forwarded the datagram, by its source address.
     pub(super) fn is_from_node(&self, listener: usize, remote: SocketAddr) -> bool {
         let (Some(nodes), Some(port)) = (&self.settings.quic_nodes, self.sockets.get(listener))
         else {
@@ -142,7 +142,7 @@ impl QuicConnections {
         let Some(port) = self.sockets.get(listener) else {
             return;
         };
-        // The listener to which the client has sent the datagram: the one with the same port, or else one of the same
+        // The listener to which the client has sent the datagram is the one with the same port, or otherwise one of the same
         // address family.
         let is_ipv4 = forwarded.remote.is_ipv4();
         let number = forwarded.local.map(|local| local.port());
@@ -167,7 +167,7 @@ impl QuicConnections {
         self.take_in(listener, datagram, forwarded.hops);
     }
 
-    /// The listener with that port number, of IPv4 or IPv6.
+    /// The listener with the port number `port`, of IPv4 or IPv6.
     fn sibling(&self, port: u16, is_ipv4: bool) -> Option<usize> {
         let is_meant =
             |other: &Port| other.address.port() == port && other.address.is_ipv4() == is_ipv4;

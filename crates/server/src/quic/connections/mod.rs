@@ -1,7 +1,8 @@
-//! The table of a worker's QUIC connections: UDP sockets, and the connection of each datagram.
+//! The table of a worker's QUIC connections: it receives datagrams from the UDP sockets, finds the connection of each, and sends
+//! the connections' output.
 //!
-//! All datagrams of a turn are processed before any is answered: a connection runs once for all datagrams received for
-//! it, and its output leaves in a few large system calls.
+//! All datagrams of a turn are processed before any is answered: a connection runs once for all datagrams received for it, and its
+//! output leaves in a few large system calls.
 
 mod forwarding;
 mod ports;
@@ -45,42 +46,43 @@ use crate::io::Io;
 use crate::listener::LocalListener;
 use crate::site::quic_settings::QuicSettings;
 
-/// Most batches of datagrams that are received from a socket before the server sends its answers.
+/// Largest number of batches of datagrams that are received from a socket before the server sends its answers.
 const BATCHES: usize = 4;
-/// Most bytes that a connection may send per turn of the event loop.
+/// Largest number of bytes that a connection may send per turn of the event loop.
 const SEND_TURN: usize = per_turn(64 * 1024);
-/// Most datagrams sent by one system call.
+/// Largest number of datagrams that are sent by one system call.
 const MAX_SEGMENTS: usize = 32;
 /// Bit that marks an event token as that of a socket. In the token of a connection, the bits below 32 are its slot in
 /// the table, those from 32 up to this one the slot's generation.
 const SOCKET_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
-/// Token of the mailbox. No socket has it.
+/// Event token of the worker's mailbox for datagrams. No socket has this token.
 const MAIL_BIT: u64 = 1 << (TABLE_SHIFT - 2);
-/// Timer slot of the periodic check for new keys of connection ids and tokens. The slots of connections are lower.
+/// Timer slot of the periodic check for new keys for connection ids and tokens. The slots of connections are lower.
 const KEY_SLOT: u32 = MAX_SLOT;
-/// Interval of the check for new keys. It is below a minute, the time from the making of a ticket key to its first use.
+/// Interval of the check for new keys. It is shorter than the minute between the generation of a ticket key and its first use.
 const KEY_INTERVAL: Duration = Duration::from_secs(20);
-/// No slot.
+/// Stands for "no slot" in the list of slots of a socket.
 const NO_SLOT: u32 = u32::MAX;
 
-/// A worker's QUIC connections.
+/// The table of a worker's QUIC connections.
 pub(crate) struct QuicConnections {
     context: Rc<Context>,
-    /// Timer of the check for new keys.
+    /// Timer of the check for new keys of connection ids and tokens.
     key_timer: TimerKey,
     registry: Registry,
     sockets: Slab<Port>,
-    /// The endpoints of the sockets.
+    /// The QUIC endpoints, one for each socket.
     endpoints: Rc<Endpoints>,
     slab: Slab<Box<QuicConnection>>,
     /// Number of connections in the table that are not closed.
     open: usize,
-    /// Prefix of the tokens of this table.
+    /// Lowest event token of this table; its upper bits are the prefix of all tokens of the table.
     first_token: u64,
-    /// Counts the connections of the table, to tell apart successive ones in the same slot.
+    /// Counts the connections of the table; the count becomes part of a token, to tell apart successive connections in the same
+    /// slot.
     generation: u32,
-    /// Connections to run in this turn.
+    /// Tokens of the connections to run in this turn.
     listed: Vec<u64>,
     is_draining: bool,
     /// Whether this worker has left datagrams in the sockets, because another generation of the server reads them.
@@ -89,13 +91,13 @@ pub(crate) struct QuicConnections {
     settings: Arc<ServerSettings>,
     resumption: Arc<Resumption>,
     buffers: ReceiveBuffers,
-    /// Datagrams of one batch.
+    /// The datagrams of the batch that was received last.
     batch: Vec<Datagram>,
-    /// Buffer for datagrams to send.
+    /// Buffer for the datagrams to send next.
     buffer: Vec<u8>,
 }
 
-/// A socket with its connections.
+/// A UDP socket with its connections.
 struct Port {
     socket: Rc<Socket>,
     udp: UdpSocket,
@@ -104,16 +106,16 @@ struct Port {
     settings: Rc<QuicSettings>,
     address: SocketAddr,
     max_segments: usize,
-    /// For each connection, by its index in the endpoint, its slot in the table.
+    /// The slot in the table of each connection of the socket, by the connection's index in the QUIC endpoint.
     slots: Vec<u32>,
-    /// Output that the socket has refused because its buffer was full; it is sent first when there is room.
+    /// Datagrams that the socket has refused because its buffer was full; they are sent first when there is room.
     unsent: Option<(Transmit, Vec<u8>)>,
-    /// Connections that wait to send until `unsent` was sent; each is in the list once.
+    /// Tokens of the connections that must wait until `unsent` was sent; each is in the list once.
     blocked: Vec<u64>,
 }
 
 impl QuicConnections {
-    /// Creates a table without connections, on the sockets of the first configuration.
+    /// Makes a table without connections, on the UDP sockets of the worker's first configuration.
     pub(crate) fn new(
         context: Rc<Context>,
         registry: Registry,
@@ -152,7 +154,7 @@ impl QuicConnections {
         Ok(table)
     }
 
-    /// Processes the datagrams received by a socket, and runs their connections.
+    /// Processes the datagrams received by a socket, and runs the connections that they belong to.
     fn receive(&mut self, index: usize) {
         if self.shared.links.is_silent() {
             self.has_left_datagrams = true;
@@ -172,7 +174,7 @@ impl QuicConnections {
             is_empty = match result {
                 Ok(may_have_more) => !may_have_more,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
-                // The system reports errors of datagrams sent earlier (ICMP). More datagrams may wait after them, so
+                // The kernel reports errors about datagrams that were sent earlier (ICMP). More datagrams may wait after them, so
                 // the loop continues.
                 Err(_) => {
                     is_empty = true;
@@ -199,7 +201,8 @@ impl QuicConnections {
         }
     }
 
-    /// Passes a received datagram to its connection. `hops`: how often it may still be forwarded from server to server.
+    /// Passes a received datagram to its connection. `hops` is the number of times that the datagram may still be forwarded from
+    /// server to server.
     fn take_in(&mut self, index: usize, datagram: Datagram, hops: u8) {
         if is_forwarded(&datagram.data) && self.is_from_node(index, datagram.remote) {
             self.take_forwarded(index, &datagram.data);
@@ -233,7 +236,7 @@ impl QuicConnections {
                 self.list(index, connection);
             }
             Received::Answered(transmit) => {
-                // An error is ignored: it is as if the answer was lost on the network, and the client sends its
+                // An error is ignored: the effect is as if the answer had been lost in the network, and the client sends its
                 // datagram again.
                 let data = &self.buffer[..transmit.len];
                 if port.udp.send(&port.socket, &transmit, data).is_ok() {
@@ -304,7 +307,7 @@ impl QuicConnections {
             accepted: context.worker.clock.now(),
             listener: Rc::clone(&port.listener),
             peer: Address::Ip(unmapped(remote)),
-            // The UDP socket is shared by all connections; this handle of it is not used to read or write.
+            // The UDP socket is shared by all connections; this connection does not read or write through it.
             io: Io::new(Rc::clone(&port.socket)),
             input: Vec::new(),
             is_quic_early: false,
@@ -328,7 +331,7 @@ impl QuicConnections {
         context.worker.counters.count(Counter::Sessions);
     }
 
-    /// Marks a connection to be run once all datagrams of the turn are processed.
+    /// Lists a connection to be run once all datagrams of the turn are processed.
     fn list(&mut self, listener: usize, index: ConnectionIndex) {
         let slots = self.sockets.get(listener).map(|port| &port.slots);
         let slot = slots.and_then(|slots| slots.get(index.0).copied());
@@ -367,7 +370,7 @@ impl QuicConnections {
         }));
         let flow = run.unwrap_or_else(|_| {
             context.worker.counters.count(Counter::Panics);
-            // Logging the requests may meet the data that caused the panic, and panic again.
+            // A second panic is caught, too: the log lines of the requests may be made from the same broken data.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 connection.evict(context.worker.clock.now());
             }));
@@ -376,7 +379,7 @@ impl QuicConnections {
         self.settle(token, flow, was_over);
     }
 
-    /// Sends the output of a connection, and sets its timer. With [`Flow::Close`] the connection is removed.
+    /// Sends the output of a connection, and sets its timer. If `flow` is [`Flow::Close`], the connection is removed.
     fn settle(&mut self, token: u64, flow: Flow, was_over: bool) {
         let context = Rc::clone(&self.context);
         if flow != Flow::Close {
@@ -394,7 +397,7 @@ impl QuicConnections {
         connection.settle_account(&context);
         let is_over = flow == Flow::Close || connection.is_over();
         if is_over && !was_over {
-            // Another client may be accepted.
+            // The connection no longer counts, so that another client may be accepted.
             self.open -= 1;
             let quic_connections = &context.worker.shared.quic_connections;
             quic_connections.fetch_sub(1, Relaxed);
@@ -422,7 +425,7 @@ impl QuicConnections {
         }
     }
 
-    /// Sends the output of a connection as far as the socket takes it.
+    /// Sends the output of a connection, as far as the socket takes it.
     fn send(&mut self, token: u64) {
         let Some(connection) = self.slab.get_mut(key_of(token) as usize) else {
             return;
@@ -461,7 +464,7 @@ impl QuicConnections {
                     port.blocked.push(token);
                     break;
                 }
-                // Counts as lost in the network.
+                // A failed datagram counts as lost in the network.
                 Err(_) => sent += transmit.len,
             }
         }
@@ -471,7 +474,7 @@ impl QuicConnections {
         }
     }
 
-    /// A socket is writable again.
+    /// Called when a socket is writable again.
     fn on_writable(&mut self, index: usize) {
         let Some(port) = self.sockets.get_mut(index) else {
             return;
@@ -494,7 +497,7 @@ impl QuicConnections {
         }
     }
 
-    /// Processes datagrams that other workers have received for connections of this one.
+    /// Processes datagrams that other workers have received for connections of this worker.
     fn take_mail(&mut self) {
         let mailbox = self.shared.mailboxes.get(self.context.worker.index);
         let mail = mailbox.map(Mailbox::take).unwrap_or_default();
@@ -667,8 +670,8 @@ impl ConnectionTable for QuicConnections {
     fn run_all(&mut self) {
         let now = self.context.worker.clock.now();
         for token in self.tokens() {
-            // A timer may fire a little late. A connection whose deadline has passed will be run by its timer, so it is
-            // not run here.
+            // A timer may fire a little late: a connection whose deadline has passed is not run here, because its timer will run
+            // it.
             let deadline = self
                 .find(token)
                 .and_then(|connection| connection.deadline());

@@ -19,7 +19,7 @@ use crate::quic::endpoint;
 use crate::site::quic_settings::QuicSettings;
 
 impl QuicConnections {
-    /// Opens the sockets of the next configuration, and applies its settings to new connections. A socket that this
+    /// Opens the sockets of the next configuration, and applies its settings to new connections. A socket that the next
     /// configuration does not have is closed after the last of its connections.
     pub(super) fn adopt_listeners(&mut self, next: &mut LocalGeneration) -> io::Result<()> {
         self.settings = Arc::clone(&next.settings);
@@ -102,8 +102,8 @@ impl QuicConnections {
         Ok(())
     }
 
-    /// Sets the timer of the next check for new keys, and publishes the keys in use for other generations of the
-    /// server.
+    /// Sets the timer of the next check for new keys of connection ids, and publishes the keys in use to the other generations of
+    /// the server.
     pub(super) fn plan_keys(&self) {
         if !self.sockets.is_empty() {
             self.shared.links.publish(self.resumption.quic_secrets());
@@ -113,7 +113,7 @@ impl QuicConnections {
         worker.timers.set(self.key_timer, at);
     }
 
-    /// Closes a socket that a reload has removed, if it has no connection left.
+    /// Closes a socket that a reload has removed, once it has no connection left.
     pub(super) fn close_if_unused(&mut self, index: usize) {
         let is_unused = |port: &Port| {
             port.listener.is_closing && port.endpoint.borrow().open_connections() == 0
