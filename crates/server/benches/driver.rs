@@ -1,4 +1,5 @@
-//! Cost of a request to the whole server: event loop, driver, engine, request table, handler, and the client of this program.
+//! Benchmark of a request through the whole server: event loop, driver, engine, request table, handler. The cost includes this
+//! program's own client.
 //!
 //! The server runs in a thread of this process. The client sends over a Unix-domain socket, and waits for all responses, so that
 //! every request takes the same steps. How often the event loop waits in between depends on how the kernel schedules the two
@@ -14,10 +15,10 @@ use h2o_config::Memory;
 use h2o_server::Server;
 use tempfile::TempDir;
 
-/// The file that is asked for.
+/// Content of the file that the client requests.
 const BODY: &[u8] = b"hello\n";
 /// Number of requests per measured operation over HTTP/1. Collecting entropy at the start of the server takes a number of
-/// instructions that varies by a million: the cost of a single request would be lost in that.
+/// instructions that varies by a million: the cost of a single request would be lost in that noise.
 const REQUESTS: u32 = 32;
 /// Number of requests per measured operation over HTTP/2; the client sends them all at once.
 const STREAMS: u32 = 16;
@@ -36,10 +37,11 @@ fn main() {
     );
 }
 
-/// A running server, and a connection to it.
+/// A running server, and a client's connection to it.
 struct Connection {
     stream: UnixStream,
-    /// Read buffer, zeroed once and reused: zeroing takes an instruction per byte on some processors, which would be measured.
+    /// Read buffer, zeroed once and reused, because on some processors zeroing takes an instruction per byte, which would distort
+    /// the measurement.
     buffer: Box<[u8]>,
     _server: Server,
     _folder: TempDir,
@@ -72,7 +74,7 @@ impl Connection {
         self.stream.write_all(bytes).expect("an open connection");
     }
 
-    /// Appends received bytes to `input`.
+    /// Reads from the connection and appends the bytes to `input`.
     fn receive(&mut self, input: &mut Vec<u8>) {
         let len = self.stream.read(&mut self.buffer).expect("a response");
         assert!(len > 0, "the server does not close the connection");
@@ -97,15 +99,15 @@ fn http1() -> impl FnMut() {
     }
 }
 
-/// Types of frames (RFC 9113 §6), and their flags.
+/// Types of HTTP/2 frames (RFC 9113 §6), and their flags.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// SETTINGS; WINDOW_UPDATE of the connection, by nearly 2^31.
+/// The connection preface, SETTINGS, and WINDOW_UPDATE that enlarges the connection's window to nearly 2^31 bytes.
 const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
     \0\0\x04\x08\0\0\0\0\0\x7f\xfe\0\0";
-/// The field section of a first request, which leaves its fields in the dynamic table, and of later ones (RFC 7541 §6).
+/// HPACK: the field section of a first request, which leaves its fields in the dynamic table, and of later ones (RFC 7541 §6).
 const FIRST: &[u8] = b"\x82\x86\x44\x06/6.txt\x41\x0fwww.example.com\x7a\x15h2load nghttp2/1.52.0";
 const LATER: &[u8] = b"\x82\x86\xc0\xbf\xbe";
 
@@ -136,7 +138,7 @@ fn push_request(output: &mut Vec<u8>, next: &mut u32, block: &[u8]) {
     *next += 2;
 }
 
-/// Receives so many complete responses.
+/// Receives frames until `missing` complete responses have come.
 fn receive_responses(connection: &mut Connection, input: &mut Vec<u8>, mut missing: u32) {
     while missing > 0 {
         connection.receive(input);

@@ -1,7 +1,7 @@
-//! Cost of a proxied request: the handler, the pool, the connection to the backend, the response with its body.
+//! Benchmark of a proxied request: the handler, the pool, the connection to the backend, the response with its body.
 //!
-//! The backend is a Unix-domain socket, served by this thread between two polls of the handler's future, so that every
-//! request takes the same steps. Its responses are fixed bytes.
+//! The backend is a Unix-domain socket, served by this thread between two polls of the handler's future, so that every request
+//! takes the same steps. Its responses are fixed bytes.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -43,7 +43,7 @@ fn main() {
     });
 }
 
-/// Requests over one connection, which the first of them opens.
+/// Measures requests over one connection to the backend, which the first of them opens.
 fn proxied<P: Protocol>(settings: &str) -> impl FnMut() {
     let url = "proxy.reverse.url: \"http://[unix:@root@/backend]/\"";
     let setup = Setup::new("", &format!("{url}{settings}"));
@@ -87,7 +87,7 @@ async fn request<P: Protocol>(setup: &Setup, backend: &mut Backend<P>) {
     setup.worker.release(reference);
 }
 
-/// The backend, with one connection.
+/// The backend, a Unix-domain socket with one connection.
 struct Backend<P> {
     listener: UnixListener,
     stream: Option<UnixStream>,
@@ -95,7 +95,7 @@ struct Backend<P> {
     input: Vec<u8>,
 }
 
-/// What the backend speaks.
+/// The HTTP version that the backend speaks.
 trait Protocol: Default {
     /// Removes complete requests from `input`, and appends the backend's responses to `out`.
     fn receive(&mut self, input: &mut Vec<u8>, out: &mut Vec<u8>);
@@ -121,7 +121,7 @@ impl<P: Protocol> Backend<P> {
     ) -> Poll<T> {
         let polled = work(context);
         // A response of the backend wakes the future. If the backend had nothing to answer, a task of the runtime has yet to send
-        // the request: poll again.
+        // the request, so the future is polled again.
         if polled.is_pending() && !self.serve() {
             context.waker().wake_by_ref();
         }
@@ -178,7 +178,7 @@ impl Protocol for Http1 {
 
 struct Http2 {
     has_preface: bool,
-    /// Field blocks: of the first response, and of those after it.
+    /// The HPACK field blocks of the backend's responses: of the first response, and of the later ones.
     blocks: [Vec<u8>; 2],
 }
 
@@ -203,7 +203,7 @@ impl Default for Http2 {
 
 impl Http2 {
     const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
-    /// Types of frames (RFC 9113 §6), and their flags.
+    /// Types of HTTP/2 frames (RFC 9113 §6), and their flags.
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
     const SETTINGS: u8 = 4;

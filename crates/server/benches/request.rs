@@ -101,8 +101,8 @@ fn main() {
     }
 }
 
-/// The handlers and filters of a path, within one turn of the event loop: the file system is not looked at for what
-/// is held in memory.
+/// Measures the handlers and filters of a path, within one turn of the event loop, so that the server does not check whether files
+/// that it holds in memory have changed.
 fn answer(
     config: &str,
     target: &str,
@@ -129,7 +129,7 @@ fn answer_to(
     }
 }
 
-/// Like [`answer`], for a script: the first request waits until it is evaluated.
+/// Like [`answer`], for a script: the first request waits until the script is evaluated.
 #[cfg(feature = "mruby")]
 fn script_answer(config: &str) -> impl FnMut() + use<> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -180,7 +180,7 @@ fn begin_and_release() -> impl FnMut() {
     }
 }
 
-/// A request that has ended, for the loggers. Logs are not opened: lines are made, and not written.
+/// Measures the loggers on a request that has ended. The logs are not opened: log lines are formatted but not written.
 fn log(config: &str) -> impl FnMut() {
     let setup = Setup::new(config, "file.dir: @root@");
     let reference = setup.request(

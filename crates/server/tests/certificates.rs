@@ -1,4 +1,4 @@
-//! Certificate files that change while the server runs.
+//! Tests of certificate files that change while the server runs.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -21,7 +21,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-/// Creates a certificate for `name`. Returns it in PEM form and in DER form, and its key.
+/// Creates a certificate for `name`. Returns the certificate in PEM and in DER form, and its key in PEM form.
 fn pair(name: &str) -> (String, CertificateDer<'static>, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
@@ -31,7 +31,7 @@ fn pair(name: &str) -> (String, CertificateDer<'static>, String) {
     (certificate.pem(), der, key.serialize_pem())
 }
 
-/// Writes a new certificate and key. Returns the certificate.
+/// Writes a new certificate for `name` and its key to the files `file`.crt and `file`.key. Returns the certificate.
 fn write_pair(folder: &Path, file: &str, name: &str) -> CertificateDer<'static> {
     let (certificate, der, key) = pair(name);
     std::fs::write(folder.join(format!("{file}.crt")), certificate).unwrap();
@@ -54,14 +54,14 @@ fn start(folder: &Path) -> Embedded {
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
-/// Opens a TLS connection. Returns it with the certificate that the server presented.
+/// Opens a TLS connection. Returns the connection and the certificate that the server presented.
 fn meet(server: &Embedded, name: &'static str) -> (Client, CertificateDer<'static>) {
     let client = connect(server, &client_config(b"http/1.1"), name);
     let shown = client.conn.peer_certificates().unwrap()[0].clone();
     (client, shown.into_owned())
 }
 
-/// Opens a TLS connection, on which the handshake is complete for the client.
+/// Opens a TLS connection, and completes the handshake as far as the client is concerned.
 fn connect(server: &Embedded, config: &Arc<ClientConfig>, name: &'static str) -> Client {
     let mut socket = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
     let mut client = ClientConnection::new(Arc::clone(config), name.try_into().unwrap()).unwrap();
@@ -99,14 +99,14 @@ fn new_connections_are_not_shown_certificates_that_were_replaced() {
     let (mut early, shown) = meet(&server, "a.test");
     assert_eq!(shown, old_a);
 
-    // Nothing has changed.
+    // No file has changed, so the reload does nothing.
     assert_eq!(running.reload_certificates(), CertificateReload::default());
 
     let new_a = write_pair(folder, "a", "www.a.test");
     assert_eq!(meet(&server, "a.test").1, old_a, "nobody asked for it");
     let done = running.reload_certificates();
     assert_eq!((done.renewed, done.failures), (1, Vec::new()));
-    // For every worker.
+    // Several connections are opened, so that every worker gets one.
     for _ in 0..8 {
         assert_eq!(meet(&server, "a.test").1, new_a);
     }
@@ -119,7 +119,7 @@ fn new_connections_are_not_shown_certificates_that_were_replaced() {
     assert_eq!(&*list[0].place, "test.conf:7");
     assert_eq!(&*list[0].hosts[0].name, "a.test");
     assert_eq!(&*list[0].listeners[0], format!("127.0.0.1:{}", server.port));
-    // 2999-12-31
+    // The number is the date 2999-12-31.
     assert_eq!(list[0].not_after, 32_503_593_600);
     assert!(list[0].is_for("www.a.test") && !list[0].is_for("a.test"));
 }
@@ -163,7 +163,7 @@ fn files_that_do_not_belong_together_do_not_replace_what_is_in_use() {
     assert_eq!(shown, old_a);
     assert!(is_answered(&mut client));
 
-    // Now both pairs are complete.
+    // Now the certificate and the key of both hosts are written.
     write_pair(folder, "a", "a.test");
     std::fs::write(folder.join("a.key"), key).unwrap();
     assert_eq!(running.reload_certificates().renewed, 0);
@@ -174,7 +174,8 @@ fn files_that_do_not_belong_together_do_not_replace_what_is_in_use() {
     assert!(shown == newest_a && shown != new_a);
 }
 
-/// Creates a certificate authority for clients in PEM form, and a TLS client with one of its certificates.
+/// Creates a certificate authority for clients. Returns its certificate in PEM form, and the configuration of a TLS client that has
+/// a certificate of this authority.
 fn authority(name: &str) -> (String, Arc<ClientConfig>) {
     let mut params = CertificateParams::new([]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -219,7 +220,7 @@ fn clients_of_an_authority_that_was_replaced_are_not_let_in() {
     let is_let_in = |config: &Arc<ClientConfig>| {
         let mut client = connect(&server, config, "a.test");
         let sent = client.write_all(b"GET /answer HTTP/1.1\r\nhost: a.test\r\n\r\n");
-        // In TLS 1.3 the client notices only at its first read that the server has refused it.
+        // In TLS 1.3 the client notices only at its first read that the server has refused its certificate.
         sent.is_ok() && client.read(&mut [0; 4096]).is_ok_and(|len| len > 0)
     };
     assert!(is_let_in(&of_first) && !is_let_in(&of_second));

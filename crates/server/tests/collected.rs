@@ -1,4 +1,5 @@
-//! Request bodies that are collected before a handler runs, and bodies that no handler reads, over HTTP/1 and HTTP/2.
+//! Tests of request bodies that the server collects before a handler runs, and bodies that no handler reads, over HTTP/1 and
+//! HTTP/2.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -25,26 +26,26 @@ use trick::{Tricks, paths_of_tricks, tricks};
 /// Behaviour of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
-    /// Answers with where the body is (memory or file), its length, and the sum of its bytes.
+    /// Answers with the place of the body (memory or file), its length, and the sum of its bytes.
     Sum,
-    /// Does not read the body.
+    /// Answers without reading the body.
     Plain,
     /// Declines without reading the body.
     Pass,
-    /// Answers whether the body streams.
+    /// Answers whether the server streams the body to the handler.
     Pull,
-    /// Blocks all disk threads until `Free` is requested.
+    /// Blocks all disk threads until [`Trick::Free`] is requested.
     Block,
     Free,
     /// Keeps the body unread until the test releases the handler.
     Keep,
 }
 
-/// How often [`Trick::Keep`] ran.
+/// How often the handler of [`Trick::Keep`] ran.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 static GO_ON: tokio::sync::Notify = tokio::sync::Notify::const_new();
 
-/// Releases [`Trick::Block`].
+/// The state that releases the disk threads which [`Trick::Block`] blocks.
 static IS_FREE: (Mutex<bool>, Condvar) = (Mutex::new(true), Condvar::new());
 
 /// Number of disk threads of a worker.
@@ -142,8 +143,8 @@ impl Tricks for Trick {
 
 static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
-/// Starts a server with one worker and a path for each test behaviour, under its name. A field of the responses shows
-/// whether filters were applied.
+/// Starts a server with one worker and a path for each test behaviour, that has the behaviour's name. A field of the responses
+/// shows whether the path's filters were applied.
 fn start(settings: &str) -> Embedded {
     let paths = paths_of_tricks::<Trick>();
     Embedded::start(&DIRECTIVES, |port| {
@@ -160,7 +161,7 @@ fn connect(port: u16) -> TcpStream {
     stream
 }
 
-/// Reads the next HTTP/1 response: status, whether filters were applied, body.
+/// Reads the next HTTP/1 response. Returns its status, whether the path's filters were applied, and its body.
 fn response(stream: &mut TcpStream) -> (u16, bool, String) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -184,7 +185,7 @@ fn get(server: &Embedded, path: &str) -> String {
     response(&mut stream).2
 }
 
-/// Sends a body over HTTP/2 as fast as the server gives window. Returns the frames received meanwhile.
+/// Sends a body over HTTP/2 as fast as the server enlarges the window. Returns the frames that came meanwhile.
 fn send_all(client: &mut Client, stream: u32, content: &[u8]) -> Vec<String> {
     let mut seen = Vec::new();
     let mut left = content;
@@ -201,7 +202,7 @@ fn send_all(client: &mut Client, stream: u32, content: &[u8]) -> Vec<String> {
     seen
 }
 
-/// Each: whether the client announces the length of its body.
+/// The two ways to send a body: whether the client announces its length.
 const WAYS: [bool; 2] = [true, false];
 
 fn content(len: usize) -> Vec<u8> {
@@ -221,7 +222,7 @@ fn upload_over_http1(port: u16, path: &str, is_announced: bool, content: &[u8]) 
     )
     .unwrap();
     if is_announced {
-        // The server may refuse the body midway.
+        // The server may refuse the body while the client sends it.
         let _ = stream.write_all(content);
     } else {
         for piece in content.chunks(100_000) {
@@ -250,7 +251,7 @@ fn upload_over_http2(
     (client, stream, seen)
 }
 
-/// Reads the response on a stream up to its end.
+/// Reads the HTTP/2 response on a stream up to its end; `seen` holds the frames that have come before.
 fn answer(client: &mut Client, stream: u32, mut seen: Vec<String>) -> (String, String) {
     let is_end = |frame: &String| frame.starts_with(&format!("{stream} ")) && frame.ends_with('.');
     while !seen.iter().any(is_end) {
@@ -337,7 +338,7 @@ fn content_for_which_there_is_no_room_is_refused_past_the_same_filters() {
             );
             assert_eq!(content, text);
         }
-        // A refused request frees its place for others once the disk thread is done with it.
+        // A refused request frees its space in the temporary files once the disk thread has finished its write.
         let patience = Deadline::after_secs(20);
         let is_there = loop {
             let mut stream = upload_over_http1(server.port, "/sum", true, &content[..1_500_000]);
@@ -366,7 +367,7 @@ fn a_disk_that_does_not_answer_does_not_stop_other_requests() {
         let (first, rest) = content.split_at(usize::try_from(http2_client::WINDOW).unwrap());
         client.send(stream, first, false);
         let mut seen = Vec::new();
-        // As much as fits into memory.
+        // The client sends as much of the body as the server's memory takes.
         let mut left = rest;
         loop {
             seen.extend(client.settle());
@@ -403,7 +404,7 @@ fn content_that_no_handler_takes_is_refused_before_it_is_sent() {
     for path in ["/plain", "/none"] {
         let want = if path == "/none" { 404 } else { 200 };
         for field in [("x-any", "1"), ("expect", "100-continue")] {
-            // Sends the head only.
+            // The client sends only the head of the request.
             let mut stream = connect(server.port);
             let (name, value) = field;
             write!(
@@ -430,7 +431,7 @@ fn content_that_no_handler_takes_is_refused_before_it_is_sent() {
         )
         .unwrap();
         assert_eq!(response(&mut stream).0, want, "{path}");
-        // A body of unknown length counts as small until much of it has arrived.
+        // A body whose length the client does not announce counts as small until much of it has arrived.
         let content = content(100_000);
         let mut stream = upload_over_http1(server.port, path, false, &content);
         assert_eq!(response(&mut stream).0, want, "{path}");

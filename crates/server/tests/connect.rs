@@ -1,4 +1,4 @@
-//! `proxy.connect` and `proxy.connect-udp` over HTTP/2, frame by frame.
+//! Tests of `proxy.connect` and `proxy.connect-udp` over HTTP/2, in which the client checks single frames.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -22,7 +22,7 @@ fn start(settings: &str, allowed: u16) -> Embedded {
     })
 }
 
-/// Opens a tunnel. Returns its stream, and the TCP connection as the destination sees it.
+/// Opens a tunnel. Returns its HTTP/2 stream, and the destination's end of the TCP connection.
 fn open(client: &mut Client, listener: &TcpListener) -> (u32, TcpStream) {
     let target = listener.local_addr().unwrap().to_string();
     let id = client.connect_plain(&target);
@@ -42,7 +42,7 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = start("", listener.local_addr().unwrap().port());
     let mut client = Client::connect(server.port);
-    // The destination ends its direction of the tunnel first, and still reads.
+    // The destination ends its direction of the tunnel first, and goes on reading.
     let (id, mut far) = open(&mut client, &listener);
     far.write_all(b"welcome").unwrap();
     far.shutdown(Shutdown::Write).unwrap();
@@ -54,18 +54,18 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     far.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "thank you");
     assert!(client.settle().is_empty(), "no reset");
-    // The client ends its direction of the tunnel first, which ends the whole tunnel.
+    // The client ends its direction of the tunnel first, and the whole tunnel ends.
     let (id, mut far) = open(&mut client, &listener);
     client.send(id, b" bird", true);
     let mut rest = String::new();
     far.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, " bird");
     client.until(&format!("{id} 0 bytes."));
-    // The client resets the stream.
+    // The client resets the tunnel's stream.
     let (id, mut far) = open(&mut client, &listener);
     client.reset(id);
     assert_eq!(far.read(&mut [0]).unwrap_or_default(), 0);
-    // A large transfer in both directions.
+    // Both sides send a large amount of data at the same time.
     let (id, mut far) = open(&mut client, &listener);
     let echo = std::thread::spawn(move || {
         let mut bytes = vec![0; 200_000];
@@ -87,11 +87,11 @@ fn silence_ends_a_tunnel_with_a_reset() {
     let server = start("proxy.timeout.io: 500", port);
     let mut client = Client::connect(server.port);
     let (id, mut far) = open(&mut client, &listener);
-    // RFC 9113 §8.5: CONNECT_ERROR.
+    // The server resets the stream with CONNECT_ERROR (10, RFC 9113 §8.5).
     let reset = format!("{id} reset 10");
     assert_eq!(client.until(&reset), [&*reset]);
     assert_eq!(far.read(&mut [0]).unwrap_or_default(), 0);
-    // A tunnel of which only the client's direction is still open is reset in the same way.
+    // A tunnel of which only the client's direction is still open is also reset with CONNECT_ERROR.
     let (id, far) = open(&mut client, &listener);
     far.shutdown(Shutdown::Write).unwrap();
     let reset = format!("{id} reset 10");

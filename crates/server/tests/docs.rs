@@ -1,6 +1,6 @@
 //! Checks that the manual and the source agree.
 
-/// `make docs` regenerates the file.
+/// The manual's list of directives must be what `make docs` generates.
 #[test]
 fn the_list_of_directives_in_the_manual_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/directives.md");
@@ -15,7 +15,7 @@ fn the_list_of_directives_in_the_manual_is_up_to_date() {
     );
 }
 
-/// The tables of attributes in the code have the same names in the same order as those in the manual's list of
+/// The tables of attributes in the code must have the same names in the same order as the tables in the manual's list of
 /// directives.
 #[test]
 fn every_attribute_of_a_mapping_is_in_the_manual() {
@@ -77,7 +77,7 @@ fn every_mapping_has_attributes_unless_its_keys_are_free() {
     }
 }
 
-/// Reads the source files below the folders, without tests and comments.
+/// Reads the source files below `folders`, and removes tests and comments.
 fn sources(folders: &[std::path::PathBuf]) -> Vec<(std::path::PathBuf, String)> {
     let mut folders = folders.to_vec();
     let mut files = Vec::new();

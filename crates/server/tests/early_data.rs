@@ -1,4 +1,4 @@
-//! TLS early data: requests are answered before the handshake is complete, unless a handler refuses that.
+//! Tests of TLS early data: requests in it are answered before the handshake is complete, unless a handler answers 425.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -23,17 +23,17 @@ use trick::{Tricks, paths_of_tricks, tricks};
 /// Behaviour of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
-    /// Answers requests from early data with 425, others with their body.
+    /// Answers requests from TLS early data with 425, and other requests with their own body.
     Careful,
     /// Like `Careful`, but pulls the body while it arrives.
     Pulling,
-    /// Like `Careful`, counting its runs.
+    /// Like `Careful`, and counts how often the handler runs.
     Counted,
-    /// Like `Careful`, once the test allows it.
+    /// Like `Careful`, but waits until the test allows the answer ([`MAY_ANSWER`]).
     CarefulLater,
-    /// Like `Careful`, once the test allows it.
+    /// Like `Careful`, but waits until the test allows the answer ([`SLOW_MAY_ANSWER`]).
     Slow,
-    /// Answers whether the request is early.
+    /// Answers whether the request came as TLS early data.
     Tell,
     /// Never answers.
     Never,
@@ -41,10 +41,10 @@ enum Trick {
 
 /// Whether the handler of [`Trick::CarefulLater`] may answer now.
 static MAY_ANSWER: AtomicBool = AtomicBool::new(false);
-/// Whether [`Trick::Slow`] may answer.
+/// Whether the handler of [`Trick::Slow`] may answer now.
 static SLOW_MAY_ANSWER: AtomicBool = AtomicBool::new(false);
 
-/// How often [`Trick::Counted`] ran.
+/// How often the handler of [`Trick::Counted`] ran.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
 fn answer(status: StatusCode, text: impl Into<Bytes>) -> Outcome {
@@ -125,7 +125,7 @@ fn start(settings: &str) -> Running {
     server
 }
 
-/// Opens a TLS connection that has sent `text` as early data, and nothing else after it.
+/// Opens a TLS connection that sends `text` as early data and nothing afterwards, so that the handshake stays incomplete.
 fn early(server: &Running, alpn: &[u8], text: &[u8]) -> Client {
     let config = with_ticket(server, alpn);
     let mut client = Client::new(&config, server.connect());
@@ -137,7 +137,7 @@ fn http2(server: &Running, requests: &[Vec<u8>]) -> Client {
     early(server, b"h2", &[preface(), requests.concat()].concat())
 }
 
-/// HEADERS and DATA of a POST.
+/// Encodes the HEADERS and DATA frames of a POST request.
 fn post(stream: u32, path: &str, text: &str) -> Vec<u8> {
     let head = encode(&[
         (":method", "POST"),
@@ -207,8 +207,7 @@ fn a_client_of_http2_does_not_see_that_it_was_too_early() {
     assert_eq!([1, 3, 5].map(|stream| of(&client, stream)), [0; 3]);
     client.flush();
     client.receive_until(|received| content(received, 1).1 && content(received, 3).1);
-    // Each response came exactly once, as HEADERS and DATA; a stream with a request body may have a WINDOW_UPDATE as
-    // well.
+    // Each response came exactly once, as HEADERS and DATA; a stream with a request body may also have a WINDOW_UPDATE.
     assert_eq!(text(&client, 1), "done");
     assert_eq!(text(&client, 3), "content");
     assert_eq!(of(&client, 1), 2);
@@ -253,7 +252,7 @@ fn who_has_to_ask_again_gets_to_see_that_it_was_too_early() {
     client.receive_until(|received| content(received, 3).1);
     assert_eq!(text(&client, 3), "done");
 
-    // Over HTTP/1 there is no other response.
+    // HTTP/1 has no stream to answer on before the handshake: no other response comes.
     let request = b"GET /careful HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
     client.receive_until(|received| received.ends_with(b"not now"));
@@ -270,13 +269,13 @@ fn a_response_in_early_data_may_be_the_last_one() {
     let mut client = early(&server, b"http/1.1", request);
     client.receive_rest();
     assert!(client.received.ends_with(b"\r\n\r\nearly"));
-    // With close_notify.
+    // The server has ended the connection with close_notify.
     assert_eq!(client.tls.reader().read(&mut [0]).unwrap(), 0);
-    // The server does not fail if the client still completes the handshake.
+    // The server must not fail if the client still completes the handshake.
     client.flush();
 }
 
-/// The value of a counter.
+/// Returns the value of a counter in the status report.
 fn count(server: &Running, name: &str) -> u64 {
     let mut client = Client::new(&client_config(b"http/1.1"), server.connect());
     client.handshake();
@@ -307,7 +306,7 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
         client.socket.write_all(&[23, 3, 3, 0, 20]).unwrap();
         client.socket.write_all(&[0; 20]).unwrap();
         let mut rest = Vec::new();
-        // The way it ends does not matter.
+        // It does not matter how the connection ends.
         let _ = client.socket.read_to_end(&mut rest);
     }
     let lines = std::fs::read_to_string(&log).unwrap();
@@ -316,7 +315,7 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
     assert_eq!(lines.matches("GET /never HTTP/1.1").count(), 1, "{lines}");
     assert_eq!(count(&server, "ssl.errors"), 2);
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed);
-    // A successful handshake is counted when it is complete.
+    // The server counts a successful handshake when it is complete, not before.
     let mut client = http2(&server, &[get(1, "/tell", &[])]);
     client.receive_until(|received| content(received, 1).1);
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed);
@@ -325,7 +324,7 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed + 1);
 }
 
-/// Sends early data and never completes the handshake. Waits until the server closes the connection.
+/// Sends `request` as TLS early data and never completes the handshake. Waits until the server closes the connection.
 fn wait_for_the_end(settings: &str, alpn: &[u8], request: &[u8]) {
     let server = start(settings);
     let mut client = early(&server, alpn, request);
@@ -336,7 +335,7 @@ fn wait_for_the_end(settings: &str, alpn: &[u8], request: &[u8]) {
 fn a_client_that_keeps_its_finished_back_is_not_waited_for() {
     let short_handshake =
         "handshake-timeout: 1\nhttp2-idle-timeout: 60\nhttp1-request-timeout: 60\n";
-    // HTTP/2 has a short idle timeout, which also runs while the client waits for the server.
+    // In this case the idle timeout of HTTP/2 is short; it also runs while the client waits for the server.
     let short_idle = "handshake-timeout: 60\nhttp2-idle-timeout: 1\n";
     std::thread::scope(|scope| {
         for (settings, path) in [
@@ -360,13 +359,13 @@ fn a_handshake_goes_on_while_a_response_is_made() {
     let server = start("handshake-timeout: 1\n");
     let request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
-    // Reads the server's messages of the handshake.
+    // The client reads the server's handshake messages, but sends no Finished.
     while client.tls.is_handshaking() {
         client.receive();
     }
     client.send(b"GET /tell HTTP/1.1\r\nHost: x\r\n\r\n");
-    // The handler takes longer than `handshake-timeout`. A client that does not complete the handshake is cut off
-    // before the handler answers.
+    // The handler takes longer than `handshake-timeout`. The server closes the connection of a client that does not complete the
+    // handshake before the handler answers.
     let mut idle = server.connect();
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
     SLOW_MAY_ANSWER.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Rules that hold for requests in every protocol version: each test runs over HTTP/1, HTTP/2 and HTTP/3.
+//! Tests of rules for requests in every HTTP version: each test runs over HTTP/1, HTTP/2 and HTTP/3.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -39,7 +39,7 @@ impl Handler for Measure {
     }
 }
 
-/// A handler that puts the response of later handlers in brackets.
+/// A handler that asks to see the response of later handlers, and puts it in brackets.
 struct Wrap;
 
 impl Handler for Wrap {
@@ -59,7 +59,7 @@ impl Handler for Wrap {
     }
 }
 
-/// Handler: answers at the second poll.
+/// A handler that waits at its first poll and answers at the second.
 struct Later;
 
 impl Handler for Later {
@@ -81,7 +81,7 @@ impl Handler for Later {
     }
 }
 
-/// A handler that declines, unless the response of later handlers has a text to wrap.
+/// A handler that declines, unless the response of later handlers has a text.
 struct NoText;
 
 impl Handler for NoText {
@@ -110,7 +110,7 @@ fn start(settings: &str) -> Embedded {
     start_with(settings, "")
 }
 
-/// `paths`: lines of more paths.
+/// Starts a server; `settings` are global directives, `paths` are lines of the configuration with additional paths.
 fn start_with(settings: &str, paths: &str) -> Embedded {
     static IDENTITY: OnceLock<tempfile::TempDir> = OnceLock::new();
     let identity = IDENTITY.get_or_init(identity::folder).path();
@@ -151,7 +151,7 @@ enum Request<'a> {
     Connect(&'a str),
     /// A request with a body of this length, `Expect: 100-continue` and credentials.
     Expect(&'a str, usize),
-    /// An empty body with `content-length: 0`.
+    /// A request with `content-length: 0`, so that its body is empty.
     Empty(&'a str),
     /// A request with this method (not CONNECT), path and fields.
     With(&'a str, &'a str, &'a [(&'a str, &'a str)]),
@@ -162,7 +162,7 @@ enum Request<'a> {
 /// The `authorization` field of user `ann`, whose password is `secret`.
 const RIGHT: &str = "Basic YW5uOnNlY3JldA==";
 
-/// Response fields, with their values, that [`Answer::told`] reports.
+/// The response fields, with their values, whose presence [`Answer::told`] reports.
 const TOLD: [(&str, &str); 5] = [
     ("access-control-allow-methods", "GET, PUT"),
     ("access-control-allow-origin", "https://a.test"),
@@ -174,10 +174,10 @@ const TOLD: [(&str, &str); 5] = [
     ),
 ];
 
-/// The response to a request.
+/// What the client saw of the response to a request.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
-    /// The statuses of the interim responses and, at the end, of the final one.
+    /// The statuses of the interim responses, and at the end the status of the final response.
     statuses: Vec<u16>,
     /// Whether the filters of the path were applied to the response.
     is_filtered: bool,
@@ -196,7 +196,8 @@ impl Answer {
         }
     }
 
-    /// Status, fields of [`TOLD`] and content of a response that has passed the filters and had no interim responses.
+    /// Describes the response by its status, its fields of [`TOLD`] and its content. The response must have passed the filters and
+    /// have had no interim responses.
     fn line(&self) -> String {
         assert!(self.is_filtered && self.statuses.len() == 1, "{self:?}");
         format!("{} {:?} {}", self.statuses[0], self.told, self.body.trim())
@@ -212,7 +213,7 @@ fn answered(statuses: &[u16], body: &str) -> Option<Answer> {
     })
 }
 
-/// A connection on which requests are sent one after another.
+/// A client's connection on which it sends requests one after another.
 enum Client {
     Http1(BufReader<TcpStream>),
     Http2(http2_client::Client),
@@ -231,7 +232,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and reads the response. `None` if the server has closed the connection.
+    /// Sends a request and reads the response. Returns `None` if the server has closed the connection.
     fn ask(&mut self, request: Request<'_>) -> Option<Answer> {
         match self {
             Self::Http1(stream) => ask_http1(stream, request),
@@ -241,7 +242,7 @@ impl Client {
     }
 }
 
-/// Fields as lines of a head.
+/// Formats fields as lines of an HTTP/1 head.
 fn lines(fields: &[(&str, &str)]) -> String {
     let lines = fields.iter();
     lines
@@ -474,9 +475,9 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
             }
         }
         let missing = (0..40).map_while(|_| client.ask(Request::Get("/missing")));
-        // The loop above has restored up to 99 of 100 units; without restoring none would be left. The response that
-        // exceeds the budget is still sent, as the last one. Over HTTP/3, probes of a client that waits long cost some
-        // units as well.
+        // The error responses of the loop above have cost 100 units, the whole abuse budget, and the other responses have restored
+        // nearly all of them. The response that exceeds the budget is still sent, as the last one. Over HTTP/3, QUIC probes of a
+        // client that waits long cost some units, too.
         let count = missing.count();
         assert!((10..=20).contains(&count), "{version:?}: {count}");
     }
@@ -581,7 +582,7 @@ fn guards_answer_before_the_body_is_collected() {
         ] {
             for expect in [&[][..], &[("expect", "100-continue")]] {
                 let server = start_with("", &paths);
-                // The client announces a body, but sends no byte of it.
+                // The client announces a body, but sends no byte of the body.
                 let fields = [&[wrong, ("content-length", "3000000")], expect].concat();
                 let answer =
                     Client::connect(&server, version).ask(Request::Promised(path, &fields));
@@ -589,8 +590,8 @@ fn guards_answer_before_the_body_is_collected() {
                 assert!(line.starts_with(want), "{version:?} {path}: {line}");
             }
         }
-        // A client that the guards let through gets 100 (Continue), whether the guards read password files or have them
-        // cached.
+        // A client that the guards let through gets 100 (Continue), whether the guards read password files or have the files in a
+        // cache.
         let server = start_with("", &paths);
         let mut client = Client::connect(&server, version);
         for _ in 0..2 {

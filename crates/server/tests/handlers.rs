@@ -1,4 +1,4 @@
-//! Handlers that answer later, stream in either direction, fail or panic, in a running server.
+//! Tests of handlers that answer later, stream in either direction, fail or panic, in a running server over HTTP/1.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -131,7 +131,7 @@ impl Handler for Trick {
     }
 }
 
-/// A response body in pieces, with a pause before each.
+/// A response body in pieces, with a short pause before each piece.
 struct Pieces {
     left: u32,
     last: Last,
@@ -172,11 +172,11 @@ impl BodySource for Pieces {
     }
 }
 
-/// How often [`Trick::Slow`] ran.
+/// How often the handler of [`Trick::Slow`] ran.
 static SLOW_ASKED: AtomicU32 = AtomicU32::new(0);
 const SLOW: Duration = Duration::from_millis(100);
 
-/// A response body in pieces, with a pause of a given length before each.
+/// A response body in pieces, with a pause of a given length before each piece.
 struct SlowPieces {
     left: u32,
     pause: Pin<Box<tokio::time::Sleep>>,
@@ -241,7 +241,7 @@ impl Tricks for Trick {
 
 static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
-/// A running server, with a path for each test behaviour, under its name.
+/// A running server, with a path for each test behaviour, that has the behaviour's name.
 struct Running(Embedded);
 
 impl Running {
@@ -300,7 +300,7 @@ fn handlers_may_answer_later_and_decline_later() {
             .get("/decline")
             .starts_with("HTTP/1.1 404 File Not Found\r\n")
     );
-    // After a delayed response the connection can be used for another request.
+    // After a delayed response, the connection takes another request.
     let twice = server.ask(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\nGET /later HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert_eq!(twice.matches("HTTP/1.1 200 OK").count(), 2, "{twice}");
 }
@@ -382,7 +382,7 @@ fn a_panic_ends_one_exchange_and_nothing_else() {
     }
     let cut = server.get("/stream-panics");
     assert!(!cut.ends_with("0\r\n\r\n"), "{cut}");
-    // A connection that was opened before the panic, and the worker itself, survive.
+    // A connection that was opened before the panic survives, and so does the worker.
     other
         .write_all(b"GET /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .unwrap();
@@ -505,11 +505,11 @@ fn connections_that_hold_most_go_first_when_memory_runs_out() {
     };
     let mut modest = connect(100_000);
     let mut greedy = connect(3_000_000);
-    // Closed without a response.
+    // The server closes the connection of the client with more data, without a response.
     let mut answer = Vec::new();
     let _ = greedy.read_to_end(&mut answer);
     assert_eq!(answer, b"");
-    // The connection with less data continues, and new ones are accepted.
+    // The connection of the client with less data goes on, and new connections are accepted.
     assert_eq!(body(&server.get("/later")), "later");
     modest.write_all(&vec![b'x'; 100_000]).unwrap();
     server.0.turn();
@@ -533,7 +533,8 @@ fn a_client_that_drips_overdraws_its_budget() {
     while stream.write_all(b"x").is_ok() {
         bytes += 1;
         assert!(bytes < 200, "each byte costs one of 50 units");
-        // Waits until the server has read the byte. Otherwise it might read several at once, and charge them as one.
+        // Waits until the server has read the byte. Otherwise the server might read several bytes at once, and charge the abuse
+        // budget for one read only.
         server.0.turn();
     }
     let status = server.get("/status/json?show=events");

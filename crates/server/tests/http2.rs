@@ -1,4 +1,4 @@
-//! HTTP/2 with handlers that wait, stream in either direction, fail or panic, frame by frame.
+//! Tests of HTTP/2 with handlers that wait, stream in either direction, fail or panic; the client checks single frames.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -25,7 +25,7 @@ fn requests_beyond_the_limit_wait_in_the_order_of_arrival() {
     }
     assert!(client.settle().is_empty());
     assert_eq!(server.events(), "began-a began-b");
-    // The handlers that wait may be released in any order.
+    // The test may release the waiting handlers in any order.
     server.go("b");
     assert_eq!(client.until("3 6 bytes."), ["3 200", "3 6 bytes."]);
     client.settle();
@@ -51,7 +51,7 @@ fn one_upload_streams_at_a_time() {
     client.send(first, b"first", false);
     let second = client.post("/pull/b");
     client.send(second, &[b'2'; 65_535], false);
-    // Other requests continue, although the body of the third has not arrived as a whole.
+    // Other requests are answered, although the body of the third request has not come completely.
     let third = client.post("/pull/c");
     client.send(third, b"third", false);
     let other = client.ask("/now", &[]);
@@ -72,7 +72,7 @@ fn one_upload_streams_at_a_time() {
     client.settle();
     assert!(client.window(second) > WINDOW, "{}", client.window(second));
     assert_eq!(client.window(third), WINDOW - 5);
-    // A request that the client cancels frees its place for a queued one as well.
+    // A request that the client cancels also frees its place for a queued request.
     client.reset(second);
     server.wait_for("dropped-b");
     server.wait_for("began-c");
@@ -100,7 +100,7 @@ fn as_many_uploads_stream_at_a_time_as_is_said() {
     server.wait_for("began-c");
 }
 
-/// Queued uploads must start without further frames of the client, which has sent everything.
+/// Queued uploads must start without further frames of the client: it has already sent all of its bytes.
 #[test]
 fn uploads_that_had_to_wait_do_not_wait_for_the_client_to_send_something_else() {
     let server = Running::start("");
@@ -179,7 +179,7 @@ fn an_upload_is_no_faster_than_the_handler_that_pulls_it() {
         client.settle();
     }
     assert!(pieces > 20, "{pieces}");
-    // Reads the rest.
+    // The client reads the rest of the frames.
     let mut seen = Vec::new();
     while seen.is_empty() {
         server.go("p");
@@ -262,7 +262,7 @@ fn a_request_that_nobody_has_looked_at_is_refused() {
     assert_eq!(client.until(&last).len(), 1, "nothing but REFUSED_STREAM");
     client.ask("/now", &[]);
     client.until("3 3 bytes.");
-    // HTTP/1 clients get no response.
+    // Over HTTP/1, such a request gets no response.
     let mut stream = TcpStream::connect(("127.0.0.1", server.server.port)).unwrap();
     stream
         .write_all(b"GET /refuse HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -292,11 +292,11 @@ fn trailers_follow_the_content_whether_its_length_is_known_or_not() {
             "{path}"
         );
     }
-    // If a body has no trailers in the end, the stream ends without them.
+    // If a body announced as one with trailers turns out to have none, the stream ends without trailers.
     let id = client.ask("/trailers-none", &[]);
     client.until(&format!("{id} 0 bytes."));
     assert_eq!(client.content(id).len(), 20);
-    // If a body is longer than announced, the stream is reset.
+    // If a body is longer than its announced length, the stream is reset.
     let id = client.ask("/trailers-long", &[]);
     client.until(&format!("{id} reset 1"));
     // HTTP/1 clients get no trailers.
@@ -348,7 +348,7 @@ fn a_panic_ends_one_stream_and_no_other() {
         let seen = client.until(&format!("{id} 21 bytes."));
         assert_eq!(seen, [format!("{id} 500"), format!("{id} 21 bytes.")]);
     }
-    // After the handler's panic, data that is still on its way is dropped, and another upload may start.
+    // After the handler's panic, request data that is still on its way is dropped, and another upload may start.
     for id in [7, 9] {
         assert_eq!(client.post("/panic"), id);
         client.send(id, b"content", false);
@@ -396,7 +396,7 @@ fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
     waiting.ask("/wait/a", &[]);
     server.wait_for("began-a");
     let mut shut = server.client();
-    // This clock starts before the server's timeout. Without the directive the timeout would be ten seconds.
+    // The test's clock starts before the server's timeout does. Without the directive, that timeout would be ten seconds.
     let clock = Deadline::after_secs(9);
     shut.ask("/big", &[]);
     shut.until_content(1, 65_535);
@@ -404,7 +404,7 @@ fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
     assert_eq!(seen.last().map(String::as_str), Some("goaway 0"));
     assert!(clock.elapsed() > Duration::from_millis(900), "{clock:?}");
     assert!(!clock.has_passed(), "{clock:?}");
-    // An idle client is cut off as well, later than the one before.
+    // The server also closes an idle connection, later than that of the client before.
     let mut idle = server.client();
     idle.ask("/now", &[]);
     idle.until("1 3 bytes.");

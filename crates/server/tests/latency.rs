@@ -1,4 +1,4 @@
-//! The latency optimisation of HTTP/2 (small TLS records), with settings that make every network path count as slow.
+//! Tests of the latency optimisation of HTTP/2 (small TLS records), with settings that make every network path count as slow.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -13,12 +13,12 @@ use nix::sys::socket::sockopt::TcpMaxSeg;
 use rustix::net::{AddressFamily, SocketType};
 use tls_client::{Running, content, get, preface};
 
-/// Bytes of the file.
+/// Size of the file that the client downloads, in bytes.
 const LEN: usize = 300_000;
 /// Maximum segment size (MSS) of TCP that the client announces.
 const CLIENT_MSS: u32 = 1400;
 
-/// Lengths of the TLS records in which the server sent the file.
+/// Downloads the file. Returns the lengths of the TLS records in which the server sent it.
 fn records(settings: &str) -> Vec<usize> {
     let server = Running::start(&[], settings, "      /: { file.dir: FOLDER }\n");
     std::fs::write(server.folder.path().join("large"), vec![b'x'; LEN]).unwrap();
@@ -44,12 +44,12 @@ fn on_a_long_path_records_stay_as_large_as_a_packet() {
     let long = records(
         "http2-latency-optimization-min-rtt: 0\nhttp2-latency-optimization-max-additional-delay: 10000\nhttp2-latency-optimization-max-cwnd: 4294967295\n",
     );
-    // One record fits into one packet. TCP timestamps, if enabled, take 12 bytes of it.
+    // One record fits into one packet. TCP timestamps, if enabled, take 12 bytes of the packet.
     let packet = *long.iter().max().unwrap();
     assert!(packet == 1400 || packet == 1388, "{long:?}");
     let full = long.iter().filter(|&&len| len == packet).count();
     assert!(full > LEN / 1400 / 2, "{long:?}");
-    // The congestion window exceeds the limit for the optimisation: the server sends full records from the start.
+    // In this case the congestion window exceeds the limit for the optimisation: the server sends full records from the start.
     let wide = records(
         "http2-latency-optimization-min-rtt: 0\nhttp2-latency-optimization-max-additional-delay: 10000\nhttp2-latency-optimization-max-cwnd: 0\n",
     );

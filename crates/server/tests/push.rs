@@ -1,4 +1,4 @@
-//! Server push with different kinds of handlers, frame by frame.
+//! Tests of HTTP/2 server push with different kinds of handlers; the client checks single frames.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -21,15 +21,15 @@ use trick::handlers;
 enum Resource {
     Now,
     Later,
-    /// A handler that answers 404 only after the page has been sent.
+    /// A handler that answers 404 only after the response with the page was sent.
     LaterMissing,
-    /// A handler that answers 404 by a future which is ready at the first poll.
+    /// A handler that answers 404 asynchronously, but is ready at its first poll.
     ReadyMissing,
     Stuck,
     Page(String),
 }
 
-/// How often the client cancelled [`Resource::Stuck`], whose handler never answers.
+/// How often the client cancelled a push of [`Resource::Stuck`], whose handler never answers.
 static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
 
 struct Stuck;
@@ -98,7 +98,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts a server with additional configuration lines for its host, and pages with these `link` fields.
+    /// Starts a server with additional configuration lines for its host, and with `pages`: their names and `link` fields.
     fn start(host: &str, pages: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
@@ -118,7 +118,7 @@ impl Running {
         Self { server, folder }
     }
 
-    /// Waits until the log has `count` lines, and returns them sorted.
+    /// Waits until the access log has `count` lines, and returns them sorted.
     fn log(&self, count: usize) -> Vec<String> {
         eventually(&format!("{count} lines of log"), || {
             let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
@@ -144,7 +144,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[]);
     let mut seen = client.until("1 4 bytes.");
-    // A pushed style sheet that is available is sent before the page; one that is missing delays nothing.
+    // A pushed style sheet that is available is sent before the page; a missing one delays nothing.
     assert_eq!(
         seen[..7],
         [
@@ -177,7 +177,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
             "/ready-missing 404 0 cancelled",
         ]
     );
-    // Neither is pushed or attempted again.
+    // Neither the pushed resources nor the missing ones are pushed again.
     client.ask("/page", &[]);
     assert_eq!(client.until("3 4 bytes."), ["3 200", "3 4 bytes."]);
     assert!(client.settle().is_empty());
@@ -211,11 +211,11 @@ fn a_client_ends_a_push() {
     let seen = client.until("1 4 bytes.");
     assert_eq!(seen[0], "1 promises 2 /stuck");
     client.reset(2);
-    // The memory of the cancelled push's stream is reused while its handler is still pending.
+    // The memory of the cancelled push's stream is used again while the push's handler is still pending.
     client.ask("/now", &[]);
     let seen = client.until("4 4 bytes.");
     if !seen.iter().any(|frame| frame == "3 4 bytes.") {
-        // The machine was slow.
+        // On a slow machine, the response to the client's own request comes after the push.
         client.until("3 4 bytes.");
     }
     let log = server.log(4);
@@ -242,8 +242,7 @@ fn the_last_push_sets_the_cookie_of_casper() {
     let cookie = head.and_then(|head| head.strip_prefix("4 200 x-http2-push=pushed "));
     let cookie = cookie.unwrap_or_else(|| panic!("a cookie: {seen:?}"));
 
-    // The cookie says that the client has both resources: neither is pushed, whether its handler answers at once or
-    // later.
+    // The client's cookie says that it has both resources: neither is pushed, whether its handler answers at once or later.
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[("cookie", cookie)]);
     let head = format!("1 200 {cookie}");

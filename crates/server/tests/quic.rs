@@ -1,4 +1,4 @@
-//! Limits on what QUIC connections cost the server: when they are closed or refused.
+//! Tests of the limits on what QUIC connections cost the server: when the server closes or refuses them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -44,7 +44,7 @@ const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.hang", |scope, _| {
     Ok(())
 })];
 
-/// Creates a folder with the certificate `crt` and the key `key` of `a.test`, and a large file below `files`.
+/// Creates a folder with the certificate `crt` and the key `key` of `a.test`, and a large file below its directory `files`.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
@@ -88,14 +88,14 @@ fn ask(client: &mut Client, path: &str) -> StreamId {
     client.ask(&head, true)
 }
 
-/// The status of the response to a request.
+/// Requests `path`, and returns the status of the response.
 fn status(client: &mut Client, path: &str) -> Option<u16> {
     let stream = ask(client, path);
     client.until(|client| client.answer(stream).has_ended);
     client.answer(stream).statuses().last().copied()
 }
 
-/// Reads a number from the status report; `None` if the server refuses the request.
+/// Reads a number from the status report; Returns `None` if the server refuses the request.
 fn reported(server: &Embedded, module: &str, name: &str) -> Option<u64> {
     let mut stream = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
     let head = format!("GET /status/json?show={module} HTTP/1.0\r\n\r\n");
@@ -117,7 +117,7 @@ fn an_upload_that_nobody_reads_counts_as_memory() {
         (":authority", "a.test"),
         (":path", "/hang"),
     ];
-    // Only the body of the first request is asked for.
+    // The handler wants the body of the first request only, so the body of the second fills the server's memory.
     let first = uploading.ask(&head, false);
     uploading.send(first, b"x", false);
     let stream = uploading.ask(&head, false);
@@ -179,14 +179,15 @@ fn answers_without_a_connection_count_as_traffic() {
     let (first, second) = (sent(), sent());
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(("127.0.0.1", server.port)).unwrap();
-    // An unknown version.
+    // The packet has a version of QUIC that the server does not know.
     let mut datagram = vec![0; 1200];
     datagram[..7].copy_from_slice(&[0xc0, 0x5a, 0x5a, 0x5a, 0x5a, 8, 1]);
     socket.send(&datagram).unwrap();
     let mut answer = [0; 2000];
     let len = socket.recv(&mut answer).unwrap();
     assert_eq!(answer[1..5], [0; 4], "it is a Version Negotiation packet");
-    // The tolerance of 20 bytes is for the status reports that this test requests: their lengths differ by some digits.
+    // The tolerance of 20 bytes is for the status reports that this test requests: the lengths of the reports differ by some
+    // digits.
     let report = second - first;
     assert!(sent() - second + 20 >= report + len as u64);
 }

@@ -1,4 +1,4 @@
-//! How much heap memory HTTP/3 connections hold on their worker's thread, as counted by the allocator.
+//! Tests how much heap memory HTTP/3 connections hold on their worker's thread, as counted by the allocator.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -27,7 +27,7 @@ thread_local! {
 }
 
 fn add(bytes: isize) {
-    // The counter of a thread may be gone already: a thread that ends frees memory after its thread-local variables.
+    // The thread's counter may no longer exist: a thread that ends frees memory after its thread-local variables.
     let _ = HELD.try_with(|held| held.set(held.get() + bytes));
 }
 
@@ -36,13 +36,13 @@ fn add(bytes: isize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size().cast_signed());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, which is also that of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         add(-layout.size().cast_signed());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`, which is also that of the system's allocator.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A handler that answers with the number of bytes that its worker's thread holds.
+/// A handler that answers with the number of bytes of heap memory that its worker's thread holds.
 struct Held;
 
 impl Handler for Held {
@@ -102,7 +102,7 @@ fn ask(client: &mut Client, path: &str) -> StreamId {
     client.ask(&head, true)
 }
 
-/// Asks the server how many bytes its worker's thread holds.
+/// Asks the server how many bytes of heap memory its worker's thread holds.
 fn held(client: &mut Client) -> isize {
     let stream = ask(client, "/held");
     client.until(|client| client.answer(stream).has_ended);
@@ -110,7 +110,7 @@ fn held(client: &mut Client) -> isize {
     text.unwrap().parse().unwrap()
 }
 
-/// Connections with a request behind them.
+/// Opens `count` connections, each of which has made one request.
 fn connect(server: &Embedded, count: usize) -> Vec<Client> {
     let connect_one = |_| {
         let mut client = Client::connect(server.port);
@@ -122,14 +122,14 @@ fn connect(server: &Embedded, count: usize) -> Vec<Client> {
     clients
 }
 
-/// Most bytes that an idle connection may hold. Memory from the C library's heap is not counted: cipher keys of less
-/// than two kilobytes.
+/// Largest number of bytes of heap memory that an idle connection may hold. Memory that the C library allocates is not counted:
+/// cipher keys of less than two kilobytes.
 const IDLE: isize = 23_000;
 
 #[test]
 fn an_idle_connection_holds_no_buffers() {
     let (_folder, server) = start();
-    // Many connections are opened, so that idle ones free as much memory as they can.
+    // Many connections are opened, so that the server has idle ones free as much memory as they can.
     let others = connect(&server, 260);
     let mut observer = Client::connect(server.port);
     held(&mut observer);

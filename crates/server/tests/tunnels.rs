@@ -1,6 +1,6 @@
-//! Tunnels over HTTP/1 and HTTP/2: bytes in both directions, how they end, and how a slow side affects the other.
+//! Tests of tunnels over HTTP/1 and HTTP/2: bytes in both directions, how tunnels end, and how a slow side affects the other.
 //!
-//! The first label of the host in a CONNECT, or the first segment of an upgrade's path, selects the handler.
+//! The first label of the host in a CONNECT, or the first segment of an upgrade's path, selects the test handler.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -33,9 +33,9 @@ use trick::handlers;
 
 struct Tunnels;
 
-/// Bytes that [`Flood`] has returned.
+/// Number of bytes that [`Flood`] has returned.
 static FLOODED: AtomicUsize = AtomicUsize::new(0);
-/// What the handler `hello` received from the client after it had ended its own direction.
+/// The bytes that the handler `hello` received from the client after the handler had ended its own direction.
 static TOLD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 impl Handler for Tunnels {
@@ -64,7 +64,7 @@ impl Handler for Tunnels {
             })),
             "refuse" => Outcome::Done(text(StatusCode::FORBIDDEN, "not you")),
             "ordinary" => Outcome::Done(text(StatusCode::NOT_FOUND, "nothing here")),
-            // This handler sends a text, ends its direction, and reads what comes later.
+            // This handler sends a text, ends its direction, and reads the bytes that come later.
             "hello" => {
                 tokio::task::spawn_local(async move {
                     while let Some(Ok(piece)) = poll_fn(|task| pipe.poll_next(task)).await {
@@ -87,7 +87,7 @@ impl Handler for Tunnels {
                 open(Box::new(Silent(pipe)))
             }
             "flood" => open(Box::new(Flood(pipe))),
-            // Gives up when told to.
+            // This handler aborts the tunnel when the client sends something.
             "quitter" => {
                 let told = Rc::clone(&pipe);
                 tokio::task::spawn_local(async move {
@@ -125,7 +125,7 @@ impl BodySource for Once {
     }
 }
 
-/// Neither reads nor sends.
+/// The source of a tunnel's response that never sends and never reads.
 struct Silent(#[expect(dead_code, reason = "kept")] Rc<BodyPipe>);
 
 impl BodySource for Silent {
@@ -142,7 +142,7 @@ impl BodySource for Silent {
     }
 }
 
-/// Sends as much as possible.
+/// The source of a tunnel's response that sends as much as possible and never reads.
 struct Flood(#[expect(dead_code, reason = "kept")] Rc<BodyPipe>);
 
 impl BodySource for Flood {
@@ -165,7 +165,7 @@ const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.tunnels", |scope, _| {
     Ok(())
 })];
 
-/// `header.add` marks responses that have passed the filters.
+/// Starts the server; its `header.add` marks the responses that have passed the filters.
 fn start(settings: &str) -> Embedded {
     Embedded::start(DIRECTIVES, |port| {
         format!(
@@ -188,7 +188,7 @@ fn upgrade_request(what: &str) -> String {
     )
 }
 
-/// Reads the head of the response, and converts it to lower case.
+/// Reads the head of the response, and returns it in lower case.
 fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -211,10 +211,10 @@ fn read_to_end(stream: &mut TcpStream) -> String {
     String::from_utf8(rest).unwrap()
 }
 
-/// Each way to open a tunnel: the request, and how the response begins.
+/// A way to open a tunnel over HTTP/1: a function that makes the request, and the beginning of the response.
 type Way = (fn(&str) -> String, &'static str);
 
-/// CONNECT and upgrade.
+/// The two ways to open a tunnel over HTTP/1: CONNECT and upgrade.
 const WAYS: [Way; 2] = [
     (connect_request, "http/1.1 200 ok\r\nconnection: close\r\n"),
     (
@@ -284,8 +284,8 @@ fn http_1_what_opens_no_tunnel_is_the_last_response() {
         (upgrade_request("ordinary"), "404 not found", "nothing here"),
     ] {
         let mut stream = connect(&server);
-        // Bytes that the client sends before the response belong to the protocol it has asked for: they are not read as
-        // the next request, even if they look like one.
+        // Bytes that the client sends before the response belong to the protocol that it has asked for: the server does not read
+        // them as the next request, even if they look like one.
         let request = request + "GET /ordinary HTTP/1.1\r\nHost: a\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         let head = read_head(&mut stream);
@@ -294,7 +294,7 @@ fn http_1_what_opens_no_tunnel_is_the_last_response() {
         assert!(head.contains("\r\nx-filtered: yes\r\n"), "{head}");
         assert_eq!(read_to_end(&mut stream), text);
     }
-    // Ordinary requests are not affected.
+    // Ordinary requests work as usual.
     let mut stream = connect(&server);
     let request = "GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
     for _ in 0..2 {
@@ -321,11 +321,12 @@ fn no_time_limit_of_http_concerns_tunnels() {
     let mut client = Client::connect(server.port);
     let silent = client.connect_to("/echo", "websocket");
     client.until(&format!("{silent} 200"));
-    // This client does not enlarge its window.
+    // This client does not enlarge its flow-control window.
     let mut shut = Client::connect(server.port);
     let flood = shut.connect_to("/flood", "websocket");
     shut.until_content(flood, 65_535);
-    // Lasts twice as long as the timeout: in each round another client without traffic is cut off.
+    // The loop lasts twice as long as the timeout: in each round, the server closes the connection of another client without
+    // traffic.
     for _ in 0..2 {
         let mut idle = Client::connect(server.port);
         let mut slow = connect(&server);
@@ -343,7 +344,7 @@ fn no_time_limit_of_http_concerns_tunnels() {
     shut.until_content(flood, 66_535);
 }
 
-/// Writes until the server takes no more.
+/// Writes to `stream` until the server takes no more bytes.
 fn fill(server: &Embedded, stream: &mut TcpStream) {
     stream.set_nonblocking(true).unwrap();
     let mut taken = 0;
@@ -390,15 +391,14 @@ fn http_1_a_slow_side_holds_the_other_one_up() {
         let mut stream = connect(&server);
         stream.write_all(request("silent").as_bytes()).unwrap();
         read_head(&mut stream);
-        // The client sends as much as possible: one pipe of the server is full, and the rest is in the kernel's
-        // buffers.
+        // The client sends as much as possible: one pipe of the server is full, and further bytes are in the kernel's buffers.
         fill(&server, &mut stream);
 
         let mut stream = connect(&server);
         stream.write_all(request("flood").as_bytes()).unwrap();
         read_head(&mut stream);
         until_flood_stops(&server);
-        // While the other direction is blocked, the client sends more; its echo would follow the data that is queued.
+        // While the direction to the client is blocked, the client sends one more byte.
         stream.write_all(b"x").unwrap();
     }
 }
@@ -410,7 +410,7 @@ fn http_1_a_tunnel_that_is_given_up_is_cut_off_although_the_client_does_not_read
         let mut stream = connect(&server);
         stream.write_all(request("quitter").as_bytes()).unwrap();
         read_head(&mut stream);
-        // The kernel's buffers are full.
+        // The client does not read: the buffers of the kernel between server and client are full.
         until_flood_stops(&server);
         stream.write_all(b"quit").unwrap();
         let mut buffer = vec![0; 1 << 20];
@@ -462,7 +462,7 @@ fn http_2_has_plain_and_extended_connect() {
     let plain = client.connect_plain("later.test:1");
     let extended = client.connect_to("/later/x", "foo");
     for id in [plain, extended] {
-        // The client sends this before the response, which is 200 in HTTP/2 where HTTP/1 has 101.
+        // The client sends these bytes before the response has come. The response is 200 in HTTP/2 where HTTP/1 has 101.
         client.send(id, b"early", false);
     }
     for id in [plain, extended] {
@@ -493,7 +493,7 @@ fn http_2_the_client_may_go_on_when_our_side_has_ended() {
             text.escape_ascii().to_string()
         );
     };
-    // There is no reset.
+    // The server does not reset the stream.
     assert!(client.settle().is_empty());
     until_told_the_end();
     told(b"one two<end>");
@@ -524,7 +524,7 @@ fn http_2_a_client_has_time_to_end_a_tunnel_whose_handler_has_gone() {
     client.until(&format!("{left_open} 0 bytes."));
     client.send(left_open, b"what is on its way", false);
     assert!(client.settle().is_empty(), "nothing is reset");
-    // The grace period ends.
+    // The server's grace period for the client's END_STREAM ends, so the server resets the stream.
     let reset = format!("{left_open} reset 0");
     assert_eq!(client.until(&reset), [reset]);
 }
@@ -542,7 +542,7 @@ fn http_2_a_tunnel_that_is_refused_is_not_wanted_any_more() {
     let seen = client.until(&format!("{extended} reset 0"));
     let want = [" 404", " 12 bytes.", " reset 0"];
     assert_eq!(seen, want.map(|text| format!("{extended}{text}")));
-    // The connection continues.
+    // The connection goes on: it serves another request.
     let id = client.ask("/x", &[]);
     client.until(&format!("{id} 19 bytes."));
 }
@@ -564,11 +564,11 @@ fn http_2_tunnels_have_bounded_windows() {
     let mut want = vec![wide; 16];
     want.extend([narrow; 2]);
     assert_eq!(windows(&client), want);
-    // Unread bytes are not returned.
+    // The server does not enlarge the window for bytes that the handler has not read.
     client.send(ids[17], &[b'x'; 65_535], false);
     client.settle();
     assert_eq!(client.window(ids[17]), 0);
-    // Ended tunnels have freed their places.
+    // Tunnels that have ended have freed their places among those with a wide window.
     for id in &ids[3..6] {
         client.reset(*id);
     }
@@ -585,10 +585,10 @@ fn http_2_a_tunnel_that_is_given_up_is_reset_although_the_client_does_not_read()
     let id = client.connect_plain("quitter.test:1");
     client.until_content(id, 65_535);
     client.send(id, b"quit", false);
-    // RFC 9113 §8.5: CONNECT_ERROR.
+    // The server resets the stream with CONNECT_ERROR (10, RFC 9113 §8.5).
     let reset = format!("{id} reset 10");
     assert_eq!(client.until(&reset).last(), Some(&reset));
-    // Other streams are not affected.
+    // Other streams of the connection go on.
     let id = client.connect_to("/echo", "foo");
     client.until(&format!("{id} 200"));
 }

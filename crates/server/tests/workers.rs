@@ -1,4 +1,4 @@
-//! How workers end, and who is notified.
+//! Tests of how workers end and how the program learns of it.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -36,13 +36,13 @@ fn no_worker_dies_unnoticed() {
     let panic = Order::Run(Box::new(|_| panic_any(Relentless)));
     assert!(workers[0].order(panic));
     assert_eq!(ends.recv(), Ok(WorkerEnd::Died));
-    // The other worker continues to serve until it is told to end.
+    // The other worker goes on serving until the server is shut down.
     server.shut_down();
     assert_eq!(ends.recv(), Ok(WorkerEnd::Drained));
     server.join();
 }
 
-/// Requests the status page, and keeps the connection open.
+/// Requests the status page, and returns the open connection.
 fn ask(path: &std::path::Path) -> UnixStream {
     let attempt = || -> std::io::Result<UnixStream> {
         let mut client = UnixStream::connect(path)?;

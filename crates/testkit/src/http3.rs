@@ -1,4 +1,4 @@
-//! An HTTP/3 peer for tests: frames and QPACK, by code that shares nothing with the engine.
+//! An HTTP/3 peer for tests: frames and QPACK, by code that it does not share with the protocol engine.
 
 mod frame;
 mod qpack;

@@ -1,6 +1,6 @@
 //! For tests only: code that the tests of several crates share.
 //!
-//! It uses no code of the server, so that requests and the parsing of responses are independent of it.
+//! It uses no code of the server, so that requests and the parsing of responses are independent of the server.
 
 pub mod http2;
 pub mod http3;

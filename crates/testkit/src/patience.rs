@@ -1,9 +1,9 @@
-//! Waiting with a time limit, and the start of virtual clocks.
+//! Waiting with a time limit, and the start time of virtual clocks.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// The end of a wait.
+/// The time at which a test gives up waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     began: Instant,
@@ -11,7 +11,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A deadline `limit` from now.
+    /// Makes a deadline at `limit` from now.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
@@ -24,25 +24,25 @@ impl Deadline {
         }
     }
 
-    /// A deadline `seconds` from now.
+    /// Makes a deadline at `seconds` from now.
     #[must_use]
     pub fn after_secs(seconds: u64) -> Self {
         Self::after(Duration::from_secs(seconds))
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     #[must_use]
     pub fn has_passed(&self) -> bool {
         self.began.elapsed() >= self.limit
     }
 
-    /// Time since it was set.
+    /// Time since the deadline was set.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Time left.
+    /// Time left until the deadline.
     #[must_use]
     pub fn left(&self) -> Duration {
         self.limit.saturating_sub(self.began.elapsed())
@@ -52,7 +52,7 @@ impl Deadline {
 /// Calls `ask` until it returns a value.
 ///
 /// # Panics
-/// If it returns none within 20 seconds; `what` describes what was awaited.
+/// If `ask` returns none within 20 seconds; `what` describes what was awaited.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Deadline::after_secs(20);
     loop {
@@ -64,7 +64,7 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Sets timeouts of 20 seconds and TCP_NODELAY on a socket.
+/// Sets timeouts of 20 seconds and TCP_NODELAY on a socket, and returns it.
 ///
 /// # Panics
 /// If the options cannot be set.
@@ -77,10 +77,10 @@ pub fn patient(socket: TcpStream) -> TcpStream {
     socket
 }
 
-/// Waits until the peer of an IPv4 connection on this machine has read everything sent to it.
+/// Waits until the peer of an IPv4 connection on this machine has read all bytes sent to it.
 ///
 /// # Panics
-/// If it has not within 20 seconds, or the socket is not connected.
+/// If the peer has not within 20 seconds, or the socket is not connected.
 pub fn wait_until_read(socket: &TcpStream) {
     let in_table = |address: SocketAddr| {
         let SocketAddr::V4(address) = address else {
@@ -96,7 +96,7 @@ pub fn wait_until_read(socket: &TcpStream) {
         let waits = table.lines().any(|line| {
             let fields: Vec<&str> = line.split_whitespace().take(5).collect();
             match fields[..] {
-                // Unacknowledged bytes, and unread bytes.
+                // The field `queues` of the kernel's table holds the number of unacknowledged bytes and the number of unread bytes.
                 [_, local, remote, _, queues] if local == ours && remote == theirs => {
                     !queues.starts_with("00000000:")
                 }
@@ -110,7 +110,7 @@ pub fn wait_until_read(socket: &TcpStream) {
     });
 }
 
-/// The start of a virtual clock.
+/// Returns a time for the start of a virtual clock.
 #[must_use]
 #[expect(
     clippy::disallowed_methods,

@@ -1,5 +1,5 @@
-//! A QUIC client made of frames (RFC 9000), by code that shares nothing with the server but its TLS library: it sends exactly the
-//! frames and packets a test says, from the sockets a test says.
+//! A QUIC client (RFC 9000) for tests: it sends exactly the frames and packets that a test specifies, from the sockets that the
+//! test specifies. It shares only the TLS library with the server.
 
 mod client;
 pub mod frame;

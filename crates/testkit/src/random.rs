@@ -1,4 +1,4 @@
-//! Random numbers that depend only on a seed, and simulations that plan with them.
+//! Random numbers that depend only on a seed, and a function that runs simulations with many seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 pub struct Random(u64);
 
 impl Random {
-    /// The generator of a seed.
+    /// Makes the generator for a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -21,7 +21,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`.
+    /// Returns a random number below `limit`.
     ///
     /// # Panics
     /// If `limit` is 0.
@@ -30,12 +30,12 @@ impl Random {
         usize::try_from(self.next() % limit).expect("below a usize")
     }
 
-    /// Whether an event happens that occurs once in `times`.
+    /// Returns true with the probability 1 in `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// One of `from`.
+    /// Returns a random element of `from`.
     ///
     /// # Panics
     /// If `from` is empty.
@@ -43,14 +43,14 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// Random bytes of this length, with many line ends and digits.
+    /// Returns random bytes of this length, many of which are line ends and digits.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len)
             .map(|_| self.pick(b"\r\n0123456789abc\0\xff :;"))
             .collect()
     }
 
-    /// A random field value: no control characters, no spaces at its ends.
+    /// Returns a random field value, without control characters and without spaces at its ends.
     pub fn value(&mut self) -> Vec<u8> {
         let len = self.below(40);
         let mut value: Vec<u8> = (0..len)
@@ -68,8 +68,8 @@ impl Random {
 
 /// Runs a simulation with every seed below `count`, or only with `n` if the environment has `SEED=n`.
 ///
-/// `run` returns how many exchanges were completed, of how many; their sums are returned, unless `SEED` is set. Prints
-/// the seed of a run that panics.
+/// `run` gets a seed, and returns the number of exchanges that were completed and the number of all exchanges. Returns the sums of
+/// both over all seeds, or `None` if `SEED` is set. Prints the seed of a run that panics.
 ///
 /// # Panics
 /// If a run panics, or `SEED` is not a number.

@@ -1,7 +1,7 @@
 //! A runtime whose clock stands still, for tests with sockets and threads.
 //!
-//! Tokio's paused clock advances to the next timer whenever the runtime is idle, and a runtime that waits for a socket
-//! is idle. Here the clock advances only when the test says so.
+//! Tokio's paused clock advances to the next timer whenever the runtime is idle, and a runtime that waits for a socket is idle. On
+//! this runtime the clock advances only when the test calls [`pass`].
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -20,7 +20,7 @@ pub fn on_standing_clock<T>(test: impl Future<Output = T>) -> T {
         .start_paused(true)
         .build_local(LocalOptions::default());
     runtime.expect("a runtime").block_on(async {
-        // While such a task runs, tokio does not advance the clock.
+        // While a blocking task runs, tokio does not advance its paused clock, so this one waits until the test is over.
         let (is_over, wait) = mpsc::channel::<()>();
         let patience = Duration::from_secs(20);
         let mut patience = tokio::task::spawn_blocking(move || wait.recv_timeout(patience));
@@ -36,7 +36,7 @@ pub fn on_standing_clock<T>(test: impl Future<Output = T>) -> T {
     })
 }
 
-/// Lets the runtime do everything it can do now, including reading what peers have sent.
+/// Lets the runtime run all tasks as far as they can go now. This includes reading the bytes that peers have sent.
 pub async fn settle() {
     // The runtime polls its sockets at least every 61 tasks.
     for _ in 0..200 {
@@ -44,14 +44,14 @@ pub async fn settle() {
     }
 }
 
-/// Advances the clock.
+/// Advances the clock by `time`, and lets all tasks run before and after that.
 pub async fn pass(time: Duration) {
     settle().await;
     tokio::time::advance(time).await;
     settle().await;
 }
 
-/// Waits for an outcome of another thread or task.
+/// Lets all tasks run until `outcome` returns a value, for which another thread or task may be needed.
 pub async fn until<T>(mut outcome: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(outcome) = outcome() {

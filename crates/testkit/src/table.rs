@@ -1,4 +1,4 @@
-//! Tables of HTTP/1 requests, for the engine and for the program. `data/README.md` describes the format.
+//! Tables of HTTP/1 requests, for tests of the engine and of the program. `data/README.md` describes the format.
 
 /// Requests that the server refuses.
 const MALFORMED: &str = include_str!("../data/malformed.txt");
@@ -6,7 +6,7 @@ const MALFORMED: &str = include_str!("../data/malformed.txt");
 /// Unusual requests that the server accepts.
 const UNUSUAL: &str = include_str!("../data/unusual.txt");
 
-/// One entry of a table.
+/// One entry of a table of requests.
 #[derive(Debug)]
 pub struct Entry {
     /// What is unusual about the request.
@@ -17,7 +17,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The value of a key, with escapes resolved.
+    /// Returns the value of a key of the entry, with escapes resolved.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         self.fields
@@ -26,10 +26,10 @@ impl Entry {
             .map(|(_, value)| value.as_slice())
     }
 
-    /// The value of a key.
+    /// Returns the value of a key of the entry as text.
     ///
     /// # Panics
-    /// If it is not UTF-8.
+    /// If the value is not UTF-8.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         self.get(key)
@@ -51,13 +51,13 @@ impl Entry {
     }
 }
 
-/// The requests that the server refuses.
+/// The entries of the table of requests that the server refuses.
 #[must_use]
 pub fn malformed() -> Vec<Entry> {
     read(MALFORMED, &["strict", "error", "status", "body"])
 }
 
-/// The unusual requests that the server accepts.
+/// The entries of the table of unusual requests that the server accepts.
 #[must_use]
 pub fn unusual() -> Vec<Entry> {
     let keys = [

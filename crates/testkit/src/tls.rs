@@ -1,4 +1,4 @@
-//! A TLS client over a socket, step by step.
+//! A TLS client over a socket, which a test drives step by step.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,17 +10,17 @@ use rustls::crypto::verify_tls13_signature_with_raw_key;
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
 
-/// Accepts any certificate, for any name; signatures are checked.
+/// A certificate verifier that accepts any certificate for any name; it still checks signatures.
 #[derive(Debug)]
 pub struct AnyCertificate {
-    /// Signature schemes that the client offers.
+    /// Signature schemes that the client offers to the server.
     pub schemes: Vec<SignatureScheme>,
-    /// Whether to ask for a raw public key (RFC 7250) in place of a certificate.
+    /// Whether the client asks for a raw public key (RFC 7250) in place of a certificate.
     pub raw_public_keys: bool,
 }
 
 impl Default for AnyCertificate {
-    /// All schemes of the library, and certificates.
+    /// A verifier that offers all signature schemes of the TLS library, and asks for certificates.
     fn default() -> Self {
         let provider = default_provider();
         Self {
@@ -77,7 +77,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// A TLS 1.3 client that stores sessions, and sends early data to servers that allow it.
+/// The configuration of a TLS 1.3 client that stores sessions, and sends early data to servers that allow it.
 ///
 /// # Panics
 /// If the library does not support TLS 1.3.
@@ -94,23 +94,23 @@ pub fn client_config(alpn: &[u8]) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// A connection with SNI `a.test`.
+/// A TLS client's connection, with the server name (SNI) `a.test`.
 #[derive(Debug)]
 pub struct Client {
-    /// The library's state.
+    /// The TLS library's state of the connection.
     pub tls: ClientConnection,
-    /// The socket.
+    /// The client's socket.
     pub socket: TcpStream,
-    /// Plaintext received.
+    /// Decrypted data received from the server.
     pub received: Vec<u8>,
-    /// Bytes received, encrypted.
+    /// All bytes received from the server, as they were on the network.
     pub wire: Vec<u8>,
     /// Whether the server has closed the connection.
     pub is_closed: bool,
 }
 
 impl Client {
-    /// A connection over a socket; nothing is sent yet.
+    /// Makes a TLS connection over a socket; nothing is sent yet.
     ///
     /// # Panics
     /// If the configuration is invalid.
@@ -129,7 +129,7 @@ impl Client {
     /// Sends pending TLS records.
     ///
     /// # Panics
-    /// If the server does not take them.
+    /// If the server does not take the records.
     pub fn flush(&mut self) {
         while self.tls.wants_write() {
             let sent = self.tls.write_tls(&mut self.socket);
@@ -137,27 +137,27 @@ impl Client {
         }
     }
 
-    /// Sends plaintext and pending TLS records.
+    /// Encrypts and sends data, together with pending TLS records.
     ///
     /// # Panics
-    /// If the server does not take them.
+    /// If the server does not take the records.
     pub fn send(&mut self, bytes: &[u8]) {
         let written = self.tls.writer().write_all(bytes);
         written.expect("there is room");
         self.flush();
     }
 
-    /// Sends plaintext as early data, with the ClientHello.
+    /// Sends data as TLS early data, together with the ClientHello.
     ///
     /// # Panics
-    /// If no ticket allows it, or the server does not take it.
+    /// If no ticket allows it, or the server does not take the records.
     pub fn send_early(&mut self, bytes: &[u8]) {
         let mut early = self.tls.early_data().expect("a ticket allows it");
         early.write_all(bytes).expect("there is room");
         self.flush();
     }
 
-    /// Reads once. Replies of TLS are sent by the next [`Client::flush`].
+    /// Reads once from the socket. Replies of TLS are sent by the next [`Client::flush`].
     ///
     /// # Panics
     /// If nothing arrives in time, or the received bytes are invalid.
@@ -172,12 +172,12 @@ impl Client {
             taken.expect("there is room");
             let done = self.tls.process_new_packets();
             done.expect("the server keeps to TLS");
-            // An error only means that there is no more plaintext now.
+            // The result is ignored: an error only means that there is no more decrypted data now.
             let _ = self.tls.reader().read_to_end(&mut self.received);
         }
     }
 
-    /// Reads until `is_enough` is true of the plaintext.
+    /// Reads until `is_enough` returns true for the decrypted data.
     ///
     /// # Panics
     /// If the connection ends first.
@@ -195,7 +195,7 @@ impl Client {
         }
     }
 
-    /// Completes the handshake.
+    /// Completes the TLS handshake.
     pub fn handshake(&mut self) {
         while self.tls.is_handshaking() {
             self.flush();
@@ -205,7 +205,7 @@ impl Client {
     }
 }
 
-/// Lengths of the complete records in `bytes`, with their headers (RFC 8446 §5.1).
+/// Returns the lengths of the complete TLS records in `bytes`, with their headers (RFC 8446 §5.1).
 #[must_use]
 pub fn record_lens(mut bytes: &[u8]) -> Vec<usize> {
     let mut lens = Vec::new();

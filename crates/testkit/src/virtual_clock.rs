@@ -1,8 +1,8 @@
-//! A runtime whose clock is virtual, for tests without sockets and threads.
+//! A runtime with a virtual clock, for tests without sockets and threads.
 
 use tokio::runtime::{Builder, LocalOptions};
 
-/// Runs a test, and the tasks that it spawns, on a clock that advances to the next timer whenever all of them wait.
+/// Runs a test, and the tasks that it spawns, on a clock that advances to the next timer whenever all tasks wait.
 ///
 /// # Panics
 /// If the test panics.

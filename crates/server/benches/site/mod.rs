@@ -1,4 +1,4 @@
-//! A site of one host and one path, and requests that have found their way to it.
+//! A site of one host and one path for benchmarks, and requests that are routed to it.
 
 use std::fs::File;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ pub(crate) struct Setup {
     pub(crate) worker: Rc<Worker>,
     pub(crate) site: Rc<LocalSite>,
     pub(crate) connection: Rc<ConnectionInfo>,
-    /// Holds `1k.txt`, last changed long ago.
+    /// Directory of the site's files: holds `1k.txt`, with an old mtime.
     pub(crate) root: tempfile::TempDir,
 }
 
@@ -37,7 +37,7 @@ fn address(text: &str) -> Address {
 }
 
 impl Setup {
-    /// `global` is a directive at the global level of the configuration, `path` the directives of the path `/`.
+    /// Loads the site. `global` is a directive at the global level of the configuration, `path` the directives of the path `/`.
     pub(crate) fn new(global: &str, path: &str) -> Self {
         let root = tempfile::tempdir().expect("a directory");
         let file = root.path().join("1k.txt");
@@ -81,7 +81,7 @@ impl Setup {
         }
     }
 
-    /// A request that has found its path.
+    /// Makes a request for `target` that is routed to its path.
     pub(crate) fn request(&self, target: &str, fields: &[(Known, &str)]) -> ExchangeRef {
         let reference = self.worker.exchange(&self.site, &self.connection);
         let exchange = &mut *reference.borrow_mut();

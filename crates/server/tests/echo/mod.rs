@@ -1,4 +1,4 @@
-//! A response body that echoes what the client sends.
+//! A response body that echoes the bytes that the client sends.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2o_exchange::{BodyError, BodyPipe, BodySource};
 
-/// The rest of a piece of the request body that was larger than the connection asked for.
+/// The source of the echoing body; the second value is the rest of a piece of the request body that was larger than the connection
+/// asked for.
 pub(crate) struct Echo(Rc<BodyPipe>, Bytes);
 
 impl Echo {

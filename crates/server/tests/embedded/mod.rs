@@ -1,4 +1,4 @@
-//! Runs the server within the test's own process, with directives that the test adds.
+//! Runs the server in the test's own process, with additional directives that the test defines.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use h2o_exchange::Scope;
 use h2o_server::{LoadedConfig, Server};
 use h2o_testkit::patient;
 
-/// A running server. Stops when dropped.
+/// A server that runs in the test's process. Its drop stops it.
 pub(crate) struct Embedded {
     server: Option<Server>,
     #[allow(dead_code, reason = "not all tests ask for it")]
@@ -17,7 +17,7 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    /// Starts a server. The function `config` returns the configuration for a port.
+    /// Starts a server. The function `config` returns the configuration for the port that it is given.
     pub(crate) fn start(
         directives: &'static [Directive<Scope>],
         config: impl Fn(u16) -> String,
@@ -56,8 +56,8 @@ impl Embedded {
     /// Waits until the only worker has finished a turn of its event loop that began after this call.
     #[allow(dead_code, reason = "not all tests wait for that")]
     pub(crate) fn turn(&self) {
-        // Two requests are needed: the first one may be answered in a turn that began before this call and had already
-        // passed other connections.
+        // Two requests are needed: the first may be answered in a turn that began before this call and had already passed other
+        // connections.
         for _ in 0..2 {
             let mut stream = patient(TcpStream::connect(("127.0.0.1", self.port)).unwrap());
             stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();

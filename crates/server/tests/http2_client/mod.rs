@@ -19,16 +19,16 @@ pub const WINDOW: i64 = 65_535;
 /// Longest frame that the client may send.
 pub const FRAME: usize = 16_384;
 
-/// A connection that accepts pushes.
+/// A client's connection on which the server may push.
 pub struct Client {
     stream: TcpStream,
     decoder: Decoder,
     next: u32,
-    /// Frames received, as texts; most frames that concern the whole connection are left out.
+    /// The frames received, as texts; most frames that concern the whole connection are left out.
     seen: Vec<String>,
-    /// Bytes that the client may still send, by stream; stream 0 is the connection.
+    /// Bytes that the client may still send, by stream; stream 0 stands for the connection.
     windows: HashMap<u32, i64>,
-    /// Body data received, by stream.
+    /// The body bytes received, by stream.
     contents: HashMap<u32, Vec<u8>>,
 }
 
@@ -51,7 +51,7 @@ impl Client {
         self.begin("GET", path, fields, true)
     }
 
-    /// Sends the head of a request; `is_end`: whether the request has no body.
+    /// Sends the head of a request; `is_end` says whether the request ends here, without a body.
     pub fn begin(
         &mut self,
         method: &str,
@@ -68,17 +68,17 @@ impl Client {
         self.send_head(&pseudo, fields, is_end)
     }
 
-    /// Begins a request with a body.
+    /// Begins a POST request whose body follows.
     pub fn post(&mut self, path: &str) -> u32 {
         self.post_with(path, &[])
     }
 
-    /// Begins a request with a body and additional fields.
+    /// Begins a POST request whose body follows, with additional fields.
     pub fn post_with(&mut self, path: &str, fields: &[(&str, &str)]) -> u32 {
         self.begin("POST", path, fields, false)
     }
 
-    /// Extended CONNECT (RFC 8441 §4).
+    /// Sends an extended CONNECT request (RFC 8441 §4).
     pub fn connect_to(&mut self, path: &str, protocol: &str) -> u32 {
         let pseudo = [
             (":method", "CONNECT"),
@@ -90,7 +90,7 @@ impl Client {
         self.send_head(&pseudo, &[], false)
     }
 
-    /// CONNECT (RFC 9113 §8.5).
+    /// Sends a CONNECT request (RFC 9113 §8.5).
     pub fn connect_plain(&mut self, authority: &str) -> u32 {
         let pseudo = [(":method", "CONNECT"), (":authority", authority)];
         self.send_head(&pseudo, &[], false)
@@ -112,7 +112,7 @@ impl Client {
         self.stream.write_all(&frame.bytes()).unwrap();
     }
 
-    /// Sends body data, even more than the window allows.
+    /// Sends bytes of a request's body, even more than the window allows.
     pub fn send(&mut self, stream: u32, content: &[u8], is_end: bool) {
         let mut left = content;
         loop {
@@ -138,19 +138,19 @@ impl Client {
         self.send_frame(&Frame::rst_stream(stream, code::CANCEL));
     }
 
-    /// Sends WINDOW_UPDATE for a stream and for the connection.
+    /// Sends WINDOW_UPDATE of this many bytes for a stream and for the connection.
     pub fn allow(&mut self, stream: u32, bytes: u32) {
         for id in [0, stream] {
             self.send_frame(&Frame::window_update(id, bytes));
         }
     }
 
-    /// Bytes that the client may still send, according to the frames received.
+    /// Bytes that the client may still send on a stream, according to the frames received.
     pub fn window(&self, stream: u32) -> i64 {
         self.windows.get(&stream).copied().unwrap_or(WINDOW)
     }
 
-    /// Body data received on a stream.
+    /// The body bytes received on a stream.
     pub fn content(&self, stream: u32) -> &[u8] {
         self.contents.get(&stream).map_or(&[], Vec::as_slice)
     }
@@ -179,7 +179,7 @@ impl Client {
         std::mem::take(&mut self.seen)
     }
 
-    /// Like [`Client::next`]; `None` if the server has closed the connection.
+    /// Like [`Client::next`], but returns `None` if the server has closed the connection.
     pub fn next_unless_closed(&mut self) -> Option<Vec<String>> {
         match self.read_frame() {
             Ok(()) => Some(std::mem::take(&mut self.seen)),
@@ -199,7 +199,7 @@ impl Client {
         }
     }
 
-    /// Reads until the server closes the connection. Returns all frames since [`Client::until`].
+    /// Reads until the server closes the connection. Returns all frames since the last call of [`Client::until`].
     pub fn until_closed(&mut self) -> Vec<String> {
         let error = loop {
             if let Err(error) = self.read_frame() {
@@ -240,7 +240,7 @@ impl Client {
         Ok(())
     }
 
-    /// The fields of a section that tests check.
+    /// Decodes a field section, and returns those of its fields that tests check.
     fn fields(&mut self, section: &[u8]) -> String {
         let mut shown = Vec::new();
         for (name, value) in self.decoder.decode_text(section) {

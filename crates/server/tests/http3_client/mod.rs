@@ -1,4 +1,4 @@
-//! An HTTP/3 client for tests. It uses the QUIC transport of this project, but its own code for frames and QPACK,
+//! An HTTP/3 client for tests. It uses the QUIC transport of this project, but has its own code for HTTP/3 frames and QPACK,
 //! independent of the server's.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
@@ -24,10 +24,10 @@ use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::ServerName;
 
-/// How long is waited for anything.
+/// How long the client waits for any event before the test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What has come on a stream.
+/// The part of a response that has come on a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     /// The header field sections received on the stream, in order.
@@ -40,7 +40,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The status codes of the heads.
+    /// The status codes of the heads received.
     pub(crate) fn statuses(&self) -> Vec<u16> {
         let of = |head: &Vec<(String, String)>| head[0].1.parse().expect("`:status` comes first");
         self.heads.iter().map(of).collect()
@@ -71,7 +71,7 @@ impl Answer {
     }
 }
 
-/// One connection.
+/// One connection of the client.
 pub(crate) struct Client {
     socket: UdpSocket,
     endpoint: Endpoint,
@@ -80,13 +80,13 @@ pub(crate) struct Client {
     answers: HashMap<StreamId, Answer>,
     is_connected: bool,
     pub(crate) is_closed: bool,
-    /// Whether it reads what comes on streams.
+    /// Whether the client reads the data that comes on streams.
     reads: bool,
     buffer: Vec<u8>,
 }
 
 impl Client {
-    /// Connects to a port of this machine, and sends SETTINGS without a dynamic table.
+    /// Connects to a port of this machine, and sends SETTINGS without a QPACK dynamic table.
     pub(crate) fn connect(port: u16) -> Self {
         Self::connect_with(port, TransportSettings::default())
     }
@@ -180,13 +180,13 @@ impl Client {
         stream
     }
 
-    /// Sends content.
+    /// Sends bytes of a request's body.
     pub(crate) fn send(&mut self, stream: StreamId, content: &[u8], is_end: bool) {
         let frame = Frame::data(content).bytes();
         self.write(stream, &frame, is_end);
     }
 
-    /// What has come on a stream.
+    /// The part of the response that has come on a stream.
     pub(crate) fn answer(&self, stream: StreamId) -> &Answer {
         &self.answers[&stream]
     }
@@ -200,12 +200,12 @@ impl Client {
         }
     }
 
-    /// Sends what the transport has to send now, without reading.
+    /// Sends the datagrams that the transport has now, without reading.
     pub(crate) fn flush(&mut self) {
         self.send_datagrams();
     }
 
-    /// Sends what the transport has to send, and waits a while for a datagram from the server.
+    /// Sends the datagrams that the transport has, and waits a while for a datagram from the server.
     pub(crate) fn exchange(&mut self) {
         self.turn();
     }
@@ -219,7 +219,7 @@ impl Client {
         while self.receive() && !self.is_closed {}
     }
 
-    /// Sends what the transport has to send, and waits for a datagram or the transport's next timer.
+    /// Sends the datagrams that the transport has, and waits for a datagram or the transport's next timer.
     fn turn(&mut self) {
         self.send_datagrams();
         let timeout = self.endpoint.timeout(self.index);
@@ -230,7 +230,8 @@ impl Client {
         self.receive();
     }
 
-    /// Reads a datagram if one comes within the socket's timeout, and answers it. Returns whether one came.
+    /// Reads a datagram if one comes within the socket's timeout, and sends the transport's answers to it. Returns whether one
+    /// came.
     fn receive(&mut self) -> bool {
         let mut has_come = false;
         let mut data = [0; 2048];
@@ -247,7 +248,7 @@ impl Client {
                 self.endpoint.receive(now, datagram, &mut self.buffer);
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            // The server is gone.
+            // The server has closed its socket.
             Err(_) => self.is_closed = true,
         }
         self.endpoint.on_timeout(self.index, Instant::now());

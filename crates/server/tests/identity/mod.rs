@@ -1,4 +1,4 @@
-//! A self-signed certificate, and listeners that present it.
+//! Makes a self-signed certificate, and configuration lines of listeners that present it.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
@@ -14,7 +14,7 @@ pub(crate) fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Lines of the configuration: a TLS listener with the certificate in `folder`.
+/// Returns the lines of the configuration for a TLS listener with the certificate in `folder`.
 pub(crate) fn tls_listener(folder: &Path, port: u16) -> String {
     let at = folder.display();
     format!(
@@ -22,7 +22,7 @@ pub(crate) fn tls_listener(folder: &Path, port: u16) -> String {
     )
 }
 
-/// Lines of the configuration: a QUIC listener with the certificate in `folder`.
+/// Returns the lines of the configuration for a QUIC listener with the certificate in `folder`.
 pub(crate) fn quic_listener(folder: &Path, port: u16) -> String {
     format!("{}  type: quic\n", tls_listener(folder, port))
 }

@@ -1,7 +1,7 @@
 //! A test server whose handlers wait, stream in either direction, fail or panic.
 //!
-//! The test controls handlers over other connections: a request of `/go/NAME` releases `NAME`, one of `/await/EVENT` is
-//! answered once the event has happened.
+//! The test controls the handlers by requests on other connections: a request for `/go/NAME` releases the handler `NAME`; a request
+//! for `/await/EVENT` is answered once the event has happened.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Name, StatusCode};
 
-/// State shared by the handlers of a server with one worker.
+/// State that the handlers share of a server with one worker.
 #[derive(Default)]
 struct Stage {
     permits: HashMap<String, usize>,
@@ -66,7 +66,7 @@ async fn permit(name: &str) {
     poll_fn(|context| poll_permit(name, context)).await;
 }
 
-/// Records that its owner was dropped.
+/// Records, when it is dropped, the event that the handler which owns it was dropped.
 struct Guard(String);
 
 impl Drop for Guard {
@@ -82,40 +82,40 @@ enum Trick {
     Events,
     Now,
     Big,
-    /// Answers when released.
+    /// Answers when the test releases the handler.
     Wait,
-    /// Pulls the body.
+    /// Pulls the request body, and answers with its length and checksum.
     Pull,
-    /// Pulls one piece of the body each time the test releases it.
+    /// Pulls one piece of the body each time that the test releases the handler.
     Paced,
-    /// Sends the body back.
+    /// Sends the request body back in its response.
     Echo,
-    /// Reads the whole body as fast as it comes, and answers with a body of unknown length.
+    /// Reads the whole request body as fast as it comes, and answers with a body of unknown length.
     Swallow,
-    /// Like `Echo`, but ends the tunnel with a text when the test releases it.
+    /// Like `Echo`, but ends the tunnel with a text when the test releases the handler.
     Tunnel,
     Panic,
     LaterPanic,
-    /// A body that ends in this way.
+    /// Responds with a body that ends in a failure of this server; the next behaviours have other endings.
     Local,
     Failed,
     Short,
     Long,
     Panics,
-    /// Returns more at once than was asked for.
+    /// Responds with a body whose source returns more bytes at once than the server asked for.
     Lump,
     /// Reports that the request was not processed, so that the client may retry it.
     Refuse,
-    /// Responds with a body and trailers: the announced length, if any, and when the body source knows the trailers.
+    /// Responds with a body and trailers. The values are the announced length, if any, and when the body source knows the trailers.
     Trailed(Option<u64>, Says),
 }
 
-/// When a source knows its trailers.
+/// When the source of a response's body knows its trailers.
 #[derive(Clone, Copy)]
 enum Says {
     AtOnce,
     AtTheEnd,
-    /// At the end: there are none.
+    /// At the end of the body the source says that there are no trailers.
     Nothing,
 }
 
@@ -303,7 +303,7 @@ enum Failure {
     Panic,
 }
 
-/// Returns all it has at once.
+/// The source of a response's body that returns all of its bytes at once.
 struct Lump(Option<Bytes>);
 
 impl BodySource for Lump {
@@ -353,7 +353,7 @@ impl BodySource for Pieces {
     }
 }
 
-/// A body of twenty bytes with trailers.
+/// A response body with trailers, in pieces of ten bytes.
 struct Trailed {
     pieces: Pieces,
     says: Says,
@@ -420,7 +420,7 @@ impl Tricks for Trick {
 
 static DIRECTIVES: [Directive<Scope>; 1] = [tricks::<Trick>()];
 
-/// A running server, with a path for each test behaviour, under its name.
+/// A running server, with a path for each test behaviour, that has the behaviour's name.
 pub(crate) struct Running {
     pub(crate) server: Embedded,
     folder: tempfile::TempDir,
@@ -472,7 +472,7 @@ impl Running {
         assert_eq!(self.get(&format!("/await/{event}")), "happened");
     }
 
-    /// How many bytes of its request body a handler has taken.
+    /// Returns how many bytes of its request body the handler `name` has taken.
     pub(crate) fn bytes_taken(&self, name: &str) -> usize {
         let events = self.events();
         let (_, last) = events.rsplit_once(&format!("bytes-{name}-")).unwrap();

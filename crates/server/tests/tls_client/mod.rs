@@ -1,4 +1,4 @@
-//! A TLS server with a test handler, and HTTP/2 requests for a TLS client.
+//! Runs a TLS server with a test handler, and encodes HTTP/2 requests for a TLS client.
 
 #![allow(
     dead_code,
@@ -19,15 +19,15 @@ use h2o_testkit::patient;
 use h2o_testkit::tls::{Client, client_config};
 use rustls::ClientConfig;
 
-/// A running server.
+/// A running TLS server.
 pub struct Running {
     server: Embedded,
-    /// Directory with the server's certificate; tests may put files of their own there.
+    /// Directory with the server's certificate; tests may put other files there.
     pub folder: tempfile::TempDir,
 }
 
 impl Running {
-    /// Starts a server. `settings` are global directives, `paths` those of the default host; each line ends with a
+    /// Starts a server. `settings` are global directives, `paths` the directives of the default host; each line ends with a
     /// newline.
     pub fn start(directives: &'static [Directive<Scope>], settings: &str, paths: &str) -> Self {
         let folder = identity::folder();
@@ -50,8 +50,8 @@ impl Running {
     }
 }
 
-/// Gets a session ticket from the server. Returns a client configuration with it, whose next connection can send early
-/// data.
+/// Gets a session ticket from the server. Returns a client configuration that holds the ticket, so that its next connection can
+/// send early data.
 pub fn with_ticket(server: &Running, alpn: &[u8]) -> Arc<ClientConfig> {
     let config = client_config(alpn);
     let mut client = Client::new(&config, server.connect());
@@ -70,7 +70,7 @@ pub fn preface() -> Vec<u8> {
     [PREFACE, &settings.bytes(), &window.bytes()].concat()
 }
 
-/// The HEADERS frame of a GET request, with additional fields.
+/// Encodes the HEADERS frame of a GET request, with additional fields.
 pub fn get(stream: u32, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut head = vec![
         (":method", "GET"),
@@ -82,7 +82,7 @@ pub fn get(stream: u32, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     Frame::request(stream, encode(&head)).bytes()
 }
 
-/// The response body received on a stream so far, and whether it is complete.
+/// Returns the response body received on a stream so far, and whether the body is complete.
 pub fn content(bytes: &[u8], stream: u32) -> (Vec<u8>, bool) {
     let mut content = Vec::new();
     let mut is_complete = false;

@@ -5,7 +5,7 @@
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::{Handler, Scope};
 
-/// A handler with several behaviours.
+/// A test handler that has one of several behaviours, each with a name.
 pub(crate) trait Tricks: Handler + Copy + 'static {
     /// The behaviours, with their names.
     const ALL: &'static [(&'static str, Self)];
@@ -22,7 +22,7 @@ pub(crate) const fn tricks<T: Tricks>() -> Directive<Scope> {
     })
 }
 
-/// Lines of the configuration: for each test handler a path of the handler's name.
+/// Returns the lines of the configuration that define, for each test handler, a path of the handler's name.
 pub(crate) fn paths_of_tricks<T: Tricks>() -> String {
     T::ALL
         .iter()
@@ -30,7 +30,7 @@ pub(crate) fn paths_of_tricks<T: Tricks>() -> String {
         .collect()
 }
 
-/// A directive for the path level; the function `apply` adds the handlers.
+/// Makes a directive of the path level whose function `apply` adds test handlers.
 pub(crate) const fn handlers(
     name: &'static str,
     apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,

@@ -1,4 +1,4 @@
-//! A connection, and what the server has sent on it.
+//! A client's HTTP/2 connection, and what the server has sent on it.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -11,51 +11,51 @@ use crate::Deadline;
 /// The client's connection preface (RFC 9113 §3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Initial flow-control window of streams and of the connection (RFC 9113 §6.9.2).
+/// Initial flow-control window of streams and of the connection, in bytes (RFC 9113 §6.9.2).
 const FIRST_WINDOW: usize = 65_535;
 
 /// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection. Records every frame that it reads.
+/// A client's HTTP/2 connection. It records every frame that it reads.
 #[derive(Debug)]
 pub struct Http2 {
     socket: TcpStream,
     unread: Vec<u8>,
     decoder: Decoder,
-    /// The incomplete field section: its stream, its bytes, whether it ends the stream.
+    /// The incomplete field section: its stream, its bytes so far, and whether it ends the stream.
     section: Option<(u32, Vec<u8>, bool)>,
     /// Every frame received, in order.
     pub frames: Vec<Frame>,
     /// The response received so far, by stream.
     pub answers: BTreeMap<u32, Answer>,
-    /// The last GOAWAY.
+    /// The last GOAWAY frame received.
     pub goaway: Option<GoAway>,
     /// Whether the server has closed the connection.
     pub is_closed: bool,
 }
 
-/// A response received on a stream.
+/// The response received on a stream so far.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// Interim responses.
+    /// The field sections of the interim (1xx) responses.
     pub interim: Vec<Vec<(String, String)>>,
     /// The fields of the final response.
     pub fields: Vec<(String, String)>,
-    /// The body.
+    /// The response body received so far.
     pub body: Vec<u8>,
-    /// The trailers.
+    /// The trailers of the response.
     pub trailers: Vec<(String, String)>,
     /// Whether END_STREAM was received.
     pub is_ended: bool,
-    /// The code of RST_STREAM, if it was received.
+    /// The error code of RST_STREAM, if the server has sent it.
     pub reset: Option<u32>,
 }
 
-/// GOAWAY.
+/// A GOAWAY frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoAway {
-    /// The last stream.
+    /// The last stream that the server processes.
     pub last: u32,
     /// The error code.
     pub code: u32,
@@ -63,26 +63,26 @@ pub struct GoAway {
     pub text: String,
 }
 
-/// Result of waiting for a frame.
+/// Result of waiting for a frame of the server.
 #[derive(Debug)]
 pub enum Received {
-    /// A frame.
+    /// The server has sent this frame.
     Frame(Frame),
-    /// The end of the connection.
+    /// The server has closed the connection.
     Closed,
-    /// Nothing arrived in time.
+    /// No frame arrived in time.
     Nothing,
 }
 
 impl Answer {
-    /// The status code; 0 if none was received.
+    /// The status code of the final response; 0 if none was received.
     #[must_use]
     pub fn status(&self) -> u16 {
         let status = self.field(":status");
         status.and_then(|code| code.parse().ok()).unwrap_or(0)
     }
 
-    /// The first value of that name.
+    /// The first value of the response field `name`.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         let mut fields = self.fields.iter();
@@ -90,13 +90,13 @@ impl Answer {
         Some(&found.1)
     }
 
-    /// The body as text.
+    /// The response body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Whether nothing more can arrive.
+    /// Whether the response is over: it has ended, or its stream was reset.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_ended || self.reset.is_some()
@@ -128,7 +128,7 @@ impl Http2 {
         Self::over(socket)
     }
 
-    /// A client over a connected socket.
+    /// Makes a client's connection over a connected socket.
     ///
     /// # Panics
     /// If the socket is not connected.
@@ -150,7 +150,7 @@ impl Http2 {
         }
     }
 
-    /// Connects, sends the preface with these settings and waits for the server's.
+    /// Connects, sends the preface with these settings, and waits for the settings of the server.
     #[must_use]
     pub fn open(port: u16, settings: &[(u16, u32)]) -> Self {
         let mut connection = Self::connect(port);
@@ -163,13 +163,13 @@ impl Http2 {
         connection
     }
 
-    /// The socket.
+    /// The client's socket.
     #[must_use]
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// The decoder of the server's field sections.
+    /// The HPACK decoder for the server's field sections.
     #[must_use]
     pub fn decoder(&self) -> &Decoder {
         &self.decoder
@@ -185,7 +185,7 @@ impl Http2 {
             .expect("the server takes what we send");
     }
 
-    /// Sends as much as the server takes. Returns whether it took all.
+    /// Sends as much as the server takes. Returns whether the server took all bytes.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.socket.write_all(bytes.as_ref()).is_ok()
     }
@@ -207,7 +207,7 @@ impl Http2 {
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// The response received so far on a stream.
+    /// The response received on a stream so far.
     #[must_use]
     pub fn answer(&self, stream: u32) -> Answer {
         self.answers.get(&stream).cloned().unwrap_or_default()
@@ -234,7 +234,7 @@ impl Http2 {
         }
     }
 
-    /// Reads once from the socket. Returns false if nothing arrived in time; the end of the connection counts as an arrival.
+    /// Reads once from the socket. Returns `false` if nothing arrived in time; the end of the connection counts as an arrival.
     fn receive(&mut self, limit: Duration) -> bool {
         let mut buffer = [0; 64 * 1024];
         let count = if limit.is_zero() {
@@ -314,7 +314,7 @@ impl Http2 {
         answer.is_ended |= is_end;
     }
 
-    /// Reads until `is_enough`. Returns false if the connection ends or `limit` passes first.
+    /// Reads frames until `is_enough` returns true. Returns `false` if the connection ends or `limit` passes first.
     pub fn read_while_waiting(
         &mut self,
         limit: Duration,
@@ -333,10 +333,10 @@ impl Http2 {
         }
     }
 
-    /// Reads until `is_enough`.
+    /// Reads frames until `is_enough` returns true.
     ///
     /// # Panics
-    /// If that does not happen; `what` describes what was awaited.
+    /// If that does not happen in time; `what` describes what was awaited.
     pub fn read_until(&mut self, what: &str, is_enough: impl Fn(&Self) -> bool) {
         let got = self.read_while_waiting(PATIENCE, is_enough);
         assert!(got, "waited in vain for {what}:\n{}", self.story());
@@ -351,7 +351,7 @@ impl Http2 {
         self.answer(stream)
     }
 
-    /// Sends a request and returns its response.
+    /// Sends a request with the field section `section`, and returns its response.
     pub fn ask(&mut self, stream: u32, section: &[u8]) -> Answer {
         self.send_frame(&Frame::request(stream, section));
         self.read_answer(stream)
@@ -381,7 +381,7 @@ impl Http2 {
         })
     }
 
-    /// Reads until the server closes the connection.
+    /// Reads frames until the server closes the connection.
     pub fn read_to_end(&mut self) {
         self.read_until("the end of the connection", |connection| {
             connection.is_closed

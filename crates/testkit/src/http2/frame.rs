@@ -1,9 +1,9 @@
-//! Frames (RFC 9113 §4.1), valid or not.
+//! HTTP/2 frames (RFC 9113 §4.1), valid or not.
 
 use std::fmt;
 use std::io::{self, Read};
 
-/// Frame types (RFC 9113 §6, RFC 9218 §7.1).
+/// HTTP/2 frame types (RFC 9113 §6, RFC 9218 §7.1).
 pub mod kind {
     #![expect(missing_docs, reason = "the RFC's names")]
     pub const DATA: u8 = 0;
@@ -19,7 +19,7 @@ pub mod kind {
     pub const PRIORITY_UPDATE: u8 = 0x10;
 }
 
-/// Flags (RFC 9113 §6).
+/// Flags of HTTP/2 frames (RFC 9113 §6).
 pub mod flag {
     #![expect(missing_docs, reason = "the RFC's names")]
     pub const ACK: u8 = 1;
@@ -27,11 +27,11 @@ pub mod flag {
     pub const END_HEADERS: u8 = 4;
     pub const PADDED: u8 = 8;
     pub const PRIORITY: u8 = 0x20;
-    /// Flags of a whole request without body.
+    /// Flags of the HEADERS frame of a whole request without a body.
     pub const WHOLE: u8 = END_STREAM | END_HEADERS;
 }
 
-/// Error codes (RFC 9113 §7).
+/// HTTP/2 error codes (RFC 9113 §7).
 pub mod code {
     #![expect(missing_docs, reason = "the RFC's names")]
     pub const NO_ERROR: u32 = 0;
@@ -46,7 +46,7 @@ pub mod code {
     pub const ENHANCE_YOUR_CALM: u32 = 11;
 }
 
-/// Settings (RFC 9113 §6.5.2, RFC 8441 §3, RFC 9218 §2.1).
+/// Identifiers of HTTP/2 settings (RFC 9113 §6.5.2, RFC 8441 §3, RFC 9218 §2.1).
 pub mod setting {
     #![expect(missing_docs, reason = "the RFC's names")]
     pub const HEADER_TABLE_SIZE: u16 = 1;
@@ -58,21 +58,21 @@ pub mod setting {
     pub const NO_RFC7540_PRIORITIES: u16 = 9;
 }
 
-/// A frame.
+/// An HTTP/2 frame.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Its type.
+    /// The type of the frame.
     pub kind: u8,
-    /// Its flags.
+    /// The flags of the frame.
     pub flags: u8,
-    /// Its stream identifier.
+    /// The stream identifier of the frame.
     pub stream: u32,
     /// The bytes after the frame header.
     pub payload: Vec<u8>,
 }
 
 impl Frame {
-    /// A frame of any type.
+    /// Makes a frame of any type.
     #[must_use]
     pub fn new(kind: u8, flags: u8, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -83,19 +83,19 @@ impl Frame {
         }
     }
 
-    /// HEADERS with a whole field section, ending the stream.
+    /// Makes a HEADERS frame with a whole field section that ends the stream.
     #[must_use]
     pub fn request(stream: u32, section: impl Into<Vec<u8>>) -> Self {
         Self::new(kind::HEADERS, flag::WHOLE, stream, section)
     }
 
-    /// HEADERS with a whole field section; body or trailers follow.
+    /// Makes a HEADERS frame with a whole field section; a body or trailers follow it.
     #[must_use]
     pub fn request_with_content(stream: u32, section: impl Into<Vec<u8>>) -> Self {
         Self::new(kind::HEADERS, flag::END_HEADERS, stream, section)
     }
 
-    /// HEADERS of a whole request with a priority (RFC 7540 §6.2); the weight is 1 to 256.
+    /// Makes the HEADERS frame of a whole request with a priority (RFC 7540 §6.2); the weight is 1 to 256.
     #[must_use]
     pub fn request_after(
         stream: u32,
@@ -109,26 +109,26 @@ impl Frame {
         Self::new(kind::HEADERS, flag::WHOLE | flag::PRIORITY, stream, payload)
     }
 
-    /// CONTINUATION without END_HEADERS.
+    /// Makes a CONTINUATION frame without END_HEADERS.
     #[must_use]
     pub fn continuation(stream: u32, fragment: impl Into<Vec<u8>>) -> Self {
         Self::new(kind::CONTINUATION, 0, stream, fragment)
     }
 
-    /// DATA; `flags` is 0 or END_STREAM.
+    /// Makes a DATA frame; `flags` is 0 or END_STREAM.
     #[must_use]
     pub fn data(stream: u32, flags: u8, content: impl Into<Vec<u8>>) -> Self {
         Self::new(kind::DATA, flags, stream, content)
     }
 
-    /// PRIORITY (RFC 7540 §6.3); the weight is 1 to 256.
+    /// Makes a PRIORITY frame (RFC 7540 §6.3); the weight is 1 to 256.
     #[must_use]
     pub fn priority(stream: u32, exclusive: bool, parent: u32, weight: u16) -> Self {
         let payload = priority(exclusive, parent, weight);
         Self::new(kind::PRIORITY, 0, stream, payload)
     }
 
-    /// PRIORITY_UPDATE (RFC 9218 §7.1) for a stream.
+    /// Makes a PRIORITY_UPDATE frame (RFC 9218 §7.1) for a stream.
     #[must_use]
     pub fn priority_update(stream: u32, value: &str) -> Self {
         let mut payload = stream.to_be_bytes().to_vec();
@@ -136,13 +136,13 @@ impl Frame {
         Self::new(kind::PRIORITY_UPDATE, 0, 0, payload)
     }
 
-    /// RST_STREAM.
+    /// Makes an RST_STREAM frame.
     #[must_use]
     pub fn rst_stream(stream: u32, code: u32) -> Self {
         Self::new(kind::RST_STREAM, 0, stream, code.to_be_bytes())
     }
 
-    /// SETTINGS.
+    /// Makes a SETTINGS frame.
     #[must_use]
     pub fn settings(settings: &[(u16, u32)]) -> Self {
         let mut payload = Vec::new();
@@ -153,13 +153,13 @@ impl Frame {
         Self::new(kind::SETTINGS, 0, 0, payload)
     }
 
-    /// PING.
+    /// Makes a PING frame.
     #[must_use]
     pub fn ping(content: [u8; 8]) -> Self {
         Self::new(kind::PING, 0, 0, content)
     }
 
-    /// GOAWAY.
+    /// Makes a GOAWAY frame.
     #[must_use]
     pub fn goaway(last: u32, code: u32, text: &str) -> Self {
         let mut payload = last.to_be_bytes().to_vec();
@@ -168,13 +168,13 @@ impl Frame {
         Self::new(kind::GOAWAY, 0, 0, payload)
     }
 
-    /// WINDOW_UPDATE.
+    /// Makes a WINDOW_UPDATE frame.
     #[must_use]
     pub fn window_update(stream: u32, increment: u32) -> Self {
         Self::new(kind::WINDOW_UPDATE, 0, stream, increment.to_be_bytes())
     }
 
-    /// Adds padding of this length (RFC 9113 §6.1).
+    /// Adds padding of this length in bytes to the frame (RFC 9113 §6.1).
     #[must_use]
     pub fn padded(mut self, padding: u8) -> Self {
         self.flags |= flag::PADDED;
@@ -184,20 +184,20 @@ impl Frame {
         self
     }
 
-    /// Replaces the flags.
+    /// Replaces the flags of the frame.
     #[must_use]
     pub fn with_flags(mut self, flags: u8) -> Self {
         self.flags = flags;
         self
     }
 
-    /// Whether all these flags are set.
+    /// Whether the frame has all of these flags.
     #[must_use]
     pub fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
 
-    /// The encoded frame.
+    /// Encodes the frame.
     ///
     /// # Panics
     /// If the payload is too long for a frame.
@@ -214,7 +214,7 @@ impl Frame {
         bytes
     }
 
-    /// The first frame in `bytes` and its length; `None` if it is incomplete.
+    /// Parses the first frame in `bytes`. Returns the frame and its length in bytes, or `None` if it is incomplete.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let (head, rest) = bytes.split_first_chunk::<9>()?;
@@ -228,7 +228,7 @@ impl Frame {
     /// Reads a frame.
     ///
     /// # Errors
-    /// If the reader ends before the frame.
+    /// If the reader ends before the end of the frame.
     pub fn read(reader: &mut impl Read) -> io::Result<Self> {
         let mut head = [0; 9];
         reader.read_exact(&mut head)?;
@@ -240,7 +240,7 @@ impl Frame {
         Ok(Self::new(kind, flags, stream, payload))
     }
 
-    /// The complete frames in `bytes`; an incomplete one at the end is ignored.
+    /// Parses the complete frames in `bytes`; an incomplete frame at the end is ignored.
     #[must_use]
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut frames = Vec::new();
@@ -251,7 +251,7 @@ impl Frame {
         frames
     }
 
-    /// The number in four bytes of the payload at this offset.
+    /// Reads the 32-bit number at this offset of the payload.
     ///
     /// # Panics
     /// If the payload is shorter.

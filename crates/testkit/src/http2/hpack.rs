@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// A field: name and value.
+/// A header field: name and value.
 pub type Field = (Vec<u8>, Vec<u8>);
 
-/// The representation of a literal (RFC 7541 §6.2).
+/// The representation of a literal field (RFC 7541 §6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexing {
-    /// Without indexing.
+    /// Literal without indexing.
     Without,
-    /// With incremental indexing.
+    /// Literal with incremental indexing.
     Incremental,
-    /// Never indexed.
+    /// Literal that is never indexed.
     Never,
 }
 
@@ -45,7 +45,7 @@ pub fn encode_with<N: AsRef<[u8]>, V: AsRef<[u8]>>(
     section
 }
 
-/// Encodes an integer with a prefix of this many bits (RFC 7541 §5.1); `first` has the bits before the prefix.
+/// Encodes an integer with a prefix of this many bits (RFC 7541 §5.1); `first` holds the bits before the prefix.
 pub fn encode_integer(section: &mut Vec<u8>, first: u8, prefix: u8, value: usize) {
     let most = (1 << prefix) - 1;
     if value < most {
@@ -61,13 +61,13 @@ pub fn encode_integer(section: &mut Vec<u8>, first: u8, prefix: u8, value: usize
     section.push(u8::try_from(rest).unwrap_or_default());
 }
 
-/// The field section of a GET request.
+/// Encodes the field section of a GET request.
 #[must_use]
 pub fn get(path: &str) -> Vec<u8> {
     request("GET", path)
 }
 
-/// The field section of a POST request.
+/// Encodes the field section of a POST request.
 #[must_use]
 pub fn post(path: &str) -> Vec<u8> {
     request("POST", path)
@@ -82,10 +82,10 @@ fn request(method: &str, path: &str) -> Vec<u8> {
     ])
 }
 
-/// The state of a decoder for the server's field sections.
+/// An HPACK decoder for the server's field sections, with its state.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    /// Newest first.
+    /// The entries of the dynamic table, the newest first.
     dynamic: Vec<Field>,
     size: usize,
     limit: usize,
@@ -102,7 +102,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Number of fields in the dynamic table, and its size.
+    /// Number of entries of the dynamic table, and its size (RFC 7541 §4.1).
     #[must_use]
     pub fn table(&self) -> (usize, usize) {
         (self.dynamic.len(), self.size)
@@ -111,7 +111,7 @@ impl Decoder {
     /// Decodes a field section.
     ///
     /// # Panics
-    /// If it is invalid.
+    /// If the section is invalid.
     pub fn decode(&mut self, section: &[u8]) -> Vec<Field> {
         let mut fields = Vec::new();
         let mut rest = Input(section);
@@ -139,7 +139,7 @@ impl Decoder {
     /// Decodes a field section to text, with U+FFFD for invalid UTF-8.
     ///
     /// # Panics
-    /// If it is invalid.
+    /// If the section is invalid.
     pub fn decode_text(&mut self, section: &[u8]) -> Vec<(String, String)> {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let fields = self.decode(section).into_iter();
@@ -181,7 +181,7 @@ impl Decoder {
     }
 }
 
-/// The size of a field (RFC 7541 §4.1).
+/// The size of a field in the dynamic table (RFC 7541 §4.1).
 fn size((name, value): &Field) -> usize {
     name.len() + value.len() + 32
 }
@@ -224,8 +224,8 @@ impl Input<'_> {
     }
 }
 
-/// Length in bits of the code of each byte, and of EOS (RFC 7541 Appendix B). The codes follow from the lengths: they
-/// are assigned in order of length, then of byte.
+/// Length in bits of the Huffman code of each byte, and of EOS (RFC 7541 Appendix B). The codes follow from the lengths: codes are
+/// assigned in the order of their lengths, and codes of one length in the order of the bytes.
 #[rustfmt::skip]
 const CODE_LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -239,7 +239,7 @@ const CODE_LENGTHS: [u8; 257] = [
     30,
 ];
 
-/// The text of a Huffman code.
+/// Decodes Huffman-coded text.
 pub(crate) fn decode_huffman(bytes: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     let (mut code, mut length) = (0_u32, 0_u8);
@@ -258,7 +258,7 @@ pub(crate) fn decode_huffman(bytes: &[u8]) -> Vec<u8> {
     text
 }
 
-/// The byte (256: EOS) that a Huffman code of this length in bits stands for.
+/// The byte (256 for EOS) that each Huffman code stands for. The key is the code and its length in bits.
 static SYMBOLS: LazyLock<HashMap<(u32, u8), usize>> = LazyLock::new(|| {
     let mut by_length: Vec<usize> = (0..CODE_LENGTHS.len()).collect();
     by_length.sort_by_key(|&symbol| CODE_LENGTHS[symbol]);
@@ -272,7 +272,7 @@ static SYMBOLS: LazyLock<HashMap<(u32, u8), usize>> = LazyLock::new(|| {
     symbols.collect()
 });
 
-/// The static table (RFC 7541 Appendix A).
+/// The static table of HPACK (RFC 7541 Appendix A).
 const STATIC: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_the_rfc() {
-        // Some rows of RFC 7541 Appendix B.
+        // Some rows of the table in RFC 7541 Appendix B.
         for (symbol, code, length) in [
             (0, 0x1ff8, 13),
             (10, 0x3fff_fffc, 30),
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn responses_of_the_rfc_are_decoded() {
-        // RFC 7541 C.6.1 to C.6.3, with a table of 256 bytes.
+        // The examples of RFC 7541 C.6.1 to C.6.3, with a dynamic table of 256 bytes.
         let mut decoder = Decoder {
             limit: 256,
             ..Decoder::default()

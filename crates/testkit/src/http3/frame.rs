@@ -1,6 +1,6 @@
-//! Frames (RFC 9114 §7).
+//! HTTP/3 frames (RFC 9114 §7).
 
-/// Frame types.
+/// HTTP/3 frame types.
 pub mod kind {
     #![allow(missing_docs, reason = "the constants are the registered names")]
     pub const DATA: u64 = 0x00;
@@ -14,9 +14,9 @@ pub mod kind {
     pub const PRIORITY_UPDATE_PUSH: u64 = 0xf0701;
 }
 
-/// Error codes by name (RFC 9114 §8.1, RFC 9204 §6, RFC 9297 §5.2).
+/// Error codes of HTTP/3 by name (RFC 9114 §8.1, RFC 9204 §6, RFC 9297 §5.2).
 pub mod code {
-    /// The name of a code.
+    /// The name of an error code.
     #[must_use]
     pub fn name(code: u64) -> String {
         let name = match code {
@@ -47,7 +47,7 @@ pub mod code {
     }
 }
 
-/// Identifiers of settings.
+/// Identifiers of HTTP/3 settings.
 pub mod setting {
     #![allow(missing_docs, reason = "the constants are the registered names")]
     pub const QPACK_MAX_TABLE_CAPACITY: u64 = 0x01;
@@ -57,10 +57,10 @@ pub mod setting {
     pub const H3_DATAGRAM: u64 = 0x33;
 }
 
-/// A variable-length integer (RFC 9000 §16).
+/// Encodes a variable-length integer (RFC 9000 §16).
 ///
 /// # Panics
-/// If it has more than 62 bits.
+/// If `value` has more than 62 bits.
 #[must_use]
 pub fn varint(value: u64) -> Vec<u8> {
     let (bits, len) = [(6, 1), (14, 2), (30, 4), (62, 8)]
@@ -72,7 +72,7 @@ pub fn varint(value: u64) -> Vec<u8> {
     tagged.to_be_bytes()[8 - len..].to_vec()
 }
 
-/// The integer at the start of `bytes`, and the rest.
+/// Parses the variable-length integer at the start of `bytes`. Returns the integer and the remaining bytes.
 fn parse_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let len = match bytes.first()? >> 6 {
         0 => 1,
@@ -88,17 +88,17 @@ fn parse_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((value, rest))
 }
 
-/// A frame.
+/// An HTTP/3 frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Its type.
+    /// The type of the frame.
     pub kind: u64,
-    /// Its payload.
+    /// The payload of the frame.
     pub payload: Vec<u8>,
 }
 
 impl Frame {
-    /// A frame of any type.
+    /// Makes a frame of any type.
     #[must_use]
     pub fn new(kind: u64, payload: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -107,19 +107,19 @@ impl Frame {
         }
     }
 
-    /// HEADERS with a field section.
+    /// Makes a HEADERS frame with a field section.
     #[must_use]
     pub fn headers(section: impl Into<Vec<u8>>) -> Self {
         Self::new(kind::HEADERS, section)
     }
 
-    /// DATA.
+    /// Makes a DATA frame.
     #[must_use]
     pub fn data(content: impl Into<Vec<u8>>) -> Self {
         Self::new(kind::DATA, content)
     }
 
-    /// SETTINGS.
+    /// Makes a SETTINGS frame.
     #[must_use]
     pub fn settings(values: &[(u64, u64)]) -> Self {
         let values = values.iter();
@@ -129,13 +129,13 @@ impl Frame {
         Self::new(kind::SETTINGS, payload)
     }
 
-    /// GOAWAY, MAX_PUSH_ID or CANCEL_PUSH, which carry an identifier.
+    /// Makes a frame whose payload is an identifier: GOAWAY, MAX_PUSH_ID or CANCEL_PUSH.
     #[must_use]
     pub fn with_id(kind: u64, id: u64) -> Self {
         Self::new(kind, varint(id))
     }
 
-    /// PRIORITY_UPDATE for a request.
+    /// Makes a PRIORITY_UPDATE frame for a request.
     #[must_use]
     pub fn priority_update(stream: u64, value: &str) -> Self {
         let mut payload = varint(stream);
@@ -143,7 +143,7 @@ impl Frame {
         Self::new(kind::PRIORITY_UPDATE, payload)
     }
 
-    /// The encoded frame.
+    /// Encodes the frame.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = varint(self.kind);
@@ -152,7 +152,8 @@ impl Frame {
         bytes
     }
 
-    /// The frame at the start of `bytes`, and its length with header; `None` if it is incomplete.
+    /// Parses the frame at the start of `bytes`. Returns the frame and its length in bytes with the header, or `None` if it is
+    /// incomplete.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let (kind, rest) = parse_varint(bytes)?;
@@ -162,10 +163,10 @@ impl Frame {
         Some((Self::new(kind, payload), header + payload.len()))
     }
 
-    /// All frames of `bytes`.
+    /// Parses all frames in `bytes`.
     ///
     /// # Panics
-    /// If the last one is incomplete.
+    /// If the last frame is incomplete.
     #[must_use]
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut frames = Vec::new();
@@ -177,10 +178,10 @@ impl Frame {
         frames
     }
 
-    /// The settings.
+    /// The identifiers and values of a SETTINGS frame.
     ///
     /// # Panics
-    /// If a value is missing.
+    /// If the value of an identifier is missing.
     #[must_use]
     pub fn values(&self) -> Vec<(u64, u64)> {
         let mut rest = &self.payload[..];
@@ -194,10 +195,10 @@ impl Frame {
         values
     }
 
-    /// The identifier at the start of the payload.
+    /// The identifier at the start of the frame's payload.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the payload has no identifier.
     #[must_use]
     pub fn id(&self) -> u64 {
         parse_varint(&self.payload).expect("an identifier").0

@@ -1,13 +1,13 @@
-//! QPACK (RFC 9204): sections of literals, instructions, and a decoder that checks what an encoder may do.
+//! QPACK (RFC 9204): field sections of literals, instructions, and a decoder that checks that the server's encoder keeps the rules.
 
 use std::collections::HashMap;
 
 use crate::http2::{decode_huffman, encode_integer};
 
-/// A field: name and value.
+/// A header field: name and value.
 type Field = (Vec<u8>, Vec<u8>);
 
-/// A field section without references and without Huffman coding.
+/// Encodes a field section without references and without Huffman coding.
 #[must_use]
 pub fn encode<N: AsRef<[u8]>, V: AsRef<[u8]>>(fields: &[(N, V)]) -> Vec<u8> {
     let mut section = vec![0, 0];
@@ -17,7 +17,7 @@ pub fn encode<N: AsRef<[u8]>, V: AsRef<[u8]>>(fields: &[(N, V)]) -> Vec<u8> {
     section
 }
 
-/// Appends a field line with a literal name (RFC 9204 §4.5.6).
+/// Appends to a field section a line with a literal name (RFC 9204 §4.5.6).
 pub fn encode_literal(section: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     encode_integer(section, 0x20, 3, name.len());
     section.extend_from_slice(name);
@@ -25,7 +25,8 @@ pub fn encode_literal(section: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     section.extend_from_slice(value);
 }
 
-/// The prefix of a section (RFC 9204 §4.5.1) for a table of `capacity`, as the decoder has announced.
+/// Encodes the prefix of a field section (RFC 9204 §4.5.1) for a dynamic table of the largest `capacity` that the decoder has
+/// announced.
 #[must_use]
 pub fn section_prefix(capacity: usize, required: usize, base: usize) -> Vec<u8> {
     let mut prefix = Vec::new();
@@ -42,7 +43,7 @@ pub fn section_prefix(capacity: usize, required: usize, base: usize) -> Vec<u8> 
     prefix
 }
 
-/// Instructions of the encoder (RFC 9204 §4.3) and of the decoder (§4.4).
+/// Instructions of QPACK's encoder (RFC 9204 §4.3) and decoder (§4.4).
 pub mod instruction {
     use super::encode_integer;
 
@@ -57,13 +58,13 @@ pub mod instruction {
         out
     }
 
-    /// Set Dynamic Table Capacity.
+    /// Encodes the instruction Set Dynamic Table Capacity.
     #[must_use]
     pub fn capacity(capacity: usize) -> Vec<u8> {
         number(0x20, 5, capacity)
     }
 
-    /// Insert with Literal Name.
+    /// Encodes the instruction Insert with Literal Name.
     #[must_use]
     pub fn insert(name: &[u8], value: &[u8]) -> Vec<u8> {
         let mut out = number(0x40, 5, name.len());
@@ -72,7 +73,7 @@ pub mod instruction {
         out
     }
 
-    /// Insert with Name Reference to the static table.
+    /// Encodes the instruction Insert with Name Reference, for an entry of the static table.
     #[must_use]
     pub fn insert_static(index: usize, value: &[u8]) -> Vec<u8> {
         let mut out = number(0xc0, 6, index);
@@ -80,7 +81,7 @@ pub mod instruction {
         out
     }
 
-    /// Insert with Name Reference to the entry of this age.
+    /// Encodes the instruction Insert with Name Reference, for the dynamic entry of this age: 0 is the newest.
     #[must_use]
     pub fn insert_named(age: usize, value: &[u8]) -> Vec<u8> {
         let mut out = number(0x80, 6, age);
@@ -88,53 +89,53 @@ pub mod instruction {
         out
     }
 
-    /// Duplicate of the entry of this age.
+    /// Encodes the instruction Duplicate for the dynamic entry of this age: 0 is the newest.
     #[must_use]
     pub fn duplicate(age: usize) -> Vec<u8> {
         number(0, 5, age)
     }
 
-    /// Section Acknowledgment.
+    /// Encodes the instruction Section Acknowledgment for a stream.
     #[must_use]
     pub fn acknowledge(stream: usize) -> Vec<u8> {
         number(0x80, 7, stream)
     }
 
-    /// Stream Cancellation.
+    /// Encodes the instruction Stream Cancellation.
     #[must_use]
     pub fn cancel(stream: usize) -> Vec<u8> {
         number(0x40, 6, stream)
     }
 
-    /// Insert Count Increment.
+    /// Encodes the instruction Insert Count Increment.
     #[must_use]
     pub fn increment(count: usize) -> Vec<u8> {
         number(0, 6, count)
     }
 }
 
-/// A section refers to insertions that the decoder has not received yet.
+/// The error that a field section refers to insertions that the decoder has not received yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked;
 
-/// The state of a decoder for the server's field sections. Panics on everything that RFC 9204 forbids.
+/// A QPACK decoder for the server's field sections, with its state. It panics on everything that RFC 9204 forbids.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    /// All entries ever inserted, by absolute index; evicted ones are gone.
+    /// The entries of the dynamic table by absolute index; evicted entries are removed.
     entries: HashMap<usize, Field>,
     inserted: usize,
     oldest: usize,
     size: usize,
     capacity: usize,
     max_capacity: usize,
-    /// The oldest referenced index of each unacknowledged section, by stream.
+    /// The oldest entry to which each unacknowledged field section refers, by stream: its absolute index.
     referenced: HashMap<u64, Vec<usize>>,
-    /// An incomplete instruction.
+    /// The bytes of an incomplete instruction.
     rest: Vec<u8>,
 }
 
 impl Decoder {
-    /// A decoder that has announced `max_capacity`.
+    /// A decoder that has announced the capacity `max_capacity` of its dynamic table.
     #[must_use]
     pub fn new(max_capacity: usize) -> Self {
         Self {
@@ -149,22 +150,22 @@ impl Decoder {
         }
     }
 
-    /// Number of entries ever inserted.
+    /// Number of entries that the encoder has ever inserted into the dynamic table.
     #[must_use]
     pub const fn inserted(&self) -> usize {
         self.inserted
     }
 
-    /// Number of entries in the table, and its size.
+    /// Number of entries in the dynamic table, and its size (RFC 9204 §3.2.1).
     #[must_use]
     pub fn table(&self) -> (usize, usize) {
         (self.entries.len(), self.size)
     }
 
-    /// Executes instructions of the encoder. Returns how many were insertions.
+    /// Executes instructions of the server's encoder. Returns how many of them were insertions.
     ///
     /// # Panics
-    /// If one is invalid.
+    /// If an instruction is invalid.
     pub fn follow(&mut self, bytes: &[u8]) -> usize {
         let before = self.inserted;
         self.rest.extend_from_slice(bytes);
@@ -241,13 +242,13 @@ impl Decoder {
         self.entries.get(&absolute).expect("an entry").clone()
     }
 
-    /// Decodes a section of a stream. Also returns whether to acknowledge it.
+    /// Decodes a field section of a stream. Also returns whether the section must be acknowledged.
     ///
     /// # Errors
-    /// [`Blocked`]
+    /// [`Blocked`]: the section refers to insertions that have not come yet.
     ///
     /// # Panics
-    /// If it is invalid.
+    /// If the section is invalid.
     pub fn decode(&mut self, stream: u64, section: &[u8]) -> Result<(Vec<Field>, bool), Blocked> {
         let mut input = Input(section);
         let (required, base) = self.prefix(&mut input);
@@ -277,8 +278,7 @@ impl Decoder {
             0 => 0,
             _ => {
                 assert!(encoded <= 2 * most, "more insertions than there can be");
-                // The highest count that is possible: the encoder is ahead by at most the number of entries that the table can
-                // hold.
+                // The largest possible insert count: the encoder is ahead by at most the number of entries that the table can hold.
                 let furthest = self.inserted + most;
                 let back = (furthest % (2 * most) + 1 + 2 * most - encoded) % (2 * most);
                 furthest.checked_sub(back).expect("a number of insertions")
@@ -324,7 +324,7 @@ impl Decoder {
         })
     }
 
-    /// Records that the oldest section of a stream was acknowledged.
+    /// Records that the oldest field section of a stream was acknowledged.
     pub fn acknowledged(&mut self, stream: u64) {
         if let Some(sections) = self.referenced.get_mut(&stream)
             && !sections.is_empty()
@@ -339,7 +339,7 @@ impl Decoder {
     }
 }
 
-/// The size of an entry (RFC 9204 §3.2.1).
+/// The size of an entry of the dynamic table (RFC 9204 §3.2.1).
 fn size((name, value): &Field) -> usize {
     name.len() + value.len() + 32
 }
@@ -378,7 +378,7 @@ impl Input<'_> {
     }
 }
 
-/// The static table of QPACK (RFC 9204 Appendix A), written down independently of the one under test.
+/// The static table of QPACK (RFC 9204 Appendix A), written down independently of the table of the engine under test.
 pub const STATIC: [(&str, &str); 99] = [
     (":authority", ""),
     (":path", "/"),

@@ -1,34 +1,35 @@
-//! Frames of QUIC (RFC 9000 §19), as bytes.
+//! Encodes QUIC frames (RFC 9000 §19).
 
 use crate::http3::varint;
 
-/// A frame: its type, and fields that are numbers.
+/// Encodes a frame that consists of its type and of numbers.
 fn numbers(kind: u64, fields: &[u64]) -> Vec<u8> {
     let mut frame = varint(kind);
     frame.extend(fields.iter().flat_map(|field| varint(*field)));
     frame
 }
 
-/// The same, with bytes at the end.
+/// Encodes a frame that consists of its type, of numbers, and of bytes at the end.
 fn with_bytes(kind: u64, fields: &[u64], bytes: &[u8]) -> Vec<u8> {
     let mut frame = numbers(kind, fields);
     frame.extend(bytes);
     frame
 }
 
-/// PADDING, so many bytes.
+/// Encodes `len` bytes of PADDING frames.
 #[must_use]
 pub fn padding(len: usize) -> Vec<u8> {
     vec![0; len]
 }
 
-/// PING.
+/// Encodes a PING frame.
 #[must_use]
 pub fn ping() -> Vec<u8> {
     vec![1]
 }
 
-/// ACK of ranges of packet numbers, ends included, in ascending order. Nothing for no range.
+/// Encodes an ACK frame for ranges of packet numbers in ascending order, their ends included. Returns no bytes if there is no
+/// range.
 #[must_use]
 pub fn ack(ranges: &[(u64, u64)]) -> Vec<u8> {
     let mut ranges = ranges.iter().rev();
@@ -45,50 +46,50 @@ pub fn ack(ranges: &[(u64, u64)]) -> Vec<u8> {
     frame
 }
 
-/// RESET_STREAM.
+/// Encodes a RESET_STREAM frame.
 #[must_use]
 pub fn reset_stream(stream: u64, code: u64, final_size: u64) -> Vec<u8> {
     numbers(4, &[stream, code, final_size])
 }
 
-/// STOP_SENDING.
+/// Encodes a STOP_SENDING frame.
 #[must_use]
 pub fn stop_sending(stream: u64, code: u64) -> Vec<u8> {
     numbers(5, &[stream, code])
 }
 
-/// CRYPTO.
+/// Encodes a CRYPTO frame.
 #[must_use]
 pub fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
     with_bytes(6, &[offset, data.len() as u64], data)
 }
 
-/// STREAM, with offset and length.
+/// Encodes a STREAM frame with offset and length.
 #[must_use]
 pub fn stream(stream: u64, offset: u64, data: &[u8], fin: bool) -> Vec<u8> {
     let kind = 0x0e | u64::from(fin);
     with_bytes(kind, &[stream, offset, data.len() as u64], data)
 }
 
-/// MAX_DATA.
+/// Encodes a MAX_DATA frame.
 #[must_use]
 pub fn max_data(most: u64) -> Vec<u8> {
     numbers(0x10, &[most])
 }
 
-/// MAX_STREAM_DATA.
+/// Encodes a MAX_STREAM_DATA frame.
 #[must_use]
 pub fn max_stream_data(stream: u64, most: u64) -> Vec<u8> {
     numbers(0x11, &[stream, most])
 }
 
-/// STREAM_DATA_BLOCKED.
+/// Encodes a STREAM_DATA_BLOCKED frame.
 #[must_use]
 pub fn stream_data_blocked(stream: u64, at: u64) -> Vec<u8> {
     numbers(0x15, &[stream, at])
 }
 
-/// NEW_CONNECTION_ID.
+/// Encodes a NEW_CONNECTION_ID frame.
 #[must_use]
 pub fn new_connection_id(
     sequence: u64,
@@ -102,41 +103,41 @@ pub fn new_connection_id(
     frame
 }
 
-/// RETIRE_CONNECTION_ID.
+/// Encodes a RETIRE_CONNECTION_ID frame.
 #[must_use]
 pub fn retire_connection_id(sequence: u64) -> Vec<u8> {
     numbers(0x19, &[sequence])
 }
 
-/// PATH_CHALLENGE.
+/// Encodes a PATH_CHALLENGE frame.
 #[must_use]
 pub fn path_challenge(data: [u8; 8]) -> Vec<u8> {
     with_bytes(0x1a, &[], &data)
 }
 
-/// PATH_RESPONSE.
+/// Encodes a PATH_RESPONSE frame.
 #[must_use]
 pub fn path_response(data: [u8; 8]) -> Vec<u8> {
     with_bytes(0x1b, &[], &data)
 }
 
-/// CONNECTION_CLOSE of the application.
+/// Encodes a CONNECTION_CLOSE frame of the application.
 #[must_use]
 pub fn close(code: u64) -> Vec<u8> {
     numbers(0x1d, &[code, 0])
 }
 
-/// DATAGRAM (RFC 9221), with a length.
+/// Encodes a DATAGRAM frame (RFC 9221) that has a length.
 #[must_use]
 pub fn datagram(data: &[u8]) -> Vec<u8> {
     with_bytes(0x31, &[data.len() as u64], data)
 }
 
-/// A reader of what a frame is made of.
+/// Reads the parts of a QUIC frame.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// A number of variable length (RFC 9000 §16).
+    /// Reads a variable-length number (RFC 9000 §16).
     pub(super) fn number(&mut self) -> Option<u64> {
         let first = *self.0.first()?;
         let len = 1 << (first >> 6);
@@ -147,7 +148,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// Skips so many numbers.
+    /// Skips `count` variable-length numbers.
     pub(super) fn numbers(&mut self, count: usize) -> Option<()> {
         (0..count).try_for_each(|_| self.number().map(drop))
     }
@@ -158,7 +159,7 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// Bytes behind their length.
+    /// Reads a length, and then as many bytes.
     pub(super) fn prefixed(&mut self) -> Option<&'a [u8]> {
         let len = self.number()?;
         self.bytes(usize::try_from(len).ok()?)

@@ -1,33 +1,33 @@
-//! Packets of QUIC and their protection (RFC 9000 §17, RFC 9001 §5).
+//! QUIC packets and their protection (RFC 9000 §17, RFC 9001 §5).
 
 use rustls::quic::{HeaderProtectionKey, PacketKey};
 
 use super::frame::Reader;
 use crate::http3::varint;
 
-/// QUIC version 1.
+/// The number of QUIC version 1.
 pub const VERSION_1: u32 = 1;
 
-/// Bytes of each packet number that is sent.
+/// Length in bytes of the packet number in each packet that the client sends.
 const NUMBER: usize = 4;
 
-/// The header of a packet up to its length and number.
+/// The kind of a packet, with the part of its header that depends on the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header<'a> {
-    /// With a token.
+    /// An Initial packet with this token.
     Initial(&'a [u8]),
-    /// Early data.
+    /// A 0-RTT packet, for early data.
     ZeroRtt,
-    /// Before the handshake is complete.
+    /// A Handshake packet.
     Handshake,
-    /// With its key phase.
+    /// A packet with a short header, whose key phase bit is this.
     Short(bool),
 }
 
-/// The bytes of a long header up to the token or the length, with the two bits of its type.
+/// Encodes a long header up to the token or the length; `kind` holds the two bits of the packet's type.
 #[must_use]
 pub fn long_header(kind: u8, version: u32, destination: &[u8], source: &[u8]) -> Vec<u8> {
-    // The lowest bits: packet numbers of four bytes.
+    // The lowest two bits say that the packet number has four bytes.
     let mut header = vec![0xc0 | kind << 4 | 3];
     header.extend(version.to_be_bytes());
     for id in [destination, source] {
@@ -37,7 +37,7 @@ pub fn long_header(kind: u8, version: u32, destination: &[u8], source: &[u8]) ->
     header
 }
 
-/// The bytes of a header before the packet number, for a payload that is sealed.
+/// Encodes the header before the packet number, for a payload of this length before encryption.
 pub(super) fn header(
     kind: Header<'_>,
     version: u32,
@@ -65,7 +65,7 @@ pub(super) fn header(
     header
 }
 
-/// A whole packet, sealed.
+/// Makes a whole packet: header, encrypted payload, header protection.
 pub(super) fn seal(
     protection: &dyn HeaderProtectionKey,
     key: &dyn PacketKey,
@@ -88,7 +88,7 @@ pub(super) fn seal(
     packet
 }
 
-/// A packet whose header protection is removed.
+/// A received packet whose header protection is removed.
 pub(super) struct Unprotected {
     header: Vec<u8>,
     payload: Vec<u8>,
@@ -96,7 +96,8 @@ pub(super) struct Unprotected {
     pub(super) phase: bool,
 }
 
-/// Removes the protection of a header whose number begins at `number_at`; `largest` is the largest number so far.
+/// Removes the header protection of a packet whose packet number begins at `number_at`. `largest` is the largest packet number
+/// received so far.
 pub(super) fn unprotect(
     protection: &dyn HeaderProtectionKey,
     packet: &[u8],
@@ -131,7 +132,7 @@ impl Unprotected {
     }
 }
 
-/// The number that is nearest to the one expected (RFC 9000, appendix A.3).
+/// Completes a truncated packet number: returns the number that is nearest to the expected one (RFC 9000, appendix A.3).
 fn whole_number(low: u64, len: usize, largest: Option<u64>) -> u64 {
     let expected = largest.map_or(0, |largest| largest + 1);
     let window = 1_u64 << (8 * len);
@@ -145,20 +146,21 @@ fn whole_number(low: u64, len: usize, largest: Option<u64>) -> u64 {
     }
 }
 
-/// What a datagram begins with.
+/// The first packet of a received datagram.
 pub(super) enum Incoming<'a> {
-    /// A list of versions.
+    /// Version Negotiation, with the versions that the server offers.
     VersionNegotiation(Vec<u32>),
-    /// The id to use, and the token to bring.
+    /// Retry, with the connection id that the client must use from now on, and the token that it must send.
     Retry { source: &'a [u8], token: &'a [u8] },
-    /// An Initial (0) or Handshake (2) packet; where its number begins; its end.
+    /// A packet with a long header: Initial (`kind` 0) or Handshake (`kind` 2), with the positions of its packet number and of its
+    /// end.
     Long {
         kind: u8,
         source: &'a [u8],
         number_at: usize,
         end: usize,
     },
-    /// Everything that is left.
+    /// A packet with a short header; it takes the rest of the datagram.
     Short,
 }
 

@@ -1,16 +1,16 @@
-//! Streams and packet numbers as they are put together again.
+//! Puts together the received bytes of streams, and the numbers of received packets.
 
 use std::collections::BTreeMap;
 
-/// What has been received of a stream, or of the handshake.
+/// The received bytes of a stream, or of the handshake.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    /// Everything from the beginning without a gap.
+    /// All bytes from the beginning of the stream up to the first gap.
     pub(super) data: Vec<u8>,
-    /// Pieces behind a gap.
+    /// Pieces of the stream after a gap, by offset.
     pieces: BTreeMap<u64, Vec<u8>>,
     pub(super) end: Option<u64>,
-    /// Error code of RESET_STREAM.
+    /// Error code of RESET_STREAM, if it was received.
     pub(super) reset: Option<u64>,
 }
 
@@ -36,15 +36,15 @@ impl Incoming {
     }
 }
 
-/// Packet numbers received.
+/// The packet numbers that were received.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// Ascending, ends included.
+    /// Ranges of packet numbers in ascending order, their ends included.
     ranges: Vec<(u64, u64)>,
 }
 
 impl Numbers {
-    /// Whether it is new.
+    /// Adds a packet number. Returns whether it is new.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         let at = self.ranges.partition_point(|range| range.1 < number);
         if self.ranges.get(at).is_some_and(|range| range.0 <= number) {
@@ -75,7 +75,7 @@ impl Numbers {
         self.ranges.iter().flat_map(|range| range.0..=range.1)
     }
 
-    /// The newest ranges.
+    /// The ranges with the largest packet numbers.
     pub(super) fn newest(&self) -> &[(u64, u64)] {
         &self.ranges[self.ranges.len().saturating_sub(32)..]
     }

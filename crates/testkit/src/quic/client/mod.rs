@@ -1,4 +1,4 @@
-//! The client.
+//! The QUIC client of tests: its connection, sending and receiving.
 
 mod receiving;
 mod requests;
@@ -27,28 +27,28 @@ pub use requests::{Answer, control_streams, get, request};
 
 /// Length in bytes to which datagrams with an Initial packet are padded (RFC 9000 §14.1).
 const INITIAL: usize = 1200;
-/// How long to wait for an acknowledgment before frames are sent again.
+/// How long to wait for an acknowledgement before frames are sent again.
 const REPEAT: Duration = Duration::from_millis(400);
-/// How long to wait for anything.
+/// How long to wait for any event before the test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A number that is part of every connection id, so that no id is used twice.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
-/// How a client introduces itself.
+/// The transport parameters of a client, and other choices for its handshake.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// TLS; sessions are kept in it.
+    /// The TLS configuration, which also keeps sessions.
     pub tls: Arc<ClientConfig>,
-    /// `initial_max_data`.
+    /// Transport parameter `initial_max_data`.
     pub max_data: u64,
-    /// `initial_max_stream_data_*`.
+    /// Transport parameters `initial_max_stream_data_*`.
     pub max_stream_data: u64,
-    /// `max_datagram_frame_size`; 0: not said.
+    /// Transport parameter `max_datagram_frame_size`; 0 leaves it out.
     pub max_datagram: u64,
-    /// Token of the Initial packets.
+    /// Token that Initial packets carry.
     pub token: Vec<u8>,
-    /// Bytes of the handshake in one CRYPTO frame, which is one datagram, at first.
+    /// Number of bytes of the ClientHello per CRYPTO frame; each such frame is in a datagram of its own.
     pub hello_piece: usize,
 }
 
@@ -65,28 +65,28 @@ impl Default for Options {
     }
 }
 
-/// How the server has ended the connection.
+/// How the server has closed the connection: error code and reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// CONNECTION_CLOSE of type 0x1c.
+    /// By CONNECTION_CLOSE of type 0x1c, for an error of QUIC.
     Transport(u64, String),
-    /// CONNECTION_CLOSE of type 0x1d.
+    /// By CONNECTION_CLOSE of type 0x1d, for an error of the application.
     Application(u64, String),
 }
 
-/// One number space (RFC 9000 §12.3).
+/// State of one packet number space (RFC 9000 §12.3).
 #[derive(Default)]
 struct Space {
     keys: Option<Keys>,
     next_number: u64,
     received: Numbers,
-    /// Whether there is something to acknowledge.
+    /// Whether packets were received that are still to be acknowledged.
     owes_ack: bool,
-    /// Bytes of the handshake to be sent.
+    /// Bytes of the TLS handshake that are still to be sent.
     crypto: Vec<u8>,
     crypto_sent: u64,
     crypto_received: Incoming,
-    /// How much of that TLS has.
+    /// How many of the received bytes of the handshake were passed to TLS.
     crypto_read: usize,
     /// The frames of packets that the server has not acknowledged, by packet number.
     unacknowledged: BTreeMap<u64, Vec<u8>>,
@@ -96,7 +96,7 @@ const INITIAL_SPACE: usize = 0;
 const HANDSHAKE_SPACE: usize = 1;
 const DATA_SPACE: usize = 2;
 
-/// Keys of the key phase (RFC 9001 §6).
+/// The keys of the present key phase (RFC 9001 §6).
 struct Phase {
     is_odd: bool,
     previous: Option<Box<dyn PacketKey>>,
@@ -104,48 +104,48 @@ struct Phase {
     secrets: Secrets,
 }
 
-/// A connection.
+/// A connection of the QUIC client.
 pub struct Quic {
-    /// The server.
+    /// The server's address.
     pub server: SocketAddr,
-    /// The socket. A test puts another one here to change the client's address.
+    /// The client's socket. A test puts another one here to change the client's address.
     pub socket: UdpSocket,
-    /// Whether packets are acknowledged.
+    /// Whether the client acknowledges packets.
     pub acknowledges: bool,
-    /// Bytes of datagrams sent.
+    /// Number of bytes sent, in UDP datagrams.
     pub bytes_sent: usize,
-    /// Bytes of datagrams received.
+    /// Number of bytes received, in UDP datagrams.
     pub bytes_received: usize,
     /// Whether HANDSHAKE_DONE has been received.
     pub is_confirmed: bool,
-    /// How the server has ended the connection.
+    /// How the server has closed the connection; `None` while it is open.
     pub closed: Option<Close>,
     /// The versions that the server offered in a Version Negotiation packet.
     pub versions: Option<Vec<u32>>,
-    /// Number of Retry packets.
+    /// Number of Retry packets received.
     pub retries: usize,
-    /// Payloads of DATAGRAM frames.
+    /// Payloads of the DATAGRAM frames received.
     pub datagrams: Vec<Vec<u8>>,
     /// The connection ids that the server has issued, with their sequence numbers.
     pub ids: Vec<(u64, Vec<u8>)>,
-    /// How many streams of requests the server allows.
+    /// Number of bidirectional streams (requests) that the server allows.
     pub max_streams: u64,
-    /// How many unidirectional streams the server allows.
+    /// Number of unidirectional streams that the server allows.
     pub max_unidirectional: u64,
-    /// How often frames of each type were received, by the type's byte.
+    /// How often frames of each type were received.
     pub frames: HashMap<u64, usize>,
     options: Options,
     tls: ClientConnection,
-    /// The id that the server knows us by.
+    /// The connection id that the server uses for this client.
     source: Vec<u8>,
-    /// The id that packets carry.
+    /// The connection id of the server that the client's packets carry.
     pub destination: Vec<u8>,
     token: Vec<u8>,
     spaces: [Space; 3],
     early: Option<DirectionalKeys>,
     phase: Option<Phase>,
     streams: HashMap<u64, Incoming>,
-    /// How much was sent on each stream.
+    /// Number of bytes sent on each stream.
     sent: HashMap<u64, u64>,
     next_request: u64,
     next_unidirectional: u64,
@@ -158,16 +158,16 @@ impl std::fmt::Debug for Quic {
     }
 }
 
-/// A socket on any port of an address of this machine.
+/// Opens a UDP socket on any port of the loopback address `host`.
 fn socket(host: [u8; 4]) -> UdpSocket {
     UdpSocket::bind(SocketAddr::from((host, 0))).expect("a port is free")
 }
 
 impl Quic {
-    /// A connection to a port of this machine that has sent nothing yet.
+    /// Makes a connection to a port of this machine; nothing is sent yet.
     ///
     /// # Panics
-    /// If there is no socket.
+    /// If no socket can be opened.
     #[must_use]
     pub fn new(port: u16, options: Options) -> Self {
         let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl Quic {
         quic
     }
 
-    /// A connection whose handshake is complete, and that has sent its SETTINGS, all zero.
+    /// Opens a connection: completes the handshake, and sends SETTINGS whose values are all zero.
     ///
     /// # Panics
     /// If the handshake fails.
@@ -226,7 +226,7 @@ impl Quic {
         Self::open_with(port, Options::default())
     }
 
-    /// As [`Quic::open`].
+    /// Does the same as [`Quic::open`], with these options.
     ///
     /// # Panics
     /// If the handshake fails.
@@ -241,7 +241,7 @@ impl Quic {
         quic
     }
 
-    /// Takes another address: another port of `host`.
+    /// Moves the client to another address: another port of `host`.
     pub fn move_to(&mut self, host: [u8; 4]) {
         self.socket = socket(host);
     }
@@ -255,7 +255,7 @@ impl Quic {
         self.spaces[INITIAL_SPACE].keys = Some(keys);
     }
 
-    /// Takes the messages that TLS wants to send, and the keys that it has derived.
+    /// Takes from TLS the messages that it wants to send, and the keys that it has derived.
     fn write_handshake(&mut self) {
         loop {
             let level = match (&self.phase, &self.spaces[HANDSHAKE_SPACE].keys) {
@@ -290,10 +290,10 @@ impl Quic {
 
     // --- sending ---------------------------------------------------------------------------------------------------
 
-    /// A packet with just these frames. Nothing is sent.
+    /// Makes a packet with exactly these frames, without sending it.
     ///
     /// # Panics
-    /// If there are no keys of that kind yet.
+    /// If TLS has not derived the keys of that kind of packet yet.
     #[must_use]
     pub fn packet(&mut self, kind: Header<'_>, frames: &[u8]) -> Vec<u8> {
         let level = match kind {
@@ -302,7 +302,8 @@ impl Quic {
             Header::ZeroRtt | Header::Short(_) => DATA_SPACE,
         };
         let mut frames = frames.to_vec();
-        // Enough for the sample of header protection, and for a datagram of an Initial packet (RFC 9000 §14.1).
+        // The packet is padded: it must have bytes for the sample of header protection, and an Initial packet must fill its
+        // datagram (RFC 9000 §14.1).
         let least = match kind {
             Header::Initial(token) => {
                 let ids = self.destination.len() + self.source.len();
@@ -324,7 +325,7 @@ impl Quic {
         packet::seal(&*keys.header, &*keys.packet, number, header, &frames)
     }
 
-    /// Sends a datagram as it is; what the kernel does not take is lost.
+    /// Sends a datagram unchanged; if the kernel does not take it, it is lost.
     pub fn send_datagram(&mut self, datagram: &[u8]) {
         if self.socket.send_to(datagram, self.server).is_ok() {
             self.bytes_sent += datagram.len();
@@ -338,7 +339,7 @@ impl Quic {
         self.send_datagram(&packet);
     }
 
-    /// Sends frames in a packet of their own, again and again until they are acknowledged.
+    /// Sends frames in a packet of their own, and sends them again until they are acknowledged.
     pub fn send(&mut self, frames: &[u8]) {
         let space = &mut self.spaces[DATA_SPACE];
         (space.unacknowledged).insert(space.next_number, frames.to_vec());
@@ -349,7 +350,7 @@ impl Quic {
         Header::Short(self.phase.as_ref().is_some_and(|phase| phase.is_odd))
     }
 
-    /// Sends more of a stream, in as many packets as that takes.
+    /// Sends the next bytes of a stream, in as many packets as they need.
     pub fn send_stream(&mut self, stream: u64, data: &[u8], fin: bool) {
         let mut pieces: Vec<&[u8]> = data.chunks(1000).collect();
         if pieces.is_empty() {
@@ -371,7 +372,7 @@ impl Quic {
         frame
     }
 
-    /// The stream of the next request; waits until the server allows one more, or closes the connection.
+    /// Returns the stream for the next request. Waits until the server allows one more stream, or closes the connection.
     pub fn next_request(&mut self) -> u64 {
         let stream = self.next_request;
         self.next_request += 4;
@@ -379,14 +380,14 @@ impl Quic {
         stream
     }
 
-    /// As [`Quic::next_request`], before the server has said how many streams it allows.
+    /// Returns the stream for the next request without waiting, even if the server has not said how many streams it allows.
     pub const fn next_request_unlimited(&mut self) -> u64 {
         let stream = self.next_request;
         self.next_request += 4;
         stream
     }
 
-    /// The client's next unidirectional stream, after those of HTTP/3; waits as [`Quic::next_request`] does.
+    /// Returns the client's next unidirectional stream, after those of HTTP/3. Waits for the server as [`Quic::next_request`] does.
     pub fn next_unidirectional(&mut self) -> u64 {
         let stream = self.next_unidirectional;
         self.next_unidirectional += 4;
@@ -394,14 +395,14 @@ impl Quic {
         stream
     }
 
-    /// Sends a request without content. Returns its stream.
+    /// Sends `request`, the frames of a request without a body. Returns its stream.
     pub fn send_request(&mut self, request: &[u8]) -> u64 {
         let stream = self.next_request();
         self.send_stream(stream, request, true);
         stream
     }
 
-    /// Builds the datagrams with the TLS messages that are due, and with ACKs. Does not send them.
+    /// Makes the datagrams with the due TLS messages and acknowledgements, without sending them.
     #[must_use]
     pub fn handshake_datagrams(&mut self) -> Vec<Vec<u8>> {
         let mut datagrams: Vec<Vec<u8>> = Vec::new();
@@ -421,7 +422,7 @@ impl Quic {
         datagrams
     }
 
-    /// Frames of a level, packet by packet.
+    /// Makes the frames of the handshake at one encryption level: a list of packets, each as the bytes of its frames.
     fn handshake_frames(&mut self, level: usize) -> Vec<Vec<u8>> {
         let piece = self.options.hello_piece;
         let space = &mut self.spaces[level];
@@ -446,7 +447,7 @@ impl Quic {
         packets
     }
 
-    /// Sends what is due: the handshake, and acknowledgments.
+    /// Sends what is due now: messages of the handshake, and acknowledgements.
     pub fn flush(&mut self) {
         for datagram in self.handshake_datagrams() {
             self.send_datagram(&datagram);
@@ -458,7 +459,7 @@ impl Quic {
         }
     }
 
-    /// Sends again what has not been acknowledged.
+    /// Sends again the frames that the server has not acknowledged.
     fn repeat(&mut self) {
         for level in [INITIAL_SPACE, HANDSHAKE_SPACE, DATA_SPACE] {
             if self.spaces[level].keys.is_none() || (self.is_confirmed && level != DATA_SPACE) {
@@ -495,15 +496,17 @@ impl Quic {
 
     // --- receiving -------------------------------------------------------------------------------------------------
 
-    /// Takes in what has arrived, and waits at most `pause` for it. Sends nothing. Returns whether there was anything.
+    /// Processes the datagrams that have arrived, and waits at most `pause` for one, without sending anything. Returns whether one
+    /// arrived.
     ///
     /// # Panics
-    /// If the socket is broken.
+    /// If the socket fails.
     pub fn receive_only(&mut self, pause: Duration) -> bool {
         let mut buffer = [0; 65_536];
         let mut has_any = false;
         for _ in 0..64 {
-            // Does not wait if something has arrived already, since the kernel rounds short waits up to some milliseconds.
+            // First a read without waiting, for the case that a datagram has already arrived: the kernel rounds short waits up to
+            // some milliseconds.
             (self.socket.set_nonblocking(true)).expect("it is a socket");
             let mut received = self.socket.recv_from(&mut buffer);
             if received.is_err() && !has_any && !pause.is_zero() {
@@ -514,7 +517,7 @@ impl Quic {
             let Ok((len, sender)) = received else {
                 break;
             };
-            // Ignores packets of another server, which answers a client that had this port before.
+            // Datagrams from another server are ignored: it may be answering a client of an earlier test that had this port.
             if sender != self.server {
                 continue;
             }
@@ -525,8 +528,8 @@ impl Quic {
         has_any
     }
 
-    /// Takes in what the server sends, waits at most `pause` for it, and sends what is due. Returns whether there was
-    /// anything.
+    /// Processes the datagrams of the server, for which it waits at most `pause`, and sends what is due. Returns whether a datagram
+    /// arrived.
     pub fn read(&mut self, pause: Duration) -> bool {
         let has_any = self.receive_only(pause);
         self.flush();
@@ -541,10 +544,10 @@ impl Quic {
         has_any
     }
 
-    /// Reads until something is so.
+    /// Reads until `is_so` returns true.
     ///
     /// # Panics
-    /// If it is not so after twenty seconds, or the server closes the connection before.
+    /// If that takes more than twenty seconds, or if the server closes the connection before; `what` describes what was awaited.
     pub fn wait_for(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let came = self.comes(PATIENCE, &is_so);
         assert!(
@@ -554,7 +557,8 @@ impl Quic {
         );
     }
 
-    /// Reads until something is so, or the server closes the connection, or time is over. Returns whether it is so.
+    /// Reads until `is_so` returns true, or the server closes the connection, or `limit` has passed. Returns the last result of
+    /// `is_so`.
     pub fn comes(&mut self, limit: Duration, is_so: impl Fn(&Self) -> bool) -> bool {
         let deadline = Deadline::after(limit);
         while !is_so(self) {
@@ -572,43 +576,43 @@ impl Quic {
         self.streams.get(&stream).map_or(&[], |stream| &stream.data)
     }
 
-    /// Whether a stream has come to its end.
+    /// Whether a stream was received completely.
     #[must_use]
     pub fn has_ended(&self, stream: u64) -> bool {
         self.streams.get(&stream).is_some_and(Incoming::is_whole)
     }
 
-    /// The code with which the server has reset a stream.
+    /// The error code with which the server has reset a stream.
     #[must_use]
     pub fn reset_code(&self, stream: u64) -> Option<u64> {
         self.streams.get(&stream)?.reset
     }
 
-    /// Whether all keys of the connection are known: requests can be sent that are not early.
+    /// Whether the client has all keys of the connection, so that it can send requests that are not early data.
     #[must_use]
     pub const fn can_send(&self) -> bool {
         self.phase.is_some()
     }
 
-    /// Whether the server has acknowledged all frames that would otherwise be sent again.
+    /// Whether the server has acknowledged all frames that the client would otherwise send again.
     #[must_use]
     pub fn is_acknowledged(&self) -> bool {
         self.spaces[DATA_SPACE].unacknowledged.is_empty()
     }
 
-    /// Numbers of the packets received since the handshake, ascending.
+    /// The numbers of the packets received since the handshake, in ascending order.
     #[must_use]
     pub fn received_numbers(&self) -> Vec<u64> {
         self.spaces[DATA_SPACE].received.all().collect()
     }
 
-    /// Whether early data can be sent.
+    /// Whether the client can send early data.
     #[must_use]
     pub const fn can_send_early(&self) -> bool {
         self.early.is_some()
     }
 
-    /// Whether the server has taken early data.
+    /// Whether the server has accepted early data.
     #[must_use]
     pub fn is_early_accepted(&self) -> bool {
         self.tls.is_early_data_accepted()
@@ -639,7 +643,7 @@ fn transport_parameters(options: &Options, source: &[u8]) -> Vec<u8> {
     parameters
 }
 
-/// The number that is the value of a transport parameter (RFC 9000 §18.2).
+/// Finds a transport parameter whose value is a number (RFC 9000 §18.2), and returns the number.
 fn parameter(parameters: &[u8], wanted: u64) -> Option<u64> {
     let mut reader = Reader(parameters);
     while !reader.0.is_empty() {

@@ -1,4 +1,4 @@
-//! What a client does with the packets of the server.
+//! How the client of tests processes the packets of the server.
 
 use super::{Close, DATA_SPACE, HANDSHAKE_SPACE, INITIAL, INITIAL_SPACE, Quic, parameter};
 use crate::quic::frame::{self, Reader};
@@ -45,7 +45,7 @@ impl Quic {
         }
     }
 
-    /// The client hello goes out again, with the token.
+    /// Sends the ClientHello again, with the token that Retry has brought.
     fn on_retry(&mut self, source: Vec<u8>, token: Vec<u8>) {
         self.retries += 1;
         self.destination = source;
@@ -112,10 +112,10 @@ impl Quic {
             self.spaces[level].owes_ack = true;
         }
         match kind {
-            // PADDING, PING.
+            // Frames PADDING and PING.
             0 | 1 => {}
             2 | 3 => self.on_ack(level, reader, kind == 3)?,
-            // RESET_STREAM.
+            // The frame RESET_STREAM.
             4 => {
                 let (stream, code, _) = (reader.number()?, reader.number()?, reader.number()?);
                 self.streams.entry(stream).or_default().reset = Some(code);
@@ -125,7 +125,7 @@ impl Quic {
                 let data = reader.prefixed()?;
                 self.on_crypto(level, offset, data);
             }
-            // NEW_TOKEN.
+            // The frame NEW_TOKEN.
             7 => {
                 reader.prefixed()?;
             }
@@ -143,10 +143,10 @@ impl Quic {
                     incoming.end = Some(offset + data.len() as u64);
                 }
             }
-            // MAX_STREAMS.
+            // The frame MAX_STREAMS.
             0x12 => self.max_streams = self.max_streams.max(reader.number()?),
             0x13 => self.max_unidirectional = self.max_unidirectional.max(reader.number()?),
-            // NEW_CONNECTION_ID.
+            // The frame NEW_CONNECTION_ID.
             0x18 => {
                 let (sequence, _) = (reader.number()?, reader.number()?);
                 let len = reader.byte()?;
@@ -154,7 +154,7 @@ impl Quic {
                 reader.bytes(16)?;
                 self.ids.push((sequence, id));
             }
-            // PATH_CHALLENGE: the path is good.
+            // The frame PATH_CHALLENGE is answered with PATH_RESPONSE, padded to the size that proves the path's MTU.
             0x1a => {
                 let data = reader.bytes(8)?.try_into().ok()?;
                 self.send_once(
@@ -174,19 +174,19 @@ impl Quic {
                 let text = String::from_utf8_lossy(reader.prefixed()?).into_owned();
                 self.closed = Some(Close::Application(code, text));
             }
-            // HANDSHAKE_DONE.
+            // The frame HANDSHAKE_DONE.
             0x1e => self.is_confirmed = true,
             0x30 => self.datagrams.push(std::mem::take(&mut reader.0).to_vec()),
             0x31 => self.datagrams.push(reader.prefixed()?.to_vec()),
-            // STOP_SENDING, MAX_STREAM_DATA and STREAM_DATA_BLOCKED are read over: each has two numbers.
+            // The frames STOP_SENDING, MAX_STREAM_DATA and STREAM_DATA_BLOCKED are ignored: each consists of two numbers.
             5 | 0x11 | 0x15 => {
                 reader.numbers(2)?;
             }
-            // MAX_DATA, DATA_BLOCKED, STREAMS_BLOCKED, RETIRE_CONNECTION_ID.
+            // The frames MAX_DATA, DATA_BLOCKED, STREAMS_BLOCKED and RETIRE_CONNECTION_ID are ignored: each consists of one number.
             0x10 | 0x14 | 0x16 | 0x17 | 0x19 => {
                 reader.number()?;
             }
-            // Frames of extensions that were not offered.
+            // The server must not send frames of extensions that the client did not offer.
             _ => return None,
         }
         Some(())

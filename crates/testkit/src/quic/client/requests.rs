@@ -1,22 +1,21 @@
-//! HTTP/3 as far as tests need it: requests, and what came back.
+//! The part of HTTP/3 that tests over QUIC need: requests, and the responses to them.
 
 use super::Quic;
 use crate::http3::{self, Frame};
 
-/// A response.
+/// A response of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status.
+    /// The status of the response.
     pub status: u16,
-    /// Its field lines.
+    /// The header fields of the response.
     pub fields: Vec<(String, String)>,
-    /// Its content.
+    /// The body of the response.
     pub content: Vec<u8>,
 }
 
 impl Quic {
-    /// The response on a stream, as far as it has come; `None` before its head. The content of a response that has ended
-    /// is forgotten.
+    /// The part of the response that has come on a stream; `None` before its head has come.
     ///
     /// # Panics
     /// If it is invalid.
@@ -36,7 +35,7 @@ impl Quic {
                         .collect();
                     let status = fields.iter().find(|(name, _)| name == ":status");
                     let Some(status) = status.and_then(|(_, value)| value.parse().ok()) else {
-                        // Trailers.
+                        // The trailers are ignored.
                         continue;
                     };
                     answer = Some(Answer {
@@ -56,7 +55,7 @@ impl Quic {
         answer
     }
 
-    /// The stream of the last GOAWAY frame: requests from there on are not processed (RFC 9114 §5.2).
+    /// The stream of the last GOAWAY frame: requests on that stream and later ones are not processed (RFC 9114 §5.2).
     #[must_use]
     pub fn goaway(&self) -> Option<u64> {
         let control = self.streams.iter().find(|(id, stream)| {
@@ -73,10 +72,10 @@ impl Quic {
         last
     }
 
-    /// Asks, and waits for the whole response.
+    /// Sends a GET request for `path`, and waits for the whole response.
     ///
     /// # Panics
-    /// If it does not come.
+    /// If the response does not come.
     pub fn ask(&mut self, path: &str) -> Answer {
         let stream = self.send_request(&get(path));
         self.wait_for(path, |quic| quic.has_ended(stream));
@@ -86,14 +85,15 @@ impl Quic {
     }
 }
 
-/// The unidirectional streams a client begins with, and what is first on each: control, encoder, decoder.
+/// The unidirectional streams with which a client begins, and the first bytes of each: control stream, QPACK encoder, QPACK
+/// decoder.
 #[must_use]
 pub fn control_streams(settings: &[(u64, u64)]) -> [(u64, Vec<u8>); 3] {
     let control = [http3::varint(0), Frame::settings(settings).bytes()].concat();
     [(2, control), (6, http3::varint(2)), (10, http3::varint(3))]
 }
 
-/// The HEADERS frame of a request.
+/// Encodes the HEADERS frame of a request.
 #[must_use]
 pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut all = vec![
@@ -106,7 +106,7 @@ pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     Frame::headers(http3::encode(&all)).bytes()
 }
 
-/// The HEADERS frame of a GET request.
+/// Encodes the HEADERS frame of a GET request.
 #[must_use]
 pub fn get(path: &str) -> Vec<u8> {
     request("GET", path, &[])
