@@ -1,4 +1,4 @@
-//! `redirect`: sends clients to another URL, or runs the request again at another URL.
+//! The directive `redirect`, which sends clients to another URL, or runs the request again at another URL.
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, Reroute, Response, Scope};
@@ -23,14 +23,14 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 
 struct Redirect {
     url: Box<str>,
-    /// Whether the URL has a `*`.
+    /// Whether the URL has a `*` to be replaced.
     has_star: bool,
     status: StatusCode,
     kind: RedirectKind,
 }
 
 enum RedirectKind {
-    /// The client gets a redirect.
+    /// The client gets a response with a redirect.
     External,
     /// The server runs the request again at the URL.
     Internal,
@@ -143,14 +143,14 @@ impl Handler for Redirect {
                 let url = self.destination(exchange);
                 Outcome::Reroute(self.reroute_internally(exchange, url))
             }
-            // The request is an internal redirect already, and its client wants the content.
+            // The request is an internal redirect already, so its client gets the content of the URL, not a redirect.
             RedirectKind::External if exchange.delegated => {
                 let url = self.destination(exchange);
                 Outcome::Reroute(self.follow(exchange, url))
             }
             RedirectKind::External => {
                 let headers = exchange.headers();
-                // The exact size of the URL, unless something in it is escaped or filled in.
+                // The exact size of the URL in the response, unless some of it is escaped or filled in.
                 let key = key_of(exchange);
                 let len =
                     self.url.len() + exchange.request.target().len().saturating_sub(key.len());
@@ -166,7 +166,7 @@ impl Handler for Redirect {
     }
 }
 
-/// The key of the path without a slash at its end: the rest of the request's path begins with one.
+/// The configured path without a slash at its end: the rest of the request's path begins with a slash.
 pub(crate) fn key_of(exchange: &Exchange) -> &str {
     let key = &*exchange.site.path(exchange.route).path;
     key.strip_suffix('/').unwrap_or(key)
@@ -179,8 +179,9 @@ impl Redirect {
         url
     }
 
-    /// Appends the URL, the rest of the path, and the query, joined as text. Only the URL may name a host: if it is just
-    /// `/`, leading slashes of the rest become one, since `//` would begin an authority (RFC 3986 §4.2).
+    /// Appends the configured URL, the rest of the request's path, and the query, joined as text. Only the URL may name
+    /// a host: if it is just `/`, leading slashes of the rest become one, since `//` would begin an authority (RFC 3986
+    /// §4.2).
     fn write_destination(&self, exchange: &Exchange, url: &mut Vec<u8>) {
         let path = exchange.request.path();
         let rest = path.get(key_of(exchange).len()..).unwrap_or_default();
@@ -199,7 +200,8 @@ impl Redirect {
         url.extend_from_slice(exchange.request.query());
     }
 
-    /// Appends the URL with each `*` replaced by the text that the `*` of the host entry matched. The `*` stays if the host
+    /// Appends the configured URL with each `*` replaced by the text that the `*` of the host entry matched. The `*`
+    /// stays if the host
     /// entry has no wildcard.
     fn fill_in_host(&self, exchange: &Exchange, filled: &mut Vec<u8>) {
         let url = self.url.as_bytes();
@@ -408,7 +410,7 @@ mod tests {
         );
     }
 
-    /// For each case: the method, the URL, and whether the body is kept.
+    /// The internal redirect that a request causes: its method, its URL, and whether the body is kept.
     fn rerouted(config: &str, edit: impl FnOnce(&mut Exchange)) -> (String, String, bool) {
         let Outcome::Reroute(reroute) = ask("/", config, edit, "/a") else {
             panic!("{config} is no external redirect")

@@ -1,4 +1,4 @@
-//! `reproxy`: responses may name another resource to send in their place.
+//! The directive `reproxy`: a response may name another resource that is sent in its place.
 
 use h2o_config::{Directive, Levels};
 use h2o_exchange::{
@@ -24,7 +24,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     )
 }];
 
-/// `reproxy` of a level.
+/// The setting of `reproxy` at a configuration level.
 #[derive(Clone, Debug, Default)]
 struct Reproxy(bool);
 
@@ -45,8 +45,8 @@ impl Filter for ReproxyFilter {
             return FilterResult::Continue;
         };
         if exchange.has_unconfigured_target || *exchange.original_method() == Method::Connect {
-            // Only backends of the configuration may name resources. A response to CONNECT is never replaced: the client
-            // would take the other resource for bytes of the tunnel.
+            // Only backends of the configuration may name resources. A response to CONNECT is never replaced: the
+            // client would read the other resource as bytes of the tunnel.
             return FilterResult::Continue;
         }
         let keeps_method = response.status.keeps_method();
@@ -75,8 +75,8 @@ mod tests {
     fn responses_with_the_field_are_dropped() {
         let url = "x-reproxy-url: /a\nX-Reproxy-URL: /b";
         let cases = [
-            // For each case: method, status and fields of the response; then the method of the next request, and whether the
-            // content is kept.
+            // Each row: method, status and fields of the response; then the method of the next request, and whether it
+            // keeps the request body.
             ("POST", 200, url, Some(("GET", false))),
             ("HEAD", 404, url, Some(("GET", false))),
             ("POST", 307, url, Some(("POST", true))),

@@ -1,4 +1,4 @@
-//! `rewrite`: other URLs for paths that match a regular expression.
+//! The directive `rewrite`: paths that match a regular expression get another URL.
 
 use std::borrow::Cow;
 
@@ -56,11 +56,11 @@ struct Rewrite(Box<[RewriteRule]>);
 struct RewriteRule {
     regex: Regex,
     to: Template,
-    /// The status of the redirect; `None`: the server runs the request again.
+    /// The status of the redirect to the client; `None` if the server runs the request again at the URL.
     status: Option<StatusCode>,
 }
 
-/// A text with groups of a match.
+/// The URL of a rule, with references to groups of the regular expression.
 struct Template {
     parts: Box<[Part]>,
     has_query: bool,
@@ -161,7 +161,8 @@ impl Template {
         })
     }
 
-    /// The URL for a match. What groups matched is escaped, so that it stays within path or query; only the template names a host.
+    /// The URL for a match. The text of groups is escaped, so that it stays within the path or query: only the template
+    /// can name a host.
     fn expand(&self, captures: &Captures<'_>, query: &[u8]) -> Vec<u8> {
         let mut url = Vec::new();
         for part in &self.parts {
@@ -189,7 +190,7 @@ impl Template {
     }
 }
 
-/// Appends a value of a query: nothing in it separates parameters.
+/// Appends a value to a query. It is escaped, so that no character in it separates parameters.
 fn encode_query(value: &[u8], url: &mut Vec<u8>) {
     for &byte in value {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
@@ -201,7 +202,7 @@ fn encode_query(value: &[u8], url: &mut Vec<u8>) {
 }
 
 impl Rewrite {
-    /// The first rule that matches the path, with the URL that it makes.
+    /// The first rule that matches the path, and the URL that it makes.
     fn find(&self, path: &[u8], query: &[u8]) -> Option<(&RewriteRule, Vec<u8>)> {
         self.0.iter().find_map(|rule| {
             let captures = rule.regex.captures(path)?;
@@ -229,7 +230,7 @@ impl Handler for Rewrite {
             None => {
                 let method = exchange.request.method.clone();
                 let mut order = Reroute::to(url, method, true);
-                // The answer goes to the client as it is: a redirect in it is not followed by the server.
+                // The response goes to the client as it is: if it is a redirect, the server does not follow it.
                 order.kind = RerouteKind::Reprocess;
                 Outcome::Reroute(order)
             }
@@ -245,7 +246,7 @@ impl Handler for Rewrite {
 pub(crate) mod fuzzing {
     use super::{Template, compile_regex};
 
-    /// The expression and the template are those of a rule if they are valid; the path is rewritten by it.
+    /// Makes a rule of the expression and the template, if they are valid, and rewrites the path by it.
     ///
     /// # Panics
     /// If an invariant does not hold.
@@ -266,7 +267,7 @@ pub(crate) mod fuzzing {
             url.escape_ascii()
         );
         if template.names_host {
-            // What the template says about the host stays in the URL.
+            // The scheme and host in the template stay in the URL.
             let end = to.match_indices('/').nth(2);
             if let Some((end, _)) = end {
                 assert!(url.starts_with(&to.as_bytes()[..end]));

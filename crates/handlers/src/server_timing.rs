@@ -1,4 +1,4 @@
-//! `server-timing`: sends the durations of a request's phases to the client (Server Timing, W3C).
+//! The directive `server-timing`, which sends the durations of a request's phases to the client (Server Timing, W3C).
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -34,7 +34,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// `server-timing`
+/// The setting of `server-timing`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ServerTiming {
     #[default]
@@ -43,7 +43,8 @@ enum ServerTiming {
     Enforce,
 }
 
-/// The filter that adds the field. It runs last, since its values are those at the time when the head is sent.
+/// The filter that adds the field `server-timing`. It runs last, since its values are those at the time when the head
+/// is sent.
 pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
     match *scope.settings.peek::<ServerTiming>()? {
         ServerTiming::Off => None,
@@ -83,7 +84,7 @@ impl Filter for ServerTimingFilter {
 }
 
 impl ServerTimingFilter {
-    /// Whether trailers can follow the response. Over HTTP/1.1 that may require to leave out `content-length`.
+    /// Whether trailers can follow the response. Over HTTP/1.1 this may require that `content-length` is left out.
     fn has_trailer(&self, exchange: &Exchange, response: &mut Response) -> bool {
         if *exchange.original_method() == Method::Head || response.status.is_bodyless() {
             return false;
@@ -103,7 +104,7 @@ impl ServerTimingFilter {
     }
 }
 
-/// The content of a response, followed by trailers with the times that were not known before.
+/// The body of a response, followed by trailers with the times that were not known when the head was sent.
 struct TimedBody {
     body: Box<dyn BodySource>,
     worker: Rc<Worker>,
@@ -149,7 +150,7 @@ impl BodySource for TimedBody {
     }
 }
 
-/// The times that are known when the head is sent, `now`.
+/// The value of the field in the head, with the times that are known at the time `now`, when the head is sent.
 fn of_head(accepted: Instant, timings: &Timings, trace: Option<&Trace>, now: Instant) -> Vec<u8> {
     let begun = Some(timings.begun);
     let mut elements = Elements::default();
@@ -170,12 +171,12 @@ fn of_head(accepted: Instant, timings: &Timings, trace: Option<&Trace>, now: Ins
     elements.0
 }
 
-/// The value of the field: `NAME; dur=MILLISECONDS`, separated by commas.
+/// The value of a `server-timing` field: elements `NAME; dur=MILLISECONDS`, separated by commas.
 #[derive(Default)]
 struct Elements(Vec<u8>);
 
 impl Elements {
-    /// Adds the time between two moments of a request, if both are known.
+    /// Adds an element with the time between two moments of a request, if both are known.
     fn add(&mut self, name: &str, from: Option<Instant>, to: Option<Instant>) {
         let (Some(from), Some(to)) = (from, to) else {
             return;
@@ -188,7 +189,7 @@ impl Elements {
         self.write_milliseconds(to.saturating_duration_since(from));
     }
 
-    /// Writes a duration with up to three decimals, without zeros at the end.
+    /// Writes a duration in milliseconds with up to three decimals, without zeros at the end.
     fn write_milliseconds(&mut self, duration: Duration) {
         let mut digits = itoa::Buffer::new();
         self.0
@@ -210,7 +211,7 @@ mod tests {
 
     const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
-    /// A response with content, past the filter.
+    /// A response with content that has passed the filter.
     fn filtered(config: &str, edit: impl FnOnce(&mut Exchange, &mut Response)) -> Response {
         let site = SETUP
             .read(["", "", config])
@@ -347,7 +348,7 @@ mod tests {
 
     #[test]
     fn what_followed_the_content_still_does() {
-        /// Ends at once with these trailers.
+        /// A body that ends at once, with these trailers.
         struct Ends(Trailers);
         impl BodySource for Ends {
             fn poll_next(

@@ -1,4 +1,4 @@
-//! `throttle-response`: responses that name a rate are sent no faster.
+//! The directive `throttle-response`: a response that names a rate is sent no faster than that.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -28,12 +28,12 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     )
 }];
 
-/// Smallest size of a piece, in bytes.
+/// Smallest size in bytes of a piece of a throttled body.
 const MIN_PIECE: u64 = 4096;
 /// A piece of the body has as many bytes as the rate allows in this part of a second.
 const PIECES_PER_SECOND: u64 = 10;
 
-/// `throttle-response` of a level.
+/// The setting of `throttle-response` at a configuration level.
 #[derive(Clone, Debug, Default)]
 struct Throttle(bool);
 
@@ -62,7 +62,8 @@ impl Filter for ThrottleFilter {
     }
 }
 
-/// The number at the start of the value, in bytes a second. H2O compatibility: H2O ignores text after it, and numbers of 20 digits
+/// The rate at the start of the field's value, in bytes per second. H2O compatibility: H2O ignores text after it, and
+/// numbers of 20 digits
 /// and more.
 fn parse_rate(value: &[u8]) -> Option<u64> {
     let digits = value
@@ -75,16 +76,17 @@ fn parse_rate(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
 }
 
-/// A body behind a token bucket: a piece may be sent while the balance is not negative.
+/// A throttled body, which works like a token bucket: a piece may be sent while the balance is not negative.
 struct ThrottledBody {
     source: Box<dyn BodySource>,
     timer: Timer,
-    /// Bytes a second; not 0.
+    /// The rate in bytes per second, which is not 0.
     rate: u64,
     balance: Balance,
 }
 
-/// Number of bytes that may be sent: negative after a piece, for as long as the piece takes at the rate.
+/// The balance of a throttled body: the number of bytes that may be sent. After a piece it is negative for as long as
+/// the piece takes at the rate.
 struct Balance {
     bytes: i64,
     /// The time up to which the balance was credited.
@@ -92,7 +94,8 @@ struct Balance {
 }
 
 impl Balance {
-    /// Credits the time since the last call, in whole milliseconds, up to one second's worth.
+    /// Adds the bytes for the time since the last call to the balance. The time counts in whole milliseconds, up to one
+    /// second.
     fn credit(&mut self, rate: u64, now: Instant) {
         let elapsed = now.saturating_duration_since(self.credited).as_millis();
         let millis = u64::try_from(elapsed).unwrap_or(u64::MAX);
@@ -106,7 +109,7 @@ impl Balance {
         self.bytes = self.bytes.saturating_add(earned).min(most);
     }
 
-    /// The time until the balance is 0.
+    /// The time until the balance is no longer negative.
     fn wait(&self, rate: u64) -> Duration {
         let millis = (u128::from(self.bytes.unsigned_abs()) * 1000).div_ceil(u128::from(rate));
         Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)).min(Duration::from_secs(1))
@@ -135,7 +138,8 @@ impl BodySource for ThrottledBody {
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         self.balance.credit(self.rate, self.timer.clock().now());
         while self.balance.bytes < 0 {
-            // The worker's clock is coarse: the timer may fire before it shows that the time has passed.
+            // The timer is set again each time, because the worker's clock is coarse: the timer may fire before the
+            // clock shows that the time has passed.
             self.timer.set_after(self.balance.wait(self.rate));
             if self.timer.poll_fired(context).is_pending() {
                 return Poll::Pending;
@@ -173,7 +177,7 @@ mod tests {
 
     const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
-    /// A response of `len` bytes after the filter.
+    /// A response of `len` bytes that has passed the filter.
     fn filtered(method: &str, status: u16, field: &str, len: usize) -> (Exchange, Response) {
         let site = SETUP.read(["throttle-response: ON", "", ""]).unwrap();
         let mut exchange = request(site, method, "default", "/");
@@ -189,7 +193,7 @@ mod tests {
     #[test]
     fn the_field_counts_only_where_there_is_content_to_throttle() {
         let cases = [
-            // For each case: method, status and value of the field; whether the field is removed, and whether the body is
+            // Each row: method, status and value of the field; whether the field is removed, and whether the body is
             // throttled.
             ("GET", 200, "5000", true, true),
             ("GET", 200, "5000 B/s", true, true),
@@ -221,7 +225,7 @@ mod tests {
             .start_paused(true)
             .build()
             .unwrap();
-        // The end of the body comes when the time that the last piece takes at the rate has passed.
+        // The body ends when the time that the last piece takes at the rate has passed.
         for (rate, len, pieces, millis) in [(50_000, 100_000, 20, 2000), (1000, 10_000, 3, 10_000)]
         {
             runtime.block_on(async {

@@ -1,12 +1,14 @@
-//! Work that takes a processor for long on purpose, as checking passwords does: done by other threads, a few at a time.
+//! Limits work that takes a processor for long on purpose, such as checking passwords: other threads do it, a few
+//! pieces at a time.
 
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-/// How many of these pieces of work a worker has done at a time: each occupies a processor. Others wait for their turn.
+/// Number of these pieces of work that other threads do for a worker at a time, because each occupies a processor.
+/// Further pieces wait.
 const AT_ONCE: usize = 2;
 
-/// The turns of a worker.
+/// The pieces of work that a worker may have done at a time.
 pub(crate) struct Turns(Semaphore);
 
 impl Default for Turns {
@@ -16,7 +18,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// The result of the work, once its turn has come; `None` if the work panicked.
+    /// Waits until the work may be done, and returns its result; `None` if the work panicked.
     pub(crate) async fn take<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

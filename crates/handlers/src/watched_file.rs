@@ -1,5 +1,5 @@
-//! Files named in the configuration that may change while the server runs: the disk threads read them, and look at them again
-//! after a second.
+//! Files named in the configuration that may change while the server runs: the disk threads read them, and check them
+//! for changes after a second.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long the server relies on what it has read of a file.
+/// How long the server relies on the content that it has read of a file without checking the file.
 const RECHECK: Duration = Duration::from_secs(1);
 /// Longest file that is read, in bytes.
 const MAX_LEN: u64 = 4 << 20;
 
-/// A file, with what was made of its content. The workers share it.
+/// A file that may change, with the value that was made of its content. The workers share it.
 pub(crate) struct WatchedFile<T> {
     path: PathBuf,
     parse: fn(Vec<u8>) -> T,
     known: Mutex<Known<T>>,
 }
 
-/// What was made of the content, or why it could not be read.
+/// The value made of the file's content, or the reason why the file could not be read.
 pub(crate) type Loaded<T> = Result<Arc<T>, Arc<io::Error>>;
 
 struct Known<T> {
@@ -28,7 +28,8 @@ struct Known<T> {
     checked: Option<Instant>,
 }
 
-/// What tells that the content has changed (size, times and such); `None` for a file that cannot be examined.
+/// Properties of a file that change with its content, such as its size and times; `None` for a file that cannot be
+/// examined.
 type Stamp = Option<[i64; 6]>;
 
 impl<T: Send + Sync> WatchedFile<T> {
@@ -47,7 +48,7 @@ impl<T: Send + Sync> WatchedFile<T> {
         &self.path
     }
 
-    /// What was made of the content, if the file was looked at within the last second.
+    /// The value made of the content, if the file was checked within the last second.
     pub(crate) fn fresh(&self, now: Instant) -> Option<Loaded<T>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_fresh = known
@@ -57,14 +58,15 @@ impl<T: Send + Sync> WatchedFile<T> {
         Some(content.clone())
     }
 
-    /// The content as it was last seen.
+    /// The value made of the content that was read last.
     pub(crate) fn latest(&self) -> Option<Loaded<T>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, content) = known.content.as_ref()?;
         Some(content.clone())
     }
 
-    /// What is made of the content as it is `now` or a little later. For threads that may wait for the disk.
+    /// Checks the file, reads it if it has changed, and returns the value made of its content. Only for threads that
+    /// may wait for the disk.
     pub(crate) fn look(&self, now: Instant) -> Loaded<T> {
         let found = std::fs::metadata(&self.path);
         let stamp = found.as_ref().ok().map(stamp);

@@ -1,4 +1,4 @@
-//! The value of `proxy.reverse.url`: backends and their balancer.
+//! Reads the value of `proxy.reverse.url`: the backends and their balancer.
 
 use h2o_config::{Attribute, Error, Kinds, Node};
 use h2o_upstream::{BackendUrl, Balancing, HealthCheck};
@@ -14,7 +14,7 @@ pub(super) struct BackendSpec {
     pub(super) check: Option<Option<HealthCheck>>,
 }
 
-/// The backends, and the balancer.
+/// The backends of a `proxy.reverse.url`, and how requests are distributed among them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Backends {
     pub(super) list: Vec<BackendSpec>,
@@ -57,7 +57,8 @@ const BACKEND: [Attribute; 3] = [
 ];
 
 impl Backends {
-    /// Reads a URL, a sequence of backends, or a mapping of `backends` and `balancer`.
+    /// Reads the value of `proxy.reverse.url`: a URL, a sequence of backends, or a mapping of `backends` and
+    /// `balancer`.
     pub(super) fn read(node: &Node) -> Result<Self, Error> {
         let (list, balancing) = if node.as_mapping().is_some() {
             let attributes = node.attributes(&ATTRIBUTES)?;
@@ -130,7 +131,7 @@ fn read_url(node: &Node) -> Result<BackendUrl, Error> {
     })
 }
 
-/// A hint for a URL that cannot be used.
+/// A hint that tells how to write a URL that cannot be used.
 fn how_to_write(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (meant, note) = match scheme.to_ascii_lowercase().as_str() {
@@ -172,7 +173,7 @@ mod tests {
         Backends::read(&node).map_err(|error| error.message)
     }
 
-    /// Authority, path and weight of each backend, and the balancer.
+    /// Reads `text` and shows the authority, path and weight of each backend, and the balancer.
     fn shown(text: &str) -> String {
         match read(text) {
             Err(message) => message,

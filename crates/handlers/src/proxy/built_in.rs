@@ -1,4 +1,5 @@
-//! The built-in proxy: fetches the target of an internal redirect from a server without a host entry.
+//! The built-in proxy: fetches the target of an internal redirect from a server whose name no host of the configuration
+//! has.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,14 +17,14 @@ use super::response;
 use super::settings::ProxySettings;
 use super::target::PathMapping;
 
-/// Longest authority: a name (RFC 1035 §2.3.4) with a port.
+/// Longest authority in bytes: a name (RFC 1035 §2.3.4) with a port.
 const MAX_AUTHORITY: usize = 255 + ":65535".len();
 
-/// A server without a host entry.
+/// A server whose name no host of the configuration has.
 pub struct OtherServer(BackendUrl);
 
 impl OtherServer {
-    /// The server of this authority; `None` if the authority is not valid.
+    /// The server with this authority; `None` if the authority is not valid.
     #[must_use]
     pub fn new(scheme: Scheme, authority: &[u8]) -> Option<Self> {
         let authority = std::str::from_utf8(authority).ok()?;
@@ -34,7 +35,7 @@ impl OtherServer {
         BackendUrl::parse(&url).map(Self)
     }
 
-    /// Whether it is a Unix socket of this machine.
+    /// Whether the server listens at a Unix socket of this machine.
     #[must_use]
     pub fn is_unix_socket(&self) -> bool {
         matches!(self.0.host, BackendHost::Unix(_))
@@ -58,7 +59,7 @@ impl OtherServer {
 /// The upstream for requests of scripts to the server of `url`, under the settings of the global level.
 ///
 /// # Errors
-/// If the settings name certificates that cannot be used.
+/// The reason why the certificates that the settings name cannot be used.
 #[cfg(feature = "mruby")]
 pub(crate) fn upstream_for(
     worker: &Worker,
@@ -69,17 +70,17 @@ pub(crate) fn upstream_for(
     Ok(Arc::clone(proxy.upstream()))
 }
 
-/// The servers that a worker has sent requests to. `h2o_upstream` holds their idle connections, and closes them once a
-/// server is dropped here.
+/// The servers that a worker has sent requests to. `h2o_upstream` holds their idle connections, and closes the idle
+/// connections to a server once the server is dropped here.
 #[derive(Default)]
 struct OtherServers(RefCell<RememberedServers>);
 
 #[derive(Default)]
 struct RememberedServers {
-    /// The site that the settings are from.
+    /// The site configuration that the settings are taken from.
     site: Weak<Site>,
     settings: ProxySettings,
-    /// By scheme and authority.
+    /// The servers by scheme and authority.
     servers: FxHashMap<String, RememberedServer>,
 }
 
@@ -117,7 +118,8 @@ impl OtherServers {
 }
 
 impl RememberedServers {
-    /// Most servers that are remembered: responses of backends choose them, and may name many.
+    /// Most servers that a worker remembers. There is a limit because responses of backends choose the servers, and may
+    /// name many.
     const MOST: usize = 256;
     /// A server without requests for this long is dropped when a new one is added.
     const IDLE: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 
 use h2o_http::{Headers, Known, Name};
 
-/// Whether a value of `connection` has options that may name fields.
+/// Whether a value of the `connection` field has options that may name fields.
 pub(super) fn names_fields(value: &[u8]) -> bool {
     options_of(value).next().is_some()
 }
@@ -25,23 +25,23 @@ fn options_of(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         })
 }
 
-/// The options that may name fields, parsed once: each field is compared with each of them, and the peer chooses the number
-/// of both.
+/// The options of `connection` that may name fields. They are parsed once and limited, because each field is compared
+/// with each option, and the peer chooses the number of both.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionOptions<'v>(Vec<&'v [u8]>);
 
-/// More options than any sensible message has.
+/// The error if a message has more options than any sensible message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyOptions;
 
 impl<'v> ConnectionOptions<'v> {
-    /// Most options.
+    /// Most options that may name fields in a message.
     pub(super) const MOST: usize = 64;
 
-    /// Reads all values of the field. Allocates only if there are options.
+    /// Reads all values of the `connection` field. Allocates memory only if there are options.
     ///
     /// # Errors
-    /// [`TooManyOptions`] if there are more than [`ConnectionOptions::MOST`].
+    /// [`TooManyOptions`] if there are more than [`ConnectionOptions::MOST`] options.
     pub(super) fn read(values: impl Iterator<Item = &'v [u8]>) -> Result<Self, TooManyOptions> {
         let mut options = Vec::new();
         for value in values {
@@ -55,20 +55,20 @@ impl<'v> ConnectionOptions<'v> {
         Ok(Self(options))
     }
 
-    /// Whether `headers` has more than [`ConnectionOptions::MOST`] options.
+    /// Whether the `connection` fields in `headers` have more than [`ConnectionOptions::MOST`] options.
     pub(super) fn are_too_many(headers: &'v Headers) -> bool {
         let values = || headers.get_all(Known::Connection);
-        // An option takes at least a byte and a comma: shorter values cannot have too many.
+        // An option takes at least a byte and a comma, so shorter values cannot have too many options.
         let len: usize = values().map(|value| value.len() + 1).sum();
         len > 2 * Self::MOST && Self::read(values()).is_err()
     }
 
-    /// Whether `name` is one of them.
+    /// Whether `name` is the name of one of the options.
     pub(super) fn have(&self, name: &str) -> bool {
         (self.0.iter()).any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
     }
 
-    /// Removes the fields that they name, except well-known end-to-end fields.
+    /// Removes the fields that the options name, except well-known end-to-end fields.
     pub(super) fn remove_named(&self, headers: &mut Headers) {
         if !self.0.is_empty() {
             headers.retain(|field| match field.name {

@@ -1,4 +1,4 @@
-//! The directives.
+//! The directives of the reverse proxy.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -447,8 +447,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
 ];
 
-/// One of `proxy.header.*`. At extension level it is accepted without effect, like other settings of the proxy: handlers
-/// there cannot be proxies.
+/// Creates one of the directives `proxy.header.*`. At extension level such a directive is accepted without effect, like
+/// other settings of the proxy: handlers there cannot be proxies.
 const fn edit(
     name: &'static str,
     value: &'static str,
@@ -461,7 +461,7 @@ const fn edit(
     }
 }
 
-/// `num-name-resolution-threads`. It is set for the process, once the whole configuration was checked.
+/// The setting of `num-name-resolution-threads`. It is applied to the process once the whole configuration was checked.
 struct ResolverThreads(u32);
 
 impl Resource for ResolverThreads {
@@ -500,7 +500,8 @@ fn deprecated(scope: &mut Scope, command: &Command<'_>, successor: &str) {
     scope.warn(&command.error(text));
 }
 
-/// Ignores `when`: a request has only one list of fields.
+/// Adds the changes of a `proxy.header.*` directive. Its attribute `when` is ignored, because a request has only one
+/// list of fields.
 fn add_edits(scope: &mut Scope, command: &Command<'_>, verb: Verb) -> Result<(), Error> {
     let (edits, _) = header::read(command, verb)?;
     settings(scope).request.edits.extend(edits);

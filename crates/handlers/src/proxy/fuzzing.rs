@@ -8,10 +8,10 @@ use super::response;
 use super::settings::ProxySettings;
 use super::target::PathMapping;
 
-/// The request of `exchange` for `backend`.
+/// Builds the request to `backend` from the request of `exchange`.
 ///
 /// # Errors
-/// The status of the response, if the request must not be forwarded.
+/// The status of the response to the client, if the request must not be forwarded.
 pub fn proxied_request(
     exchange: &mut Exchange,
     backend: &BackendUrl,
@@ -35,7 +35,7 @@ pub fn proxied_request(
     Ok(head)
 }
 
-/// The response for the client to the reply of `backend`.
+/// Builds the response for the client from the reply of `backend`.
 pub fn proxied_response(exchange: &Exchange, backend: &BackendUrl, reply: Reply) -> Outcome {
     let path = exchange.site.path(exchange.route);
     let settings = path.settings.get::<ProxySettings>();

@@ -1,4 +1,4 @@
-//! Graceful shutdown of WebSockets: the client gets a close frame of ours between two frames of the backend.
+//! Graceful shutdown of WebSockets: the client gets a close frame of this server between two frames of the backend.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -29,10 +29,10 @@ pub(super) struct GracefulWebSocket {
 enum GoodbyeState {
     /// The server is not shutting down.
     Open(Pin<Box<OwnedNotified>>),
-    /// The close frame follows the current frame.
+    /// The server is shutting down. Its close frame follows when the current frame of the backend has ended.
     Ending,
-    /// The client gets `rest` of the close frame and nothing more of the backend, whose further frames are dropped until it
-    /// ends or `limit` passes.
+    /// The close frame was begun: the client gets `rest` of it, and no more frames of the backend. The backend's
+    /// further frames are dropped until it ends or `limit` passes.
     Closed { rest: Bytes, limit: Timer },
     /// The server sends no close frame, because the backend closes by itself, or does not send WebSocket frames.
     LeftAlone,
@@ -54,7 +54,8 @@ impl GracefulWebSocket {
         }
     }
 
-    /// Follows the frames in `bytes`. During the shutdown, everything after the first end of a frame is dropped.
+    /// Passes `bytes` of the backend on and follows the frames in them. During the shutdown, all bytes after the first
+    /// end of a frame are dropped.
     fn pass(&mut self, bytes: Bytes) -> Bytes {
         if matches!(self.state, GoodbyeState::LeftAlone) {
             return bytes;
@@ -123,17 +124,17 @@ impl BodySource for GracefulWebSocket {
     }
 }
 
-/// A position in a sequence of frames (RFC 6455 §5.2).
+/// A position in a sequence of WebSocket frames (RFC 6455 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FramePosition {
-    /// The first byte of the current header.
+    /// The first byte of the current frame's header.
     first: u8,
     second: u8,
-    /// Bytes of the header seen so far; 0 between frames and in a payload.
+    /// Number of bytes of the frame's header seen so far; 0 between frames and in a payload.
     seen: u8,
-    /// In a header: the payload length read so far. In a payload: the bytes still to come.
+    /// In a header, the payload length read so far; in a payload, the number of bytes still to come.
     payload: u64,
-    /// Whether a close frame has begun.
+    /// Whether a close frame of the backend has begun.
     is_closing: bool,
 }
 
@@ -150,7 +151,7 @@ impl FramePosition {
         self.seen == 0 && self.payload == 0
     }
 
-    /// Advances to the end of the frame or of `bytes`, whichever is first. Returns the number of bytes.
+    /// Advances to the end of the frame or of `bytes`, whichever is first. Returns by how many bytes.
     fn advance(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         if self.seen > 0 || self.payload == 0 {
@@ -170,7 +171,7 @@ impl FramePosition {
         at + taken
     }
 
-    /// Reads one byte of a header. Returns whether it is the last one.
+    /// Reads one byte of a frame's header. Returns whether it is the last one.
     fn on_header(&mut self, byte: u8) -> bool {
         const OPCODE: u8 = 0x0f;
         const CLOSE: u8 = 8;
@@ -202,7 +203,7 @@ impl FramePosition {
         true
     }
 
-    /// Number of bytes of the extended length.
+    /// Number of bytes of the extended payload length in the header.
     const fn length_bytes(self) -> u8 {
         match self.second & 0x7f {
             126 => 2,
@@ -216,7 +217,8 @@ impl FramePosition {
 mod tests {
     use super::*;
 
-    /// Frames as a server sends them: text, empty, of 16 and of 64 bits length, a masked one.
+    /// Frames as a backend sends them: one with text, an empty one, ones with lengths of 16 and of 64 bits, a masked
+    /// one.
     fn frames() -> Vec<Vec<u8>> {
         let frame = |header: &[u8], payload: usize| {
             let mut frame = header.to_vec();

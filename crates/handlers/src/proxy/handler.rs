@@ -20,22 +20,22 @@ use super::target::PathMapping;
 use super::tunnel_kind::TunnelKind;
 use crate::reproxy;
 
-/// An upstream with the rules for its requests and responses: from a `proxy.reverse.url` with the final settings of its
-/// path, or from the built-in proxy.
+/// An upstream with the rules for its requests and responses. They come from a `proxy.reverse.url` with the final
+/// settings of its path, or from the built-in proxy.
 pub(super) struct Proxy {
     upstream: Arc<Upstream>,
     request: RequestRules,
     response: ResponseRules,
-    /// `proxy.tunnel`
+    /// The setting of `proxy.tunnel`: whether tunnels are forwarded.
     tunnels: bool,
-    /// `proxy.expect: ON`
+    /// Whether the setting is `proxy.expect: ON`: requests with a body are sent with `expect: 100-continue`.
     expects_continue: bool,
-    /// `send-server-name: preserve`
+    /// Whether the setting is `send-server-name: preserve`; unset until the first request.
     keeps_server: OnceLock<bool>,
 }
 
 impl Proxy {
-    /// A proxy for `upstream` with these settings.
+    /// Creates a proxy that sends requests to `upstream`, with these settings.
     pub(super) fn new(upstream: Arc<Upstream>, settings: &ProxySettings) -> Self {
         Self {
             upstream,
@@ -47,16 +47,16 @@ impl Proxy {
         }
     }
 
-    /// The servers that it asks.
+    /// The upstream to which the proxy sends requests.
     #[cfg(feature = "mruby")]
     pub(super) const fn upstream(&self) -> &Arc<Upstream> {
         &self.upstream
     }
 }
 
-/// Answers requests with the responses of backends.
+/// The handler that answers requests with the responses of backends.
 pub(super) struct ProxyHandler {
-    /// Identifies the handler in the tables of workers.
+    /// Number that identifies the handler in the tables of workers.
     id: u64,
     proxy: Arc<Proxy>,
     /// Workers hold weak references to this value: when the handler is dropped, they notice and drop their state for
@@ -65,7 +65,7 @@ pub(super) struct ProxyHandler {
 }
 
 impl ProxyHandler {
-    /// A handler for requests to `upstream` with these settings.
+    /// Creates a handler that sends requests to `upstream`, with these settings.
     pub(super) fn new(upstream: Arc<Upstream>, settings: &ProxySettings) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -97,7 +97,7 @@ struct KnownProxy {
     alive: Weak<()>,
 }
 
-/// Drops the proxies of handlers that are gone.
+/// Drops the proxies of handlers that no longer exist.
 pub(crate) fn sweep(worker: &Worker) {
     worker.local::<Proxies>().sweep();
 }
@@ -276,12 +276,12 @@ async fn forward(
     }
 }
 
-/// Whether the response may require the request to be sent again to another URL, with its body.
+/// Whether a response may be dropped and the request sent again to another URL, with its body.
 fn may_be_rerouted(exchange: &Exchange) -> bool {
     exchange.delegated || reproxy::is_on(&exchange.site.path(exchange.route).settings)
 }
 
-/// Starts a trace, if an access log or a filter needs one.
+/// Starts a timing trace of the request, if an access log or a filter needs one.
 fn trace(exchange: &mut Exchange) -> Option<Rc<Trace>> {
     if !exchange.site.path(exchange.route).keep_trace {
         return None;
@@ -292,7 +292,7 @@ fn trace(exchange: &mut Exchange) -> Option<Rc<Trace>> {
     exchange.forwarded.trace.clone()
 }
 
-/// Whether backends of any HTTP version accept this protocol (RFC 9298 §3).
+/// Whether backends of any HTTP version accept an upgrade to this protocol (RFC 9298 §3).
 fn is_of_every_version(token: &[u8]) -> bool {
     token.eq_ignore_ascii_case(b"connect-udp")
 }

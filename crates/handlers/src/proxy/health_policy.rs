@@ -1,4 +1,4 @@
-//! `proxy.health-check`, `proxy.passive-health-check` and `proxy.retry`: additions to H2O.
+//! The directives `proxy.health-check`, `proxy.passive-health-check` and `proxy.retry`, which H2O does not have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use h2o_upstream::{
 use super::backends::BackendSpec;
 use super::settings::ProxySettings;
 
-/// A day: longer times are likely mistakes.
+/// Longest time in milliseconds that these directives accept, one day. Longer times are likely mistakes.
 const MAX_MILLISECONDS: u64 = 86_400_000;
-/// Upper limit of all counts.
+/// Highest count that these directives accept.
 const MAX_COUNT: u64 = 1_000;
 
 /// The attributes of `proxy.health-check`.
@@ -106,7 +106,7 @@ pub(super) const RETRY: [Attribute; 2] = [
     ),
 ];
 
-/// Reads `proxy.health-check`, or the `health-check` of a backend. `None`: off.
+/// Reads `proxy.health-check`, or the `health-check` of a backend. `None` if there are no checks.
 pub(super) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
     on_off_or(node, &HEALTH_CHECK, |attributes| {
         let default = HealthCheck::default();
@@ -126,7 +126,7 @@ pub(super) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
     })
 }
 
-/// Reads `proxy.passive-health-check`. `None`: off.
+/// Reads `proxy.passive-health-check`. `None` if there are no passive checks.
 pub(super) fn passive_check(node: &Node) -> Result<Option<PassiveCheck>, Error> {
     on_off_or(node, &PASSIVE_CHECK, |attributes| {
         let default = PassiveCheck::default();
@@ -137,7 +137,7 @@ pub(super) fn passive_check(node: &Node) -> Result<Option<PassiveCheck>, Error> 
     })
 }
 
-/// Reads `proxy.retry`. `None`: off.
+/// Reads `proxy.retry`. `None` if failed requests are not retried.
 pub(super) fn retry(node: &Node) -> Result<Option<Retry>, Error> {
     on_off_or(node, &RETRY, |attributes| {
         let default = Retry::default();
@@ -152,7 +152,7 @@ pub(super) fn retry(node: &Node) -> Result<Option<Retry>, Error> {
     })
 }
 
-/// `OFF`, `ON` for the defaults, or a mapping.
+/// Reads a value that is `OFF`, `ON` for the defaults, or a mapping.
 fn on_off_or<T: Default>(
     node: &Node,
     spec: &[Attribute],
@@ -207,14 +207,15 @@ fn count(attributes: &Attributes<'_>, name: &str, default: u32) -> Result<u32, E
     }
 }
 
-/// Which health checks are made of these backends: those of their own URL, or else those of the settings of the path.
+/// The health checks of these backends, and the retries. A backend's own `health-check` counts before the setting of
+/// the path.
 pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> HealthPolicy {
     let of_backend = |backend: &BackendSpec| {
         let active = match &backend.check {
             Some(own) => own.clone(),
             None => settings.health_check.clone(),
         };
-        // Passive checks are on by default where active checks are.
+        // Passive checks of a backend are on by default if its active checks are.
         let passive = match settings.passive_check {
             Some(configured) => configured,
             None => active.as_ref().map(|_| PassiveCheck::default()),
@@ -230,11 +231,11 @@ pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> HealthPo
     HealthPolicy { backends, retry }
 }
 
-/// The health checks of the configuration; created with the first.
+/// The health checks of all backends in the configuration; created with the first of them.
 #[derive(Clone, Default)]
 struct Checks(Option<Arc<HealthChecks>>);
 
-/// Starts the health checks of `upstream` with the server, if there are any.
+/// If `upstream` has health checks, the server starts them when it begins to serve.
 pub(super) fn check(scope: &mut Scope, upstream: &Arc<Upstream>) {
     if !upstream.is_checked() {
         return;
@@ -255,8 +256,8 @@ mod tests {
     use super::*;
     use h2o_config::{Memory, load};
 
-    /// How two backends are looked after, the second of which has a `health-check` of its own: `a` and `p` for active and passive
-    /// checks, and how often requests are made again.
+    /// Shows the health checks of two backends, the second of which has `own` as its `health-check`: `a` for active and
+    /// `p` for passive checks. Also returns how often a failed request is retried.
     fn shown(settings: &ProxySettings, own: &str) -> (String, Option<u32>) {
         let text = format!("[ 'http://a', {{ url: 'http://b', health-check: {own} }} ]");
         let node = load("f", &Memory::new().file("f", &*text)).unwrap();
@@ -279,7 +280,8 @@ mod tests {
             ..Retry::default()
         };
         let cases = [
-            // The settings of the level, the check of the second backend's own.
+            // Each row: active check, passive check and retry in the settings of the level, the second backend's own
+            // check, and the result.
             (None, None, None, "OFF", ("-- -- ", None)),
             (None, None, None, "ON", ("-- ap ", Some(2))),
             (on.clone(), None, None, "OFF", ("ap -- ", Some(2))),

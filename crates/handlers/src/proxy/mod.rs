@@ -1,5 +1,5 @@
-//! `proxy.reverse.url`: backends answer requests. Also [`OtherServer`]: other servers answer requests that are internally
-//! redirected to a name without a host entry.
+//! `proxy.reverse.url`: backends answer requests. Also [`OtherServer`]: if a request is internally redirected to a name
+//! that no host of the configuration has, the server of that name answers it.
 //!
 //! [`handler`] carries a request through: [`target`] maps its path, [`request`] builds the request for the backend,
 //! [`response`] builds the response for the client. `h2o_upstream` has connections, balancing and time limits.

@@ -1,4 +1,4 @@
-//! The request to a backend.
+//! Builds the request that is sent to a backend.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,28 +16,29 @@ use super::tunnel_kind::TunnelKind;
 use super::websocket;
 use crate::header::Edit;
 
-/// The configured changes to requests.
+/// The configured changes to requests for backends.
 #[derive(Clone, Debug)]
 pub(super) struct RequestRules {
-    /// `proxy.preserve-host`
+    /// The setting of `proxy.preserve-host`.
     pub(super) preserve_host: bool,
-    /// `proxy.emit-x-forwarded-headers`
+    /// The setting of `proxy.emit-x-forwarded-headers`.
     pub(super) emit_x_forwarded: bool,
-    /// `proxy.preserve-x-forwarded-proto`
+    /// The setting of `proxy.preserve-x-forwarded-proto`.
     pub(super) preserve_x_forwarded_proto: bool,
-    /// `proxy.emit-via-header`
+    /// The setting of `proxy.emit-via-header`.
     pub(super) emit_via: bool,
-    /// `proxy.expect: FORWARD`
+    /// Whether the setting is `proxy.expect: FORWARD`: the client's `expect: 100-continue` is forwarded.
     pub(super) forwards_expectations: bool,
-    /// `proxy.header.*`
+    /// The changes that the directives `proxy.header.*` make.
     pub(super) edits: Vec<Edit>,
 }
 
 impl RequestRules {
-    /// Checks whether the request may be forwarded, and returns the tunnel that it asks for. `tunnels`: `proxy.tunnel`.
+    /// Checks whether the request may be forwarded, and returns the tunnel that it asks for. `tunnels` is the setting
+    /// of `proxy.tunnel`.
     ///
     /// # Errors
-    /// [`Refusal`] if it must not be forwarded.
+    /// [`Refusal`] if the request must not be forwarded.
     pub(super) fn admit(
         &self,
         request: &RequestHead,
@@ -67,7 +68,7 @@ impl RequestRules {
         Ok(wanted)
     }
 
-    /// Writes the request of `exchange` for `backend` into an empty head.
+    /// Writes the request to `backend` into an empty head, from the client's request in `exchange`.
     pub(super) fn build(
         &self,
         exchange: &mut Exchange,
@@ -85,14 +86,14 @@ impl RequestRules {
         head.scheme = backend.scheme;
         head.version = Version::Http11;
         head.method = match (wanted, protocol) {
-            // HTTP/1 asks for a protocol by GET with `upgrade` (RFC 8441 §5).
+            // HTTP/1 requests ask for a protocol by GET with `upgrade`, not by CONNECT (RFC 8441 §5).
             (TunnelKind::Protocol, Protocol::Http1) => Method::Get,
             (TunnelKind::Protocol, Protocol::Http2 | Protocol::Http3) => Method::Connect,
             (TunnelKind::Nothing | TunnelKind::Connect, _) => request.method.clone(),
         };
         head.body = body_length(exchange, wanted);
         if self.forwards_expectation(exchange) {
-            // The head of an HTTP/1 request keeps it apart from the fields.
+            // The head of an HTTP/1 request has its expectation apart from the fields.
             let value = head.headers.store(CONTINUE);
             head.set_expect(value);
         }
@@ -107,7 +108,8 @@ impl RequestRules {
             self.edit(&mut head.headers);
         }
         let authority = match head.headers.get(Known::Host) {
-            // `host` is not copied from the client's request, so a `proxy.header` rule has added it: use that.
+            // The field `host` is not copied from the client's request. If it is there, a `proxy.header` rule has added
+            // it, and it is used as the authority.
             Some(host) => host.to_vec(),
             None => Vec::new(),
         };
@@ -129,7 +131,7 @@ impl RequestRules {
                 head.headers.store_pieces(pieces)
             }
         };
-        // The normal form is not needed.
+        // The normal form of the target is not needed, so it is not computed.
         let scanned = h2o_http::path::TargetScan {
             len: target.len(),
             query_at: None,
@@ -153,13 +155,14 @@ impl RequestRules {
             && matches!(exchange.body, RequestBody::Stream(_))
     }
 
-    /// Writes the client's fields in their order, without those of the hop to us, followed by the fields that the proxy
+    /// Writes the client's fields in their order, without those that are only for the connection with this server,
+    /// followed by the fields that the proxy
     /// sets.
     fn write_fields(&self, exchange: &Exchange, headers: &mut Headers) {
         let request = &exchange.request;
         let received = &request.headers;
         headers.copy_from(received);
-        // The number was checked when the request was admitted.
+        // The number of options was checked when the request was admitted.
         let options = ConnectionOptions::read(received.get_all(Known::Connection));
         let options = options.unwrap_or_default();
         let keeps_proto = self.keeps_x_forwarded_proto(exchange);
@@ -174,8 +177,8 @@ impl RequestRules {
         if exchange.is_early && received.get(Known::EarlyData).is_none() {
             headers.push(Known::EarlyData, b"1");
         }
-        // Empty values are left out: they would leave a blank at an end of the joined value, which HTTP/2 does not allow
-        // (RFC 9113 §8.2.1).
+        // Empty `cookie` values are left out: they would leave a blank at an end of the joined value, which HTTP/2 does
+        // not allow (RFC 9113 §8.2.1).
         let cookies = received.get_all(Known::Cookie);
         let mut cookies = cookies.filter(|cookies| !cookies.is_empty());
         if let Some(first) = cookies.next() {
@@ -215,8 +218,8 @@ impl RequestRules {
         }
     }
 
-    /// Whether the scheme that the request's `x-forwarded-proto` names is told to the backend: that of a client of a trusted proxy
-    /// always, if the proxy tells it.
+    /// Whether the backend gets the scheme in the request's `x-forwarded-proto`. It does by configuration, and always
+    /// if the field comes from a trusted proxy.
     fn keeps_x_forwarded_proto(&self, exchange: &Exchange) -> bool {
         let is_told = || {
             let told = exchange.request.headers.get(Known::XForwardedProto);
@@ -225,10 +228,10 @@ impl RequestRules {
         self.preserve_x_forwarded_proto || is_told()
     }
 
-    /// Whether the field is forwarded at its place. Not asked for `x-forwarded-proto`.
+    /// Whether the field of this name is forwarded in its place among the others. Not called for `x-forwarded-proto`.
     const fn keeps(&self, name: Known) -> bool {
         match name {
-            // Fields of the connection (RFC 9110 §7.6.1), or written by the engine.
+            // These fields belong to the connection (RFC 9110 §7.6.1), or are written by the engine.
             Known::Connection
             | Known::KeepAlive
             | Known::ProxyConnection
@@ -242,7 +245,7 @@ impl RequestRules {
             | Known::Host
             | Known::ContentLength
             | Known::Expect
-            // Set by the proxy.
+            // These fields are set by the proxy.
             | Known::Cookie => false,
             Known::XForwardedFor => !self.emit_x_forwarded,
             Known::Via => !self.emit_via,
@@ -261,8 +264,8 @@ impl RequestRules {
 /// The only expectation that is defined (RFC 9110 §10.1.1).
 const CONTINUE: &[u8] = b"100-continue";
 
-/// Whether trailers of the response reach the client and it accepts them. gRPC servers require `te: trailers` (RFC 9113
-/// §8.2.2).
+/// Whether the trailers of the response can reach the client, and the client accepts them. gRPC servers require `te:
+/// trailers` (RFC 9113 §8.2.2).
 fn takes_trailers(request: &RequestHead) -> bool {
     request.version >= Version::Http2
         && request
@@ -271,7 +274,7 @@ fn takes_trailers(request: &RequestHead) -> bool {
             .any(|value| escape::list_contains(value, b"trailers"))
 }
 
-/// All values of a field, each followed by a comma. Empty ones are left out.
+/// All values of a field, each followed by a comma. Empty values are left out.
 fn listed(received: &Headers, name: Known) -> impl Iterator<Item = &[u8]> {
     received
         .get_all(name)
@@ -290,23 +293,23 @@ fn body_length(exchange: &Exchange, wanted: TunnelKind) -> BodyLength {
         RequestBody::Stream(_) => return exchange.request.body,
     };
     match (length, &exchange.request.method) {
-        // Methods that anticipate content state a length of 0 (RFC 9110 §8.6).
+        // Methods that anticipate content send a length of 0 if they have none (RFC 9110 §8.6).
         (0, Method::Post | Method::Put) => BodyLength::Known(0),
         (0, _) => BodyLength::None,
         (length, _) => BodyLength::Known(length),
     }
 }
 
-/// Length of the longest address: IPv6 with an IPv4 tail.
+/// Length in bytes of the longest text of an address: IPv6 with an IPv4 address at its end.
 const ADDRESS_LEN: usize = 46;
 
-/// The client's address in the form for `x-forwarded-for`.
+/// Writes the client's address into `text`, in the form for `x-forwarded-for`.
 fn write_address<'t>(address: &Address, text: &'t mut [u8; ADDRESS_LEN]) -> &'t [u8] {
     let Address::Ip(address) = address else {
         return b"localhost";
     };
     let mut rest = &mut text[..];
-    // The text always fits.
+    // The text of an address always fits in the buffer.
     let _ = match address.ip() {
         IpAddr::V4(ip) => write_ipv4(ip, &mut rest),
         IpAddr::V6(ip) => write!(rest, "{ip}"),
@@ -315,7 +318,7 @@ fn write_address<'t>(address: &Address, text: &'t mut [u8; ADDRESS_LEN]) -> &'t 
     &text[..ADDRESS_LEN - left]
 }
 
-/// Written without `fmt`, since every request has an address.
+/// Written without Rust's formatting machinery, which is slower, since every request has an address.
 fn write_ipv4(address: Ipv4Addr, text: &mut &mut [u8]) -> std::io::Result<()> {
     for (at, part) in address.octets().into_iter().enumerate() {
         if at > 0 {

@@ -1,4 +1,4 @@
-//! The response to the client: that of the backend, or an error in its place.
+//! Builds the response to the client from the response of a backend, or an error response in its place.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use super::tunnel_kind::TunnelKind;
 use super::websocket;
 use crate::{header, push};
 
-/// A response without asking a backend. HTTP/1 connections are closed after it.
+/// A response to a request that is not sent to a backend. HTTP/1 connections are closed after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -33,18 +33,18 @@ impl Refusal {
     }
 }
 
-/// The configured changes to responses.
+/// The configured changes to responses of backends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponseRules {
-    /// `proxy.emit-missing-date-header`
+    /// The setting of `proxy.emit-missing-date-header`.
     pub(super) emit_missing_date: bool,
-    /// `proxy.forward.close-connection`
+    /// The setting of `proxy.forward.close-connection`.
     pub(super) forward_close: bool,
     /// Whether `location` fields that name the backend are rewritten to name this server.
     pub(super) relocates: bool,
 }
 
-/// Properties of the fields that need special treatment.
+/// Which fields that need special treatment a response has.
 #[derive(Default)]
 struct NotedFields {
     link: bool,
@@ -53,7 +53,7 @@ struct NotedFields {
 }
 
 impl ResponseRules {
-    /// The response for the client. `scheme`: that of the request to the backend.
+    /// Builds the response for the client. `scheme` is the scheme of the request to the backend.
     pub(super) fn answer(
         self,
         exchange: &Exchange,
@@ -151,7 +151,8 @@ impl ResponseRules {
     }
 }
 
-/// Passes an interim response to the client. Pushes its `link` fields, even if it does not reach the client.
+/// Passes an interim response of the backend to the client. The resources that its `link` fields name are pushed, even
+/// if the response does not reach the client.
 pub(super) fn add_informational(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
     push::order_links(exchange, headers);
     let mut headers = headers.clone();
@@ -182,7 +183,8 @@ fn note_options(field: &Field<'_>, options: &mut Vec<u8>) {
     }
 }
 
-/// Whether the field belongs to the connection with the backend or is written by engines.
+/// Whether the field belongs to the connection with the backend or is written by the engines, so that it is not
+/// forwarded.
 const fn is_of_hop(name: Name<'_>) -> bool {
     matches!(
         name,
@@ -236,16 +238,16 @@ fn follow(exchange: &Exchange, scheme: Scheme, reply: &Reply) -> Option<Reroute>
     })
 }
 
-/// Whether the `location` of a backend leads back to the server that answered, under this `scheme`.
+/// Whether the URL in a backend's `location` field leads back to the server that answered, under this `scheme`.
 pub(super) fn leads_back(exchange: &Exchange, scheme: Scheme, location: &[u8]) -> bool {
     let place = exchange.forwarded.place();
     place.is_some_and(|(authority, _)| target::stays(location, scheme, authority))
 }
 
-/// The response to a request that got none from a backend.
+/// The response to a request that got no response from a backend.
 pub(super) fn failed(exchange: &mut Exchange, mapping: PathMapping, failure: &Failure) -> Response {
     if exchange.forwarded.place().is_none() {
-        // No backend was contacted: the log shows the client's authority and the path below the path's key.
+        // No backend was contacted: the log shows the client's authority and the path after the configured path.
         let mount = &exchange.site.path(exchange.route).path;
         let request = &exchange.request;
         let is_connect = request.method == Method::Connect && request.upgrade().is_empty();

@@ -1,4 +1,4 @@
-//! The settings of a level for requests to upstreams.
+//! The settings of the proxy at a configuration level, for requests to upstreams.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -11,44 +11,44 @@ use h2o_upstream::{HealthCheck, NameOrigin, PassiveCheck, Retry, UpstreamSetting
 use super::request::RequestRules;
 use super::response::ResponseRules;
 
-/// The settings of a level.
+/// The settings of the proxy at a configuration level.
 #[derive(Clone, Debug)]
 pub(crate) struct ProxySettings {
     pub(super) request: RequestRules,
     pub(super) response: ResponseRules,
-    /// `proxy.timeout.*`
+    /// The settings of `proxy.timeout.*`.
     pub(crate) timeouts: Timeouts,
-    /// `proxy.ssl.*`; shared by levels that do not change them.
+    /// The settings of `proxy.ssl.*`, shared by levels that do not change them.
     pub(super) tls: Arc<Tls>,
-    /// `proxy.tunnel`
+    /// The setting of `proxy.tunnel`.
     pub(super) tunnels: bool,
-    /// `proxy.expect: ON`
+    /// Whether the setting is `proxy.expect: ON`: requests with a body are sent with `expect: 100-continue`.
     pub(super) expects_continue: bool,
-    /// `proxy.proxy-protocol`
+    /// The setting of `proxy.proxy-protocol`.
     pub(super) proxy_protocol: bool,
-    /// `proxy.max-buffer-size`
+    /// The setting of `proxy.max-buffer-size` in bytes.
     pub(super) max_buffer_size: Option<u64>,
-    /// `proxy.max-temp-file-size`
+    /// The setting of `proxy.max-temp-file-size` in bytes.
     pub(super) max_temp_file_size: u64,
-    /// `proxy.zerocopy`
+    /// The setting of `proxy.zerocopy`.
     pub(super) zerocopy: bool,
-    /// `proxy.http2.ratio`
+    /// The setting of `proxy.http2.ratio`, in percent.
     pub(super) http2_ratio: Option<u8>,
-    /// `proxy.http3.ratio`
+    /// The setting of `proxy.http3.ratio`, in percent.
     pub(super) http3_ratio: u8,
-    /// `proxy.http3.ecn`
+    /// The setting of `proxy.http3.ecn`.
     pub(super) http3_ecn: bool,
-    /// `proxy.http2.force-cleartext`
+    /// The setting of `proxy.http2.force-cleartext`.
     pub(super) http2_force_cleartext: bool,
-    /// `proxy.http2.max-concurrent-streams`
+    /// The setting of `proxy.http2.max-concurrent-streams`.
     pub(super) http2_max_streams: u32,
-    /// The origin of the servers' names.
+    /// Whether the names of the servers come from the configuration, or from requests and responses.
     pub(super) name_origin: NameOrigin,
-    /// `proxy.health-check`; `None`: off.
+    /// The setting of `proxy.health-check`; `None` if there are no checks.
     pub(super) health_check: Option<HealthCheck>,
-    /// `proxy.passive-health-check`, if it was set.
+    /// The setting of `proxy.passive-health-check`, if the directive was used.
     pub(super) passive_check: Option<Option<PassiveCheck>>,
-    /// `proxy.retry`, if it was set.
+    /// The setting of `proxy.retry`, if the directive was used.
     pub(super) retry: Option<Option<Retry>>,
 }
 
@@ -90,10 +90,10 @@ impl Default for ProxySettings {
 }
 
 impl ProxySettings {
-    /// The settings of an upstream of this level.
+    /// The settings of an upstream, from those of this level.
     ///
     /// # Errors
-    /// The text to show if the CA certificates cannot be read.
+    /// The reason why the CA certificates cannot be read.
     pub(crate) fn upstream(&self) -> Result<UpstreamSettings, TlsClientError> {
         Ok(UpstreamSettings {
             connect_timeout: self.timeouts.connect,
@@ -114,7 +114,7 @@ impl ProxySettings {
         })
     }
 
-    /// The part of the global level's settings that applies to the built-in proxy.
+    /// The part of the global level's settings that the built-in proxy uses.
     pub(super) fn of_built_in(&self) -> Self {
         Self {
             request: RequestRules {
@@ -141,13 +141,14 @@ impl ProxySettings {
         }
     }
 
-    /// Changes `proxy.ssl.*`. H2O compatibility: H2O starts a new session cache at this level.
+    /// Changes the settings of `proxy.ssl.*`. H2O compatibility: as in H2O, a level that changes them has a TLS session
+    /// cache of its own.
     pub(super) fn edit_tls(&mut self, edit: impl FnOnce(&mut TlsRules)) {
         let mut rules = self.tls.rules.clone();
         edit(&mut rules);
         let client = OnceLock::new();
-        // Read the file now, also for the built-in proxy: the running user may not be able to read it later. That it can be
-        // read was checked when it was named.
+        // The file of CA certificates is read now, also for the built-in proxy, because the running user may not be
+        // able to read it later. The directive that names the file has checked that it can be read.
         if rules.ca_file.is_some()
             && let Ok(made) = rules.client()
         {
@@ -157,18 +158,18 @@ impl ProxySettings {
     }
 }
 
-/// The time limits of a level.
+/// The time limits of the proxy at a configuration level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
-    /// `proxy.timeout.connect`
+    /// The setting of `proxy.timeout.connect`.
     pub(crate) connect: Duration,
-    /// `proxy.timeout.first_byte`
+    /// The setting of `proxy.timeout.first_byte`.
     pub(crate) first_byte: Duration,
-    /// `proxy.timeout.io`
+    /// The setting of `proxy.timeout.io`.
     pub(crate) io: Duration,
-    /// `proxy.timeout.keepalive`
+    /// The setting of `proxy.timeout.keepalive`.
     pub(crate) keepalive: Duration,
-    /// The level that set the limit last.
+    /// The configuration level that has set the limit for connecting last.
     connect_set: Option<Level>,
     first_byte_set: Option<Level>,
 }
@@ -187,10 +188,12 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Sets the limit, and those for connecting and the first byte unless the same level sets them, before or later.
+    /// Sets the limit for I/O. It also becomes the limit for connecting and for the first byte, unless the same level
+    /// sets these.
     pub(super) fn set_io(&mut self, level: Level, limit: Duration) {
         self.io = limit;
-        // The settings of an inner level begin as a copy of the outer one's, with its marks.
+        // The settings of an inner level begin as a copy of the outer level's settings, including the levels noted in
+        // them.
         if self.connect_set != Some(level) {
             self.connect = limit;
         }
@@ -208,22 +211,22 @@ impl Timeouts {
     }
 }
 
-/// `proxy.ssl.*`
+/// The settings of `proxy.ssl.*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TlsRules {
-    /// `proxy.ssl.verify-peer`
+    /// The setting of `proxy.ssl.verify-peer`.
     pub(super) verify_peer: bool,
-    /// `proxy.ssl.cafile`
+    /// The setting of `proxy.ssl.cafile`.
     pub(super) ca_file: Option<PathBuf>,
-    /// `proxy.ssl.session-cache`: lifetime of sessions, and capacity.
+    /// The setting of `proxy.ssl.session-cache`: how long sessions are kept, and how many.
     pub(super) session_cache: Option<(Duration, usize)>,
 }
 
 impl TlsRules {
-    /// Lifetime and capacity of the cache for `ON`.
+    /// How long and how many sessions are kept with `proxy.ssl.session-cache: ON`.
     pub(super) const CACHE: (Duration, usize) = (Duration::from_secs(86_400), 4096);
 
-    /// Reads the CA certificates.
+    /// Reads the CA certificates, and makes a TLS client of the rules.
     pub(super) fn client(&self) -> Result<Arc<TlsClient>, TlsClientError> {
         TlsClient::new(TlsClientSettings {
             verify_peer: self.verify_peer,

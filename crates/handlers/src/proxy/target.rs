@@ -1,4 +1,5 @@
-//! Maps the path of a request to that of a backend's resource, and `location` fields of backends back.
+//! Maps the path of a request to the path of a backend's resource, and `location` fields of backends back to URLs of
+//! this server.
 
 use std::borrow::Cow;
 
@@ -9,7 +10,7 @@ use h2o_upstream::BackendUrl;
 /// How the path of a request becomes the path for the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathMapping {
-    /// The part below the key of its path is appended to the path of the backend's URL.
+    /// The rest of the request's path after the configured path is appended to the path of the backend's URL.
     Below,
     /// The whole request target is sent to the backend unchanged: it comes from an internal redirect that the backend
     /// asked for.
@@ -17,8 +18,8 @@ pub(super) enum PathMapping {
 }
 
 impl PathMapping {
-    /// The part of a request's path to append to the path of the backend's URL, with the query. `mount` is the key of the
-    /// path.
+    /// The part of a request's path to append to the path of the backend's URL, with the query. `mount` is the
+    /// configured path.
     pub(super) fn rest<'a>(self, mount: &str, request: &'a RequestHead) -> Cow<'a, [u8]> {
         match self {
             Self::Below => below(mount.as_bytes(), request),
@@ -26,7 +27,8 @@ impl PathMapping {
         }
     }
 
-    /// Path and query for the backend, in pieces: the `base` of its URL, and the result of [`PathMapping::rest`].
+    /// The path and query for the backend, in pieces. `base` is the path of the backend's URL, `rest` the result of
+    /// [`PathMapping::rest`].
     pub(super) fn target<'a>(self, mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
         match self {
             Self::Below => forwarded(mount, base, rest),
@@ -35,16 +37,16 @@ impl PathMapping {
     }
 }
 
-/// Whether a backend might read dots in the path of the request as a way up that this server does not see: the request
-/// could then leave the path of the backend's URL.
+/// Whether a backend might read dots in the path of the request as going up in directories where this server does not:
+/// the request could then leave the path of the backend's URL.
 pub(super) fn has_disguised_dots(request: &RequestHead) -> bool {
     let path = request.raw_path();
     let is_suspect = !request.is_path_plain() || memchr::memchr(b'\\', path).is_some();
     is_suspect && path::dot_segments(path) == DotSegments::Disguised
 }
 
-/// Path and query for a backend that has redirected us to `target`: below the `base` of its URL. H2O prepends `base` even
-/// if it is there already.
+/// The path and query for a backend that has redirected a request of this server to `target`. The result is below
+/// `base`, the path of the backend's URL. H2O prepends `base` even if `target` begins with it.
 fn redirected<'a>(base: &'a [u8], target: &'a [u8]) -> [&'a [u8]; 3] {
     let bare = base.strip_suffix(b"/").unwrap_or(base);
     let is_below = target
@@ -56,7 +58,8 @@ fn redirected<'a>(base: &'a [u8], target: &'a [u8]) -> [&'a [u8]; 3] {
     [bare, target, b""]
 }
 
-/// Whether a reference in the response to a request with this `scheme` and `authority` leads to the same server.
+/// Whether a reference in the response to a request with this `scheme` and `authority` leads to the server that has
+/// sent it.
 pub(super) fn stays(url: &[u8], scheme: Scheme, authority: &[u8]) -> bool {
     let Some(reference) = Reference::parse(url) else {
         return false;
@@ -75,13 +78,13 @@ pub(super) fn stays(url: &[u8], scheme: Scheme, authority: &[u8]) -> bool {
         (Some((theirs, port)), Some((ours, own_port))) => {
             theirs.eq_ignore_ascii_case(ours) && port == own_port
         }
-        // A Unix socket.
+        // The authority names a Unix socket, so there is no port to compare.
         _ => theirs == authority,
     }
 }
 
-/// Path and query for a backend, in pieces: the `base` of its URL, and the `rest` of the request's path after the key
-/// `mount`.
+/// The path and query for a backend, in pieces. `base` is the path of the backend's URL, `rest` the request's path
+/// after the configured path `mount`.
 fn forwarded<'a>(mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
     let begins_with_slash = mount.ends_with('/') || rest.starts_with(b"/");
     match (base.strip_suffix(b"/"), begins_with_slash) {
@@ -93,12 +96,12 @@ fn forwarded<'a>(mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
     }
 }
 
-/// The part of the target after the key of the path, unmodified. H2O compatibility: H2O forwards it unmodified, too. If it
-/// has dot segments, the normal form is sent instead: servers differ in what they take for a segment (`x%2f/..`, `//..`),
-/// so the request might leave the path of the backend's URL.
+/// The part of the request's target after the configured path, as the client wrote it. H2O compatibility: H2O does not
+/// change it either. If it has dot segments, the normal form is sent instead: servers differ in what they take for a
+/// segment (`x%2f/..`, `//..`), so the request might leave the path of the backend's URL.
 fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
     let target = request.target();
-    // `/`, `*`, or the empty path of CONNECT.
+    // The target is `/`, `*`, or the empty path of CONNECT.
     if target.len() <= 1 {
         return Cow::default();
     }
@@ -113,7 +116,7 @@ fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
         path::raw_len(raw_path, mount.len())
     };
     let rest = raw_path.get(len..).unwrap_or_default();
-    // Not every server takes an escaped slash after the key as the end of the last segment.
+    // Some servers do not read an escaped slash after the configured path as the end of a segment.
     let is_apart = mount.ends_with(b"/") || matches!(rest.first(), None | Some(b'/'));
     if is_apart && path::dot_segments(rest) == DotSegments::None {
         return target.get(len..).unwrap_or_default().into();
@@ -125,19 +128,20 @@ fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
     rest.into()
 }
 
-/// The position of a client's request.
+/// A client's request, with the configured path by which it was routed.
 #[derive(Clone, Copy)]
 pub(super) struct MountedRequest<'a> {
     pub(super) scheme: Scheme,
     pub(super) authority: &'a [u8],
-    /// The key of its path.
+    /// The configured path.
     pub(super) mount: &'a str,
 }
 
-/// The `location` for the client in place of one below the URL of the backend; `None` to leave it unchanged.
+/// The `location` for the client in place of a backend's `location` that leads below the backend's URL; `None` to leave
+/// it unchanged.
 ///
-/// H2O compatibility: H2O ignores `https` URLs. If the key of the path has no trailing slash and the path of the backend
-/// has one, H2O drops the slash.
+/// H2O compatibility: H2O ignores `https` URLs. If the configured path has no trailing slash and the path of the
+/// backend's URL has one, H2O drops the slash.
 pub(super) fn relocated(
     location: &[u8],
     backend: &BackendUrl,
@@ -158,7 +162,7 @@ pub(super) fn relocated(
     if !is_host_of(backend, host) {
         return None;
     }
-    // An absent path is `/` (RFC 9110 §4.2.3).
+    // An absent path means `/` (RFC 9110 §4.2.3).
     let path = match path.first() {
         Some(b'/') => path.to_vec(),
         _ => [b"/", path].concat(),
@@ -208,7 +212,8 @@ mod tests {
     #[test]
     fn redirects_of_a_backend_lead_below_its_url() {
         let cases = [
-            // Path of the backend, where it sends us; sent.
+            // Each row: the path of the backend's URL, the target of the backend's redirect, the target sent to the
+            // backend.
             ("/", "/x?y", "/x?y"),
             ("/base", "/x", "/base/x"),
             ("/base", "/base", "/base"),
@@ -248,7 +253,8 @@ mod tests {
     #[test]
     fn what_is_below_the_key_of_the_path_is_forwarded_as_written() {
         let cases = [
-            // Key of the path, path of the backend, request, sent.
+            // Each row: the configured path, the path of the backend's URL, the target of the request, the target sent
+            // to the backend.
             ("/", "/", "/", "/"),
             ("/", "/", "/x/../y?q=1", "/y?q=1"),
             ("/", "/", "/.x/..y/...?/../", "/.x/..y/...?/../"),
@@ -297,7 +303,8 @@ mod tests {
         }
     }
 
-    /// As a server resolves a path that takes backslashes for slashes, knows path parameters, and merges slashes, or not.
+    /// Resolves a path as a server would that decodes escapes, merges slashes, or is odd: an odd server reads
+    /// backslashes as slashes and knows path parameters.
     fn resolved(path: &[u8], decodes: bool, merges_slashes: bool, is_odd: bool) -> String {
         let text = String::from_utf8_lossy(path).into_owned();
         let text = if decodes {
@@ -395,7 +402,8 @@ mod tests {
     #[test]
     fn locations_of_the_backend_become_ours() {
         let cases = [
-            // URL of the backend, key of the path, its `location`, ours.
+            // Each row: the URL of the backend, the configured path, the backend's `location`, the `location` for the
+            // client.
             ("http://b:81", "/", "http://b:81/foo", "https://C:8/foo"),
             ("http://b:81", "/", "HTTP://B:81/foo", "https://C:8/foo"),
             ("http://b:81", "/", "http://b:81", "https://C:8/"),

@@ -1,4 +1,4 @@
-//! Which kind of tunnel a proxied request asks for, if any.
+//! The kind of tunnel that a request to be proxied asks for, if any.
 
 use h2o_http::{Method, RequestHead, StatusCode, escape};
 
@@ -7,16 +7,17 @@ use super::response::Refusal;
 /// The kind of tunnel that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TunnelKind {
-    /// None: the request only asks for a response.
+    /// The request asks for no tunnel, only for a response.
     Nothing,
-    /// The connection or stream continues with another protocol: by `upgrade`, or by extended CONNECT (RFC 8441).
+    /// The request asks to continue the connection or stream with another protocol: by `upgrade`, or by extended
+    /// CONNECT (RFC 8441).
     Protocol,
-    /// A tunnel to the authority of the request (RFC 9110 §9.3.6).
+    /// The request asks for a tunnel to its authority (RFC 9110 §9.3.6).
     Connect,
 }
 
 impl TunnelKind {
-    /// The tunnel that `request` asks for. `tunnels`: `proxy.tunnel`.
+    /// The tunnel that `request` asks for. `tunnels` is the setting of `proxy.tunnel`.
     ///
     /// # Errors
     /// [`Refusal`] if tunnels are not allowed and the request cannot be served as an ordinary one.
@@ -33,7 +34,7 @@ impl TunnelKind {
         };
         let token = request.upgrade();
         match &request.method {
-            // The method of a draft, which is not forwarded.
+            // This method of a draft is not forwarded.
             Method::ConnectUdp => Err(NO_CONNECT),
             Method::Connect if token.is_empty() && tunnels => Ok(Self::Connect),
             Method::Connect if token.is_empty() => Err(NO_CONNECT),
@@ -47,8 +48,8 @@ impl TunnelKind {
     }
 }
 
-/// Whether the protocols include HTTP/2 over clear text, which concerns this hop (RFC 7540 §3.2). A backend that switched
-/// to it would get requests that this server has not checked.
+/// Whether the protocols that the client offers include HTTP/2 over clear text, which is only for its connection with
+/// this server (RFC 7540 §3.2). A backend that switched to it would get requests that this server has not checked.
 fn offers_h2c(tokens: &[u8]) -> bool {
     [&b"h2c"[..], b"h2c-14", b"h2c-16"]
         .iter()
@@ -63,7 +64,7 @@ mod tests {
     fn tunnels_are_had_by_those_who_may() {
         use TunnelKind::{Connect, Nothing, Protocol};
         let cases = [
-            // Method, upgrade, what it is without and with tunnels.
+            // Each row: method, protocols in `upgrade`, the result without tunnels, the result with tunnels.
             ("GET", "", Ok(Nothing), Ok(Nothing)),
             ("GET", "h2c", Ok(Nothing), Ok(Nothing)),
             ("GET", "foo, H2C-14", Ok(Nothing), Ok(Nothing)),

@@ -6,39 +6,40 @@ use h2o_exchange::Scope;
 use h2o_upstream::Upstream;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Most upstreams with the same backends that are compared with one of another path.
+/// Most upstreams of other paths that have the same backends and are compared with a new upstream.
 const MAX_COMPARED: usize = 64;
 
-/// Every `proxy.reverse.url` of a site.
+/// The upstreams of all `proxy.reverse.url` directives in a site configuration.
 #[derive(Clone, Default)]
 pub(crate) struct Upstreams {
     list: Vec<ListedUpstream>,
-    /// Indices of the list, by host and path.
+    /// Indices into the list, by host and path.
     by_place: FxHashMap<(Box<str>, Box<str>), Vec<usize>>,
-    /// Indices of the list, by backends.
+    /// Indices into the list, by the authorities of the backends.
     by_backends: FxHashMap<Box<str>, Vec<usize>>,
-    /// The addresses of the upstreams, by which an upstream of the running configuration is taken over only once.
+    /// The memory addresses of the listed upstreams. By these, an upstream of the running configuration is taken over
+    /// only once.
     taken: FxHashSet<usize>,
 }
 
-/// One `proxy.reverse.url`.
+/// The upstream of one `proxy.reverse.url`.
 #[derive(Clone)]
 pub(crate) struct ListedUpstream {
     /// The host of the configuration that the directive belongs to, as `NAME` or `NAME:PORT`.
     pub(crate) host: Box<str>,
-    /// The key of its path.
+    /// The configured path that the directive belongs to.
     pub(crate) path: Box<str>,
     pub(crate) upstream: Arc<Upstream>,
 }
 
 impl Upstreams {
-    /// In order of the configuration.
+    /// The upstreams in the order of the configuration.
     pub(crate) fn list(&self) -> &[ListedUpstream] {
         &self.list
     }
 
-    /// Adds an upstream of the path that is being configured. Returns the one to use: that of the running configuration, if it
-    /// is the same.
+    /// Adds an upstream of the path that is being configured. Returns the upstream to use: that of the running
+    /// configuration, if it has the same settings.
     pub(super) fn note(scope: &mut Scope, upstream: Arc<Upstream>) -> Arc<Upstream> {
         let host = scope.host.as_ref().map(|host| host.to_authority());
         let host: Box<str> = host.unwrap_or_default().into();
@@ -66,7 +67,8 @@ impl Upstreams {
         upstream
     }
 
-    /// Upstreams that `next` may take over for a path: first those of the same path.
+    /// Upstreams of this configuration that the configuration `next` may take over for a path; those of the same path
+    /// come first.
     fn candidates<'a>(
         &'a self,
         place: &(Box<str>, Box<str>),
@@ -115,7 +117,7 @@ mod tests {
             addresses(&next).iter().map(position).collect::<Vec<_>>()
         };
         assert_eq!(next("/a", "", &two), [Some(0), Some(1), Some(2)]);
-        // Also at another path, but never twice.
+        // An unchanged upstream is also taken over for another path, but only once.
         let three = format!("- {b}\n- {a}\n- {a}\n- {a}");
         assert_eq!(next("/b", "", &three), [Some(1), Some(0), Some(2), None]);
         assert_eq!(next("/a", "proxy.timeout.io: 7", &two), [None; 3]);

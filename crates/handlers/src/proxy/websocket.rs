@@ -8,10 +8,10 @@ use h2o_http::{Method, Name, RequestHead};
 
 const NAME: Name<'static> = Name::Other("sec-websocket-key");
 
-/// The response field that answers the key.
+/// The response field with the answer to the key.
 pub(super) const ANSWER: &str = "sec-websocket-accept";
 
-/// Adds the missing key to `head`, the HTTP/1 request for the client's `request`.
+/// Adds the missing `sec-websocket-key` to `head`, the HTTP/1 request to the backend for the client's `request`.
 pub(super) fn add_key(request: &RequestHead, head: &mut RequestHead) {
     let is_websocket = request.upgrade().eq_ignore_ascii_case(b"websocket");
     if is_websocket && request.method == Method::Connect && head.headers.get(NAME).is_none() {
@@ -19,7 +19,8 @@ pub(super) fn add_key(request: &RequestHead, head: &mut RequestHead) {
     }
 }
 
-/// 16 random bytes in base64 with padding. They identify a handshake and are not secret (RFC 6455 §4.1).
+/// Creates a key: 16 random bytes in base64 with padding. A key identifies a handshake and is not secret (RFC 6455
+/// §4.1).
 fn nonce() -> String {
     STANDARD.encode(fastrand::u128(..).to_ne_bytes())
 }

@@ -5,23 +5,23 @@ use h2o_http::base64url;
 
 use super::golomb::BitReader;
 
-/// Most letters of one digest. Longer ones are skipped, as are digests and numbers beyond the limits below: they bound the
-/// memory that a client can make us use.
+/// Most letters of one digest. Longer digests are skipped, as are digests and numbers beyond the limits below, so that
+/// a client cannot make the server use much memory.
 const MAX_LETTERS: usize = 8192;
-/// Most letters of all digests of a request. Further digests are ignored: header compression makes such fields cheap to
-/// repeat, while each letter costs us the same every time.
+/// Most letters of all digests of a request. Further digests are ignored: with header compression a client can repeat
+/// such fields cheaply, while each letter costs the server the same every time.
 const MAX_ALL_LETTERS: usize = 32 * 1024;
-/// Most digests of a request.
+/// Most digests that are read of a request.
 const MAX_DIGESTS: usize = 8;
-/// Most numbers in all digests of a request.
+/// Most numbers that are read of all digests of a request.
 const MAX_NUMBERS: usize = 16_384;
 
 /// The digests of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
-    /// Digests of URLs.
+    /// Digests of the URLs of cached, fresh resources.
     fresh: Vec<Digest>,
-    /// Whether the request has any digest.
+    /// Whether the request has a digest that could be read.
     is_present: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Digests {
 struct Digest {
     /// How many bits the first 64 bits of a hash are shifted to the right for a lookup.
     shift: u32,
-    /// In ascending order.
+    /// The numbers in the digest, in ascending order.
     numbers: Vec<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Digests {
         let mut left = MAX_ALL_LETTERS;
         for field in fields {
             for element in field.split(|&byte| byte == b',') {
-                // Include the comma.
+                // The comma after an element counts, too.
                 let Some(rest) = left.checked_sub(element.len() + 1) else {
                     return digests;
                 };
@@ -65,7 +65,7 @@ impl Digests {
         let first = hash.as_ref().first_chunk::<8>();
         let word = first.map_or(0, |first| u64::from_be_bytes(*first));
         self.fresh.iter().any(|digest| {
-            // All bits are shifted out if the digest has no bits for a number.
+            // If the digest has no bits for a number, all bits are shifted out.
             let number = word.checked_shr(digest.shift).unwrap_or(0);
             digest.numbers.binary_search(&number).is_ok()
         })
@@ -79,8 +79,8 @@ impl Digests {
             match parameter.to_ascii_lowercase().as_slice() {
                 b"reset" => reset = true,
                 b"validators" => validators = true,
-                // The flag `complete` is ignored: resources are pushed or not alike, whether or not the digest lists
-                // all that the client has.
+                // The flag `complete` is ignored: the server pushes the same resources whether or not the digest lists
+                // everything that the client has cached.
                 b"complete" => {}
                 // A digest with another flag, such as `stale`, is ignored: it does not list fresh resources.
                 _ => return,
@@ -94,7 +94,7 @@ impl Digests {
             self.fresh.clear();
         }
         self.is_present = true;
-        // Digests of URLs with entity tags cannot be looked up before the response is known.
+        // Digests of URLs with entity tags cannot be looked up before the response with the entity tag is known.
         if !validators && self.fresh.len() < MAX_DIGESTS {
             self.fresh.push(digest);
         }
@@ -102,7 +102,8 @@ impl Digests {
 }
 
 impl Digest {
-    /// Parses a digest: 5 bits N, 5 bits P, then a set of numbers of N + P bits whose low P bits are written as they are.
+    /// Parses the bytes of a digest: 5 bits N, 5 bits P, then a set of numbers of N + P bits whose low P bits are
+    /// written as they are.
     fn parse(data: &[u8], max_numbers: usize) -> Option<Self> {
         if data.is_empty() || data.len() > MAX_LETTERS {
             return None;
@@ -136,7 +137,7 @@ mod tests {
         Digests::parse(fields.iter().map(|field| field.as_bytes()))
     }
 
-    /// The text of the digest of `urls`, made by the book with string operations.
+    /// Creates the text of the digest of `urls`, as the specification describes it, with string operations.
     fn digest_of(urls: &[&str], size: u32, probability: u32) -> String {
         let mut numbers: Vec<u64> = urls
             .iter()
@@ -169,7 +170,7 @@ mod tests {
         // SHA-256 of "https://a.test/" begins with FIRST. N = 0, P = 7: its first 7 bits, written as they are.
         let first = digest::digest(&digest::SHA256, b"https://a.test/").as_ref()[0];
         let number = first >> 1;
-        // 00000 00111 1 nnnnnnn and 6 bits of padding.
+        // The bits are 00000 00111 1 nnnnnnn and 6 bits of padding.
         let bytes = [0b0000_0001, 0b1110_0000 | number >> 2, number << 6];
         let digests = parse(&[&base64url::encode(&bytes)]);
         assert!(digests.is_fresh(b"https://a.test/"));
@@ -198,7 +199,7 @@ mod tests {
             let others = (0..1000)
                 .filter(|n| digests.is_fresh(format!("https://b.test/{n}").as_bytes()))
                 .count();
-            // One in two to the P is taken for one of them.
+            // About one in 2^P other URLs is mistaken for a URL in the digest.
             assert!(
                 probability < 7 || others < 30,
                 "{others} {size} {probability}"
@@ -258,7 +259,7 @@ mod tests {
         assert_eq!(parse(&[&field]).fresh.len(), MAX_DIGESTS);
         let long = digest_of(&["u"], 1, 20) + &"A".repeat(MAX_LETTERS);
         assert!(!parse(&[&long]).is_present());
-        // What comes behind all that is looked at is not.
+        // A digest after the limit of letters is not read.
         let digest = digest_of(&["https://a.test/"], 1, 20);
         let space = "?".repeat(MAX_ALL_LETTERS - digest.len() - 2);
         for (space, want) in [(space.clone(), true), (space + "?", false)] {

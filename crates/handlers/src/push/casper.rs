@@ -1,16 +1,16 @@
-//! CASPer, "cache-aware server push": a cookie that records which resources a client was sent, so that they are not pushed
-//! again. A resource is recorded as a few bits of a hash; of two resources with the same bits, the second is not pushed.
-//! H2O compatibility: name, attributes and coding of the cookie are H2O's.
+//! CASPer, "cache-aware server push": a cookie that records which resources a client was sent, so that they are not
+//! pushed again. A resource is recorded as a few bits of a hash; of two resources with the same bits, the second is not
+//! pushed. H2O compatibility: the name, the attributes and the coding of the cookie are the same as H2O's.
 
 use aws_lc_rs::digest;
 use h2o_http::base64url;
 
 use super::golomb::{BitReader, encode};
 
-/// The start of our cookie.
+/// The beginning of the server's cookie: its name.
 const NAME: &[u8] = b"h2o_casper=";
 
-/// Number of low bits of each distance, which are written as they are; the high bits are written in unary.
+/// Number of low bits of each distance between keys that are written as they are; the high bits are written in unary.
 const LOW_BITS: u32 = 6;
 
 /// A `set-cookie` value that deletes the cookie, for a client that sends cache digests.
@@ -20,12 +20,13 @@ pub const FORGET: &str = "h2o_casper=; Path=/; Expires=Sat, 01 Jan 2000 00:00:00
 #[derive(Clone, Debug)]
 pub struct Casper {
     capacity_bits: u32,
-    /// The set, with one bit per key: 4 KiB for the largest capacity, whatever the cookie says.
+    /// The set of recorded keys, with one bit per possible key: 4 KiB for the largest capacity, whatever the cookie
+    /// says.
     keys: Box<[u64]>,
 }
 
 impl Casper {
-    /// An empty set. `capacity_bits` is 1 to 15; other values become the nearest of these.
+    /// Creates an empty set. `capacity_bits` is 1 to 15; other values become the nearest of these.
     pub fn new(capacity_bits: u8) -> Self {
         let capacity_bits = u32::from(capacity_bits.clamp(1, 15));
         let words = (1_usize << capacity_bits).div_ceil(64);
@@ -35,12 +36,12 @@ impl Casper {
         }
     }
 
-    /// Whether a `cookie` field is ours.
+    /// Whether a `cookie` field has the server's cookie.
     pub fn is_cookie(field: &[u8]) -> bool {
         field.starts_with(NAME)
     }
 
-    /// Bytes of memory held.
+    /// Number of bytes of memory that the set holds.
     pub fn retained(&self) -> usize {
         size_of_val(&*self.keys)
     }
@@ -71,15 +72,15 @@ impl Casper {
         }
     }
 
-    /// Length of the longest valid cookie, with every key: each takes one bit and its low bits, and the sum of all
-    /// distances is less than the capacity.
+    /// Length in bytes of the longest valid cookie, which has every key: each takes one bit and its low bits, and the
+    /// sum of all distances is less than the capacity.
     fn longest_data(&self) -> usize {
         let capacity = 1_usize << self.capacity_bits;
         let bits = capacity * (LOW_BITS as usize + 1) + (capacity >> LOW_BITS);
         bits.div_ceil(8).div_ceil(3) * 4
     }
 
-    /// Adds the resource at `path`, with its query. Returns whether it was there already.
+    /// Records the resource at `path`, which includes the query. Returns whether it was recorded already.
     pub fn lookup_and_add(&mut self, path: &[u8]) -> bool {
         let (word, bit) = place(self.key(path));
         let was_there = self.keys[word] & bit != 0;
@@ -87,16 +88,17 @@ impl Casper {
         was_there
     }
 
-    /// Whether the resource at `path`, with its query, is recorded.
+    /// Whether the resource at `path`, which includes the query, is recorded.
     pub fn contains(&self, path: &[u8]) -> bool {
         let (word, bit) = place(self.key(path));
         self.keys[word] & bit != 0
     }
 
     fn key(&self, path: &[u8]) -> u16 {
-        // This need not be secure: a client that causes a collision only loses a push.
+        // The hash need not be secure: a client that causes a collision only loses a push.
         let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, path);
-        // The low bits of the first four bytes, a little-endian number; the last two never matter.
+        // The key consists of low bits of the first four bytes, read as a little-endian number; the last two bytes
+        // never matter.
         let first = hash.as_ref().first_chunk::<2>();
         let word = first.map_or(0, |first| u16::from_le_bytes(*first));
         word & ((1 << self.capacity_bits) - 1)
@@ -118,7 +120,7 @@ impl Casper {
     }
 }
 
-/// The index of the word with a key's bit, and the bit.
+/// The index of the word in `keys` with the bit of a key, and this bit.
 fn place(key: u16) -> (usize, u64) {
     (usize::from(key / 64), 1 << (key % 64))
 }
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(casper.cookie(), None);
         assert!(!casper.contains(b"/") && !casper.lookup_and_add(b"/"));
         assert!(casper.lookup_and_add(b"/") && casper.contains(b"/"));
-        // 0x942 = 37 * 64 + 2: 37 bits 0, a bit 1, then 000010, and 4 bits of padding.
+        // The number 0x942 is 37 * 64 + 2: 37 bits 0, a bit 1, then 000010, and 4 bits of padding.
         let bytes = [0, 0, 0, 0, 0b0000_0100, 0b0010_0000];
         assert_eq!(base64url::encode(&bytes), "AAAAAAQg");
         assert_eq!(
@@ -217,7 +219,7 @@ mod tests {
             "h2o_casper=AAAAA",
             // The second key is cut off.
             "h2o_casper=gQAB",
-            // 128 times 64 is beyond 13 bits.
+            // The distance of 128 times 64 is beyond the capacity of 13 bits.
             "h2o_casper=AAAAAAAAAAAAAAAAAAAAAIA",
             "h2o_casper=",
             &long,
@@ -225,7 +227,7 @@ mod tests {
         for field in cases {
             assert_eq!(consuming(13, field).cookie(), None, "{field}");
         }
-        // One key, one capacity.
+        // The same key is accepted or refused depending on the capacity.
         assert!(consuming(12, "h2o_casper=AAAAAAQg").cookie().is_some());
         assert_eq!(consuming(11, "h2o_casper=AAAAAAQg").cookie(), None);
         assert_eq!(data(&consuming(13, "h2o_casper=AAAAAAQg")), "AAAAAAQg");

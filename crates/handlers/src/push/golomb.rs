@@ -4,7 +4,7 @@
 /// Reads bits, the most significant first.
 pub(super) struct BitReader<'a> {
     bytes: &'a [u8],
-    /// Number of bits read.
+    /// Number of bits read so far.
     at: usize,
 }
 
@@ -20,7 +20,7 @@ impl<'a> BitReader<'a> {
         Some(bit.into())
     }
 
-    /// The next `count` bits as a number.
+    /// Reads the next `count` bits as a number. `None` if fewer bits are left.
     pub(super) fn bits(&mut self, count: u32) -> Option<u64> {
         (0..count).try_fold(0, |number, _| Some(number << 1 | self.bit()?))
     }
@@ -97,7 +97,7 @@ mod tests {
             (&[0, 1], 6, &[0b1000_0001, 0b0000_0000]),
             (&[63], 6, &[0b1111_1110]),
             (&[64], 6, &[0b0100_0000]),
-            // 5: 1 000101; 200 - 6 = 3 * 64 + 2: 0001 000010
+            // The number 5 is written as 1 000101; the distance 200 - 6 = 3 * 64 + 2 as 0001 000010.
             (&[5, 200], 6, &[0b1000_1010, 0b0010_0001, 0b0000_0000]),
             (&[0, 1, 3], 0, &[0b1101_0000]),
             (&[7], 2, &[0b0111_0000]),

@@ -10,24 +10,24 @@ pub(super) struct Element<'a> {
     pub(super) text: &'a [u8],
     /// The URL between `<` and `>`; `None` if the element does not begin with it.
     pub(super) url: Option<&'a [u8]>,
-    /// `rel=preload`
+    /// Whether the element has `rel=preload`.
     pub(super) preload: bool,
-    /// `nopush`
+    /// Whether the element has `nopush`.
     pub(super) nopush: bool,
-    /// `critical`
+    /// Whether the element has `critical`.
     pub(super) critical: bool,
-    /// `x-http2-push-only`
+    /// Whether the element has `x-http2-push-only`.
     pub(super) push_only: bool,
 }
 
 impl Element<'_> {
-    /// Whether the element asks for a push.
+    /// Whether the element asks the server to push the resource.
     pub(super) fn is_to_be_pushed(&self) -> bool {
         self.preload && !self.nopush
     }
 }
 
-/// The elements of a field value. A comma between `<` and `>` is part of the URL, other commas end an element.
+/// The elements of a field's value. A comma between `<` and `>` is part of the URL, other commas end an element.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = Element<'_>> {
     let mut rest = value;
     std::iter::from_fn(move || {
@@ -70,7 +70,8 @@ impl Element<'_> {
     }
 }
 
-/// The value without its `x-http2-push-only` elements: `None` if there is no such element, `Some(None)` if nothing is left.
+/// The value of a `link` field without its `x-http2-push-only` elements: `None` if it has no such element, `Some(None)`
+/// if nothing is left.
 pub(super) fn without_push_only(value: &[u8]) -> Option<Option<Vec<u8>>> {
     if !elements(value).any(|element| element.push_only) {
         return None;
@@ -82,18 +83,18 @@ pub(super) fn without_push_only(value: &[u8]) -> Option<Option<Vec<u8>>> {
     Some((!kept.is_empty()).then(|| kept.join(&b", "[..])))
 }
 
-/// The base that a reference is resolved against.
+/// The request that a relative reference in a `link` field is resolved against.
 pub(super) struct Base<'a> {
-    /// Scheme of the request.
+    /// The scheme of the request.
     pub(super) scheme: Scheme,
     /// The authority of the client's request.
     pub(super) authority: &'a [u8],
-    /// Path and query of the request.
+    /// The path and query of the request.
     pub(super) target: &'a [u8],
 }
 
-/// Path and query of a reference (RFC 3986 §5.2). `None` if it leads to another scheme or, unless `any_authority`, to
-/// another authority, or cannot be a `:path`.
+/// Resolves a reference to a path and query (RFC 3986 §5.2). `None` if the reference leads to another scheme or, unless
+/// `any_authority`, to another authority, or cannot be a `:path`.
 pub(super) fn resolve(url: &[u8], base: &Base<'_>, any_authority: bool) -> Option<Vec<u8>> {
     // Other characters than visible ASCII must be escaped in a URI (RFC 3986 §2).
     if !url.iter().all(u8::is_ascii_graphic) {
@@ -101,7 +102,7 @@ pub(super) fn resolve(url: &[u8], base: &Base<'_>, any_authority: bool) -> Optio
     }
     let url = &url[..memchr::memchr(b'#', url).unwrap_or(url.len())];
     let hierarchy = match scheme(url) {
-        // `http:a` has no authority; browsers and RFC 3986 §5.2.2 differ on its meaning.
+        // A reference such as `http:a` has no authority; browsers and RFC 3986 §5.2.2 differ on its meaning.
         Some((scheme, rest)) => Some(rest).filter(|rest| {
             rest.starts_with(b"//") && scheme.eq_ignore_ascii_case(base.scheme.as_str().as_bytes())
         })?,
@@ -130,7 +131,7 @@ pub(super) fn resolve(url: &[u8], base: &Base<'_>, any_authority: bool) -> Optio
     })
 }
 
-/// The scheme of a reference, with the rest after its colon (RFC 3986 §3.1).
+/// The scheme of a reference, and the rest after its colon (RFC 3986 §3.1).
 fn scheme(url: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = url
         .iter()
@@ -183,7 +184,7 @@ fn trim_start(text: &[u8], skip: impl Fn(u8) -> bool) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// Writes `url`, and the first letters of what is set, one element per `|`.
+    /// Writes the URL of each element and the first letters of its flags, with `|` between elements.
     fn shown(value: &str) -> String {
         let all: Vec<_> = elements(value.as_bytes())
             .map(|element| {

@@ -16,8 +16,8 @@ use link::{Base, elements, resolve, without_push_only};
 pub(crate) use settings::DIRECTIVES as SETTINGS_DIRECTIVES;
 pub use settings::{CasperSettings, PushSettings};
 
-/// Number of resources that are pushed with one response at most; further ones are left out. Clients allow about as many
-/// streams at a time.
+/// Most resources that are pushed with one response; further ones are left out. Clients allow about as many streams at
+/// a time.
 const MAX_ORDERS: usize = 100;
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -42,7 +42,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// The elements of `http2-push`.
+/// The elements of the setting `http2-push`.
 #[derive(Clone, Debug, Default)]
 struct PushLinks(Vec<PushLink>);
 
@@ -99,7 +99,7 @@ pub fn collect(exchange: &mut Exchange, response: &mut Response) {
     }
 }
 
-/// Orders the pushes of a response's `link` fields; the response is final or interim.
+/// Orders the pushes for the `link` fields of a response, which may be final or interim.
 pub(crate) fn order_links(exchange: &mut Exchange, headers: &Headers) {
     if headers.get(Known::Link).is_none() || !may_push(exchange) {
         return;
@@ -139,7 +139,8 @@ fn site_settings(exchange: &Exchange, ask: impl FnOnce(&PushSettings) -> bool) -
 fn order(exchange: &mut Exchange, url: &[u8], critical: bool) {
     let base = Base {
         scheme: exchange.request.scheme,
-        // The authority of the promised request, even after an internal redirect to another name.
+        // The authority of the pushed resource is that of the client's request, even after an internal redirect to
+        // another name.
         authority: exchange.original_authority(),
         target: exchange.request.target(),
     };
@@ -147,7 +148,7 @@ fn order(exchange: &mut Exchange, url: &[u8], critical: bool) {
     let Some(target) = resolve(url, &base, any_authority) else {
         return;
     };
-    // The client requested this very resource.
+    // The client has requested the resource itself, so it is not pushed.
     if target == exchange.original_target() || exchange.pushes.len() >= MAX_ORDERS {
         return;
     }
@@ -200,7 +201,7 @@ mod tests {
 
     const SETUP: Setup = Setup::new(DIRECTIVES, Some(filter));
 
-    /// A request over HTTP/2 as a browser makes it.
+    /// An exchange with a request over HTTP/2, as a browser sends it.
     fn browser(config: &str) -> Exchange {
         let site = SETUP
             .read(["", "", config])
@@ -221,7 +222,7 @@ mod tests {
         response
     }
 
-    /// The targets of the pushes in order; critical ones with `!`.
+    /// The targets of the ordered pushes, in order; critical ones have a `!`.
     fn pushes(exchange: &Exchange) -> String {
         let all: Vec<_> = exchange
             .pushes

@@ -1,4 +1,4 @@
-//! Settings of push and their directives.
+//! The settings of HTTP/2 push, and their directives.
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
 use h2o_exchange::Scope;
@@ -6,11 +6,12 @@ use h2o_exchange::Scope;
 /// The push settings of a host or path, inherited like all settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushSettings {
-    /// `http2-push-preload`: whether `link` fields with `rel=preload` start pushes.
+    /// The setting of `http2-push-preload`: whether `link` fields with `rel=preload` cause pushes.
     pub preload: bool,
-    /// `http2-casper`; `None` for off.
+    /// The setting of `http2-casper`; `None` for `OFF`.
     pub casper: Option<CasperSettings>,
-    /// `http2-allow-cross-origin-push` of the global level. H2O compatibility: H2O accepts it at path level and ignores it
+    /// The setting of `http2-allow-cross-origin-push` at the global level. H2O compatibility: H2O accepts the directive
+    /// at path level and ignores it
     /// there.
     pub allow_cross_origin: bool,
 }
@@ -25,10 +26,10 @@ impl Default for PushSettings {
     }
 }
 
-/// Settings of the cookie that records a client's cache.
+/// The settings of the CASPer cookie, which records what a client has cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CasperSettings {
-    /// Number of bits of a key, 1 to 15: it decides how many resources can be told apart.
+    /// Number of bits of a key in the cookie, 1 to 15. More bits tell more resources apart.
     pub capacity_bits: u8,
     /// Whether all responses are recorded, not only those that block rendering.
     pub tracks_all: bool,

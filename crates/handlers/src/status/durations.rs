@@ -1,4 +1,4 @@
-//! `duration-stats`: percentiles of the durations of requests.
+//! The directive `duration-stats`: collects the durations of requests, and shows percentiles of them.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -47,25 +47,25 @@ pub(super) const NAMES: [&str; 7] = [
 /// value.
 pub(super) const PERCENTILES: [u64; 5] = [0, 25, 50, 75, 99];
 
-/// The durations of a configuration, if it collects them.
+/// The samples that a configuration collects; `None` if it collects none.
 #[derive(Clone, Default)]
 pub(super) struct DurationStats(pub(super) Option<Arc<DurationSamples>>);
 
-/// The samples of all workers.
+/// The samples of durations on all workers.
 pub(super) struct DurationSamples {
     /// Number that identifies the configuration to which the samples belong.
     id: u64,
     workers: Mutex<Vec<Arc<Sample>>>,
 }
 
-/// The sample of one worker, and written only by that worker.
+/// The sample of durations on one worker. Only this worker writes it.
 struct Sample {
     histograms: [Histogram; NAMES.len()],
     /// Duration of a turn of the worker's event loop, in nanoseconds.
     turn_nanos: AtomicU64,
 }
 
-/// The sample of this worker, with the id of its collection.
+/// The sample of this worker, with the identifier of the [`DurationSamples`] that it belongs to.
 #[derive(Default)]
 struct WorkerSample(RefCell<Option<(u64, Arc<Sample>)>>);
 
@@ -113,7 +113,7 @@ impl DurationSamples {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For each of [`NAMES`] the values at [`PERCENTILES`], in microseconds; 0 before there is any.
+    /// For each of [`NAMES`] the durations at [`PERCENTILES`], in microseconds; 0 before there is a sample.
     pub(super) fn percentiles(&self) -> [[u64; PERCENTILES.len()]; NAMES.len()] {
         let workers = self.workers();
         std::array::from_fn(|index| {
@@ -131,7 +131,7 @@ impl DurationSamples {
     }
 }
 
-/// In the order of [`NAMES`].
+/// The durations of a finished request, in the order of [`NAMES`].
 fn durations(exchange: &Exchange) -> [Option<Duration>; NAMES.len()] {
     let timings = &exchange.timings;
     let begun = Some(timings.begun);
@@ -148,7 +148,7 @@ fn durations(exchange: &Exchange) -> [Option<Duration>; NAMES.len()] {
     ]
 }
 
-/// Smaller values have a bucket each.
+/// Each duration below this number of microseconds has a bucket of its own.
 const EXACT: u64 = 128;
 /// Number of buckets for each further power of two: half the width of a bucket is less than 1 % of its values.
 const PER_POWER: u64 = 64;
@@ -157,7 +157,7 @@ const POWERS: u64 = 30;
 #[expect(clippy::cast_possible_truncation, reason = "2048")]
 const BUCKETS: usize = (EXACT + POWERS * PER_POWER) as usize;
 
-/// Counts of durations of similar length.
+/// A histogram: the number of durations in each bucket, which has durations of similar length.
 struct Histogram(Box<[AtomicU64]>);
 
 impl Default for Histogram {
@@ -197,19 +197,19 @@ fn bucket_of(micros: u64) -> usize {
     usize::try_from(bucket).map_or(BUCKETS - 1, |bucket| bucket.min(BUCKETS - 1))
 }
 
-/// The middle of a bucket.
+/// The duration in the middle of a bucket.
 fn value_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     let Some(above) = bucket.checked_sub(EXACT) else {
         return bucket;
     };
     let (power, part) = (above / PER_POWER, above % PER_POWER);
-    // EXACT is two rounds of PER_POWER.
+    // The first power of two after [`EXACT`] has twice the width, because EXACT is two times PER_POWER.
     let width = 2 << power;
     (PER_POWER + part) * width + width / 2
 }
 
-/// The value that `percent` of the counted values do not exceed.
+/// The duration that `percent` of the counted durations do not exceed.
 fn value_at(counts: &[u64], percent: u64) -> u64 {
     let total: u64 = counts.iter().sum();
     let rank = (total * percent).div_ceil(100).max(1);

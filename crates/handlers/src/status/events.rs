@@ -1,8 +1,10 @@
-//! The names of the `events` module. All are shown, even without a counter behind them: monitoring expects them.
+//! The names in the module `events` of the status report. All are shown, even those without a counter in this server,
+//! because monitoring expects them.
 
 use h2o_exchange::Counter;
 
-/// Groups of counters: a common prefix, and the rest of each name. H2O compatibility: H2O has these names in this order.
+/// Groups of counters: a common prefix, and the rests of the names. H2O compatibility: H2O has these names in this
+/// order.
 pub(super) const EVENTS: &[(&str, &str)] = &[
     (
         "status-errors.",
@@ -49,7 +51,7 @@ pub(super) const EVENTS: &[(&str, &str)] = &[
     ("ssl.", "errors"),
     ("memory.", "mmap_errors"),
     ("h2olog.", "lost"),
-    // Not in H2O.
+    // H2O does not have these counters.
     (
         "http3-errors.",
         "datagram general-protocol stream-creation closed-critical-stream frame-unexpected frame excessive-load id settings \
@@ -76,14 +78,14 @@ const FRAMES: &str = "padding ping ack reset_stream stop_sending crypto new_toke
     retire_connection_id path_challenge path_response transport_close application_close handshake_done datagram \
     ack_frequency immediate_ack";
 
-/// The `ssl` module.
+/// The counters in the module `ssl` of the status report.
 pub(super) const SSL: &[(&str, &str)] = &[
     ("ssl.alpn.", "h1 h2"),
     ("ssl.handshake.", "full resume"),
     ("ssl.handshake.accumulated-time.", "full resume"),
 ];
 
-/// The `traffic` module, which is not in H2O.
+/// The counters in the module `traffic` of the status report, which H2O does not have.
 pub(super) const TRAFFIC: &[(&str, &str)] = &[
     ("traffic.", "requests"),
     ("traffic.responses.", "2xx 3xx 4xx 5xx"),
@@ -105,7 +107,7 @@ pub(super) const CONNECTIONS: [(&str, &str, Counter); 11] = [
     ("http3", "shutdown", Counter::Http3Shutdown),
 ];
 
-/// The full names of `groups`.
+/// The full names of the counters in `groups`.
 pub(super) fn names(
     groups: &'static [(&'static str, &'static str)],
 ) -> impl Iterator<Item = String> {
@@ -126,10 +128,10 @@ mod tests {
         let shown: Vec<_> = groups.into_iter().flat_map(names).collect();
         for counter in Counter::ALL {
             if *counter == Counter::Sessions {
-                continue; // in `main`
+                continue; // This counter is shown in the module `main`.
             }
             if *counter == Counter::BufferBytes {
-                continue; // in `memory`
+                continue; // This counter is shown in the module `memory`.
             }
             let count = shown.iter().filter(|name| *name == counter.name()).count();
             assert_eq!(count, 1, "{}", counter.name());

@@ -16,7 +16,7 @@ use crate::proxy::Upstreams;
 /// Number of backends, and of certificates, that have a series of their own; the rest is left out.
 const MAX_LISTED: usize = 200;
 
-/// The two formats.
+/// The formats of the text with metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Prometheus,
@@ -56,7 +56,7 @@ pub(super) fn metrics(format: Format, worker: &Worker, site: &Site) -> String {
     text.finish()
 }
 
-/// A text being written.
+/// A text with metrics that is being written.
 struct Text {
     format: Format,
     out: String,
@@ -115,7 +115,7 @@ impl Text {
         self.sample(&format!("{name}_total"), &[], value);
     }
 
-    /// A counter with one label.
+    /// Writes a counter that has one label, with a value for each value of the label.
     fn counters<'a>(
         &mut self,
         name: &str,
@@ -299,7 +299,7 @@ fn certificates(text: &mut Text, site: &Site, worker: &Worker) {
         "h2o_certificate_days_left",
         "Days until a certificate expires.",
     );
-    // Each file is listed once.
+    // Each certificate file is listed once.
     let list = site.shared.get::<Certificates>().list();
     for certificate in list.iter().take(MAX_LISTED) {
         let days = certificate.days_left(now);
@@ -362,7 +362,7 @@ fn requests(text: &mut Text, all: &[Series]) {
 pub(super) mod tests {
     use super::*;
 
-    /// The text of these series alone.
+    /// The text of the metrics with these series alone.
     pub(in super::super) fn of_series(series: &[Series]) -> String {
         let mut text = Text::new(Format::Prometheus);
         requests(&mut text, series);

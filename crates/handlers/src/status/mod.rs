@@ -1,4 +1,4 @@
-//! The status page, and for monitoring tools the report as JSON and metrics.
+//! The status page; the status report as JSON and the metrics, for monitoring tools.
 
 mod durations;
 mod events;
@@ -45,7 +45,8 @@ const STATUS: Directive<Scope> = Directive {
     },
 };
 
-/// How long the report waits for a worker to list its requests and to count; what comes later is left out.
+/// How long the report waits for another worker to list its requests and to update its counters. Later answers are left
+/// out.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 struct Status;
@@ -78,7 +79,7 @@ fn json(exchange: &mut Exchange) -> Outcome {
     let modules = Module::asked_for(exchange.request.query());
     let worker = Rc::clone(&exchange.worker);
     let lists_requests = modules.contains(&Module::Requests);
-    // Counters whose values are kept elsewhere, as by connections, are brought up to date for the report.
+    // Counters whose values are kept elsewhere, for example in connections, are updated for the report.
     let has_live = modules.contains(&Module::Events) || modules.contains(&Module::Memory);
     if has_live {
         requests::publish(&worker);
@@ -101,7 +102,7 @@ fn json(exchange: &mut Exchange) -> Outcome {
     }))
 }
 
-/// The metrics, for any method as the report.
+/// The response with the metrics. Like the report, it is sent for any method.
 fn metrics(exchange: &mut Exchange) -> Outcome {
     let mut headers = exchange.headers();
     let accept = exchange.request.headers.get_all(Known::Accept);
@@ -130,12 +131,12 @@ fn metrics(exchange: &mut Exchange) -> Outcome {
     }))
 }
 
-/// Brings the counters of a worker up to date, for [`report_of`].
+/// Updates the counters of a worker, for [`report_of`].
 pub fn publish_counters(worker: &Worker) {
     requests::publish(worker);
 }
 
-/// What `h2o top` shows, as JSON. Must run on the thread of the worker.
+/// The part of the report that `h2o top` shows, as JSON. Must run on the thread of the worker.
 #[must_use]
 pub fn report_of(worker: &Worker, site: &Site) -> Vec<u8> {
     let none: [Vec<u8>; 0] = [];
@@ -155,7 +156,7 @@ async fn answers(worker: &Rc<Worker>, others: Vec<oneshot::Receiver<Vec<u8>>>) -
     lists
 }
 
-/// The modules of a report. `requests`: the requests of each worker.
+/// The report with these modules. `requests` are the requests in progress of each worker.
 fn report(
     modules: &[Module],
     requests: impl IntoIterator<Item = Vec<u8>>,

@@ -1,4 +1,4 @@
-//! The page for people, part of the program so that it works without installed files.
+//! The status page for people. It is part of the program, so that it works without installed files.
 
 use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, Response};
@@ -6,7 +6,8 @@ use h2o_http::{Known, StatusCode, escape};
 
 use crate::asset::{Asset, hash, is_read, method_not_allowed};
 
-/// The HTML of the page, in which `@PATH@` stands for the way to the path of `status`, and `@NAME@` for the hash of an asset.
+/// The HTML of the page, in which `@PATH@` stands for the relative URL of the configured path of `status`, and `@NAME@`
+/// for the hash of an asset.
 const PAGE: &str = include_str!("../../../../share/status/index.html");
 
 static ASSETS: [Asset; 3] = [
@@ -27,7 +28,7 @@ static ASSETS: [Asset; 3] = [
     ),
 ];
 
-/// The style sheet, script or icon with this name.
+/// The style sheet, script or icon of the page with this name.
 pub(super) fn asset(name: &[u8]) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.name.as_bytes() == name)
 }
@@ -41,7 +42,7 @@ fn hash_of(asset: &Asset) -> String {
     format!("{:016x}", asset.hash)
 }
 
-/// The page at `path`, which may end with a slash or not.
+/// The HTML of the page at `path`, which may end with a slash or not.
 fn page(path: &[u8]) -> String {
     let last = path.rsplit(|&byte| byte == b'/').next();
     let mut base = Vec::new();
@@ -57,7 +58,7 @@ fn page(path: &[u8]) -> String {
     page
 }
 
-/// Answers as for a static file.
+/// Responds with the page, or with 304 if the client has it already, as for a static file.
 pub(super) fn respond(exchange: &mut Exchange) -> Response {
     if !is_read(exchange) {
         return method_not_allowed();
@@ -78,7 +79,8 @@ pub(super) fn respond(exchange: &mut Exchange) -> Response {
     Response::new(StatusCode::OK, headers, Body::Bytes(Bytes::from(page)))
 }
 
-/// Compares as RFC 9110 §13.1.2 says of weak comparison. The page's tag has no comma in it.
+/// Whether the entity tag of the page matches a list of tags by weak comparison (RFC 9110 §13.1.2). The page's tag has
+/// no comma in it.
 fn matches(tags: &[u8], etag: &[u8]) -> bool {
     tags == b"*"
         || tags

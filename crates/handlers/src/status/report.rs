@@ -1,4 +1,4 @@
-//! The status report: modules in a fixed order, one member per line.
+//! The status report as JSON: modules in a fixed order, one member per line.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +21,7 @@ pub(super) enum Module {
     Ssl,
     Durations,
     Memory,
-    /// Not in H2O, like all that follow.
+    /// H2O does not have this module and those after it.
     Traffic,
     Backends,
     Certificates,
@@ -30,7 +30,7 @@ pub(super) enum Module {
 }
 
 impl Module {
-    /// In the order of the report.
+    /// All modules, in the order of the report.
     const ALL: [Self; 11] = [
         Self::Main,
         Self::Requests,
@@ -45,7 +45,7 @@ impl Module {
         Self::Paths,
     ];
 
-    /// What `h2o top` shows.
+    /// The modules that `h2o top` shows.
     pub(super) const TOP: [Self; 6] = [
         Self::Main,
         Self::Events,
@@ -55,7 +55,8 @@ impl Module {
         Self::Paths,
     ];
 
-    /// The modules that a query asks for: all, unless it begins with `show=`. H2O compatibility: H2O takes everything after
+    /// The modules that a query asks for. These are all modules, unless the query begins with `show=`. H2O
+    /// compatibility: H2O takes everything after
     /// that as a list, so that further parameters belong to the last name. Unknown names are ignored.
     pub(super) fn asked_for(query: &[u8]) -> Vec<Self> {
         let Some(list) = query.strip_prefix(b"?show=") else {
@@ -72,7 +73,7 @@ impl Module {
         match self {
             Self::Main => name == b"main",
             Self::Requests => name == b"requests",
-            // H2O's manual calls it `errors`.
+            // H2O's manual calls this module `errors`.
             Self::Events => name == b"events" || name == b"errors",
             Self::Ssl => name == b"ssl",
             Self::Durations => name == b"durations",
@@ -86,7 +87,7 @@ impl Module {
     }
 }
 
-/// Pools that H2O has and this server has not. They are shown as empty, because monitoring expects them.
+/// Memory pools that H2O has and this server does not have. They are shown as empty, because monitoring expects them.
 const POOLS: [&str; 7] = [
     "memory.mem_pool.chunks",
     "memory.mem_pool.low_watermark",
@@ -97,7 +98,7 @@ const POOLS: [&str; 7] = [
     "memory.socket.zerocopy.inflight",
 ];
 
-/// A report being written.
+/// A status report that is being written.
 #[derive(Default)]
 pub(super) struct Report {
     before: Vec<u8>,
@@ -106,7 +107,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Adds a module other than `requests`. Modules must be added in their order.
+    /// Adds a module other than `requests` to the report. Modules must be added in their order.
     pub(super) fn add(&mut self, module: Module, worker: &Worker, site: &Site) {
         let out = if self.requests.is_some() {
             &mut self.after
@@ -138,7 +139,7 @@ impl Report {
         requests.extend_from_slice(&list);
     }
 
-    /// The whole report.
+    /// The whole report as JSON.
     pub(super) fn into_json(self) -> Vec<u8> {
         let requests = self.requests.map(|list| {
             let mut member = b" \"requests\": [".to_vec();
@@ -155,7 +156,7 @@ impl Report {
     }
 }
 
-/// The members of an object, one per line.
+/// Writes the members of a JSON object, one per line.
 struct Members<'a> {
     out: &'a mut Vec<u8>,
 }
@@ -173,7 +174,7 @@ impl Members<'_> {
         self.out.push(b'"');
     }
 
-    /// A list of objects, one per line.
+    /// Writes a member that is a list of objects, one object per line.
     fn list(&mut self, name: &str, objects: impl Iterator<Item = Object>) {
         self.name(name);
         self.out.push(b'[');
@@ -288,7 +289,7 @@ fn counters(
     }
 }
 
-/// Reloads of the configuration.
+/// The numbers of reloads of the configuration.
 fn reloads(members: &mut Members<'_>, worker: &Worker) {
     let reloads = &worker.shared.reloads;
     members.raw("reloads.succeeded", reloads.succeeded.load(Relaxed));
@@ -314,7 +315,8 @@ fn backends(members: &mut Members<'_>, site: &Site) {
     members.list("backends", backends);
 }
 
-/// What `metrics` has counted by host and path; null where it is off. `errors` are responses 5xx.
+/// The counts by host and path that `metrics` has collected; null if the directive is not used. `errors` counts
+/// responses with a status 5xx.
 fn paths(members: &mut Members<'_>, metrics: &Metrics) {
     let Some(collected) = &metrics.0 else {
         return members.raw("paths", "null");
@@ -388,7 +390,7 @@ fn memory(members: &mut Members<'_>, worker: &Worker) {
     members.raw("memory.buffers-limit-bytes", limit);
 }
 
-/// `max-memory`, if it is set.
+/// The value of `max-memory` in bytes, if it is set.
 pub(super) fn buffers_limit(worker: &Worker) -> Option<usize> {
     let workers = worker.shared.workers.get().map_or(1, Vec::len);
     worker.shared.buffers.memory_of(workers)

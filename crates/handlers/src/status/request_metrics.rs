@@ -1,4 +1,4 @@
-//! `metrics`: requests and their durations by host and path, for the metrics that `status` shows.
+//! The directive `metrics`: counts requests and their durations by host and path, for the metrics that `status` shows.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -35,7 +35,7 @@ pub(super) const DIRECTIVE: Directive<Scope> = Directive::global(
     },
 );
 
-/// The upper limits of the buckets of durations. Longer durations are in one more bucket.
+/// The upper limits of the buckets for durations of requests. Longer durations are in one more bucket.
 pub(super) const LIMITS: [Duration; 12] = [
     Duration::from_millis(1),
     Duration::from_millis(5),
@@ -51,23 +51,24 @@ pub(super) const LIMITS: [Duration; 12] = [
     Duration::from_secs(10),
 ];
 
-/// Number of classes of status. The last class is for requests that ended without a response.
+/// The classes of status by which requests are counted. The last class is for requests that ended without a response.
 pub(super) const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];
 
-/// Number of pairs of host and path that have series of their own.
+/// Most pairs of host and path that have a series of their own.
 const NAMED: usize = 64;
 
-/// What a configuration counts by host and path; `None`: nothing.
+/// The counts by host and path that a configuration collects; `None` if it collects none.
 #[derive(Clone, Default)]
 pub(super) struct Metrics(pub(super) Option<Arc<RequestMetrics>>);
 
-/// The counts of all workers, which go on over a reload.
+/// The counts of all workers, which continue after a reload.
 #[derive(Default)]
 pub(super) struct RequestMetrics(Mutex<Collected>);
 
 #[derive(Default)]
 struct Collected {
-    /// The labels of each series, at most [`NAMED`]; the series after the last one is for all others.
+    /// The labels of each series, at most [`NAMED`]; the series after the last one counts all other pairs of host and
+    /// path.
     labels: Vec<Labels>,
     workers: Vec<Arc<WorkerCounts>>,
 }
@@ -76,11 +77,11 @@ struct Collected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Labels {
     pub(super) host: Box<str>,
-    /// Empty for requests that match no path.
+    /// The configured path; empty for requests that match no path.
     pub(super) path: Box<str>,
 }
 
-/// The counts of one worker, and written only by that worker.
+/// The counts of one worker. Only this worker writes them.
 type WorkerCounts = [PathCounts; NAMED + 1];
 
 /// The counts of one pair of host and path.
@@ -91,17 +92,18 @@ struct PathCounts {
     micros: AtomicU64,
 }
 
-/// The sum over all workers for one pair of host and path.
+/// The counts for one pair of host and path, summed over all workers.
 pub(super) struct Series {
     pub(super) labels: Labels,
-    /// In the order of [`CLASSES`].
+    /// Number of requests by class of status, in the order of [`CLASSES`].
     pub(super) classes: [u64; CLASSES.len()],
-    /// The counts of the buckets, in the order of [`LIMITS`]: each without those of shorter durations.
+    /// Number of requests by bucket of duration, in the order of [`LIMITS`]. Each request is counted in one bucket
+    /// only.
     pub(super) buckets: [u64; LIMITS.len() + 1],
     pub(super) micros: u64,
 }
 
-/// What a worker needs for counting without a lock.
+/// The values with which a worker counts without a lock.
 #[derive(Default)]
 struct LocalMetrics(RefCell<Option<Current>>);
 
@@ -150,7 +152,7 @@ impl Logger for RequestMetrics {
     }
 }
 
-/// The key of a path in the configuration.
+/// The text of a configured path for the label.
 fn path_label(path: &PathRoute) -> Box<str> {
     match &path.pattern {
         Some(pattern) => format!("~ {}", pattern.text()).into(),
@@ -194,7 +196,8 @@ impl RequestMetrics {
         counts
     }
 
-    /// The index of the series with these labels, which gets a place if there is one left.
+    /// The index of the series with these labels. A new pair of labels gets a series of its own if there is room for
+    /// one.
     #[cold]
     fn series_of(&self, labels: Labels) -> usize {
         let mut collected = self.collected();

@@ -1,4 +1,4 @@
-//! The requests in progress on all workers.
+//! The requests in progress on all workers, for the status report.
 
 use std::rc::Rc;
 use std::sync::LazyLock;
@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 
 use crate::access_log::{Escape, Format, LocalTime};
 
-/// A request, in the format of access logs. Values are strings or null, `host` is the client. H2O compatibility: H2O has
+/// The format of a request in the report, in the syntax of access-log formats. Values are strings or null, `host` is
+/// the client. H2O compatibility: H2O has
 /// the same members.
 static FORMAT: LazyLock<Format> = LazyLock::new(|| {
     let text = concat!(
@@ -39,7 +40,8 @@ static FORMAT: LazyLock<Format> = LazyLock::new(|| {
     Format::compile(text, Escape::Json).expect("the format above is one")
 });
 
-/// The requests of a worker, separated by `,`. `asking` is the request for the status report itself, which the worker is
+/// The requests in progress on a worker, separated by `,`. `asking` is the request for the status report itself, which
+/// the worker is
 /// executing.
 pub(super) fn of_worker(worker: &Worker, asking: Option<&Exchange>) -> Vec<u8> {
     let time = worker.local::<LocalTime>();
@@ -59,12 +61,12 @@ pub(super) fn of_worker(worker: &Worker, asking: Option<&Exchange>) -> Vec<u8> {
     out
 }
 
-/// Brings the counters of a worker up to date.
+/// Updates the counters of a worker whose values are kept elsewhere.
 pub(super) fn publish(worker: &Worker) {
     worker.local::<LiveCounters>().publish(&worker.counters);
 }
 
-/// Asks the other workers to bring their counters up to date, and for their requests, if these are to be listed.
+/// Asks the other workers to update their counters and, if requests are to be listed, for their requests.
 pub(super) fn ask_others(
     worker: &Rc<Worker>,
     lists_requests: bool,

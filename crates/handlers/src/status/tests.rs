@@ -1,4 +1,4 @@
-//! The report and the page, as clients request them.
+//! Tests of the status report and the status page, as clients request them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -386,7 +386,7 @@ fn a_request_over_http_2_is_shown_with_its_stream() {
     assert!(report.contains(shown), "{report}");
 }
 
-/// Two workers of one process, and the tasks sent to the second.
+/// Creates two workers of one process. Also returns the tasks sent to the second worker.
 fn two_workers() -> ([Rc<Worker>; 2], UnboundedReceiver<Order>, Arc<Shared>) {
     let shared = Arc::new(kit::shared());
     let workers = [kit::worker(0, &shared), kit::worker(1, &shared)];

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::hops;
 
-/// Checks that nothing that a client writes hides the address that a proxy adds behind it.
+/// Checks that no text of a client can hide the address that a proxy appends to it.
 pub fn forwarded_fields(value: &[u8]) {
     let added = SocketAddr::new(Ipv4Addr::new(198, 51, 100, 7).into(), 0);
     let list = [value, b", 198.51.100.7"].concat();

@@ -1,21 +1,24 @@
-//! The addresses in `x-forwarded-for` and `forwarded`, in the order in which they stand there: the client first.
+//! Reads the addresses in the fields `x-forwarded-for` and `forwarded`, in the order in which they stand there: the
+//! client first.
 
 use std::net::{IpAddr, SocketAddr};
 
 use memchr::memmem;
 
-/// Reads a field. `None` stands for an element that is not an address, such as `unknown` or a name that hides one.
+/// A function that reads the addresses in a field. `None` stands for an element that is not an address, such as
+/// `unknown` or a name that hides an address.
 pub(super) type Split = fn(&[u8]) -> Vec<Option<SocketAddr>>;
 
-/// Reads `x-forwarded-for`.
+/// Reads the addresses in the value of an `x-forwarded-for` field.
 pub(super) fn of_x_forwarded_for(value: &[u8]) -> Vec<Option<SocketAddr>> {
     let hops = value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
-    // Empty elements of a list do not count (RFC 9110 §5.6.1.2).
+    // Empty elements of a list are ignored (RFC 9110 §5.6.1.2).
     hops.filter(|hop| !hop.is_empty()).map(parse_node).collect()
 }
 
-/// Reads `forwarded` (RFC 7239 §4): the parameter `for` of each element. Quotes count only if all are closed: an open one, which only
-/// a client can have written, must not hide what proxies have added behind it.
+/// Reads the addresses in the value of a `forwarded` field (RFC 7239 §4): the parameter `for` of each element. Quotes
+/// count only if all are closed: an open quote, which only a client can have written, must not hide the elements that
+/// proxies have appended.
 pub(super) fn of_forwarded(value: &[u8]) -> Vec<Option<SocketAddr>> {
     let mut hops = Vec::new();
     let (mut at, mut start) = (0, 0);
@@ -23,7 +26,7 @@ pub(super) fn of_forwarded(value: &[u8]) -> Vec<Option<SocketAddr>> {
     while let Some(&byte) = value.get(at) {
         match byte {
             b'"' => is_quoted = !is_quoted,
-            // A quoted-pair (RFC 9110 §5.6.4).
+            // A backslash within quotes escapes the next character (RFC 9110 §5.6.4).
             b'\\' if is_quoted => at += 1,
             b',' if !is_quoted => {
                 hops.push(&value[start..at]);
@@ -43,9 +46,11 @@ pub(super) fn of_forwarded(value: &[u8]) -> Vec<Option<SocketAddr>> {
         .collect()
 }
 
-/// The value of the parameter `for` of an element, without quotes. `None` if there is none, or if it is not the only one.
+/// The value of the parameter `for` of an element, without quotes. `None` if the element has no such parameter, or
+/// several.
 fn for_parameter(element: &[u8]) -> Option<&[u8]> {
-    // No address, port or name has a `;`, so an element with a quoted one has no such parameter, or another value.
+    // No address, port or name contains a `;`. So if a quoted value contains one, splitting there gives no valid `for`
+    // parameter, or several.
     let mut values = element.split(|&byte| byte == b';').filter_map(|pair| {
         let (name, value) = pair.split_at(memchr::memchr(b'=', pair)?);
         name.trim_ascii()
@@ -62,7 +67,7 @@ fn for_parameter(element: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Reads an address with or without a port; IPv6 with or without brackets.
+/// Reads an address with or without a port; IPv6 addresses may have brackets.
 fn parse_node(node: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(node).ok()?;
     let address = match text.parse::<IpAddr>() {

@@ -1,4 +1,5 @@
-//! `trusted-proxies`: the networks of proxies in front of this server, which tell whose requests they forward.
+//! The directive `trusted-proxies`: the networks of proxies in front of this server, which name the clients whose
+//! requests they forward.
 
 pub(crate) mod fuzzing;
 mod hops;
@@ -93,21 +94,21 @@ fn read_peer(node: &Node) -> Result<TrustedPeer, Error> {
 enum HopField {
     #[default]
     XForwardedFor,
-    /// RFC 7239.
+    /// The field `forwarded` (RFC 7239).
     Forwarded,
 }
 
-/// The proxies that are trusted.
+/// The proxies that are trusted to name the client, and the field in which they do.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedProxies {
     networks: Vec<Network>,
-    /// Whether this server trusts everybody who connects to one of its Unix sockets.
+    /// Whether this server trusts every client that connects to one of its Unix sockets.
     trusts_unix: bool,
     names_client: HopField,
 }
 
 impl TrustedProxies {
-    /// The trusted proxies of a configuration; `None` if it does not say which.
+    /// The trusted proxies of a configuration; `None` if it names none.
     #[must_use]
     pub fn of(site: &Site) -> Option<Arc<Self>> {
         site.settings.peek()
@@ -127,8 +128,9 @@ impl TrustedProxies {
         networks.any(|network| network.contains_ip(address))
     }
 
-    /// Finds out whose request this is, once its head is there, and leaves only those fields about the client in it that are true:
-    /// `x-forwarded-for` begins with the client's address, and `x-forwarded-proto` is a proxy's.
+    /// Finds out who the client of a request is, once the request head is there. Of the fields about the client only
+    /// those stay that are true: `x-forwarded-for` then begins with the client's address, and `x-forwarded-proto` was
+    /// sent by a proxy.
     pub fn settle(&self, exchange: &mut Exchange) {
         let headers = &mut exchange.request.headers;
         let is_proxy = self.trust(exchange.connection.peer);
@@ -154,9 +156,9 @@ impl TrustedProxies {
         };
     }
 
-    /// The addresses that the trusted proxies name, the client first. Each proxy adds, on the right, the address that has connected to
-    /// it. So the addresses are true from the right up to the first that is not itself a trusted proxy's: this is the client, and
-    /// what stands to the left of it is the client's own statement.
+    /// The addresses that the trusted proxies name, the client first. Each proxy appends the address that has connected
+    /// to it. So the addresses are true from the right up to the first one that is not the address of a trusted proxy:
+    /// this is the client, and the addresses to the left of it are the client's own statement.
     fn believed(&self, headers: &Headers) -> Vec<SocketAddr> {
         let (name, split): (_, hops::Split) = match self.names_client {
             HopField::XForwardedFor => (Known::XForwardedFor, hops::of_x_forwarded_for),

@@ -3,7 +3,7 @@ use crate::testing::{Setup, request};
 
 const SETUP: Setup = Setup::new(DIRECTIVES, None);
 
-/// The client of a request from `peer` with these fields, and the addresses that remain in the request.
+/// The client of a request from `peer` with these fields, and the addresses that remain in the request's fields.
 fn client(setting: &str, peer: &str, fields: &[(Known, &str)]) -> String {
     let text = format!("trusted-proxies: {setting}");
     let site = SETUP.read([&text, "", ""]);
@@ -59,7 +59,7 @@ fn the_client_is_the_right_most_address_that_is_not_a_trusted_proxy() {
             "198.51.100.1:81 198.51.100.1",
         ),
         ("192.0.2.2", &["198.51.100.1"], "the peer"),
-        // What the client has sent itself stands to the left of the proxies' addresses.
+        // The text that the client has sent itself stands to the left of the proxies' addresses.
         (
             "10.0.0.1",
             &["127.0.0.1, 198.51.100.1"],
@@ -75,7 +75,7 @@ fn the_client_is_the_right_most_address_that_is_not_a_trusted_proxy() {
             &["10.0.0.9, 198.51.100.1"],
             "198.51.100.1:0 198.51.100.1",
         ),
-        // Trusted proxies behind each other.
+        // Several trusted proxies forward the request one after another.
         (
             "10.0.0.1",
             &["127.0.0.1, 198.51.100.1", "10.0.0.3,10.0.0.2"],
@@ -106,7 +106,7 @@ fn the_client_is_the_right_most_address_that_is_not_a_trusted_proxy() {
             &["8.8.8.8, ::ffff:10.0.0.2"],
             "8.8.8.8:0 8.8.8.8, 10.0.0.2",
         ),
-        // Where an address is hidden or missing, the last proxy that is known is the best answer.
+        // If an address is hidden or missing, the last proxy that is known counts as the client.
         ("10.0.0.1", &["unknown"], "the proxy"),
         ("10.0.0.1", &["127.0.0.1, unknown"], "the proxy"),
         (
@@ -146,7 +146,7 @@ fn forwarded_is_read_instead_if_it_is_configured() {
             &["for=127.0.0.1", "for=198.51.100.1,for=10.0.0.2"],
             "198.51.100.1:0 198.51.100.1, 10.0.0.2",
         ),
-        // A client's quote cannot hide what a proxy has added behind it.
+        // An open quote of a client cannot hide the address that a proxy has appended.
         (
             &["for=\"127.0.0.1, for=198.51.100.1"],
             "198.51.100.1:0 198.51.100.1",

@@ -1,4 +1,4 @@
-//! The directives of the proxy, and their errors.
+//! Tests of the proxy's directives, and of their error messages.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use h2o_upstream::{HealthCheck, PassiveCheck, Retry};
 use super::super::settings::ProxySettings;
 use super::SETUP;
 
-/// The settings of the path.
+/// The settings of a path, from the configurations of the three levels.
 fn settings(levels: [&str; 3]) -> ProxySettings {
     let site = SETUP.read(levels).unwrap_or_else(|error| panic!("{error}"));
     let settings = site.hosts[0].paths[0].settings.get::<ProxySettings>();
@@ -24,7 +24,8 @@ fn limits_of_time_follow_that_of_io_within_a_level() {
     let both = format!("{io}\n{connect}");
     let reversed = format!("{first}\n{io}");
     let cases = [
-        // Levels; io, connect, first byte.
+        // Each row: the configurations of the three levels; the limits for I/O, connecting and the first byte in
+        // milliseconds.
         (["", "", ""], (30000, 30000, 30000)),
         (["", "", io], (5, 5, 5)),
         (["", "", connect], (30000, 7, 30000)),

@@ -10,7 +10,7 @@ use crate::testing::{self, Setup};
 
 const SETUP: Setup = Setup::new(DIRECTIVES, None);
 
-/// A site whose path `path` has these directives.
+/// Creates a site configuration whose path `path` has these directives.
 fn site(path: &'static str, config: &str) -> Site {
     let setup = Setup { path, ..SETUP };
     setup
@@ -18,7 +18,7 @@ fn site(path: &'static str, config: &str) -> Site {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A request with these fields, spelt as they are written.
+/// Creates a request with these fields, whose names are spelt as the client writes them.
 fn request(site: Site, line: &str, authority: &str, fields: &str) -> Exchange {
     let (method, target) = line.split_once(' ').unwrap();
     let mut exchange = testing::request(site, method, authority, target);
@@ -37,7 +37,7 @@ fn push(headers: &mut Headers, fields: &str) {
     }
 }
 
-/// The fields, names as they will be spelt.
+/// The fields as text, with the names in the spelling in which they are sent.
 fn shown(headers: &Headers) -> String {
     let lines: Vec<_> = headers
         .iter()
@@ -49,7 +49,7 @@ fn shown(headers: &Headers) -> String {
     lines.join("\n")
 }
 
-/// Method, target and authority of a request.
+/// The method, target and authority of a request, as text.
 fn line(head: &RequestHead) -> String {
     format!(
         "{} {} {}",

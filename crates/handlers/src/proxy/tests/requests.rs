@@ -1,4 +1,4 @@
-//! Requests as backends receive them.
+//! Tests of the requests that backends receive.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ fn built(
     head
 }
 
-/// A connection from `peer`.
+/// Makes `peer` the peer of the client's connection.
 fn from(exchange: &mut Exchange, peer: Address) {
     let connection = &exchange.connection;
     exchange.connection = Rc::new(ConnectionInfo {
@@ -51,7 +51,7 @@ fn ip(text: &str) -> Address {
     Address::Ip(SocketAddr::new(text.parse().unwrap(), 1234))
 }
 
-/// The fields that a backend receives for these, under `config`.
+/// The fields that a backend receives if the client sends the fields `received`, under the configuration `config`.
 fn fields(config: &str, received: &str) -> String {
     let mut exchange = request(site("/", config), "GET /", "www.example.com", received);
     from(&mut exchange, ip("192.0.2.7"));
@@ -393,7 +393,7 @@ fn expectations_of_clients_who_wait_are_forwarded_if_asked_for() {
         let sent = shown(&head.headers).starts_with("A: 1\nexpect: 100-continue\nx-forwarded");
         assert_eq!((sent, !head.expect().is_empty()), (want, want), "{config}");
     }
-    // Bytes of a tunnel are not content (RFC 9110 §10.1.1).
+    // The bytes of a tunnel are not content, so the client's expectation is not forwarded (RFC 9110 §10.1.1).
     let mut exchange = request(site("/", "proxy.expect: FORWARD"), "GET /", "h", "");
     exchange.body = pipe();
     let expect = exchange.request.headers.store(b"100-continue");
@@ -413,7 +413,8 @@ fn expectations_of_clients_who_wait_are_forwarded_if_asked_for() {
 #[test]
 fn tunnels_are_asked_for_in_the_way_of_the_protocol() {
     let cases = [
-        // Method, token, protocol, line, token sent.
+        // Each row: the client's method, the protocol it asks for, the backend's protocol; the request line and the
+        // protocol that the backend gets.
         (
             Method::Get,
             "websocket",

@@ -1,4 +1,4 @@
-//! Responses as clients receive them.
+//! Tests of the responses that clients receive from backends.
 
 use h2o_exchange::{
     Body, BodyUse, Exchange, Handler, LinkHeaderUse, Outcome, RequestBody, Response,
@@ -200,7 +200,8 @@ fn closing_is_forwarded_if_asked_for() {
 #[test]
 fn tunnels_open_only_where_the_backend_opens_one() {
     let cases = [
-        // Method of the client, what it wants, status of the backend, opens, status for the client.
+        // Each row: the client's method, the tunnel it asks for, the backend's status, whether the backend opens a
+        // tunnel, the status for the client.
         (Method::Get, TunnelKind::Protocol, 101, true, 101),
         (Method::Get, TunnelKind::Protocol, 200, true, 101),
         (Method::Get, TunnelKind::Protocol, 200, false, 200),
@@ -228,7 +229,8 @@ fn tunnels_open_only_where_the_backend_opens_one() {
 #[test]
 fn redirects_of_delegated_requests_are_followed_here() {
     let cases = [
-        // Method, status, location; method and URL it is followed with.
+        // Each row: the request's method, the response's status and `location`; the method and URL of the request that
+        // follows the redirect.
         (
             "POST",
             302,
@@ -321,7 +323,7 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
 #[test]
 fn what_no_backend_is_asked_for_is_refused_and_closes() {
     let cases = [
-        // Configuration, method, token, authority; status, reason, text.
+        // Each row: configuration, method, protocol asked for, authority; status, reason and text of the response.
         (
             "",
             "CONNECT",
