@@ -1,4 +1,4 @@
-//! `-m test`, and the checks of a configuration that other run modes share with it.
+//! `-m test`, and the checks of a configuration that it shares with other run modes.
 
 use h2o_exchange::RunningUser;
 use h2o_log::{reason, report_plainly};
@@ -7,15 +7,15 @@ use nix::unistd::User;
 
 use crate::{Failure, print_out, privileges};
 
-/// `-m test`: checks everything except opening listeners and logs. `is_strict`: whether warnings make the check fail.
+/// `-m test`: checks everything that a start would do, without opening listeners and logs. `is_strict` says whether warnings make
+/// the check fail.
 pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure> {
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
     let mut warnings = loaded.warnings.clone();
     warnings.extend(loaded.inspect_as_starting_user());
     warnings.extend(loaded.inspect_ports());
-    // The change of user is not undone: from here on only files are read, with the rights of the user who will read
-    // them in the server.
+    // The change of user is not undone: from here on only files are read, with the rights of the user that the server runs as.
     let own = nix::unistd::Uid::effective();
     let is_current = match &user {
         Some(user) if own.is_root() => {
@@ -28,7 +28,7 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
         Some(user) => user.uid == own,
         None => true,
     };
-    // Temporary files are checked with the rights of the running user, who will write them.
+    // Temporary files are checked with the rights of the user that the server runs as, because the server writes them.
     check_temp_buffer_path(&settings)?;
     warnings.extend(inspect_as_running_user(loaded, user.as_ref(), is_current));
     for warning in &warnings {
@@ -45,7 +45,8 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
     Ok(())
 }
 
-/// `-m master`: checks what the supervisor and its workers will need. Workers repeat the warnings into their log.
+/// `-m master`: checks that the supervisor and its workers will get the limits, directories and files that they need. The workers
+/// write the same warnings to their log again.
 pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
     let settings = loaded.settings();
     privileges::running_user(&settings)?;
@@ -55,7 +56,7 @@ pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
     check_temp_buffer_path(&settings)
 }
 
-/// Warnings about the files that the server is to serve and the running user may not read.
+/// Returns warnings about files that the server is configured to serve, but that the user it runs as may not read.
 pub(crate) fn inspect_as_running_user(
     loaded: &LoadedConfig,
     user: Option<&User>,

@@ -20,9 +20,9 @@ use crate::getopt::{Known, letter, long};
 use crate::question::{Answer, Question};
 use crate::{DEFAULT_CONFIG, Failure};
 
-/// How long the server waits for the line in which a client of the control socket asks its question.
+/// How long the server waits for the line in which a client of the control socket sends its question.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most bytes of the line that a client of the control socket sends.
+/// Largest length in bytes of the line that a client of the control socket sends.
 const LONGEST: u64 = 64;
 
 /// The control socket of this server. Its file is removed on drop.
@@ -42,8 +42,8 @@ fn path_of(pid_file: &Path) -> PathBuf {
 }
 
 impl ControlSocket {
-    /// Opens the control socket with the rights of the starting user. Must be called before threads are started, since
-    /// the umask, which the whole process shares, is changed for a moment.
+    /// Opens the control socket with the rights of the starting user. Must be called before threads are started, because it changes
+    /// the umask of the whole process for a moment.
     pub(crate) fn open(pid_file: &Path) -> Option<Self> {
         let path = path_of(pid_file);
         match Self::try_open(&path) {
@@ -61,8 +61,8 @@ impl ControlSocket {
     }
 
     fn try_open(path: &Path) -> std::io::Result<Self> {
-        // The socket is created under another name and renamed, so that the path always works: until then the socket of
-        // a server that still runs answers.
+        // The socket is created under another name and renamed, so that the path always leads to a socket: until the rename, to
+        // that of a server that is still running.
         let new = path.with_extension(format!("new.{}", std::process::id()));
         let before = umask(Mode::from_bits_truncate(0o177));
         let listener = UnixListener::bind(&new);
@@ -93,7 +93,7 @@ impl ControlSocket {
         let events = events.clone();
         let serve = move || {
             for client in listener.incoming().flatten() {
-                // Errors are ignored: a client that sends no question, or has disconnected, must not affect the others.
+                // Errors are ignored: a client that sends no question, or has disconnected, must not affect other clients.
                 let _ = answer(client, &events);
             }
         };
@@ -120,7 +120,7 @@ fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
         return Ok(());
     };
     let (sender, answer) = channel();
-    // When the server ends, nobody answers.
+    // The client gets no answer if the server is ending.
     if events.send(Event::Question(question, sender)).is_ok()
         && let Ok(answer) = answer.recv()
     {
@@ -132,14 +132,14 @@ fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
 /// The options by which commands such as `h2o reload` find the running server.
 #[derive(Default)]
 pub(crate) struct ServerChoice {
-    /// The file given by `--conf`; `None`: [`DEFAULT_CONFIG`].
+    /// The configuration file given by `--conf`; `None` for [`DEFAULT_CONFIG`].
     pub(crate) config: Option<String>,
-    /// The file given by `--pid-file`.
+    /// The pid file given by `--pid-file`.
     pub(crate) pid_file: Option<String>,
 }
 
 impl ServerChoice {
-    /// The option `--conf`.
+    /// Describes the option `--conf` of such a command.
     pub(crate) const fn conf<F: Copy>(flag: F) -> Known<F> {
         letter('c', "conf", true, flag).help(
             "FILE",
@@ -147,16 +147,16 @@ impl ServerChoice {
         )
     }
 
-    /// The option `--pid-file`.
+    /// Describes the option `--pid-file` of such a command.
     pub(crate) const fn pid_file<F: Copy>(flag: F) -> Known<F> {
         long("pid-file", true, flag).help("FILE", "the pid file itself")
     }
 
-    /// The path of the server's pid file: from `--pid-file`, or else from the configuration. The rest of the
-    /// configuration is not checked here: the server reports what is wrong with it.
+    /// The path of the server's pid file: from `--pid-file`, or otherwise from the configuration. The rest of the configuration is
+    /// not checked here: the server reports what is wrong with it.
     ///
     /// # Errors
-    /// The configuration cannot be read, or has none.
+    /// If the configuration cannot be read, or does not set `pid-file`.
     pub(crate) fn find(self) -> Result<String, Failure> {
         if let Some(path) = self.pid_file {
             return Ok(path);

@@ -1,4 +1,4 @@
-//! `error-log`: the file or command that gets the messages of the running server.
+//! `error-log`: the file or command to which the running server writes its messages.
 
 use std::fs::OpenOptions;
 use std::sync::Arc;
@@ -38,7 +38,8 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
     if is_configured {
         h2o_log::keep_standard_error().map_err(|error| not_redirected(&error))?;
     }
-    // A supervisor's worker inherits these streams. They have to be redirected, too, when the error log is reopened.
+    // A supervisor's worker inherits its standard streams from the supervisor; if its error log can be reopened, the streams must
+    // be redirected so that they follow.
     if is_configured || log.is_reopenable() {
         log.take_output().map_err(Failure::system)?;
     }

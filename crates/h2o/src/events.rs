@@ -9,13 +9,13 @@ use signal_hook::iterator::Signals;
 use crate::question::{Answer, Question};
 use crate::{Failure, signals};
 
-/// An event of the running server.
+/// An event that the main thread handles while the server runs.
 pub(crate) enum Event {
-    /// A signal arrived.
+    /// A signal has arrived; this is its number.
     Signal(i32),
-    /// A worker's thread ended.
+    /// A worker's thread has ended in this way.
     Worker(WorkerEnd),
-    /// A client of the control socket asks.
+    /// A client of the control socket has sent a question; the answer goes to the sender.
     Question(Question, Sender<Answer>),
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Events {
     pub(crate) receiver: Receiver<Event>,
 }
 
-/// From here on SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT become events. SIGINT is not caught and kills the
+/// Catches signals: from here on SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT become events. SIGINT is not caught and kills the
 /// process, so that a user can always end the program.
 pub(crate) fn catch_signals() -> Result<Signals, Failure> {
     signals::catch(&[SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT])

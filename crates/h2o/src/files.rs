@@ -6,7 +6,7 @@ use std::path::Path;
 
 use h2o_config::{OsSource, Source};
 
-/// The file system.
+/// The file system as the source of a configuration, read with the rights of the starting user.
 pub(crate) struct Files;
 
 impl Source for Files {

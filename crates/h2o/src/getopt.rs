@@ -12,23 +12,23 @@ pub(crate) struct Known<F> {
     pub(crate) help: Help,
 }
 
-/// The description of an option. Its line breaks are those of the text.
+/// The description of an option. The line breaks of its text are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Help {
     /// The placeholder of the option's value; shells complete file names for `FILE` and directories for `DIRECTORY`.
     pub(crate) value: &'static str,
-    /// All values, if there are few.
+    /// All values that the option can have, if they are few.
     pub(crate) choices: &'static [&'static str],
     pub(crate) text: &'static str,
 }
 
 impl<F: Copy> Known<F> {
-    /// The option with its description.
+    /// Adds the placeholder of the value and the description to the option.
     pub(crate) const fn help(self, value: &'static str, text: &'static str) -> Self {
         self.one_of(value, &[], text)
     }
 
-    /// Adds the description of the option, and all values that it can have.
+    /// Adds to the option its description, and all values that it can have.
     pub(crate) const fn one_of(
         self,
         value: &'static str,
@@ -43,7 +43,7 @@ impl<F: Copy> Known<F> {
         Self { help, ..self }
     }
 
-    /// The option without its flag, by which the program recognises it: only what users see.
+    /// The option as users see it: without the flag by which the program recognises it.
     pub(crate) const fn described(&self) -> Known<()> {
         Known {
             long: self.long,
@@ -55,7 +55,7 @@ impl<F: Copy> Known<F> {
     }
 }
 
-/// An option without a letter.
+/// Makes an option without a letter.
 pub(crate) const fn long<F: Copy>(long: &'static str, takes_value: bool, flag: F) -> Known<F> {
     Known {
         long,
@@ -70,7 +70,7 @@ pub(crate) const fn long<F: Copy>(long: &'static str, takes_value: bool, flag: F
     }
 }
 
-/// An option with a letter.
+/// Makes an option with a letter.
 pub(crate) const fn letter<F: Copy>(
     short: char,
     name: &'static str,
@@ -83,7 +83,7 @@ pub(crate) const fn letter<F: Copy>(
     }
 }
 
-/// `--help`.
+/// Makes the option `--help`.
 pub(crate) const fn help<F: Copy>(flag: F) -> Known<F> {
     letter('h', "help", false, flag).help("", "prints this help")
 }
@@ -94,22 +94,22 @@ pub(crate) enum Argument<F> {
     Option(F, Option<String>),
     /// A word that is no option.
     Word(String),
-    /// `--`: what follows are no options.
+    /// The word `--`: the words after it are no options.
     End,
 }
 
-/// A command line that is being read.
+/// A command line of which words are still to be read.
 pub(crate) struct CommandLine<F: 'static, I> {
     /// The program's name, for messages.
     program: &'static str,
     known: &'static [Known<F>],
     words: I,
-    /// Letters after a single `-` (such as `bc` of `-abc`) that are still to be read as options.
+    /// Letters after a single `-` that are still to be read as options, such as `bc` of `-abc` after `a` was read.
     letters: String,
 }
 
 impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
-    /// Reads `words`, program name left out.
+    /// Begins to read the command line `words`, which do not include the program's name.
     pub(crate) fn new(program: &'static str, known: &'static [Known<F>], words: I) -> Self {
         Self {
             program,
@@ -119,7 +119,7 @@ impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
         }
     }
 
-    /// The error message about a word that is not an option, for a program that takes none.
+    /// The error message about a word that is not an option, for a program that takes only options.
     pub(crate) fn unexpected(&self, word: &str) -> String {
         let program = self.program;
         format!("{program}: unexpected argument: {word} (see {program} --help)")
@@ -151,7 +151,7 @@ impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
         }
     }
 
-    /// The words that were not read.
+    /// Returns the words that were not read.
     pub(crate) fn rest(self) -> I {
         self.words
     }
@@ -193,7 +193,7 @@ impl<F: Copy, I: Iterator<Item = String>> CommandLine<F, I> {
         Ok(Argument::Option(option.flag, value))
     }
 
-    /// Finds the option with that name, or the only option whose name begins with it.
+    /// Finds the option with this long name, or the only option whose name begins with it.
     fn find(&self, name: &str) -> Result<Known<F>, String> {
         if let Some(option) = self.known.iter().find(|option| option.long == name) {
             return Ok(*option);

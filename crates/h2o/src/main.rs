@@ -40,7 +40,7 @@ use parent::Parent;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The configuration file when the command line names none.
+/// The configuration file that is used if the command line names none.
 const DEFAULT_CONFIG: &str = "/usr/local/etc/h2o.conf";
 
 /// Why the program ends early: the message for standard error and the exit status (sysexits).
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// The system refused a step (`EX_OSERR`).
+    /// The system refused an operation (`EX_OSERR`).
     pub(crate) fn system(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -66,7 +66,7 @@ impl Failure {
         }
     }
 
-    /// A check has failed, or something could not be done.
+    /// A check has failed, or the program could not do its task.
     fn check(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -74,12 +74,12 @@ impl Failure {
         }
     }
 
-    /// The text for standard error.
+    /// The message for standard error.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// A thread of the program panicked outside of a connection (`EX_SOFTWARE`).
+    /// A worker's thread panicked outside of a connection (`EX_SOFTWARE`).
     pub(crate) fn worker_died() -> Self {
         Self {
             text:
@@ -89,7 +89,7 @@ impl Failure {
         }
     }
 
-    /// The program is already supervised (`EX_SOFTWARE`).
+    /// The program already runs under a supervisor and cannot become one (`EX_SOFTWARE`).
     fn supervised(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -99,8 +99,8 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    // Turns huge pages off: with them an idle worker would need megabytes of memory instead of a few kilobytes. If the
-    // kernel refuses, the program only needs more memory.
+    // Transparent huge pages are turned off, since with them an idle worker would need megabytes of memory instead of a few
+    // kilobytes. If the kernel refuses, the program only needs more memory.
     let _ = nix::sys::prctl::set_thp_disable(true);
     std::panic::set_hook(Box::new(on_panic));
     let is = |argument: &str| std::env::args().skip(1).eq([argument]);
@@ -136,7 +136,7 @@ fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
     );
 }
 
-/// Does what the first word says.
+/// Runs the command that the first word of the command line names, or the server.
 fn start() -> Result<(), Failure> {
     let rest = std::env::args().skip(2);
     match std::env::args().nth(1).as_deref() {
@@ -149,7 +149,7 @@ fn start() -> Result<(), Failure> {
     }
 }
 
-/// Runs in the mode that the options say.
+/// Runs the server or another task in the mode that the options choose.
 fn run_mode() -> Result<(), Failure> {
     let options = match options::parse(std::env::args().skip(1)).map_err(Failure::config)? {
         Command::Run(options) => options,
@@ -198,7 +198,7 @@ fn run_mode() -> Result<(), Failure> {
             let refused = master::supervise(&load(&config)?, &config, mode);
             return refused.map(|never| match never {});
         }
-        // With `neverbleed`, private keys are kept in a process of their own; allow the serving process to start it.
+        // With `neverbleed`, private keys are held in a process of their own, which the serving process must be allowed to start.
         Mode::Worker => h2o_keys::allow("/proc/self/exe"),
     }
     let parent = Parent::find();
@@ -224,7 +224,7 @@ fn load(config: &str) -> Result<LoadedConfig, Failure> {
     Ok(loaded)
 }
 
-/// Writes to standard output. It is no error if the reader of a pipe has closed it.
+/// Writes to standard output. A closed pipe is no error: its reader wants no more.
 pub(crate) fn print_out(text: &str) {
     use std::io::Write;
     let _ = std::io::stdout().write_all(text.as_bytes());

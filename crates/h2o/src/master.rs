@@ -1,4 +1,4 @@
-//! `-m master` and `-m daemon`: checks the configuration, then becomes the supervisor.
+//! `-m master` and `-m daemon`: checks the configuration, then replaces this process by the supervisor.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -13,10 +13,10 @@ use crate::options::Mode;
 use crate::parent::VIA_MASTER;
 use crate::{Failure, check, supervisor};
 
-/// Becomes the supervisor of workers with this configuration.
+/// Replaces this process by the supervisor of workers with this configuration.
 ///
 /// # Errors
-/// If the configuration does not suit the mode, or the supervisor cannot be run.
+/// If the configuration lacks what the mode needs, or the supervisor cannot be run.
 pub(crate) fn supervise(
     loaded: &LoadedConfig,
     config: &str,

@@ -1,5 +1,5 @@
-//! The command line of `h2o`. H2O compatibility: H2O applies options from left to right, accepts abbreviations of long ones, and
-//! ignores other words.
+//! The command line of `h2o`. H2O compatibility: H2O applies options from left to right, accepts abbreviations of long options, and
+//! ignores words that are no options.
 
 use crate::getopt::{Argument, CommandLine, Known, help, letter, long};
 use crate::usage::{Operands, Usage};
@@ -7,27 +7,27 @@ use crate::usage::{Operands, Usage};
 /// The action that the command line asks for.
 pub(crate) enum Command {
     Run(Options),
-    /// Print this and end.
+    /// Print this text and end.
     Print(String),
-    /// `--help`.
+    /// `--help`: print the help text and end.
     Help,
-    /// `--generate`: print a man page or completions.
+    /// `--generate`: print a man page or shell completions, and end.
     Generate(String),
 }
 
-/// How to run.
+/// The options of the command line that say how to run.
 pub(crate) struct Options {
-    /// `-c`.
+    /// `-c`: the configuration file.
     pub(crate) config: Option<String>,
     pub(crate) mode: Mode,
     /// The first word of the command line that is not an option. H2O compatibility: H2O ignores such words; this server
     /// ignores them if a configuration is given.
     pub(crate) stray: Option<String>,
-    /// `--strict`: not in H2O.
+    /// `--strict`, which H2O does not have: whether warnings make the test of a configuration fail.
     pub(crate) is_strict: bool,
 }
 
-/// `-m`.
+/// `-m`: the run mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Worker,
@@ -127,7 +127,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
     Ok(Command::Run(options))
 }
 
-/// Applies one option. Returns the action that the option asks for instead of serving, if it is one like `--help`.
+/// Applies one option. Returns an action if the option, such as `--help`, asks for one in place of serving.
 fn apply(
     options: &mut Options,
     flag: Flag,
@@ -146,7 +146,7 @@ fn apply(
     Ok(None)
 }
 
-/// The features of this build and of the kernel it runs on, for `--version`: in H2O's words and order, since other
+/// The text of `--version`, with the features of this build and of the kernel. The words and their order are H2O's, since other
 /// programs search for them.
 fn version() -> String {
     let parts = [
@@ -168,7 +168,7 @@ fn version() -> String {
     )
 }
 
-/// What `--help` and the man page say.
+/// The text of `h2o --help` and of the man page.
 pub(crate) fn usage() -> Usage {
     Usage {
         name: "",

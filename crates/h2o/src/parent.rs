@@ -1,4 +1,4 @@
-//! What the process that has started this one tells it by environment variables: a supervisor with the protocol of
+//! Reads from environment variables what the process that has started this one passes to it: a supervisor with the protocol of
 //! Server::Starter, or systemd.
 
 #![expect(
@@ -10,9 +10,9 @@ use h2o_server::InheritedSockets;
 
 use crate::Failure;
 
-/// The sockets of a supervisor.
+/// The environment variable in which a supervisor names its sockets.
 pub(crate) const SERVER_STARTER_PORT: &str = "SERVER_STARTER_PORT";
-/// An environment variable that `-m master` and `-m daemon` set for their workers: the supervisor itself has the pid
+/// An environment variable that `-m master` and `-m daemon` set for their workers: it says that the supervisor itself has the pid
 /// file and the error log open.
 pub(crate) const VIA_MASTER: &str = "H2O_VIA_MASTER";
 const LISTEN: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
@@ -21,15 +21,14 @@ const LISTEN: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 pub(crate) struct Parent {
     /// The value of `SERVER_STARTER_PORT`.
     ports: Option<String>,
-    /// How many sockets systemd passes.
+    /// How many sockets systemd passes to this process.
     activated: u16,
-    /// Whether the parent is this program with `-m master` or `-m daemon`, which has the pid file and the error log
-    /// open itself.
+    /// Whether the parent is this program with `-m master` or `-m daemon`, which itself has the pid file and the error log open.
     pub(crate) is_master: bool,
 }
 
 impl Parent {
-    /// A process that does nothing for us.
+    /// A parent that passes neither sockets nor files to this process.
     pub(crate) const fn none() -> Self {
         Self {
             ports: None,
@@ -38,8 +37,8 @@ impl Parent {
         }
     }
 
-    /// Reads the environment, and removes the variables that are not meant for programs which this process starts. Must
-    /// be called before threads are started.
+    /// Reads the environment, and removes the variables that programs started by this process must not see. Must be called before
+    /// threads are started.
     pub(crate) fn find() -> Self {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
         let is_for_us = number(LISTEN[0]) == Some(std::process::id());
@@ -56,12 +55,12 @@ impl Parent {
         found
     }
 
-    /// Whether the parent is a supervisor, which has opened the listeners and passes them to its other workers, too.
+    /// Whether the parent is a supervisor, which has opened the listeners and passes the same sockets to its other workers.
     pub(crate) const fn is_supervisor(&self) -> bool {
         self.ports.is_some()
     }
 
-    /// Takes the listeners that the parent has opened.
+    /// Takes the listening sockets that the parent has opened.
     ///
     /// # Errors
     /// If they cannot be used.

@@ -1,4 +1,4 @@
-//! `pid-file`: the file with the id of the server's process, to which users send signals.
+//! `pid-file`: the file with the id of the server's process, so that users can send signals to it.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,8 +16,8 @@ pub(crate) struct PidFile {
 }
 
 impl PidFile {
-    /// Opens the file with the rights of the starting user. Its old content stays until [`PidFile::write`], so that no
-    /// reader finds it empty.
+    /// Opens the pid file with the rights of the starting user. Its old content stays until [`PidFile::write`], so that no reader
+    /// finds it empty.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         match h2o_opener::pid_file(path) {
             Ok(file) => Ok(Self {
@@ -28,12 +28,12 @@ impl PidFile {
         }
     }
 
-    /// Writes the id of this process.
+    /// Writes the id of this process into the pid file.
     pub(crate) fn write(&mut self) -> Result<(), Failure> {
         write_id(&mut self.file).map_err(|error| failure(&self.path, &error))
     }
 
-    /// Whether the file still has the id of this process: a server that takes over may write its own into it.
+    /// Whether the file still has the id of this process: a server that takes over may have written its own id.
     fn is_ours(&self) -> bool {
         std::fs::read_to_string(&self.path).is_ok_and(|text| text == content())
     }
@@ -41,17 +41,18 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Errors are ignored: another program may have removed the file already, or the running user may not remove it.
+        // Errors are ignored: another program may have removed the file already, or the user that the server runs as may lack the
+        // rights.
         if self.is_ours() && h2o_opener::remove(&self.path).is_err() {
             let _ = self.file.set_len(0);
         }
     }
 }
 
-/// Writes the id of this process in place of what the file contains.
+/// Writes the id of this process in place of the present content of the file.
 ///
 /// # Errors
-/// Those of writing.
+/// If the file cannot be written.
 pub(crate) fn write_id(file: &mut File) -> std::io::Result<()> {
     file.set_len(0)?;
     file.write_all(content().as_bytes())

@@ -1,4 +1,4 @@
-//! Privileges of the process: switching to the running user, and the limit of file descriptors.
+//! Privileges of the process: switches to the user that the server runs as, and raises the limit of file descriptors.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use crate::Failure;
 use crate::files::Files;
 
-/// Raises the limit of file descriptors to the hard limit, and checks that it is enough for `max-connections`.
+/// Raises the process's soft limit of file descriptors to its hard limit, and checks that it is enough for `max-connections`.
 pub(crate) fn raise_descriptor_limit(settings: &ServerSettings) -> Result<(), Failure> {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return Ok(());
@@ -35,7 +35,7 @@ pub(crate) fn check_descriptor_limit(settings: &ServerSettings) -> Result<(), Fa
     }
 }
 
-/// The user to switch to; `None` if the process does not change its user.
+/// The user that the server must switch to; `None` if the process keeps its user.
 pub(crate) fn running_user(settings: &ServerSettings) -> Result<Option<User>, Failure> {
     let lookup = |name: &str| User::from_name(name).ok().flatten();
     match &settings.user {
@@ -61,7 +61,7 @@ pub(crate) fn start_keeper(output: Option<OwnedFd>) {
     }
 }
 
-/// Runs the process that holds private keys. Like the keeper it ends when the server does.
+/// Runs the process that holds private keys. This process ends when the server does, like the keeper.
 pub(crate) fn keep_keys() -> Result<(), Failure> {
     let failed =
         |error: std::io::Error| Failure::system(format!("key process: {}", reason(&error)));
@@ -69,9 +69,9 @@ pub(crate) fn keep_keys() -> Result<(), Failure> {
     h2o_keys::serve(std::io::stdin()).map_err(failed)
 }
 
-/// Makes this helper process survive signals that end the server, which needs it to finish requests.
+/// Makes this helper process survive signals that end the server, since the server may still need the helper to finish requests.
 fn outlive_signals() -> std::io::Result<()> {
-    // The signals are handled, not ignored: commands that this process starts would inherit it if they were ignored.
+    // The signals are handled, not ignored: ignored signals would stay ignored in commands that this process starts.
     let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT];
     for signal in signals {
         signal_hook::flag::register(signal, Arc::default())?;

@@ -1,23 +1,23 @@
 //! The messages on the control socket: the question of a client, and the server's answer.
 //!
-//! A client sends one line, and gets the exit status on a line of its own, then lines for its standard output (`+`) and its
-//! standard error (`!`).
+//! A client sends one line. The server's answer is a line with the exit status for the client, followed by lines for the client's
+//! standard output (marked `+`) and its standard error (marked `!`).
 
 use crate::Failure;
 
-/// A question of a client.
+/// A question that a client sends to the server over the control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// Serve by the configuration as it is now.
+    /// Reload the configuration.
     Reload,
     /// Only report what a reload would change.
     Differences,
-    /// The status report.
+    /// Send the status report.
     Status,
 }
 
 impl Question {
-    /// The line of a client.
+    /// The line by which a client asks the question.
     pub(crate) const fn line(self) -> &'static str {
         match self {
             Self::Reload => "reload",
@@ -26,21 +26,21 @@ impl Question {
         }
     }
 
-    /// The question of that line, if it is one.
+    /// Parses the line of a client; `None` if it is no question.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let all = [Self::Reload, Self::Differences, Self::Status];
         all.into_iter().find(|question| question.line() == line)
     }
 }
 
-/// What a client prints, and how it ends.
+/// The server's answer: the output of the client and its exit status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Exit status.
+    /// Exit status of the client.
     pub(crate) code: u8,
-    /// For its standard output.
+    /// Lines for the client's standard output.
     pub(crate) lines: Vec<String>,
-    /// For its standard error.
+    /// Lines for the client's standard error.
     pub(crate) messages: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl Answer {
         }
     }
 
-    /// The text that a client is sent.
+    /// Encodes the answer for the control socket.
     pub(crate) fn encode(&self) -> String {
         let mut text = format!("{}\n", self.code);
         let lines = self.lines.iter().map(|line| ('+', line));
@@ -80,7 +80,7 @@ impl Answer {
         text
     }
 
-    /// The answer of that text, if it is one.
+    /// Parses an answer from the control socket; `None` if the text is not one.
     pub(crate) fn decode(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let mut answer = Self {

@@ -1,5 +1,5 @@
-//! The quick start: without any configuration the server serves the current directory, in clear text on port 8080 and with
-//! TLS and QUIC (HTTP/3) on 8443, with a certificate made here and with directory listings.
+//! The quick start: without any configuration the server serves the current directory, in clear text on port 8080 and with TLS and
+//! QUIC (HTTP/3) on 8443, with a certificate that it generates, and with directory listings.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::run;
 use crate::{DEFAULT_CONFIG, Failure};
 
 const NAME: &str = "(no configuration)";
-/// How many port numbers are tried, from the first one on, until one is free.
+/// How many port numbers the search for a free port tries.
 const PORTS: u16 = 100;
 
 /// A configuration text in memory, with a name for messages. The files that it refers to are read from the file system.
@@ -109,16 +109,16 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
     run::serve(plan, signals)
 }
 
-/// Writes the text as a YAML string in double quotes.
+/// Formats the text as a YAML string in double quotes.
 pub(crate) fn quoted(text: impl std::fmt::Display) -> String {
     let escaped = text.to_string().replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{escaped}\"")
 }
 
-/// Finds the first port that is free, from `first` on.
+/// Finds the first port number from `first` on that is free for TCP and UDP.
 fn free_port(first: u16) -> Result<u16, Failure> {
     let is_free = |port: u16| {
-        // Tries to bind as the server does: IPv4 and IPv6 separately, IPv6 only if the machine has it.
+        // The test binds as the server does: IPv4 and IPv6 separately, and IPv6 only if the machine has it.
         let v6 = TcpListener::bind(("::", port));
         let v6_taken = v6
             .as_ref()
@@ -144,7 +144,8 @@ fn free_port(first: u16) -> Result<u16, Failure> {
         })
 }
 
-/// The self-made certificate and key of the running user, which are created on first use.
+/// Returns the files of the self-signed certificate of the user who runs the program, and of its key; both are created on first
+/// use.
 fn certificate() -> Result<(PathBuf, PathBuf), Failure> {
     let directory = state_directory().ok_or_else(|| {
         Failure::system(
@@ -176,7 +177,8 @@ fn certificate() -> Result<(PathBuf, PathBuf), Failure> {
     Ok((certificate, key))
 }
 
-/// Certificates are renewed after half a year, since browsers reject those with a long lifetime.
+/// Whether the self-signed certificate must be renewed: it is more than half a year old. Browsers reject certificates with a long
+/// lifetime.
 fn is_old(path: &Path) -> bool {
     let age = fs::metadata(path)
         .and_then(|found| found.modified())
@@ -187,7 +189,7 @@ fn is_old(path: &Path) -> bool {
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use io::Write;
-    // An old file is removed first, since it may have wider permissions.
+    // An old file is removed first, since it may have permissions that let other users read it.
     let _ = fs::remove_file(path);
     fs::OpenOptions::new()
         .write(true)

@@ -10,10 +10,10 @@ use crate::question::Question;
 use crate::usage::{Operands, Usage};
 use crate::{Failure, print_out};
 
-/// Runs `h2o reload`, which asks the running server; `arguments` are those after `reload`.
+/// Runs `h2o reload`, which asks the running server; `arguments` are the words after `reload`.
 ///
 /// # Errors
-/// The text and exit status of the server, or that there is none.
+/// The message and exit status that the server has sent, or that no server answers.
 pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let Some(options) = Options::parse(arguments).map_err(Failure::config)? else {
         print_out(&usage().help());
@@ -29,7 +29,7 @@ pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Fai
     }
     match answer.code {
         0 => Ok(()),
-        // Everything is said.
+        // The messages of the server have been printed, so the failure has no text.
         code => Err(Failure {
             text: String::new(),
             code,
@@ -37,7 +37,7 @@ pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Fai
     }
 }
 
-/// What `--help` and the man page say.
+/// The text of `h2o reload --help` and of the man page.
 pub(crate) fn usage() -> Usage {
     Usage {
         name: "reload",
@@ -71,7 +71,7 @@ const KNOWN: &[Known<Flag>] = &[
 ];
 
 impl Options {
-    /// `None`: help is wanted.
+    /// Reads the command line. Returns `None` if `--help` is given.
     fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self {
             server: ServerChoice::default(),

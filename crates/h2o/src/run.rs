@@ -1,4 +1,4 @@
-//! `-m worker`: the server.
+//! `-m worker`: runs the server.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::supervise::{End, handle_events};
 use crate::systemd::{self, State};
 use crate::{Failure, error_log, print_out, privileges};
 
-/// The input of [`serve`].
+/// The arguments of [`serve`].
 pub(crate) struct Plan<'a> {
     pub(crate) loaded: LoadedConfig,
     /// The name of the configuration file.
     pub(crate) config: &'a str,
-    /// Where it is read from.
+    /// The source that the configuration is read from.
     pub(crate) source: &'a dyn Source,
     /// Text to print when the server is ready.
     pub(crate) greeting: Option<&'a str>,
-    /// What the parent process has opened for this one, such as listeners.
+    /// The process that has started this one; it may have opened listeners and other files for this one.
     pub(crate) parent: Parent,
 }
 
@@ -45,7 +45,8 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     {
         report_plainly(&warning);
     }
-    // The listeners are taken or bound here, with everything else that needs the rights of the starting user.
+    // The listening sockets are taken or bound here, with the other steps that need the rights of the starting user, before the
+    // process gives these rights up.
     let inherited = plan.parent.take_sockets()?;
     let bound = bind_or_take(loaded, worker_plan(&settings).len(), inherited);
     let bound = bound.map_err(Failure::config)?;

@@ -18,14 +18,14 @@ pub(crate) struct RunningServer<'a> {
     pub(crate) loaded: LoadedConfig,
     /// The name of the configuration file.
     pub(crate) config: &'a str,
-    /// Where it is read from.
+    /// The source that the configuration is read from.
     pub(crate) source: &'a dyn Source,
-    /// Where messages go.
+    /// The error log, where the server's messages go.
     pub(crate) error_log: &'a Target,
 }
 
 impl RunningServer<'_> {
-    /// Reloads the configuration. On an error nothing has changed.
+    /// Reloads the configuration. On an error, the old configuration stays in use.
     ///
     /// # Errors
     /// The text to show.
@@ -50,7 +50,7 @@ impl RunningServer<'_> {
         })
     }
 
-    /// The configuration as it is now.
+    /// Reads the configuration as it is in the file now.
     fn next_configuration(&self) -> Result<LoadedConfig, String> {
         // A configuration that came through a pipe is not read again: the main thread would block on the pipe, and not
         // react to signals.
@@ -66,7 +66,7 @@ impl RunningServer<'_> {
             .map_err(|error| error.to_string())
     }
 
-    /// Reads the configuration again and uses it from now on. Returns warnings.
+    /// Reads the configuration again and has the server use it from now on. Returns warnings.
     fn serve_next(&mut self) -> Result<Vec<String>, String> {
         let next = self.next_configuration()?;
         let settings = next.settings();
@@ -110,7 +110,7 @@ impl Control for RunningServer<'_> {
         systemd::notify(State::Ready);
     }
 
-    /// Answers the question of a client. The result of a reload is also written to the error log.
+    /// Answers the question of a client of the control socket. The result of a reload is also written to the error log.
     fn answer(&mut self, question: Question) -> Answer {
         let done = match question {
             Question::Reload => self.reload_configuration(),

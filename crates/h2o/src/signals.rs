@@ -1,4 +1,4 @@
-//! Signals of the server and of the supervisor, which a thread receives as values.
+//! Catches signals for the server and for the supervisor; a thread receives them as values.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use signal_hook::iterator::Signals;
 
 use crate::Failure;
 
-/// From here on these signals are kept for [`forward`] and do not kill the process. SIGXFSZ is ignored, so that a file
-/// at its size limit (RLIMIT_FSIZE) makes a write fail, as a full disk does. Commands that the process starts have the
-/// default signal handlers.
+/// Catches these signals: from here on they are kept for [`forward`] and do not kill the process. SIGXFSZ is ignored, so that a
+/// file at its size limit (RLIMIT_FSIZE) makes a write fail, as a full disk does. Commands that the process starts have the default
+/// signal handlers.
 ///
 /// # Errors
 /// If the system refuses.

@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use crate::events::{Event, Events};
 use crate::question::{Answer, Question};
 
-/// How long to wait for workers that were told to close their connections.
+/// How long the main thread waits for workers that were told to close their connections.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often the main thread does periodic work while the server serves.
@@ -19,19 +19,19 @@ const TICK: Duration = Duration::from_secs(1);
 /// The actions of the server that [`handle_events`] calls on signals and other events. Tests have an implementation of
 /// their own.
 pub(crate) trait Control {
-    /// Makes health checks of load balancers see that the server will end, while it still serves.
+    /// Makes the readiness probe of load balancers fail, so that they learn that the server will end, while it still serves.
     fn announce_end(&self);
-    /// Begins the graceful shutdown.
+    /// Begins the graceful shutdown of the server.
     fn shut_down(&self);
     /// The values of `shutdown-delay` and `shutdown-timeout` in the current configuration.
     fn shutdown_times(&self) -> ShutdownTimes;
-    /// Closes the remaining connections.
+    /// Closes the remaining connections at once.
     fn close_connections(&self);
     /// Reopens logs and loads changed certificates: on SIGUSR1, and on SIGHUP before the reload.
     fn reopen(&self, signal: &str);
     /// Reads the configuration again and uses it from now on: on SIGHUP.
     fn reload(&mut self);
-    /// A client of the control socket asks.
+    /// Answers the question of a client of the control socket.
     fn answer(&mut self, question: Question) -> Answer;
     /// Called every [`TICK`] while the server serves.
     fn tick(&mut self);
@@ -40,7 +40,7 @@ pub(crate) trait Control {
 /// How the server ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// All workers have ended.
+    /// All workers have ended, after their last connections.
     Drained,
     /// Some workers still run.
     Abandoned,
@@ -51,14 +51,14 @@ pub(crate) enum End {
 /// The configured times of the server's shutdown.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ShutdownTimes {
-    /// Time between SIGTERM and the begin of the graceful shutdown.
+    /// Time between SIGTERM and the beginning of the graceful shutdown.
     pub(crate) delay: Duration,
-    /// Time that the graceful shutdown may take; `None`: no limit.
+    /// Time that the graceful shutdown may take; `None` for no limit.
     pub(crate) limit: Option<Duration>,
 }
 
-/// Handles events until the `workers` have ended. `is_term_counted`: whether a second SIGTERM closes all connections.
-/// It does not under supervisors, which may send the signal several times.
+/// Handles events until the `workers` have ended. `is_term_counted` says whether a second SIGTERM closes all connections; under a
+/// supervisor, which may send the signal several times, it must not.
 pub(crate) fn handle_events(
     events: &Events,
     control: &mut impl Control,
@@ -93,7 +93,7 @@ pub(crate) fn handle_events(
                         Answer::refused("the server is shutting down")
                     }
                 };
-                // The client may have gone.
+                // The result is ignored: the client may have disconnected.
                 let _ = client.send(answer);
             }
             Ok(Event::Signal(signal)) => phase = phase.on_signal(signal, control, is_term_counted),
@@ -109,13 +109,13 @@ pub(crate) fn handle_events(
                 }
                 Phase::Closing(_) => return End::Abandoned,
             },
-            // The thread that sends signals normally runs until the process ends, so this does not happen.
+            // The thread that sends signals normally runs until the process ends, so that its channel is never disconnected.
             Err(RecvTimeoutError::Disconnected) => return End::Abandoned,
         }
     }
 }
 
-/// Phase of the shutdown.
+/// Phase of the server's shutdown.
 #[derive(Clone, Copy)]
 enum Phase {
     Serving,
@@ -137,7 +137,7 @@ impl Phase {
         }
     }
 
-    /// The phase after a signal.
+    /// Handles a signal, and returns the phase after it.
     fn on_signal(self, signal: i32, control: &mut impl Control, is_term_counted: bool) -> Self {
         match (signal, self) {
             (SIGTERM, Self::Serving) => {
@@ -176,7 +176,7 @@ impl Phase {
         self
     }
 
-    /// Begins the graceful shutdown.
+    /// Begins the graceful shutdown, and returns the phase after that.
     fn drain(control: &impl Control) -> Self {
         control.shut_down();
         let limit = control.shutdown_times().limit;
@@ -246,7 +246,7 @@ mod tests {
         fn tick(&mut self) {}
     }
 
-    /// How a server with two workers reacts to `events`, and how it ends.
+    /// Runs a server with two workers on the events `happens`. Returns the actions that it took, and how it ended.
     fn run(happens: Vec<Event>, times: ShutdownTimes) -> (Vec<&'static str>, End) {
         let (sender, receiver) = channel();
         for event in happens {
@@ -310,7 +310,7 @@ mod tests {
         let (did, end) = run(vec![Event::Signal(SIGTERM)], times);
         assert_eq!(did, ["announce", "shut down", "close"]);
         assert_eq!(end, End::Abandoned);
-        // A second TERM does not wait.
+        // A second SIGTERM closes the connections without waiting for the delay.
         let times = ShutdownTimes {
             delay: Duration::from_secs(3600),
             limit: None,
@@ -334,7 +334,7 @@ mod tests {
         };
         let (did, end) = run(vec![Event::Signal(SIGTERM)], times);
         assert_eq!(did, ["shut down", "close"]);
-        // Nor does a worker that does not listen.
+        // The main thread does not wait for workers that do not react either.
         assert_eq!(end, End::Abandoned);
     }
 

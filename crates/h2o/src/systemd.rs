@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use h2o_exchange::{Order, Shared};
 
-/// The variables of the service manager.
+/// The environment variables by which systemd asks for notifications.
 pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
 pub(crate) const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
-/// What the service does.
+/// The state of the service.
 #[derive(Clone, Copy)]
 pub(crate) enum State {
-    /// It serves.
+    /// The service serves clients.
     Ready,
     /// The service reloads its configuration; [`State::Ready`] follows.
     Reloading,
-    /// It ends.
+    /// The service is ending.
     Stopping,
 }
 
-/// Tells systemd the state, if systemd has started this process and asks for it. Errors are ignored.
+/// Tells systemd the state of the service, if systemd has started this process and asks for notifications. Errors are ignored.
 pub(crate) fn notify(state: State) {
     match state {
         State::Ready => send(&format!(
@@ -83,7 +83,7 @@ pub(crate) fn begin_watchdog(shared: &Arc<Shared>) {
                 send("WATCHDOG=1");
                 for worker in shared.workers.get().map_or(&[][..], Vec::as_slice) {
                     let held = Arc::clone(&round);
-                    // A worker that has ended drops it.
+                    // A worker that has ended drops the order with its copy at once.
                     worker.order(Order::Run(Box::new(move |_| drop(held))));
                 }
             }

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use crate::getopt::Known;
 
-/// Widest option, in columns, after which the description begins on the same line.
+/// Widest option, in columns, next to which the description begins on the same line.
 const MAX_COLUMN: usize = 28;
 
-/// What the words that are not options are.
+/// What the words of a command line that are not options stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operands {
     None,
@@ -19,17 +19,17 @@ pub(crate) enum Operands {
 pub(crate) struct Usage {
     /// The name of the command; empty for the program without a command.
     pub(crate) name: &'static str,
-    /// What follows the name.
+    /// The rest of the usage line after the name of the command.
     pub(crate) words: &'static str,
     pub(crate) operands: Operands,
     pub(crate) about: &'static str,
     pub(crate) options: Vec<Known<()>>,
-    /// The text behind the options.
+    /// The text of `--help` after the list of options.
     pub(crate) end: &'static str,
 }
 
 impl Usage {
-    /// `h2o COMMAND`.
+    /// The program with the name of the command: `h2o COMMAND`.
     pub(crate) fn program(&self) -> String {
         format!("h2o {}", self.name).trim_end().to_owned()
     }
@@ -70,7 +70,7 @@ impl Usage {
     }
 }
 
-/// An option as it is written: `  -c, --conf FILE`.
+/// Formats an option as it is written: `  -c, --conf FILE`.
 fn left(option: &Known<()>) -> String {
     let letter = match option.short {
         Some(letter) => format!("-{letter},"),

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use h2o_http::mime::{MimeEntry, MimeMap};
 
-/// Longest file of which variants are made, in bytes: a thread has the whole file in memory.
+/// Largest file of which compressed variants are made, in bytes: a thread holds the whole file in memory.
 const MAX_LEN: u64 = 256 << 20;
 
-/// Finds the files below a directory. The largest come first, so that no thread begins the longest job when the others
-/// have finished. Symbolic links are not followed, and hidden names are left out, except `.well-known`.
+/// Finds the files below a directory, the largest first, so that no thread begins the longest job when the others have finished.
+/// Symbolic links are not followed, and hidden names are left out, except `.well-known`.
 pub(super) fn below(directory: &Path, originals: &mut Vec<PathBuf>, errors: &mut Vec<String>) {
     let mut found = Vec::new();
     let mut directories = vec![directory.to_path_buf()];
@@ -62,8 +62,8 @@ pub(super) fn below(directory: &Path, originals: &mut Vec<PathBuf>, errors: &mut
     }
 }
 
-/// MIME types worth compressing in advance, although the server does not compress them while it sends them: formats
-/// without compression of their own.
+/// MIME types worth compressing in advance, although the server does not compress them on the fly: formats that are not compressed
+/// themselves.
 const MORE_TYPES: [&str; 8] = [
     "application/vnd.ms-fontobject",
     "application/wasm",
@@ -77,7 +77,7 @@ const MORE_TYPES: [&str; 8] = [
 
 /// Whether files of this name become smaller by compression, judged by their type in the built-in MIME map.
 fn is_compressible(types: &MimeMap, name: &[u8]) -> bool {
-    // These files have the MIME type of SVG, but are compressed already.
+    // Files with this extension have the MIME type of SVG, but are already compressed.
     if name.ends_with(b".svgz") {
         return false;
     }

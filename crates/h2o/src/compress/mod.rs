@@ -17,7 +17,7 @@ use crate::{Failure, print_out};
 use progress::Progress;
 use variant::{Coding, Outcome};
 
-/// What `--help` and the man page say.
+/// The text of `h2o compress --help` and of the man page.
 pub(crate) fn usage() -> Usage {
     Usage {
         name: "compress",
@@ -32,7 +32,7 @@ is not made again. Exit status: 0; 1 if a file could not be compressed.
     }
 }
 
-/// Most threads that compress at the same time: each holds a whole file and the memory of a compressor.
+/// Largest number of threads that compress at the same time: each holds a whole file and the memory of a compressor.
 const MAX_JOBS: usize = 256;
 
 /// The command line of `h2o compress`.
@@ -58,7 +58,7 @@ const KNOWN: &[Known<Flag>] = &[
     help(Flag::Help),
 ];
 
-/// Runs `h2o compress`; `arguments` are those after `compress`.
+/// Runs `h2o compress`; `arguments` are the words after `compress`.
 ///
 /// # Errors
 /// The files that could not be compressed, or what is wrong with the command line.
@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
     Err(Failure::check(errors.join("\n")))
 }
 
-/// `None`: help is wanted.
+/// Reads the command line. Returns `None` if `--help` is given.
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
     let mut options = Options {
         directories: Vec::new(),
@@ -135,15 +135,15 @@ fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(flag)
 }
 
-/// What has become of the variants.
+/// Counts of the variants by their outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Summary {
     published: u64,
     current: u64,
     not_smaller: u64,
-    /// Bytes of the original files of which variants were published.
+    /// Size in bytes of the original files of which variants were published.
     original: u64,
-    /// Bytes of the published variants.
+    /// Size in bytes of the published variants.
     compressed: u64,
 }
 
@@ -173,7 +173,7 @@ impl Summary {
     }
 }
 
-/// Publishes the variants of all files, and returns the messages about those that failed.
+/// Publishes the variants of all files, and returns messages about the files that failed.
 fn publish(
     originals: &[PathBuf],
     options: &Options,

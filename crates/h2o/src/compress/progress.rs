@@ -1,8 +1,8 @@
-//! The progress bar.
+//! The progress bar of `h2o compress`.
 
 use std::io::{self, IsTerminal, Write};
 
-/// Characters of a full bar.
+/// Number of characters of a full bar.
 const WIDTH: usize = 40;
 
 /// A progress bar on standard error, if that is a terminal.
@@ -10,7 +10,7 @@ pub(super) struct Progress {
     total: usize,
     done: usize,
     is_shown: bool,
-    /// Percents that the terminal shows.
+    /// The percentage that the terminal shows.
     shown: Option<usize>,
 }
 
@@ -24,17 +24,17 @@ impl Progress {
         }
     }
 
-    /// One more variant is done.
+    /// Counts one more finished variant, and updates the bar.
     pub(super) fn advance(&mut self) {
         self.done += 1;
         let percent = self.done * 100 / self.total.max(1);
         if self.is_shown && self.shown.replace(percent) != Some(percent) {
-            // If the terminal was closed, writing the bar fails; the compression continues.
+            // If the terminal was closed, writing the bar fails; the compression goes on.
             let _ = write!(io::stderr(), "\r{}", line(self.done, self.total));
         }
     }
 
-    /// Removes the bar.
+    /// Removes the bar from the terminal.
     pub(super) fn finish(self) {
         if self.shown.is_some() && self.is_shown {
             let _ = write!(io::stderr(), "\r\x1b[K");

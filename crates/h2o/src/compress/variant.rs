@@ -1,4 +1,4 @@
-//! Makes one compressed variant of a file, and publishes it in one step if it is smaller than the file.
+//! Makes one compressed variant of a file, and publishes the variant in one step if it is smaller than the file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
@@ -11,8 +11,8 @@ use flate2::write::GzEncoder;
 use rustix::fs::{Gid, Uid, fchown};
 use zstd_safe::{CCtx, CParameter};
 
-/// Longest file, in bytes, that zopfli compresses. Zopfli takes about a hundred times as long as level 9 of zlib, and
-/// its result is 3 to 5 % smaller.
+/// Largest file, in bytes, that zopfli compresses. Zopfli takes about a hundred times as long as level 9 of zlib, and its result is
+/// 3 to 5 % smaller.
 const MAX_ZOPFLI_LEN: usize = 512 << 10;
 /// The logarithm of brotli's window size. The standard format allows up to 24, but each client would need 16 MiB of
 /// memory for a long file then.
@@ -29,7 +29,7 @@ pub(super) enum Coding {
 }
 
 impl Coding {
-    /// The slowest first.
+    /// All content codings, the slowest compressor first.
     pub(super) const ALL: [Self; 3] = [Self::Brotli, Self::Gzip, Self::Zstd];
 
     const fn suffix(self) -> &'static str {
@@ -50,23 +50,22 @@ impl Coding {
     }
 }
 
-/// What has become of a variant.
+/// What became of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The variant was published; these are the lengths of the original file and of the variant in bytes.
     Published { original: u64, compressed: u64 },
-    /// It was there.
+    /// A variant of the present state of the file existed already.
     Current,
     /// The variant would not be smaller than the file, so none is published. If there is a variant of an older state of
     /// the file, it is removed.
     NotSmaller,
 }
 
-/// Publishes a compressed variant of a file, unless a current one exists or the variant would not be smaller than the
-/// file.
+/// Publishes a compressed variant of a file, unless a current one exists or the variant would not be smaller than the file.
 ///
 /// # Errors
-/// The file cannot be read or the variant not be written, or the file was changed meanwhile.
+/// If the file cannot be read, the variant cannot be written, or the file was changed meanwhile.
 pub(super) fn publish(original: &Path, coding: Coding) -> io::Result<Outcome> {
     let mut file = File::open(original)?;
     let metadata = file.metadata()?;
@@ -123,7 +122,7 @@ fn replace(path: &Path, content: &[u8], original: &Metadata) -> io::Result<()> {
         .tempfile_in(directory)?;
     file.write_all(content)?;
     let inner = file.as_file();
-    // Only root may change the owner. For other users the variant is owned by them, like all files they write.
+    // Only root may change the owner. If another user runs the command, that user owns the variant, so a failure is ignored.
     let (owner, group) = (Uid::from_raw(original.uid()), Gid::from_raw(original.gid()));
     let _ = fchown(inner, Some(owner), Some(group));
     inner.set_permissions(Permissions::from_mode(original.mode() & 0o777))?;
@@ -218,10 +217,10 @@ mod tests {
 
     #[test]
     fn the_window_of_zstd_fits_every_client() {
-        // 16 MiB of content: a zstd frame that states its content size has a window of this size, unless the window is
-        // limited.
+        // The content has 16 MiB: without a limit on the window, a zstd frame that states its content size would have a window of
+        // this size.
         let compressed = zstd(&vec![b'a'; 16 << 20]).unwrap();
-        // The frame header has the Single_Segment_flag off, and its Window_Descriptor is at most 2^(10+13) (RFC 8878
+        // The header of the zstd frame has the Single_Segment_flag off, and its Window_Descriptor is at most 2^(10+13) (RFC 8878
         // §3.1.1.1).
         assert_eq!(compressed[4] & 0x20, 0);
         assert!(compressed[5] >> 3 <= 13, "{:x}", compressed[5]);

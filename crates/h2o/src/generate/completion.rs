@@ -1,4 +1,4 @@
-//! Completions for shells.
+//! Generates completions for shells.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ enum Completes {
     Files,
     Directories,
     Choices(&'static [&'static str]),
-    /// A value that only the user knows.
+    /// Nothing, since only the user knows the value.
     Nothing,
 }
 
@@ -33,7 +33,7 @@ const fn operand_of(usage: &Usage) -> Completes {
     }
 }
 
-/// The spellings of an option.
+/// Lists the spellings of an option, such as `-c` and `--conf`.
 fn spellings(option: &Known<()>) -> impl Iterator<Item = String> {
     let letter = option.short.map(|letter| format!("-{letter}"));
     letter
@@ -57,7 +57,7 @@ fn commands(usages: &[Usage]) -> String {
     names.join(" ")
 }
 
-/// For bash.
+/// Generates the completion script for bash.
 pub(super) fn bash(usages: &[Usage]) -> String {
     let compgen = |completes| match completes {
         Completes::Files => "compgen -f -- \"$word\"".to_owned(),
@@ -120,7 +120,7 @@ complete -o filenames -F _h2o h2o
     )
 }
 
-/// Escapes a description for a zsh completion script: it stands between single quotes, and `:` and brackets would end
+/// Escapes a description for a zsh completion script, where it stands between single quotes and where `:` and brackets would end
 /// it.
 fn zsh_text(text: &str) -> String {
     let mut quoted = String::new();
@@ -137,7 +137,7 @@ fn zsh_text(text: &str) -> String {
     quoted
 }
 
-/// For zsh.
+/// Generates the completion script for zsh.
 pub(super) fn zsh(usages: &[Usage]) -> String {
     let action = |completes| match completes {
         Completes::Files => "_files".to_owned(),
@@ -176,7 +176,7 @@ pub(super) fn zsh(usages: &[Usage]) -> String {
         } else {
             usage.name
         };
-        // The case of every word comes last.
+        // The case `*`, which matches every word, must come last.
         let case = format!("    {name})\n        _arguments{arguments}{operand}\n        ;;\n");
         if usage.name.is_empty() {
             cases.push_str(&case);
@@ -217,7 +217,7 @@ _h2o \"$@\"
     )
 }
 
-/// For fish.
+/// Generates the completion script for fish.
 pub(super) fn fish(usages: &[Usage]) -> String {
     let quote = |text: &str| text.replace('\\', "\\\\").replace('\'', "\\'");
     let mut text = String::from("# Completion of h2o for fish.\ncomplete -c h2o -f\n");

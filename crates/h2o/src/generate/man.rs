@@ -1,4 +1,4 @@
-//! The man pages.
+//! Generates the man pages.
 
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ fn head(name: &str, section: u8, about: &str) -> String {
     )
 }
 
-/// h2o(8).
+/// Generates the man page h2o(8).
 pub(super) fn program(usages: &[Usage]) -> String {
     let mut page = head("h2o", 8, ABOUT);
     page += ".SH SYNOPSIS\n.nf\n";
@@ -83,7 +83,7 @@ pub(super) fn program(usages: &[Usage]) -> String {
     page
 }
 
-/// The tables of docs/running.md that the man page contains, under headings of the man page.
+/// Returns the tables of docs/running.md that the man page h2o(8) contains, under the headings of the man page.
 fn signals_and_statuses(running: &str) -> String {
     let statuses = running
         .lines()
@@ -110,7 +110,7 @@ fn signals_and_statuses(running: &str) -> String {
 /// The man page h2o.conf(5), made from the list of directives in Markdown.
 pub(super) fn configuration(directives: &str) -> String {
     let mut page = head("h2o.conf", 5, "configuration of h2o");
-    // The first line is the title.
+    // The first line of the Markdown is its title, which the man page has already.
     let text = directives.split_once('\n').map_or("", |(_, rest)| rest);
     page += ".SH DESCRIPTION\nThe configuration is a YAML file. \\fBh2o \\-t\\fR checks it.\n";
     page += &from_markdown(text);

@@ -1,4 +1,4 @@
-//! The texts of `--help` and `--generate`: man pages and shell completions, made from the options and the table of
+//! Generates the texts of `--help` and `--generate`: man pages and shell completions, made from the options and the table of
 //! directives.
 
 mod completion;
@@ -8,10 +8,10 @@ mod roff;
 use crate::usage::Usage;
 use crate::{compress, options, reload, top};
 
-/// What the program is, for the title of its man page.
+/// The description of the program in the title of its man page.
 const ABOUT: &str = "HTTP/1, HTTP/2 and HTTP/3 server";
 
-/// The usage of the program without a command, then that of each command.
+/// The usage of the program without a command, followed by the usage of each command.
 fn usages() -> Vec<Usage> {
     vec![
         options::usage(),
@@ -23,7 +23,7 @@ fn usages() -> Vec<Usage> {
     ]
 }
 
-/// The first sentence of a command's description, in a form that fits into a list.
+/// The first sentence of a command's description, in a form for a list of commands.
 fn brief(usage: &Usage) -> String {
     let text = usage.about.replace('\n', " ");
     let end = text.find([':', ',', '.']).unwrap_or(text.len());
@@ -55,7 +55,7 @@ pub(crate) fn help() -> String {
 /// The text of `h2o --generate KIND`.
 ///
 /// # Errors
-/// There is no such kind.
+/// If there is no such kind of text.
 pub(crate) fn generate(kind: &str) -> Result<String, String> {
     let usages = usages();
     match kind {

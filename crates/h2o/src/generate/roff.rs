@@ -2,8 +2,8 @@
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-/// Escapes text for roff: the backslash, hyphens (so that users can copy them), and characters that would begin a
-/// request at the start of a line.
+/// Escapes text for roff: the backslash, hyphens (so that users can copy them), and characters that would begin a roff request at
+/// the start of a line.
 pub(super) fn escape(text: &str) -> String {
     let mut output = String::with_capacity(text.len());
     for (at, line) in text.split('\n').enumerate() {
@@ -27,7 +27,7 @@ pub(super) fn escape(text: &str) -> String {
     output
 }
 
-/// Converts a text into a man page. Headings of the second level become sections.
+/// Converts a Markdown text into a man page. Headings of the second level become sections.
 pub(super) fn from_markdown(text: &str) -> String {
     let mut page = Page::default();
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -36,19 +36,19 @@ pub(super) fn from_markdown(text: &str) -> String {
     page.output
 }
 
-/// A page that is being written.
+/// A man page that is being written.
 #[derive(Default)]
 struct Page {
     output: String,
-    /// The text of the heading or table cell that is being read.
+    /// The text of the Markdown heading or table cell that is being read.
     held: Option<String>,
-    /// The number of the next cell of a row.
+    /// Index of the next cell in the row of the table.
     cell: usize,
-    /// The heads of the table's columns.
+    /// The headings of the table's columns.
     heads: Vec<String>,
     is_head: bool,
     is_code_block: bool,
-    /// Whether a request for a new paragraph has been written, but no text after it.
+    /// Whether a roff request for a new paragraph has been written, but no text after it yet.
     is_item_start: bool,
 }
 
@@ -61,7 +61,7 @@ impl Page {
             Event::Text(text) => self.write(&escape(&text)),
             Event::Code(code) => self.write(&format!("\\fB{}\\fR", escape(&code))),
             Event::SoftBreak | Event::HardBreak => self.write(" "),
-            // The manual has none of these.
+            // The manual uses none of these elements of Markdown.
             Event::InlineMath(_)
             | Event::DisplayMath(_)
             | Event::Html(_)
@@ -72,10 +72,10 @@ impl Page {
         }
     }
 
-    /// Adds a part of a line.
+    /// Adds a piece of text to the current line.
     fn write(&mut self, text: &str) {
         let target = self.held.as_mut().unwrap_or(&mut self.output);
-        // What follows a request must not be one.
+        // At the start of a line, the text must not look like a roff request.
         if target.is_empty() || target.ends_with('\n') {
             let text = text.trim_start();
             if text.starts_with(['.', '\'']) {
@@ -88,7 +88,7 @@ impl Page {
         self.is_item_start = false;
     }
 
-    /// Begins a line with a request.
+    /// Writes a line with a roff request.
     fn request(&mut self, request: &str) {
         if !self.output.is_empty() && !self.output.ends_with('\n') {
             self.output.push('\n');
@@ -145,8 +145,8 @@ impl Page {
         }
     }
 
-    /// Writes a table cell. The first cell of a row becomes a tag, and the others are written below it; if there are
-    /// several, each begins with the heading of its column.
+    /// Writes a table cell. The first cell of a row becomes the tag of a tagged paragraph, and the other cells are written below
+    /// it. If there are several others, each begins with the heading of its column.
     fn on_cell(&mut self) {
         let text = self.held.take().unwrap_or_default();
         let cell = self.cell;

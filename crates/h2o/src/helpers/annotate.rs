@@ -1,18 +1,18 @@
-//! `annotate-backtrace-symbols`: copies a backtrace from standard input to standard output, and adds to each address of a
-//! program or library the place in the source, as far as `addr2line` finds it.
+//! `annotate-backtrace-symbols`: copies a backtrace from standard input to standard output, and adds to each address of a program
+//! or library its place in the source, if `addr2line` finds it.
 
 use std::io::{BufRead, Write};
 use std::process::Command;
 
 use crate::Failure;
 
-/// Annotates until the end of the input.
+/// Copies and annotates lines until the end of the input.
 pub(super) fn run() -> Result<(), Failure> {
     let mut out = std::io::stdout();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let place = address(&line).and_then(|(file, address)| look_up(file, address));
         let place = place.map_or_else(String::new, |place| format!(" {place}"));
-        // Nobody may be reading any more.
+        // The program that read the standard output has ended.
         if writeln!(out, "{line}{place}").is_err() {
             break;
         }
@@ -20,8 +20,8 @@ pub(super) fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file and the address of a line as backtrace_symbols(3) writes it: `FILE(SYMBOL+0xOFFSET) [0xADDRESS]`, where the offset
-/// is from the start of the file if there is no symbol.
+/// Parses the file and the address from a line as backtrace_symbols(3) writes it: `FILE(SYMBOL+0xOFFSET) [0xADDRESS]`, where the
+/// offset is from the start of the file if there is no symbol.
 fn address(line: &str) -> Option<(&str, &str)> {
     let (file, rest) = line.split_once('(')?;
     let (inside, rest) = rest.split_once(')')?;

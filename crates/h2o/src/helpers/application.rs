@@ -1,5 +1,5 @@
-//! Runs the application of a `fastcgi.spawn`: starts the command again whenever it ends, and ends it when the server closes a
-//! pipe. Started by `h2o_opener::application`.
+//! A helper process that runs the FastCGI application of a `fastcgi.spawn`: it starts the application's command again whenever that
+//! ends, and ends it when the server closes a pipe. `h2o_opener::application` starts this helper.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -17,18 +17,18 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use super::closing;
 use crate::Failure;
 
-/// Delay before the command is started again after it has ended. The delay doubles each time, up to the longest one.
+/// Delay before the command is started again after it has ended. The delay doubles each time, up to the longest delay.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 
-/// How long the command may take to end after SIGTERM; then it gets SIGKILL.
+/// How long the command may take to end after SIGTERM before it gets SIGKILL.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the main thread waits for.
 enum Event {
     /// The server has closed the pipe.
     Closed,
-    /// The command has ended, in these words.
+    /// The command has ended; the text describes how.
     Ended(String),
 }
 
@@ -42,8 +42,7 @@ pub(super) fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Fai
     let failed = |what: &str, error: &std::io::Error| {
         Failure::system(format!("fastcgi.spawn: {what}: {}", reason(error)))
     };
-    // Ignores signals that are sent to all processes of a service or terminal: the application must run until the
-    // server ends.
+    // Signals that are sent to all processes of a service or terminal are ignored: the application must run until the server ends.
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
         signal_hook::flag::register(signal, Arc::default())
             .map_err(|error| failed("failed to register a signal handler", &error))?;
@@ -85,8 +84,8 @@ fn keep_running(user: &str, command: &str, sender: &Sender<Event>, events: &Rece
                 });
                 match events.recv() {
                     Ok(Event::Ended(text)) => {
-                        // Ends the processes that the command has left behind: they would answer requests besides the
-                        // restarted command.
+                        // The processes that the command has left behind are ended, too: otherwise they would answer requests
+                        // besides the restarted command.
                         let _ = killpg(group, Signal::SIGTERM);
                         text
                     }
@@ -109,8 +108,8 @@ fn keep_running(user: &str, command: &str, sender: &Sender<Event>, events: &Rece
     }
 }
 
-/// Starts the command in a process group of its own. If it is to run as another user, it is started through this
-/// program's `setuidgid`.
+/// Starts the command in a process group of its own. If `user` is another user, the command is started through this program's
+/// `setuidgid`.
 fn start(user: &str, command: &str) -> std::io::Result<Child> {
     let shell = ["/bin/sh", "-c", command];
     let mut program = if user.is_empty() {
@@ -125,7 +124,7 @@ fn start(user: &str, command: &str) -> std::io::Result<Child> {
     program.process_group(0).spawn()
 }
 
-/// Ends the command and the processes it has started.
+/// Ends the command and the processes that it has started.
 fn end(group: Pid, events: &Receiver<Event>) {
     let _ = killpg(group, Signal::SIGTERM);
     if events.recv_timeout(END_PATIENCE).is_err() {

@@ -1,4 +1,4 @@
-//! What is common to helper processes that end together with the process that has started them.
+//! Functions for helper processes that end together with the process that has started them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use h2o_log::{reason, report_plainly};
 
-/// Calls `then` on a new thread when every process has closed its writing end of the pipe.
+/// Calls `then` on a new thread when every process has closed its writing end of the pipe `pipe`.
 pub(super) fn on_close(mut pipe: File, then: impl FnOnce() + Send + 'static) {
     std::thread::spawn(move || {
-        // Nobody writes to the pipe, so reading blocks until it is closed.
+        // No process writes to the pipe, so the read blocks until the pipe is closed.
         let mut byte = [0];
         while pipe.read(&mut byte).is_ok_and(|count| count > 0) {}
         then();

@@ -35,8 +35,8 @@ Options:
   --help
 ";
 
-/// How long to wait before connections are accepted again, after the system had too few descriptors or too little
-/// memory to accept one.
+/// How long to wait before connections are accepted again, after a connection could not be accepted for lack of file descriptors or
+/// memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ const KNOWN: &[Known<Flag>] = &[
     long("help", false, Flag::Help),
 ];
 
-/// What the command line asks for.
+/// The options on the command line of `fastcgi-cgi`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Options {
     listen: Option<PathBuf>,
@@ -66,7 +66,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None`: the help was asked for.
+    /// Reads the command line. Returns `None` if `--help` is given.
     fn read(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self::default();
         let mut line = CommandLine::new(NAME, KNOWN, arguments);
@@ -92,7 +92,7 @@ impl Options {
     }
 }
 
-/// Serves until SIGTERM, which is passed on to all scripts.
+/// Serves FastCGI connections until SIGTERM, which all running scripts get, too.
 pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let Some(options) = Options::read(arguments).map_err(Failure::config)? else {
         print_out(HELP);
@@ -105,7 +105,7 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
         .map_err(|error| failed("failed to register signal handlers", error))?;
     let listener = match &options.listen {
         Some(path) => {
-            // Removes an old socket. An error is ignored here: if the file remains, binding fails and is reported.
+            // The socket of an earlier process is removed. An error is ignored: if the file remains, binding fails and is reported.
             let _ = std::fs::remove_file(path);
             let bound = UnixListener::bind(path);
             bound
@@ -128,7 +128,7 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
     Ok(())
 }
 
-/// The listening socket that this process has inherited as descriptor 0.
+/// The listening socket that this process has inherited as file descriptor 0.
 fn inherited() -> Result<OwnedFd, Failure> {
     let stdin = io::stdin();
     if !sockopt::socket_acceptconn(&stdin).unwrap_or(false) {
@@ -142,7 +142,7 @@ fn inherited() -> Result<OwnedFd, Failure> {
 
 fn accept_all(listener: &OwnedFd, options: &Options, scripts: &Arc<Scripts>) {
     loop {
-        // While as many scripts run as allowed, new connections are not accepted and wait in the queue of the kernel.
+        // While the largest permitted number of scripts runs, new connections wait in the kernel's accept queue.
         let place = Scripts::take_place(scripts);
         let stream = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => UnixStream::from(socket),

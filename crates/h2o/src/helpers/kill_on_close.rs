@@ -1,5 +1,5 @@
-//! `kill-on-close [--rm=PATH] -- COMMAND [ARGUMENT]...`: runs a command, ends it when the process that has started this one
-//! ends or closes descriptor 5, and then removes a directory.
+//! `kill-on-close [--rm=PATH] -- COMMAND [ARGUMENT]...`: runs a command, and ends it when the process that has started this helper
+//! ends or closes file descriptor 5; then removes the directory PATH.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ use crate::getopt::{Argument, CommandLine, Known, long};
 
 const USAGE: &str = "Usage: kill-on-close [--rm=PATH] -- COMMAND [ARGUMENT]...";
 
-/// The pipe from the server.
+/// The pipe from the server, file descriptor 5.
 const PIPE: &str = "/proc/self/fd/5";
 
 const KNOWN: &[Known<()>] = &[long("rm", true, ())];
 
-/// Runs the command, and returns when it has ended.
+/// Runs the command, and returns after it has ended.
 pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let mut line = CommandLine::new("kill-on-close", KNOWN, arguments);
     let mut remove: Option<PathBuf> = None;

@@ -1,4 +1,4 @@
-//! The helper programs under `share/h2o`: this program under other names.
+//! The helper programs in `share/h2o`: links to this program, which acts by the name under which it was started.
 
 mod annotate;
 mod application;
@@ -16,7 +16,7 @@ use h2o_log::reason;
 
 use crate::{Failure, supervisor};
 
-/// Runs the helper of that name, if there is one.
+/// Runs the helper with the name `name`, if there is one.
 pub(crate) fn run(
     name: &str,
     arguments: impl Iterator<Item = String>,
@@ -33,7 +33,7 @@ pub(crate) fn run(
     }
 }
 
-/// The name under which this program was started, without directories.
+/// The name under which this program was started, without its directory.
 pub(crate) fn own_name() -> String {
     let first = std::env::args().next().unwrap_or_default();
     let name = Path::new(&first).file_name();
@@ -42,7 +42,7 @@ pub(crate) fn own_name() -> String {
         .to_owned()
 }
 
-/// Becomes a command.
+/// Replaces this process by the command `words` (`exec`). Returns only if that fails.
 fn become_command(mut words: impl Iterator<Item = String>, usage: &str) -> Failure {
     let Some(program) = words.next() else {
         return Failure::config(usage);

@@ -1,6 +1,6 @@
-//! `fetch-ocsp-response [--issuer=FILE] [--openssl=COMMAND] [CERTIFICATE-FILE]`: asks the responder of a certificate for its
-//! status by the program `openssl`. Reads the certificate and its issuer from the file or standard input, and writes the
-//! response in DER to standard output.
+//! `fetch-ocsp-response [--issuer=FILE] [--openssl=COMMAND] [CERTIFICATE-FILE]`: asks a certificate's OCSP responder for its
+//! status, by means of the program `openssl`. It reads the certificate and its issuer from the file or standard input, and writes
+//! the response in DER to standard output.
 
 use std::fs::DirBuilder;
 use std::io::{ErrorKind, Read, Write};
@@ -13,7 +13,7 @@ use h2o_log::reason;
 use crate::getopt::{Argument, CommandLine, Known, long};
 use crate::{Failure, print_out};
 
-/// Exit status (`EX_TEMPFAIL`) if no response was obtained but a later attempt may succeed.
+/// Exit status (`EX_TEMPFAIL`) if no OCSP response was obtained but a later attempt may succeed.
 const TEMPORARY: u8 = 75;
 
 const HELP: &str = "Usage: fetch-ocsp-response [options] [CERTIFICATE-FILE]
@@ -41,7 +41,7 @@ const KNOWN: &[Known<Flag>] = &[
     long("help", false, Flag::Help),
 ];
 
-/// Fetches a response.
+/// Fetches an OCSP response and writes it to standard output.
 pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let mut line = CommandLine::new("fetch-ocsp-response", KNOWN, arguments);
     let (mut issuer, mut openssl, mut file) = (None, "openssl".to_owned(), None);
@@ -94,7 +94,7 @@ fn read(file: Option<&str>) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// The certificates of a PEM text.
+/// Finds the certificates in a PEM text.
 fn certificates(text: &str) -> impl Iterator<Item = &str> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
@@ -153,7 +153,7 @@ impl Fetch<'_> {
     }
 }
 
-/// A temporary directory for files that `openssl` reads and writes. Removed on drop.
+/// A temporary directory for files that `openssl` reads and writes. The directory is removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -164,7 +164,7 @@ impl Directory {
             let path = std::env::temp_dir().join(name);
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
-                // A directory of this name was left behind by an earlier process with the same id: try the next name.
+                // An earlier process with the same id has left a directory of this name behind, so the next name is tried.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
                 Err(error) => {
                     return Err(Failure::system(format!(
@@ -193,7 +193,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // An error is ignored: what is left is in the system's directory for temporary files.
+        // The result is ignored: if files remain, they are in the system's directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

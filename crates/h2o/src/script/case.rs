@@ -5,25 +5,25 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use h2o_http::{Method, Scheme, Version};
 use h2o_server::TrialRequest;
 
-/// The port number that simulated clients appear to have; any number will do.
+/// The port number that simulated clients appear to have; it has no meaning.
 const CLIENT_PORT: u16 = 50_000;
 
 /// A test case: a request, and assertions about its response.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// The number of its first line.
+    /// Number of the case's first line in the test file.
     pub(crate) line: usize,
-    /// Its first line.
+    /// The first line of the case.
     pub(crate) title: String,
     pub(crate) request: TrialRequest,
     pub(crate) assertions: Vec<Assertion>,
 }
 
-/// A line `assert ...`.
+/// A line of a case that begins with `assert`.
 #[derive(Debug)]
 pub(crate) struct Assertion {
     pub(crate) line: usize,
-    /// The line as written.
+    /// The line as it is in the test file.
     pub(crate) text: String,
     pub(crate) subject: Subject,
     pub(crate) expected: Expected,
@@ -36,11 +36,11 @@ pub(crate) enum Subject {
     /// The field with this name, in lower case.
     Field(String),
     Body,
-    /// The error messages of the request.
+    /// The error messages that were logged for the request.
     Log,
 }
 
-/// What is expected of the part.
+/// What an assertion expects of that part of the response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Is(Vec<u8>),
@@ -51,7 +51,7 @@ pub(crate) enum Expected {
 /// An error in a line of a test file: the number of the line, and what is wrong.
 pub(crate) type Fault = (usize, String);
 
-/// Reads cases, which empty lines separate. Lines that begin with `#` are comments.
+/// Reads test cases, which empty lines separate. Lines that begin with `#` are comments.
 pub(crate) fn parse(text: &str) -> Result<Vec<Case>, Fault> {
     let mut cases: Vec<Case> = Vec::new();
     let mut is_open = false;
@@ -74,7 +74,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Case>, Fault> {
     Ok(cases)
 }
 
-/// Reads `[METHOD] TARGET [VERSION]`.
+/// Reads the first line of a case: `[METHOD] TARGET [VERSION]`.
 fn begin(line: &str, number: usize) -> Result<Case, String> {
     let mut words: Vec<&str> = line.split_ascii_whitespace().collect();
     let version = match words.last().copied() {
@@ -127,7 +127,7 @@ fn read_version(word: &str) -> Result<Version, String> {
     })
 }
 
-/// Splits a URL into scheme, authority and target; a target alone is for `localhost`.
+/// Splits a URL into scheme, authority and target; a target without an authority means the host `localhost`.
 fn read_url(url: &str) -> Result<(Scheme, String, String), String> {
     let (scheme, rest) = match url.split_once("://") {
         Some(("http", rest)) => (Scheme::Http, rest),
@@ -148,7 +148,7 @@ fn read_url(url: &str) -> Result<(Scheme, String, String), String> {
     Ok((scheme, authority.to_owned(), format!("{slash}{target}")))
 }
 
-/// Reads a line below the first one.
+/// Reads a line of a case after its first line.
 fn read_line(case: &mut Case, line: &str, number: usize) -> Result<(), String> {
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim_start();
@@ -202,7 +202,7 @@ fn read_field(request: &mut TrialRequest, name: &str, value: &str) -> Result<(),
     Ok(())
 }
 
-/// Reads what follows `assert`.
+/// Reads the text after the word `assert`.
 fn read_assertion(text: &str) -> Result<(Subject, Expected), String> {
     let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let rest = rest.trim_start();
@@ -248,7 +248,7 @@ fn field(name: &str) -> Result<Subject, String> {
     }
 }
 
-/// Reads a text, which may be in double quotes with the escapes `\n`, `\r`, `\t`, `\"` and `\\`.
+/// Reads a text of an assertion; it may be in double quotes, with the escapes `\n`, `\r`, `\t`, `\"` and `\\`.
 fn read_text(text: &str) -> Result<Vec<u8>, String> {
     let Some(quoted) = text.strip_prefix('"') else {
         return Ok(text.into());

@@ -1,5 +1,5 @@
-//! `h2o mruby`: runs a script of `mruby.handler` on described requests without a server, so that it can be tested
-//! before it is deployed.
+//! `h2o mruby`: runs a script of `mruby.handler` without a server, on requests that the user describes, so that the script can be
+//! tested before it is deployed.
 
 mod case;
 mod report;
@@ -23,7 +23,7 @@ use report::{DELEGATES, Report};
 /// How long the script may take for a response, unless `--timeout` is given.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What `--help` and the man page say.
+/// The text of `h2o mruby --help` and of the man page.
 pub(crate) fn usage() -> Usage {
     Usage {
         name: "mruby",
@@ -38,7 +38,7 @@ the script raises, or 78 if the script does not load.
     }
 }
 
-/// What the command line asks for.
+/// The options on the command line of `h2o mruby`.
 struct Options {
     file: String,
     path: String,
@@ -47,7 +47,7 @@ struct Options {
     timeout: Duration,
 }
 
-/// Runs `h2o mruby`; `arguments` are those after `mruby`.
+/// Runs `h2o mruby`; `arguments` are the words after `mruby`.
 pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let Some(options) = parse(arguments).map_err(Failure::config)? else {
         print_out(&usage().help());
@@ -107,7 +107,7 @@ fn explain(error: TrialError, options: &Options) -> Failure {
     }
 }
 
-/// The test cases of the test file, or the one of the command line.
+/// Reads the test cases of the test file, or the one case of the command line.
 fn read_cases(options: &Options) -> Result<Vec<Case>, String> {
     if let Some(tests) = &options.tests {
         let text = OsSource
@@ -150,7 +150,7 @@ const KNOWN: &[Known<Flag>] = &[
     help(Flag::Help),
 ];
 
-/// `None`: help is wanted.
+/// Reads the command line. Returns `None` if `--help` is given.
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
     let mut words = Vec::new();
     let mut options = Options {
@@ -195,7 +195,7 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(seconds))
 }
 
-/// Name of the directive, in the generated configuration, for the handler that follows the script.
+/// Name of the directive in the generated configuration that adds the handler [`Delegated`] after the script.
 const DELEGATED: &str = "mruby.delegated";
 
 const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -212,7 +212,7 @@ const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     },
 }];
 
-/// A handler in place of those that would follow the script: its response shows that the script delegated the request.
+/// A handler that stands for all handlers which would follow the script: its response shows that the script delegated the request.
 struct Delegated;
 
 impl Handler for Delegated {

@@ -1,4 +1,4 @@
-//! Prints a response, and checks the assertions about it.
+//! Prints the response to a test request of `h2o mruby`, and checks the assertions about it.
 
 use h2o_http::{Headers, StatusCode};
 use h2o_server::TrialResponse;
@@ -12,17 +12,17 @@ pub(crate) const DELEGATES: u16 = 399;
 pub(crate) struct Report<'a> {
     case: &'a Case,
     response: &'a TrialResponse,
-    /// The test file.
+    /// The name of the test file; `None` if the request is from the command line.
     file: Option<&'a str>,
-    /// The fields of the response. Request variables that the script has set are included, as the response fields by
-    /// which a script sets them.
+    /// The header fields of the response. They include the response fields by which a script sets request variables, one for each
+    /// variable that was set.
     fields: Vec<(String, Vec<u8>)>,
-    /// Lines about what is not as it should be.
+    /// A line for each failed assertion or other failure.
     failures: Vec<String>,
 }
 
 impl<'a> Report<'a> {
-    /// `file`: the test file that has the case.
+    /// Checks the assertions of `case` about `response`. `file` is the test file that contains the case.
     pub(crate) fn new(case: &'a Case, response: &'a TrialResponse, file: Option<&'a str>) -> Self {
         let mut report = Self {
             case,
@@ -48,7 +48,7 @@ impl<'a> Report<'a> {
         report
     }
 
-    /// Whether all is as it should be.
+    /// Whether all assertions hold and nothing else failed.
     pub(crate) fn is_good(&self) -> bool {
         self.failures.is_empty()
     }
@@ -64,7 +64,7 @@ impl<'a> Report<'a> {
         text + &self.complaints()
     }
 
-    /// The whole response.
+    /// The whole response as text, for the terminal.
     pub(crate) fn whole(&self) -> String {
         let (title, summary) = (&self.case.title, self.summary());
         let content = indented(&self.content());
@@ -92,7 +92,7 @@ impl<'a> Report<'a> {
         lines.map(|line| format!("  * {line}\n")).collect()
     }
 
-    /// Fields and body.
+    /// The interim responses, and the header fields and the body of the response, as text.
     fn content(&self) -> String {
         let mut text = String::new();
         for (status, headers) in &self.response.informational {
@@ -110,7 +110,7 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// The error says what was found.
+    /// Checks one assertion. The error says what the response has in place of the expected value.
     fn check(&self, assertion: &Assertion) -> Result<(), String> {
         match &assertion.subject {
             Subject::Status => {
@@ -128,7 +128,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Whether one of the values meets the assertion.
+/// Checks whether one of the values meets the expectation of an assertion. The error says which values there are.
 fn compare(values: &[&[u8]], expected: &Expected) -> Result<(), String> {
     let holds = match expected {
         Expected::Is(wanted) => values.contains(&&**wanted),

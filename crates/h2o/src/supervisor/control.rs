@@ -1,4 +1,4 @@
-//! `--restart` and `--stop`: another process of this program tells a running supervisor what to do.
+//! `--restart` and `--stop`: another process of this program tells a running supervisor to replace its workers, or to end.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use nix::sys::signal::{Signal, kill};
 use super::files::{generations, read_pid};
 use crate::Failure;
 
-/// How often the pid file and status file of the supervisor are read while waiting for it.
+/// How often the pid file and status file of the supervisor are read while this process waits for the supervisor.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Makes the running supervisor replace its workers, and returns when all of the old workers have ended.
 ///
 /// # Errors
-/// If there is no such supervisor, or it ends.
+/// If no supervisor has this pid file, or the supervisor ends.
 pub(crate) fn restart(pid_file: &Path, status_file: &Path) -> Result<(), Failure> {
     let read = || {
         generations(status_file).map_err(|error| {
@@ -46,7 +46,7 @@ pub(crate) fn restart(pid_file: &Path, status_file: &Path) -> Result<(), Failure
 /// Ends the running supervisor, and returns when it has ended.
 ///
 /// # Errors
-/// If there is no such supervisor.
+/// If no supervisor has this pid file.
 pub(crate) fn stop(pid_file: &Path) -> Result<(), Failure> {
     let pid = send(pid_file, Signal::SIGTERM)?;
     report_plainly(&format!("sent TERM to {pid}; waiting for its end"));

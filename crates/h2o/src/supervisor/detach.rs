@@ -1,4 +1,4 @@
-//! Leaving the terminal: `--daemonize`.
+//! `--daemonize`: the supervisor leaves the terminal and goes to the background.
 
 #![expect(unsafe_code, reason = "no safe wrapper forks twice")]
 
@@ -11,14 +11,14 @@ use crate::Failure;
 /// Which process returns from [`detach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The one that was started; it is to end.
+    /// The process that the user has started; it must end.
     Parent,
     /// The process that stays in the background. It does not lead its session, so that no terminal can become its
     /// controlling terminal.
     Daemon,
 }
 
-/// Forks the process. Must be called while it has a single thread.
+/// Forks the process so that it goes on in the background. Must be called while the process has a single thread.
 ///
 /// # Errors
 /// If the system refuses.
@@ -31,9 +31,9 @@ pub(crate) fn detach() -> Result<Side, Failure> {
         return Ok(Side::Parent);
     }
     setsid().map_err(failed)?;
-    // SAFETY: as above.
+    // SAFETY: the process has one thread, as above.
     if let ForkResult::Parent { .. } = unsafe { fork() }.map_err(failed)? {
-        // The process in the middle owns nothing.
+        // The process in the middle owns no resources, so it ends without cleaning up.
         std::process::exit(0);
     }
     let null = std::fs::OpenOptions::new()

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::Failure;
 use crate::pid_file::write_id;
 
-/// The pid file. It is locked while the supervisor runs, and removed on drop.
+/// The pid file of a supervisor. It is locked while the supervisor runs, and removed on drop.
 pub(crate) struct LockedPidFile {
     path: PathBuf,
     file: File,
@@ -72,7 +72,7 @@ impl Drop for LockedPidFile {
 /// Reads the process id from a pid file.
 ///
 /// # Errors
-/// If the file does not exist, or has no number.
+/// If the file does not exist, or contains no number.
 pub(crate) fn read_pid(path: &Path) -> Result<Pid, Failure> {
     let failed =
         |why: &str| Failure::system(format!("failed to read pid file:{}:{why}", path.display()));
@@ -82,10 +82,10 @@ pub(crate) fn read_pid(path: &Path) -> Result<Pid, Failure> {
     Ok(Pid::from_raw(number))
 }
 
-/// The status file: a line `GENERATION:PID` for each worker. Removed on drop.
+/// The status file of a supervisor: it has a line `GENERATION:PID` for each worker. It is removed on drop.
 pub(crate) struct StatusFile {
     path: PathBuf,
-    /// Whether the last write failed, so that the failure is reported only once.
+    /// Whether the last write of the status file failed, so that a failure is reported only once.
     is_failing: bool,
 }
 
@@ -97,7 +97,7 @@ impl StatusFile {
         }
     }
 
-    /// Replaces the status file in one step: readers see either the old content or the new one.
+    /// Replaces the status file in one step: readers see either the old or the new content.
     pub(crate) fn write(&mut self, workers: &mut [(u64, u32)]) {
         workers.sort_unstable();
         let lines = workers.iter();
@@ -145,7 +145,7 @@ impl Drop for StatusFile {
 /// Reads the generations of the workers from a status file.
 ///
 /// # Errors
-/// Those of reading it.
+/// If the status file cannot be read.
 pub(crate) fn generations(path: &Path) -> io::Result<Vec<u64>> {
     let mut text = String::new();
     File::open(path)?.read_to_string(&mut text)?;

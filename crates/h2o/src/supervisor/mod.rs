@@ -1,6 +1,6 @@
-//! `start_server`, a supervisor: opens sockets, hands them to a worker process by the protocol of Server::Starter,
-//! replaces the worker on SIGHUP, and starts it again when it dies. `-m master` and `-m daemon` run this program; as
-//! `start_server` it can have any command as its worker.
+//! `start_server`, a supervisor: opens sockets, hands them to a worker process by the protocol of Server::Starter, replaces the
+//! worker on SIGHUP, and starts it again when it dies. `-m master` and `-m daemon` become this supervisor; under the name
+//! `start_server` it can run any command as its worker.
 
 mod control;
 mod detach;
@@ -24,13 +24,13 @@ use options::{Options, Task};
 use sockets::Sockets;
 use workers::Worker;
 
-/// Under this name the program runs as a supervisor.
+/// The program name under which this program runs as a supervisor.
 pub(crate) const NAME: &str = "start_server";
 
 /// Runs `start_server` with these arguments.
 ///
 /// # Errors
-/// If the command line cannot be obeyed, or a step is refused.
+/// If the command line is invalid, or the system refuses an operation.
 pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let task = options::parse(arguments, |name| std::env::var(name).ok());
     match task.map_err(Failure::config)? {
@@ -53,7 +53,7 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
     let pid_file = options.pid_file.as_deref().map(LockedPidFile::lock);
     let mut pid_file = pid_file.transpose()?;
     let log = options.log_file.as_deref().map(Target::new);
-    // The log file is opened before the process leaves its terminal, so that an error can be shown there. A log command
+    // The log file is opened before the process leaves its terminal, so that an error can be shown on the terminal. A log command
     // is started later, since it must be a child of the process that stays.
     let is_command = |path: &String| path.starts_with('|');
     if let Some(log) = &log
@@ -62,7 +62,7 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
         log.open().map_err(Failure::config)?;
     }
     if options.is_daemon && detach::detach()? == detach::Side::Parent {
-        // The files are those of the child.
+        // The sockets and the pid file belong to the child process now: this process must not remove them.
         std::mem::forget((sockets, pid_file));
         return Ok(());
     }
@@ -74,7 +74,7 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
     if let Some(log) = &log {
         log.open().map_err(Failure::config)?;
         error_log::begin(Arc::clone(log), true)?;
-        // A worker may rotate it.
+        // A worker may rotate the log file, and the supervisor must then follow.
         h2o_log::follow_rotation(Arc::clone(log)).map_err(|error| {
             let reason = reason(&error);
             Failure::system(format!(
@@ -100,14 +100,14 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a worker is to the supervisor.
+/// What a worker process is to its supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// The worker has just been started, and may still turn out not to work.
     New,
-    /// It serves.
+    /// The worker serves.
     Current,
-    /// A new one serves; it has yet to be told.
+    /// A newer worker serves; this one must still be told to end.
     Replaced,
     /// The worker has been told to end.
     Leaving,
@@ -115,9 +115,9 @@ enum Role {
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// A worker has been started. If it has ended by this time it counts as failed, and another one is started.
+    /// A worker has been started. If it ends before the time `until`, it counts as failed and another one is started.
     Starting { until: Instant },
-    /// A new worker serves; the old workers are told to end at this time.
+    /// A new worker serves; the old workers are told to end at the time `at`.
     Replacing { at: Instant },
     /// A worker serves. With `--enable-auto-restart` it is replaced at the time `restart`.
     Running { restart: Option<Instant> },
@@ -135,7 +135,7 @@ struct Supervisor<'a> {
     generation: u64,
     workers: Vec<(Role, Worker)>,
     phase: Phase,
-    /// Whether SIGHUP came while a worker was being replaced, so that the new one must be replaced as well.
+    /// Whether SIGHUP came while a worker was being replaced, so that the new worker must be replaced, too.
     wants_restart: bool,
 }
 
@@ -158,10 +158,10 @@ impl Supervisor<'_> {
                 Ok(SIGHUP) => self.on_hup(),
                 Ok(SIGUSR1) => self.reopen_logs(),
                 Ok(SIGCHLD) => self.reap(),
-                // No other signals are caught.
+                // The supervisor catches no other signals.
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => self.on_deadline(),
-                // The thread that sends signals normally runs until the process ends, so this does not happen.
+                // The thread that sends signals normally runs until the process ends, so that its channel is never disconnected.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if matches!(self.phase, Phase::Stopping) && self.workers.is_empty() {
@@ -215,7 +215,7 @@ impl Supervisor<'_> {
         match self.phase {
             Phase::Stopping => {}
             Phase::Starting { .. } => {
-                // The new worker may have ended without its SIGCHLD having arrived.
+                // The new worker may have ended although its SIGCHLD has not come yet.
                 self.reap();
                 if self.workers.iter().any(|(role, _)| *role == Role::New) {
                     self.promote();
@@ -273,7 +273,7 @@ impl Supervisor<'_> {
         self.phase = Phase::Running {
             restart: self.options.auto_restart.map(|interval| now() + interval),
         };
-        // While its successor was being started.
+        // The current worker may have ended while its successor was being started.
         if !self.workers.iter().any(|(role, _)| *role == Role::Current) {
             self.start();
         } else if self.wants_restart {
@@ -281,7 +281,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Looks which workers have ended.
+    /// Checks which workers have ended, and handles their ends.
     fn reap(&mut self) {
         let mut ended = Vec::new();
         self.workers
@@ -336,8 +336,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// On SIGUSR1: reopens the supervisor's log, which was moved away, and tells the workers to do the same with
-    /// theirs.
+    /// On SIGUSR1: reopens the supervisor's log, which was moved away, and tells the workers to reopen their logs.
     fn reopen_logs(&self) {
         if let Some(Err(text)) = self.log.map(Target::reopen) {
             say(&text);

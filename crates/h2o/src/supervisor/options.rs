@@ -7,18 +7,18 @@ use nix::sys::signal::Signal;
 
 use crate::getopt::{Argument, CommandLine, Known, long};
 
-/// What `start_server` is asked to do.
+/// The task that the command line of `start_server` asks for.
 pub(crate) enum Task {
-    /// Supervise workers, which this command line starts.
+    /// Supervise workers, which are started by this command.
     Supervise(Box<Options>, Vec<String>),
-    /// `--restart`: make the running supervisor replace its workers, and wait until it has done so.
+    /// `--restart`: make the running supervisor replace its workers, and wait until all old workers have ended.
     Restart {
         pid_file: PathBuf,
         status_file: PathBuf,
     },
-    /// `--stop`: end the running supervisor, and wait until it has ended.
+    /// `--stop`: end the running supervisor, and wait for its end.
     Stop { pid_file: PathBuf },
-    /// Print this and end.
+    /// Print this text and end.
     Print(String),
     /// Internal: replace this process by the worker's command, or report why that is impossible.
     Exec(Vec<String>),
@@ -27,15 +27,15 @@ pub(crate) enum Task {
 /// A listening socket of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
-    /// `HOST:PORT` or `PORT`.
+    /// A TCP socket, given as `HOST:PORT` or `PORT`.
     Tcp(String),
-    /// The same after a `u`.
+    /// A UDP socket, given as `uHOST:PORT` or `uPORT`; the value is the part after the `u`.
     Udp(String),
-    /// `--path`.
+    /// A Unix socket at this path, given by `--path`.
     Unix(PathBuf),
 }
 
-/// How to supervise.
+/// The options that say how to supervise workers.
 pub(crate) struct Options {
     pub(crate) listen: Vec<Listen>,
     /// `--interval`: how long a new worker must live to count as started.
@@ -43,14 +43,14 @@ pub(crate) struct Options {
     pub(crate) log_file: Option<String>,
     pub(crate) pid_file: Option<PathBuf>,
     pub(crate) status_file: Option<PathBuf>,
-    /// `--dir`: where workers are started.
+    /// `--dir`: the directory in which workers are started.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) signal_on_hup: Signal,
     pub(crate) signal_on_term: Signal,
     pub(crate) backlog: i32,
     /// `--envdir`: a directory with one file for each environment variable of the workers.
     pub(crate) environment: Option<PathBuf>,
-    /// `--enable-auto-restart` with `--auto-restart-interval`.
+    /// `--enable-auto-restart` with `--auto-restart-interval`: after how long a worker is replaced.
     pub(crate) auto_restart: Option<Duration>,
     pub(crate) kill_old_delay: Duration,
     pub(crate) is_daemon: bool,
@@ -80,7 +80,7 @@ enum Flag {
     Exec,
 }
 
-/// An internal option, with which the supervisor calls this program to start a worker, see [`super::workers`].
+/// An internal option, with which the supervisor starts this program so that it becomes a worker, see [`super::workers`].
 pub(super) const EXEC: &str = "exec-worker";
 
 const KNOWN: &[Known<Flag>] = &[
@@ -140,7 +140,7 @@ Options:
   --help, --version
 ";
 
-/// Values while the command line is read.
+/// The options that were read so far.
 struct Reading {
     options: Options,
     environment_interval: Option<Duration>,
@@ -168,7 +168,7 @@ pub(crate) fn parse(
                 return Ok(Task::Print(format!("{}\n", h2o_handlers::SERVER_VERSION)));
             }
             Argument::Option(flag, value) => reading.apply(flag, value.unwrap_or_default())?,
-            // Words from here on are the worker's command; its options are not read as the supervisor's.
+            // This word and all after it are the worker's command; the options among them are not the supervisor's.
             Argument::Word(word) => {
                 command.push(word);
                 break;

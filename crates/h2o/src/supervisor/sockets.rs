@@ -1,4 +1,4 @@
-//! The sockets that a supervisor opens for its workers.
+//! Opens the sockets that a supervisor passes to its workers.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -13,19 +13,19 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use super::options::Listen;
 use crate::Failure;
 
-/// The listening sockets of a supervisor. Unix sockets are removed from the file system on drop.
+/// The listening sockets of a supervisor. The files of Unix sockets are removed on drop.
 #[derive(Default)]
 pub(crate) struct Sockets {
-    /// With the name that workers get.
+    /// The open sockets, each with its name in `SERVER_STARTER_PORT`.
     open: Vec<(String, OwnedFd)>,
     paths: Vec<PathBuf>,
 }
 
 impl Sockets {
-    /// Opens the sockets, and names them as their addresses for the workers.
+    /// Opens the sockets `wanted`, each with its address as its name for the workers.
     ///
     /// # Errors
-    /// If one cannot be opened.
+    /// If a socket cannot be opened.
     pub(crate) fn open(wanted: &[Listen], backlog: i32) -> Result<Self, Failure> {
         let mut sockets = Self::default();
         for listen in wanted {
@@ -48,7 +48,7 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// The value of `SERVER_STARTER_PORT`.
+    /// The value of `SERVER_STARTER_PORT` for the workers: the names and descriptors of the sockets.
     pub(crate) fn variable(&self) -> String {
         let entries = self.open.iter();
         let entries: Vec<String> = entries
@@ -57,7 +57,7 @@ impl Sockets {
         entries.join(";")
     }
 
-    /// Programs that the function `start` starts inherit the sockets; those started at other times do not.
+    /// Calls `start`; the programs that it starts inherit the sockets, and programs that are started at other times do not.
     pub(crate) fn inherited<T>(&self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.set_flag(FdFlags::empty())?;
         let started = start();
@@ -76,13 +76,13 @@ impl Sockets {
 impl Drop for Sockets {
     fn drop(&mut self) {
         for path in &self.paths {
-            // Somebody else may have removed it.
+            // The result is ignored: another program may have removed the file.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// The address that `HOST:PORT` means; a `PORT` alone means all IPv4 addresses.
+/// Resolves `HOST:PORT` to an address; a `PORT` alone means all IPv4 addresses.
 fn resolve(name: &str) -> io::Result<SocketAddr> {
     if let Ok(port) = name.parse::<u16>() {
         return Ok(SocketAddr::from(([0, 0, 0, 0], port)));
@@ -118,7 +118,8 @@ fn open_tcp(name: &str, backlog: i32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// `SO_REUSEADDR` is not set: with it several UDP sockets could share the port, and each would get some of the packets.
+/// Opens and binds a UDP socket. `SO_REUSEADDR` is not set: with it, several UDP sockets could share the port, each of which would
+/// get only some of the packets.
 fn open_udp(name: &str) -> io::Result<OwnedFd> {
     let address = resolve(name)?;
     let socket = new_ip_socket(address, SocketType::DGRAM)?;
@@ -132,8 +133,8 @@ fn open_unix(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     }
     let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
     let address = SocketAddrUnix::new(path)?;
-    // H2O compatibility: as in H2O, every user may connect to the Unix socket, since the supervisor does not know the
-    // running user.
+    // H2O compatibility: as in H2O, every user may connect to the Unix socket, since the supervisor does not know the user that the
+    // server runs as.
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     let bound = rustix::net::bind(&socket, &address);
     rustix::process::umask(mask);

@@ -1,4 +1,4 @@
-//! Starting and watching workers.
+//! Starts worker processes and watches them.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,8 +26,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the worker's command. A new process of this program replaces itself by the command; if the command cannot
-    /// be run, it ends like a worker that has failed.
+    /// Starts the worker's command. A new process of this program replaces itself by the command; if the command cannot be run,
+    /// that process ends like a worker that has failed.
     ///
     /// # Errors
     /// If no process can be started.
@@ -52,7 +52,7 @@ impl Worker {
         launcher
             .env(SERVER_STARTER_PORT, sockets.variable())
             .env("SERVER_STARTER_GENERATION", generation.to_string())
-            // systemd's variables for notifications are removed, since the supervisor answers systemd.
+            // systemd's variables for notifications are removed, since the supervisor itself notifies systemd.
             .env_remove(systemd::SOCKET)
             .env_remove(systemd::WATCHDOG);
         if let Some(directory) = &options.directory {
@@ -73,14 +73,14 @@ impl Worker {
         }
     }
 
-    /// The worker's status as of `wait(2)`, once it has ended.
+    /// The worker's exit status in the form of `wait(2)`, once the worker has ended.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         let status = self.child.try_wait().ok().flatten();
         status.map(ExitStatusExt::into_raw)
     }
 }
 
-/// Becomes a worker.
+/// Replaces this process by the worker's command. Returns only if that fails.
 pub(crate) fn become_worker(command: &[String]) -> Failure {
     let Some((program, arguments)) = command.split_first() else {
         return Failure::config("server program not specified");
@@ -92,8 +92,8 @@ pub(crate) fn become_worker(command: &[String]) -> Failure {
     }
 }
 
-/// Reads the environment variables of `--envdir`: the value is the first line of the file, and an empty file removes
-/// the variable.
+/// Reads the environment variables of `--envdir`: a file of that directory sets the variable of its name to its first line, and an
+/// empty file removes the variable.
 fn variables(directory: Option<&Path>) -> Vec<(OsString, Option<OsString>)> {
     let Some(directory) = directory else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! `h2o top`: shows what the running server does on a terminal, updated each second.
+//! `h2o top`: shows on a terminal what the running server does, and updates it each second.
 
 mod report;
 mod view;
@@ -16,15 +16,15 @@ use crate::{Failure, print_out};
 use report::Report;
 use view::{Order, lines};
 
-/// Between two looks at the server.
+/// Time between two requests for the server's status report.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Rows and columns that are assumed for a terminal that does not tell its size.
 const USUAL_SIZE: (usize, usize) = (24, 80);
 
-/// Runs `h2o top`, which shows what the running server does; `arguments` are those after `top`.
+/// Runs `h2o top`, which shows what the running server does; `arguments` are the words after `top`.
 ///
 /// # Errors
-/// That no server answers.
+/// If no server answers.
 pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let Some(options) = Options::parse(arguments).map_err(Failure::config)? else {
         print_out(&usage().help());
@@ -44,14 +44,14 @@ pub(crate) fn command(arguments: impl Iterator<Item = String>) -> Result<(), Fai
             return Ok(());
         }
         if show(&lines).is_err() {
-            // The terminal has gone away.
+            // The terminal has been closed.
             return Ok(());
         }
         (before, at) = (report, later);
     }
 }
 
-/// Asks the server.
+/// Requests the status report of the running server.
 fn look(pid_file: &Path) -> Result<Report, Failure> {
     let answer = control::ask(pid_file, Question::Status)?;
     if answer.code != 0 {
@@ -64,7 +64,7 @@ fn look(pid_file: &Path) -> Result<Report, Failure> {
     report.ok_or_else(|| Failure::system("the server has answered what is no report"))
 }
 
-/// Replaces what the terminal shows by these lines, as many as it has room for.
+/// Replaces what the terminal shows by these lines, as many of them as it has room for.
 fn show(lines: &[String]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let size = rustix::termios::tcgetwinsize(&out).ok();
@@ -72,8 +72,8 @@ fn show(lines: &[String]) -> std::io::Result<()> {
     let (rows, columns) = size.map_or(USUAL_SIZE, |size| {
         (usize::from(size.ws_row), usize::from(size.ws_col))
     });
-    // The cursor goes to the upper left corner. Each line is followed by a code that clears the rest of its row, the
-    // last one also by a code that clears the rows below.
+    // The cursor goes to the upper left corner. Each line is followed by a code that clears the rest of its row, the last line also
+    // by a code that clears the rows below.
     let mut text = "\x1b[H".to_owned();
     for (number, line) in lines.iter().take(rows).enumerate() {
         if number > 0 {
@@ -95,7 +95,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// What `--help` and the man page say.
+/// The text of `h2o top --help` and of the man page.
 pub(crate) fn usage() -> Usage {
     Usage {
         name: "top",
@@ -138,7 +138,7 @@ const KNOWN: &[Known<Flag>] = &[
 ];
 
 impl Options {
-    /// `None`: help is wanted.
+    /// Reads the command line. Returns `None` if `--help` is given.
     fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self {
             server: ServerChoice::default(),

@@ -1,24 +1,24 @@
-//! The status report of a server, as `h2o top` reads it. Values that it lacks, because the server has another version,
-//! are taken as 0 or empty.
+//! The status report of a server, as `h2o top` reads it. Values that the report lacks, because the server has another version,
+//! count as 0 or empty.
 
 use serde_json::Value;
 
-/// A report.
+/// A status report of the server.
 pub(super) struct Report(Value);
 
-/// What was counted for a path.
+/// The counters of one path in a status report.
 pub(super) struct PathNumbers {
-    /// Host and path of the configuration.
+    /// Host and path, as in the configuration.
     pub(super) name: String,
     pub(super) requests: f64,
-    /// Responses 5xx.
+    /// Number of responses with a status of 500 to 599.
     pub(super) errors: f64,
-    /// The sum of all durations.
+    /// Sum of the durations of all requests, in microseconds.
     pub(super) micros: f64,
 }
 
 impl Report {
-    /// The report of this text, if it is one.
+    /// Parses a status report; `None` if the text is not one.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let report: Value = serde_json::from_str(text).ok()?;
         report.is_object().then_some(Self(report))
@@ -32,7 +32,7 @@ impl Report {
         text(&self.0, name)
     }
 
-    /// `None`: paths are not counted.
+    /// The counters of the paths; `None` if the server does not count by path.
     pub(super) fn paths(&self) -> Option<Vec<PathNumbers>> {
         let paths = self.0.get("paths")?.as_array()?;
         let path = |path: &Value| PathNumbers {
@@ -44,7 +44,7 @@ impl Report {
         Some(paths.iter().map(path).collect())
     }
 
-    /// The backends. For each: whether it is up, if known; its URL; and the host and path that use it.
+    /// The backends of the report. For each: whether it is up, if that is known; its URL; and the host and path that use it.
     pub(super) fn backends(&self) -> Vec<(Option<bool>, String, String)> {
         let backends = self.0.get("backends").and_then(Value::as_array);
         let backend = |backend: &Value| {

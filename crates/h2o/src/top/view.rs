@@ -2,10 +2,10 @@
 
 use super::report::{PathNumbers, Report};
 
-/// Most paths that are listed on the screen.
+/// Largest number of paths that are listed on the screen.
 const MAX_PATHS: usize = 20;
 
-/// Which paths come first.
+/// The order in which paths are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// The paths with the most requests come first.
@@ -14,7 +14,7 @@ pub(super) enum Order {
     Time,
 }
 
-/// What a path did between two reports.
+/// The rates of one path between two status reports.
 struct PathRates {
     name: String,
     requests: f64,
@@ -134,7 +134,8 @@ fn rates(
     rates
 }
 
-/// The rate is not negative if the server was restarted between the reports, so that its counters began at 0 again.
+/// Returns the rate at which a counter grew. The rate is not negative even if the server was restarted between the reports, so that
+/// its counters began at 0 again.
 fn per_second(before: f64, now: f64, seconds: f64) -> f64 {
     (now - before).max(0.0) / seconds.max(0.001)
 }
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(shown, want);
         let slowest = lines(&before, &now, 2.0, Order::Time);
         assert_eq!(slowest[9], want[10]);
-        // As after a start.
+        // The later report has smaller counters, as after a restart of the server.
         let restarted = lines(&now, &before, 2.0, Order::Requests);
         assert!(restarted[1].starts_with("requests/s 0.0 "), "{restarted:?}");
         assert!(restarted[10].ends_with(" 10  a/sl?ow"), "{restarted:?}");

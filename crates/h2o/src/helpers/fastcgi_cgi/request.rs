@@ -1,5 +1,5 @@
-//! Serves one FastCGI connection, which has one request: runs the CGI script, and converts its output to FastCGI
-//! records.
+//! Serves one FastCGI connection, on which one request comes: runs the CGI script for it, and converts the script's output to
+//! FastCGI records.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,24 +22,24 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use super::Options;
 use super::scripts::Place;
 
-/// Most bytes that all FastCGI parameters of a request may have.
+/// Largest size of all FastCGI parameters of a request together, in bytes.
 const MAX_PARAMETERS: usize = 1024 * 1024;
-/// Most bytes of content in a FastCGI record that is sent.
+/// Largest content of a FastCGI record that is sent, in bytes.
 const MAX_CONTENT: usize = 61_440;
-/// How long a script may take to end after SIGTERM; then it gets SIGKILL.
+/// How long a script may take to end after SIGTERM before it gets SIGKILL.
 const KILL_AFTER: Duration = Duration::from_secs(3);
 
-/// A request as the server has sent it.
+/// A request that the server has sent over FastCGI.
 #[derive(Debug)]
 struct Request {
     number: u16,
     parameters: Vec<(Vec<u8>, Vec<u8>)>,
-    /// A file with the content of the request; `None` if it has no content.
+    /// A file with the body of the request; `None` if it has no body.
     content: Option<File>,
 }
 
 impl Request {
-    /// Reads a request. `None`: the server has closed the connection before the request was complete.
+    /// Reads a request from the connection. Returns `None` if the server has closed the connection before the request was complete.
     fn read(input: &mut impl Read) -> io::Result<Option<Self>> {
         let mut number = 0;
         let mut encoded = Vec::new();
@@ -96,7 +96,7 @@ impl Request {
         found.next().map(|(_, value)| &**value)
     }
 
-    /// The variables that a script gets.
+    /// The environment variables that the script of the request gets.
     fn variables(&self, options: &Options) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         let passes_authorization = options.passes_authorization;
         let is_wanted = move |name: &[u8], value: &[u8]| {
@@ -113,7 +113,7 @@ impl Request {
     }
 }
 
-/// Writes records to the server.
+/// Writes FastCGI records to the server.
 struct Output<'a> {
     stream: Mutex<&'a UnixStream>,
     request: u16,
@@ -132,8 +132,8 @@ impl Output<'_> {
         stream.write_all(content)
     }
 
-    /// Sends the output that `input` delivers as FastCGI records, until its end. If the server has closed the
-    /// connection it still reads, so that the script does not block on a full pipe before it gets its signal.
+    /// Sends the output of a script, read from `input` until its end, as FastCGI records of type `kind`. It goes on reading after
+    /// the server has closed the connection, so that the script does not block on a full pipe before it gets SIGTERM.
     fn copy(&self, kind: u8, mut input: impl Read) {
         let mut buffer = vec![0; MAX_CONTENT];
         let mut is_open = true;
@@ -148,7 +148,7 @@ impl Output<'_> {
     }
 }
 
-/// Serves the request of a connection.
+/// Serves the request of one connection.
 pub(super) fn serve(stream: &UnixStream, options: &Options, place: &Place) -> io::Result<()> {
     let Some(mut request) = Request::read(&mut BufReader::new(stream))? else {
         return Ok(());
@@ -189,12 +189,12 @@ fn start<'a>(
         .stdin(content.map_or_else(Stdio::null, Stdio::from))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // The script has its own process group, so that the processes it starts are ended together with it.
+        // The script has its own process group, so that the processes which it starts are ended together with it.
         .process_group(0)
         .spawn()
 }
 
-/// Sends the output of a script until it ends. Ends it if the server closes the connection.
+/// Sends the output of a script until the script ends. Ends the script if the server closes the connection.
 fn run(
     child: &mut Child,
     stream: &UnixStream,
@@ -208,8 +208,8 @@ fn run(
     let running = &running;
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // The server sends nothing more on this connection. The read returns when the server closes the connection,
-            // or when it is shut down below.
+            // The server sends nothing more on this connection. The read returns when the server closes the connection, or when
+            // this process shuts it down below.
             while matches!((&*stream).read(&mut [0; 512]), Ok(len) if len > 0) {}
             if output_ended.try_recv() == Err(TryRecvError::Disconnected) {
                 return;
@@ -233,8 +233,8 @@ fn run(
         let _ = output.write(kind::STDOUT, &[]);
         let _ = stream.shutdown(Shutdown::Both);
     });
-    // Waits without reaping the process, so that the kernel does not give its id to another process while signals may
-    // still be sent to it.
+    // The end of the script is awaited without reaping its process, so that the kernel does not give its id to another process
+    // while signals may still be sent to it.
     if let Some(pid) = Pid::from_raw(group) {
         let _ = waitid(
             WaitId::Pid(pid),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// Counts the connections, and knows the scripts that run for them.
+/// Counts the FastCGI connections, and knows the scripts that run for them.
 pub(super) struct Scripts {
     most: usize,
     state: Mutex<State>,
@@ -18,7 +18,7 @@ pub(super) struct Scripts {
 struct State {
     places: usize,
     is_ending: bool,
-    /// The process groups of the scripts that have not been reaped.
+    /// The process groups of the running scripts, which have not been reaped.
     running: HashSet<i32>,
 }
 
@@ -35,8 +35,8 @@ impl Scripts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the number of connections is below the limit, and counts a new one. Once scripts are being ended it
-    /// waits for ever.
+    /// Waits until the number of connections is below the limit, and counts a new one. Once the scripts are being ended, it never
+    /// returns.
     pub(super) fn take_place(this: &Arc<Self>) -> Place {
         let is_full = |state: &mut State| state.is_ending || state.places >= this.most;
         let waited = this.changed.wait_while(this.lock(), is_full);
@@ -51,13 +51,14 @@ impl Scripts {
         for &group in &state.running {
             let _ = killpg(Pid::from_raw(group), Signal::SIGTERM);
         }
-        // Waits for scripts, not for places: one place is taken for the next connection, which does not come any more.
+        // The wait is for the scripts and not for the places of connections: one place is always taken for the next connection,
+        // which will not come any more.
         let runs = |state: &mut State| !state.running.is_empty();
         drop(self.changed.wait_while(state, runs));
     }
 }
 
-/// Counts as one connection until it is dropped.
+/// The place of one connection in the count; its drop frees the place.
 pub(super) struct Place(Arc<Scripts>);
 
 impl Drop for Place {
@@ -68,8 +69,8 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// Records that a script runs, which leads the process group `group`. If scripts are being ended, it gets SIGTERM
-    /// at once.
+    /// Records that a script runs; its process leads the process group `group`. If all scripts are being ended, this one gets
+    /// SIGTERM at once.
     pub(super) fn begin(&self, group: i32) -> Running<'_> {
         let mut state = self.0.lock();
         state.running.insert(group);
@@ -83,7 +84,7 @@ impl Place {
     }
 }
 
-/// A running script. Must be dropped before its process is reaped: after that the kernel may give its id to another
+/// A running script. Must be dropped before its process is reaped: after that, the kernel may give the process id to another
 /// process.
 pub(super) struct Running<'a> {
     scripts: &'a Scripts,
@@ -91,7 +92,7 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Sends a signal to the script and to the processes it has started.
+    /// Sends a signal to the script and to the processes that it has started.
     pub(super) fn signal(&self, signal: Signal) {
         let _ = killpg(Pid::from_raw(self.group), signal);
     }
