@@ -17,11 +17,11 @@ use crate::ready_body::ReadyBody;
 use crate::unanswered::{Reuse, Unanswered};
 use crate::{Call, Failure, Reply, http1, http2, http3, multiplexed};
 
-/// Longest time that a request waits for an HTTP/3 connection to open before it uses another protocol. Half of
-/// `proxy.timeout.connect` is the limit if that is shorter.
+/// Limit of the time that a request waits for an HTTP/3 connection to open before it uses another protocol. If half of
+/// `proxy.timeout.connect` is shorter, that is the limit.
 const HTTP3_LIMIT: Duration = Duration::from_secs(2);
 
-/// An attempt to send a request. A retry continues with the backends and the body that this one leaves.
+/// One attempt to send a request. A retry continues with the state of backends and body that the previous attempt leaves.
 pub(crate) struct Attempt {
     pub(crate) backends: BackendChoice,
     /// Whether this attempt must use HTTP/1, whatever the backend supports.
@@ -31,7 +31,7 @@ pub(crate) struct Attempt {
     pub(crate) body: ReadyBody,
 }
 
-/// A connection to send a request over.
+/// The connection that a request is sent over.
 pub(crate) enum Connection {
     Http1(Box<http1::Connection>, Reuse),
     Http2(Rc<multiplexed::Connection<Http2>>),
@@ -39,7 +39,7 @@ pub(crate) enum Connection {
 }
 
 impl Attempt {
-    /// An open connection of the protocol that this request is to use; `None` if a new one must be opened.
+    /// Takes an open connection of the protocol that this request is to use; `None` if a new connection must be opened.
     #[inline]
     pub(crate) fn take_open(&mut self, local: &LocalState, now: Instant) -> Option<Connection> {
         let connection_choice = if self.by_http1 {
@@ -62,8 +62,8 @@ impl Attempt {
         }
     }
 
-    /// An open HTTP/2 or HTTP/3 connection. Retries do not use idle HTTP/1 connections: the backend may have closed those
-    /// as well.
+    /// Picks an open HTTP/2 or HTTP/3 connection for the request. Retries do not use idle HTTP/1 connections: the backend may have
+    /// closed those as well.
     pub(crate) fn pick_shared(&self, local: &LocalState) -> Option<Connection> {
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         if self.by_http3 {
@@ -73,7 +73,7 @@ impl Attempt {
         connection.map(Connection::Http2)
     }
 
-    /// The protocol of a request that may use either.
+    /// Decides whether a request that may use several protocols uses an open connection, and of which protocol, or a new one.
     fn connection_choice(&mut self, local: &LocalState, now: Instant) -> ConnectionChoice {
         let settings = &local.upstream.settings;
         let class = local
@@ -125,7 +125,7 @@ impl Attempt {
         Some(Connection::Http3(connection))
     }
 
-    /// Opens a connection to the backend, or to the next one if that fails.
+    /// Opens a connection to the backend, or to the next one if connecting fails.
     async fn open(
         &mut self,
         local: &Rc<LocalState>,
@@ -164,8 +164,8 @@ impl Attempt {
         {
             return Ok(Connection::Http2(connection));
         }
-        // Marks the connection as being opened, until this function ends: other requests that wait for the connection are woken
-        // then, and run after this one is queued.
+        // Marks an HTTP/2 connection as being opened. The mark is removed when this function ends; requests that wait for the
+        // connection are woken then, and run after this request is queued.
         let _opening = local.http2.begin_opening(first);
         let connected = connect(worker, local, BOTH, limit, &mut self.backends).await?;
         let is_http2 = is_http2(&local.upstream, &connected.stream).inspect_err(|failure| {
@@ -203,7 +203,7 @@ impl Attempt {
             // Boxed: connecting needs a large future, and most requests do not connect.
             None => match Box::pin(self.open(local, call.worker)).await {
                 Ok(connection) => connection,
-                // A failure to connect was already logged and counted.
+                // The failure to connect was already logged and counted.
                 Err(failure) => return Err(failure.into()),
             },
         };
@@ -224,8 +224,8 @@ impl Attempt {
     }
 }
 
-/// Opens an HTTP/3 connection to a backend. After a failure this happens in the background, and the request uses another
-/// protocol.
+/// Opens an HTTP/3 connection to a backend. If the last attempt failed, the connection is opened in the background, and the
+/// request uses another protocol.
 async fn open_http3(
     local: &Rc<LocalState>,
     worker: &Rc<Worker>,
@@ -242,7 +242,7 @@ async fn open_http3(
     None
 }
 
-/// Connects to a backend, and records the result.
+/// Opens an HTTP/3 connection to a backend, and records whether that succeeded.
 async fn connect_http3(
     local: &LocalState,
     worker: &Rc<Worker>,
@@ -253,7 +253,8 @@ async fn connect_http3(
     let memory = local.http3_memory(backend);
     let url = &upstream.backends[backend].url;
     let _in_use = InUse::begin(upstream, backend);
-    // Marks the connection as being opened, until this function ends: other requests that wait for it are woken then.
+    // Marks an HTTP/3 connection as being opened. The mark is removed when this function ends; requests that wait for the
+    // connection are woken then.
     let _opening = local.http3.begin_opening(backend);
     let limit = (limit / 2).min(HTTP3_LIMIT);
     let connected = http3::connect(worker, &upstream.settings, url, backend, limit).await;

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use h2o_http::Scheme;
 
-/// Longest path of a socket (`sun_path`), without the terminating zero.
+/// Length in bytes of the longest path of a Unix-domain socket (`sun_path`), without the terminating zero.
 const MAX_UNIX_PATH: usize = 107;
 
-/// The host of a backend.
+/// The host in the URL of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendHost {
     /// A name in lower case, resolved for every new connection.
@@ -23,16 +23,16 @@ pub enum BackendHost {
 /// case only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendUrl {
-    /// `http` or `https`.
+    /// The scheme of the URL: `http` or `https`.
     pub scheme: Scheme,
-    /// The host.
+    /// The host of the URL.
     pub host: BackendHost,
-    /// The port; unused for Unix-domain sockets.
+    /// The port of the URL; unused for Unix-domain sockets.
     pub port: u16,
     /// The authority of the URL: `host:port` as configured but in lower case, or `[unix:/path]` with the path
     /// unchanged.
     pub authority: Box<str>,
-    /// Path and query, the prefix of every request's path; at least `/`.
+    /// Path and query of the URL, with which the path of every request begins; at least `/`.
     pub path: Box<[u8]>,
 }
 
@@ -45,7 +45,7 @@ impl BackendUrl {
         } else {
             (Scheme::Https, url.strip_prefix("https://")?)
         };
-        // The path of a socket contains slashes, so it ends at `]`.
+        // The path of a Unix-domain socket contains slashes, so the host ends at `]`.
         let host_end = match rest.strip_prefix('[') {
             Some(inner) => inner.find(']')? + 2,
             None => rest.find([':', '/', '?']).unwrap_or(rest.len()),
@@ -89,7 +89,7 @@ impl BackendUrl {
         format!("{scheme}://{authority}{}", self.path.escape_ascii())
     }
 
-    /// The name to verify the backend's certificate against: the host as written, IPv6 addresses without brackets.
+    /// The name that the backend's certificate must contain: the host as written in the URL, IPv6 addresses without brackets.
     #[must_use]
     pub fn tls_name(&self) -> &str {
         match self.authority.strip_prefix('[') {
@@ -139,7 +139,7 @@ mod tests {
         let ip = |text: &str| BackendHost::Ip(text.parse().unwrap());
         let unix = |text: &str| BackendHost::Unix(Path::new(text).into());
         let cases = [
-            // url, host, port, authority, path, name of the certificate
+            // Each case: the URL, and its host, port, authority, path and the name that the certificate must contain.
             (
                 "http://App1.Internal:9000/v2",
                 name("app1.internal"),

@@ -6,19 +6,19 @@ use std::time::Instant;
 use crate::Upstream;
 use crate::health::{ChosenBackend, Probe};
 
-/// The backend of an attempt, and the backends tried before.
+/// The backend chosen for an attempt, and the backends that were tried for the request before.
 #[derive(Debug, Default)]
 pub(crate) struct BackendChoice {
-    /// The backend that the balancer chose; `None`: the only backend, or all were tried.
+    /// The backend that the balancer chose; `None` if there is only one backend, or all were tried.
     pub(crate) chosen: Option<ChosenBackend>,
-    /// Set if the attempt is a health probe of its backend; must live until the result is recorded.
+    /// Set if the attempt is a health probe of its backend. The probe must live until its result is recorded.
     probe: Option<Box<Probe>>,
-    /// Whether each backend was tried for this request; empty: none was.
+    /// For each backend, whether it was tried for this request; an empty list if none was.
     tried: Vec<bool>,
 }
 
 impl BackendChoice {
-    /// Starts with the backend that the balancer chose.
+    /// Begins the first attempt of a request, with the backend that the balancer chose.
     pub(crate) fn new(chosen: Option<ChosenBackend>) -> Self {
         Self {
             chosen,
@@ -26,17 +26,17 @@ impl BackendChoice {
         }
     }
 
-    /// Lets the balancer choose among the backends that were not tried.
+    /// Lets the balancer choose among the backends that were not tried for this request.
     pub(crate) fn choose_again(&mut self, upstream: &Arc<Upstream>, now: Instant) {
         self.chosen = upstream.choose(&self.tried, now);
     }
 
-    /// The first backend of this attempt.
+    /// The backend that this attempt uses first.
     pub(crate) fn first(&self) -> usize {
         self.chosen.as_ref().map_or(0, |chosen| chosen.backend)
     }
 
-    /// The backend whose open connections may be used; none for a health probe, which needs a new connection.
+    /// The backend whose open connections may be used; `None` for a health probe, which needs a new connection.
     pub(crate) fn reusable(&self) -> Option<usize> {
         match &self.chosen {
             Some(ChosenBackend { probe: Some(_), .. }) => None,
@@ -44,12 +44,12 @@ impl BackendChoice {
         }
     }
 
-    /// Whether an open connection to `backend` may be used.
+    /// Whether this attempt may use an open connection to `backend`.
     pub(crate) fn suits(&self, upstream: &Upstream, backend: usize) -> bool {
         self.reusable() == Some(backend) && !upstream.is_down(backend)
     }
 
-    /// The next backend to connect to. Marks it as tried.
+    /// Returns the next backend to connect to, and marks it as tried.
     pub(crate) fn next(&mut self, upstream: &Arc<Upstream>, now: Instant) -> Option<usize> {
         self.tried.resize(upstream.backends.len(), false);
         let chosen = match self.chosen.take() {
@@ -61,13 +61,13 @@ impl BackendChoice {
         Some(chosen.backend)
     }
 
-    /// Whether some backend was not tried.
+    /// Whether there is a backend that was not tried for this request.
     pub(crate) fn has_untried(&self) -> bool {
         self.tried.contains(&false)
     }
 
-    /// Makes the next attempt prefer another backend than `failed`. If all available ones have been tried, they may be
-    /// tried again.
+    /// Makes the next attempt prefer another backend than `failed`. If all available backends have been tried, they may be tried
+    /// again.
     pub(crate) fn prefer_another(&mut self, failed: Option<usize>, upstream: &Upstream) {
         let backends = upstream.backends.len();
         self.chosen = None;
@@ -93,7 +93,7 @@ pub(crate) mod tests {
     use crate::upstream::tests::settings;
     use crate::{BackendHealthPolicy, BackendUrl, Balancing, HealthPolicy, PassiveCheck};
 
-    /// An upstream of `count` backends; one failure takes a backend down.
+    /// An upstream with `count` backends. One failed request takes a backend down.
     pub(crate) fn upstream(count: usize) -> Arc<Upstream> {
         let url = BackendUrl::parse("http://a/").expect("a URL");
         let policy = BackendHealthPolicy {
@@ -123,7 +123,7 @@ pub(crate) mod tests {
         let want = [
             [true, false, false],
             [true, false, true],
-            // All were tried: all but the last may be tried again.
+            // All backends were tried: all but the one that failed last may be tried again.
             [false, true, false],
             [false, true, false],
         ];
@@ -131,7 +131,7 @@ pub(crate) mod tests {
         let mut only = BackendChoice::default();
         only.prefer_another(Some(0), &upstream(1));
         assert_eq!(only.tried, [false]);
-        // A backend that is down is no better choice than the one that failed.
+        // A backend that is down is not preferred to the one that failed.
         let health = three.health.as_ref().expect("they are checked");
         let now = tokio::time::Instant::now().into_std();
         health.on_failure(1, "test", now);

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::{Balancing, Upstream};
 
-/// Chooses backends. Shared by all workers.
+/// Chooses the backends of requests. Shared by all workers.
 pub(crate) enum Balancer {
     RoundRobin {
         weights: Box<[u32]>,
-        /// Upper 32 bits: index of the backend chosen last. Lower 32 bits: how many times in a row it was chosen.
+        /// Upper 32 bits: index of the backend chosen last. Lower 32 bits: how many times in a row that backend was chosen.
         turn: AtomicU64,
     },
     LeastConn(Box<[Load]>),
 }
 
-/// Load of a backend.
+/// The load of a backend.
 pub(crate) struct Load {
     weight: u32,
-    /// Requests in progress, including those for which a connection is being opened.
+    /// Number of requests in progress to the backend, including those for which a connection is being opened.
     requests: AtomicUsize,
 }
 
@@ -40,7 +40,7 @@ impl Balancer {
         }
     }
 
-    /// The next backend for which `is_out` is false; `None` if there is none.
+    /// Chooses the next backend for which `is_out` is false; `None` if there is none.
     pub(crate) fn choose(&self, is_out: impl Fn(usize) -> bool) -> Option<usize> {
         match self {
             Self::RoundRobin { weights, turn } => choose_in_turn(weights, turn, is_out),
@@ -68,13 +68,13 @@ impl Balancer {
     }
 }
 
-/// Smooth weighted round robin: each backend gains its share, the one with the most is chosen and pays the sum of all
-/// shares.
+/// Smooth weighted round robin: each backend gains its share; the backend that has the most then is chosen, and pays the sum of
+/// all shares.
 fn choose_in_proportion(shares: &[u64], turns: &mut [i64]) -> Option<usize> {
     let mut all = 0;
     let mut nearest: Option<usize> = None;
     for (index, &share) in shares.iter().enumerate() {
-        // At most 256 * 1024.
+        // A share is at most 256 * 1024, so the conversion cannot fail.
         let share = i64::try_from(share).unwrap_or(i64::from(u32::MAX));
         if share == 0 {
             turns[index] = 0;
@@ -132,7 +132,7 @@ fn choose_least(loads: &[Load], weights: impl Iterator<Item = u64>) -> Option<us
     let mut best: Option<(usize, u64, u64)> = None;
     for (index, (load, weight)) in loads.iter().zip(weights).enumerate() {
         let requests = load.requests.load(Relaxed) as u64;
-        // Compares fractions by cross multiplication; of equals the first wins.
+        // Compares the two fractions by cross multiplication; if they are equal, the first backend stays chosen.
         let is_better = best.is_none_or(|(_, best_requests, best_weight)| {
             requests * best_weight < best_requests * weight
         });
@@ -143,14 +143,14 @@ fn choose_least(loads: &[Load], weights: impl Iterator<Item = u64>) -> Option<us
     best.map(|(index, ..)| index)
 }
 
-/// Counts a request in progress for the balancer while it lives.
+/// Counts a request as in progress to a backend, for the balancer, as long as this value lives.
 pub(crate) struct InUse {
     upstream: Arc<Upstream>,
     backend: usize,
 }
 
 impl InUse {
-    /// Counts a request to `backend`; `None` if the balancer does not need to know.
+    /// Counts a request to `backend`; `None` if the balancer does not use the number of requests.
     pub(crate) fn begin(upstream: &Arc<Upstream>, backend: usize) -> Option<Self> {
         let Balancer::LeastConn(loads) = &upstream.balancer else {
             return None;
@@ -218,7 +218,7 @@ mod tests {
             (&[1024, 1024, 1024], "012012"),
             (&[1024, 0, 1024], "020202"),
             (&[0, 0, 1], "222222"),
-            // Weights of 3 and 1, and a backend in slow start.
+            // First case: weights of 3 and 1. Second case: equal weights, but the second backend is in slow start.
             (&[3072, 1024, 0], "001000"),
             (&[1024, 256, 0], "00100001"),
         ];
@@ -271,7 +271,7 @@ mod tests {
             panic!("as made above")
         };
         let cases = [
-            // in use, chosen
+            // Each case: the requests in progress to the two backends, and the backend that is chosen.
             ((0, 0), 0),
             ((1, 0), 1),
             ((1, 1), 1),

@@ -19,17 +19,16 @@ use crate::stream::UpstreamStream;
 use crate::tls_stream::{TlsScratch, TlsStream};
 use crate::{BackendHost, BackendUrl, Failure, NameOrigin, Resolver, Upstream, connect_error_text};
 
-/// A newly established connection.
+/// A newly established connection to a backend.
 pub(crate) struct NewConnection {
     pub(crate) stream: UpstreamStream,
-    /// Index of the backend.
+    /// The index of the backend.
     pub(crate) backend: usize,
     pub(crate) in_use: Option<InUse>,
 }
 
-/// Connects to the chosen backend; if that fails, to the others in turn. H2O compatibility: like H2O, tries no other
-/// backend after a failed TLS handshake. `alpn` is offered to `https` backends; `limit` is what is left of
-/// `proxy.timeout.connect`.
+/// Connects to the chosen backend; if that fails, to the others in turn. H2O compatibility: as in H2O, no other backend is tried
+/// after a failed TLS handshake. `alpn` is offered to `https` backends; `limit` is the rest of `proxy.timeout.connect`.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
     local: &LocalState,
@@ -49,25 +48,25 @@ pub(crate) async fn connect(
     }
 }
 
-/// The current attempt to connect.
+/// The backend that is being connected to.
 #[derive(Default)]
 struct ConnectAttempt {
-    /// Index of the backend.
+    /// The index of the backend; `None` before the first attempt.
     backend: Option<usize>,
     findings: ConnectDetails,
 }
 
-/// Details of an attempt to connect, for the error log.
+/// Details of one attempt to connect, for the error log.
 #[derive(Default)]
 pub(crate) struct ConnectDetails {
     /// The address that the backend's name resolved to.
     address: Option<SocketAddr>,
-    /// The error of the operating system, if the message for the client does not contain it.
+    /// The error of the operating system, if the message for the client does not name it.
     error: Option<io::Error>,
 }
 
 impl ConnectAttempt {
-    /// Logs and counts a failure to connect.
+    /// Logs a failure to connect, and counts it for health checks.
     fn fail(&mut self, worker: &Worker, local: &LocalState, failure: &Failure) {
         let Some(backend) = self.backend.take() else {
             return;
@@ -82,7 +81,7 @@ impl ConnectAttempt {
     }
 }
 
-/// Connects to one backend after another; `trying` is the current one.
+/// Connects to one backend after another; `trying` is set to the current one.
 async fn connect_any(
     worker: &Rc<Worker>,
     local: &LocalState,
@@ -137,7 +136,7 @@ async fn connect_any(
     Err(last)
 }
 
-/// Reserves a descriptor for a new connection, if necessary by closing idle ones.
+/// Reserves a file descriptor for a new connection. If none is free, closes idle connections.
 fn descriptor(worker: &Worker, local: &LocalState) -> Option<Descriptor> {
     let descriptors = &worker.shared.descriptors;
     descriptors.open().or_else(|| {
@@ -146,10 +145,10 @@ fn descriptor(worker: &Worker, local: &LocalState) -> Option<Descriptor> {
     })
 }
 
-/// Opens the socket.
+/// Resolves the host of a backend, and opens a socket to it.
 ///
 /// # Errors
-/// The message to show.
+/// The message for the client and the log.
 pub(crate) async fn connect_to(
     worker: &Worker,
     url: &BackendUrl,
@@ -183,10 +182,10 @@ pub(crate) async fn connect_to(
     }
 }
 
-/// The address of a name to connect to.
+/// Resolves a name, and returns the address to connect to.
 ///
 /// # Errors
-/// The message to show.
+/// The message for the client and the log.
 pub(crate) async fn resolve(
     worker: &Worker,
     name: &str,
@@ -196,13 +195,13 @@ pub(crate) async fn resolve(
     let resolver = worker.local::<Resolver>();
     let addresses = resolver.resolve(worker, name, port, origin).await;
     let addresses = addresses.map_err(|error| error.text())?;
-    // The resolver shuffles the addresses. H2O compatibility: H2O tries one address at random and no other.
+    // The resolver returns the addresses in random rotation. H2O compatibility: H2O tries one address at random and no other.
     addresses.first().copied().ok_or("hostname does not exist")
 }
 
 async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpStream::connect(address).await?;
-    // Requests and chunks are written whole, so delaying them gains nothing.
+    // Requests and chunks are written as a whole, so delaying them (Nagle's algorithm) would gain nothing.
     socket.set_nodelay(true)?;
     Ok(socket)
 }
@@ -210,7 +209,7 @@ async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
 /// The ALPN protocols offered in the TLS handshake if the backend may choose between HTTP/2 and HTTP/1.
 pub(crate) const BOTH: &[&[u8]] = &[b"h2", b"http/1.1"];
 
-/// Whether the backend chose HTTP/2.
+/// Whether the backend chose HTTP/2 by ALPN.
 ///
 /// # Errors
 /// The backend chose a protocol that was not offered.
@@ -248,7 +247,7 @@ pub(crate) async fn secure(
     Ok(UpstreamStream::Tls(Box::new(stream)))
 }
 
-/// The message for a failed TLS handshake (H2O's texts).
+/// The message for a failed TLS handshake. H2O compatibility: the texts are H2O's.
 fn tls_text(error: &io::Error) -> &'static str {
     let tls_error = error.get_ref().and_then(|inner| inner.downcast_ref());
     match (tls_error, error.kind()) {

@@ -1,9 +1,8 @@
 //! Sends a request to a backend, and retries it.
 //!
-//! H2O only connects to the next backend if connecting fails; [`connect`](mod@crate::connect) does that. In addition,
-//! an idempotent request is retried if it was sent over an idle HTTP/1 connection that the backend closed before
-//! sending anything (RFC 9112 §9.3.1). `proxy.retry` allows more retries, as far as they are safe and within the
-//! budget.
+//! If connecting fails, the next backend is connected to, as in H2O; [`connect`](mod@crate::connect) does that. In addition, an
+//! idempotent request is retried if it was sent over an idle HTTP/1 connection that the backend closed before sending anything
+//! (RFC 9112 §9.3.1). `proxy.retry` allows more retries, as far as they are safe and within the retry budget.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,12 +18,13 @@ use crate::{Call, Failure, Reply, Upstream};
 
 /// A worker reports requests to the shared retry budget in batches of this size, to avoid an atomic write per request.
 const BUDGET_BATCH: u32 = 32;
-/// Streams that a request may have refused by closing HTTP/2 or HTTP/3 connections, in addition to its retries.
+/// Limit of the streams that backends may refuse for one request because they close HTTP/2 or HTTP/3 connections, in addition to
+/// the request's retries.
 const MAX_REFUSALS: u32 = 8;
 
 impl Upstream {
-    /// Sends a request and waits for the head of the response. Must run on the worker of the call, in a local runtime
-    /// of tokio.
+    /// Sends a request and waits for the head of the response. Must be called on the worker of the call, in a local runtime of
+    /// tokio.
     ///
     /// Dropping the future, or later the body of the reply, closes the connection.
     ///
@@ -99,7 +99,7 @@ async fn retry(
         if !may_retry || !(is_free || is_paid()) {
             break;
         }
-        // Choose another backend, if there is one; keep the protocol.
+        // The next attempt prefers another backend, if there is one, and keeps the protocol.
         attempt
             .backends
             .prefer_another(unanswered.backend, upstream);

@@ -1,4 +1,4 @@
-//! Failures before the head of a response has arrived.
+//! Failures of requests before the head of the response has arrived.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use h2o_http1::{FieldError, FramingError, UpstreamError};
 /// A request that got no response. The client gets 502 with [`Failure::text`]. H2O compatibility: the texts are H2O's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// For client and log.
+    /// The message for the client and the log.
     pub text: Cow<'static, str>,
     /// A more detailed text for the log.
     pub log: Option<Cow<'static, str>>,
@@ -21,17 +21,17 @@ pub struct Failure {
 /// How far the request got; decides whether a retry is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
-    /// There was no connection to the backend.
+    /// No connection to the backend could be established.
     NotConnected,
-    /// No descriptor was left for a connection.
+    /// No file descriptor was left for a connection.
     NoDescriptor,
-    /// Nothing was sent, or the backend reported that it did not process the request.
+    /// Nothing was sent, or the backend has reported that it did not process the request.
     NotSent,
     /// The backend closed the connection or reset the stream without any response.
     Silent,
-    /// As `Silent`, but after interim responses.
+    /// The backend closed the connection or reset the stream after interim responses, without a final response.
     NotAnswered,
-    /// A timeout.
+    /// A timeout expired.
     TimedOut,
     /// The client did not complete the request body, or a file with the body could not be read.
     Client,
@@ -40,14 +40,14 @@ pub enum FailureCause {
 }
 
 impl Failure {
-    /// The connection was closed or reset, or cannot be written to.
+    /// The message for a connection that was closed or reset, or cannot be written to.
     pub(crate) const IO: &'static str = "I/O error";
-    /// No progress for `proxy.timeout.io`.
+    /// The message if there was no progress for `proxy.timeout.io`.
     pub(crate) const IO_TIMEOUT: &'static str = "I/O timeout";
     pub(crate) const FIRST_BYTE_TIMEOUT: &'static str = "first byte timeout";
     pub(crate) const CONNECT_TIMEOUT: &'static str = "connection timeout";
 
-    /// A failure before any byte was sent.
+    /// A failure before any byte of the request was sent.
     pub(crate) const fn unsent(text: &'static str) -> Self {
         Self {
             text: Cow::Borrowed(text),
@@ -57,7 +57,7 @@ impl Failure {
         }
     }
 
-    /// A failure after bytes may have been sent.
+    /// A failure after bytes of the request may have been sent.
     pub(crate) fn sent(text: &'static str) -> Self {
         Self {
             cause: FailureCause::Other,
@@ -65,12 +65,12 @@ impl Failure {
         }
     }
 
-    /// Replaces the cause.
+    /// Replaces the cause of the failure.
     pub(crate) fn with_cause(self, cause: FailureCause) -> Self {
         Self { cause, ..self }
     }
 
-    /// A response that is not valid HTTP/1.
+    /// The failure for a response that is not valid HTTP/1.
     pub(crate) fn from_http1(error: UpstreamError) -> Self {
         let mut failure = Self::sent(text_of(error));
         if let UpstreamError::Framing(FramingError::ContentLengthsDiffer) = error {
@@ -86,7 +86,7 @@ pub(crate) fn broken_off(text: &str) -> BodyError {
     BodyError::Failed(text.to_owned())
 }
 
-/// The message for a parse error. H2O compatibility: the texts are H2O's.
+/// The message for an error that the HTTP/1 parser found. H2O compatibility: the texts are H2O's.
 pub(crate) const fn text_of(error: UpstreamError) -> &'static str {
     match error {
         UpstreamError::ClosedBeforeResponse
@@ -109,8 +109,8 @@ pub(crate) const fn text_of(error: UpstreamError) -> &'static str {
         | UpstreamError::Chunk(_) => "failed to parse the response",
         UpstreamError::UnexpectedSwitch => "received unexpected 101 response",
         UpstreamError::Framing(FramingError::ContentLengthInvalid) => "invalid content-length",
-        // Both `content-length` and `transfer-encoding`: recipients may disagree about the end of the response (RFC
-        // 9112 §6.3).
+        // The response has both `content-length` and `transfer-encoding`, so that recipients may disagree about its end (RFC 9112
+        // §6.3).
         UpstreamError::Framing(
             FramingError::ContentLengthsDiffer | FramingError::LengthAndCoding,
         ) => "invalid response from upstream",

@@ -1,9 +1,8 @@
-//! IdleState connections to the backends of an upstream, kept for later requests on their worker.
+//! Idle connections to the backends of an upstream, kept for later requests on their worker.
 //!
-//! H2O has one pool for all threads and takes the connection that was idle longest, whatever its backend. Here each
-//! worker has its own pool, so that no request waits for another thread; idle connections of other workers are not
-//! used. The balancer chooses the backend of every request, and of the connections to that backend the one that was
-//! idle longest is taken.
+//! H2O has one pool for all threads and takes the connection that was idle longest, whatever its backend. Here each worker has its
+//! own pool, so that no request waits for another thread; idle connections of other workers are not used. The balancer chooses the
+//! backend of every request; of the idle connections to that backend, the one that was idle longest is taken.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,9 +17,10 @@ use crate::UpstreamSettings;
 use crate::local_upstream::LocalUpstream;
 use crate::plain_stream::IdleState;
 
-/// Shortest interval between sweeps (H2O compatibility: H2O sweeps once per second).
+/// Shortest interval between two sweeps, which close connections that were idle for too long (H2O compatibility: H2O sweeps once
+/// per second).
 const SWEEP: Duration = Duration::from_secs(1);
-/// Longest interval between sweeps.
+/// Longest interval between two sweeps.
 const LONGEST_SWEEP: Duration = Duration::from_secs(60);
 
 /// Idle connections of one protocol to the backends of an upstream.
@@ -28,7 +28,7 @@ pub(crate) struct IdlePool<C> {
     upstream: Rc<LocalUpstream>,
     /// The idle connections of each backend; the one that was idle longest comes first.
     backends: Box<[RefCell<VecDeque<IdleConnection<C>>>]>,
-    /// Whether the sweep task is running.
+    /// Whether the task that sweeps is running.
     is_swept: Cell<bool>,
 }
 
@@ -50,17 +50,18 @@ impl<C: 'static> IdlePool<C> {
         }
     }
 
-    /// The settings of the upstream.
+    /// The settings of the upstream that the connections belong to.
     pub(crate) fn settings(&self) -> &UpstreamSettings {
         &self.upstream.settings
     }
 
-    /// Number of connections to `backend`.
+    /// Number of idle connections to `backend`.
     pub(crate) fn len(&self, backend: usize) -> usize {
         self.backends[backend].borrow().len()
     }
 
-    /// Takes the connection to `backend` that was idle longest and that `check` finds usable. Closes unusable ones.
+    /// Takes the connection to `backend` that was idle longest and that `check` finds usable. Closes connections that it finds
+    /// unusable.
     pub(crate) fn take(
         &self,
         backend: usize,
@@ -84,7 +85,7 @@ impl<C: 'static> IdlePool<C> {
         }
     }
 
-    /// Adds a connection without outstanding requests.
+    /// Adds a connection that has no outstanding requests.
     ///
     /// Must run in a local runtime of tokio.
     pub(crate) fn put(self: &Rc<Self>, backend: usize, connection: C, worker: &Worker) {
@@ -98,7 +99,7 @@ impl<C: 'static> IdlePool<C> {
         self.backends[backend].borrow_mut().push_back(connection);
     }
 
-    /// Closes all connections.
+    /// Closes all idle connections.
     pub(crate) fn clear(&self) {
         for idle in &self.backends {
             idle.borrow_mut().clear();
@@ -121,7 +122,7 @@ impl<C: 'static> IdlePool<C> {
         }
     }
 
-    /// Closes connections that must not be used any more. Returns when to sweep again; `None` if the pool is empty.
+    /// Closes idle connections that must not be used any more. Returns when to sweep again; `None` if the pool is empty.
     fn sweep(&self, now: Instant) -> Option<Duration> {
         for backend in 0..self.backends.len() {
             self.clean(backend, now);
@@ -131,14 +132,14 @@ impl<C: 'static> IdlePool<C> {
             .filter_map(|idle| Some(idle.front()?.since))
             .min()?;
         if self.upstream.health.is_some() {
-            // A backend may go down at any time.
+            // The sweep runs often, because a backend may go down at any time.
             return Some(SWEEP);
         }
         Some((since + self.upstream.settings.keepalive).saturating_duration_since(now))
     }
 }
 
-/// Sweeps until the pool is empty or dropped.
+/// Runs sweeps until the pool is empty or dropped.
 async fn sweep<C: 'static>(pool: Weak<IdlePool<C>>, timer: Timer) {
     let mut pause = SWEEP;
     loop {
@@ -158,7 +159,7 @@ async fn sweep<C: 'static>(pool: Weak<IdlePool<C>>, timer: Timer) {
 static CLOSED: AtomicBool = AtomicBool::new(false);
 static TALKED: AtomicBool = AtomicBool::new(false);
 
-/// Warns once per process. H2O compatibility: the text is H2O's, including the number in its issue tracker, because
+/// Logs a warning once per process. H2O compatibility: the text is H2O's, including the number in its issue tracker, because
 /// scripts search logs for it.
 fn warn_once(has_warned: &AtomicBool, text: &str) {
     if !has_warned.swap(true, Relaxed) {
@@ -235,7 +236,7 @@ mod tests {
             pool.put(1, 2, worker);
             worker.sleep(KEEPALIVE * 3 / 4).await;
             assert_eq!((pool.len(0), pool.len(1)), (0, 1));
-            // The sweep task ends with the last connection, and starts again with the next one.
+            // The task that sweeps ends with the last connection, and a new one starts with the next connection.
             worker.sleep(KEEPALIVE).await;
             assert!(pool.len(1) == 0 && !pool.is_swept.get());
             pool.put(0, 3, worker);

@@ -1,12 +1,12 @@
 //! Connections to backends, and requests over them.
 //!
-//! An [`Upstream`] is a group of [`Backend`]s with one balancer and one set of [`UpstreamSettings`]. It is created from
-//! the configuration and shared by all workers, which at run time share only the balancer's counters and the state of
-//! health checks (`health`). Each worker has its own idle connections (`idle_pool`).
+//! An [`Upstream`] is a group of [`Backend`]s with one balancer and one set of [`UpstreamSettings`]. It is created from the
+//! configuration and shared by all workers, which at run time share only the balancer's counters and the state of health checks
+//! (`health`). Each worker has its own idle connections (`idle_pool`).
 //!
-//! [`Upstream::send`] sends one request to a backend and returns the head of the response and a body. The body is
-//! pulled: data that the client does not take is not read from the backend, beyond the buffers. A
-//! failure before the head is a [`Failure`], a later one a [`h2o_exchange::BodyError`].
+//! [`Upstream::send`] sends one request to a backend and returns the head of the response and a body. The body is pulled: data
+//! that the client does not take is not read from the backend, beyond the buffers. A failure before the head of the response is a
+//! [`Failure`], a later failure is a [`h2o_exchange::BodyError`].
 
 mod attempt;
 mod backend;
@@ -54,7 +54,7 @@ pub use sequential_connect::{ConnectError, ConnectLimits, connect, connect_error
 pub use settings::UpstreamSettings;
 pub use upstream::{Backend, Balancing, HealthPolicy, Upstream};
 
-/// Entry points for fuzzing.
+/// Entry points for fuzzing requests to backends.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::fastcgi::record::fuzzing::*;

@@ -11,7 +11,7 @@ use rustix::pipe::SpliceFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-/// A socket, which is counted among the open descriptors of the process.
+/// A socket that is counted among the open descriptors of the process.
 pub(crate) struct PlainStream {
     socket: Socket,
     _descriptor: Option<Descriptor>,
@@ -22,14 +22,14 @@ enum Socket {
     Unix(UnixStream),
 }
 
-/// State of an idle connection.
+/// What has happened on a connection while it was idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdleState {
-    /// Nothing arrived, as expected.
+    /// Nothing has arrived.
     Quiet,
     /// The backend has closed the connection, or it is broken.
     Closed,
-    /// The backend has sent bytes that nobody expects, and that would be taken for the next response.
+    /// The backend has sent bytes without a request, which would be taken for the next response.
     Unexpected,
 }
 
@@ -61,7 +61,7 @@ impl PlainStream {
         }
     }
 
-    /// Checks the runtime's readiness first, and asks the kernel only if that reports something.
+    /// Checks the socket's readiness in the runtime first, and asks the kernel only if the runtime reports something.
     pub(crate) fn check_readiness(&self) -> IdleState {
         let mut byte = [0];
         let read = match &self.socket {
@@ -71,7 +71,7 @@ impl PlainStream {
         IdleState::from_read(read)
     }
 
-    /// Asks the kernel.
+    /// Asks the kernel whether bytes or the end of the connection have arrived.
     pub(crate) fn ask_kernel(&self) -> IdleState {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -85,11 +85,11 @@ impl PlainStream {
             Socket::Tcp(socket) => socket.poll_read_ready(context),
             Socket::Unix(socket) => socket.poll_read_ready(context),
         };
-        // Reading reports the error again.
+        // The next read reports the error again.
         ready.map(|_| ())
     }
 
-    /// Splices up to `max` received bytes into a pipe; 0 at the end of input.
+    /// Splices up to `max` received bytes into a pipe; returns 0 at the end of the input.
     pub(crate) fn poll_splice(
         &self,
         context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! What a worker knows of its upstreams: the open connections, and what it has learnt about the backends.
+//! What a worker knows about its upstreams: the open connections, and what it has learnt about the backends.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use crate::{Failure, Upstream, http1, http2};
 /// A worker's state of all upstreams.
 #[derive(Default)]
 pub(crate) struct LocalStates {
-    /// By the upstream's id.
+    /// The states, indexed by the upstream's id.
     locals: RefCell<Vec<Option<Rc<LocalState>>>>,
     scratch: Rc<Scratch>,
     tls_scratch: Rc<TlsScratch>,
@@ -44,7 +44,7 @@ pub(crate) struct LocalState {
     pub(crate) http2: Connections<Http2>,
     pub(crate) http3: Connections<Http3>,
     pub(crate) choice: ProtocolChoice,
-    /// Number of requests that the retry budget has not been told of yet.
+    /// Number of requests that were not yet reported to the retry budget.
     pub(crate) unreported: Cell<u32>,
 }
 
@@ -110,8 +110,8 @@ impl LocalStates {
 }
 
 impl LocalState {
-    /// The balancer's choice for the next request. Skips a backend that cannot be reached, or not quickly, unless a
-    /// connection to it is open. `None` if there is only one backend.
+    /// Returns the balancer's choice for the next request. A backend that could not be connected to recently, or only slowly, is
+    /// skipped unless a connection to it is open. `None` if there is only one backend.
     pub(crate) fn choose(&self, now: Instant) -> Option<ChosenBackend> {
         let upstream = &self.upstream;
         if self.backends.len() == 1 {
@@ -144,7 +144,7 @@ impl LocalState {
             || self.http3.pick(is_to).is_some()
     }
 
-    /// Announces that a connection to `backend` is being opened, until the returned value is dropped.
+    /// Marks that a connection to `backend` is being opened, until the returned value is dropped.
     pub(crate) fn begin_opening(&self, backend: usize, now: Instant) -> Opening<'_> {
         Opening::begin(&self.backends[backend].reach, now)
     }
@@ -203,7 +203,7 @@ mod tests {
             worker.of(&first);
             worker.of(&second);
         }
-        // The state of an upstream lives as long as anyone refers to the upstream. A third upstream is new.
+        // The state of an upstream lives as long as the upstream has references outside of workers. A third upstream is then new.
         let third = upstream();
         let in_use = workers[0].of(&first);
         drop(first);

@@ -5,13 +5,13 @@ use std::cell::Cell;
 /// What `proxy.http2.ratio` and `proxy.http3.ratio` say for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProtocolClass {
-    /// HTTP/1; new connections use no ALPN.
+    /// The request uses HTTP/1; new connections use no ALPN.
     Http1,
-    /// HTTP/2, or HTTP/1 if the backend does not accept it.
+    /// The request uses HTTP/2, or HTTP/1 if the backend does not accept HTTP/2.
     Http2,
-    /// HTTP/3, or another protocol if there is no QUIC connection.
+    /// The request uses HTTP/3, or another protocol if there is no HTTP/3 connection.
     Http3,
-    /// `proxy.http2.ratio` is unset: new connections offer both by ALPN, and open ones are used evenly.
+    /// `proxy.http2.ratio` is not set: new connections offer HTTP/2 and HTTP/1 by ALPN, and open ones are used evenly.
     ServerDriven,
 }
 
@@ -22,12 +22,12 @@ pub(crate) enum ProtocolClass {
 /// spread.
 #[derive(Debug, Default)]
 pub(crate) struct ProtocolChoice {
-    /// The counters of the three classes: HTTP/1 or what the server chooses, HTTP/2, HTTP/3.
+    /// The counters of three classes: HTTP/1 or server-driven, HTTP/2, HTTP/3.
     counters: Cell<[i32; 3]>,
 }
 
 impl ProtocolChoice {
-    /// The class of the next request. Both ratios are percentages, together at most 100.
+    /// The protocol class of the next request. Both ratios are percentages, together at most 100.
     pub(crate) fn next(&self, http2_ratio: Option<u8>, http3_ratio: u8) -> ProtocolClass {
         let rest = match http2_ratio {
             Some(_) => ProtocolClass::Http1,
@@ -42,8 +42,8 @@ impl ProtocolChoice {
         first += 100 - http2 - http3;
         second += http2;
         third += http3;
-        // If several counters are equal, the first class wins. H2O compatibility: but the class in which the server chooses
-        // comes last.
+        // If several counters are equal, the first class wins. H2O compatibility: as in H2O, the server-driven class comes last,
+        // though.
         let class = if http2_ratio.is_none() {
             if third >= first {
                 ProtocolClass::Http3
@@ -67,25 +67,25 @@ impl ProtocolChoice {
     }
 }
 
-/// Load of an upstream's HTTP/1 connections.
+/// The number of an upstream's HTTP/1 connections on this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Http1Load {
-    /// Connections with a request in progress.
+    /// Number of connections with a request in progress.
     pub(crate) busy: usize,
-    /// Idle connections.
+    /// Number of idle connections.
     pub(crate) idle: usize,
 }
 
 /// Load of an upstream's HTTP/2 or HTTP/3 connections that accept requests, on this worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Open streams.
+    /// Number of open streams on these connections.
     pub(crate) used: usize,
-    /// Most streams that may be open.
+    /// Limit of the streams that may be open on these connections.
     pub(crate) most: usize,
 }
 
-/// The connection for a request.
+/// Which connection a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionChoice {
     /// An open HTTP/2 connection.
@@ -94,19 +94,19 @@ pub(crate) enum ConnectionChoice {
     Http3,
     /// An idle HTTP/1 connection.
     Http1,
-    /// Open a new connection, which offers both protocols.
+    /// A new connection, which offers HTTP/2 and HTTP/1.
     New,
 }
 
 impl ConnectionChoice {
-    /// Of the open connections, chooses the less loaded protocol (H2O compatibility: as H2O does).
+    /// Among the open connections, chooses the protocol that is less loaded (H2O compatibility: as H2O does).
     pub(crate) const fn choose(http1: Http1Load, http2: Load) -> Self {
         let all = http1.busy + http1.idle;
         match (http1.idle > 0, http2.used < http2.most) {
             (false, false) => Self::New,
             (true, false) => Self::Http1,
             (false, true) => Self::Http2,
-            // Compares how busy both are, used / most with busy / all, without dividing.
+            // Compares the load of both protocols, used / most with busy / all, without a division.
             (true, true) if http2.used * all > http1.busy * http2.most => Self::Http1,
             (true, true) => Self::Http2,
         }

@@ -1,4 +1,4 @@
-//! What a worker knows about the protocols of a backend.
+//! What a worker has learnt about the protocols of a backend.
 
 use std::time::{Duration, Instant};
 
@@ -6,29 +6,29 @@ use std::time::{Duration, Instant};
 /// each further failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Http3Memory {
-    /// Failures since the last success.
+    /// Number of failed attempts since the last success.
     failures: u32,
-    /// Until when no attempt is made.
+    /// Until when no HTTP/3 connection is opened.
     pause_ends: Option<Instant>,
 }
 
 impl Http3Memory {
-    /// The first pause.
+    /// The pause after the first failure.
     const FIRST_PAUSE: Duration = Duration::from_secs(10);
-    /// The longest pause.
+    /// The longest pause after a failure.
     const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-    /// Whether a connection may be opened.
+    /// Whether an HTTP/3 connection may be opened now.
     pub(crate) fn may_connect(self, now: Instant) -> bool {
         self.pause_ends.is_none_or(|ends| ends <= now)
     }
 
-    /// Whether the last attempt failed, so that a request should not wait for the next one.
+    /// Whether the last attempt to open a connection failed, so that a request should not wait for the next one.
     pub(crate) const fn has_failed(self) -> bool {
         self.failures > 0
     }
 
-    /// Records a failed attempt.
+    /// Records a failed attempt to open a connection.
     pub(crate) fn fail(self, now: Instant) -> Self {
         let pause = Self::FIRST_PAUSE * (1 << self.failures.min(8));
         Self {
@@ -42,7 +42,7 @@ impl Http3Memory {
         (self.pause_ends).map_or(Duration::ZERO, |ends| ends.saturating_duration_since(now))
     }
 
-    /// Notes that another attempt is made, so that no other request makes one at the same time.
+    /// Records that another attempt is made, so that no other request makes one at the same time.
     pub(crate) fn begin_attempt(self, now: Instant) -> Self {
         Self {
             pause_ends: Some(now + Self::FIRST_PAUSE),

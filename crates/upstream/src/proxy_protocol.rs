@@ -1,11 +1,12 @@
-//! Sends the PROXY protocol, version 1.
+//! Writes the header of the PROXY protocol, version 1.
 
 use std::net::SocketAddr;
 
 use h2o_exchange::{Address, ConnectionInfo};
 
-/// The PROXY header at the start of a connection to a backend: the client's address, which is that of the connection unless a proxy in
-/// front of this server has told `client`, and that of our end of the connection on which its request has come.
+/// The PROXY header at the start of a connection to a backend. It has two addresses: the client's, and that of our end of the
+/// connection on which the request has arrived. The client's address is that of its connection, unless a proxy in front of this server
+/// has reported another one in `client`.
 pub(crate) fn line(client: Option<&SocketAddr>, connection: &ConnectionInfo) -> Vec<u8> {
     let client = client.map_or(connection.peer, |&client| Address::Ip(client));
     let local = match client {

@@ -1,17 +1,17 @@
-//! Reachability of a backend as one worker has observed it.
+//! Whether a backend can be reached, as one worker has observed it.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Reachability of a backend as one worker has observed it: after a failed or slow attempt to connect, other backends
-/// are preferred for a while. Not used for backends with health checks.
+/// Whether a backend can be reached, as one worker has observed it: after a failed or slow attempt to connect, other backends are
+/// preferred for a while. This is not used for backends with health checks.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Reachability {
-    /// Attempts to connect in progress.
+    /// Number of attempts to connect that are in progress.
     attempts: u32,
-    /// When the first of these attempts began, or when the last connection since was established.
+    /// When the first of the attempts in progress began, or when the last connection was established since then.
     since: Option<Instant>,
-    /// When the last attempt failed; `None` if one has succeeded since.
+    /// When the last attempt failed; `None` if an attempt has succeeded since.
     failed: Option<Instant>,
 }
 
@@ -28,7 +28,7 @@ impl Reachability {
         has_failed || (self.attempts > 0 && is_slow())
     }
 
-    /// Records a failed attempt.
+    /// Records a failed attempt to connect.
     pub(crate) fn fail(self, now: Instant) -> Self {
         Self {
             failed: Some(now),
@@ -45,11 +45,11 @@ impl Reachability {
     }
 }
 
-/// An attempt to connect in progress.
+/// An attempt to connect that is in progress, as long as this value lives.
 pub(crate) struct Opening<'r>(&'r Cell<Reachability>);
 
 impl<'r> Opening<'r> {
-    /// Begins an attempt, which lasts until the value is dropped.
+    /// Begins an attempt to connect, which lasts until the returned value is dropped.
     pub(crate) fn begin(reach: &'r Cell<Reachability>, now: Instant) -> Self {
         reach.update(|reach| reach.begin(now));
         Self(reach)

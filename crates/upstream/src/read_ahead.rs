@@ -20,15 +20,15 @@ use h2o_exchange::{
 use crate::UpstreamSettings;
 use crate::failure::broken_off;
 
-/// Number of bytes of a response that are kept in memory at most.
+/// Limit in bytes of the part of a response that is kept in memory.
 pub(crate) const MAX_MEMORY: usize = 256 * 1024;
-/// Once the temporary file is open, this many bytes in memory are written to it.
+/// Once the temporary file is open, memory is written to it as soon as it has this number of bytes.
 const WRITE_SIZE: usize = 128 * 1024;
-/// At the end of the response, bytes stay in memory if there are fewer than this.
+/// At the end of the response, fewer bytes than this stay in memory, although a temporary file is open.
 const WORTH_WRITING: usize = 16 * 1024;
-/// Most bytes per read.
+/// Limit in bytes of one read.
 const MAX_READ: usize = 64 * 1024;
-/// Reads per turn of the task.
+/// Limit of the reads per turn of the task.
 const READS_PER_TURN: usize = 16;
 /// A client is slow if it takes less than [`FAST`] bytes in this time while more was available.
 const MEASURING_TIME: Duration = Duration::from_millis(100);
@@ -36,24 +36,25 @@ const MEASURING_TIME: Duration = Duration::from_millis(100);
 /// for long.
 const FAST: u64 = 4 << 20;
 
-/// A body that can be read ahead.
+/// The body of a response that can be read ahead of the client.
 pub(crate) trait Origin: BodySource {
-    /// Bytes still to come; `None` if unknown.
+    /// Number of bytes of the body still to come; `None` if unknown.
     fn remaining(&self) -> Option<u64>;
 
-    /// Most bytes of the body that the origin itself may hold in memory, such as in the receive window of its connection.
+    /// Limit in bytes of the part of the body that the origin itself may hold in memory, such as in the receive window of its
+    /// connection.
     fn max_held(&self) -> usize {
         0
     }
 
-    /// Has the caller woken when more data has arrived.
+    /// Wakes the caller when more data has arrived.
     fn watch(&mut self, _: &Context<'_>) {}
 }
 
-/// Settings for the buffering of a response.
+/// The settings for the buffering of a response.
 pub(crate) struct Buffering {
     worker: Rc<Worker>,
-    /// Most bytes in the file; 0: no file.
+    /// Limit in bytes of the temporary file; 0 for no file.
     max_file: u64,
 }
 
@@ -67,7 +68,7 @@ impl Buffering {
     }
 }
 
-/// The body of a response, buffered for a slow client if `buffering` is set.
+/// Makes the body of a response, which is buffered for a slow client if `buffering` is set.
 pub(crate) fn body(origin: impl Origin + 'static, buffering: Option<Buffering>) -> Body {
     match buffering {
         Some(buffering) => Body::Stream(Box::new(ReadAhead {
@@ -101,14 +102,14 @@ struct Backlog {
 
 /// How fast the client takes data.
 enum ClientPace {
-    /// Bytes taken since the timer was set.
+    /// The speed is being measured; `taken` is the number of bytes that the client has taken since the timer was set.
     Measured { taken: u64, limit: Timer },
-    /// The client has proved slow.
+    /// The client is slow.
     Slow,
 }
 
 impl ClientPace {
-    /// Starts measuring.
+    /// Starts to measure the client's speed.
     fn measured(worker: &Rc<Worker>) -> Self {
         let limit = Timer::new(&worker.timers);
         limit.set_after(MEASURING_TIME);
@@ -139,7 +140,7 @@ impl Backlog {
     fn note_taken(&mut self, bytes: usize) {
         match &mut self.pace {
             Some(ClientPace::Measured { taken, .. }) => *taken += bytes as u64,
-            // The client has caught up.
+            // The client has taken everything that was buffered, so it is measured anew.
             Some(ClientPace::Slow) if self.spool.is_empty() => self.pace = None,
             Some(ClientPace::Slow) | None => {}
         }
@@ -150,7 +151,7 @@ impl Backlog {
         self.spool.spill(files, buffering.max_file)
     }
 
-    /// After the end of the origin: writes what is in memory to the file, if one is open.
+    /// Handles the buffer after the end of the origin: writes the bytes in memory to the temporary file, if one is open.
     fn poll_last(&mut self, context: &mut Context<'_>, buffering: &Buffering) -> Poll<()> {
         let mut result = ready!(self.spool.poll_spilled(context));
         let is_worth_it = self.spool.has_file() && self.spool.waiting() >= WORTH_WRITING;
@@ -163,7 +164,7 @@ impl Backlog {
         Poll::Pending
     }
 
-    /// Number of bytes that may be read from `origin` now. If it is 0, the caller is woken when there may be room.
+    /// Number of bytes that may be read from `origin` now. If the number is 0, the caller is woken when there may be room.
     fn room(
         &mut self,
         context: &mut Context<'_>,
@@ -187,7 +188,7 @@ impl Backlog {
                 continue;
             }
             if room == 0 {
-                // There may be room once the rest of the response has come and is known to fit.
+                // There may be room once the rest of the response has arrived and is known to fit.
                 origin.watch(context);
             }
             return Ok(room);
@@ -196,7 +197,7 @@ impl Backlog {
 }
 
 impl<S: Origin> ReadAhead<S> {
-    /// Reads the next piece ahead of the client. Ready if another one may follow.
+    /// Reads the next piece ahead of the client. Ready if another piece may follow.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let backlog = self.backlog.get_or_insert_default();
         let Some(origin) = &mut self.origin else {

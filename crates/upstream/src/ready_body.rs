@@ -1,4 +1,4 @@
-//! The body of a request when it is sent to a backend.
+//! The body of a request, ready to be sent to a backend.
 
 use std::future::poll_fn;
 
@@ -7,7 +7,7 @@ use h2o_http::{BodyLength, RequestHead};
 
 use crate::Call;
 
-/// The body of a request when it is sent to a backend.
+/// The body of a request, ready to be sent to a backend.
 pub(crate) struct ReadyBody {
     body: RequestBody,
     /// The length of the body, if a streamed body turned out to be complete.
@@ -15,8 +15,8 @@ pub(crate) struct ReadyBody {
 }
 
 impl ReadyBody {
-    /// Takes the body out of the call. Waits until a streamed body begins; if it is then complete, it is sent with a
-    /// length (H2O compatibility: H2O waits as well).
+    /// Takes the body out of the call. Waits until a streamed body begins; if the body is complete then, it is sent with a length
+    /// (H2O compatibility: H2O waits as well).
     pub(crate) async fn of(call: &mut Call<'_>) -> Self {
         let body = std::mem::take(&mut call.body);
         if let RequestBody::Stream(pipe) = &body
@@ -41,14 +41,14 @@ impl ReadyBody {
         }
     }
 
-    /// Sets the length in a head whose length is unknown.
+    /// Sets the length in the head of a request, if the head has no length and the body turned out to be complete.
     pub(crate) fn set_length(&self, head: &mut RequestHead) {
         if let (BodyLength::Unknown, Some(length)) = (head.body, self.whole) {
             head.body = BodyLength::Known(length);
         }
     }
 
-    /// A handle of the body for one attempt; a retry may need another handle.
+    /// Returns a handle of the body for one attempt to send the request; a retry may need another handle.
     pub(crate) fn to_send(&self) -> RequestBody {
         self.body.clone()
     }

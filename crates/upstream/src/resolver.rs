@@ -23,34 +23,35 @@ pub use error::ResolveError;
 pub use threads::limit_threads;
 use threads::{THREADS, Threads, ask_system};
 
-/// How long an answer is used. H2O looks the name up for every connection; a time as short as this hardly delays a change of
-/// address, and saves a look-up per connection where connections are not kept.
+/// How long the addresses of a name are used. H2O looks the name up for every connection; a time as short as this hardly delays a
+/// change of address, and saves a look-up per connection where connections are not kept.
 const POSITIVE_LIFE: Duration = Duration::from_secs(5);
-/// How long a failed look-up is remembered.
+/// How long a failed look-up is remembered, so that the name is not looked up again.
 const NEGATIVE_LIFE: Duration = Duration::from_secs(1);
 /// How long to wait for the look-up of a configured name before the previous answer is used instead (RFC 8767 §5,
 /// client response timer; recommended: at most 1.8 seconds).
 const MAX_WAIT: Duration = Duration::from_millis(500);
 /// How long a previous answer may be used while look-ups fail (RFC 8767 §5, maximum stale timer).
 const STALE_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Number of names in the table, per worker and origin. If all places hold look-ups in progress, the next name fails.
+/// Limit of the names in the table, per worker and origin. If the table is full of look-ups in progress, looking up another name
+/// fails.
 const MAX_NAMES: usize = 1024;
 /// Longest name to look up, in bytes: the limit of DNS, with a trailing dot (RFC 1035 §2.3.4).
 const MAX_NAME_LEN: usize = 254;
 
-/// Address family to look up.
+/// The address family in which a name is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// Every family for which the machine has an address.
     Any,
-    /// IPv4.
+    /// IPv4 addresses only.
     V4,
-    /// IPv6.
+    /// IPv6 addresses only.
     V6,
 }
 
 impl Family {
-    /// Whether `address` is of this family. IPv4-mapped addresses are IPv6.
+    /// Whether `address` is of this family. IPv4-mapped addresses are IPv6 addresses.
     #[must_use]
     pub const fn has(self, address: IpAddr) -> bool {
         match self {
@@ -69,13 +70,13 @@ impl Family {
     }
 }
 
-/// Origin of a name.
+/// Where a name comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameOrigin {
-    /// The configuration named it. While a new look-up is slow, the previous answer is used.
+    /// The name is in the configuration. While a new look-up is slow, the previous answer is used.
     #[default]
     Configured,
-    /// A client's request or a backend's response named it: the look-ups of such names get half of the threads.
+    /// A client's request or a backend's response contained the name. Look-ups of such names get half of the threads.
     Requested,
 }
 
@@ -87,7 +88,7 @@ struct Query {
     family: Family,
 }
 
-/// Performs a look-up; runs on a thread of its own.
+/// The function that performs a look-up; it runs on a thread of its own.
 type LookUp = dyn Fn(&Query) -> Result<Vec<SocketAddr>, ResolveError> + Send + Sync;
 
 /// The names that a worker looks up: look-ups in progress, and recent answers.
@@ -103,11 +104,11 @@ struct Names(HashMap<Query, NameEntry>);
 
 /// A name that is being looked up or has an answer.
 struct NameEntry {
-    /// Receives the answer.
+    /// Receives the answer of the look-up.
     answer: watch::Receiver<Option<Answer>>,
     /// When the look-up began.
     asked: Instant,
-    /// The previous answer that had addresses. Only names of the configuration have one.
+    /// The addresses of an earlier answer. Only names of the configuration have them.
     last: Option<KnownAddresses>,
 }
 
@@ -117,14 +118,14 @@ struct Answer {
     expires: Instant,
 }
 
-/// Addresses, and when they were found.
+/// The addresses of a name, and when they were found.
 #[derive(Clone)]
 struct KnownAddresses {
     addresses: Rc<[SocketAddr]>,
     since: Instant,
 }
 
-/// The state of a name for those who wait for it.
+/// The state of a name, for a caller that waits for its addresses.
 struct NameState {
     answer: watch::Receiver<Option<Answer>>,
     fallback: Option<Fallback>,
@@ -133,7 +134,7 @@ struct NameState {
 /// A previous answer, which is used if the look-up is slow or fails.
 struct Fallback {
     addresses: Rc<[SocketAddr]>,
-    /// May be used from this time on.
+    /// The time from which the previous answer may be used.
     from: Instant,
 }
 
@@ -153,14 +154,14 @@ impl Resolver {
         }
     }
 
-    /// The addresses of `host` with this port, in random rotation (H2O compatibility: H2O chooses one at random). Never
-    /// empty.
+    /// The addresses of `host` with this port, in random rotation (H2O compatibility: H2O chooses one at random). The list is
+    /// never empty.
     ///
-    /// Must be called within the runtime of `worker`. The look-up is a task of its own, which ends by itself if the
-    /// caller is dropped.
+    /// Must be called within the runtime of `worker`. The look-up is a task of its own, which ends by itself if the caller is
+    /// dropped.
     ///
     /// # Errors
-    /// Those of the system's resolver.
+    /// The errors of the system's resolver.
     pub async fn resolve(
         &self,
         worker: &Worker,
@@ -178,10 +179,10 @@ impl Resolver {
         Ok(first.iter().chain(behind).copied().collect())
     }
 
-    /// The addresses of `host` with this port in one family, in the resolver's order. Never empty.
+    /// The addresses of `host` with this port in one family, in the resolver's order. The list is never empty.
     ///
     /// # Errors
-    /// Those of the system's resolver; [`ResolveError::AddressFamily`] for a numeric address of the other family.
+    /// The errors of the system's resolver; [`ResolveError::AddressFamily`] for a numeric address of the other family.
     pub async fn resolve_family(
         &self,
         worker: &Worker,
@@ -217,7 +218,7 @@ impl Resolver {
         }
     }
 
-    /// Starts a look-up, unless one is in progress or there is a valid answer.
+    /// Starts a look-up of a name, unless one is in progress or there is an answer that has not expired.
     fn ask(
         &self,
         worker: &Worker,
@@ -260,7 +261,7 @@ async fn wait_for(
 ) -> Result<Rc<[SocketAddr]>, ResolveError> {
     match answer.wait_for(Option::is_some).await.as_deref() {
         Ok(Some(answer)) => answer.result.clone().map(|known| known.addresses),
-        // The runtime is shutting down.
+        // The runtime is shutting down, so that no answer will arrive.
         Ok(None) | Err(_) => Err(ResolveError::Other),
     }
 }
@@ -276,7 +277,7 @@ impl NameEntry {
         self.answer.borrow().is_none()
     }
 
-    /// The latest addresses, unless a later answer says that there are none.
+    /// The latest addresses of the name, unless a later answer says that it has none.
     fn latest(&self) -> Option<KnownAddresses> {
         match self.answer.borrow().as_ref().map(|answer| &answer.result) {
             Some(Ok(known)) => Some(known.clone()),
@@ -285,7 +286,7 @@ impl NameEntry {
         }
     }
 
-    /// The state of the name for a caller.
+    /// The state of the name for a caller that asks at the time `now`.
     fn looked_up(&self, now: Instant) -> NameState {
         let last = self.last.as_ref();
         let last = last.filter(|last| now.saturating_duration_since(last.since) < STALE_LIFE);
@@ -326,7 +327,7 @@ async fn find(
     clock: Rc<Clock>,
 ) {
     let permit = threads.permit(origin).await;
-    // One receiver belongs to the table.
+    // One receiver belongs to the table, the others to callers.
     let is_awaited = sender.receiver_count() > 1;
     let result = match permit {
         None => Err(ResolveError::Other),

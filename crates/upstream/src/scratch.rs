@@ -1,4 +1,4 @@
-//! Buffers of a worker that all its exchanges with backends share.
+//! Buffers that all exchanges of a worker with backends share.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use h2o_http::RequestHead;
 use h2o_http1::ClientSettings;
 
-/// Buffers of a worker that all its exchanges with backends share.
+/// Buffers that all exchanges of a worker with backends share.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// Settings of the HTTP/1 client engine.
@@ -17,12 +17,12 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Bytes per read.
+    /// Length in bytes of the space for one read.
     pub(crate) const INPUT: usize = 64 * 1024;
     /// Size in bytes above which a buffer is dropped instead of being kept.
     const KEPT: usize = 256 * 1024;
 
-    /// An empty buffer with capacity for [`Scratch::INPUT`] bytes.
+    /// Takes an empty buffer for input, with capacity for [`Scratch::INPUT`] bytes.
     pub(crate) fn take_input(&self) -> Vec<u8> {
         let mut input = self.input.take();
         input.resize(Self::INPUT, 0);
@@ -33,7 +33,7 @@ impl Scratch {
         self.input.set(input);
     }
 
-    /// An empty buffer.
+    /// Takes an empty buffer for output.
     pub(crate) fn take_output(&self) -> Vec<u8> {
         self.output.take()
     }
@@ -45,7 +45,7 @@ impl Scratch {
         }
     }
 
-    /// An empty head.
+    /// Takes an empty head for a request.
     pub(crate) fn take_head(&self) -> RequestHead {
         self.head.take()
     }

@@ -1,6 +1,5 @@
-//! Connects to a name that may have addresses of both families: one address after another, IPv6 first, each with a
-//! short time limit while another address is left. H2O compatibility: H2O does the same; attempts do not overlap as in
-//! RFC 8305.
+//! Connects to a name that may have addresses of both families: one address after another, IPv6 first. An attempt has a short time
+//! limit as long as another address is left. H2O compatibility: H2O does the same; attempts do not overlap as in RFC 8305.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::resolver::{Family, NameOrigin, ResolveError, Resolver};
 
-/// Number of addresses that are tried per family. H2O compatibility: H2O tries four.
+/// Limit of the addresses that are tried per family. H2O compatibility: H2O tries four.
 const MAX_ADDRESSES: usize = 4;
 
 /// Time limits of [`connect`].
@@ -25,29 +24,29 @@ const MAX_ADDRESSES: usize = 4;
 pub struct ConnectLimits {
     /// How long to wait for IPv6 addresses after IPv4 addresses are known.
     pub name_resolution_delay: Duration,
-    /// How long an attempt may take while another address is left.
+    /// How long an attempt to connect may take while another address is left.
     pub connection_attempt_delay: Duration,
-    /// Limit for everything together.
+    /// Time limit for resolving the name and all attempts together.
     pub connect_timeout: Duration,
 }
 
 /// Why connecting failed.
 #[derive(Debug)]
 pub enum ConnectError {
-    /// The access list permits none of the addresses.
+    /// The access list permits none of the addresses of the name.
     Prohibited,
-    /// The name has no address.
+    /// The name has no address, or could not be resolved.
     Unresolved(ResolveError),
     /// `connect_timeout` has passed.
     TimedOut {
-        /// The address that was tried last, or the first one to try; `None` if none was known.
+        /// The address that was tried last, or the first one that would have been tried; `None` if no address was known.
         next_hop: Option<IpAddr>,
     },
-    /// All attempts failed; this is the last failure.
+    /// All attempts to connect failed; the values are those of the last one.
     Failed {
         /// The address that was tried.
         next_hop: IpAddr,
-        /// The system's error.
+        /// The error of the system.
         error: io::Error,
     },
 }
@@ -64,7 +63,7 @@ impl ConnectError {
         }
     }
 
-    /// The address that `next-hop` of `proxy-status` names, if one was tried.
+    /// The address for the parameter `next-hop` of the field `proxy-status`, if an address was tried.
     #[must_use]
     pub const fn next_hop(&self) -> Option<IpAddr> {
         match self {
@@ -118,7 +117,7 @@ pub async fn connect(
     connect_in_turn(worker, limits, look_up, is_permitted, open).await
 }
 
-/// [`connect`] with look-up and socket as parameters, for tests.
+/// As [`connect`], with the look-up and the opening of a socket as parameters, for tests.
 async fn connect_in_turn<T, L, C>(
     worker: &Worker,
     limits: ConnectLimits,
@@ -132,15 +131,15 @@ where
 {
     let mut look_ups = [pin!(look_up(Family::V6)), pin!(look_up(Family::V4))];
     let mut attempt = pin!(None::<C>);
-    // The timer of the wait for IPv6 addresses at first, then that of each attempt.
+    // The timer is used for the wait for IPv6 addresses at first, and then for each attempt.
     let delay = Timer::new(&worker.timers);
     delay.set_after(limits.name_resolution_delay);
     let deadline = Timer::new(&worker.timers);
     deadline.set_after(limits.connect_timeout);
     let mut addresses = Addresses::default();
-    // The address of the current attempt, or of the last one.
+    // The address of the current attempt to connect, or of the last one.
     let mut tried = None;
-    // The last failed attempt.
+    // The last attempt that failed, with its error.
     let mut failure = None;
     poll_fn(|task| {
         for (family, look_up) in look_ups.iter_mut().enumerate() {
@@ -174,7 +173,7 @@ where
                 break;
             };
             tried = Some(address);
-            // Closes an attempt that took too long: attempts never overlap.
+            // Closes the attempt that took too long: attempts never overlap.
             attempt.set(None);
             attempt.set(Some(open(address)));
             delay.set_after(limits.connection_attempt_delay);
@@ -197,16 +196,16 @@ where
     .await
 }
 
-/// Number of families: IPv6 at index [`V6`], then IPv4.
+/// Number of address families: IPv6 at index [`V6`], and IPv4.
 const FAMILIES: usize = 2;
-/// The family that is tried first when both have addresses.
+/// The index of IPv6, which is tried first if a name has addresses of both families.
 const V6: usize = 0;
 
-/// The results of the look-ups, and which family is next.
+/// The results of the look-ups, and which address family is tried next.
 #[derive(Default)]
 struct Addresses {
     families: [LookUpState; FAMILIES],
-    /// The family to try next: not that of the last attempt.
+    /// The index of the family to try next, which is not that of the last attempt.
     due: usize,
 }
 
@@ -214,7 +213,7 @@ struct Addresses {
 enum LookUpState {
     #[default]
     Awaited,
-    /// The addresses not yet tried.
+    /// The permitted addresses that were not tried yet.
     Permitted(VecDeque<SocketAddr>),
     Prohibited,
     Unresolved(ResolveError),
@@ -264,7 +263,7 @@ impl Addresses {
         };
     }
 
-    /// Whether the first attempt may begin.
+    /// Whether the first attempt to connect may begin: IPv6 addresses are known, or not waited for any more.
     fn may_start(&self, is_delay_over: bool) -> bool {
         self.families[V6].peek().is_some() || !self.is_awaited(V6) || is_delay_over
     }
@@ -334,8 +333,8 @@ mod tests {
 
     type Resolved = (u64, Result<&'static [&'static str], ResolveError>);
 
-    /// A simulated network that answers as a test says: results of the look-ups of IPv6 and IPv4 addresses and of the attempts to
-    /// connect, with times in milliseconds.
+    /// A simulated network for a test: the results of the look-ups of IPv6 and IPv4 addresses and of the attempts to connect, with
+    /// times in milliseconds.
     struct Net {
         v6: Resolved,
         v4: Resolved,
@@ -351,7 +350,7 @@ mod tests {
         attempts: &[],
     };
 
-    /// Records begin and end of an attempt.
+    /// An attempt to connect, whose begin and end are recorded.
     struct Attempt<'a> {
         address: IpAddr,
         log: &'a dyn Fn(String),
@@ -363,8 +362,8 @@ mod tests {
         }
     }
 
-    /// Runs the script. Returns the attempts (`TIME+ADDRESS` at the begin, `TIME-ADDRESS` at the end), and the result
-    /// with its time.
+    /// Runs [`connect_in_turn`] on the simulated network. Returns the attempts (`TIME+ADDRESS` at the begin, `TIME-ADDRESS` at the
+    /// end), and the result with its time.
     fn play(net: &Net) -> (String, String) {
         let log = RefCell::new(Vec::new());
         let outcome = run(async |worker| {
@@ -430,11 +429,11 @@ mod tests {
     #[test]
     fn the_first_attempt_waits_for_ipv6_for_a_moment() {
         let cases = [
-            // Both answers come at once, or that for IPv6 first: the attempt starts at once.
+            // Both answers arrive at once, or the one for IPv6 first: the attempt starts at once.
             (0, 0, "0+::6 1-::6", "1=::6"),
             (10, 20, "10+::6 11-::6", "11=::6"),
             (10, 2000, "10+::6 11-::6", "11=::6"),
-            // The answer for IPv4 comes first: the attempt waits 50 ms, or until the one for IPv6 follows.
+            // The answer for IPv4 arrives first: the attempt waits 50 ms, or until the answer for IPv6 arrives.
             (30, 10, "30+::6 31-::6", "31=::6"),
             (59, 10, "59+::6 60-::6", "60=::6"),
             (61, 10, "60+1.0.0.1 61-1.0.0.1", "61=1.0.0.1"),
@@ -506,7 +505,7 @@ mod tests {
             attempts: &[("::1", 257, Ok(())), ("1.0.0.1", 2000, Ok(()))],
             ..NOTHING
         };
-        // The timer of 250 ms fires at the end of its 8 ms slot. The last attempt may use the remaining time.
+        // The timer of 250 ms fires at 256 ms, because its slots are 8 ms long. The last attempt may use the remaining time.
         let (attempts, outcome) = play(&net);
         assert_eq!(attempts, "0+::1 256-::1 256+1.0.0.1 2256-1.0.0.1");
         assert_eq!(outcome, "2256=1.0.0.1");
@@ -564,7 +563,7 @@ mod tests {
     #[test]
     fn everything_is_limited_together() {
         let never = 1_000_000;
-        // The timer of 3000 ms fires at the end of its 64 ms slot.
+        // The timer of 3000 ms fires at 3008 ms, because its slots are 64 ms long.
         let cases: [(Resolved, Resolved, &str); 5] = [
             ((never, Ok(&[])), (never, Ok(&[])), "3008!I/O timeout"),
             (
@@ -578,7 +577,7 @@ mod tests {
                 (0, Ok(&["1.0.0.1"])),
                 "3008!I/O timeout@1.0.0.1",
             ),
-            // Known, but not yet tried.
+            // The address was known, but not yet tried.
             (
                 (never, Ok(&[])),
                 (2990, Ok(&["1.0.0.1"])),

@@ -1,4 +1,4 @@
-//! The byte stream to a backend, in clear text or over TLS.
+//! The byte stream of a connection to a backend, in clear text or over TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -10,14 +10,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::plain_stream::{IdleState, PlainStream};
 use crate::tls_stream::TlsStream;
 
-/// A byte stream to a backend.
+/// The byte stream of a connection to a backend.
 pub(crate) enum UpstreamStream {
     Plain(PlainStream),
     Tls(Box<TlsStream>),
 }
 
 impl UpstreamStream {
-    /// TLS parameters; `None` for clear text.
+    /// The TLS parameters; `None` for clear text.
     pub(crate) fn tls_info(&self) -> Option<TlsInfo> {
         match self {
             Self::Plain(_) => None,
@@ -25,7 +25,7 @@ impl UpstreamStream {
         }
     }
 
-    /// The protocol that the backend chose by ALPN; `None` if it chose none, and on clear text.
+    /// The protocol that the backend chose by ALPN; `None` if it chose none, or if the connection is in clear text.
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match self {
             Self::Plain(_) => None,
@@ -40,7 +40,7 @@ impl UpstreamStream {
             Self::Plain(socket) if thoroughly => socket.ask_kernel(),
             Self::Plain(socket) => socket.check_readiness(),
             Self::Tls(stream) => {
-                // Session tickets may arrive at any time; this read processes them.
+                // A backend may send TLS session tickets at any time; this read processes them.
                 let mut byte = [0];
                 let mut buffer = ReadBuf::new(&mut byte);
                 let mut context = Context::from_waker(Waker::noop());
@@ -60,7 +60,7 @@ impl UpstreamStream {
         }
     }
 
-    /// Reads into `buffer`; 0 at the end of input.
+    /// Reads into `buffer`. Returns the number of bytes; 0 at the end of the input.
     pub(crate) fn poll_receive(
         &mut self,
         context: &mut Context<'_>,
@@ -89,7 +89,7 @@ impl UpstreamStream {
         }
     }
 
-    /// Sends pending TLS records.
+    /// Sends TLS records that the socket has not taken yet.
     pub(crate) fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(_) => Poll::Ready(Ok(())),

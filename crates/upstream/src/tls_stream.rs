@@ -12,17 +12,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::plain_stream::PlainStream;
 
-/// Most bytes per read, and per call of encryption.
+/// Limit in bytes of one read, and of the plaintext of one call of encryption.
 const PIECE: usize = 64 * 1024;
-/// Least space for a read: one record with its overhead.
+/// Least space in bytes for a read: one record with its overhead.
 const MIN_READ: usize = 17 * 1024;
-/// Space for the overhead of records, added to that of their payload.
+/// Space in bytes for the overhead of records, in addition to that for their payload.
 const OVERHEAD: usize = 512;
 
 /// Buffers shared by the TLS connections of a worker: an idle connection has none.
 #[derive(Default)]
 pub(crate) struct TlsScratch {
-    /// Kept at its full length: newly allocated memory is cleared once.
+    /// The buffer for received bytes, kept at its full length: newly allocated memory is cleared once.
     input: Cell<Vec<u8>>,
     output: Cell<OutputBuffer>,
 }
@@ -35,11 +35,11 @@ pub(crate) struct TlsStream {
     unread: Unread,
     /// Records that the socket has not taken yet.
     backlog: Vec<u8>,
-    /// How much of `backlog` has been sent.
+    /// Number of bytes of `backlog` that have been sent.
     sent: usize,
     /// Whether nothing more can be received: after close_notify or an error.
     is_ended: bool,
-    /// An error, reported once the plaintext before it has been read.
+    /// An error that is reported once the plaintext received before it has been read.
     error: Option<io::Error>,
     scratch: Rc<TlsScratch>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct TlsStream {
 #[derive(Default)]
 struct Unread {
     plain: Vec<u8>,
-    /// How much of `plain` has been read.
+    /// Number of bytes of `plain` that have been read.
     taken: usize,
 }
 
@@ -66,7 +66,7 @@ impl PlainSink for Received<'_, '_> {
 }
 
 impl Unread {
-    /// Moves plaintext to `buffer`. Returns whether there was any.
+    /// Moves plaintext to the reader's `buffer`. Returns whether there was any.
     fn read(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
         let rest = &self.plain[self.taken..];
         let now = &rest[..rest.len().min(buffer.remaining())];
@@ -84,8 +84,8 @@ impl TlsStream {
     /// Completes the handshake that `tls` began with `hello`.
     ///
     /// # Errors
-    /// Those of the socket, [`io::ErrorKind::UnexpectedEof`] if the backend closes the connection, and a [`TlsError`]
-    /// in an [`io::Error`].
+    /// The errors of the socket, [`io::ErrorKind::UnexpectedEof`] if the backend closes the connection, and a [`TlsError`] in an
+    /// [`io::Error`].
     pub(crate) async fn handshake(
         socket: PlainStream,
         tls: ClientConnection,
@@ -109,7 +109,7 @@ impl TlsStream {
     fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut is_done = false;
         loop {
-            // Unsent records of the handshake are sent with the first request.
+            // Records of the handshake that are not sent yet are sent with the first request.
             let flushed = self.poll_backlog(context)?;
             if is_done {
                 return Poll::Ready(Ok(()));
@@ -121,7 +121,7 @@ impl TlsStream {
             let progress = match ready!(received) {
                 Ok(progress) => progress,
                 Err(error) => {
-                    // Sends the alert, if the backend still reads.
+                    // Sends the TLS alert, if the backend still reads.
                     let _ = self.poll_backlog(context);
                     return Poll::Ready(Err(error));
                 }
@@ -148,7 +148,8 @@ impl TlsStream {
         &self.tls
     }
 
-    /// Reads the socket once; `room` is the space for plaintext. Replies of TLS are added to the backlog.
+    /// Reads the socket once; `room` is the space for plaintext in bytes. Records that TLS sends in reply are added to the
+    /// backlog.
     fn poll_receive(
         &mut self,
         context: &mut Context<'_>,
@@ -164,7 +165,7 @@ impl TlsStream {
         let received = match Pin::new(&mut self.socket).poll_read(context, &mut cipher) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // Without close_notify the connection may have been truncated by an attacker (RFC 8446 §6.1).
+            // The connection ends without close_notify, so an attacker may have truncated it (RFC 8446 §6.1).
             Poll::Ready(Ok(())) if cipher.filled().is_empty() => {
                 Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
             }
@@ -179,7 +180,7 @@ impl TlsStream {
         received
     }
 
-    /// Sends the backlog.
+    /// Sends the records in the backlog, as far as the socket takes them.
     fn poll_backlog(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.backlog.len() {
             let rest = &self.backlog[self.sent..];
@@ -234,7 +235,7 @@ impl AsyncRead for TlsStream {
                 }
             }
             if !this.backlog.is_empty() {
-                // A failure is reported by the next write.
+                // If sending fails, the next write reports the error.
                 let _ = this.poll_backlog(context);
             }
         }
@@ -271,7 +272,7 @@ impl AsyncWrite for TlsStream {
         self.get_mut().poll_backlog(context)
     }
 
-    /// Sends close_notify and ends our direction.
+    /// Sends close_notify, and closes this side's direction of the connection.
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let mut alert = OutputBuffer::default();
@@ -313,7 +314,7 @@ mod tests {
         Arc::new(config.unwrap())
     }
 
-    /// A connection to a server that `serve` runs in its own thread.
+    /// Connects to a server that `serve` runs in its own thread.
     async fn connected<T: Send + 'static>(
         serve: impl FnOnce(Server) -> T + Send + 'static,
     ) -> (TlsStream, JoinHandle<T>) {
@@ -341,7 +342,7 @@ mod tests {
             .block_on(future);
     }
 
-    /// Bytes without repetition, so that misplaced ones show.
+    /// Bytes without repetition, so that bytes at a wrong place are noticed.
     fn content(len: u32) -> Vec<u8> {
         (0..len / 4).flat_map(u32::to_le_bytes).collect()
     }
@@ -360,7 +361,7 @@ mod tests {
             .await;
             let text = content(4 << 20);
             let mut sent = 0;
-            // Until the socket is full.
+            // Data is written until the socket is full.
             poll_fn(|context| {
                 while sent < text.len() {
                     match Pin::new(&mut stream).poll_write(context, &text[sent..]) {

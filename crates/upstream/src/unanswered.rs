@@ -6,30 +6,30 @@ use crate::backend_choice::BackendChoice;
 use crate::ready_body::ReadyBody;
 use crate::{Failure, FailureCause};
 
-/// Whether the connection of a request had carried a response before.
+/// Whether responses had arrived over the connection of a request before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// No response has arrived over it.
+    /// No response has arrived over the connection.
     New,
-    /// An HTTP/1 connection that was idle.
+    /// It is an HTTP/1 connection that was idle.
     Idle,
-    /// An HTTP/3 connection over which responses have arrived, of which the backend knows nothing any more.
+    /// It is an HTTP/3 connection over which responses have arrived, but that the backend does not know any more.
     Lost,
-    /// An HTTP/2 or HTTP/3 connection over which responses have arrived.
+    /// It is an HTTP/2 or HTTP/3 connection over which responses have arrived.
     Shared,
 }
 
-/// A request without a response.
+/// A request that got no response.
 #[derive(Debug)]
 pub(crate) struct Unanswered {
     pub(crate) failure: Failure,
-    /// The backend that got the request; `None` if connecting failed.
+    /// The backend that the request was sent to; `None` if connecting failed.
     pub(crate) backend: Option<usize>,
     pub(crate) reuse: Reuse,
     pub(crate) is_idempotent: bool,
 }
 
-/// Connecting failed.
+/// Makes the failure of a request from a failure to connect.
 impl From<Failure> for Unanswered {
     fn from(failure: Failure) -> Self {
         Self {
@@ -46,12 +46,12 @@ impl Unanswered {
     pub(crate) fn backend_at_fault(&self) -> Option<usize> {
         let is_fault = match self.failure.cause {
             FailureCause::TimedOut | FailureCause::NotAnswered => true,
-            // A healthy backend may close a connection at any time; only on a new connection does it mean that the
-            // backend is down.
+            // A healthy backend may close a connection at any time; only the close of a new connection means that the backend is
+            // down.
             FailureCause::NotSent | FailureCause::Silent => {
                 self.reuse == Reuse::New && !self.failure.refused
             }
-            // Counted when connecting failed, or not the backend's fault.
+            // These failures were counted when connecting failed, or are not the backend's fault.
             FailureCause::NotConnected
             | FailureCause::NoDescriptor
             | FailureCause::Client
@@ -60,7 +60,7 @@ impl Unanswered {
         self.backend.filter(|_| is_fault)
     }
 
-    /// The backend whose failure belongs in the error log. A failure to connect was already logged; the close of a
+    /// The backend whose failure belongs in the error log. A failure to connect was already logged; the backend's close of a
     /// reused connection is no failure if the request can be retried.
     pub(crate) fn backend_to_report(&self) -> Option<usize> {
         let is_reported = match self.failure.cause {
@@ -140,7 +140,8 @@ mod tests {
         let kept = ReadyBody::from(RequestBody::Bytes(bytes::Bytes::from_static(b"x")));
         let stream = ReadyBody::from(RequestBody::Stream(Rc::new(BodyPipe::default())));
         let cases = [
-            // FailureCause; then whether a retry is safe: for an idempotent method, for another one, and with a streamed body.
+            // Each case: the cause of the failure, and whether a retry is safe for an idempotent method, for another method, and
+            // with a streamed body.
             (FailureCause::NotConnected, true, true, true),
             (FailureCause::NotSent, true, true, false),
             (FailureCause::Silent, true, false, false),
@@ -174,7 +175,7 @@ mod tests {
     #[test]
     fn failures_are_reported_unless_they_are_in_the_log_or_nobodys() {
         let cases = [
-            // FailureCause; on a new, an idle, a lost, a shared connection.
+            // Each case: the cause of the failure, and the result for a new, an idle, a lost and a shared connection.
             (FailureCause::NotConnected, [false; 4]),
             (FailureCause::NotSent, [true, false, false, false]),
             (FailureCause::Silent, [true, false, false, false]),
@@ -188,7 +189,7 @@ mod tests {
                 .map(|reuse| unanswered(cause, reuse, true).backend_to_report().is_some());
             assert_eq!(backend_to_report, want, "{cause:?}");
         }
-        // A request that is not retried.
+        // A request that is not idempotent is not retried.
         let lost = unanswered(FailureCause::Silent, Reuse::Idle, false);
         assert_eq!(lost.backend_to_report(), Some(1));
         let mut refused = unanswered(FailureCause::NotSent, Reuse::New, true);
@@ -199,7 +200,7 @@ mod tests {
     #[test]
     fn backends_are_blamed_for_what_is_their_fault() {
         let cases = [
-            // FailureCause; on a new, an idle, a lost, a shared connection.
+            // Each case: the cause of the failure, and the result for a new, an idle, a lost and a shared connection.
             (FailureCause::NotConnected, [false; 4]),
             (FailureCause::NotSent, [true, false, false, false]),
             (FailureCause::Silent, [true, false, false, false]),

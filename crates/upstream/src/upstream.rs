@@ -1,4 +1,4 @@
-//! A group of backends, as one directive configures it.
+//! A group of backends, as one directive of the configuration describes it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,28 +12,29 @@ use crate::balancer::Balancer;
 use crate::health::{BackendHealthPolicy, ChosenBackend, Health, HealthCheck, Retry, RetryBudget};
 use crate::{BackendUrl, UpstreamSettings};
 
-/// Load balancing. Unlike H2O, which balances new connections and reuses any open one, this chooses the backend of
-/// every request.
+/// How requests are distributed over the backends. Unlike H2O, which balances new connections and reuses any open one, this server
+/// chooses the backend of every request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balancing {
-    /// In turn; each backend gets as many requests in a row as its weight.
+    /// The backends take turns; each gets as many requests in a row as its weight.
     #[default]
     RoundRobin,
-    /// The backend with the fewest requests in progress for its weight; the first of equals.
+    /// A request goes to the backend with the fewest requests in progress in proportion to its weight; the first one if several
+    /// are equal.
     LeastConn,
 }
 
 /// One backend of an upstream.
 pub struct Backend {
-    /// Host and port, and the prefix of the path.
+    /// The URL of the backend: host, port, and the prefix of the path.
     pub url: BackendUrl,
-    /// Weight, 1 to 256.
+    /// The weight of the backend, 1 to 256.
     pub weight: u32,
-    /// Limits error-log lines about this backend.
+    /// Limits the lines about this backend in the error log.
     failures: LineLimit,
 }
 
-/// Error-log lines per backend and minute: a backend that is down could fail every request.
+/// Number of error-log lines per backend and minute: every request to a backend that is down could cause one.
 const FAILURES_PER_MINUTE: u32 = 6;
 
 /// Health checks and retries of an upstream; none by default.
@@ -41,30 +42,30 @@ const FAILURES_PER_MINUTE: u32 = 6;
 pub struct HealthPolicy {
     /// Health checks per backend, in the order of the backends; backends beyond the end have none.
     pub backends: Vec<BackendHealthPolicy>,
-    /// `proxy.retry`
+    /// The settings of `proxy.retry`; `None` if requests are not retried.
     pub retry: Option<Retry>,
 }
 
 /// A group of backends with one balancer and one set of settings. Shared by all workers.
 pub struct Upstream {
-    /// Number of the upstream in this process, by which workers find their state of it.
+    /// The number of the upstream in this process, by which workers find their state of it.
     pub(crate) id: usize,
     pub(crate) backends: Vec<Backend>,
     pub(crate) balancer: Balancer,
     pub(crate) settings: UpstreamSettings,
-    /// State of the backends, if there are health checks.
+    /// The health of the backends; `None` if there are no health checks.
     pub(crate) health: Option<Health>,
-    /// Settings and budget of retries.
+    /// The settings of retries, and the retry budget.
     pub(crate) retry: Option<(Retry, RetryBudget)>,
-    /// Workers with state of this upstream; each of them holds a reference to it.
+    /// Number of workers that have state of this upstream; each of them holds a reference to it.
     pub(crate) locals: AtomicUsize,
-    /// The configured balancing.
+    /// The balancing that was configured.
     balancing: Balancing,
     policy: HealthPolicy,
 }
 
-/// Ids are reused when an upstream is dropped: they are indices of tables in workers, which must not grow with every
-/// reload.
+/// Gives out the ids of upstreams. Ids are reused when an upstream is dropped: they are indices of tables in workers, which must
+/// not grow with every reload.
 struct Ids {
     next: usize,
     free: Vec<usize>,
@@ -95,7 +96,7 @@ impl Drop for Upstream {
 }
 
 impl Upstream {
-    /// An upstream of these backends, each with its weight.
+    /// Makes an upstream of these backends, each with its weight.
     ///
     /// # Panics
     /// If there is no backend.
@@ -108,7 +109,7 @@ impl Upstream {
         Self::with_health_policy(backends, balancing, settings, HealthPolicy::default())
     }
 
-    /// Like [`Upstream::new`], with health checks and retries.
+    /// Makes an upstream like [`Upstream::new`], with health checks and retries.
     ///
     /// # Panics
     /// If there is no backend.
@@ -153,14 +154,14 @@ impl Upstream {
         self.checks().next().is_some()
     }
 
-    /// The backends with active health checks, and their settings.
+    /// The indices of the backends with active health checks, and their settings.
     pub(crate) fn checks(&self) -> impl Iterator<Item = (usize, &HealthCheck)> {
         let backends = self.policy.backends.iter().enumerate();
         backends.filter_map(|(backend, policy)| Some((backend, policy.active.as_ref()?)))
     }
 
-    /// For a reload: the upstream of `running` that equals this new one, or else this one. So health, balancer, retry
-    /// budget and connections of an unchanged upstream survive a reload.
+    /// Used for a reload: returns the upstream of `running` that equals this new one, or else this one. By this, health, balancer,
+    /// retry budget and connections of an unchanged upstream survive a reload.
     #[must_use]
     pub fn or_unchanged<'u>(
         self: Arc<Self>,
@@ -173,7 +174,7 @@ impl Upstream {
         }
     }
 
-    /// Whether both have the same backends in the same order, the same settings, balancing and health policy.
+    /// Whether both upstreams have the same backends in the same order, and the same settings, balancing and health policy.
     fn is_same_as(&self, other: &Self) -> bool {
         let backends = |upstream: &Self| -> Vec<(BackendUrl, u32)> {
             let backends = upstream.backends.iter();
@@ -212,7 +213,7 @@ impl Upstream {
         }
     }
 
-    /// Logs a failure of a backend. `address`: the address connected to, if the backend has a name.
+    /// Logs a failure of a backend. `address`: the address that was connected to, if the backend has a name.
     pub(crate) fn report_failure(&self, backend: usize, address: Option<SocketAddr>, reason: &str) {
         let backend = &self.backends[backend];
         let Some(held_back) = backend.failures.admit() else {
@@ -236,7 +237,7 @@ impl Upstream {
         &self.backends
     }
 
-    /// The settings.
+    /// The settings of connections and requests.
     #[must_use]
     pub const fn settings(&self) -> &UpstreamSettings {
         &self.settings
@@ -330,7 +331,7 @@ pub(crate) mod tests {
             let taken = upstream.or_unchanged(&all);
             (Arc::ptr_eq(&taken, &running), taken.is_up(1))
         };
-        // Settings are compared by value: each of these upstreams has its own copy.
+        // Settings are compared by value: each of these upstreams has a copy of its own.
         let again = checked(&two, RoundRobin, settings(), 1);
         assert_eq!(take_over(again), (true, Some(false)));
         let slower = UpstreamSettings {
@@ -374,7 +375,7 @@ pub(crate) mod tests {
     #[test]
     fn http2_is_used_where_it_is_wanted_and_can_be() {
         let settings = settings();
-        // Scheme, ratio, cleartext, PROXY header.
+        // Each case: scheme, `http2_ratio`, `http2_force_cleartext`, and whether a PROXY header is sent.
         let cases = [
             ("https", None, false, false, true),
             ("https", Some(0), false, false, false),

@@ -12,10 +12,10 @@ use crate::read_ahead::Origin;
 /// after END_REQUEST.
 pub(super) struct FastcgiBody {
     exchange: Option<FastcgiExchange>,
-    /// What came with the head.
+    /// Bytes of the body that arrived together with the head.
     ready: Bytes,
-    /// Bytes of the body that may still be passed on before the announced length is reached; the application's bytes
-    /// beyond it are dropped.
+    /// Number of bytes of the body that may still be passed on before the announced length is reached. The application's bytes
+    /// beyond it are dropped. `None` if no length was announced.
     left: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ impl FastcgiBody {
         }
     }
 
-    /// Cuts off what is beyond the announced length.
+    /// Cuts off the bytes beyond the announced length.
     fn cut(&mut self, mut piece: Bytes) -> Bytes {
         if let Some(left) = &mut self.left {
             piece.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
@@ -87,7 +87,7 @@ impl BodySource for FastcgiBody {
     }
 
     fn trailers(&mut self) -> Trailers {
-        // The end of the request comes after the announced length.
+        // The application ends the request (END_REQUEST) only after the announced length.
         match self.exchange {
             Some(_) => Trailers::Unknown,
             None => Trailers::None,

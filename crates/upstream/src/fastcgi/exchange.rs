@@ -12,10 +12,10 @@ use super::{FastcgiError, OnStderr};
 use crate::idle_pool::IdlePool;
 use crate::stream::UpstreamStream;
 
-/// Content that is put into one record, and the size of reads.
+/// Length in bytes of the content that is put into one record, and of a read.
 const PIECE: usize = 16 * 1024;
 
-/// A request in progress. Dropping it closes the connection, which tells the application that nobody waits.
+/// A request in progress. Dropping this closes the connection, so that the application learns that its response is not needed.
 pub(super) struct FastcgiExchange {
     stream: UpstreamStream,
     pool: Rc<IdlePool<UpstreamStream>>,
@@ -28,23 +28,23 @@ pub(super) struct FastcgiExchange {
     reader: RecordReader,
     timer: Timer,
     limit: Duration,
-    /// Whether the timer runs.
+    /// Whether the timer of the I/O timeout runs.
     is_waiting: bool,
-    /// Whether anything has been received.
+    /// Whether any byte of the response has been received.
     pub(super) has_received: bool,
     on_stderr: OnStderr,
 }
 
-/// What is left of the request's content.
+/// The part of the request's content that was not sent.
 enum Content {
     Bytes(Bytes),
     File(FileReader),
     Stream(Rc<BodyPipe>),
-    /// The end has been put into the output.
+    /// The end of the content has been put into the output.
     Ended,
 }
 
-/// A connection to a backend, and the pool that it returns to after the request.
+/// A connection to a FastCGI application, and the pool that it returns to after the request.
 pub(super) struct Pooled {
     pub(super) stream: UpstreamStream,
     pub(super) pool: Rc<IdlePool<UpstreamStream>>,
@@ -62,7 +62,7 @@ pub(super) enum Part {
 }
 
 impl FastcgiExchange {
-    /// Begins a request with these parameters and content.
+    /// Begins a request with these parameters and this content.
     pub(super) fn begin(
         connection: Pooled,
         worker: &Rc<Worker>,
@@ -103,8 +103,8 @@ impl FastcgiExchange {
         }
     }
 
-    /// Sends as much of the request as the connection takes. Returns whether sending can continue only when the client
-    /// sends more of the request body.
+    /// Sends as much of the request as the socket takes. Returns whether sending can continue only when the client sends more of
+    /// the request body.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<bool, FastcgiError> {
         loop {
             while !self.out.is_empty() {
@@ -132,7 +132,7 @@ impl FastcgiExchange {
         }
     }
 
-    /// Moves the next piece of content into the output.
+    /// Moves the next piece of content into the output buffer.
     fn poll_content(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, FastcgiError> {
         let piece = match &mut self.content {
             Content::Ended => return Ok(Poll::Ready(())),
@@ -171,7 +171,7 @@ impl FastcgiExchange {
         self.out.clear();
     }
 
-    /// The next part of the response, with at most `max` bytes of content. Sends the request meanwhile.
+    /// Returns the next part of the response, with at most `max` bytes of content. Sends the rest of the request meanwhile.
     pub(super) fn poll_part(
         &mut self,
         context: &mut Context<'_>,
@@ -193,7 +193,7 @@ impl FastcgiExchange {
                     return Poll::Ready(Ok(Part::Closed));
                 }
                 Poll::Pending if awaits_client => {
-                    // The limits of clients apply.
+                    // While the server waits for the client, only the client's timeouts apply.
                     self.is_waiting = false;
                     self.timer.clear();
                     return Poll::Pending;
@@ -212,7 +212,7 @@ impl FastcgiExchange {
         }
     }
 
-    /// The next part of what has been received.
+    /// Returns the next part of the response from the bytes that have been received; `None` if they do not contain one.
     pub(super) fn take_part(&mut self, max: usize) -> Result<Option<Part>, FastcgiError> {
         loop {
             match self.reader.next(&mut self.input, max) {
@@ -230,7 +230,7 @@ impl FastcgiExchange {
         }
     }
 
-    /// Reads once. `false`: the connection is at its end.
+    /// Reads once from the socket. Returns false at the end of the connection.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let at = self.input.len();
         self.input.resize(at + PIECE, 0);
@@ -241,26 +241,26 @@ impl FastcgiExchange {
         };
         self.input.truncate(at + len);
         if self.input.is_empty() && len == 0 {
-            // A slow client costs no buffer.
+            // No buffer is kept while nothing arrives, so that a slow application costs no memory.
             self.input = BytesMut::new();
         }
         self.has_received |= len > 0;
         read.map(|_| len > 0)
     }
 
-    /// Puts the connection into the pool, after END_REQUEST.
+    /// Puts the connection into the pool after END_REQUEST, if it can be used again.
     pub(super) fn finish(self) {
         if self.keeps_connection {
             self.pool.put(self.backend, self.stream, &self.worker);
         }
     }
 
-    /// Bytes of memory held.
+    /// Number of bytes of memory held.
     pub(super) fn retained(&self) -> usize {
         let content = match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),
             Content::File(reader) => reader.retained(),
-            // The client's connection counts them.
+            // The client's connection counts the bytes in the pipe.
             Content::Stream(_) | Content::Ended => 0,
         };
         self.out.capacity() + self.input.capacity() + content

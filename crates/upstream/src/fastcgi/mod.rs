@@ -1,6 +1,6 @@
 //! Requests to FastCGI applications.
 //!
-//! One request at a time goes over a connection; with `fastcgi.timeout.keepalive` it is kept for the next one.
+//! A connection carries one request at a time; with `fastcgi.timeout.keepalive` it is kept for the next request.
 
 mod body;
 mod exchange;
@@ -24,32 +24,32 @@ use crate::{Failure, FailureCause, Upstream};
 use body::FastcgiBody;
 use exchange::{FastcgiExchange, Part, Pooled};
 
-/// Called with the content of each STDERR record.
+/// A function that is called with the content of each STDERR record.
 pub type OnStderr = Rc<dyn Fn(&[u8])>;
 
-/// Longest header block of a response, in bytes.
+/// Limit in bytes of the header block of a response.
 const MAX_HEAD: usize = 64 * 1024;
 
-/// Why an application gave no response, or not all of it. H2O compatibility: the texts are H2O's.
+/// Why an application gave no response, or not all of the response. H2O compatibility: the texts are H2O's.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FastcgiError {
-    /// There is no connection, for this reason.
+    /// No connection to the application could be established, for this reason.
     NotConnected(Box<str>),
     /// The connection to the application was not established within `fastcgi.timeout.io`.
     ConnectTimeout,
-    /// No descriptor was left.
+    /// No file descriptor was left for a connection.
     NoDescriptor,
-    /// `fastcgi.timeout.io` has passed.
+    /// The application made no progress for `fastcgi.timeout.io`.
     IoTimeout,
     /// The application closed the connection before the end of the response's header block.
     Closed,
     /// The application sent END_REQUEST before the end of the response's header block.
     EndBeforeHead,
-    /// The header block is too long.
+    /// The header block of the response is longer than the limit.
     HeadTooLong,
     /// The application sent a record of this type, which FastCGI does not allow it to send to a server.
     UnexpectedRecord(u8),
-    /// The client did not send the whole body.
+    /// The client did not send the whole request body.
     Client,
 }
 
@@ -81,21 +81,21 @@ impl From<Failure> for FastcgiError {
     }
 }
 
-/// A request to an application.
+/// A request to be sent to a FastCGI application.
 pub struct FastcgiCall<'a> {
     /// The worker that the request runs on.
     pub worker: &'a Rc<Worker>,
     /// The parameters, as [`record::encode_parameter`] writes them.
     pub parameters: &'a [u8],
-    /// The content.
+    /// The body of the request.
     pub body: RequestBody,
-    /// For the error log.
+    /// A function to be called with messages of the application for the error log.
     pub on_stderr: OnStderr,
 }
 
-/// The start of a response.
+/// The start of a response, up to the end of its header block.
 pub struct FastcgiReply {
-    /// The header block, with its empty line.
+    /// The header block of the response, with the empty line that ends it.
     pub head: Bytes,
     exchange: Option<FastcgiExchange>,
     ready: Bytes,
@@ -115,7 +115,7 @@ impl FastcgiReply {
             }
             return Body::Bytes(ready);
         }
-        // A body that ends before its announced length fails after its last byte, so that the client notices the
+        // A body that ends before its announced length fails after the last byte that arrived, so that the client notices the
         // truncation.
         let body = FastcgiBody::new(self.exchange, self.ready, length);
         read_ahead::body(body, self.buffering)
@@ -137,7 +137,8 @@ impl Upstream {
         let local = call.worker.local::<LocalStates>().of(self);
         let now = call.worker.clock.now();
         let pool = &local.fastcgi;
-        // A body that cannot be sent again must not be lost on a connection that the application has just closed.
+        // A body that cannot be sent again must not be lost on a connection that the application has just closed, so the kernel is
+        // asked whether it is open.
         let can_resend = !matches!(call.body, RequestBody::Stream(_));
         let idle = pool.take(0, now, |stream: &mut UpstreamStream| {
             stream.check(!can_resend)
@@ -184,13 +185,13 @@ fn begin(
     )
 }
 
-/// Waits for the header block. Returns it with what has come of the body.
+/// Waits for the header block of the response. Returns it, and the bytes of the body that have arrived with it.
 async fn receive_head(exchange: &mut FastcgiExchange) -> Result<(Bytes, Bytes), FastcgiError> {
     let mut received = BytesMut::new();
     loop {
         match poll_fn(|context| exchange.poll_part(context, usize::MAX)).await? {
             Part::Content(piece) => {
-                // An end of line may have been split.
+                // The empty line that ends the block may have been split between two pieces.
                 let from = received.len().saturating_sub(3);
                 received.extend_from_slice(&piece);
                 if let Some(end) = head_end(&received, from) {
@@ -207,7 +208,7 @@ async fn receive_head(exchange: &mut FastcgiExchange) -> Result<(Bytes, Bytes), 
     }
 }
 
-/// The end of the empty line that ends a header block; lines end with CRLF or LF. Searches from `from` on.
+/// The position after the empty line that ends a header block; lines end with CRLF or LF. The search begins at `from`.
 fn head_end(received: &[u8], from: usize) -> Option<usize> {
     if received.starts_with(b"\n") {
         return Some(1);
@@ -227,7 +228,7 @@ fn head_end(received: &[u8], from: usize) -> Option<usize> {
     })
 }
 
-/// The reply, with all of the response that has arrived: a small one ends here.
+/// Makes the reply, with all bytes of the response that have arrived: for a small response, these are all.
 fn reply(
     call: &FastcgiCall<'_>,
     upstream: &Upstream,
@@ -275,7 +276,7 @@ mod tests {
         ];
         for (block, want) in cases {
             assert_eq!(head_end(block, 0), *want, "{}", block.escape_ascii());
-            // However it arrives.
+            // The result is the same if the block arrives one byte at a time.
             let mut found = None;
             for len in 1..=block.len() {
                 found = found.or(head_end(&block[..len], (len - 1).saturating_sub(3)));

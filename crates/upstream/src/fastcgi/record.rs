@@ -1,25 +1,26 @@
-//! Records of FastCGI 1.0 (FastCGI Specification §3.3), of request number 1.
+//! Records of FastCGI 1.0 (FastCGI Specification §3.3). All have request number 1, since a connection carries one request at a
+//! time.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Length of a record's header.
+/// Length in bytes of a record's header.
 const HEADER: usize = 8;
-/// Most content of a record.
+/// Limit in bytes of the content of a record.
 const MAX_CONTENT: usize = 0xffff;
 
 /// Types of records.
 pub mod kind {
-    /// The server begins a request.
+    /// The type FCGI_BEGIN_REQUEST: the server begins a request.
     pub const BEGIN_REQUEST: u8 = 1;
-    /// The application has ended a request.
+    /// The type FCGI_END_REQUEST: the application has ended a request.
     pub const END_REQUEST: u8 = 3;
-    /// Parameters of a request.
+    /// The type FCGI_PARAMS: parameters of a request.
     pub const PARAMS: u8 = 4;
-    /// Content of a request.
+    /// The type FCGI_STDIN: content of a request.
     pub const STDIN: u8 = 5;
-    /// Header block and content of a response.
+    /// The type FCGI_STDOUT: header block and content of a response.
     pub const STDOUT: u8 = 6;
-    /// Messages for the error log.
+    /// The type FCGI_STDERR: messages for the error log.
     pub const STDERR: u8 = 7;
 }
 
@@ -28,21 +29,21 @@ use kind::{BEGIN_REQUEST, END_REQUEST, PARAMS, STDERR, STDIN, STDOUT};
 /// The header of a record of version 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// One of [`kind`], or another number.
+    /// The type of the record: a constant of [`kind`], or another number.
     pub kind: u8,
-    /// The number of the request.
+    /// The number of the request that the record belongs to.
     pub request: u16,
-    /// Bytes of content.
+    /// Length in bytes of the content.
     pub content: u16,
-    /// Bytes of padding behind the content.
+    /// Length in bytes of the padding after the content.
     pub padding: u8,
 }
 
 impl RecordHeader {
-    /// Bytes of a header.
+    /// Length in bytes of a header.
     pub const LEN: usize = HEADER;
 
-    /// As on the wire.
+    /// Encodes the header as it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; HEADER] {
         let ([request, request_low], [content, content_low]) =
@@ -59,7 +60,7 @@ impl RecordHeader {
         ]
     }
 
-    /// Reads a header; its version is not looked at.
+    /// Parses a header. The version in it is not checked.
     #[must_use]
     pub fn parse(
         [
@@ -93,7 +94,7 @@ fn encode_header(kind: u8, len: u16, out: &mut BytesMut) {
     out.extend_from_slice(&header.encode());
 }
 
-/// Appends records with `content`; none for empty content, which would end the stream.
+/// Appends records with `content`; no record for empty content, which would end the stream.
 fn encode_stream(kind: u8, content: &[u8], out: &mut BytesMut) {
     for piece in content.chunks(MAX_CONTENT) {
         encode_header(kind, u16::try_from(piece.len()).unwrap_or(u16::MAX), out);
@@ -101,7 +102,8 @@ fn encode_stream(kind: u8, content: &[u8], out: &mut BytesMut) {
     }
 }
 
-/// Appends the start of a request for a responder, with its parameters as [`encode_parameter`] writes them.
+/// Appends the start of a request to an application in the role of a responder, with its parameters as [`encode_parameter`] writes
+/// them.
 pub(super) fn encode_begin(keeps_connection: bool, parameters: &[u8], out: &mut BytesMut) {
     encode_header(BEGIN_REQUEST, 8, out);
     out.extend_from_slice(&[0, 1, u8::from(keeps_connection), 0, 0, 0, 0, 0]);
@@ -109,22 +111,22 @@ pub(super) fn encode_begin(keeps_connection: bool, parameters: &[u8], out: &mut 
     encode_header(PARAMS, 0, out);
 }
 
-/// Appends content of the request.
+/// Appends records with content of the request.
 pub(super) fn encode_stdin(content: &[u8], out: &mut BytesMut) {
     encode_stream(STDIN, content, out);
 }
 
-/// Appends the end of the request.
+/// Appends the record that ends the content of the request.
 pub(super) fn encode_stdin_end(out: &mut BytesMut) {
     encode_header(STDIN, 0, out);
 }
 
-/// Appends a name and the concatenation of `value` (§3.4).
+/// Appends a parameter: a name, and the concatenation of the parts of `value` (FastCGI Specification §3.4).
 pub fn encode_parameter(name: &[u8], value: &[&[u8]], out: &mut Vec<u8>) {
     let mut put_len = |len: usize| match u8::try_from(len) {
         Ok(len @ ..=127) => out.push(len),
         Ok(_) | Err(_) => {
-            // A head is far shorter than 2^31 bytes.
+            // A request head is far shorter than 2^31 bytes, so the conversion cannot fail.
             let len = u32::try_from(len).unwrap_or(u32::MAX) | 1 << 31;
             out.extend_from_slice(&len.to_be_bytes());
         }
@@ -137,7 +139,7 @@ pub fn encode_parameter(name: &[u8], value: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// Reads names and values as [`encode_parameter`] writes them. `None` if they are malformed.
+/// Reads parameters (names and values) as [`encode_parameter`] writes them. `None` if they are malformed.
 #[must_use]
 pub fn decode_parameters(mut encoded: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     fn take_len(encoded: &mut &[u8]) -> Option<usize> {
@@ -161,32 +163,32 @@ pub fn decode_parameters(mut encoded: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     Some(parameters)
 }
 
-/// What a record of the application says.
+/// What the next record of the application, or a part of it, contains.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Content of the response, maybe a part of a record's.
+    /// Content of the response: the content of a STDOUT record, or a part of it.
     Stdout(Bytes),
     /// The whole content of a STDERR record.
     Stderr(Bytes),
-    /// END_REQUEST.
+    /// An END_REQUEST record.
     End,
-    /// A record that an application must not send.
+    /// A record of this type, which an application must not send.
     Unexpected(u8),
-    /// The rest has not arrived.
+    /// The record has not arrived completely.
     NeedMore,
 }
 
-/// Reads the application's records.
+/// Reads the records that an application sends.
 #[derive(Debug, Default)]
 pub(super) struct RecordReader {
-    /// The rest of a STDOUT record.
+    /// Number of content bytes that are still to come of the current STDOUT record.
     stdout: usize,
-    /// Padding after it.
+    /// Number of padding bytes that follow the content of the current record.
     padding: usize,
 }
 
 impl RecordReader {
-    /// Takes the next part, with at most `max` bytes of content, out of `input`.
+    /// Takes the next record, or at most `max` content bytes of a STDOUT record, out of `input`.
     pub(super) fn next(&mut self, input: &mut BytesMut, max: usize) -> Received {
         loop {
             if self.stdout > 0 {
@@ -228,13 +230,13 @@ impl RecordReader {
         }
     }
 
-    /// Whether nothing follows END_REQUEST, so that the connection can carry another request.
+    /// Whether `input` has nothing but padding after END_REQUEST, so that the connection can carry another request.
     pub(super) fn is_clean(&self, input: &BytesMut) -> bool {
         input.len() == self.padding
     }
 }
 
-/// Entry points for fuzzing.
+/// Entry points for fuzzing FastCGI records.
 pub(crate) mod fuzzing {
     use bytes::{Bytes, BytesMut};
 
@@ -257,15 +259,15 @@ pub(crate) mod fuzzing {
             for &(name, value) in &parameters {
                 encode_parameter(name, &[value], &mut encoded);
             }
-            // Encoding again may give fewer bytes, since a sender may use the four-byte form of a length where one byte
-            // suffices.
+            // Encoding the parameters again may give fewer bytes, since a sender may use the four-byte form of a length where one
+            // byte suffices.
             assert!(encoded.len() <= sent.len());
             assert_eq!(decode_parameters(&encoded), Some(parameters));
         }
     }
 
-    /// Parses the pieces. Returns the content of the STDOUT records, the STDERR messages, and the last result of the
-    /// reader.
+    /// Parses pieces of a FastCGI response. Returns the content of the STDOUT records, the STDERR messages, and the last result of
+    /// the reader.
     fn read<'a>(
         pieces: impl Iterator<Item = &'a [u8]>,
         max: usize,

@@ -1,14 +1,14 @@
-//! The retry budget.
+//! The retry budget of an upstream.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// `proxy.retry`: limits of retries.
+/// The settings of `proxy.retry`: limits of retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Most retries of one request.
+    /// Limit of the retries of one request.
     pub attempts: u32,
-    /// Most retries per hundred requests of the upstream; a few retries per second are always allowed in addition.
+    /// Limit of the retries per hundred requests of the upstream. A few retries per second are always allowed in addition.
     pub budget: u32,
 }
 
@@ -21,14 +21,14 @@ impl Default for Retry {
     }
 }
 
-/// The retry budget of an upstream, shared by the workers: a backend in trouble must not get several times the load.
+/// The retry budget of an upstream, shared by the workers: retries must not multiply the load of a backend that fails.
 ///
-/// Every request adds the configured percentage of one retry to the budget. Every retry beyond the free ones of its
-/// second takes one whole retry from it.
+/// Every request adds the configured percentage of one retry to the budget. Every retry beyond the free retries of its second
+/// takes one whole retry from the budget.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     percentage: u32,
-    /// Saved retries, in hundredths.
+    /// The budget that was saved, in hundredths of a retry.
     saved: AtomicI64,
     /// Upper 32 bits: the current second. Lower 32 bits: the free retries used in that second.
     floor: AtomicU64,
@@ -52,17 +52,17 @@ impl RetryBudget {
         }
     }
 
-    /// Adds to the budget what `requests` requests earn: `percentage` hundredths of a retry each.
+    /// Adds the share of `requests` requests to the budget: `percentage` hundredths of a retry each.
     pub(crate) fn earn(&self, requests: u32) {
         let paid = i64::from(requests) * i64::from(self.percentage);
-        // Two threads may exceed the limit together for a moment; that does no harm.
+        // Two threads may exceed the limit together for a moment, which does no harm.
         let saved = self.saved.fetch_add(paid, Relaxed) + paid;
         if saved > MAX_SAVED {
             self.saved.fetch_sub(saved - MAX_SAVED, Relaxed);
         }
     }
 
-    /// Takes a retry from the budget. Returns false if none is left.
+    /// Takes one retry from the budget. Returns false if none is left.
     pub(crate) fn take(&self, now: Instant) -> bool {
         let second = now.saturating_duration_since(self.origin).as_secs();
         self.take_of_floor(second) || self.take_of_saved()
@@ -72,7 +72,7 @@ impl RetryBudget {
         let next = |floor: u64| {
             let (counted, taken) = (floor >> 32, floor & 0xffff_ffff);
             match taken {
-                // The clocks of workers differ a little: an older second counts as the current one.
+                // The clocks of workers differ a little: if this worker's second is older, it counts as the current one.
                 _ if counted < second => Some(second << 32 | 1),
                 _ if taken < u64::from(FLOOR) => Some(floor + 1),
                 _ => None,
@@ -109,7 +109,7 @@ mod tests {
             let now = origin + Duration::from_secs(second);
             assert_eq!(taken(&budget, now, 50), 10, "{second}");
         }
-        // A worker whose clock is behind.
+        // A worker whose clock is behind counts its retries in the current second.
         assert_eq!(taken(&budget, origin, 50), 0);
     }
 
@@ -117,7 +117,7 @@ mod tests {
     fn beyond_that_requests_pay_for_tries() {
         let origin = origin();
         let cases = [
-            // Percentage, requests, retries beyond the free ones.
+            // Each case: percentage, requests, and the retries allowed beyond the free ones.
             (20, 4, 0),
             (20, 5, 1),
             (20, 104, 20),

@@ -1,4 +1,4 @@
-//! Active health checks: every checked backend is sent a request at an interval.
+//! Active health checks: at an interval, a request is sent to every backend that is to be checked.
 
 use std::any::Any;
 use std::io;
@@ -21,9 +21,9 @@ use crate::{BackendHost, BackendUrl, Failure, HealthCheck, Upstream, UpstreamSet
 
 const USER_AGENT: &[u8] = b"h2o health check";
 
-/// Bytes read of a check's response: enough for most backends to finish sending, and bounded.
+/// Limit in bytes of what is read of the response to a check: enough for most backends to finish sending.
 const MAX_READ: usize = 64 * 1024;
-/// How long the rest of a response is read after its head.
+/// How long the rest of a response to a check is read after its head.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The upstreams with active health checks, of one configuration.
@@ -53,7 +53,7 @@ impl HealthChecks {
 }
 
 impl BackgroundService for HealthChecks {
-    /// Starts the checks, on one thread.
+    /// Starts the checks of all backends, on one thread.
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
         match self.start() {
             Ok(running) => Ok(Box::new(running)),
@@ -63,7 +63,7 @@ impl BackgroundService for HealthChecks {
         }
     }
 
-    /// Whether both check the same upstreams.
+    /// Whether this configuration and the running one check the same upstreams.
     fn is_same_as(&self, running: &dyn BackgroundService) -> bool {
         let Some(running) = running.as_any().downcast_ref::<Self>() else {
             return false;
@@ -81,7 +81,7 @@ impl BackgroundService for HealthChecks {
     }
 }
 
-/// Running checks; dropping this stops them.
+/// The thread that runs the checks; dropping this stops it.
 struct RunningChecks {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -91,7 +91,7 @@ impl Drop for RunningChecks {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // The panic hook has reported a panic.
+            // If the thread has panicked, the panic hook has reported it.
             let _ = thread.join();
         }
     }
@@ -121,7 +121,7 @@ fn run(upstreams: &[Arc<Upstream>], is_stopped: oneshot::Receiver<()>) {
                 worker.spawn(task);
             }
         }
-        // Nothing is ever sent: this waits until the sender is dropped.
+        // No value is ever sent over this channel: the call waits until the sender is dropped.
         let _ = worker.run(is_stopped).await;
     });
 }
@@ -131,7 +131,7 @@ async fn watch(upstream: Arc<Upstream>, backend: usize, check: HealthCheck, work
     let Some(health) = &upstream.health else {
         return;
     };
-    // A random start, so that backends are not checked all at once, nor in step with other servers.
+    // The first check is at a random time, so that backends are not checked all at once, nor in step with other servers.
     worker.sleep(check.interval.mul_f64(fastrand::f64())).await;
     loop {
         let asked = ask(&upstream, backend, &check, &worker);
@@ -147,7 +147,7 @@ async fn watch(upstream: Arc<Upstream>, backend: usize, check: HealthCheck, work
     }
 }
 
-/// Checks a backend once.
+/// Sends one check to a backend.
 ///
 /// # Errors
 /// Why the backend is unhealthy.
@@ -180,7 +180,8 @@ fn text_of(failure: Failure) -> String {
     failure.text.into_owned()
 }
 
-/// The `host` of a check. The path of a Unix socket, which proxied requests use as host, means nothing to most servers.
+/// The value of the `host` field of a check. The path of a Unix socket, which proxied requests use as host, means nothing to most
+/// servers.
 fn host<'a>(url: &'a BackendUrl, check: &'a HealthCheck) -> &'a str {
     match (&check.host, &url.host) {
         (Some(host), _) => host,
@@ -198,7 +199,7 @@ async fn ask_http1(
 ) -> Result<StatusCode, Failure> {
     let mut out = Vec::new();
     if upstream.settings.proxy_protocol {
-        // A check has no client.
+        // A check is not made for a client, so the PROXY header has no addresses.
         out.extend_from_slice(b"PROXY UNKNOWN\r\n");
     }
     let mut engine = ClientConnection::new(Arc::default());
@@ -238,7 +239,7 @@ async fn ask_http1(
             | ClientReceived::BodyEnd { .. } => break,
         }
     }
-    // The rest of the response is read in the background: a backend whose response is cut off would log that.
+    // The rest of the response is read in the background: a backend whose response is cut off would log an error.
     let rest = Rc::clone(worker);
     worker.spawn(async move { rest.timeout(LINGER, read_rest(stream)).await });
     Ok(response.status)
@@ -258,7 +259,7 @@ async fn ask_http2(
     worker: &Worker,
 ) -> Result<StatusCode, Failure> {
     let settings = UpstreamSettings {
-        // The connection is closed after the check.
+        // Connections for checks are closed after the check.
         keepalive: Duration::ZERO,
         io_timeout: check.timeout,
         ..upstream.settings.clone()

@@ -1,46 +1,46 @@
-//! Health of one backend: a state machine; the caller passes the time.
+//! The health of one backend, as a state machine that is passed the time.
 
 use std::time::{Duration, Instant};
 
 use super::PassiveCheck;
 
-/// The share of a backend that is fully up; a backend in slow start has less, one that is down has 0.
+/// The share of requests of a backend that is fully up. A backend in slow start has a smaller share, a backend that is down has 0.
 pub(super) const FULL: u32 = 1024;
 
-/// When the state of a backend changes.
+/// The rules by which the state of a backend changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HealthRules {
-    /// `rise` and `fall` of active checks; `None`: no active checks.
+    /// `rise` and `fall` of active checks; `None` if there are no active checks.
     pub(super) active: Option<(u32, u32)>,
-    /// Settings of passive checks; `None`: none.
+    /// The settings of passive checks; `None` if there are no passive checks.
     pub(super) passive: Option<PassiveCheck>,
-    /// `slow-start`: how long the share grows after the backend came up.
+    /// `slow-start`: how long the share of requests grows after the backend came up.
     pub(super) slow_start: Duration,
 }
 
-/// Health of one backend.
+/// The health of one backend.
 #[derive(Debug)]
 pub(super) struct HealthMachine {
     rules: HealthRules,
     state: HealthState,
-    /// Successful checks in a row, and failed ones.
+    /// Number of successful active checks in a row, and of failed ones.
     successes: u32,
     failed_checks: u32,
-    /// Failed requests in a row.
+    /// Number of failed requests in a row.
     failures: u32,
-    /// Number of the last probe.
+    /// The number of the last probe.
     probes: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HealthState {
-    /// In use.
+    /// The backend is up, and gets its full share of the requests.
     Up,
     /// The backend came up at `since`; its share of the requests is still growing (slow start).
     Returning { since: Instant },
-    /// Active checks failed, and only active checks bring it up again.
+    /// Active checks failed, and only successful active checks bring the backend up again.
     Down,
-    /// Requests to the backend failed: it gets none before `until`, unless active checks succeed earlier.
+    /// Requests to the backend failed: it gets no requests before `until`, unless active checks succeed earlier.
     Paused { until: Instant },
     /// The pause is over, and one request is sent to the backend as a probe.
     OnProbe { number: u32, until: Instant },
@@ -58,7 +58,7 @@ pub(super) enum HealthChange {
 }
 
 impl HealthMachine {
-    /// A backend starts as healthy.
+    /// Makes the machine of a backend, which counts as healthy at first.
     pub(super) const fn new(rules: HealthRules) -> Self {
         Self {
             rules,
@@ -70,7 +70,7 @@ impl HealthMachine {
         }
     }
 
-    /// Records the result of an active check.
+    /// Records the result of an active check of the backend.
     pub(super) fn on_check(&mut self, is_ok: bool, now: Instant) -> HealthChange {
         let Some((rise, fall)) = self.rules.active else {
             return HealthChange::Nothing;
@@ -105,7 +105,7 @@ impl HealthMachine {
         }
     }
 
-    /// Records that a request got a response.
+    /// Records that a request to the backend got a response.
     pub(super) fn on_response(&mut self, now: Instant) -> HealthChange {
         match self.state {
             HealthState::Up | HealthState::Returning { .. } => {
@@ -119,7 +119,7 @@ impl HealthMachine {
         }
     }
 
-    /// Records a failed request.
+    /// Records that a request to the backend failed.
     pub(super) fn on_failure(&mut self, now: Instant) -> HealthChange {
         let Some(passive) = &self.rules.passive else {
             return HealthChange::Nothing;
@@ -142,7 +142,7 @@ impl HealthMachine {
         }
     }
 
-    /// Begins a probe and returns its number, if the pause is over and no other probe is in progress.
+    /// Begins a probe of the backend and returns its number, if the pause is over and no other probe is in progress.
     pub(super) fn begin_probe(&mut self, now: Instant) -> Option<u32> {
         match self.state {
             HealthState::Paused { until } if until <= now => {
@@ -159,7 +159,7 @@ impl HealthMachine {
         }
     }
 
-    /// Ends a probe. If it had no result, another request may be the next probe.
+    /// Ends the probe with this number. If it had no result, another request may be the next probe.
     pub(super) fn end_probe(&mut self, number: u32) {
         match self.state {
             HealthState::OnProbe {
@@ -176,7 +176,7 @@ impl HealthMachine {
         }
     }
 
-    /// The share of its weight that the backend gets, at most [`FULL`].
+    /// The part of its weight with which the balancer counts the backend now, at most [`FULL`].
     pub(super) fn share(&mut self, now: Instant) -> u32 {
         match self.state {
             HealthState::Up => FULL,
@@ -209,7 +209,7 @@ impl HealthMachine {
         }
     }
 
-    /// From when on the balancer must consider this machine's share or start a probe; `None`: not at present.
+    /// From which time on the balancer must ask this machine for its share or for a probe; `None` if it need not ask.
     pub(super) const fn needed_from(&self) -> Option<Instant> {
         match self.state {
             HealthState::Returning { since } => Some(since),
@@ -230,12 +230,12 @@ impl HealthMachine {
 
     fn pause(&mut self, until: Instant) {
         self.state = HealthState::Paused { until };
-        // Counts start anew.
+        // The counts of successes and failures start anew.
         (self.successes, self.failed_checks, self.failures) = (0, 0, 0);
     }
 }
 
-/// The share after `passed` of `whole` in slow start: it grows linearly, and is at least 1.
+/// The share of requests after the time `passed` of a slow start of length `whole`: it grows linearly, and is at least 1.
 fn slow_start_share(passed: Duration, whole: Duration) -> u32 {
     if passed >= whole {
         return FULL;
@@ -266,8 +266,8 @@ mod tests {
         })
     }
 
-    /// Plays events, each with its second: `+` and `-` are results of active checks, `a` and `f` a response and a
-    /// failed request, `t` and `e` begin and end of a probe.
+    /// Passes events to a machine, each with the second at which it happens: `+` and `-` are results of active checks, `a` and `f`
+    /// a response and a failed request, `t` and `e` the begin and the end of a probe.
     fn play(machine: &mut HealthMachine, origin: Instant, events: &[(u64, char)]) -> String {
         let mut seen = String::new();
         for &(second, event) in events {
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn checks_and_requests_in_a_row_move_a_backend() {
         let cases = [
-            // Active, passive, events, changes.
+            // Each case: settings of active checks, settings of passive checks, events, and the changes of the state.
             (ACTIVE, None, "---", "..D"),
             (ACTIVE, None, "--+--+--", "........"),
             (ACTIVE, None, "----+-++-", "..D....U."),
@@ -315,10 +315,10 @@ mod tests {
             (None, PASSIVE, "fff", "..D"),
             (None, PASSIVE, "ffaffaff", "........"),
             (None, PASSIVE, "----", "...."),
-            // Responses to requests sent before the backend went down do not bring it up.
+            // A response to a request that was sent before the backend went down does not bring it up.
             (None, PASSIVE, "fffafft", "..D...n"),
             (ACTIVE, PASSIVE, "fff++", "..D.U"),
-            // Active checks that succeeded before the requests failed do not count towards `rise`.
+            // Active checks that succeeded before requests failed do not count towards `rise`.
             (ACTIVE, PASSIVE, "+fff+-++", "...D...U"),
             (ACTIVE, PASSIVE, "fff---++", "..D....U"),
             (ACTIVE, PASSIVE, "---fff++", "..D....U"),
@@ -337,9 +337,9 @@ mod tests {
         let cases: &[(&[(u64, char)], &str)] = &[
             (&[(9, 't'), (10, 't'), (10, 't')], "ntn"),
             (&[(10, 't'), (11, 'a'), (11, 't')], "tUn"),
-            // Another pause.
+            // The probe fails, and another pause begins.
             (&[(10, 't'), (12, 'f'), (21, 't'), (22, 't')], "t.nt"),
-            // A probe without result.
+            // A probe ends without a result, so the next request is a probe.
             (&[(10, 't'), (11, 'e'), (11, 't'), (11, 'a')], "t.tU"),
             (&[(10, 't'), (11, 'a'), (11, 'e'), (11, 'f')], "tU.."),
         ];
@@ -348,7 +348,7 @@ mod tests {
             assert_eq!(play(&mut machine, origin, &fall), "..D");
             assert_eq!(play(&mut machine, origin, events), *want, "{events:?}");
         }
-        // With active checks: they end the pause early, or keep the backend down for good.
+        // Active checks can end the pause early, or keep the backend down for good.
         for (checks, want) in [("++", ".Un"), ("---", "...n"), ("+", ".t")] {
             let (mut machine, origin) = (machine(ACTIVE, PASSIVE), origin());
             play(&mut machine, origin, &fall);

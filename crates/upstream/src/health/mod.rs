@@ -1,19 +1,19 @@
-//! Health checks and retries: additions to H2O, off by default.
+//! Health checks and retries. H2O does not have them, and they are off by default.
 //!
-//! * **Health** of a backend is a [`machine`]: results of checks and requests are its events; the time is an argument.
-//!   The machines of an upstream are behind one lock ([`Health`]), taken only to record a change, or while some backend
-//!   is not fully up. While all backends are up, requests read a few atomics that are not written: the number of backends
-//!   that are down, a time from which on the machines must be asked, and for each backend whether it is down and whether
-//!   its next response matters.
+//! * **The health** of a backend is a state [`machine`]: results of checks and requests are its events; the time is an argument.
+//!   The machines of an upstream are behind one lock ([`Health`]), taken only to record a change, or while some backend is not
+//!   fully up. While all backends are up, requests read a few atomics that are not written: the number of backends that are down,
+//!   a time from which on the machines must be asked, and for each backend whether it is down and whether its next response
+//!   matters.
 //! * **Active checks** ([`check`]) run on one thread of the process, with connections of their own.
-//! * **Passive checks** are results of requests, reported by [`crate::dispatch`] and [`mod@crate::connect`]: failures
-//!   to connect, connections closed and timeouts before a response, and responses. The close of a reused connection does
-//!   not count: healthy backends do that.
-//! * **A backend that is down** is [avoided](Health::is_down): idle connections to it are closed when a request looks
-//!   for one and by the sweep, its HTTP/2 connections get no requests, and the balancer skips it. If all backends are
-//!   down, all are used. After a pause one request at a time is a [`Probe`]; a response brings the backend up.
-//! * **A backend that came up** gets its share slowly, if so configured: until it is fully up, shares replace the
-//!   weights of the balancer.
+//! * **Passive checks** are results of requests, reported by [`crate::dispatch`] and [`mod@crate::connect`]: failures to connect,
+//!   connections closed and timeouts before a response, and responses. If the backend closes a reused connection, that does not
+//!   count: healthy backends do so.
+//! * **A backend that is down** is [avoided](Health::is_down): idle connections to it are closed when a request looks for one and
+//!   by the sweep, its HTTP/2 connections get no requests, and the balancer skips it. If all backends are down, all are used.
+//!   After a pause one request at a time is a [`Probe`]; a response brings the backend up.
+//! * **A backend that came up** gets a share of the requests that grows slowly, if `slow-start` is configured: until it is fully
+//!   up, shares replace the weights of the balancer.
 //! * **Retries** are made by [`crate::dispatch`], within the [`budget`].
 
 mod budget;
@@ -32,22 +32,22 @@ use machine::{HealthChange, HealthMachine, HealthRules};
 
 use crate::Upstream;
 
-/// Settings of active checks.
+/// The settings of active checks of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// Path and query of the request.
+    /// Path and query of the request that a check sends.
     pub path: Box<str>,
     /// The `host` field of the check's request; `None`: the backend's host, or `localhost` for a Unix socket.
     pub host: Option<Box<str>>,
-    /// Time between checks.
+    /// The time between two checks.
     pub interval: Duration,
-    /// Time limit of a check.
+    /// The time limit of a check.
     pub timeout: Duration,
-    /// Successful checks in a row that bring a backend up.
+    /// Number of successful checks in a row that bring a backend up.
     pub rise: u32,
-    /// Failed checks in a row that take a backend down.
+    /// Number of failed checks in a row that take a backend down.
     pub fall: u32,
-    /// Slow start: how long the share of a backend grows after it came up.
+    /// Slow start: how long the share of requests of a backend grows after it came up.
     pub slow_start: Duration,
 }
 
@@ -65,10 +65,10 @@ impl Default for HealthCheck {
     }
 }
 
-/// Settings of passive checks.
+/// The settings of passive checks of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassiveCheck {
-    /// Failed requests in a row that take a backend down.
+    /// Number of failed requests in a row that take a backend down.
     pub fall: u32,
     /// How long a backend that went down gets no requests.
     pub pause: Duration,
@@ -83,12 +83,12 @@ impl Default for PassiveCheck {
     }
 }
 
-/// Health checks of one backend; none by default.
+/// The health checks of one backend; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendHealthPolicy {
-    /// Active checks: requests of our own.
+    /// Active checks: requests that this server makes for the purpose.
     pub active: Option<HealthCheck>,
-    /// Passive checks: results of clients' requests.
+    /// Passive checks: the results of clients' requests.
     pub passive: Option<PassiveCheck>,
 }
 
@@ -98,7 +98,7 @@ impl BackendHealthPolicy {
     }
 }
 
-/// Health of the backends of an upstream. Shared by the workers.
+/// The health of all backends of an upstream. Shared by the workers.
 pub(crate) struct Health {
     backends: Box<[PublishedState]>,
     /// Number of backends that are down.
@@ -110,9 +110,9 @@ pub(crate) struct Health {
     group: Mutex<Group>,
 }
 
-/// The published state of a backend, readable without the lock.
+/// The state of a backend that requests can read without the lock.
 struct PublishedState {
-    /// For messages.
+    /// The name of the backend, for messages.
     name: Box<str>,
     /// Whether the backend has health checks.
     is_watched: bool,
@@ -122,7 +122,7 @@ struct PublishedState {
 
 struct Group {
     machines: Vec<HealthMachine>,
-    /// State of the balancer for a choice by shares.
+    /// The state of the balancer while it chooses by shares of requests; see [`crate::balancer`].
     turns: Vec<i64>,
 }
 
@@ -133,7 +133,7 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct ChosenBackend {
     pub(crate) backend: usize,
-    /// Set if the request is a probe of the backend.
+    /// Set if the request is a probe of the health of its backend.
     pub(crate) probe: Option<Box<Probe>>,
 }
 
@@ -146,7 +146,8 @@ impl ChosenBackend {
     }
 }
 
-/// A request that shows whether a backend is up again. When this is dropped, another request may be the next probe.
+/// Marks a request as the probe that shows whether its backend is up again. When this is dropped, another request may be the next
+/// probe.
 pub(crate) struct Probe {
     upstream: Arc<Upstream>,
     backend: usize,
@@ -171,7 +172,7 @@ impl Drop for Probe {
 }
 
 impl Health {
-    /// Health of backends with these names and policies; `None` if no backend has health checks.
+    /// The health of backends with these names and policies; `None` if no backend has health checks.
     pub(crate) fn new<'c>(
         backends: impl Iterator<Item = (&'c str, &'c BackendHealthPolicy)>,
         origin: Instant,
@@ -202,7 +203,7 @@ impl Health {
         })
     }
 
-    /// Whether a backend is up; `None` if it has no health checks.
+    /// Whether a backend is up; `None` if the backend has no health checks.
     pub(crate) fn is_up(&self, backend: usize) -> Option<bool> {
         let seen = &self.backends[backend];
         seen.is_watched.then(|| !seen.is_down.load(Relaxed))
@@ -214,13 +215,13 @@ impl Health {
         down > 0 && down < self.backends.len() && self.backends[backend].is_down.load(Relaxed)
     }
 
-    /// Whether the balancer must ask the machines: a probe is due, or a backend is in slow start.
+    /// Whether the balancer must ask the state machines: a probe is due, or a backend is in slow start.
     pub(crate) fn needs_balancer(&self, now: Instant) -> bool {
         let from = self.needed_from.load(Relaxed);
         from != NEVER && from <= self.milliseconds(now)
     }
 
-    /// Records a response of a backend.
+    /// Records that a backend has responded to a request.
     pub(crate) fn on_response(&self, backend: usize, now: Instant) {
         if self.backends[backend].response_matters.load(Relaxed) {
             let change = self.change(backend, |machine| machine.on_response(now));
@@ -228,19 +229,19 @@ impl Health {
         }
     }
 
-    /// Records a failed request; `why` is for the message.
+    /// Records that a request to a backend failed; `why` is for the log.
     pub(crate) fn on_failure(&self, backend: usize, why: &str, now: Instant) {
         let change = self.change(backend, |machine| machine.on_failure(now));
         self.log_change(backend, change, why);
     }
 
-    /// Records the result of an active check.
+    /// Records the result of an active check of a backend.
     pub(crate) fn on_check(&self, backend: usize, result: Result<(), &str>, now: Instant) {
         let change = self.change(backend, |machine| machine.on_check(result.is_ok(), now));
         self.log_change(backend, change, result.err().unwrap_or_default());
     }
 
-    /// Chooses a backend that was not tried: one due for a probe, else one that is up, else any.
+    /// Chooses a backend that was not tried for the request: one that is due for a probe, otherwise one that is up, otherwise any.
     pub(crate) fn choose(
         &self,
         upstream: &Arc<Upstream>,
@@ -279,7 +280,7 @@ impl Health {
         chosen.map(ChosenBackend::certain)
     }
 
-    /// The weights, in small units, of the backends that are up and were not tried; 0 for the others.
+    /// For each backend that is up and was not tried, its weight times its share of requests; 0 for the others.
     fn shares(
         &self,
         upstream: &Upstream,
@@ -302,7 +303,7 @@ impl Health {
     }
 
     fn group(&self) -> MutexGuard<'_, Group> {
-        // No panic can leave the data inconsistent.
+        // A panic cannot leave the state machines inconsistent.
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -317,7 +318,7 @@ impl Health {
         change
     }
 
-    /// Publishes the state of the machines to requests. Called with the lock held.
+    /// Publishes the state of the machines for requests to read. To be called while the lock is held.
     fn publish(&self, group: &Group) {
         for (seen, machine) in self.backends.iter().zip(&group.machines) {
             seen.is_down.store(machine.is_down(), Relaxed);
@@ -414,7 +415,7 @@ mod tests {
             let avoided = |upstream: &Upstream| [0, 1, 2].map(|backend| upstream.is_down(backend));
             assert_eq!(avoided(&upstream), [true, false, false]);
             assert!(!chosen(&upstream, 6, now).contains('0'), "{balancing:?}");
-            // The other backends have failed for this request.
+            // All other backends have failed for this request.
             let last = upstream.choose(&[false, true, true], now);
             assert_eq!(last.expect("it was not tried").backend, 0);
             assert!(upstream.choose(&[true; 3], now).is_none());
@@ -440,7 +441,7 @@ mod tests {
         assert_eq!((probe.backend, probe.probe.is_some()), (1, true));
         assert!(!health.needs_balancer(later));
         assert!(!chosen(&upstream, 4, later).contains('1'));
-        // The probe had no result.
+        // The probe ends without a result.
         drop(probe);
         assert!(health.needs_balancer(later));
         let probe = upstream.choose(&[], later).expect("one is tried");

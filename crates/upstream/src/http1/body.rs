@@ -1,4 +1,4 @@
-//! The body of a response, pulled from its connection.
+//! The body of an HTTP/1 response, pulled from its connection.
 
 use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
@@ -15,15 +15,15 @@ use crate::failure::{broken_off, text_of};
 use crate::read_ahead::Origin;
 use crate::stream::UpstreamStream;
 
-/// Least remaining length for which `splice` is used (H2O compatibility: H2O's threshold).
+/// Least number of remaining body bytes for which `splice` is used. H2O compatibility: H2O has the same threshold.
 const SPLICED: u64 = 64 * 1024;
 
-/// The body of a response. Owns the connection, and reads from it when polled.
+/// The body of a response. This owns the connection, and reads from it when polled.
 pub(super) struct ContentSource {
     exchange: Option<UpstreamExchange>,
-    /// Received, decoded and not taken.
+    /// Body bytes that were received and decoded, but that the client has not taken.
     ready: Bytes,
-    /// Received and not yet decoded.
+    /// Bytes that were received but not decoded.
     raw: BytesMut,
     rest: BodyRemainder,
 }
@@ -40,7 +40,7 @@ impl ContentSource {
         }
     }
 
-    /// Fails because of an invalid or truncated response.
+    /// Fails because of an invalid or truncated response; `text` is the message.
     fn fail(&mut self, text: &str) -> Next {
         self.report(text);
         self.give_up(text)
@@ -65,8 +65,8 @@ impl ContentSource {
         Poll::Ready(None)
     }
 
-    /// After the last byte of the body: returns the connection to the pool at once. The client may be slow, and a
-    /// reader that counts bytes never asks for the end.
+    /// If the last byte of the body has arrived, returns the connection to the pool at once. The client may be slow, and a reader
+    /// that counts bytes never asks for the end.
     fn finish_if_complete(&mut self) {
         let Some(exchange) = &mut self.exchange else {
             return;
@@ -91,8 +91,8 @@ impl ContentSource {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// The response is complete, but the request is still being sent; the response ends when it has been sent (H2O
-    /// compatibility: H2O does not stop a request because of an early response).
+    /// Waits, after the end of the response, until the request has been sent; only then does the body end. H2O compatibility: H2O
+    /// does not stop a request because of an early response.
     fn poll_request_end(
         &mut self,
         context: &mut Context<'_>,
@@ -120,7 +120,7 @@ impl ContentSource {
         Poll::Ready(None)
     }
 
-    /// Body data: first what was received, then from the socket.
+    /// Returns the next bytes of the body: first those received already, then those from the socket.
     fn poll_content(&mut self, context: &mut Context<'_>, max: usize) -> Next {
         loop {
             let Some(exchange) = &mut self.exchange else {
@@ -129,7 +129,7 @@ impl ContentSource {
             let engine = &mut exchange.connection.engine;
             match engine.receive(&self.raw, &mut ClientResponse::new()) {
                 Ok(ClientReceived::Data { taken, data }) if taken == self.raw.len() => {
-                    // Pass on the memory along with the data: no buffer is kept for a slow client.
+                    // The memory is passed on with the data, so that no buffer is kept for a slow client.
                     self.ready = std::mem::take(&mut self.raw).freeze().slice(data);
                     self.finish_if_complete();
                     return self.take_ready(max);
@@ -165,7 +165,7 @@ impl ContentSource {
         }
     }
 
-    /// Reads into `raw`, which is empty; `None` at the end of the body.
+    /// Reads from the socket into `raw`, which is empty; `None` at the end of the body.
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -183,8 +183,8 @@ impl ContentSource {
                 Poll::Ready(Some(Ok(())))
             }
             Poll::Ready(Ok(0)) if exchange.connection.engine.is_between_chunks() => {
-                // H2O compatibility: like H2O, takes a clean close for the end of the body although the last chunk is
-                // missing, which RFC 9112 §8 calls incomplete.
+                // H2O compatibility: as in H2O, a clean close counts as the end of the body although the last chunk is missing,
+                // which RFC 9112 §8 calls incomplete.
                 Poll::Ready(None)
             }
             Poll::Ready(Ok(0) | Err(_)) => {
@@ -272,7 +272,7 @@ impl SpliceSource for ContentSource {
         else {
             return Poll::Ready(Err(broken_off(Failure::IO)));
         };
-        // Bytes after the body must stay in the socket, where the next request finds them.
+        // Bytes after the body must stay in the socket, where the next request on the connection finds them.
         let most = [
             left,
             exchange

@@ -1,4 +1,4 @@
-//! One request and its response on a connection.
+//! One HTTP/1 request and its response on a connection to a backend.
 
 use std::io;
 use std::pin::pin;
@@ -16,52 +16,52 @@ use super::{Connection, Connections};
 use crate::failure::text_of;
 use crate::{Failure, FailureCause, OnInformational};
 
-/// Most body bytes per read, and in memory.
+/// Limit in bytes of a read of the body, and of the body bytes that are kept in memory.
 const PIECE: usize = 64 * 1024;
 
-/// One request and its response.
+/// One request to a backend and its response, with the connection.
 pub(super) struct UpstreamExchange {
     pub(super) connection: Box<Connection>,
     pub(super) upload: Upload,
     pub(super) pool: Rc<Connections>,
     pub(super) worker: Rc<Worker>,
-    /// The incomplete head of the response.
+    /// The bytes received so far of the head of the response.
     input: Vec<u8>,
-    /// Whether a byte of the response has arrived.
+    /// Whether the first byte of the response has arrived.
     has_begun: bool,
-    /// Whether the backend may have responded without the whole request: its head arrived before the request was sent,
-    /// and the backend has not paused since.
+    /// Whether the backend may have responded without the whole request: the head of the response arrived before the whole request
+    /// was sent, and the backend has not paused since.
     is_early: bool,
-    /// The reason for the current timeout.
+    /// What the current timeout is for; `None` if no timeout runs.
     awaits: Option<WaitReason>,
     trace: Option<Rc<Trace>>,
 }
 
-/// What the exchange waits for, for its timeout.
+/// What an exchange waits for, which decides on its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitReason {
-    /// The backend must take or send bytes.
+    /// The exchange waits for the backend to read or send bytes.
     Progress,
-    /// The first byte of the response.
+    /// The exchange waits for the first byte of the response.
     FirstByte,
-    /// The client, which has timeouts of its own.
+    /// The exchange waits for the client, which has timeouts of its own.
     Client,
 }
 
-/// Body bytes that arrived at once, for example with the head.
+/// Bytes of the response's body that arrived together, for example with the head.
 pub(super) struct ReceivedBody {
     pub(super) content: Bytes,
     pub(super) rest: BodyRemainder,
 }
 
-/// What follows these bytes.
+/// What follows the bytes of a [`ReceivedBody`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyRemainder {
     /// The end of the response. `is_clean`: no byte arrived after it.
     Nothing { is_clean: bool },
-    /// More body, or a tunnel.
+    /// More bytes of the body, or of a tunnel.
     More,
-    /// Invalid bytes; the text says why.
+    /// Invalid bytes follow; the text says why they are invalid.
     Broken(&'static str),
 }
 
@@ -86,7 +86,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Ready when `response` has the head of the final response.
+    /// Waits for the head of the final response, and stores it in `response`. Sends the request meanwhile.
     pub(super) fn poll_head(
         &mut self,
         context: &mut Context<'_>,
@@ -122,7 +122,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Sends more of the request.
+    /// Sends more of the request, as far as the socket and the client allow.
     pub(super) fn poll_upload(&mut self, context: &mut Context<'_>) -> UploadProgress {
         if self.upload.is_done() {
             return UploadProgress::Done;
@@ -132,7 +132,7 @@ impl UpstreamExchange {
         let went = (self.upload).poll(context, stream, engine, &self.pool.scratch);
         connection.is_truncated |= self.upload.broken.is_some();
         if std::mem::take(&mut self.upload.has_moved) {
-            // Progress: restart the timeout.
+            // The request made progress, so the timeout starts anew.
             self.awaits = None;
             self.note_sent();
         }
@@ -149,8 +149,8 @@ impl UpstreamExchange {
         }
     }
 
-    /// Sets the timeout anew after progress, or when the exchange waits for something else. Ready when it has expired,
-    /// with the message.
+    /// Checks the timeout for what the exchange waits for. The timeout starts anew after progress, or when the exchange waits for
+    /// something else. Ready with the message when it has expired.
     pub(super) fn poll_timeout(
         &mut self,
         context: &Context<'_>,
@@ -172,7 +172,7 @@ impl UpstreamExchange {
         timer.poll_fired(context).map(|()| text)
     }
 
-    /// Called when the exchange has made progress: the timeout starts anew with the next wait.
+    /// Records that the exchange has made progress: the timeout starts anew with the next wait.
     pub(super) fn restart_timeout(&mut self) {
         if self.awaits.take().is_some() {
             self.connection.timer.clear();
@@ -259,7 +259,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Reads at most `max` body bytes into `piece`, which is empty; 0 at the end.
+    /// Reads at most `max` body bytes into `piece`, which is empty. Returns their number; 0 at the end of the input.
     pub(super) fn poll_piece(
         &mut self,
         context: &mut Context<'_>,
@@ -279,7 +279,7 @@ impl UpstreamExchange {
         };
         match &read {
             Poll::Pending => {
-                // A waiting connection holds no memory.
+                // No memory is held while the connection waits.
                 *piece = BytesMut::new();
                 self.note_silence();
             }
@@ -289,19 +289,19 @@ impl UpstreamExchange {
         read
     }
 
-    /// Records that the backend has paused before the end of its response. If it has the whole request by then, the
-    /// rest of the response can take it into account.
+    /// Records that the backend has paused before the end of its response. If the backend has received the whole request by then,
+    /// the response may depend on the whole request.
     pub(super) const fn note_silence(&mut self) {
         self.is_early &= !self.upload.is_done();
     }
 
-    /// Records that a tunnel moved bytes, or has become able to: restarts its timeout.
+    /// Records that a tunnel has moved bytes, or was opened: restarts the tunnel's timeout.
     pub(super) fn note_transfer(&self) {
         let limit = self.pool.upstream.settings.io_timeout;
         self.connection.timer.set_after(limit);
     }
 
-    /// Records in the trace that bytes were written.
+    /// Records in the trace that bytes of the request were written.
     fn note_sent(&self) {
         let Some(trace) = &self.trace else {
             return;
@@ -336,8 +336,8 @@ impl UpstreamExchange {
 
     /// Ends the exchange after the complete response, and returns the connection to the pool if it can be reused.
     ///
-    /// It cannot if the backend responded without reading the request body: it might take the body for the next
-    /// request.
+    /// The connection cannot be reused if the backend responded without reading the request body: the backend might take the body
+    /// for the next request.
     pub(super) fn finish(self, is_clean: bool) {
         self.note_end();
         let Self {
@@ -363,8 +363,8 @@ impl UpstreamExchange {
     }
 }
 
-/// Decodes all body bytes in `input` and appends them to `content`: chunks may be many and small, and each piece costs
-/// the client side a write.
+/// Decodes all body bytes in `input` and appends them to `content`. They are passed on together, because chunks may be many and
+/// small, and each piece costs the client's side a write.
 pub(super) fn collect(
     engine: &mut ClientConnection,
     mut input: &[u8],

@@ -1,8 +1,8 @@
-//! Requests over HTTP/1.
+//! Requests to backends over HTTP/1.
 //!
-//! A request normally costs one write and one read. No system call checks whether the connection is alive: the
-//! runtime's readiness tells. Buffers belong to the worker ([`Scratch`]); a connection holds bytes only while a head is
-//! incomplete or the socket is full.
+//! A request normally costs one write and one read. No system call checks whether the connection is alive: the readiness of the
+//! socket in tokio's runtime tells. Buffers belong to the worker ([`Scratch`]); a connection holds memory of its own only while a
+//! head is incomplete or the socket is full.
 
 mod body;
 mod exchange;
@@ -39,16 +39,16 @@ use crate::{Call, Protocol, Reply, proxy_protocol};
 pub(crate) struct Connection {
     stream: UpstreamStream,
     engine: ClientConnection,
-    /// Index of the backend.
+    /// The index of the backend.
     backend: usize,
     in_use: Option<InUse>,
     timer: Timer,
-    /// Whether a request was truncated.
+    /// Whether a request on the connection was truncated.
     is_truncated: bool,
     _counted: ConnectionCount,
 }
 
-/// Sends close_notify, unless a request was truncated: the backend must notice that.
+/// Sends close_notify, unless a request was truncated: the backend must notice the truncation.
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.engine.is_request_done() && !self.is_truncated {
@@ -57,7 +57,7 @@ impl Drop for Connection {
     }
 }
 
-/// Counts a connection while it lives.
+/// Counts an open connection as long as this value lives.
 struct ConnectionCount(Rc<Cell<usize>>);
 
 impl Drop for ConnectionCount {
@@ -71,7 +71,7 @@ pub(crate) struct Connections {
     upstream: Rc<LocalUpstream>,
     scratch: Rc<Scratch>,
     idle: Rc<IdlePool<Box<Connection>>>,
-    /// Open connections by backend, including idle ones.
+    /// For each backend, the number of open connections, including idle ones.
     counts: Box<[Rc<Cell<usize>>]>,
 }
 
@@ -85,12 +85,12 @@ impl Connections {
         }
     }
 
-    /// Whether a connection to `backend` is idle.
+    /// Whether there is an idle connection to `backend`.
     pub(crate) fn has_idle(&self, backend: usize) -> bool {
         self.idle.len(backend) > 0
     }
 
-    /// Numbers of busy and idle connections to those backends for whose index `suits` returns true.
+    /// The numbers of busy and idle connections to the backends for whose index `suits` returns true.
     pub(crate) fn load(&self, suits: impl Fn(usize) -> bool) -> Http1Load {
         let mut load = Http1Load { busy: 0, idle: 0 };
         for (backend, count) in self.counts.iter().enumerate() {
@@ -103,8 +103,8 @@ impl Connections {
         load
     }
 
-    /// Takes the usable connection to `backend` that was idle longest. With `thoroughly` the kernel is asked whether
-    /// the backend has closed it.
+    /// Takes, among the usable connections to `backend`, the one that was idle longest. With `thoroughly`, the kernel is asked
+    /// whether the backend has closed it; otherwise only the runtime's readiness is checked.
     pub(crate) fn take(
         &self,
         backend: usize,
@@ -126,7 +126,7 @@ impl Connections {
         self.idle.put(connection.backend, connection, worker);
     }
 
-    /// Wraps a newly established stream to `backend`.
+    /// Makes a connection of a newly established stream to `backend`.
     pub(crate) fn open(
         &self,
         worker: &Worker,
@@ -148,7 +148,7 @@ impl Connections {
     }
 }
 
-/// Sends a request over a connection and waits for the head of the response.
+/// Sends a request over a connection, and waits for the head of the response.
 pub(crate) async fn send(
     pool: &Rc<Connections>,
     call: &mut Call<'_>,
@@ -236,7 +236,8 @@ fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Rece
         .is_some_and(|value| value.eq_ignore_ascii_case(b"close"));
     let is_tunnel = exchange.connection.engine.awaited() == AwaitedPart::Tunnel;
     let backend = exchange.connection.backend;
-    // The backend refuses the request, or closes after the response: do not send the rest of the body (RFC 9112 §9.3).
+    // The backend refuses the request, or closes the connection after the response, so the rest of the body is not sent (RFC 9112
+    // §9.3).
     if matches!(arrived.rest, BodyRemainder::Nothing { .. }) {
         exchange.note_end();
     }

@@ -1,4 +1,4 @@
-//! A tunnel to a backend: bytes in both directions, each independent of the other.
+//! A tunnel to a backend over an HTTP/1 connection: bytes in both directions, each independent of the other.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -14,22 +14,22 @@ use super::exchange::UpstreamExchange;
 use crate::Failure;
 use crate::failure::{broken_off, text_of};
 
-/// The direction from the backend, read as the client side pulls it. The other direction is a task of its own, because
-/// a client that does not read may still send.
+/// The direction from the backend to the client, read as the client's side pulls it. The other direction is moved by a task of its
+/// own, because a client that does not read may still send.
 pub(super) struct TunnelSource {
     shared: Rc<Shared>,
-    /// Bytes that arrived together with the head.
+    /// Bytes of the tunnel that arrived together with the head of the response.
     ready: Bytes,
     task: AbortHandle,
 }
 
-/// State shared by both directions.
+/// State that both directions of a tunnel share.
 struct Shared {
-    /// `None` once the tunnel has ended.
+    /// The exchange that carries the tunnel; `None` once the tunnel has ended.
     exchange: RefCell<Option<UpstreamExchange>>,
-    /// Why the tunnel failed.
+    /// The message for the reader if the tunnel failed.
     broken: Cell<Option<&'static str>>,
-    /// Waker of the reader; `None` while the client takes nothing.
+    /// The waker of the client's side, which reads; `None` while the client takes nothing.
     reader: Cell<Option<Waker>>,
 }
 
@@ -43,7 +43,7 @@ impl Shared {
 }
 
 impl TunnelSource {
-    /// Opens the tunnel; `ready` are the bytes received after the head.
+    /// Opens the tunnel; `ready` are the bytes received after the head of the response.
     ///
     /// Must run in a local runtime of tokio.
     pub(super) fn open(exchange: UpstreamExchange, ready: Bytes) -> Self {
@@ -123,9 +123,9 @@ impl BodySource for TunnelSource {
 /// Task that moves bytes from the client to the backend, and ends an idle tunnel.
 struct UpstreamMover {
     shared: Rc<Shared>,
-    /// Bytes from the client.
+    /// The bytes that the client sends.
     pipe: Option<Rc<BodyPipe>>,
-    /// Whether the end of the client's direction was passed on.
+    /// Whether the end of the client's direction was passed on to the backend.
     is_shut: bool,
 }
 
@@ -147,7 +147,7 @@ impl Future for UpstreamMover {
         if let Some(text) = exchange.upload.broken {
             shared.break_off(text);
         } else if exchange.upload.is_done() && exchange.upload.has_client_left && !this.is_shut {
-            // The backend may still respond to that (RFC 9113 §8.5); the tunnel ends when the backend ends its
+            // The backend may still send data after the client's end (RFC 9113 §8.5); the tunnel ends when the backend ends its
             // direction.
             let shut = Pin::new(&mut exchange.connection.stream).poll_shutdown(context);
             this.is_shut = shut.is_ready();
@@ -156,7 +156,7 @@ impl Future for UpstreamMover {
             return Poll::Pending;
         }
         match (shared.reader.take(), &this.pipe) {
-            // A client that reads nothing would not notice the end otherwise.
+            // A client that reads nothing would not notice the end of the tunnel otherwise.
             (None, Some(pipe)) => pipe.give_up(Failure::IO_TIMEOUT),
             (reader, _) => {
                 shared.reader.set(reader);

@@ -1,4 +1,4 @@
-//! Sends a request to the backend: the head, and the body as the socket takes it.
+//! Sends an HTTP/1 request to the backend: the head, and the body as the socket takes it.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -10,12 +10,12 @@ use h2o_http1::ClientConnection;
 use crate::scratch::Scratch;
 use crate::stream::UpstreamStream;
 
-/// Most body bytes per write.
+/// Limit in bytes of the body data of one write.
 const PIECE: usize = 48 * 1024;
-/// Writes per turn of the task.
+/// Limit of the writes per turn of the task.
 const PIECES: usize = 16;
 
-/// The rest of the body.
+/// The part of the request's body that was not sent.
 pub(super) enum Content {
     Nothing,
     Bytes(Bytes),
@@ -35,7 +35,7 @@ impl Content {
 }
 
 impl Drop for Content {
-    /// Lets the client's connection stop buffering a body that is not sent.
+    /// Stops the client's connection from buffering a body that will not be sent.
     fn drop(&mut self) {
         if let Self::Stream(pipe) = self {
             pipe.abandon();
@@ -43,50 +43,50 @@ impl Drop for Content {
     }
 }
 
-/// What the body waits for besides the socket.
+/// What must arrive from the backend before the body is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HoldReason {
     Nothing,
-    /// An interim response, or a final one.
+    /// An interim response, or the final one (`expect: 100-continue`).
     Continue,
-    /// A response that opens the tunnel.
+    /// The response that opens the tunnel.
     Tunnel,
 }
 
-/// How far the request was sent.
+/// What sending of a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UploadProgress {
-    /// It was sent, or given up.
+    /// The request was sent, or sending was given up.
     Done,
-    /// The socket is full.
+    /// The socket takes no more bytes now.
     Blocked,
-    /// The client has to send more.
+    /// The client has to send more of the body.
     Starved,
-    /// The body is held back.
+    /// The body is held back until the backend answers; see [`HoldReason`].
     Held,
 }
 
-/// A request being sent.
+/// A request that is being sent.
 pub(super) struct Upload {
     content: Content,
     hold: HoldReason,
-    /// Bytes to write, from `at` on.
+    /// Bytes to write to the socket, from index `at` on.
     out: Vec<u8>,
     at: usize,
-    /// Whether TLS has sent everything written.
+    /// Whether the TLS layer has sent everything that was written.
     is_flushed: bool,
-    /// Bytes written, including the head.
+    /// Number of bytes written so far, including the head.
     pub(super) written: u64,
-    /// Whether bytes were written since the last check.
+    /// Whether bytes were written since this flag was last cleared.
     pub(super) has_moved: bool,
     /// Whether the client has ended its direction of a tunnel.
     pub(super) has_client_left: bool,
-    /// Why the body cannot be completed.
+    /// The message if the body cannot be completed.
     pub(super) broken: Option<&'static str>,
 }
 
 impl Upload {
-    /// A request with its head in `out`. Body data that is available is sent with the head.
+    /// Begins to send a request whose encoded head is in `out`. Body data that is available already is sent with the head.
     pub(super) fn new(
         content: Content,
         hold: HoldReason,
@@ -121,7 +121,7 @@ impl Upload {
         upload
     }
 
-    /// Stops holding the body back.
+    /// Sends the body from now on, if it was held back.
     pub(super) const fn release(&mut self) {
         self.hold = HoldReason::Nothing;
     }
@@ -130,7 +130,7 @@ impl Upload {
         self.hold
     }
 
-    /// The pipe through which the client's body arrives, if it is streamed.
+    /// The pipe through which the client's body arrives; `None` if the body is not streamed.
     pub(super) fn pipe(&self) -> Option<Rc<BodyPipe>> {
         match &self.content {
             Content::Stream(pipe) => Some(Rc::clone(pipe)),
@@ -138,7 +138,7 @@ impl Upload {
         }
     }
 
-    /// Sends as much as possible. A backend that takes no more is no error: it may have responded.
+    /// Sends as much of the request as possible. If the backend takes no more bytes, that is no error: it may have responded.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -174,7 +174,7 @@ impl Upload {
         UploadProgress::Blocked
     }
 
-    /// Writes `out`. Ready with `false` if writing fails.
+    /// Writes the bytes of `out`. Ready with `false` if writing fails.
     fn poll_written(
         &mut self,
         context: &mut Context<'_>,
@@ -203,7 +203,7 @@ impl Upload {
         Poll::Ready(self.is_flushed)
     }
 
-    /// Moves the next body data into `out`; pending if the client has to send it first.
+    /// Moves the next body data into `out`; pending if the client has to send more first.
     fn poll_content(
         &mut self,
         context: &mut Context<'_>,
@@ -264,7 +264,7 @@ impl Upload {
         self.broken = Some(text);
     }
 
-    /// Gives the rest of the body up.
+    /// Drops the rest of the body.
     fn give_up(&mut self) {
         self.content = Content::Nothing;
         self.hold = HoldReason::Nothing;
@@ -273,7 +273,7 @@ impl Upload {
         self.is_flushed = true;
     }
 
-    /// Bytes of memory held for unsent data.
+    /// Number of bytes of memory held for unsent data.
     pub(super) fn retained(&self) -> usize {
         let content = match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),
@@ -284,7 +284,7 @@ impl Upload {
         self.out.capacity() + content
     }
 
-    /// Whether nothing is left to send.
+    /// Whether no part of the request is left to send.
     pub(super) const fn is_done(&self) -> bool {
         matches!(self.content, Content::Nothing) && self.out.is_empty() && self.is_flushed
     }

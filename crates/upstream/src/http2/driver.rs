@@ -1,4 +1,4 @@
-//! The task of an HTTP/2 connection: owns the socket, and ends with the connection.
+//! The task of an HTTP/2 connection to a backend: it owns the socket, and ends with the connection.
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};
@@ -18,18 +18,18 @@ use crate::multiplexed::{
 type Connection = Multiplexed<Http2>;
 type State = MultiplexedState<Http2>;
 
-/// Bytes per read.
+/// Length in bytes of the space for one read.
 const READ_SIZE: usize = 64 * 1024;
-/// Reads per turn of the task.
+/// Limit of the reads per turn of the task.
 const READS: usize = 8;
-/// While more bytes than this wait for a backend that does not read, nothing is read from it.
+/// While more bytes of output than this wait for a backend that does not read, nothing is read from the backend.
 const MAX_BACKLOG: usize = 256 * 1024;
-/// Idle connections keep no larger buffer than this.
+/// Limit in bytes of the buffers that an idle connection keeps.
 const KEPT_BUFFER: usize = 4 * 1024;
 /// How long a closing connection may take to send its remaining output.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// A receive buffer that all connections share, so that idle ones need none.
+/// A receive buffer that all connections share, so that idle connections need none.
 pub(crate) type Scratch = Rc<Cell<Vec<u8>>>;
 
 /// The task of an HTTP/2 connection.
@@ -45,7 +45,7 @@ pub(super) struct Driver<S> {
     timer: Timer,
 }
 
-/// A new connection, and its task.
+/// Makes a connection, and the task that drives it.
 pub(super) fn open<S>(
     settings: StreamSettings,
     backend: usize,
@@ -77,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
         let this = self.get_mut();
         let connection = Rc::clone(&this.connection);
         let state = &mut *connection.state.borrow_mut();
-        // Changes made by this task need not wake it.
+        // The changes that this task makes itself need not wake it.
         state.task = None;
         let now = state.clock.now();
         if !this.is_closing {
@@ -92,7 +92,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
     }
 }
 
-/// However the task ends, even by a panic or with the runtime, no request may keep waiting for it.
+/// Fails all requests when the task ends, even if it ends by a panic or with the runtime: no request may keep waiting for it.
 impl<S> Drop for Driver<S> {
     fn drop(&mut self) {
         if let Ok(mut state) = self.connection.state.try_borrow_mut() {
@@ -102,13 +102,13 @@ impl<S> Drop for Driver<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
-    /// Sends and receives as much as possible.
+    /// Sends output and receives input as far as possible.
     fn drive(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) {
         state.check_starved();
         for _ in 0..READS {
             state.pump(task, now);
             if self.write(state, task, now).is_err() {
-                // The backend may have sent responses before it closed.
+                // The backend may have sent responses before it closed the connection.
                 while let Ok(true) = self.read(state, task, now) {}
                 state.fail_all(StreamFailure::Io);
                 self.begin_closing(now);
@@ -165,7 +165,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Ok(())
     }
 
-    /// Reads once. Returns false if there is nothing to read, or no room for replies.
+    /// Reads once from the socket. Returns false if there is nothing to read, or no room for replies.
     ///
     /// # Errors
     /// The connection has ended.
@@ -200,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         received
     }
 
-    /// Shrinks buffers while the connection waits.
+    /// Shrinks buffers while the connection is idle.
     fn shrink_buffers(&mut self, state: &mut State) {
         if state.is_busy() || state.engine.has_backlog() {
             return;
@@ -223,17 +223,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             return;
         };
         self.timer.set(next);
-        // Registers the waker; a due timer fires in a later turn.
+        // The call registers the waker; a timer that is due fires in a later turn.
         let _ = self.timer.poll_fired(task);
     }
 
-    /// Sends the remaining output within a time limit, then closes.
+    /// Begins to close the connection: the remaining output is sent within a time limit.
     fn begin_closing(&mut self, now: Instant) {
         self.is_closing = true;
         self.timer.set(now + CLOSE_LIMIT);
     }
 
-    /// Sends the remaining output, then closes.
+    /// Sends the remaining output, then closes the connection.
     fn close(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) -> Poll<()> {
         if !state.is_over {
             state.fail_all(StreamFailure::Io);
@@ -244,7 +244,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if state.engine.has_backlog() || self.needs_flush {
             return Poll::Pending;
         }
-        // The result does not matter any more.
+        // The result does not matter, because the connection is closed in any case.
         let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(task));
         Poll::Ready(())
     }

@@ -1,4 +1,4 @@
-//! The engine of an HTTP/2 connection, and its output.
+//! The HTTP/2 engine of a connection to a backend, and its output.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,19 +10,19 @@ use h2o_http2::{ClientConnection, ClientSettings, ErrorCode, StreamKey};
 use crate::Protocol;
 use crate::multiplexed::{Engine, StreamIndex, StreamSettings};
 
-/// Bytes of output per write.
+/// Number of bytes of output up to which frames are made before they are written.
 const ROUND: usize = 64 * 1024;
 
-/// Bytes of a frame's header (RFC 9113 §4.1).
+/// Length in bytes of a frame's header (RFC 9113 §4.1).
 const FRAME_HEADER: usize = 9;
 
 /// The engine and its output.
 pub(crate) struct Http2 {
     pub(super) engine: ClientConnection,
-    /// Output; the first `written` bytes have been sent.
+    /// The output; its first `written` bytes have been sent.
     pub(super) out: Vec<u8>,
     pub(super) written: usize,
-    /// Bytes that have left `out`.
+    /// Number of sent bytes that were removed from `out`.
     drained: u64,
     window: u32,
 }
@@ -36,7 +36,7 @@ fn key(stream: StreamIndex) -> StreamKey {
 }
 
 impl Http2 {
-    /// A connection that was just established. The client's preface is in the output.
+    /// Makes the engine of a connection that was just established. The output begins with the client's preface.
     pub(super) fn new(settings: &StreamSettings, now: Instant) -> Self {
         let mut out = Vec::new();
         let client = ClientSettings {
@@ -52,12 +52,12 @@ impl Http2 {
         }
     }
 
-    /// Bytes waiting to be written.
+    /// Number of bytes that wait to be written to the socket.
     pub(super) const fn backlog(&self) -> usize {
         self.out.len() - self.written
     }
 
-    /// Drops the bytes that have been sent.
+    /// Removes the bytes that have been sent from the output.
     pub(super) fn drop_written(&mut self) {
         self.drained += self.written as u64;
         self.out.drain(..self.written);
@@ -167,7 +167,7 @@ impl Engine for Http2 {
         self.backlog() > 0
     }
 
-    /// The task tells when everything was written.
+    /// The connection's task calls this only when all output has been written.
     fn is_written(&self, _: StreamIndex) -> bool {
         true
     }

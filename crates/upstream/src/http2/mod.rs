@@ -19,7 +19,7 @@ pub(crate) use engine::Http2;
 use crate::UpstreamSettings;
 use crate::multiplexed::{Connection, StreamSettings};
 
-/// Starts HTTP/2 on a new connection to this backend. Writes to the stream must not be held back until a flush.
+/// Starts HTTP/2 on a new connection to a backend. The stream must not hold back writes until a flush.
 ///
 /// Must run in a local runtime of tokio.
 pub(crate) fn open<S>(

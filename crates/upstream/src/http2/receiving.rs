@@ -1,4 +1,4 @@
-//! Frames from the backend.
+//! Handles HTTP/2 frames from a backend.
 
 use std::time::Instant;
 
@@ -8,10 +8,10 @@ use super::engine::{Http2, index};
 use crate::multiplexed::{State, StreamFailure};
 
 impl State<Http2> {
-    /// Processes all complete frames of the input. Returns how many bytes they had.
+    /// Processes all complete frames of the input. Returns how many bytes of the input they took.
     ///
     /// # Errors
-    /// The backend's violation; GOAWAY is in the output.
+    /// How the backend has violated the protocol; GOAWAY is in the output.
     pub(super) fn receive(&mut self, input: &[u8], now: Instant) -> Result<usize, PeerError> {
         let had_settings = self.engine.engine.has_settings();
         let mut at = 0;
@@ -19,7 +19,7 @@ impl State<Http2> {
             let rest = &input[at..];
             let Http2 { engine, out, .. } = &mut self.engine;
             let step = engine.receive(rest, &mut self.head, now, out)?;
-            // Backends have no abuse budget: reading limits what they can cost.
+            // Backends have no abuse budget, since the limits of reading bound what they can cost.
             engine.take_costs();
             at += step.taken;
             match step.received {
@@ -67,7 +67,7 @@ impl From<PeerError> for StreamFailure {
     }
 }
 
-/// From the code of a reset; `by_us`: our engine sent it because of a violation.
+/// The failure of a stream that was reset with this error code. `by_us`: our engine sent the reset because of a violation.
 fn failure_of_reset(code: ErrorCode, by_us: bool) -> StreamFailure {
     match (by_us, code) {
         (true, ErrorCode::FLOW_CONTROL_ERROR) => StreamFailure::FlowControl,

@@ -1,4 +1,4 @@
-//! The engine of an HTTP/3 connection, and what the transport has not taken of its output.
+//! The HTTP/3 engine of a connection to a backend, and the output that QUIC has not taken.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,24 +16,24 @@ use super::liveness::Liveness;
 use crate::Protocol;
 use crate::multiplexed::{Engine, StreamIndex, StreamSettings};
 
-/// Bytes of a body handed to the transport at a time.
+/// Number of bytes of a body that are handed to QUIC at a time.
 const PIECE: usize = 16 * 1024;
-/// Bytes that can be received of a stream before they are read, at least: heads count as well.
+/// Least number of bytes that the backend may send on a stream before they are read. Heads of responses count as well.
 const MIN_WINDOW: u32 = 16 * 1024;
 
-/// Idle connections keep no larger buffer than this.
+/// Limit in bytes of the buffer that an idle connection keeps.
 const KEPT_BUFFER: usize = 4 * 1024;
 
-/// How far the connection has been set up.
+/// The state of a connection's QUIC handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Handshake {
     Running,
     Done,
-    /// With the reason.
+    /// The handshake failed, for this reason.
     Failed(String),
 }
 
-/// The engine, and its connection of the transport.
+/// The HTTP/3 engine of a connection, and its QUIC connection.
 pub(crate) struct Http3 {
     pub(super) engine: ClientConnection,
     pub(super) quic: SharedConnection,
@@ -42,33 +42,33 @@ pub(crate) struct Http3 {
     pub(super) liveness: Liveness,
     /// Connections that the worker has to run soon, because a request has given them something to send.
     changed: Rc<RefCell<Vec<ConnectionIndex>>>,
-    /// Our unidirectional streams, in the order of [`LocalStream::ALL`].
+    /// The unidirectional streams of this side, in the order of [`LocalStream::ALL`].
     local: Vec<StreamId>,
-    /// The stream of the next request; `None` if the backend allows no more for now.
+    /// The QUIC stream for the next request; `None` if the backend allows no more streams for now.
     next: Option<StreamId>,
-    /// By [`StreamIndex`].
+    /// The streams of the requests, indexed by [`StreamIndex`].
     lines: Vec<Line>,
-    /// What the transport has not taken of streams that were released.
+    /// The last bytes of requests whose streams were released, as far as QUIC has not taken them.
     tails: Tails,
     /// Streams of which more can be read, since the client has taken content.
     pub(super) readable: Vec<StreamId>,
     max_streams: usize,
     window: u32,
     bytes_made: u64,
-    /// Bytes of streams that were read.
+    /// Number of bytes read from all streams so far.
     pub(super) bytes_read: u64,
     buffer: Vec<u8>,
 }
 
-/// A stream.
+/// The stream of a request.
 #[derive(Default)]
 struct Line {
     id: Option<StreamId>,
     output: Output,
     has_content: bool,
-    /// The transport takes nothing for now.
+    /// Whether QUIC takes no bytes of the stream for now.
     is_blocked: bool,
-    /// There may be more to read than the client has room for.
+    /// Whether the stream may have more to read than the client has room for.
     has_unread: bool,
 }
 
@@ -80,13 +80,13 @@ fn key(stream: StreamIndex) -> StreamKey {
     StreamKey::from_index(u32::try_from(stream.0).unwrap_or(u32::MAX))
 }
 
-/// The engine's name for a stream of the transport.
+/// The number by which the engine knows a QUIC stream.
 pub(super) const fn engine_id(id: StreamId) -> h2o_http3::StreamId {
     h2o_http3::StreamId::new(id.number())
 }
 
-/// Bytes that the backend may send on a stream before they are read, for this window of the stream. Half of the window: as
-/// much is received and waits for the client.
+/// Number of bytes that the backend may send on a stream before they are read, for a stream whose window is `window` bytes. This
+/// is half of the window, because as many bytes that were read may wait for the client.
 pub(super) const fn receive_window(window: u32) -> u32 {
     if window / 2 < MIN_WINDOW {
         MIN_WINDOW
@@ -96,7 +96,7 @@ pub(super) const fn receive_window(window: u32) -> u32 {
 }
 
 impl Http3 {
-    /// The engine of a connection that is being opened.
+    /// Makes the engine of a connection that is being opened.
     pub(super) fn new(
         settings: &StreamSettings,
         quic: SharedConnection,
@@ -105,8 +105,8 @@ impl Http3 {
     ) -> Self {
         let client = ClientSettings {
             max_streams: settings.max_streams,
-            // H2O compatibility: no dynamic table. Requests to a backend are many and alike, but a table's entries are
-            // those of all clients.
+            // H2O compatibility: QPACK's dynamic table is not used. Requests to a backend are many and alike, but entries of a
+            // table would be shared by all clients.
             qpack_decoder_capacity: 0,
             qpack_encoder_capacity: 0,
         };
@@ -131,7 +131,7 @@ impl Http3 {
     }
 
     /// Opens the control and QPACK streams of this side, and the stream that the next request will use, as far as the backend's
-    /// stream limits allow.
+    /// limits of streams allow.
     pub(super) fn open_streams_ahead(&mut self) {
         self.quic
             .open_urgent(&mut self.local, LocalStream::ALL.len());
@@ -143,8 +143,8 @@ impl Http3 {
         }
     }
 
-    /// Writes the engine's frames to our unidirectional streams, then resets the streams, and asks the backend to stop those,
-    /// that the engine names.
+    /// Writes the engine's frames to the unidirectional streams of this side. Then carries out the engine's commands: resets
+    /// streams, and asks the backend to stop sending on streams.
     pub(super) fn flush(&mut self) {
         for (stream, &id) in LocalStream::ALL.into_iter().zip(&self.local) {
             let taken = self.quic.write_some(id, self.engine.pending(stream));
@@ -167,25 +167,25 @@ impl Http3 {
         line.id.is_some().then_some(line)
     }
 
-    /// The stream of a request with that number.
+    /// The request's stream that has this QUIC stream id.
     pub(super) fn find(&self, id: StreamId) -> Option<StreamIndex> {
         self.engine.find(engine_id(id)).map(index)
     }
 
-    /// Bytes of a stream that may be read now, with `queued` that the client has not taken.
+    /// Number of bytes of a stream that may be read now, while `queued` bytes wait that the client has not taken.
     pub(super) const fn room(&self, queued: usize) -> usize {
         let half = self.window.div_ceil(2) as usize;
         half.saturating_sub(queued)
     }
 
-    /// Notes that a stream was not read to its end.
+    /// Records that a stream was not read to its end.
     pub(super) fn note_unread(&mut self, stream: StreamIndex) {
         if let Some(line) = self.line(stream) {
             line.has_unread = true;
         }
     }
 
-    /// The transport takes more of a stream.
+    /// Handles the event that QUIC takes more bytes of a stream.
     pub(super) fn on_writable(&mut self, id: StreamId) {
         let Self {
             quic,
@@ -208,7 +208,7 @@ impl Http3 {
         self.update_ready(index(key));
     }
 
-    /// The backend wants nothing more of a stream.
+    /// Drops the output of a stream, because the backend wants no more of it.
     pub(super) fn drop_output(&mut self, id: StreamId) {
         self.tails.forget(id);
         if let Some(stream) = self.find(id)
@@ -218,7 +218,7 @@ impl Http3 {
         }
     }
 
-    /// Tells the scheduler whether the stream has something to send that the transport takes.
+    /// Tells the scheduler whether the stream has something to send that QUIC takes.
     fn update_ready(&mut self, stream: StreamIndex) {
         if let Some(line) = self.line(stream) {
             let is_ready = line.has_content && !line.is_blocked;
@@ -226,7 +226,7 @@ impl Http3 {
         }
     }
 
-    /// Whether the transport takes something of a stream now; if not, [`Http3::on_writable`] tells when it does.
+    /// Whether QUIC takes bytes of a stream now; if not, [`Http3::on_writable`] is called when it does.
     fn takes_more(&mut self, stream: StreamIndex) -> bool {
         let Some(line) = self.line(stream) else {
             return false;
@@ -242,7 +242,7 @@ impl Http3 {
         takes
     }
 
-    /// Hands the frames in the buffer to the transport, then `piece`, then the end of the stream.
+    /// Hands the frames in the buffer to QUIC, then `piece`, then the end of the stream if `is_end`.
     fn write(&mut self, stream: StreamIndex, piece: Bytes, is_end: bool) {
         let Some(line) = self.lines.get_mut(stream.0) else {
             return;
@@ -261,14 +261,14 @@ impl Http3 {
         self.update_ready(stream);
     }
 
-    /// Whether the backend has all of the requests that were released.
+    /// Whether the backend has acknowledged everything of the requests whose streams were released.
     pub(super) fn is_delivered(&self) -> bool {
         let ours = self.local.len() + usize::from(self.next.is_some());
         let open = self.quic.with(h2o_quic::Connection::unacknowledged_streams);
         self.tails.is_empty() && open.is_none_or(|open| open <= ours)
     }
 
-    /// Gives memory back while no request is in progress.
+    /// Frees memory that is not needed while no request is in progress.
     pub(super) fn shrink(&mut self) {
         if self.buffer.capacity() > KEPT_BUFFER {
             self.buffer = Vec::new();
@@ -302,7 +302,8 @@ impl Engine for Http3 {
         self.engine.open_streams()
     }
 
-    /// The backend's limit shows when it is reached.
+    /// Limit of the streams that are open at a time. Once the backend allows no more, this is the number of open streams: the
+    /// backend's own limit is known only when it is reached.
     fn most_streams(&self) -> usize {
         if self.next.is_some() {
             self.max_streams
@@ -394,7 +395,7 @@ impl Engine for Http3 {
         self.engine.release(key(stream));
         if let Some(line) = self.lines.get_mut(stream.0) {
             let line = std::mem::take(line);
-            // The request is complete, and the transport has not taken its end.
+            // The request is complete, but QUIC has not taken its end.
             if let Some(id) = line.id.filter(|_| line.output.ends()) {
                 self.tails.push(id, line.output);
             }
@@ -416,7 +417,7 @@ impl Engine for Http3 {
         true
     }
 
-    /// There is nothing to announce: servers open no streams (RFC 9114 §5.2).
+    /// Begins to close the connection. No GOAWAY is sent, because the server opens no streams (RFC 9114 §5.2).
     fn go_away(&mut self) {
         self.engine.leave();
     }
@@ -435,7 +436,7 @@ impl Engine for Http3 {
     }
 
     fn frame_len(payload: usize) -> usize {
-        // The type, and the length as a variable-length integer (RFC 9114 §7.1).
+        // A frame begins with its type and its length, which is a variable-length integer (RFC 9114 §7.1).
         let len = match payload {
             ..64 => 1,
             64..16_384 => 2,

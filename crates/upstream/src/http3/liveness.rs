@@ -1,22 +1,22 @@
-//! Whether a backend still has a connection. Over TCP its kernel tells at once that it has not; over QUIC there is only silence.
+//! Whether a backend still knows an HTTP/3 connection. Over TCP, the backend's kernel tells at once that it does not; over QUIC,
+//! there is only silence.
 
 use std::time::{Duration, Instant};
 
-/// After this time without a sign of life from a backend that should give one, no more requests are begun over the
-/// connection.
+/// If the backend has not acknowledged a packet for this time, no more requests are begun over the connection.
 const DOUBT: Duration = Duration::from_secs(1);
-/// After this time the connection is given up.
+/// If the backend has not acknowledged a packet for this time, the connection is closed.
 const LOSS: Duration = Duration::from_secs(5);
-/// After this time in which nothing was received, the backend is asked for a sign of life (PING).
+/// After this time without a datagram from the backend, a PING is sent, which the backend must acknowledge.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// When a backend was last heard of.
+/// When a backend last sent something, and since when it owes an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Liveness {
-    /// When something was last received.
+    /// When the last datagram from the backend was received.
     heard: Instant,
-    /// When we sent the first packet, after the last datagram received, that the backend must acknowledge, which it
-    /// does within milliseconds (RFC 9000 §13.2.1). `None`: no acknowledgement is due.
+    /// When this side sent the first packet after that datagram that the backend must acknowledge, which it does within
+    /// milliseconds (RFC 9000 §13.2.1). `None` if no acknowledgement is due.
     asked: Option<Instant>,
 }
 
@@ -28,12 +28,12 @@ impl Liveness {
         }
     }
 
-    /// A datagram was received.
+    /// Records that a datagram was received.
     pub(super) const fn on_received(&mut self, now: Instant) {
         *self = Self::new(now);
     }
 
-    /// Notes that a packet was sent that the backend must acknowledge.
+    /// Records that a packet was sent that the backend must acknowledge.
     pub(super) fn on_sent(&mut self, now: Instant) {
         self.asked.get_or_insert(now);
     }
@@ -44,8 +44,8 @@ impl Liveness {
             .is_some_and(|asked| now.saturating_duration_since(asked) >= DOUBT)
     }
 
-    /// When the connection is closed as lost, unless a datagram is received before. If no packet awaits an
-    /// acknowledgement, a PING is still to be sent `KEEP_ALIVE` after the last datagram.
+    /// When the connection is closed as lost, unless a datagram is received before. If no acknowledgement is due, the time
+    /// includes the wait of `KEEP_ALIVE` until a PING is sent.
     pub(super) fn ends(self) -> Instant {
         match self.asked {
             Some(asked) => asked + LOSS,

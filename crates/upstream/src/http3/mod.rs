@@ -1,5 +1,5 @@
-//! HTTP/3 to backends: many concurrent requests over one QUIC connection ([`crate::multiplexed`]). All connections of a
-//! worker share a UDP socket per address family, which has a task ([`socket`]).
+//! HTTP/3 to backends: many concurrent requests over one QUIC connection ([`crate::multiplexed`]). All connections of a worker
+//! share one UDP socket per address family; each socket has a task ([`socket`]).
 
 mod engine;
 mod liveness;
@@ -24,10 +24,10 @@ use crate::connect::resolve;
 use crate::multiplexed::{Connection, StreamSettings};
 use crate::{BackendHost, BackendUrl, Failure, UpstreamSettings};
 
-/// Why there is no HTTP/3 connection to a backend.
+/// Why no HTTP/3 connection to a backend could be opened.
 #[derive(Debug)]
 pub(crate) struct ConnectFailure {
-    /// For the log.
+    /// The reason, for the log.
     pub(crate) text: Cow<'static, str>,
     /// The address that the backend's name resolved to.
     pub(crate) address: Option<SocketAddr>,
@@ -42,15 +42,15 @@ impl ConnectFailure {
     }
 }
 
-/// Whether HTTP/3 exists for a URL.
+/// Whether a backend with this URL can be reached by HTTP/3: it needs TLS and an IP address.
 pub(crate) fn is_possible(url: &BackendUrl) -> bool {
     url.scheme == h2o_http::Scheme::Https && !matches!(url.host, BackendHost::Unix(_))
 }
 
-/// Connects to a backend, within `limit`.
+/// Opens an HTTP/3 connection to a backend, within `limit`.
 ///
 /// # Errors
-/// [`ConnectFailure`]; dropping the future gives up as well.
+/// [`ConnectFailure`]. Dropping the future also closes the connection.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
     settings: &UpstreamSettings,
@@ -95,7 +95,7 @@ async fn connect_to(
     let connection = socket
         .connect(worker, backend, address, tls, streams, settings.http3_ecn)
         .map_err(|error| ConnectFailure::new(error.to_string()))?;
-    // If this is dropped, nobody needs the connection.
+    // If this function's future is dropped, the connection is closed, because no request needs it.
     let attempt = ConnectAttempt(connection);
     poll_fn(|task| attempt.0.poll_connected(task))
         .await

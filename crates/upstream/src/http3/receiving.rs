@@ -1,4 +1,4 @@
-//! What the transport reports: handshake, streams to read and to write.
+//! Handles the events of a QUIC connection to a backend: handshake, streams to read and to write.
 
 use std::time::Instant;
 
@@ -8,14 +8,14 @@ use h2o_quic::{CloseReason, Event, Read, StreamId};
 use super::engine::{Handshake, Http3, engine_id, index};
 use crate::multiplexed::{State, StreamFailure};
 
-/// Bytes read from a stream at a time.
+/// Limit in bytes of one read from a stream.
 const READ_SIZE: usize = 64 * 1024;
 
 impl State<Http3> {
-    /// Processes an event of the transport.
+    /// Processes an event of the QUIC connection.
     ///
     /// # Errors
-    /// The backend's violation; the connection is to be closed.
+    /// How the backend has violated the protocol; the connection is to be closed.
     pub(super) fn on_event(&mut self, event: Event, now: Instant) -> Result<(), PeerError> {
         match event {
             Event::Connected => {
@@ -42,7 +42,7 @@ impl State<Http3> {
             }
             Event::Closed(reason) => self.on_closed(&reason),
             Event::DatagramReceived => {
-                // Datagrams are dropped, which RFC 9297 §2 allows: no request asks for them.
+                // HTTP datagrams are dropped, which RFC 9297 §2 allows, because no request asks for them.
                 self.engine
                     .quic
                     .with(|quic| while quic.receive_datagram().is_some() {});
@@ -55,7 +55,7 @@ impl State<Http3> {
         Ok(())
     }
 
-    /// The connection has ended.
+    /// Handles the end of the connection: fails all requests.
     fn on_closed(&mut self, reason: &CloseReason) {
         if self.engine.handshake == Handshake::Running {
             self.engine.handshake = Handshake::Failed(reason.to_string());
@@ -63,7 +63,7 @@ impl State<Http3> {
         self.fail_all(StreamFailure::Io);
     }
 
-    /// Reads what has come on a stream, as far as there is room for it.
+    /// Reads the bytes that have arrived on a stream, as far as there is room for them.
     pub(super) fn read(&mut self, id: StreamId, now: Instant) -> Result<(), PeerError> {
         let mut ahead: Option<Read> = None;
         loop {
@@ -77,7 +77,7 @@ impl State<Http3> {
             match read {
                 Read::Data(piece) => {
                     self.engine.bytes_read += piece.len() as u64;
-                    // The end is told with the last bytes.
+                    // The stream is read once more, so that the engine is told of the end together with the last bytes.
                     ahead = self.read_piece(id, piece.len());
                     let has_ended = matches!(ahead, Some(Read::End));
                     self.receive(id, &piece, has_ended, now)?;
@@ -96,7 +96,7 @@ impl State<Http3> {
         }
     }
 
-    /// The next piece of a stream, behind `unseen` bytes that were not processed; `None` if there is no room for it.
+    /// Reads the next piece of a stream while `unseen` bytes wait to be processed; `None` if there is no room for it.
     fn read_piece(&mut self, id: StreamId, unseen: usize) -> Option<Read> {
         let mut max = READ_SIZE;
         if let Some(stream) = self.engine.find(id) {
@@ -110,7 +110,7 @@ impl State<Http3> {
         self.engine.quic.with(|quic| quic.read(id, max))
     }
 
-    /// Hands the engine what has come on a stream.
+    /// Hands bytes that have arrived on a stream to the engine.
     fn receive(
         &mut self,
         id: StreamId,
@@ -122,12 +122,12 @@ impl State<Http3> {
         loop {
             let engine = &mut self.engine.engine;
             let step = engine.receive(engine_id(id), rest, has_ended, &mut self.head)?;
-            // Backends have no abuse budget: reading limits what they can cost.
+            // Backends have no abuse budget, since the limits of reading bound what they can cost.
             engine.take_costs();
             let input = rest;
             rest = rest.get(step.taken..).unwrap_or_default();
             match step.received {
-                // No field section can be blocked on QPACK's dynamic table, since we allow none.
+                // No field section can be blocked on QPACK's dynamic table, because this side allows none.
                 ClientReceived::NeedMore | ClientReceived::Blocked => return Ok(()),
                 received => self.on_received(Some(received), input, now),
             }

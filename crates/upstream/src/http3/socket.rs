@@ -1,5 +1,5 @@
-//! A worker's UDP sockets for connections to backends, and the task of each: it receives for all connections over the
-//! socket, runs those that something has happened to, and sends.
+//! A worker's UDP sockets for HTTP/3 connections to backends. The task of a socket receives datagrams for all connections over it,
+//! runs the connections that have something to do, and sends their datagrams.
 
 use std::cell::{OnceCell, RefCell};
 use std::future::poll_fn;
@@ -23,46 +23,47 @@ use super::engine::{Handshake, Http3, receive_window};
 use super::liveness::KEEP_ALIVE;
 use crate::multiplexed::{Activity, Connection, Engine, State, StreamFailure, StreamSettings};
 
-/// Batches of datagrams received per turn.
+/// Limit of the batches of datagrams that are received per turn of the task.
 const BATCHES: usize = 4;
-/// Bytes sent per connection and turn.
+/// Number of bytes after which a connection has to wait for the next turn to send more.
 const SEND_TURN: usize = 1024 * 1024;
-/// A backend that shows no sign of life for this time has lost the connection (RFC 9000 §10.1).
+/// If no packet arrives from a backend for this time, the connection counts as lost (RFC 9000 §10.1).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Unidirectional streams of a backend: the three of HTTP/3, and some of unknown types (RFC 9114 §6.2).
+/// Limit of the unidirectional streams that a backend may open: three for HTTP/3, and some of unknown types (RFC 9114 §6.2).
 const MAX_UNIDIRECTIONAL: u64 = 10;
 
-/// Bytes of QUIC datagrams that may wait until they are dropped.
+/// Limit in bytes of the received QUIC datagrams (RFC 9221) that wait until they are dropped.
 const DATAGRAM_BUFFER: usize = 2048;
 
-/// The sockets of a worker, opened at first use.
+/// The UDP sockets of a worker, opened at first use.
 #[derive(Default)]
 pub(crate) struct Sockets {
     ipv4: OnceCell<Rc<Socket>>,
     ipv6: OnceCell<Rc<Socket>>,
 }
 
-/// A socket, as those who open connections and make requests see it.
+/// A UDP socket, as seen by code that opens connections and makes requests.
 pub(super) struct Socket {
     endpoint: Rc<RefCell<Endpoint>>,
-    /// By [`ConnectionIndex`].
+    /// The connections, indexed by [`ConnectionIndex`].
     entries: RefCell<Vec<Option<Entry>>>,
-    /// Connections that a request has changed.
+    /// Connections to which a request has given something to do.
     changed: Rc<RefCell<Vec<ConnectionIndex>>>,
-    /// Waker of the socket's task, for new connections.
+    /// The waker of the socket's task, which is woken for new connections.
     task: RefCell<Option<Waker>>,
 }
 
-/// A connection over the socket.
+/// An HTTP/3 connection over the socket.
 struct Entry {
     connection: Rc<Connection<Http3>>,
     activity: Activity,
-    /// Bytes of frames that were made until the last turn, and those of streams that were read.
+    /// `made` is the number of bytes of frames that had been made until the last turn; `read` is the number of bytes that had been
+    /// read from streams.
     made: u64,
     read: u64,
     /// Whether a datagram was received for the connection in this turn of the socket's task.
     is_heard: bool,
-    /// When to run the connection next even if nothing is received or sent before: its earliest timer.
+    /// When the connection must be run next even if nothing is received or sent before: the time of its earliest timer.
     deadline: Option<Instant>,
     is_closing: bool,
 }
@@ -77,18 +78,18 @@ struct Driver {
     timer: Timer,
     buffers: ReceiveBuffers,
     batch: Vec<Datagram>,
-    /// Connections to be run in this turn.
+    /// The connections that are to be run in this turn.
     listed: Vec<ConnectionIndex>,
     buffer: Vec<u8>,
-    /// What the full socket has not taken.
+    /// Datagrams that the full socket has not taken.
     unsent: Option<(Transmit, Vec<u8>)>,
 }
 
 impl Sockets {
-    /// The socket for connections to `remote`.
+    /// The socket for connections to `remote`, which is opened if necessary.
     ///
     /// # Errors
-    /// What the kernel refuses, or that no descriptor is left.
+    /// The kernel refuses the socket, or no file descriptor is left.
     pub(super) fn of(&self, worker: &Rc<Worker>, remote: SocketAddr) -> io::Result<&Rc<Socket>> {
         let (cell, local) = match remote {
             SocketAddr::V4(_) => (&self.ipv4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
@@ -140,10 +141,10 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Begins a connection to a backend.
+    /// Begins to open a connection to a backend.
     ///
     /// # Errors
-    /// No connection can be begun to that address, or with that name.
+    /// No connection can be opened to that address, or with that name.
     pub(super) fn connect(
         &self,
         worker: &Worker,
@@ -160,7 +161,8 @@ impl Socket {
             stream_receive_window: receive_window(settings.window).into(),
             max_streams_bidi: 0,
             max_streams_uni: MAX_UNIDIRECTIONAL,
-            // Backends may announce HTTP datagrams only if both sides take those of QUIC (RFC 9297 §2.1.1). None is expected.
+            // A backend may announce HTTP datagrams only if both sides accept QUIC datagrams (RFC 9297 §2.1.1). No datagram is
+            // expected.
             datagram_receive_buffer: Some(DATAGRAM_BUFFER),
             ecn: ecn.into(),
             ..TransportSettings::default()
@@ -192,7 +194,8 @@ impl Socket {
 }
 
 impl Driver {
-    /// One turn: everything that has come is taken in, then each connection concerned is run once and sends.
+    /// Runs one turn of the task: receives all datagrams that have arrived, then runs each connection concerned once, and sends
+    /// its datagrams.
     fn run(&mut self, task: &mut Context<'_>) {
         let now = self.worker.clock.now();
         self.flush_unsent(task);
@@ -211,19 +214,19 @@ impl Driver {
             Some(deadline) => self.timer.set(deadline),
             None => self.timer.clear(),
         }
-        // Registers the waker; a due timer fires in a later turn.
+        // The call registers the waker; a timer that is due fires in a later turn.
         let _ = self.timer.poll_fired(task);
         *socket.task.borrow_mut() = Some(task.waker().clone());
     }
 
-    /// Receives what has come.
+    /// Receives datagrams that have arrived, and assigns them to connections.
     fn receive(&mut self, task: &mut Context<'_>, now: Instant) {
         for _ in 0..BATCHES {
             match self.poll_receive(task) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) => {}
-                // The error is about a datagram that was sent earlier. Datagrams may have come as well, and no event will tell
-                // of them.
+                // The error is about a datagram that was sent earlier. Datagrams may have arrived as well, and no event will
+                // announce them, so the task runs again.
                 Poll::Ready(Err(_)) => break,
             }
             let mut endpoint = self.socket.endpoint.borrow_mut();
@@ -237,7 +240,7 @@ impl Driver {
                         }
                     }
                     Received::Answered(transmit) => {
-                        // If this datagram is lost, the backend sends its own again.
+                        // If the answer is lost, the backend sends its datagram again.
                         let data = self.buffer.get(..transmit.len).unwrap_or_default();
                         let _ = self.udp.send(&self.io, &transmit, data);
                     }
@@ -248,7 +251,7 @@ impl Driver {
         task.waker().wake_by_ref();
     }
 
-    /// Receives one batch.
+    /// Receives one batch of datagrams.
     fn poll_receive(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.io.poll_recv_ready(task))?;
@@ -270,9 +273,9 @@ impl Driver {
         }
     }
 
-    /// Lists connections whose time has come, or whose clients may have sent more of a request.
+    /// Lists the connections whose timers are due, or whose clients may have sent more of a request.
     fn list_due(&mut self, now: Instant) {
-        // There are a few connections per backend.
+        // The loop over all connections is short: there are a few per backend.
         for (index, entry) in self.socket.entries.borrow().iter().enumerate() {
             let Some(entry) = entry else { continue };
             let is_due = entry.deadline.is_some_and(|deadline| deadline <= now);
@@ -291,7 +294,7 @@ impl Driver {
         let Some(entry) = slot else { return };
         let connection = Rc::clone(&entry.connection);
         let state = &mut *connection.state.borrow_mut();
-        // Changes made here need not wake the task.
+        // The changes that this task makes itself need not wake it.
         state.task = None;
         if std::mem::take(&mut entry.is_heard) {
             state.engine.liveness.on_received(now);
@@ -329,7 +332,7 @@ impl Driver {
         }
     }
 
-    /// Processes the events of the transport. Returns whether nothing remains of the connection.
+    /// Processes the events of a QUIC connection. Returns whether the connection is drained, so that its entry can be deleted.
     fn take_events(
         &self,
         index: ConnectionIndex,
@@ -348,7 +351,7 @@ impl Driver {
                         entry.connection.set_tls(handshake.tls.clone());
                     }
                     entry.activity.note(now);
-                    // Nothing is received that could be wrong.
+                    // No bytes are received with this event, so there can be no violation.
                     let _ = state.on_event(Event::Connected, now);
                 }
                 Some(event) => {
@@ -363,7 +366,7 @@ impl Driver {
         }
     }
 
-    /// Takes all steps that are possible now. Returns when to do so next; `None` if the connection is to be closed.
+    /// Takes all steps that a connection can take now. Returns when to call this next; `None` if the connection is to be closed.
     fn advance(
         entry: &mut Entry,
         state: &mut State<Http3>,
@@ -405,7 +408,7 @@ impl Driver {
         Ok(next)
     }
 
-    /// Closes a connection.
+    /// Closes a connection with this error code and reason, and fails its requests.
     fn close(
         &self,
         index: ConnectionIndex,
@@ -424,7 +427,7 @@ impl Driver {
         }
     }
 
-    /// Sends the output of a connection as far as the socket takes it.
+    /// Sends the datagrams of a connection, as far as the socket takes them.
     fn send(&mut self, index: ConnectionIndex, task: &mut Context<'_>, now: Instant) {
         let mut sent = 0;
         while self.unsent.is_none() {
@@ -446,11 +449,11 @@ impl Driver {
             self.unsent = Some((transmit, std::mem::take(&mut self.buffer)));
             self.flush_unsent(task);
         }
-        // It goes on when the socket has room.
+        // The connection continues to send when the socket has room.
         self.socket.changed.borrow_mut().push(index);
     }
 
-    /// Sends what the socket has not taken, if it takes it now.
+    /// Sends the datagrams that the full socket had not taken, if it takes them now.
     fn flush_unsent(&mut self, task: &mut Context<'_>) {
         let Some((transmit, data)) = self.unsent.take() else {
             return;
@@ -474,7 +477,8 @@ impl Driver {
     }
 }
 
-/// The runtime ends, or the task has panicked: backends are told, and no request may keep waiting.
+/// When the task ends, with the runtime or by a panic, the backends are told that the connections are closed, and all requests
+/// fail, so that none keeps waiting.
 impl Drop for Driver {
     fn drop(&mut self) {
         let now = self.worker.clock.now();

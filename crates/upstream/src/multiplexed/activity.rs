@@ -1,4 +1,5 @@
-//! When a connection is given up: timeouts of its streams, of the connection, and of an idle connection.
+//! When a connection that carries many requests is closed because of a timeout: of its streams, of the connection, or because it
+//! is idle.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +7,12 @@ use super::connection::State;
 use super::engine::Engine;
 use super::stream::{Stream, StreamFailure};
 
-/// When something last happened on a connection.
+/// When bytes last moved on a connection, and since when it is idle.
 #[derive(Debug)]
 pub(crate) struct Activity {
     /// When bytes were last received or sent.
     last_io: Instant,
-    /// When the last request ended.
+    /// When the last request ended; `None` while a request is in progress.
     idle_since: Option<Instant>,
 }
 
@@ -23,14 +24,13 @@ impl Activity {
         }
     }
 
-    /// Bytes were received or sent.
+    /// Records that bytes were received or sent.
     pub(crate) const fn note(&mut self, now: Instant) {
         self.last_io = now;
     }
 
-    /// Fails streams that exceed their deadline. Returns when to call this next; `None` if the connection is to be closed: it
-    /// was idle for too long, the backend does not read or answer, or accepts no more requests (GOAWAY) and none is
-    /// in progress.
+    /// Fails streams whose deadline has passed. Returns when to call this next; `None` if the connection is to be closed: it was
+    /// idle for too long, the backend does not read or answer, or it accepts no more requests (GOAWAY) and none is in progress.
     pub(crate) fn check<E: Engine>(
         &mut self,
         state: &mut State<E>,
@@ -51,7 +51,7 @@ impl Activity {
         Some(self.next_deadline(state))
     }
 
-    /// When the next deadline may expire.
+    /// The earliest time at which a deadline may have passed.
     fn next_deadline<E: Engine>(&self, state: &State<E>) -> Instant {
         if let Some(since) = self.idle_since {
             return since + idle_limit(state);
@@ -60,7 +60,7 @@ impl Activity {
         state.earliest.map_or(io, |earliest| earliest.min(io))
     }
 
-    /// A deadline may have expired. Returns whether the connection goes on.
+    /// Handles a deadline that may have passed. Returns whether the connection stays open.
     fn on_deadline<E: Engine>(&mut self, state: &mut State<E>, now: Instant) -> bool {
         if let Some(since) = self.idle_since {
             return since + idle_limit(state) > now;
@@ -90,12 +90,12 @@ impl Activity {
     }
 }
 
-/// Idle timeout of the connection.
+/// How long the connection may be idle before it is closed.
 fn idle_limit<E: Engine>(state: &State<E>) -> Duration {
     if state.has_begun {
         state.settings.keepalive
     } else {
-        // No request was begun yet.
+        // No request was begun over the connection yet.
         state.settings.io_timeout
     }
 }

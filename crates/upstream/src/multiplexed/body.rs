@@ -1,4 +1,4 @@
-//! The body of a response, as the client side pulls it.
+//! The body of a response over HTTP/2 or HTTP/3, as the client's side pulls it.
 
 use std::task::{Context, Poll};
 
@@ -28,7 +28,8 @@ impl<E: Engine> Origin for ResponseBody<E> {
         stream.and_then(Option::as_ref).and_then(Stream::left)
     }
 
-    /// The whole window may still arrive in memory, unless the response has ended.
+    /// Limit of the bytes that may arrive in memory without being read: the whole flow-control window, unless the response has
+    /// ended.
     fn max_held(&self) -> usize {
         let state = self.owned.connection.state.borrow();
         let stream = state.streams.get(self.owned.key.0);
@@ -88,7 +89,8 @@ impl<E: Engine> BodySource for ResponseBody<E> {
         }
     }
 
-    /// Data that arrives goes into memory without a reader; wake the connection that accounts for it.
+    /// Has the client's connection woken when data arrives: the data takes memory although it is not read, and that connection
+    /// accounts for it.
     fn poll_ahead(&mut self, task: &mut Context<'_>) {
         self.watch(task);
     }

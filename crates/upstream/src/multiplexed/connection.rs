@@ -1,4 +1,4 @@
-//! A connection as requests see it.
+//! An HTTP/2 or HTTP/3 connection to a backend, as requests see it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -15,14 +15,14 @@ use super::stream::{End, Stream, StreamFailure};
 use super::upload::Upload;
 use crate::Upstream;
 
-/// A connection to a backend.
+/// An HTTP/2 or HTTP/3 connection to a backend.
 pub(crate) struct Connection<E: Engine> {
-    /// Index of the backend.
+    /// The index of the backend.
     backend: usize,
     tls: OnceCell<Box<TlsInfo>>,
-    /// For messages.
+    /// The upstream, for messages.
     upstream: OnceCell<Weak<Upstream>>,
-    /// Whether a response has arrived over it.
+    /// Whether a response has arrived over the connection.
     pub(crate) has_answered: Cell<bool>,
     /// Whether the backend has fallen silent, as if it knew nothing of the connection.
     pub(crate) is_lost: Cell<bool>,
@@ -34,15 +34,16 @@ pub(crate) struct State<E: Engine> {
     pub(crate) clock: Rc<Clock>,
     pub(crate) engine: E,
     pub(super) settings: StreamSettings,
-    /// By [`StreamIndex`].
+    /// The streams, indexed by [`StreamIndex`].
     pub(super) streams: Vec<Option<Stream>>,
-    /// Streams whose body has no data at present and has not ended.
+    /// Streams whose request body has no data at present and has not ended.
     pub(super) starved: Vec<StreamIndex>,
-    /// Requests of which the engine has everything: their response timeout starts when that has been written.
+    /// Streams whose request the engine has taken completely. The timeout of their response starts when the engine's output has
+    /// been written.
     pub(super) unwritten: Vec<StreamIndex>,
-    /// A lower bound of the earliest deadline of all streams.
+    /// A time that is not later than the earliest deadline of all streams.
     pub(super) earliest: Option<Instant>,
-    /// Whether a request was begun.
+    /// Whether a request was ever begun over the connection.
     pub(super) has_begun: bool,
     /// When a request last made progress.
     pub(super) moved_at: Instant,
@@ -50,9 +51,9 @@ pub(crate) struct State<E: Engine> {
     pub(super) waiting: Vec<Waker>,
     /// Whether the connection is closed or about to be.
     pub(crate) is_over: bool,
-    /// The head of a response, reused for each.
+    /// The head that the engine reads a response into; reused for each response.
     pub(crate) head: ClientResponse,
-    /// Waker of the connection's task, while it waits.
+    /// The waker of the connection's task, while the task waits.
     pub(crate) task: Option<Waker>,
 }
 
@@ -88,12 +89,12 @@ impl<E: Engine> Connection<E> {
         }
     }
 
-    /// Index of the backend.
+    /// The index of the backend.
     pub(crate) const fn backend(&self) -> usize {
         self.backend
     }
 
-    /// Sets the upstream, for messages.
+    /// Sets the upstream, which is needed for messages.
     pub(crate) fn set_upstream(&self, upstream: Weak<Upstream>) {
         self.upstream.get_or_init(|| upstream);
     }
@@ -107,23 +108,23 @@ impl<E: Engine> Connection<E> {
         }
     }
 
-    /// TLS parameters; `None` for clear text.
+    /// The TLS parameters of the connection; `None` for clear text.
     pub(crate) fn tls(&self) -> Option<&TlsInfo> {
         self.tls.get().map(|info| &**info)
     }
 
-    /// Sets the TLS parameters.
+    /// Sets the TLS parameters of the connection.
     pub(crate) fn set_tls(&self, info: TlsInfo) {
         self.tls.get_or_init(|| Box::new(info));
     }
 
-    /// Whether another request can be begun now.
+    /// Whether another request can be begun over the connection now.
     pub(crate) fn can_request(&self) -> bool {
         let state = self.state.borrow();
         !state.is_over && state.engine.can_request()
     }
 
-    /// Whether requests can be begun now or later.
+    /// Whether requests can be begun over the connection, now or later.
     pub(crate) fn is_reusable(&self) -> bool {
         let state = self.state.borrow();
         !state.is_over && state.engine.is_reusable()
@@ -131,19 +132,19 @@ impl<E: Engine> Connection<E> {
 
     /// Closes the connection once the requests in progress have ended.
     pub(crate) fn retire(&self) {
-        // If it is borrowed, its task is running and closes it after the idle timeout.
+        // If the state is borrowed, the connection's task is running, and closes the connection after the idle timeout.
         if let Ok(mut state) = self.state.try_borrow_mut() {
             state.settings.keepalive = Duration::ZERO;
             state.wake_task();
         }
     }
 
-    /// Number of requests in progress.
+    /// Number of requests in progress over the connection.
     pub(crate) fn request_count(&self) -> usize {
         self.state.borrow().engine.open_streams()
     }
 
-    /// Most requests in progress at a time.
+    /// Limit of the requests that can be in progress over the connection at a time.
     pub(crate) fn max_requests(&self) -> usize {
         self.state.borrow().engine.most_streams()
     }
@@ -172,7 +173,7 @@ impl<E: Engine> State<E> {
         self.streams.get_mut(key.0)?.as_mut()
     }
 
-    /// Bytes of a response that its owner has not taken.
+    /// Number of bytes of a response that its owner has not taken.
     pub(crate) fn queued(&self, key: StreamIndex) -> usize {
         let stream = self.streams.get(key.0).and_then(Option::as_ref);
         stream.map_or(0, Stream::queued)
@@ -191,7 +192,8 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Begins a request. `headers` is memory for the fields of its response. Returns the stream, and the bytes of the head.
+    /// Begins a request. `headers` is memory for the fields of its response. Returns the stream, and the length in bytes of the
+    /// encoded head.
     pub(super) fn begin(
         &mut self,
         head: &RequestHead,
@@ -219,7 +221,7 @@ impl<E: Engine> State<E> {
         let is_held = upload.as_ref().is_some_and(Upload::is_held);
         self.engine.set_content(key, !is_complete && !is_held);
         let mut stream = Stream::new(key, upload, headers);
-        // A tunnel's request has no end to wait for.
+        // The request of a tunnel has no end to wait for.
         stream.asks_for_tunnel = head.body == BodyLength::Tunnel;
         if stream.is_sent() {
             self.unwritten.push(key);
@@ -234,9 +236,9 @@ impl<E: Engine> State<E> {
         Ok((key, head_len))
     }
 
-    /// The owner drops the stream. After a complete response the upload continues, unless its body may be resent
-    /// elsewhere; and an end of the response in a separate frame is awaited, because servers take a reset for a
-    /// cancelled request. Otherwise the stream is cancelled.
+    /// Handles the owner dropping its stream. After a complete response the upload continues, unless its body may be resent
+    /// elsewhere; and an end of the response in a separate frame is awaited, because servers take a reset for a cancelled request.
+    /// Otherwise the stream is cancelled.
     pub(super) fn on_owner_dropped(&mut self, key: StreamIndex) {
         let is_over = self.is_over;
         let until = self.clock.now() + self.settings.io_timeout;
@@ -254,7 +256,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Records the end of a response.
+    /// Records the end of a response: complete, or failed.
     pub(super) fn end(&mut self, key: StreamIndex, end: End) {
         let Some(stream) = self.stream(key) else {
             return;
@@ -265,20 +267,20 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Forgets a stream and its upload.
+    /// Drops a stream and its upload.
     pub(super) fn forget(&mut self, key: StreamIndex) {
         let Some(stream) = self.streams.get_mut(key.0).and_then(Option::take) else {
             return;
         };
         drop(stream);
         let has_output = !self.is_over && self.engine.release(key);
-        // A stream was released: the task may be waiting for the last one.
+        // The task may be waiting for the last stream to be released, or has a reset to send.
         if has_output || !self.engine.has_streams() {
             self.wake_task();
         }
     }
 
-    /// Fails a stream: tells its owner, and the backend if it still takes part.
+    /// Fails a stream: tells its owner, and cancels the stream at the backend if the connection is open.
     pub(super) fn fail(&mut self, key: StreamIndex, failure: StreamFailure) {
         let Some(stream) = self.stream(key) else {
             return;
@@ -290,12 +292,12 @@ impl<E: Engine> State<E> {
         self.end(key, Err(failure));
     }
 
-    /// Fails all streams: nothing more will be received.
+    /// Fails all streams, because nothing more will be received.
     pub(crate) fn fail_all(&mut self, failure: StreamFailure) {
         self.fail_each(|_| failure);
     }
 
-    /// As [`State::fail_all`], with a failure for each stream.
+    /// Fails all streams as [`State::fail_all`] does, with a failure for each stream.
     pub(super) fn fail_each(&mut self, failure: impl Fn(&Stream) -> StreamFailure) {
         self.is_over = true;
         let keys: Vec<_> = self.streams.iter().flatten().map(|s| s.key).collect();
@@ -308,7 +310,7 @@ impl<E: Engine> State<E> {
         self.wake_waiting();
     }
 
-    /// Whether requests are in progress.
+    /// Whether requests are in progress over the connection.
     pub(crate) fn is_busy(&self) -> bool {
         self.engine.has_streams() || !self.waiting.is_empty()
     }

@@ -1,13 +1,12 @@
 //! Connections that carry many requests at a time: what HTTP/2 and HTTP/3 to backends have in common.
 //!
-//! Requests hold a [`Connection`]: engine and streams in one cell. A task on the worker's thread receives, sends, and
-//! watches the timeouts. A request that changes the cell wakes the task; the task wakes the owner of a stream for which
-//! something has arrived. Only body bytes are copied between the two, once.
+//! Requests hold a [`Connection`], which has the engine and the streams in one `RefCell`. A task on the worker's thread receives,
+//! sends, and watches the timeouts. A request that changes this state wakes the task; the task wakes the owner of a stream for
+//! which something has arrived. Only body bytes are copied between the two, once.
 //!
-//! Flow control works in both directions. The backend may send as much of a response as the stream's window allows; the
-//! window is restored when the client has taken the bytes, so a slow client delays its own stream only and costs a bounded
-//! amount of memory. The body of a request is pulled from the client's connection when the stream's turn has come and
-//! its window has room.
+//! Flow control works in both directions. The backend may send as much of a response as the stream's window allows; the window is
+//! restored when the client has taken the bytes, so a slow client delays its own stream only and costs a bounded amount of memory.
+//! The body of a request is pulled from the client's connection when the stream's turn has come and its window has room.
 
 mod activity;
 mod body;
@@ -36,16 +35,16 @@ pub(crate) use stream::StreamFailure;
 use crate::UpstreamSettings;
 use crate::protocol_choice::Load;
 
-/// The window of a stream without `proxy.max-buffer-size`, in bytes. It is part of the memory for buffering
-/// ([`crate::read_ahead::MAX_MEMORY`]).
+/// The flow-control window of a stream in bytes, if `proxy.max-buffer-size` is not set. The window is part of the memory for
+/// buffering ([`crate::read_ahead::MAX_MEMORY`]).
 const DEFAULT_WINDOW: u32 = 192 * 1024;
 
-/// Settings of the streams of a connection.
+/// The settings of the streams of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamSettings {
-    /// Most open streams.
+    /// Limit of the open streams of a connection.
     pub(crate) max_streams: u32,
-    /// The window of a stream, in bytes.
+    /// The flow-control window of a stream, in bytes.
     pub(crate) window: u32,
     pub(crate) first_byte_timeout: Duration,
     pub(crate) io_timeout: Duration,
@@ -64,7 +63,7 @@ impl StreamSettings {
     }
 }
 
-/// The window of a stream for `proxy.max-buffer-size`, limited by HTTP/2's largest window.
+/// The flow-control window of a stream for this `proxy.max-buffer-size`, limited by HTTP/2's largest window.
 fn window(max_buffer_size: Option<u64>) -> u32 {
     max_buffer_size.map_or(DEFAULT_WINDOW, |size| {
         u32::try_from(size).unwrap_or(u32::MAX)
@@ -74,23 +73,23 @@ fn window(max_buffer_size: Option<u64>) -> u32 {
 /// A worker's connections to the backends of an upstream, of one protocol version.
 pub(crate) struct Connections<E: Engine> {
     all: RefCell<Vec<Rc<Connection<E>>>>,
-    /// By backend.
+    /// For each backend, the connections to it that are being opened.
     openings: Box<[Openings]>,
 }
 
 /// The connections to one backend that are being opened.
 #[derive(Default)]
 struct Openings {
-    /// Requests that are opening a connection.
+    /// Number of requests that are opening a connection to the backend.
     opening: Cell<usize>,
-    /// Requests that wait for one of these.
+    /// Number of requests that wait for a connection that another request is opening.
     waiting: Cell<usize>,
     opened: Notify,
     opened_so_far: Cell<u64>,
 }
 
 impl<E: Engine> Drop for Connections<E> {
-    /// Runs when the upstream was dropped: no request will use these connections any more.
+    /// Closes the connections when their upstream was dropped, because no request will use them any more.
     fn drop(&mut self) {
         for connection in self.all.get_mut() {
             connection.retire();
@@ -98,8 +97,8 @@ impl<E: Engine> Drop for Connections<E> {
     }
 }
 
-/// A connection is being opened that may become one of these. When this is dropped, requests that wait for it look
-/// again.
+/// Marks that a request is opening a connection that may become one of the [`Connections`]. When this is dropped, requests that
+/// wait for the connection look again.
 pub(crate) struct Opening<'c>(&'c Openings);
 
 impl Drop for Opening<'_> {
@@ -119,7 +118,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl<E: Engine> Connections<E> {
-    /// A table for this number of backends, with no connections yet.
+    /// Makes a table for this number of backends, with no connections yet.
     pub(crate) fn new(backends: usize) -> Self {
         Self {
             all: RefCell::default(),
@@ -127,8 +126,8 @@ impl<E: Engine> Connections<E> {
         }
     }
 
-    /// Among the connections to backends for which `suits` is true, the one with the fewest streams, if it accepts another; the
-    /// first of several (H2O compatibility: H2O also takes the least loaded).
+    /// Among the connections that accept another request, to backends for which `suits` is true, picks the one with the fewest
+    /// streams; the first of several (H2O compatibility: H2O also takes the least loaded).
     pub(crate) fn pick(&self, suits: impl Fn(usize) -> bool) -> Option<Rc<Connection<E>>> {
         let mut all = self.all.borrow_mut();
         all.retain(|connection| connection.is_reusable());
@@ -138,15 +137,16 @@ impl<E: Engine> Connections<E> {
             .cloned()
     }
 
-    /// Announces that the caller opens a connection to this backend.
+    /// Marks that the caller is opening a connection to this backend, until the returned value is dropped.
     pub(crate) fn begin_opening(&self, backend: usize) -> Opening<'_> {
         let openings = &self.openings[backend];
         openings.opening.update(|opening| opening + 1);
         Opening(openings)
     }
 
-    /// If connections to `backend` are being opened that will have room, waits for one, so that simultaneous requests
-    /// do not open one each. `None` also if none of them succeeded; the caller then does not wait again.
+    /// If other requests are opening connections to `backend` that will have room, waits for one of these, so that simultaneous
+    /// requests do not open one each. `None` if there is no such connection, or if none of them succeeded; the caller then does
+    /// not wait again.
     pub(crate) async fn join(
         &self,
         backend: usize,
@@ -158,7 +158,7 @@ impl<E: Engine> Connections<E> {
         let _waiting = Waiting(openings);
         loop {
             let opening = openings.opening.get();
-            // Each request that opens a connection will use a stream of it, too.
+            // Each request that opens a connection will also use a stream of it.
             if openings.waiting.get() + opening > opening * max_streams as usize {
                 return None;
             }
@@ -173,7 +173,7 @@ impl<E: Engine> Connections<E> {
         }
     }
 
-    /// Load of the connections to backends for which `suits` is true.
+    /// The number of streams in use, and their limit, on the connections to backends for which `suits` is true.
     pub(crate) fn load(&self, suits: impl Fn(usize) -> bool) -> Load {
         let mut load = Load::default();
         for connection in self.all.borrow().iter() {

@@ -1,4 +1,4 @@
-//! A stream of a connection, as its owner holds it.
+//! A stream of a connection, as held by the request or response body that owns it.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use super::connection::Connection;
 use super::engine::{Engine, StreamIndex};
 use crate::balancer::InUse;
 
-/// A stream with its owner. Dropping this before the end cancels the stream (RFC 9113 §5.4.2, RFC 9114 §4.1.1).
+/// A stream, held by its owner. Dropping this before the end of the stream cancels it (RFC 9113 §5.4.2, RFC 9114 §4.1.1).
 pub(super) struct OwnedStream<E: Engine> {
     pub(super) connection: Rc<Connection<E>>,
     pub(super) key: StreamIndex,

@@ -1,4 +1,4 @@
-//! Input from the backend: heads, body data and ends of responses.
+//! Handles responses from the backend: heads, body data and ends.
 
 use std::time::Instant;
 
@@ -16,12 +16,12 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Number of bytes of the frame that had the field section just received.
+    /// Length in bytes of the frame that contained the field section just received.
     fn section_frame_len(&self) -> usize {
         E::frame_len(self.head.section_len as usize)
     }
 
-    /// The engine has written the trailers into the fields of the head.
+    /// Handles trailers, which the engine has written into the fields of `head`: they end the response.
     pub(crate) fn on_trailers(&mut self, key: StreamIndex) {
         let trailers = std::mem::take(&mut self.head.headers);
         let len = self.section_frame_len();
@@ -31,7 +31,7 @@ impl<E: Engine> State<E> {
         self.end(key, Ok((!trailers.is_empty()).then_some(trailers)));
     }
 
-    /// The engine has read the head of an interim response.
+    /// Handles the head of an interim response, which the engine has written into `head`.
     pub(crate) fn on_informational(&mut self, key: StreamIndex, now: Instant) {
         let status = self.head.status;
         let headers = std::mem::take(&mut self.head.headers);
@@ -43,7 +43,7 @@ impl<E: Engine> State<E> {
         stream.note_section(len);
         stream.on_informational(status, headers);
         if stream.deadline.is_some() {
-            // The backend has answered something: from here on `io_timeout` applies.
+            // The backend has answered, so from here on `io_timeout` applies and not the timeout of the first byte.
             stream.deadline = Some((until, StreamFailure::IoTimeout));
             self.note_deadline(until);
         }
@@ -52,7 +52,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// The engine has read the head of the final response.
+    /// Handles the head of the final response, which the engine has written into `head`.
     pub(crate) fn on_response(&mut self, key: StreamIndex, end_stream: bool, now: Instant) {
         let len = self.section_frame_len();
         let Some(stream) = self.streams.get_mut(key.0).and_then(Option::as_mut) else {
@@ -66,7 +66,8 @@ impl<E: Engine> State<E> {
         self.note_transfer(key, now);
     }
 
-    /// Sends the body that was held back until the backend answers (H2O compatibility: as in H2O, any response releases it).
+    /// Sends the request body that was held back until the backend answers (H2O compatibility: as in H2O, any final response
+    /// releases it, too).
     fn release_body(&mut self, key: StreamIndex) {
         let Some(stream) = self.stream(key) else {
             return;
@@ -81,7 +82,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Content has come, in a whole frame or a part of one.
+    /// Handles content of a response, which is a whole DATA frame or a part of one.
     pub(crate) fn on_data(
         &mut self,
         key: StreamIndex,
@@ -102,7 +103,7 @@ impl<E: Engine> State<E> {
         self.note_transfer(key, now);
     }
 
-    /// Records that a tunnel moved bytes.
+    /// Records that a tunnel has moved bytes, so its timeout starts anew. Does nothing for other streams.
     pub(super) fn note_transfer(&mut self, key: StreamIndex, now: Instant) {
         let until = now + self.settings.io_timeout;
         let Some(stream) = self.stream(key) else {
@@ -114,7 +115,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// The stream was reset. After a complete response that only means that the backend does not want the rest of the
+    /// Handles the reset of a stream. After a complete response, a reset only means that the backend does not want the rest of the
     /// request (RFC 9113 §8.1, RFC 9114 §4.1).
     pub(crate) fn on_reset(&mut self, key: StreamIndex, failure: StreamFailure) {
         let Some(stream) = self.stream(key) else {
@@ -125,7 +126,7 @@ impl<E: Engine> State<E> {
         self.end(key, Err(failure));
     }
 
-    /// Lowers the time of the next check to `until`.
+    /// Makes sure that deadlines are checked no later than at `until`.
     pub(super) fn note_deadline(&mut self, until: Instant) {
         self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
     }

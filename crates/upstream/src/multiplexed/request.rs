@@ -1,4 +1,4 @@
-//! A request in progress: from sending its head to receiving the head of the response.
+//! A request in progress over HTTP/2 or HTTP/3: from sending its head to receiving the head of the response.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -16,20 +16,20 @@ use crate::balancer::InUse;
 use crate::read_ahead::{self, Buffering};
 use crate::{Failure, FailureCause, OnInformational, Reply};
 
-/// A request that was begun.
+/// A request that was begun on a stream.
 pub(crate) struct Request<E: Engine> {
     owned: OwnedStream<E>,
     is_head: bool,
     expects_continue: bool,
-    /// Bytes of the frames of its head.
+    /// Length in bytes of the frames of the request's head.
     head_len: usize,
 }
 
 impl<E: Engine> Connection<E> {
-    /// Begins a request. The connection must [accept](Connection::can_request) one, and for extended CONNECT the
-    /// backend's [SETTINGS](Connection::poll_settings) must have arrived.
+    /// Begins a request. The connection must [accept](Connection::can_request) one, and for extended CONNECT the backend's
+    /// [SETTINGS](Connection::poll_settings) must have arrived.
     ///
-    /// With `expects_continue` the body is held until the backend responds. `headers` is memory for the fields of the
+    /// With `expects_continue`, the body is held back until the backend responds. `headers` is memory for the fields of the
     /// response.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl<E: Engine> Connection<E> {
 }
 
 impl<E: Engine> Request<E> {
-    /// Has the times of the request recorded in `trace`. Must be called before the request can make progress.
+    /// Records the times of the request in `trace` from now on. Must be called before the request can make progress.
     pub(crate) fn observe(&self, trace: &Rc<Trace>) {
         let connection = &self.owned.connection;
         let mut state = connection.state.borrow_mut();
@@ -73,8 +73,8 @@ impl<E: Engine> Request<E> {
         }
     }
 
-    /// Has the body of the response end only when the upload does ([`crate::Call::ends_with_upload`]). Must be called before
-    /// the request can make progress.
+    /// Makes the body of the response end only when the upload does ([`crate::Call::ends_with_upload`]). Must be called before the
+    /// request can make progress.
     pub(crate) fn end_with_upload(&self) {
         let mut state = self.owned.connection.state.borrow_mut();
         if let Some(stream) = state.stream(self.owned.key) {
@@ -113,7 +113,7 @@ impl<E: Engine> Request<E> {
                 return Poll::Ready(Err(StreamFailure::Io));
             };
             if let Some((status, headers)) = stream.take_informational() {
-                // The callback may use the connection.
+                // The state must not be borrowed during the callback, which may use the connection.
                 drop(state);
                 let is_ours = self.expects_continue && status == StatusCode::CONTINUE;
                 if let Some(tell) = tell.as_mut().filter(|_| !is_ours) {
@@ -160,7 +160,7 @@ impl<E: Engine> Request<E> {
         };
         Reply {
             status: head.status,
-            // These versions have no reason phrase (RFC 9113 §8.3.2, RFC 9114 §4.3.2).
+            // HTTP/2 and HTTP/3 have no reason phrase (RFC 9113 §8.3.2, RFC 9114 §4.3.2).
             reason: Some(Box::default()),
             headers: head.headers,
             length,

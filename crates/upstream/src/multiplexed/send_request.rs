@@ -1,4 +1,4 @@
-//! Sends a request over a connection.
+//! Sends a request over an HTTP/2 or HTTP/3 connection.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -28,8 +28,7 @@ pub(crate) async fn send<E: Engine>(
     (call.build)(url, E::PROTOCOL, &mut head);
     body.set_length(&mut head);
     if head.method == Method::Connect && !head.upgrade().is_empty() {
-        // The backend's SETTINGS tell whether it accepts extended CONNECT (RFC 8441 §3,
-        // RFC 9220 §3).
+        // The backend's SETTINGS say whether it accepts extended CONNECT (RFC 8441 §3, RFC 9220 §3).
         poll_fn(|task| connection.poll_settings(task)).await;
     }
     let has_content = matches!(head.body, BodyLength::Unknown | BodyLength::Known(1..));

@@ -1,4 +1,4 @@
-//! Output to the backend: request bodies, of which the streams send pieces in turns.
+//! Makes the output to the backend: the streams send pieces of their request bodies in turns.
 
 use std::task::Context;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use super::stream::StreamFailure;
 use super::upload::PullResult;
 
 impl<E: Engine> State<E> {
-    /// Checks uploads that had no data.
+    /// Checks uploads that had run out of data: those that have data again may send.
     pub(crate) fn check_starved(&mut self) {
         let mut starved = std::mem::take(&mut self.starved);
         starved.retain(|&key| {
@@ -52,12 +52,12 @@ impl<E: Engine> State<E> {
                 self.starved.push(key);
             }
             Ok(PullResult::End) => self.on_sent(key),
-            // The client disconnected, or a file cannot be read.
+            // The client has disconnected, or a file with the body cannot be read.
             Err(_) => self.fail(key, StreamFailure::Content),
         }
     }
 
-    /// The request is complete in the output, or the backend wants no more of it.
+    /// Records that the request is complete in the output, or that the backend wants no more of it.
     pub(crate) fn on_sent(&mut self, key: StreamIndex) {
         let Some(stream) = self.stream(key) else {
             return;
@@ -70,7 +70,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Output was written: the time limit for the response starts for the requests that have been sent completely.
+    /// Handles output having been written: for requests that have been written completely, the time limit of the response starts.
     pub(crate) fn on_written(&mut self, now: Instant) {
         let until = now + self.settings.first_byte_timeout;
         let mut unwritten = std::mem::take(&mut self.unwritten);
@@ -91,7 +91,7 @@ impl<E: Engine> State<E> {
         self.unwritten = unwritten;
     }
 
-    /// Fails the streams whose deadline has passed, and finds the next deadline.
+    /// Fails the streams whose deadline has passed, and computes the next deadline.
     pub(super) fn expire(&mut self, now: Instant) {
         self.earliest = None;
         for index in 0..self.streams.len() {

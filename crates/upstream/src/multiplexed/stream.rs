@@ -1,4 +1,4 @@
-//! A stream of a connection: one request with its response.
+//! A stream of an HTTP/2 or HTTP/3 connection: one request with its response.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -13,10 +13,10 @@ use h2o_http::{BodyLength, ClientResponse, Headers, StatusCode};
 use super::engine::StreamIndex;
 use super::upload::Upload;
 
-/// Most informational responses kept for a request that does not read them; further ones are dropped.
+/// Limit of the informational responses that are kept for a request that does not read them; further ones are dropped.
 const MAX_INFORMATIONAL: usize = 64;
 
-/// The times of a request, for logs, with the clock that tells them.
+/// The times of a request for logs, and the clock that they are read from.
 pub(super) struct TimedTrace {
     pub(super) trace: Rc<Trace>,
     pub(super) clock: Rc<Clock>,
@@ -51,7 +51,7 @@ pub(crate) enum StreamFailure {
     FlowControl,
     /// `proxy.timeout.first_byte` has passed.
     FirstByteTimeout,
-    /// No progress for `proxy.timeout.io`.
+    /// The backend made no progress for `proxy.timeout.io`.
     IoTimeout,
     /// The backend does not support extended CONNECT (RFC 8441 §3, RFC 9220 §3).
     NoExtendedConnect,
@@ -85,17 +85,18 @@ pub(super) type End = Result<Option<Headers>, StreamFailure>;
 
 /// State of the response.
 pub(super) enum Response {
-    /// No final response yet.
+    /// No final response has arrived yet.
     Expected,
-    /// The head of the response, which the request has not taken yet, and the end, if that has come, too.
+    /// The head of the response has arrived, but the request has not taken it. The second value is the end of the response, if
+    /// that has arrived, too.
     Head(Box<Head>, Option<End>),
-    /// Receiving the body.
+    /// The request has taken the head, and the body is being received.
     Content,
     /// The response has ended.
     Ended(End),
 }
 
-/// A stream that is open, or whose end its owner has not noticed.
+/// A stream that is open, or whose owner has not noticed its end.
 pub(super) struct Stream {
     pub(super) key: StreamIndex,
     /// Memory for the fields of the response.
@@ -103,15 +104,15 @@ pub(super) struct Stream {
     pub(super) response: Response,
     /// Informational responses that the request has not read yet.
     informational: VecDeque<(StatusCode, Headers)>,
-    /// Bytes of the body that the owner has not taken, limited by the stream's window or by how much is read.
+    /// Bytes of the body that the owner has not taken, limited by the stream's window (HTTP/2) or by how much is read (HTTP/3).
     content: ByteQueue,
-    /// Bytes missing of the announced length.
+    /// Number of body bytes still to come, if the response has announced its length.
     missing: Option<u64>,
-    /// Request body being sent.
+    /// The request body that is being sent; `None` once it was sent.
     pub(super) upload: Option<Upload>,
-    /// Waker of the owner.
+    /// The waker of the stream's owner.
     waker: Option<Waker>,
-    /// The time at which the stream fails without progress, and why it fails then.
+    /// The time at which the stream fails if there is no progress, and the failure.
     pub(super) deadline: Option<(Instant, StreamFailure)>,
     /// Whether the body of the response ends only when the upload does ([`crate::Call::ends_with_upload`]).
     pub(super) ends_with_upload: bool,
@@ -145,7 +146,7 @@ impl Stream {
         }
     }
 
-    /// Registers the owner's waker.
+    /// Registers the owner's waker, which is woken when something arrives for the stream.
     pub(super) fn watch(&mut self, task: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(task.waker()),
@@ -159,7 +160,7 @@ impl Stream {
         }
     }
 
-    /// Records in the trace that frames of this many bytes were made.
+    /// Records in the trace that request frames of this many bytes were made.
     pub(super) fn note_sent(&self, bytes: u64) {
         if let Some(trace) = &self.trace {
             trace.sent.set(trace.sent.get() + bytes);
@@ -173,14 +174,15 @@ impl Stream {
         }
     }
 
-    /// Records in the trace a frame of this many bytes.
+    /// Records in the trace that a frame of this many bytes was received.
     pub(super) fn note_received(&self, bytes: usize) {
         if let Some(trace) = &self.trace {
             trace.received.set(trace.received.get() + bytes as u64);
         }
     }
 
-    /// Records in the trace a field section in a frame of this many bytes; CONTINUATION frames are not counted separately.
+    /// Records in the trace that a field section was received in a frame of this many bytes; CONTINUATION frames are not counted
+    /// separately.
     pub(super) fn note_section(&self, bytes: usize) {
         self.note_received(bytes);
         if let Some(trace) = &self.trace {
@@ -197,12 +199,12 @@ impl Stream {
         }
     }
 
-    /// The next informational response.
+    /// Takes the oldest informational response that the request has not read.
     pub(super) fn take_informational(&mut self) -> Option<(StatusCode, Headers)> {
         self.informational.pop_front()
     }
 
-    /// Stores the final head, of which the frame had `len` bytes. Buffers are swapped, so that memory is reused.
+    /// Stores the head of the final response, whose frame had `len` bytes. Buffers are swapped, so that memory is reused.
     pub(super) fn on_head(&mut self, received: &mut ClientResponse, len: usize) {
         self.deadline = None;
         self.note_section(len);
@@ -229,7 +231,7 @@ impl Stream {
     pub(super) fn on_content(&mut self, piece: &[u8]) {
         self.content.push(piece);
         if let Some(missing) = &mut self.missing {
-            // The engine has checked that the body is not longer than announced.
+            // The engine has checked that the body is not longer than its announced length.
             *missing = missing.saturating_sub(piece.len() as u64);
         }
         self.wake();
@@ -267,7 +269,7 @@ impl Stream {
         matches!(self.response, Response::Expected)
     }
 
-    /// Takes the head, once it has arrived; the state is then that of the body.
+    /// Takes the head of the response, if it has arrived; the body is received from then on.
     pub(super) fn take_head(&mut self) -> Option<Head> {
         match std::mem::replace(&mut self.response, Response::Content) {
             Response::Head(head, end) => {
@@ -283,12 +285,12 @@ impl Stream {
         }
     }
 
-    /// Bytes that the owner has not taken.
+    /// Number of body bytes that the owner has not taken.
     pub(super) fn queued(&self) -> usize {
         self.content.len()
     }
 
-    /// Bytes of memory held by both bodies.
+    /// Number of bytes of memory held by the bodies of request and response.
     pub(super) fn retained(&self) -> usize {
         self.queued() + self.upload.as_ref().map_or(0, Upload::retained)
     }
@@ -308,14 +310,14 @@ impl Stream {
         self.content.take(max)
     }
 
-    /// The whole body in one piece, if it is complete, contiguous, and without trailers.
+    /// Takes the whole body in one piece; `None` unless it is complete, contiguous, and without trailers.
     pub(super) fn take_whole(&mut self) -> Option<Bytes> {
         (self.is_complete() && !self.awaits_upload())
             .then(|| self.content.take_whole())
             .flatten()
     }
 
-    /// Whether the response has ended well and has no trailers.
+    /// Whether the response has ended without a failure and has no trailers.
     pub(super) const fn is_complete(&self) -> bool {
         matches!(self.response, Response::Ended(Ok(None)))
     }
@@ -325,7 +327,7 @@ impl Stream {
         self.ends_with_upload && !self.asks_for_tunnel && self.upload.is_some()
     }
 
-    /// The request is complete in the output.
+    /// Records that the request is complete in the output.
     pub(super) fn on_upload_end(&mut self) {
         self.upload = None;
         if self.ends_with_upload && !self.is_open() {

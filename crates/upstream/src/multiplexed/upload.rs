@@ -1,4 +1,4 @@
-//! The body of a request to a backend: pulled when the stream's turn has come and its window has room.
+//! The body of a request to a backend over HTTP/2 or HTTP/3: pulled when the stream's turn has come and its window has room.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -8,10 +8,10 @@ use h2o_exchange::{BodyError, BodyPipe, BodySource, FileReader, RequestBody};
 
 use super::engine::{Engine, StreamIndex};
 
-/// The rest of a request body. Dropping it before the end lets the client's connection stop buffering.
+/// The part of a request body that was not sent. Dropping this before the end lets the client's connection stop buffering.
 pub(super) struct Upload {
     content: Content,
-    /// Bytes missing of the announced length.
+    /// Number of body bytes still to come, if the request has announced its length.
     left: Option<u64>,
     step: UploadState,
 }
@@ -21,7 +21,7 @@ enum Content {
     File(FileReader),
     Pipe {
         pipe: Rc<BodyPipe>,
-        /// Taken from the pipe and not sent yet.
+        /// Bytes that were taken from the pipe and not sent yet.
         rest: Bytes,
     },
 }
@@ -37,15 +37,15 @@ impl Drop for Content {
 /// What an upload waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UploadState {
-    /// The backend has sent 100 or a final response (RFC 9110 §10.1.1), so the body need not be held back any more.
+    /// For a 100 or a final response of the backend (RFC 9110 §10.1.1): until then, the body is held back.
     Held,
-    /// Its turn, or window.
+    /// For the stream's turn, or for room in its flow-control window.
     Ready,
-    /// More data from the client or the disk.
+    /// For more data from the client or the disk.
     Starved,
 }
 
-/// Result of pulling data for one frame.
+/// The result of pulling data for one DATA frame.
 pub(super) enum PullResult {
     /// A DATA frame was written.
     Frame,
@@ -56,23 +56,24 @@ pub(super) enum PullResult {
 }
 
 impl Upload {
-    /// Bytes of memory held for unsent data.
+    /// Number of bytes of memory held for unsent data.
     pub(super) fn retained(&self) -> usize {
         match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),
             Content::File(reader) => reader.retained(),
-            // The client's connection fills the pipe and counts its bytes.
+            // The client's connection counts the bytes in the pipe, which it fills.
             Content::Pipe { rest, .. } => rest.len(),
         }
     }
 
-    /// Whether the body may be resent by another handler: the pipe must have one reader only.
+    /// Whether the client's body is kept so that another handler may send it again. This upload must then end with its owner,
+    /// because a pipe has one reader only.
     pub(super) fn is_kept(&self) -> bool {
         matches!(&self.content, Content::Pipe { pipe, .. } if pipe.is_kept())
     }
 
-    /// The upload of `body` with an announced length. `None` if there is nothing to send. `is_held`: sent only once the
-    /// backend asks for it.
+    /// Makes the upload of `body` with an announced length; `None` if the body is empty. `is_held`: whether the body is held back
+    /// until the backend answers.
     pub(super) fn new(body: RequestBody, announced: Option<u64>, is_held: bool) -> Option<Self> {
         let content = match body {
             RequestBody::None => return None,
@@ -104,7 +105,7 @@ impl Upload {
         self.step == UploadState::Starved
     }
 
-    /// Stops holding the body back. Returns whether it was held.
+    /// Sends the body from now on. Returns whether it was held back before.
     pub(super) fn release_body(&mut self) -> bool {
         let was_held = self.is_held();
         if was_held {
@@ -113,10 +114,10 @@ impl Upload {
         was_held
     }
 
-    /// Whether data may have arrived since the upload ran out.
+    /// Whether data may have arrived since the upload ran out of it.
     pub(super) fn is_fed(&mut self) -> bool {
         let is_fed = match &self.content {
-            // The disk is tried again.
+            // A read from the disk is simply tried again.
             Content::Bytes(_) | Content::File(_) => true,
             Content::Pipe { pipe, rest } => !rest.is_empty() || !pipe.is_starved(),
         };
@@ -182,8 +183,8 @@ impl Upload {
                 if let Some(left) = &mut self.left {
                     *left -= len;
                 }
-                // If the client's end is known, END_STREAM goes with the data: the backend then knows the length before
-                // it begins.
+                // If the end of the client's body is known, END_STREAM is sent with the last data, so that the backend knows the
+                // length of the body before it begins.
                 let is_end = match self.left {
                     Some(left) => left == 0,
                     None => rest.is_empty() && pipe.is_drained(),

@@ -1,4 +1,4 @@
-//! A scripted backend, and clients of various speeds.
+//! Tests of buffering responses, with a scripted backend and clients of various speeds.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -11,25 +11,25 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use super::*;
 
-/// What the backend has sent and will send. Byte `n` of the body is the second byte of `n`.
+/// What the backend has sent and will send. The value of byte `n` of the body is the second byte of the number `n`.
 #[derive(Default)]
 struct SentBytes {
-    /// Bytes available now.
+    /// Number of bytes that can be read now.
     ready: usize,
     taken: usize,
     /// The length of the body, if known.
     length: Option<usize>,
-    /// What follows the available bytes.
+    /// The end of the body that follows the available bytes; `None` if it has not arrived.
     end: Option<Result<(), &'static str>>,
     has_trailers: bool,
-    /// Whether the connection is still held.
+    /// Whether the connection to the backend is still in use.
     is_held: bool,
     waker: Option<Waker>,
 }
 
 type Backend = Rc<RefCell<SentBytes>>;
 
-/// A response of the backend.
+/// The body of a response, as it is read from the scripted backend.
 struct FromBackend(Backend);
 
 impl Drop for FromBackend {
@@ -128,7 +128,7 @@ impl Response {
         }
     }
 
-    /// The backend sends more.
+    /// The backend sends this number of bytes more.
     fn send(&self, bytes: usize) {
         let mut sent = self.backend.borrow_mut();
         sent.ready += bytes;
@@ -142,7 +142,7 @@ impl Response {
         self.send(0);
     }
 
-    /// The client takes nothing for a while. The clock does not advance while a disk thread works.
+    /// The client takes nothing for this time. The clock does not advance while a disk thread works.
     async fn block(&mut self, time: Duration) {
         let worker = Rc::clone(&self.worker);
         let ahead = poll_fn(|context| {
@@ -157,7 +157,7 @@ impl Response {
         let _ = worker.run(worker.timeout(time, ahead)).await;
     }
 
-    /// The client takes what is available, at most this many bytes.
+    /// The client takes the bytes that are available, at most this number. Returns their number.
     async fn take(&mut self, most: usize) -> usize {
         let mut left = most;
         while left > 0 {
@@ -173,7 +173,7 @@ impl Response {
         most - left
     }
 
-    /// The next event after the bytes taken.
+    /// Waits for the next piece of the body, and returns its length.
     async fn next(&mut self) -> Option<Result<usize, String>> {
         let next = poll_fn(|context| self.body.poll_next(context, 1 << 20)).await;
         next.map(|piece| match piece {
@@ -296,7 +296,7 @@ fn what_comes_slowly_is_handed_on_at_once() {
             assert_eq!(response.take(1).await, 0);
             response.send(20);
             assert_eq!(response.take(100).await, 20);
-            // The same, after bytes that were buffered in memory and in a file.
+            // The same holds after bytes that were buffered in memory and in a file.
             for kept in [1_000, 1_000_000] {
                 response.send(kept);
                 response.block(LONG).await;
@@ -349,7 +349,7 @@ fn trailers_follow_what_was_kept() {
 #[test]
 fn at_the_ceiling_the_backend_waits_and_goes_on_later() {
     let ceilings = [
-        // The limit of the response, the limit of the process, and no temporary files at all.
+        // The ceilings are the limit of the response, the limit of the process, and no temporary files at all.
         (TempFiles::default(), 1_000_000, 1_000_000),
         (TempFiles::new("/tmp".into(), 1_000_000), MANY, 1_000_000),
         (TempFiles::default(), 0, 0),

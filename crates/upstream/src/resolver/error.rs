@@ -4,30 +4,30 @@ use std::fmt;
 
 use dns_lookup::LookupError;
 
-/// Results of `getaddrinfo` (RFC 3493 §6.1).
+/// The errors of `getaddrinfo` (RFC 3493 §6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolveError {
-    /// `EAI_NONAME`
+    /// `EAI_NONAME`: the name does not exist.
     NoName,
-    /// `EAI_NODATA`
+    /// `EAI_NODATA`: the name has no address.
     NoData,
-    /// `EAI_FAIL`
+    /// `EAI_FAIL`: name resolution failed for good.
     Fail,
-    /// `EAI_AGAIN`
+    /// `EAI_AGAIN`: name resolution failed for the moment.
     Again,
-    /// `EAI_ADDRFAMILY`
+    /// `EAI_ADDRFAMILY`: the name has no address in this address family.
     AddressFamily,
-    /// `EAI_BADFLAGS`
+    /// `EAI_BADFLAGS`: the flags of the query are invalid.
     BadFlags,
-    /// `EAI_FAMILY`
+    /// `EAI_FAMILY`: the address family is not supported.
     Family,
-    /// `EAI_MEMORY`
+    /// `EAI_MEMORY`: there is not enough memory.
     Memory,
-    /// `EAI_SERVICE`
+    /// `EAI_SERVICE`: the port is not valid for the type of socket.
     Service,
-    /// `EAI_SOCKTYPE`
+    /// `EAI_SOCKTYPE`: the type of socket is not supported.
     SocketType,
-    /// `EAI_SYSTEM`
+    /// `EAI_SYSTEM`: a system call failed.
     System,
     /// Any other error.
     Other,
@@ -53,7 +53,7 @@ impl ResolveError {
         }
     }
 
-    /// The DNS response code for `proxy-status` (RFC 9209 §2.3.2), where there is one. H2O compatibility: H2O maps the
+    /// The DNS response code for `proxy-status` (RFC 9209 §2.3.2), if there is one for the error. H2O compatibility: H2O maps the
     /// same errors.
     #[must_use]
     pub const fn rcode(self) -> Option<&'static str> {
@@ -73,13 +73,13 @@ impl ResolveError {
         }
     }
 
-    /// Whether the error leaves open if the name has addresses. If it does not, a previous answer is obsolete.
+    /// Whether the name may have addresses in spite of this error. After other errors, a previous answer is obsolete.
     pub(super) const fn is_inconclusive(self) -> bool {
         !matches!(self, Self::NoName | Self::NoData)
     }
 
     const fn from_number(number: i32) -> Self {
-        /// Defined by the GNU C library only.
+        /// The error `EAI_ADDRFAMILY`, which only the GNU C library has.
         const EAI_ADDRFAMILY: i32 = -9;
         match number {
             libc::EAI_NONAME => Self::NoName,

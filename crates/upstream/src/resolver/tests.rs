@@ -26,7 +26,7 @@ fn run<T>(test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
     run_by(true, test)
 }
 
-/// Like `run`, on a running clock.
+/// Runs a test like [`run`], on a clock that runs.
 fn run_in_time<T>(test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
     run_by(false, test)
 }
@@ -43,7 +43,7 @@ fn run_by<T>(stands: bool, test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
     })
 }
 
-/// Advances the clock.
+/// Lets this time pass on the paused clock.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -69,7 +69,7 @@ fn counting(result: Result<Vec<SocketAddr>, ResolveError>) -> (Resolver, LookUps
     (resolver, asked)
 }
 
-/// A resolver that answers with the values sent, one after another; with an error once the sender is dropped.
+/// A resolver that gives the answers sent through the returned sender, one after another, and an error once the sender is dropped.
 fn answering() -> (
     Resolver,
     mpsc::Sender<Result<Vec<SocketAddr>, ResolveError>>,
@@ -196,7 +196,7 @@ fn each_address_comes_first_now_and_then_and_the_others_follow_in_order() {
             assert_eq!(*found, want);
         }
     });
-    // Each should be chosen about 100 times; fewer than 30 practically never happen.
+    // Each address should come first about 100 times; fewer than 30 practically never happen.
     assert!(came_first.iter().all(|times| *times > 30), "{came_first:?}");
 }
 
@@ -260,7 +260,7 @@ fn a_configured_name_keeps_its_last_answer_while_a_new_one_is_awaited() {
             resolver.find(worker, "name", Configured).await,
             Ok(vec![TWO])
         );
-        // Waits for the new answer only for a moment, counted from the first caller.
+        // A caller waits for the new answer for a moment only, counted from the first caller.
         pass(POSITIVE_LIFE).await;
         let soon = || tokio::time::timeout(MAX_WAIT / 2, resolver.find(worker, "name", Configured));
         assert!(soon().await.is_err());
@@ -319,7 +319,7 @@ fn only_the_word_that_there_is_no_address_ends_the_last_answer() {
             assert_eq!(resolver.find(worker, "name", Configured).await, Err(error));
         });
     }
-    // Names from requests get the true result, no stale answer.
+    // Names from requests get the true result, and no stale answer.
     let (resolver, go) = answering();
     run_in_time(async |worker| {
         go.send(Ok(vec![ONE])).unwrap();
@@ -348,7 +348,8 @@ fn names_are_bounded() {
     });
 }
 
-/// A resolver on which names that begin with `slow` wait until the sender is dropped; others are answered at once.
+/// A resolver on which look-ups of names that begin with `slow` wait until the returned sender is dropped; others are answered at
+/// once.
 fn slow(threads: usize) -> (Resolver, mpsc::Receiver<String>, mpsc::Sender<()>) {
     let (go, wait) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
@@ -364,7 +365,7 @@ fn slow(threads: usize) -> (Resolver, mpsc::Receiver<String>, mpsc::Sender<()>) 
     (Resolver::new(Arc::new(look_up), threads), begins, go)
 }
 
-/// Starts a look-up without waiting for the answer.
+/// Starts a look-up without waiting for its answer.
 fn begin(
     worker: &Worker,
     resolver: &Resolver,
@@ -449,7 +450,7 @@ fn names_that_requests_bring_take_neither_threads_nor_places_from_backends() {
             }
             let full = resolver.find(worker, "another", Requested).await;
             assert_eq!(full, Err(ResolveError::Again));
-            // A name that is being looked up can still be awaited.
+            // A further caller can still wait for a name that is being looked up.
             answers.push(begin(worker, &resolver, "slow0", Requested));
             assert!(begins.try_recv().is_err());
             assert_eq!(
@@ -479,7 +480,7 @@ fn a_name_that_nobody_waits_for_any_more_is_not_looked_up() {
         assert!(last.wait_for(Option::is_some).await.is_ok());
         let begun: Vec<_> = begins.try_iter().collect();
         assert_eq!(begun, ["slow", "wanted"]);
-        // The next caller does not see that.
+        // A later caller starts a new look-up, and gets its answer.
         assert_eq!(
             resolver.find(worker, "left", Requested).await,
             Ok(vec![ONE])
@@ -495,7 +496,7 @@ fn the_system_is_asked_with_the_port() {
         Ok(vec!["127.0.0.1:8080".parse().unwrap()])
     );
     assert_eq!(ask("a\0b"), Err(ResolveError::NoName));
-    // From /etc/hosts.
+    // The address of `localhost` is in /etc/hosts.
     let found = ask("localhost").unwrap();
     let is_right = |address: &SocketAddr| address.ip().is_loopback() && address.port() == 8080;
     assert!(!found.is_empty() && found.iter().all(is_right), "{found:?}");

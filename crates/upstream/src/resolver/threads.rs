@@ -1,4 +1,4 @@
-//! The threads that run `getaddrinfo`.
+//! Limits the threads that run `getaddrinfo`.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -11,13 +11,13 @@ use super::{LookUp, NameOrigin, Query, ResolveError};
 /// The default of [`limit_threads`], for the whole process (H2O compatibility: H2O's default of `num-name-resolution-threads`).
 /// Further look-ups wait in a queue.
 const MAX_THREADS: usize = 32;
-/// Most addresses kept of a name.
+/// Limit of the addresses that are kept for a name.
 const MAX_ADDRESSES: usize = 64;
 
 pub(super) static THREADS: LazyLock<Threads> = LazyLock::new(|| Threads::new(MAX_THREADS));
 
-/// Sets how many look-ups may run at a time in the process, at least two. A new configuration may change it; look-ups
-/// that already run or wait then are not counted.
+/// Sets how many look-ups may run at a time in the process, at least two. A new configuration may change the limit; look-ups that
+/// run or wait at that time do not count towards it.
 pub fn limit_threads(count: u32) {
     THREADS.limit(count as usize);
 }
@@ -28,18 +28,18 @@ pub(super) struct Threads(Mutex<Places>);
 #[derive(Clone)]
 struct Places {
     all: Arc<Semaphore>,
-    /// The threads for names that requests contain, whose name servers a client may make slow.
+    /// Limits the threads for names that requests contain, whose name servers a client may make slow.
     requested: Arc<Semaphore>,
 }
 
-/// Permits one look-up to run.
+/// A permit to run one look-up.
 pub(super) struct Permit {
     _all: OwnedSemaphorePermit,
     _requested: Option<OwnedSemaphorePermit>,
 }
 
 impl Places {
-    /// `count` threads, half of them for names from requests; at least one for each origin.
+    /// Allows `count` look-ups at a time, half of them for names from requests; at least one for each origin.
     fn new(count: usize) -> Self {
         let requested = (count / 2).max(1);
         Self {
@@ -60,7 +60,7 @@ impl Threads {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Places::new(count);
     }
 
-    /// Waits for a free thread; `None` if there will be none.
+    /// Waits for a free thread; `None` if no thread will become free.
     pub(super) async fn permit(&self, origin: NameOrigin) -> Option<Permit> {
         let places = (self.0.lock().unwrap_or_else(PoisonError::into_inner)).clone();
         let requested = match origin {
@@ -74,7 +74,7 @@ impl Threads {
     }
 }
 
-/// Runs a look-up on a thread.
+/// Runs a look-up on a thread of its own.
 pub(super) async fn run(
     permit: Permit,
     look_up: Arc<LookUp>,
@@ -91,15 +91,15 @@ pub(super) async fn run(
             }
         }
         drop(permit);
-        // Fails if the worker has ended.
+        // Sending fails if the worker has ended.
         let _ = sender.send(result);
     });
     spawned.map_err(|_| ResolveError::Memory)?;
     result.await.unwrap_or(Err(ResolveError::Other))
 }
 
-/// `getaddrinfo` for TCP, in families for which the machine has an address (RFC 3493 §6.1, `AI_ADDRCONFIG`). H2O
-/// compatibility: like H2O, passes the port on.
+/// Looks a name up by `getaddrinfo`, for TCP and in families for which the machine has an address (RFC 3493 §6.1,
+/// `AI_ADDRCONFIG`). H2O compatibility: as in H2O, the port is passed on.
 pub(super) fn ask_system(query: &Query) -> Result<Vec<SocketAddr>, ResolveError> {
     let hints = AddrInfoHints {
         flags: libc::AI_ADDRCONFIG | libc::AI_NUMERICSERV,

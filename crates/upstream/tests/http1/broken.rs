@@ -1,4 +1,4 @@
-//! Invalid responses of backends (H2O compatibility: the texts are H2O's).
+//! Invalid HTTP/1 responses of backends. H2O compatibility: the texts of the errors are H2O's.
 
 use std::io::Write;
 
@@ -20,7 +20,7 @@ fn broken_answers_are_told_apart() {
     let many: String = (0..101).map(|index| format!("x{index}: y\r\n")).collect();
     let long = format!("x: {}\r\n", "y".repeat(500_000));
     let interims = "HTTP/1.1 103 x\r\n\r\n".repeat(101);
-    // Bytes sent before the connection is closed; the result.
+    // Each case: the bytes that the backend sends before it closes the connection, and the result.
     let cases: &[(String, &str)] = &[
         (String::new(), IO),
         ("H".into(), IO),
@@ -58,7 +58,7 @@ fn broken_answers_are_told_apart() {
             "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n".into(),
             "received unexpected 101 response",
         ),
-        // After the head.
+        // These responses break off or become invalid after the head.
         (ok("content-length: 5\r\n") + "ab", "200 ab!I/O error"),
         (ok("content-length: 5\r\n"), "200 !I/O error"),
         (chunked(""), "200 !I/O error"),
@@ -77,7 +77,7 @@ fn broken_answers_are_told_apart() {
             chunked("11111111111111111\r\n"),
             "200 !failed to parse the response",
         ),
-        // Invalid, but accepted.
+        // These responses are invalid, but accepted.
         (chunked("2\r\nab"), "200 ab"),
         (chunked("2\r\nab\r"), "200 ab"),
         (chunked("2\r\nab\r\n"), "200 ab"),
@@ -92,7 +92,7 @@ fn broken_answers_are_told_apart() {
     let address = backend(move |index, mut peer| {
         peer.head();
         peer.send(&answers[index]);
-        // An orderly end, not a reset.
+        // The backend ends the connection in order, and does not reset it.
         peer.0.shutdown(std::net::Shutdown::Write).unwrap();
         peer.rest();
     });
@@ -135,7 +135,7 @@ fn a_reset_ends_content_without_length_and_cuts_off_chunks() {
     ];
     for (answer, want) in cases {
         let address = backend(move |_, mut peer| {
-            // The request is not read completely, so closing resets the connection.
+            // The backend does not read the whole request, so that closing resets the connection.
             peer.read(4);
             peer.0.write_all(answer.as_bytes()).unwrap();
             wait_until_read(&peer.0);

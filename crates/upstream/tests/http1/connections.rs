@@ -1,4 +1,4 @@
-//! Which connection a request uses.
+//! Which HTTP/1 connection a request uses.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::kit::{
     pass, post, send, settings, settle, until, upstream,
 };
 
-/// The numbers of the connections that consecutive requests used.
+/// The numbers of the connections over which consecutive requests were sent.
 fn used(answer: &str, settings: UpstreamSettings, requests: usize) -> Vec<usize> {
     let (address, heads) = answering(answer);
     on_worker(|worker| async move {
@@ -48,7 +48,7 @@ fn connections_are_used_again_if_both_sides_want_that() {
         with("connection: close\r\n"),
         with("connection: x\r\n"),
         with("").replace("1.1", "1.0"),
-        // Bytes after the body, which could only be taken for the next response.
+        // There are bytes after the body, which could only be taken for the next response.
         with("") + "HTTP/1.1 200 OK\r\n\r\n",
         chunked.to_string() + "x",
         "HTTP/1.1 204 No Content\r\ncontent-length: 1\r\n\r\nx".to_string(),
@@ -133,7 +133,7 @@ fn idle_connections_are_closed_in_time() {
         assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
         pass(Duration::from_millis(100)).await;
         assert!(ended.try_recv().is_err(), "it was idle for 100 ms only");
-        // The sweep runs about a second later.
+        // The sweep of idle connections runs about a second later.
         pass(Duration::from_secs(2)).await;
         until(|| ended.try_recv().ok()).await;
     });
@@ -176,15 +176,15 @@ fn connections_closed_or_spoilt_while_idle_are_not_used() {
     }
 }
 
-/// A backend that answers the first request of a connection, and closes the connection at the second, as if it had
-/// closed it just before.
+/// A backend that answers the first request of a connection, and closes the connection when the second request arrives, as if it
+/// had closed it just before.
 fn closing_at_the_second() -> (std::net::SocketAddr, mpsc::Receiver<usize>) {
     let (sender, heads) = mpsc::channel();
     let address = backend(move |index, mut peer| {
         peer.head();
         sender.send(index).unwrap();
         peer.send(OK);
-        // A body that was not read is no head.
+        // A request body, which the backend has not read, does not count as a head.
         if peer.head().ends_with("\r\n\r\n") {
             sender.send(index).unwrap();
         }
@@ -198,7 +198,7 @@ fn a_connection_closed_at_the_same_moment_is_made_up_for_once() {
         method: Method::Put,
         ..post("content")
     };
-    // Request, result, connections of all requests.
+    // Each case: the request, its result, and the connections of all requests.
     let cases: [(TestRequest, &str, &[usize]); 3] = [
         (GET, "200 ok", &[0, 0, 1]),
         (put(), "200 ok", &[0, 0, 1]),
@@ -256,7 +256,7 @@ fn requests_take_turns_whatever_connections_are_kept() {
     assert_eq!(used, [6 + 1, 3 + 1], "connections");
 }
 
-/// A listener with a full accept queue: further connections stay pending.
+/// A listener whose accept queue is full, so that further connections stay pending.
 fn full_listener() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     rustix::net::listen(&listener, 0).unwrap();
@@ -278,7 +278,7 @@ fn a_backend_that_takes_no_connection_does_not_hold_up_every_second_request() {
         let upstream = balanced(&urls, Balancing::RoundRobin, settings());
         let (first_worker, first) = (Rc::clone(&worker), Arc::clone(&upstream));
         let first = tokio::task::spawn_local(async move { ask(&first_worker, &first, GET).await });
-        // Until the attempt is known to be slow.
+        // After this time, the attempt to connect counts as slow.
         pass(Duration::from_millis(200)).await;
         for _ in 0..6 {
             assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
@@ -289,7 +289,7 @@ fn a_backend_that_takes_no_connection_does_not_hold_up_every_second_request() {
 
 #[test]
 fn the_least_busy_backend_gets_the_next_connection() {
-    // The body does not end before the client disconnects.
+    // The response does not end before the client disconnects.
     let script = |_, mut peer: crate::kit::Peer| {
         peer.head();
         peer.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
@@ -305,13 +305,13 @@ fn the_least_busy_backend_gets_the_next_connection() {
             assert_eq!(reply.backend, want, "{} in use", replies.len());
             replies.push(reply);
         }
-        // Both requests to the second backend have ended.
+        // Both requests to the second backend are dropped, so they end.
         replies.retain(|reply| reply.backend == 0);
         assert_eq!(send(&worker, &upstream, GET).await.unwrap().backend, 1);
     });
 }
 
-/// An address without a listener.
+/// The URL of an address without a listener.
 fn unused() -> String {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
     format!("http://{}", address.unwrap())
@@ -375,7 +375,7 @@ fn unix_sockets_and_names_are_connected_to() {
         let name = format!("http://localhost:{}/", address.port());
         for url in [unix, name] {
             let upstream = balanced(&[(&url, 1)], Balancing::RoundRobin, settings());
-            // "localhost" may have an IPv6 address without a listener.
+            // `localhost` may have an IPv6 address, on which no backend listens.
             let mut got = ask(&worker, &upstream, GET).await;
             for _ in 0..50 {
                 if got == "connection refused" {

@@ -1,4 +1,4 @@
-//! How TLS connections end.
+//! How TLS connections to backends are closed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -19,7 +19,8 @@ use crate::kit::{
 
 type Peer = StreamOwned<ServerConnection, std::net::TcpStream>;
 
-/// The URL of a backend that runs `script` on every connection, and how each ended: `Ok` if with close_notify.
+/// Starts a backend that runs `script` on every connection. Returns its URL, and how each connection ended: `Ok` if with
+/// close_notify.
 fn backend(
     script: impl Fn(&mut Peer) + Send + 'static,
 ) -> (String, mpsc::Receiver<Result<(), ErrorKind>>) {
@@ -78,7 +79,7 @@ fn a_connection_that_is_not_needed_any_more_ends_with_a_word() {
             };
             let upstream = balanced(&[(&url, 1)], Balancing::RoundRobin, settings);
             assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
-            // The sweep runs about a second after the connection's idle timeout.
+            // The sweep of idle connections runs about a second after the connection's idle timeout.
             pass(keepalive.min(Duration::from_secs(1)) + Duration::from_secs(2)).await;
             assert_eq!(until(|| ends.try_recv().ok()).await, Ok(()));
         });

@@ -1,4 +1,4 @@
-//! Backends made of raw bytes, and a worker that sends requests to them.
+//! HTTP/1 backends that are scripted byte for byte, and a worker that sends requests to them.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,14 +19,14 @@ use h2o_upstream::{
     BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, Upstream, UpstreamSettings,
 };
 
-/// Longer than anything expected takes.
+/// A time that is longer than anything in these tests should take.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
-/// The backend's end of a connection, for a script.
+/// The backend's end of a connection, for use in a script.
 pub(crate) struct Peer(pub(crate) TcpStream);
 
 impl Peer {
-    /// Reads a head; empty at the end of the connection.
+    /// Reads the head of a request; empty at the end of the connection.
     pub(crate) fn head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -39,28 +39,29 @@ impl Peer {
         String::from_utf8(head).unwrap()
     }
 
-    /// Reads this many bytes.
+    /// Reads this number of bytes.
     pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.0.read_exact(&mut bytes).unwrap();
         bytes
     }
 
-    /// Reads to the end of the connection.
+    /// Reads all bytes up to the end of the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // A reset counts as the end.
+        // A reset of the connection counts as its end.
         let _ = self.0.read_to_end(&mut bytes);
         bytes
     }
 
     pub(crate) fn send(&mut self, text: impl AsRef<[u8]>) {
-        // The peer may have closed the connection; the test notices that.
+        // The peer may have closed the connection; the test notices that otherwise.
         let _ = self.0.write_all(text.as_ref());
     }
 }
 
-/// A backend that runs `script` for every connection on its own thread, with the number of the connection from 0.
+/// Starts a backend that runs `script` on a thread for each connection. The script gets the number of the connection, counted from
+/// 0.
 pub(crate) fn backend(script: impl Fn(usize, Peer) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -76,7 +77,7 @@ pub(crate) fn backend(script: impl Fn(usize, Peer) + Send + Sync + 'static) -> S
     address
 }
 
-/// A backend that gives the same response to every request without body, and records the heads.
+/// Starts a backend that gives the same response to every request without body, and records the heads of requests.
 pub(crate) fn answering(
     answer: impl Into<Vec<u8>>,
 ) -> (SocketAddr, mpsc::Receiver<(usize, String)>) {
@@ -181,7 +182,7 @@ pub(crate) fn on_standing_clock<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -
     })
 }
 
-/// A request to be sent.
+/// A request that a test sends.
 pub(crate) struct TestRequest {
     pub(crate) method: Method,
     pub(crate) fields: &'static [(&'static str, &'static str)],
@@ -204,7 +205,7 @@ pub(crate) const GET: TestRequest = TestRequest {
     trace: None,
 };
 
-/// A POST with this body.
+/// A POST request with this body.
 pub(crate) fn post(content: impl Into<Bytes>) -> TestRequest {
     let content = content.into();
     TestRequest {
@@ -215,7 +216,7 @@ pub(crate) fn post(content: impl Into<Bytes>) -> TestRequest {
     }
 }
 
-/// Status and fields of the interim responses.
+/// The interim responses received: status and fields of each.
 pub(crate) type InterimResponses = RefCell<Vec<(u16, String)>>;
 
 pub(crate) async fn send(
@@ -273,12 +274,12 @@ pub(crate) async fn send_and_tell(
         headers: Headers::new(),
     };
     let sending = upstream.send(call);
-    // The future is moved for every request, so it must be small.
+    // The future that sends a request is moved for every request, so it must be small.
     assert!(size_of_val(&sending) <= 1280, "{}", size_of_val(&sending));
     sending.await
 }
 
-/// Fields as lines.
+/// Writes fields as text, one line each.
 pub(crate) fn text(headers: &Headers) -> String {
     let lines = headers.iter().map(|field| {
         let value = String::from_utf8_lossy(field.value);
@@ -287,7 +288,7 @@ pub(crate) fn text(headers: &Headers) -> String {
     lines.collect()
 }
 
-/// The next piece of a stream.
+/// Waits for the next piece of a body.
 pub(crate) async fn next(source: &mut Box<dyn BodySource>) -> Option<Result<Bytes, String>> {
     let piece = poll_fn(|context| source.poll_next(context, 48 * 1024)).await;
     piece.map(|piece| {
@@ -298,7 +299,7 @@ pub(crate) async fn next(source: &mut Box<dyn BodySource>) -> Option<Result<Byte
     })
 }
 
-/// Reads a body. Returns it with how it ended.
+/// Reads a body. Returns it, and how it ended.
 pub(crate) async fn content(body: Body) -> (Vec<u8>, Result<(), String>) {
     let mut source = match body {
         Body::Empty => return (Vec::new(), Ok(())),

@@ -1,4 +1,4 @@
-//! Requests as backends receive them.
+//! HTTP/1 requests as backends receive them.
 
 use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use crate::kit::{
     on_worker, post, send, send_and_tell, settings, settle, until, upstream,
 };
 
-/// The request as a backend receives it, with a body of this length.
+/// Sends a request to a backend that reads the head and `content` bytes of the body. Returns what the backend received.
 fn sent(request: TestRequest, content: usize, settings: UpstreamSettings) -> String {
     let (sender, received) = mpsc::channel();
     let address = backend(move |_, mut peer| {
@@ -76,7 +76,7 @@ fn connections_begin_with_the_proxy_line() {
     );
 }
 
-/// Digits that differ between positions.
+/// Digits that differ between positions, so that misplaced bytes are noticed.
 fn large(len: usize) -> Vec<u8> {
     (0..len).map(|at| b"0123456789abcdefg"[at % 17]).collect()
 }
@@ -100,7 +100,7 @@ fn large_content_arrives_from_memory_and_from_files() {
         let len = want.len();
         let address = backend(move |_, mut peer| {
             peer.head();
-            // The backend reads nothing for a while, so that the socket is full.
+            // The backend reads nothing for a while, so that the socket becomes full.
             std::thread::sleep(Duration::from_millis(100));
             sender.send(peer.read(len)).unwrap();
             peer.send(OK);
@@ -129,7 +129,7 @@ impl IntoBody for Bytes {
     }
 }
 
-/// A streamed body and its pipe.
+/// Makes a request with a streamed body, and returns it with the pipe of the body.
 fn streamed(length: BodyLength) -> (TestRequest, Rc<BodyPipe>) {
     let pipe = Rc::new(BodyPipe::default());
     let request = TestRequest {
@@ -227,7 +227,7 @@ fn a_backend_that_does_not_read_holds_up_the_client() {
         });
         let watch = Rc::clone(&pushed);
         let watcher = tokio::task::spawn_local(async move {
-            // Until the client has to wait.
+            // The upload continues until the client has to wait.
             let mut before = 0;
             until(|| {
                 let now = watch.get();
@@ -276,8 +276,8 @@ fn an_answer_passes_the_request_and_the_request_goes_on() {
     );
 }
 
-/// Two requests, the first a slow upload: the backend sends `answer` before the body arrives and `rest` after it.
-/// Returns whether both used the same connection.
+/// Sends two requests, the first with a slow upload: the backend sends `answer` before the body arrives and `rest` after it.
+/// Returns whether both requests used the same connection.
 fn is_kept_after(answer: &'static str, rest: &'static str) -> bool {
     let (sender, used) = mpsc::channel();
     let address = backend(move |index, mut peer| {
@@ -317,7 +317,8 @@ fn a_refusal_ends_the_request() {
     let address = backend(|_, mut peer| {
         peer.head();
         peer.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno");
-        // Read everything: closing with unread bytes would reset the connection before the response arrives.
+        // The backend reads everything: if it closed the connection with unread bytes, the connection would be reset before the
+        // response arrives.
         peer.rest();
     });
     on_worker(|worker| async move {

@@ -1,4 +1,4 @@
-//! Valid responses of backends.
+//! Valid HTTP/1 responses of backends.
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -78,7 +78,7 @@ fn some_responses_have_a_length_and_no_content() {
     }
 }
 
-/// The same response in each framing.
+/// The same response in each of the three ways to mark the end of a body.
 fn framings(content: &[u8]) -> [Vec<u8>; 3] {
     let mut sized = format!(
         "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
@@ -178,7 +178,7 @@ fn what_the_client_does_not_take_is_not_read() {
         };
         let first = next(&mut source).await.unwrap().unwrap();
         assert!(first.len() <= 64 * 1024);
-        // Until the backend can send no more.
+        // The backend sends until the socket takes no more.
         let mut before = until(|| stuck.try_recv().ok()).await;
         settle().await;
         while let Some(more) = stuck.try_iter().last() {

@@ -1,4 +1,4 @@
-//! Timeouts.
+//! Timeouts of HTTP/1 requests to backends.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::kit::{
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Settings with a short timeout for the case under test, and long ones otherwise.
+/// Settings in which only the timeout under test is short.
 fn with(limit: &str) -> UpstreamSettings {
     let mut settings = settings();
     match limit {
@@ -27,10 +27,10 @@ fn with(limit: &str) -> UpstreamSettings {
     settings
 }
 
-/// How late a timeout may fire.
+/// How late a timeout may fire in these tests.
 const LATE: Duration = Duration::from_millis(200);
 
-/// The result of a request to a backend that runs `script` and then does nothing.
+/// The result of a request to a backend that runs `script` and then does nothing more.
 fn outcome(settings: UpstreamSettings, request: TestRequest, script: fn(&mut Peer)) -> String {
     let (sender, is_done) = mpsc::channel();
     let address = backend(move |_, mut peer| {
@@ -41,7 +41,8 @@ fn outcome(settings: UpstreamSettings, request: TestRequest, script: fn(&mut Pee
     timed(address, settings, request, || is_done.try_recv().ok())
 }
 
-/// The result of a request whose timeout starts when the backend has run its script.
+/// Returns the result of a request whose timeout starts when the backend has run its script, after checking that the timeout fires
+/// in time.
 fn timed(
     address: SocketAddr,
     settings: UpstreamSettings,
@@ -175,7 +176,7 @@ fn the_client_has_its_own_time() {
 
 #[test]
 fn connecting_is_limited() {
-    // A listener with a full accept queue does not answer.
+    // A listener whose accept queue is full does not complete the connection.
     let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = socket.local_addr().unwrap();
     rustix::net::listen(&socket, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Tunnels: after 101, and by CONNECT.
+//! Tunnels over HTTP/1: after a 101 response, and by CONNECT.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::kit::{
     settings, until, upstream,
 };
 
-/// A timeout, and how late it may fire.
+/// `SHORT` is a timeout, and `LATE` is how late it may fire.
 const SHORT: Duration = Duration::from_millis(400);
 const LATE: Duration = Duration::from_millis(200);
 
@@ -72,7 +72,7 @@ fn bytes_go_both_ways() {
         });
         on_worker(|worker| async move {
             let upstream = upstream(&[address], settings());
-            // Bytes that the client sends before the response are held.
+            // Bytes that the client sends before the response are held back.
             pipe.push("early");
             let reply = send(&worker, &upstream, request).await.unwrap();
             assert!(reply.is_tunnel);
@@ -82,7 +82,7 @@ fn bytes_go_both_ways() {
             assert_eq!(next(&mut source).await.unwrap().unwrap(), "answer");
             pipe.push("bye");
             pipe.finish(Ok(()));
-            // The end of the client's direction ends the tunnel.
+            // After the end of the client's direction, the backend closes the connection, which ends the tunnel.
             assert_eq!(next(&mut source).await, None);
         });
         assert_eq!(rest.recv_timeout(LONG).unwrap(), b"bye");
@@ -171,7 +171,7 @@ fn what_the_client_sends_arrives_though_it_takes_nothing() {
         let reply = send(&worker, &upstream, request).await.unwrap();
         let mut source = stream(reply.body);
         assert!(next(&mut source).await.unwrap().is_ok());
-        // The client does not pull.
+        // The client does not read from the tunnel.
         for _ in 0..PIECES {
             poll_fn(|context| pipe.poll_room(context)).await;
             pipe.push([b'y'; 10_000]);

@@ -1,4 +1,4 @@
-//! Backends, and requests as a worker sends them.
+//! HTTP/2 backends in a program written in Go, and requests as a worker sends them.
 
 use std::future::poll_fn;
 use std::io::{BufRead, BufReader};
@@ -16,10 +16,10 @@ use h2o_upstream::{
     BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, Upstream, UpstreamSettings,
 };
 
-/// Longer than anything takes.
+/// A time that is longer than anything in these tests should take.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The backend program, built once per run of the tests.
+/// The path of the backend program, which is built once per run of the tests.
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -38,7 +38,7 @@ fn program() -> &'static Path {
     })
 }
 
-/// Running servers.
+/// The running backends.
 pub(crate) struct Backends {
     program: Child,
     ports: Vec<u16>,
@@ -59,17 +59,17 @@ impl Backends {
         Self { program, ports }
     }
 
-    /// HTTP/2 over clear text.
+    /// The URL of the backend that speaks HTTP/2 over clear text.
     pub(crate) fn clear(&self) -> String {
         format!("http://127.0.0.1:{}/", self.ports[0])
     }
 
-    /// TLS with HTTP/2 and HTTP/1.
+    /// The URL of the backend that speaks HTTP/2 and HTTP/1 over TLS.
     pub(crate) fn both(&self) -> String {
         format!("https://127.0.0.1:{}/", self.ports[1])
     }
 
-    /// TLS with HTTP/1.
+    /// The URL of the backend that speaks HTTP/1 over TLS.
     pub(crate) fn http1(&self) -> String {
         format!("https://127.0.0.1:{}/", self.ports[2])
     }
@@ -82,7 +82,7 @@ impl Drop for Backends {
     }
 }
 
-/// No settings for HTTP/2.
+/// Settings of an upstream without any for HTTP/2.
 pub(crate) fn settings() -> UpstreamSettings {
     let tls = TlsClientSettings {
         verify_peer: false,
@@ -108,7 +108,7 @@ pub(crate) fn settings() -> UpstreamSettings {
     }
 }
 
-/// HTTP/2 with prior knowledge.
+/// Settings of an upstream for HTTP/2 over clear text, with prior knowledge.
 pub(crate) fn cleartext() -> UpstreamSettings {
     UpstreamSettings {
         http2_ratio: Some(100),
@@ -135,7 +135,7 @@ pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Out
     })
 }
 
-/// A request to be sent.
+/// A request that a test sends.
 pub(crate) struct TestRequest {
     pub(crate) method: Method,
     pub(crate) target: &'static str,
@@ -156,7 +156,7 @@ pub(crate) fn get(target: &'static str) -> TestRequest {
     }
 }
 
-/// A POST with this body.
+/// A POST request with this body.
 pub(crate) fn post(target: &'static str, content: Bytes) -> TestRequest {
     TestRequest {
         method: Method::Post,
@@ -174,7 +174,7 @@ pub(crate) async fn send(
     send_and_tell(worker, upstream, ask).await.1
 }
 
-/// Also returns the statuses of the interim responses.
+/// Sends a request. Returns the reply, and the statuses of the interim responses.
 pub(crate) async fn send_and_tell(
     worker: &Rc<Worker>,
     upstream: &Arc<Upstream>,
@@ -220,7 +220,7 @@ pub(crate) async fn send_and_tell(
     (told, result)
 }
 
-/// All of a source.
+/// Reads a stream to its end.
 pub(crate) async fn drain(source: &mut Box<dyn BodySource>) -> Result<Vec<u8>, String> {
     let mut all = Vec::new();
     while let Some(piece) = poll_fn(|task| source.poll_next(task, 16_384)).await {
@@ -229,7 +229,7 @@ pub(crate) async fn drain(source: &mut Box<dyn BodySource>) -> Result<Vec<u8>, S
     Ok(all)
 }
 
-/// All content.
+/// Reads a body to its end.
 pub(crate) async fn content(body: Body) -> Result<Vec<u8>, String> {
     drain(&mut body.into_source()).await
 }

@@ -1,4 +1,4 @@
-//! HTTP/2 with an independent server: Go's net/http, over clear text and TLS.
+//! HTTP/2 to an independent server: Go's net/http, over clear text and TLS.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -40,7 +40,7 @@ fn requests_share_a_connection_over_clear_text() {
 #[test]
 fn requests_that_come_at_once_open_as_few_connections_as_they_need() {
     let backends = Backends::start();
-    // Number of requests, of streams, of connections.
+    // Each case: the number of requests, the limit of streams, and the number of connections.
     for (requests, max_streams, want) in [(50, 100, "1"), (50, 10, "5")] {
         for (address, settings) in [
             (backends.clear(), kit::cleartext()),
@@ -54,7 +54,7 @@ fn requests_that_come_at_once_open_as_few_connections_as_they_need() {
                         ..settings.clone()
                     },
                 );
-                // Plus the connection of this request itself.
+                // The connection of this request is counted as well.
                 let other = kit::upstream(
                     &address,
                     UpstreamSettings {
@@ -124,7 +124,7 @@ fn the_server_chooses_where_nothing_is_said() {
             assert_eq!(reply.protocol, Protocol::Http2);
             assert_eq!(text(reply.body).await, "HTTP/2.0 te=trailers");
         }
-        // Upgrades use HTTP/1.
+        // A request that asks for an upgrade uses HTTP/1.
         let ask = TestRequest {
             needs_http1: true,
             ..get("/hello")
@@ -164,7 +164,7 @@ fn a_ratio_shares_requests_out() {
             }
             assert_eq!(used, want, "{ratio}%");
         }
-        // A backend without HTTP/2 gets HTTP/1 with keep-alive.
+        // A backend without HTTP/2 is sent HTTP/1 requests over connections with keep-alive.
         let settings = UpstreamSettings {
             http2_ratio: Some(100),
             ..settings()
@@ -193,7 +193,7 @@ fn content_of_several_windows_goes_both_ways() {
             for (at, byte) in content.iter().enumerate() {
                 assert_eq!(usize::from(*byte), at / 1000 % 256, "at {at}");
             }
-            // A streamed upload that is echoed, through windows and a pipe that are all smaller than it.
+            // The server echoes a streamed upload, through flow-control windows and a pipe that are all smaller than the upload.
             let pipe = Rc::new(BodyPipe::default());
             let ask = TestRequest {
                 body: RequestBody::Stream(Rc::clone(&pipe)),
@@ -215,7 +215,7 @@ fn content_of_several_windows_goes_both_ways() {
             for (at, byte) in content.iter().enumerate() {
                 assert_eq!(usize::from(*byte), at / 2000 % 256, "at {at}");
             }
-            // A body that is complete from the start.
+            // The body of this request is complete from the start.
             let ask = post("/echo", Bytes::from(vec![b'x'; 500_000]));
             let reply = send(&worker, &upstream, ask).await.unwrap();
             assert_eq!(text_len(reply.body).await, 500_000);

@@ -1,4 +1,4 @@
-//! Bodies in both directions: windows, backpressure, ends, trailers.
+//! Bodies in both directions over HTTP/2: windows, backpressure, ends, trailers.
 
 use h2o_exchange::BodyPipe;
 use h2o_http::BodyLength;
@@ -23,13 +23,13 @@ fn the_server_sends_one_window_ahead_of_the_client() {
         let mut body = source(reply(call).await.body);
         settle().await;
         assert_eq!(server.engine.sendable(stream), 0);
-        // The client takes a little: too little for a WINDOW_UPDATE.
+        // The client takes so few bytes that no WINDOW_UPDATE is sent.
         let piece = std::future::poll_fn(|task| body.poll_next(task, 100)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 100);
         let piece = std::future::poll_fn(|task| body.poll_next(task, 10_000)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 900);
         settle().await;
-        // The next request makes the server process the WINDOW_UPDATE.
+        // With the next request, the server processes the WINDOW_UPDATE.
         let other = ask(&connection, "/");
         server.request().await;
         assert_eq!(server.engine.sendable(stream), 1000);
@@ -65,7 +65,7 @@ fn uploads_go_as_far_as_the_servers_window() {
         let call = call(&connection, post(BodyLength::Unknown), body);
         let (stream, head) = server.request().await;
         assert_eq!(head.body, BodyLength::Unknown);
-        // The window is 65535 bytes: what goes beyond it stays in the pipe.
+        // The window is 65535 bytes; the bytes beyond it stay in the pipe.
         pipe.push(vec![1; 60_000]);
         settle().await;
         pipe.push(vec![2; 60_000]);
@@ -119,15 +119,15 @@ fn the_last_frame_of_a_known_length_ends_the_stream() {
     });
 }
 
-/// How the upload ends after a complete response, and how the response body ends then.
+/// How the upload ends after the response is complete; the body of the response ends at the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum UploadEnd {
     Sent,
     ClientGone,
-    /// By RST_STREAM(NO_ERROR) (RFC 9113 §8.1).
+    /// The server sends RST_STREAM(NO_ERROR) (RFC 9113 §8.1).
     NotWanted,
     ConnectionClosed,
-    /// The backend reads no more, until the timeout.
+    /// The server reads no more, until the timeout.
     Stalled,
 }
 
@@ -149,7 +149,7 @@ fn for_a_client_with_one_request_at_a_time_the_response_ends_with_the_upload() {
                 let (stream, _) = server.request().await;
                 pipe.push(b"abc");
                 assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
-                // The response is complete, and the stream is not released: the server still reads.
+                // The response is complete, but the server has not released the stream: it still reads.
                 server.respond(stream, 200, &[], false);
                 (server.engine).send_data(stream, answer, true, &mut server.out);
                 server.flush().await;
@@ -209,7 +209,7 @@ fn an_end_in_a_frame_of_its_own_is_waited_for() {
             (reply.length, piece(&mut body).await.unwrap().unwrap()),
             (Some(3), b"abc"[..].into())
         );
-        // The whole length has arrived: the client's engine asks for no more.
+        // The whole announced length has arrived, so the client does not need another frame.
         drop(body);
         settle().await;
         assert_eq!(connection.request_count(), 1, "no reset");

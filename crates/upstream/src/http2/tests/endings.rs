@@ -1,4 +1,4 @@
-//! Requests and connections that end early.
+//! HTTP/2 requests and connections that end early.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::kit::*;
 use crate::http2::driver;
 
-/// `:status: 200` without anything else.
+/// A HEADERS frame with `:status: 200` and no other field.
 fn ok(stream: u32, end: bool) -> Vec<u8> {
     let end = if end { flags::END_STREAM } else { 0 };
     let flags = flags::END_HEADERS | end;
@@ -56,7 +56,7 @@ fn what_is_not_http2_is_a_protocol_violation() {
     run(async {
         let cases: &[&[u8]] = &[
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            // PING in place of SETTINGS.
+            // The server sends PING in the place of its SETTINGS.
             b"\0\0\x08\x06\0\0\0\0\0abcdefgh",
         ];
         for bytes in cases {
@@ -96,11 +96,11 @@ fn misdeeds_on_one_stream_are_that_streams() {
             assert_eq!(reset.stream, 1);
             assert!(connection.can_request(), "others go on");
         }
-        // More body than announced.
+        // The server sends more body than it has announced.
         let (connection, socket) = link(settings());
         let call = ask(&connection, "/");
         let mut bare = Bare::new(socket).await;
-        // :status 200 and content-length: 3, literal without indexing.
+        // The fields are `:status: 200` and `content-length: 3` (literal without indexing).
         bare.send(b"\0\0\x05\x01\x04\0\0\0\x01\x88\x0f\x0d\x013")
             .await;
         let mut body = source(reply(call).await.body);
@@ -112,12 +112,12 @@ fn misdeeds_on_one_stream_are_that_streams() {
 #[test]
 fn content_that_ends_too_soon_is_handed_on_as_far_as_it_came() {
     run(async {
-        // The end arrives together with the body, or after the head was taken.
+        // The end arrives together with the head and the body, or with the body after the head was taken.
         for is_late in [false, true] {
             let (connection, socket) = link(settings());
             let call = ask(&connection, "/");
             let mut bare = Bare::new(socket).await;
-            // :status 200 and content-length: 3, literal without indexing.
+            // The fields are `:status: 200` and `content-length: 3` (literal without indexing).
             let head = b"\0\0\x05\x01\x04\0\0\0\x01\x88\x0f\x0d\x013";
             let content = data(1, 2, true);
             let mut body = if is_late {
@@ -147,7 +147,7 @@ fn misdeeds_of_the_connection_fail_all_and_are_answered() {
         let mut bare = Bare::new(socket).await;
         bare.send(&ok(1, false)).await;
         let mut body = source(reply(first).await.body);
-        // A response without :status.
+        // The server sends a response without `:status`.
         bare.send(b"\0\0\x01\x01\x04\0\0\0\x03\x84").await;
         assert_eq!(failure(second).await.text, "protocol violation");
         assert_eq!(content(&mut body).await, Err("protocol violation".into()));
@@ -208,7 +208,7 @@ fn a_server_that_takes_nothing_does_not_make_the_output_grow() {
         worker().spawn(driver);
         let (mut reader, mut writer) = tokio::io::split(theirs);
         let began = Instant::now();
-        // An endless sequence of PINGs; the acknowledgements are never read.
+        // The server sends PINGs without end, and never reads the acknowledgements.
         let flood = tokio::task::spawn_local(async move {
             let mut out = Vec::new();
             frame::settings(&mut out, &[]);
@@ -254,7 +254,7 @@ impl Dice {
         (0..len).map(|_| self.roll(256).to_le_bytes()[0]).collect()
     }
 
-    /// A frame that is valid by chance.
+    /// A random frame, which may be valid.
     fn frame(&mut self) -> Vec<u8> {
         let stream = StreamId::new(u32::try_from(self.roll(9)).unwrap());
         let mut out = Vec::new();
@@ -279,7 +279,7 @@ impl Dice {
             12 if self.roll(20) == 0 => {
                 frame::goaway(&mut out, stream, ErrorCode::NO_ERROR, "");
             }
-            // Arbitrary bytes.
+            // A frame with random type, flags and payload.
             _ => {
                 let payload = self.bytes(40);
                 let kind = FrameType(self.roll(20).to_le_bytes()[0]);
@@ -330,7 +330,7 @@ fn whatever_a_server_sends_every_call_ends() {
                     call.abort();
                 }
             }
-            // The clients do their part; the server sends nothing more, or closes.
+            // The uploads end; the server sends nothing more, or closes the connection.
             pipes.iter().for_each(|pipe| pipe.finish(Ok(())));
             let silent = (dice.roll(2) == 0).then_some(bare);
             for call in calls {

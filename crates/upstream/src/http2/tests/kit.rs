@@ -1,4 +1,4 @@
-//! A server made of our engine, one made of raw frames, and requests.
+//! For tests of HTTP/2 to backends: a server made of our engine, a server made of raw frames, and requests.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -26,19 +26,19 @@ pub(crate) use crate::multiplexed::tests::kit::{ask, call, settings};
 
 pub(crate) type Connection = Multiplexed<Http2>;
 
-/// Bytes that the link buffers per direction.
+/// Number of bytes that the link in memory buffers per direction.
 const LINK: usize = 1 << 20;
 
 thread_local! {
     static WORKER: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
 }
 
-/// The worker that [`run`] uses.
+/// The worker of the test that [`run`] runs.
 pub(crate) fn worker() -> Rc<Worker> {
     WORKER.with_borrow(|worker| worker.clone().expect("a test runs"))
 }
 
-/// Runs a test like a worker, on tokio's paused clock.
+/// Runs a test on a worker, on tokio's paused clock.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     Builder::new_current_thread()
         .enable_all()
@@ -62,7 +62,7 @@ pub(crate) fn with_window(window: u32) -> StreamSettings {
     }
 }
 
-/// A new connection, and the server's end of its link.
+/// Makes a client connection, and returns it with the server's end of its link in memory.
 pub(crate) fn link(settings: StreamSettings) -> (Rc<Connection>, DuplexStream) {
     let (ours, theirs) = duplex(LINK);
     let (connection, driver) = driver::open(settings, 7, ours, Rc::default(), &worker().timers);
@@ -70,7 +70,7 @@ pub(crate) fn link(settings: StreamSettings) -> (Rc<Connection>, DuplexStream) {
     (connection, theirs)
 }
 
-/// A connection and a server.
+/// Makes a client connection, and the server at its other end.
 pub(crate) fn start(settings: StreamSettings) -> (Rc<Connection>, Server) {
     let (connection, socket) = link(settings);
     (connection, Server::new(socket))
@@ -92,7 +92,7 @@ pub(crate) fn post(body: BodyLength) -> RequestHead {
     head
 }
 
-/// Like [`call`], for a client whose connection carries one request at a time.
+/// Sends a request as [`call`] does, for a client whose connection carries one request at a time.
 pub(crate) fn call_that_ends_with_its_upload(
     connection: &Rc<Connection>,
     head: &RequestHead,
@@ -120,12 +120,12 @@ pub(crate) async fn failure(call: JoinHandle<Result<Reply, Failure>>) -> Failure
     }
 }
 
-/// The next piece of a body.
+/// Waits for the next piece of a body.
 pub(crate) async fn piece(source: &mut Box<dyn BodySource>) -> Option<Result<Bytes, BodyError>> {
     std::future::poll_fn(|task| source.poll_next(task, 16_384)).await
 }
 
-/// All of a body.
+/// Reads a body to its end.
 pub(crate) async fn content(source: &mut Box<dyn BodySource>) -> Result<Vec<u8>, String> {
     let mut all = Vec::new();
     while let Some(piece) = piece(source).await {
@@ -148,18 +148,18 @@ pub(crate) fn pipe() -> (Rc<BodyPipe>, RequestBody) {
     (Rc::clone(&pipe), RequestBody::Stream(pipe))
 }
 
-/// Whether a pipe has room now.
+/// Whether a pipe takes more data now.
 pub(crate) fn has_room(pipe: &BodyPipe) -> bool {
     let mut task = Context::from_waker(Waker::noop());
     matches!(pipe.poll_room(&mut task), Poll::Ready(_))
 }
 
-/// Runs all tasks until they wait.
+/// Lets all tasks run until all of them wait.
 pub(crate) async fn settle() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
-/// Events at the server.
+/// Something that the client has done, as the server sees it.
 #[derive(Debug)]
 pub(crate) enum ServerEvent {
     Request(StreamKey, Box<RequestHead>),
@@ -168,7 +168,7 @@ pub(crate) enum ServerEvent {
     Closed,
 }
 
-/// A server made of our engine.
+/// An HTTP/2 server made of our engine.
 pub(crate) struct Server {
     pub(crate) engine: ServerConnection,
     socket: DuplexStream,
@@ -196,7 +196,7 @@ impl Server {
         self.out.clear();
     }
 
-    /// The client's next action.
+    /// Waits for the client's next action.
     pub(crate) async fn next(&mut self) -> ServerEvent {
         let mut head = RequestHead::default();
         loop {
@@ -263,7 +263,7 @@ impl Server {
         }
     }
 
-    /// Sends a response head; `end` if there is no body.
+    /// Sends the head of a response; `end` if the response has no body.
     pub(crate) fn respond(
         &mut self,
         stream: StreamKey,
@@ -297,7 +297,7 @@ impl Server {
         }
     }
 
-    /// Sends a 200 with this text.
+    /// Sends a response with status 200 and this text.
     pub(crate) async fn answer(&mut self, stream: StreamKey, text: &str) {
         self.respond(stream, 200, &[], false);
         self.send(stream, text.as_bytes(), true);
@@ -324,7 +324,7 @@ pub(crate) fn fields_of(fields: &[(&str, &str)]) -> Headers {
     headers
 }
 
-/// A frame received by a bare server.
+/// A frame that a [`Bare`] server has received.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: FrameType,
@@ -332,14 +332,14 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A server that only knows frames.
+/// An HTTP/2 server that knows only frames, and follows no rules.
 pub(crate) struct Bare {
     pub(crate) socket: DuplexStream,
     input: Vec<u8>,
 }
 
 impl Bare {
-    /// Reads the preface and the frames up to the first HEADERS, and sends empty SETTINGS.
+    /// Makes the server. It reads the client's preface and the frames up to the first HEADERS, and sends empty SETTINGS.
     pub(crate) async fn new(socket: DuplexStream) -> Self {
         let mut bare = Self {
             socket,
@@ -364,12 +364,12 @@ impl Bare {
         self.socket.write_all(bytes).await.expect("room");
     }
 
-    /// Sends as long as the client reads.
+    /// Sends bytes; fails if the client has closed the connection.
     pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.socket.write_all(bytes).await
     }
 
-    /// The next frame; `None` at the end.
+    /// Reads the next frame of the client; `None` at the end of the connection.
     pub(crate) async fn frame(&mut self) -> Option<Frame> {
         loop {
             if let Some(header) = FrameHeader::parse(&self.input)
@@ -389,7 +389,7 @@ impl Bare {
         }
     }
 
-    /// Skips to the next frame of this type.
+    /// Reads frames of the client up to the next one of this type.
     pub(crate) async fn find(&mut self, kind: FrameType) -> Frame {
         while let Some(frame) = self.frame().await {
             if frame.kind == kind {

@@ -10,7 +10,7 @@ fn informational_responses_without_end_are_not_kept() {
         let (connection, socket) = link(settings());
         let call = ask(&connection, "/");
         let mut bare = Bare::new(socket).await;
-        // 103 with `:status` as a literal.
+        // A HEADERS frame with `:status: 103`, as a literal.
         let mut out = Vec::new();
         for _ in 0..10_000 {
             let header = frame::header(5, FrameType::HEADERS, flags::END_HEADERS, StreamId::new(1));

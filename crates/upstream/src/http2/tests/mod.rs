@@ -1,4 +1,4 @@
-//! Conversations with a server over a link in memory, on a virtual clock.
+//! Conversations with an HTTP/2 server over a link in memory, on a virtual clock.
 
 mod content;
 mod endings;

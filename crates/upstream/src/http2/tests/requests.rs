@@ -75,7 +75,7 @@ fn the_connection_with_the_fewest_streams_is_picked() {
         assert_eq!(connections.load(|_| false), Load::default());
         server_a.answer(stream, "x").await;
         reply(first).await;
-        // A connection after GOAWAY is not picked, however few requests it has.
+        // A connection that has received GOAWAY is not picked, however few requests it has.
         let now = tokio::time::Instant::now().into_std();
         server_a.engine.shut_down(now, &mut server_a.out);
         server_a.flush().await;
@@ -96,7 +96,7 @@ fn extended_connect_waits_for_settings_and_needs_the_servers_consent() {
             head.set_upgrade(token);
             head
         };
-        // Our server role supports it.
+        // Our engine as a server announces extended CONNECT.
         let (connection, mut server) = start(settings());
         let (pipe, body) = pipe();
         let tunnel = call(&connection, connect(), body);

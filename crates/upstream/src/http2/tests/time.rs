@@ -1,4 +1,4 @@
-//! Timeouts, and waits without a timeout.
+//! Timeouts of HTTP/2 requests, and waits without a timeout.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn a_silent_connection_fails_all_its_streams() {
         let mut body = source(reply(reading).await.body);
         let began = Instant::now();
         sleep(20 * SECOND).await;
-        // Data for one stream keeps the connection alive.
+        // Data for one stream shows that the connection is alive, so other streams do not time out.
         server.send(stream, b"abc", false);
         server.flush().await;
         assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"abc"[..]);
@@ -61,7 +61,7 @@ fn a_slow_client_is_not_the_servers_fault() {
         let piece = std::future::poll_fn(|task| body.poll_next(task, 400)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 400);
         sleep(100 * SECOND).await;
-        // Everything was taken: now the server must send.
+        // The client has taken everything, so now the server must send more.
         let piece = std::future::poll_fn(|task| body.poll_next(task, 1000)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 600);
         let began = Instant::now();
@@ -81,7 +81,7 @@ fn a_slow_upload_is_not_the_servers_fault() {
         sleep(100 * SECOND).await;
         pipe.push(b"abc");
         assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
-        // A request body that the server does not read times out.
+        // If the server does not read the body of a request, the request times out.
         pipe.push(vec![0; 60_000]);
         settle().await;
         pipe.push(vec![0; 60_000]);

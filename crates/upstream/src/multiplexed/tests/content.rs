@@ -1,4 +1,4 @@
-//! Bodies in both directions: backpressure, ends, trailers.
+//! Bodies in both directions over HTTP/2 and HTTP/3: backpressure, ends, trailers.
 
 use bytes::Bytes;
 use h2o_exchange::{Body, RequestBody, Trailers};
@@ -114,7 +114,7 @@ async fn an_upload_goes_on_behind_a_response_that_came_early<S: Server>() {
     let (stream, _) = server.request().await;
     pipe.push(b"abc");
     assert_eq!(server.content(stream, 3).await, (b"abc".to_vec(), false));
-    // A server may respond and still read.
+    // The server responds before the upload has ended, and still reads the upload.
     server.respond(stream, 200, &[], None, false);
     server.send(stream, b"early", false);
     server.flush().await;

@@ -1,4 +1,4 @@
-//! Requests and connections that end early, and requests that wait for something that ends.
+//! Requests and connections that end early, and requests that wait while their connection ends.
 
 use h2o_http::BodyLength;
 use tokio::time::{Instant, sleep};
@@ -47,7 +47,7 @@ async fn a_server_that_leaves_finishes_what_it_has_begun<S: Server>() {
 }
 
 async fn resets_and_closed_connections_are_io_errors<S: Server>() {
-    // Before the head.
+    // The stream is reset before the head of the response.
     let (connection, mut server) = S::start(settings()).await;
     let call = ask(&connection, "/");
     let (stream, _) = server.request().await;
@@ -58,7 +58,7 @@ async fn resets_and_closed_connections_are_io_errors<S: Server>() {
         (&*failed.text, failed.cause),
         ("I/O error", FailureCause::Silent)
     );
-    // The end comes within the body of the response: what was received is passed on.
+    // The stream is reset within the body of the response: the bytes that were received are passed on.
     let call = ask(&connection, "/");
     let (stream, _) = server.request().await;
     server.respond(stream, 200, &[], None, false);
@@ -69,7 +69,7 @@ async fn resets_and_closed_connections_are_io_errors<S: Server>() {
     let mut body = source(reply(call).await.body);
     assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"abc"[..]);
     assert_eq!(content(&mut body).await, Err("I/O error".into()));
-    // The connection is closed.
+    // The server closes the connection.
     let waiting = ask(&connection, "/");
     let reading = ask(&connection, "/");
     server.request().await;
@@ -130,7 +130,7 @@ async fn a_slow_client_is_not_the_servers_fault<S: Server>() {
     let mut body = source(reply(call).await.body);
     sleep(100 * SECOND).await;
     assert_eq!(piece(&mut body).await.unwrap().unwrap().len(), 1000);
-    // The server has taken everything: now it must answer.
+    // The client has taken everything that the server has sent, so now the server must send more.
     let began = Instant::now();
     assert_eq!(content(&mut body).await, Err("I/O timeout".into()));
     let took = began.elapsed();

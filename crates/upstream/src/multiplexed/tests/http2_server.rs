@@ -1,4 +1,4 @@
-//! An HTTP/2 server, over a link in memory.
+//! An HTTP/2 server for tests, over a link in memory.
 
 use std::rc::Rc;
 
@@ -32,7 +32,7 @@ impl Server for Http2Server {
         match self.0.next().await {
             http2::ServerEvent::Request(stream, head) => ServerEvent::Request(index(stream), head),
             http2::ServerEvent::Data(stream, data, end) => {
-                // What was received may come again.
+                // The flow-control window is restored by the bytes that were received.
                 (self.0.engine).release_content(stream, data.len(), &mut self.0.out);
                 self.0.flush().await;
                 ServerEvent::Data(index(stream), data, end)

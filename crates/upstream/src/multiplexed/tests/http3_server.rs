@@ -1,4 +1,4 @@
-//! An HTTP/3 server made of our own QUIC and HTTP/3, over UDP on the loopback interface. A task of its own answers the transport.
+//! An HTTP/3 server made of our own QUIC and HTTP/3, over UDP on the loopback interface. A task of its own handles the datagrams.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -41,12 +41,12 @@ struct State {
     connection: Option<ConnectionIndex>,
     engine: ServerConnection,
     local: Vec<StreamId>,
-    /// By the engine's index.
+    /// The output of each stream, indexed as the engine does.
     outputs: Vec<Output>,
     events: VecDeque<ServerEvent>,
-    /// The first request that was not seen.
+    /// The waker of the server's task.
     task: Option<Waker>,
-    /// Who waits for an event.
+    /// The waker of the test that waits for an event.
     waiting: Option<Waker>,
     is_silent: bool,
 }
@@ -174,7 +174,7 @@ impl State {
             };
             match read {
                 Some(Read::Data(piece)) => {
-                    // The end is told with the last bytes.
+                    // The stream is read once more, so that the engine is told of the end together with the last bytes.
                     let next = self.with_quic(|quic| quic.read(id, usize::MAX));
                     let has_ended = matches!(next, Some(Read::End));
                     self.receive(id, &piece, has_ended);
@@ -294,12 +294,12 @@ impl State {
 }
 
 impl Http3Server {
-    /// The server does not answer any more, as if it knew nothing of the connection.
+    /// The server answers no more from now on, as if it did not know the connection.
     pub(super) fn fall_silent(&self) {
         self.0.borrow_mut().is_silent = true;
     }
 
-    /// Starts a server that no client has connected to yet. Returns it after its URL.
+    /// Starts a server that no client has connected to yet. Returns its URL and the server.
     pub(super) fn listen() -> (BackendUrl, Self) {
         let io = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let address: SocketAddr = io.local_addr().expect("it is bound");
@@ -357,7 +357,7 @@ impl Http3Server {
     }
 }
 
-/// The client is told that the connection is over.
+/// Closes the connection, and tells the client unless the server is silent.
 impl Drop for Http3Server {
     fn drop(&mut self) {
         let mut state = self.0.borrow_mut();

@@ -1,4 +1,4 @@
-//! What a server of either version does in a conversation, and how requests are made.
+//! What a server of either protocol (HTTP/2, HTTP/3) does in a conversation, and how requests are made.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ pub(super) use crate::http2::tests::kit::{
 use crate::multiplexed::{Connection, Engine, StreamIndex, StreamSettings};
 use crate::{Failure, OnInformational, Reply};
 
-/// Events at a server.
+/// Something that the client has done, as the server sees it.
 #[derive(Debug)]
 pub(super) enum ServerEvent {
     Request(StreamIndex, Box<RequestHead>),
@@ -25,10 +25,10 @@ pub(super) enum ServerEvent {
     Closed,
 }
 
-/// How a server gives a stream up.
+/// How the server resets a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reset {
-    /// It has not looked at the request.
+    /// The server has not looked at the request.
     Refused,
     Failed,
 }
@@ -37,11 +37,11 @@ pub(super) enum Reset {
 pub(super) trait Server: Sized + 'static {
     type Engine: Engine;
 
-    /// A server, and a connection to it.
+    /// Starts a server, and opens a connection to it.
     async fn start(settings: StreamSettings) -> (Rc<Connection<Self::Engine>>, Self);
-    /// The client's next action.
+    /// Waits for the client's next action.
     async fn next(&mut self) -> ServerEvent;
-    /// Sends what was written.
+    /// Sends everything that was written.
     async fn flush(&mut self);
     fn respond(
         &mut self,
@@ -55,9 +55,9 @@ pub(super) trait Server: Sized + 'static {
     fn send(&mut self, stream: StreamIndex, data: &[u8], end: bool);
     fn end(&mut self, stream: StreamIndex, trailers: &[(&str, &str)]);
     fn reset(&mut self, stream: StreamIndex, reset: Reset);
-    /// The server is done with a stream, whether the client is or not.
+    /// Releases a stream, whether the client has ended it or not.
     fn release(&mut self, stream: StreamIndex);
-    /// Announces that it takes no requests beyond those that it has seen.
+    /// Announces that the server takes no requests beyond those that it has seen.
     fn leave(&mut self);
 
     async fn request(&mut self) -> (StreamIndex, Box<RequestHead>) {
@@ -77,7 +77,7 @@ pub(super) trait Server: Sized + 'static {
         }
     }
 
-    /// Number of bytes of a request's content that have come at least, and whether that is all.
+    /// Waits until at least `least` bytes of a request's content have arrived. Returns them, and whether they are all.
     async fn content(&mut self, stream: StreamIndex, least: usize) -> (Vec<u8>, bool) {
         let mut all = Vec::new();
         loop {
@@ -93,7 +93,7 @@ pub(super) trait Server: Sized + 'static {
         }
     }
 
-    /// Sends a 200 with this text.
+    /// Sends a response with status 200 and this text.
     async fn answer(&mut self, stream: StreamIndex, text: &str) {
         self.respond(stream, 200, &[], None, false);
         self.send(stream, text.as_bytes(), true);
@@ -120,7 +120,7 @@ pub(crate) fn head(method: Method) -> RequestHead {
     head
 }
 
-/// The interim responses: status and number of fields of each.
+/// The interim responses that a call has received: status and number of fields of each.
 pub(super) type InterimResponses = Rc<RefCell<Vec<(u16, usize)>>>;
 
 pub(crate) type Call = JoinHandle<Result<Reply, Failure>>;

@@ -1,4 +1,4 @@
-//! Conversations that go alike over HTTP/2 and HTTP/3, on a virtual clock.
+//! Conversations that are the same over HTTP/2 and HTTP/3, on a virtual clock.
 
 mod content;
 mod endings;
@@ -8,7 +8,7 @@ pub(crate) mod kit;
 mod over_http3;
 mod requests;
 
-/// Makes a test of each conversation for each version.
+/// Makes a test of each conversation for each of the two protocols.
 macro_rules! over_each_version {
     ($($name:ident),* $(,)?) => {
         mod http2 {

@@ -1,4 +1,4 @@
-//! What is different over HTTP/3.
+//! Behaviour of requests that only HTTP/3 has.
 
 use tokio::time::{Instant, sleep};
 
@@ -6,7 +6,7 @@ use super::http3_server::Http3Server;
 use super::kit::*;
 use crate::multiplexed::StreamSettings;
 
-/// What is held of a response that nobody reads is bounded, other responses go on, and nothing is lost.
+/// If the client does not read a response, the bytes held of it are bounded, other responses continue, and nothing is lost.
 #[test]
 fn a_client_that_does_not_read_holds_the_server_back() {
     const LEN: usize = 1_000_000;
@@ -36,7 +36,7 @@ fn a_client_that_does_not_read_holds_the_server_back() {
     });
 }
 
-/// A new backend at the address of an old one does not know the connection; for clients that is silence.
+/// A new backend at the address of an old one does not know the connection. To this side, that looks like silence.
 #[test]
 fn a_backend_that_acknowledges_nothing_is_soon_doubted_and_then_given_up() {
     run(async {
@@ -51,7 +51,7 @@ fn a_backend_that_acknowledges_nothing_is_soon_doubted_and_then_given_up() {
         let (stream, _) = server.request().await;
         server.answer(stream, "x").await;
         reply(first).await;
-        // A server that answers late acknowledges at once, and the connection lives on.
+        // A backend that responds late still acknowledges packets at once, so the connection stays in use.
         let late = ask(&connection, "/");
         let (stream, _) = server.request().await;
         sleep(100 * SECOND).await;

@@ -1,4 +1,4 @@
-//! Requests as the server receives them, and responses as the client does.
+//! Requests as the server receives them, and responses as the client receives them.
 
 use std::rc::Rc;
 
@@ -105,12 +105,12 @@ async fn informational_responses_are_told_in_order<S: Server>() {
 
 async fn a_call_that_is_given_up_is_cancelled<S: Server>() {
     let (connection, mut server) = S::start(settings()).await;
-    // Before the head of the response.
+    // The call is dropped before the head of the response arrives.
     let first = ask(&connection, "/");
     let (stream, _) = server.request().await;
     first.abort();
     server.cancelled(stream).await;
-    // Within the body.
+    // The body of the response is dropped before its end.
     let second = ask(&connection, "/");
     let (stream, _) = server.request().await;
     server.respond(stream, 200, &[], None, false);
