@@ -11,7 +11,8 @@ use quinn_proto::ConnectionError;
 pub enum CloseReason {
     /// The two sides support no QUIC version in common.
     Version,
-    /// The peer broke the protocol; it was told so with this error code (RFC 9000 §20.1). Codes of 0x100 and above are TLS alerts.
+    /// The peer broke the protocol, and this side closed the connection with this error code (RFC 9000 §20.1). Codes of 0x100 and
+    /// above are TLS alerts.
     PeerError {
         /// The error code sent to the peer.
         code: u64,

@@ -17,9 +17,9 @@ const DATAGRAM_SEND_BUFFER: usize = 16 * 1024;
 /// Congestion control: how the sending rate follows the state of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// NewReno (RFC 9002 §7).
+    /// The congestion controller NewReno (RFC 9002 §7).
     Reno,
-    /// Cubic (RFC 9438).
+    /// The congestion controller Cubic (RFC 9438).
     Cubic,
     /// A model of the path's bandwidth and round trip time (BBR). Random loss does not slow it down, and on a path without
     /// loss it is not slower than the other controllers.
@@ -32,9 +32,9 @@ pub enum CongestionControl {
 pub struct Ratio(pub u8);
 
 impl Ratio {
-    /// All connections use the feature.
+    /// The ratio with which all connections use the feature.
     pub const ALWAYS: Self = Self(255);
-    /// No connection uses the feature.
+    /// The ratio with which no connection uses the feature.
     pub const NEVER: Self = Self(0);
 
     /// Whether a connection for which the random number `drawn` was drawn uses the feature.
@@ -187,7 +187,7 @@ impl TransportSettings {
 pub struct ServerRole {
     /// Picks the TLS configuration of each client.
     pub tls: Arc<dyn TlsChooser>,
-    /// Settings of the connections accepted.
+    /// Settings of the connections that the endpoint accepts.
     pub transport: TransportSettings,
     /// Whether every client must validate its address with a Retry packet before its handshake begins (RFC 9000 §8.1.2).
     pub retry: bool,
@@ -212,7 +212,7 @@ pub struct ServerRole {
 }
 
 impl ServerRole {
-    /// The defaults of the manual.
+    /// Makes the settings with the default values that the manual names.
     pub fn new(tls: Arc<dyn TlsChooser>, transport: TransportSettings) -> Self {
         Self {
             tls,

@@ -28,11 +28,11 @@ pub struct ConnectionIndex(pub usize);
 /// Explicit congestion notification of a datagram (RFC 3168 §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// ECT(1)
+    /// The ECN mark ECT(1).
     Ect1,
-    /// ECT(0)
+    /// The ECN mark ECT(0).
     Ect0,
-    /// Congestion experienced.
+    /// The ECN mark CE: a router on the path is congested.
     Ce,
 }
 

@@ -1,4 +1,4 @@
-//! Data that the application has written to a QUIC stream and that waits for the transport to take it.
+//! Data that the application has written to a QUIC stream and that waits for QUIC to take it.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::connection::Connection;
 use crate::stream::{StreamId, Write};
 
-/// The bytes of a stream that the transport has not taken, and whether the stream ends after them. The caller limits their
+/// The bytes of a stream that QUIC has not taken, and whether the stream ends after them. The caller limits their
 /// number: once something waits here, it writes no more before [`crate::Event::Writable`] and [`Output::flush`].
 #[derive(Debug, Default)]
 pub struct Output {
@@ -69,7 +69,7 @@ impl Output {
         }
     }
 
-    /// Writes as many of the waiting bytes as the transport takes, and then the end of the stream if it waits.
+    /// Writes as many of the waiting bytes as QUIC takes, and then the end of the stream if it waits.
     pub fn flush(&mut self, connection: &mut Connection, stream: StreamId) {
         while let Some(piece) = self.pieces.front_mut() {
             match connection.write(stream, piece) {
@@ -90,17 +90,17 @@ impl Output {
     }
 }
 
-/// The last bytes of streams that the server has written to their end, which the transport has not taken yet.
+/// The last bytes of streams that the server has written to their end, which QUIC has not taken yet.
 #[derive(Debug, Default)]
 pub struct Tails(Vec<(StreamId, Output)>);
 
 impl Tails {
-    /// Keeps the last output of a stream until the transport takes it.
+    /// Keeps the last output of a stream until QUIC takes it.
     pub fn push(&mut self, stream: StreamId, output: Output) {
         self.0.push((stream, output));
     }
 
-    /// Writes as much of a stream's last bytes as the transport takes, and forgets the stream if these were all. Returns
+    /// Writes as much of a stream's last bytes as QUIC takes, and forgets the stream if these were all. Returns
     /// whether the stream had bytes here.
     pub fn flush(&mut self, connection: &mut Connection, stream: StreamId) -> bool {
         let Some(at) = self.0.iter().position(|(other, _)| *other == stream) else {

@@ -49,7 +49,7 @@ impl SharedConnection {
         }
     }
 
-    /// Writes as much of `bytes` as the transport takes. Returns how many bytes it took.
+    /// Writes as much of `bytes` as QUIC takes. Returns how many bytes it took.
     pub fn write_some(&self, stream: StreamId, bytes: &[u8]) -> usize {
         if bytes.is_empty() {
             return 0;

@@ -7,17 +7,17 @@ use quinn_proto::ConnectionStats;
 /// Counters of a connection since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Datagrams received.
+    /// Number of datagrams received.
     pub datagrams_received: u64,
     /// Bytes of the datagrams received.
     pub bytes_received: u64,
     /// Bytes of the datagrams sent.
     pub bytes_sent: u64,
-    /// Packets sent.
+    /// Number of packets sent.
     pub packets_sent: u64,
-    /// Packets that were declared lost.
+    /// Number of packets that were declared lost.
     pub packets_lost: u64,
-    /// Bytes of the packets lost.
+    /// Bytes of the packets that were declared lost.
     pub bytes_lost: u64,
     /// Bytes written to streams.
     pub stream_bytes_sent: u64,
@@ -82,9 +82,9 @@ pub struct Totals {
     pub processed: u64,
     /// Number of Initial packets received, valid or not.
     pub initial: u64,
-    /// 0-RTT packets received.
+    /// Number of 0-RTT packets received.
     pub zero_rtt: u64,
-    /// Handshake packets received.
+    /// Number of Handshake packets received.
     pub handshake: u64,
     /// Number of datagrams received with the ECN mark ECT(0).
     pub ect0: u64,

@@ -64,9 +64,9 @@ pub struct ClientTls {
 /// What a handshake has agreed on.
 #[derive(Clone, Debug)]
 pub struct Handshake {
-    /// The QUIC version.
+    /// The QUIC version that the connection uses.
     pub version: u32,
-    /// What TLS has negotiated.
+    /// What TLS has negotiated: cipher suite, application protocol and the like.
     pub tls: TlsInfo,
     /// The peer's initial flow control limit, in bytes, of each stream that the client opens (RFC 9000 §18.2). Kept here
     /// since quinn-proto does not tell it.

@@ -15,7 +15,7 @@ pub enum TlsError {
     HandshakeTooLarge,
     /// A record is longer than the version allows.
     RecordOverflow,
-    /// A record does not authenticate.
+    /// A record's authentication tag is wrong.
     BadRecordMac,
     /// The peer sent a message that is not allowed at this point of the connection.
     UnexpectedMessage,

@@ -129,7 +129,7 @@ pub(crate) struct Handshake<R> {
 
 /// State of the handshake after a step.
 pub(crate) enum HandshakeStep {
-    /// More bytes are needed.
+    /// The handshake needs more bytes from the peer.
     NeedMore,
     /// The peer closed the connection without an error.
     ClosedByPeer,

@@ -96,19 +96,19 @@ pub struct StapleFetch {
     pub command: Option<PathBuf>,
 }
 
-/// How a fetch has failed.
+/// How the fetch of an OCSP response has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchFailure {
-    /// A later attempt may succeed.
+    /// A later attempt to fetch a response may succeed.
     Temporary,
-    /// No attempt will succeed.
+    /// No attempt to fetch a response will succeed.
     Permanent,
 }
 
 /// What a finished fetch has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StapleChange {
-    /// There is a new response.
+    /// A new OCSP response is stapled from now on.
     Updated,
     /// The fetch has failed; the old response, if there is one, stays in use.
     Kept,
@@ -240,8 +240,8 @@ impl Staple {
     }
 }
 
-/// Half of the time until the response ends, but at least one second. The next response is fetched then, so that there is time for
-/// another attempt.
+/// Half of the time until the OCSP response expires, but at least one second. The next response is fetched then, so that there is
+/// time for another attempt.
 fn half_of_rest(until: Option<i64>, now: Duration) -> Duration {
     let rest = until.map_or(i64::MAX, |until| until.saturating_sub(seconds(now)));
     Duration::from_secs(u64::try_from(rest / 2).unwrap_or(0).max(1))

@@ -13,9 +13,9 @@ const MAX_UNIX_PATH: usize = 107;
 pub enum BackendHost {
     /// A name in lower case, resolved for every new connection.
     Name(Box<str>),
-    /// An IP address.
+    /// An IP address, which is connected to directly.
     Ip(IpAddr),
-    /// A Unix-domain socket.
+    /// The path of a Unix-domain socket.
     Unix(Box<Path>),
 }
 

@@ -11,11 +11,11 @@ use crate::BackendUrl;
 /// The protocol of a request to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1.1.
+    /// The request uses HTTP/1.1.
     Http1,
-    /// HTTP/2.
+    /// The request uses HTTP/2.
     Http2,
-    /// HTTP/3.
+    /// The request uses HTTP/3.
     Http3,
 }
 

@@ -31,7 +31,7 @@ impl Upstream {
     /// # Errors
     /// [`Failure`] if no response arrives.
     pub fn send(self: &Arc<Self>, call: Call<'_>) -> impl Future<Output = Result<Reply, Failure>> {
-        // This is not an `async fn`, because that would move the call once more.
+        // A plain function instead of an `async fn`, which would move the `Call` once more.
         send(self, call)
     }
 }

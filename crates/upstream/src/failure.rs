@@ -14,7 +14,7 @@ pub struct Failure {
     pub log: Option<Cow<'static, str>>,
     /// Whether the backend did not process the request (HTTP/2 REFUSED_STREAM), so that the client may retry.
     pub refused: bool,
-    /// How far the request got.
+    /// How far the request got before it failed.
     pub cause: FailureCause,
 }
 

@@ -25,7 +25,7 @@ enum Socket {
 /// What has happened on a connection while it was idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdleState {
-    /// Nothing has arrived.
+    /// Nothing has arrived on the idle connection.
     Quiet,
     /// The backend has closed the connection, or it is broken.
     Closed,

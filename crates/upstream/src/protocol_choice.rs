@@ -72,7 +72,7 @@ impl ProtocolChoice {
 pub(crate) struct Http1Load {
     /// Number of connections with a request in progress.
     pub(crate) busy: usize,
-    /// Number of idle connections.
+    /// Number of idle HTTP/1 connections.
     pub(crate) idle: usize,
 }
 
@@ -88,13 +88,13 @@ pub(crate) struct Load {
 /// Which connection a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionChoice {
-    /// An open HTTP/2 connection.
+    /// The request uses an open HTTP/2 connection.
     Http2,
-    /// An open HTTP/3 connection, or a new one.
+    /// The request uses an open HTTP/3 connection, or a new one.
     Http3,
-    /// An idle HTTP/1 connection.
+    /// The request uses an idle HTTP/1 connection.
     Http1,
-    /// A new connection, which offers HTTP/2 and HTTP/1.
+    /// The request uses a new connection, which offers HTTP/2 and HTTP/1.
     New,
 }
 

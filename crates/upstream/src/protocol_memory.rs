@@ -37,7 +37,7 @@ impl Http3Memory {
         }
     }
 
-    /// The pause until the next attempt, which has just begun; for the log.
+    /// The length of the pause before HTTP/3 is tried again, which has just begun; for the log.
     pub(crate) fn pause(self, now: Instant) -> Duration {
         (self.pause_ends).map_or(Duration::ZERO, |ends| ends.saturating_duration_since(now))
     }

@@ -42,7 +42,7 @@ const MAX_NAME_LEN: usize = 254;
 /// The address family in which a name is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// Every family for which the machine has an address.
+    /// All address families for which the machine has an address.
     Any,
     /// IPv4 addresses only.
     V4,

@@ -37,16 +37,16 @@ pub enum ConnectError {
     Prohibited,
     /// The name has no address, or could not be resolved.
     Unresolved(ResolveError),
-    /// `connect_timeout` has passed.
+    /// The time limit `connect_timeout` has passed.
     TimedOut {
         /// The address that was tried last, or the first one that would have been tried; `None` if no address was known.
         next_hop: Option<IpAddr>,
     },
     /// All attempts to connect failed; the values are those of the last one.
     Failed {
-        /// The address that was tried.
+        /// The address that was tried last.
         next_hop: IpAddr,
-        /// The error of the system.
+        /// The error of the operating system.
         error: io::Error,
     },
 }
@@ -268,7 +268,7 @@ impl Addresses {
         self.families[V6].peek().is_some() || !self.is_awaited(V6) || is_delay_over
     }
 
-    /// The next address to try.
+    /// The next address to try; `None` if none is known now.
     fn peek(&self) -> Option<SocketAddr> {
         let other = FAMILIES - 1 - self.due;
         self.families[self.due]

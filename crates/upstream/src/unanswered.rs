@@ -9,13 +9,14 @@ use crate::{Failure, FailureCause};
 /// Whether responses had arrived over the connection of a request before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// No response has arrived over the connection.
+    /// The request was sent over a connection over which no response has arrived.
     New,
-    /// It is an HTTP/1 connection that was idle.
+    /// The request was sent over an HTTP/1 connection that was idle before.
     Idle,
-    /// It is an HTTP/3 connection over which responses have arrived, but that the backend does not know any more.
+    /// The request was sent over an HTTP/3 connection over which responses have arrived, but that the backend does not know any
+    /// more.
     Lost,
-    /// It is an HTTP/2 or HTTP/3 connection over which responses have arrived.
+    /// The request was sent over an HTTP/2 or HTTP/3 connection over which responses have arrived.
     Shared,
 }
 

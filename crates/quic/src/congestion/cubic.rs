@@ -31,7 +31,7 @@ pub(crate) struct Cubic {
     underuse: Underuse,
 }
 
-/// Congestion avoidance since a loss.
+/// The state of congestion avoidance since the last loss.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     began: Instant,

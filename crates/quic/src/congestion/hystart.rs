@@ -16,7 +16,7 @@ const CONSERVATIVE_DIVISOR: u64 = 4;
 /// Number of rounds of conservative slow start after which slow start ends (`CSS_ROUNDS` of RFC 9406).
 const CONSERVATIVE_ROUNDS: u32 = 5;
 
-/// What slow start does because of an acknowledgement.
+/// What slow start does after an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The window grows by the bytes acknowledged, divided by `divisor`. The RFC's limit of growth per acknowledgement is
@@ -26,7 +26,7 @@ pub(crate) enum Phase {
     Over,
 }
 
-/// Slow start of one connection.
+/// The state of slow start of one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HyStart {
     /// When the current round began: the acknowledgement of a packet sent after this time begins the next one.

@@ -93,7 +93,7 @@ pub(crate) struct Desk {
     start: Mutex<Option<Start>>,
 }
 
-/// How a connection's congestion controller begins.
+/// How the congestion controller of a new connection begins: with a jump to a larger window or not, and with a rapid start or not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     pub(crate) jump: Option<Jump>,

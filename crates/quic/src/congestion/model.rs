@@ -66,7 +66,7 @@ enum AckPhase {
     ProbeStopping,
 }
 
-/// Packets that were sent together.
+/// A group of packets that were sent at the same time.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     sent: Instant,

@@ -37,7 +37,7 @@ impl RecordSize {
         }
     }
 
-    /// Records that a record with `len` bytes of plaintext was written.
+    /// Counts the `len` bytes of plaintext of a record that was written.
     pub(crate) fn on_written(&mut self, len: usize) {
         let len = u32::try_from(len).unwrap_or(SMALL_UNTIL);
         self.written = SMALL_UNTIL.min(self.written.saturating_add(len));

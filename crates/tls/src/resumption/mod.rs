@@ -588,7 +588,7 @@ impl Tickets {
             return;
         }
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
-        // This has no effect if another thread has rotated the keys meanwhile.
+        // The rotation has no effect if another thread has rotated the keys meanwhile.
         if ring.rotate(now, lifetime_secs, self.algorithms).is_err() {
             h2o_log::report!(
                 error,

@@ -291,7 +291,7 @@ mod tests {
             cache.get(b"id", &ONE, 1020).as_deref(),
             Some(&b"second"[..])
         );
-        // The first session with this identifier expires.
+        // At this time, the session that was put first under this identifier would expire.
         cache.drop_expired(1100);
         assert_eq!(cache.lock().by_age.sessions.len(), 2);
         assert!(cache.contains(b"id", &ONE, 1100));
@@ -317,7 +317,7 @@ mod tests {
         for number in (0..1000u16).filter(|number| number % 3 != 0) {
             assert!(cache.take(&number.to_be_bytes(), &ONE, 1000).is_some());
         }
-        // The sessions of the first five seconds expire.
+        // At this time, the sessions put in the first five seconds expire.
         cache.drop_expired(1104);
         for number in 0..1000u16 {
             assert_eq!(

@@ -182,7 +182,7 @@ impl Drop for SessionStore {
         queue.has_ended = true;
         let commands = std::mem::take(&mut queue.commands);
         drop(queue);
-        // This ends the lookups that wait, and calls their wakers; the queue must not be locked meanwhile.
+        // Dropping the commands ends the lookups that wait, and calls their wakers; the queue must not be locked meanwhile.
         drop(commands);
         self.0.is_changed.notify_all();
     }
@@ -302,7 +302,7 @@ impl Shared {
             _ => VecDeque::new(),
         };
         drop(queue);
-        // This ends the lookups that wait, and calls their wakers; the queue must not be locked meanwhile.
+        // Dropping the commands ends the lookups that wait, and calls their wakers; the queue must not be locked meanwhile.
         drop(unanswered);
     }
 

@@ -342,7 +342,7 @@ mod tests {
         [&[0, number][..], &vector16(content)].concat()
     }
 
-    /// A ClientHello in one record.
+    /// Makes a ClientHello with these extensions, in one record.
     fn record(extensions: &[Vec<u8>]) -> Vec<u8> {
         let mut body = vec![3, 3];
         body.extend([0; 32]);

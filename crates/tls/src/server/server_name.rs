@@ -238,7 +238,7 @@ mod tests {
         vector16(&[&[0][..], &vector16(name)].concat())
     }
 
-    /// A ClientHello.
+    /// Makes a ClientHello with these extensions.
     fn hello(extensions: &[(u16, Vec<u8>)]) -> Vec<u8> {
         let mut body = vec![3, 3];
         body.extend([7; 32]);

@@ -271,7 +271,7 @@ impl Talk {
             self.client.read_tls(&mut bytes).unwrap();
             // The client's reaction to the server's bytes, such as an alert, does not matter here.
             let _ = self.client.process_new_packets();
-            // This fails if there is no more plaintext now, which is expected.
+            // The read fails when no more plaintext has arrived, which is expected.
             let _ = self.client.reader().read_to_end(&mut self.heard);
         }
     }

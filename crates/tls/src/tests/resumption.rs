@@ -250,7 +250,7 @@ fn the_answer_to_early_data_may_be_all_there_is_to_say() {
     assert!(!alert.is_empty());
     talk.give_client(&alert);
     assert_eq!(talk.heard(), b"y");
-    // close_notify was received.
+    // The client has received close_notify.
     assert_eq!(talk.client.reader().read(&mut [0]).unwrap(), 0);
     assert!(talk.server.encrypt(b"z", &mut alert).is_err());
 }

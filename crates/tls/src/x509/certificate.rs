@@ -48,7 +48,7 @@ const URI: u8 = 0x86;
 const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
 /// The object identifier of the purpose id-kp-serverAuth: 1.3.6.1.5.5.7.3.1.
 const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
-/// The bit keyCertSign of KeyUsage, in its first byte.
+/// The bit keyCertSign in the first byte of the extension KeyUsage.
 const KEY_CERT_SIGN: u8 = 0x04;
 
 /// The parts of an X.509 certificate, in their encoded form.
@@ -75,7 +75,7 @@ pub struct Certificate<'a> {
     /// The AlgorithmIdentifier of the signature, without tag and length; the certificate has it inside and outside of the signed
     /// part.
     pub signature_algorithm: &'a [u8],
-    /// The bits of the signature.
+    /// The bits of the certificate's signature.
     pub signature: &'a [u8],
     /// The extensions of the certificate that this parser supports.
     extensions: Extensions<'a>,

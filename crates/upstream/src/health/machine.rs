@@ -49,7 +49,7 @@ enum HealthState {
 /// A change of a backend's state, for the error log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HealthChange {
-    /// Nothing to log.
+    /// The change is not logged.
     Nothing,
     /// The backend went down.
     Down,

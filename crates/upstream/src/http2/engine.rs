@@ -16,7 +16,7 @@ const ROUND: usize = 64 * 1024;
 /// Length in bytes of a frame's header (RFC 9113 §4.1).
 const FRAME_HEADER: usize = 9;
 
-/// The engine and its output.
+/// The HTTP/2 engine of a connection, and its output.
 pub(crate) struct Http2 {
     pub(super) engine: ClientConnection,
     /// The output; its first `written` bytes have been sent.

@@ -68,7 +68,7 @@ struct Entry {
     is_closing: bool,
 }
 
-/// The task of a socket.
+/// The task of a UDP socket, which drives all connections over it.
 struct Driver {
     socket: Rc<Socket>,
     udp: udp::UdpSocket,

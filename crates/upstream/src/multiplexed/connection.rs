@@ -20,7 +20,7 @@ pub(crate) struct Connection<E: Engine> {
     /// The index of the backend.
     backend: usize,
     tls: OnceCell<Box<TlsInfo>>,
-    /// The upstream, for messages.
+    /// The upstream that the backend belongs to, for messages.
     upstream: OnceCell<Weak<Upstream>>,
     /// Whether a response has arrived over the connection.
     pub(crate) has_answered: Cell<bool>,

@@ -72,7 +72,7 @@ impl StreamFailure {
     }
 }
 
-/// The head of a response.
+/// The head of a response, until the request takes it.
 pub(super) struct Head {
     pub(super) status: StatusCode,
     pub(super) headers: Headers,
@@ -83,7 +83,7 @@ pub(super) struct Head {
 /// The end of a response: its trailers, if any, or why it failed.
 pub(super) type End = Result<Option<Headers>, StreamFailure>;
 
-/// State of the response.
+/// How far the response to a request has arrived.
 pub(super) enum Response {
     /// No final response has arrived yet.
     Expected,

@@ -47,7 +47,7 @@ enum UploadState {
 
 /// The result of pulling data for one DATA frame.
 pub(super) enum PullResult {
-    /// A DATA frame was written.
+    /// A DATA frame was written, and more data is to follow.
     Frame,
     /// The last DATA frame was written.
     End,

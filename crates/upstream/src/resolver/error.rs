@@ -29,7 +29,7 @@ pub enum ResolveError {
     SocketType,
     /// `EAI_SYSTEM`: a system call failed.
     System,
-    /// Any other error.
+    /// Any other error of `getaddrinfo`.
     Other,
 }
 

@@ -73,7 +73,7 @@ fn sessions_are_resumed_by_host_and_port() {
         let without = careless(None);
         assert!(!resumes(&without, KEY));
         assert!(!resumes(&without, KEY));
-        // Expired sessions are not offered.
+        // The client does not offer expired sessions.
         let client = careless(Some((Duration::ZERO, 4096)));
         assert!(!resumes(&client, KEY));
         assert!(!resumes(&client, KEY));

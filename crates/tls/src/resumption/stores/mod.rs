@@ -45,7 +45,7 @@ pub(crate) const REDIS_ATTRIBUTES: [Attribute; 2] = [
     Attribute::optional("port", Kinds::SCALAR, "PORT", "6379", "Its port."),
 ];
 
-/// The software of a store.
+/// The software of a store that several servers share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreKind {
     Memcached(MemcachedProtocol),

@@ -1,4 +1,4 @@
-//! Commands of Redis.
+//! The commands of Redis that read and write an entry.
 
 use std::io::{self, Read, Write};
 
