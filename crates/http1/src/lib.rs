@@ -20,7 +20,14 @@
 //! let mut connection = ServerConnection::new(settings, Scheme::Http, now);
 //! let mut head = RequestHead::default();
 //!
-//! Bytes in: the caller removes the bytes that a step took, and calls again while a step makes progress.
+//! // Bytes in: the caller removes the bytes that a step took, and calls again while a step makes progress.
+//! let mut input = b"GET /a/../b?c HTTP/1.1\r\nHost: example.com\r\n\r\n".to_vec();
+//! match connection.receive(&input, now, &mut head) {
+//!     Ok(Received::Request { taken }) => drop(input.drain(..taken)),
+//!     other => panic!("{other:?}"),
+//! }
+//! assert_eq!((head.path(), head.query()), (&b"/b"[..], &b"?c"[..]));
+//! assert_eq!(head.authority(), b"example.com");
 //!
 //! // Bytes out.
 //! let mut headers = Headers::new();
@@ -40,7 +47,9 @@
 //! assert!(out.ends_with(b"\r\n\r\nhello"));
 //! connection.on_written(out.len(), false, now);
 //!
-//! Time: without input, the connection waits ten seconds for the next request.
+//! // Time: without input, the connection waits ten seconds for the next request.
+//! assert_eq!(connection.next(now), Next::Request);
+//! assert_eq!(connection.next_timeout(), Some(now + Duration::from_secs(10)));
 //! ```
 
 mod chunked;
