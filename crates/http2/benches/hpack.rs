@@ -1,5 +1,5 @@
-//! Cost of HPACK: field blocks of requests decoded, of responses encoded, when all fields are in the
-//! tables and when they are text.
+//! Benchmarks of HPACK: decoding the field blocks of requests and encoding those of responses, both when all fields are in
+//! the tables and when they are sent as text.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -100,7 +100,7 @@ fn encode_response(encoder: &mut Encoder, out: &mut Vec<u8>) {
     }
 }
 
-/// Takes the fields of a request as the engine does.
+/// Stores the decoded fields of a request, as the engine does.
 #[derive(Default)]
 struct Sink {
     headers: Headers,

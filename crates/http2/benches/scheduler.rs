@@ -1,4 +1,4 @@
-//! Cost of the turns of streams.
+//! Benchmarks of the HTTP/2 scheduler: choosing the stream that sends the next frame.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -8,7 +8,7 @@ use std::hint::black_box;
 use h2o_http::priority::PriorityParameters;
 use h2o_http2::scheduler::{NodeKey, Priority, Scheduler};
 
-/// What is ready all along.
+/// Which of the streams can send during the whole benchmark.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ready {
     All,
@@ -16,18 +16,18 @@ enum Ready {
     None,
 }
 
-/// What the client says of its streams.
+/// How the client gives its streams priorities.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tree {
     Flat,
-    /// Opens streams as Chromium does for requests of one kind: each new stream depends on the one before it.
+    /// Opens streams as Chromium does for requests of one kind: each new stream depends on the previous one.
     Chain,
     Urgencies,
 }
 
 struct Streams {
     scheduler: Scheduler,
-    /// The streams that are open all along.
+    /// The streams that are open during the whole benchmark.
     keys: Vec<NodeKey>,
     next_stream: u32,
 }
@@ -103,7 +103,8 @@ impl Streams {
     }
 }
 
-/// All calls to the scheduler for a response of one frame, on a connection with `count` other streams that cannot send.
+/// Makes all calls to the scheduler for a response of one frame, on a connection with `count` other streams that cannot
+/// send.
 fn respond(count: u32, tree: Tree) -> impl FnMut() {
     let mut streams = Streams::new(count, tree, Ready::None);
     move || {

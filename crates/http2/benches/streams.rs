@@ -1,4 +1,5 @@
-//! Cost of one exchange in the engine: a HEADERS frame received, a response head written, the stream released.
+//! Benchmark of one exchange in the HTTP/2 engine: a HEADERS frame is received, a response head written, the stream
+//! released.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -56,7 +57,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// A connection whose prefaces are through.
+    /// A connection on which both sides have sent their prefaces.
     fn new() -> Self {
         #[expect(clippy::disallowed_methods, reason = "a time is as good as another")]
         let now = Instant::now();
@@ -67,7 +68,7 @@ impl Connection {
         let step = engine.receive(preface, &mut head, now, &mut out);
         assert_eq!(step.expect("a preface").received, Received::NeedMore);
         let mut response = Headers::new();
-        // The first field of `RESPONSE` is `server`, which the engine adds to a response by itself.
+        // The first field of `RESPONSE` is `server`, which the engine adds by itself.
         for &(name, value) in &RESPONSE[1..] {
             response.push(name, value.as_bytes());
         }
@@ -86,7 +87,7 @@ impl Connection {
         let high = u8::try_from(block.len() >> 8).expect("a short block");
         let [low, ..] = block.len().to_le_bytes();
         self.input.clear();
-        // HEADERS with END_HEADERS and END_STREAM.
+        // The length, type and flags of a HEADERS frame with END_HEADERS and END_STREAM.
         self.input.extend_from_slice(&[0, high, low, 1, 5]);
         self.input
             .extend_from_slice(&self.next_stream.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The client role of one connection.
+//! The client role of one HTTP/2 connection: requests to a backend.
 
 mod receive;
 mod request;
@@ -14,64 +14,65 @@ use crate::frame::{self, PREFACE, StreamId};
 use crate::settings::{self, ClientSettings, DEFAULT_WINDOW, PeerSettings};
 use crate::stream::{StreamKey, StreamState};
 
-/// How far the connection has been set up.
+/// How far the setup of the connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
-    /// Waiting for the server's SETTINGS (RFC 9113 §3.4).
+    /// The connection waits for the server's SETTINGS (RFC 9113 §3.4).
     Settings,
     Done,
-    /// The server broke the protocol; its input is ignored.
+    /// The server violated the protocol; the rest of its input is ignored.
     Failed,
 }
 
-/// The client role of one connection: bytes and time in, events and bytes out.
+/// The client role of one HTTP/2 connection: bytes and time go in, events and bytes come out.
 ///
-/// Used as [`crate::ServerConnection`], with these differences.
+/// It is used like [`crate::ServerConnection`], with these differences.
 ///
 /// **Input.** [`receive`](Self::receive) fills a [`h2o_http::ClientResponse`]; costs are charged as in the server role.
-/// After [`ClientReceived::GoAway`] the next steps report a [`ClientReceived::Refused`] for each stream that the server
-/// will not answer, even without more input: the caller repeats the call until [`ClientReceived::NeedMore`].
+/// After [`ClientReceived::GoAway`] each of the next steps reports a [`ClientReceived::Refused`] for a stream that the
+/// server will not answer, even without more input: the caller repeats the call until [`ClientReceived::NeedMore`].
 ///
 /// **Streams.** A stream begins with [`request`](Self::request), and ends with [`release`](Self::release): after the end of
 /// response and request, after [`ClientReceived::Reset`] or [`ClientReceived::Refused`], or earlier, which cancels the
 /// request. The caller calls [`release_content`](Self::release_content) for the bytes of each [`ClientReceived::Data`].
 ///
-/// **Output.** `request` writes the head. Content follows as in the server role.
+/// **Output.** `request` writes the head of a request. Its content is sent as in the server role.
 ///
 /// **Time and the end.** There are no timers: the caller limits how long it waits for a response, and [resets](Self::reset)
-/// its stream. Once [`is_reusable`](Self::is_reusable) is false, no request can be made. The caller closes once
-/// [`is_over`](Self::is_over).
+/// the stream. Once [`is_reusable`](Self::is_reusable) is false, no more requests can be made. The caller closes the
+/// connection once [`is_over`](Self::is_over) is true.
 pub struct ClientConnection {
     settings: Arc<ClientSettings>,
     connection: Connection,
     opening: Opening,
-    /// Latest stream opened by us.
+    /// The latest stream that this side opened.
     newest: StreamId,
-    /// Streams that were not released yet.
+    /// Number of streams that were not released yet.
     held: u32,
     /// The last stream that the server will process, as its GOAWAY frame says.
     last: Option<StreamId>,
-    /// Our streams above `last`: the server refused them with its GOAWAY, which the caller has not been told yet.
+    /// Streams above `last`, which the server refused with its GOAWAY, and whose refusal has not been reported to the
+    /// caller yet.
     refused: Vec<StreamKey>,
-    /// A stream whose response ended before the announced `content-length`. All of its content was passed to the caller; the
-    /// next step reports the error.
+    /// A stream whose response ended before the announced `content-length`. All of its content has been passed to the
+    /// caller; the next step reports the error.
     cut_off: Option<StreamId>,
-    /// Whether GOAWAY was sent.
+    /// Whether this side has sent GOAWAY.
     is_leaving: bool,
-    /// Number of PING frames that we sent and the server has not acknowledged.
+    /// Number of PING frames sent that the server has not acknowledged.
     pings: u32,
 }
 
 impl ClientConnection {
-    /// A connection that was just established. Writes the client's preface: SETTINGS and the window of the connection. H2O
-    /// compatibility: H2O sends the same values.
+    /// The engine for a connection that was just established. Writes the client's preface: SETTINGS and the window of the
+    /// connection. H2O compatibility: H2O sends the same values.
     #[must_use]
     pub fn new(settings: Arc<ClientSettings>, now: Instant, out: &mut Vec<u8>) -> Self {
-        // The content that this connection holds unread is not limited: its streams serve different clients, and a slow one
+        // The unread content of the whole connection is not limited: its streams serve different clients, and a slow client
         // must not make the others wait.
         let mut connection = Connection::new(usize::MAX);
-        // Set to false here, so that a server that announces SETTINGS_ENABLE_PUSH is detected: servers do not accept pushes
-        // (RFC 9113 §8.4).
+        // Set to false, so that a server that announces SETTINGS_ENABLE_PUSH as 1 is detected: a server cannot accept
+        // pushes (RFC 9113 §8.4).
         connection.peer.enable_push = false;
         connection.settings_sent = Some(now);
         out.extend_from_slice(PREFACE);
@@ -100,7 +101,8 @@ impl ClientConnection {
         }
     }
 
-    /// Ends the connection because of `error`: writes GOAWAY and ignores further input. The caller sends `out` and closes.
+    /// Ends the connection because of `error`: writes GOAWAY and ignores further input. The caller sends `out` and closes
+    /// the connection.
     pub fn fail(&mut self, error: PeerError, out: &mut Vec<u8>) {
         if self.opening == Opening::Failed {
             return;
@@ -111,10 +113,10 @@ impl ClientConnection {
         }
     }
 
-    /// Begins the graceful shutdown: writes GOAWAY and makes no more requests; the open streams are finished.
+    /// Begins the graceful shutdown: writes GOAWAY and makes no more requests. The open streams are completed.
     pub fn go_away(&mut self, out: &mut Vec<u8>) {
         if self.opening != Opening::Failed && !std::mem::replace(&mut self.is_leaving, true) {
-            // 0: the server has opened no streams.
+            // The last stream of this GOAWAY is 0, since the server has opened no streams.
             frame::goaway(out, StreamId::CONNECTION, ErrorCode::NO_ERROR, "");
         }
     }
@@ -128,27 +130,27 @@ impl ClientConnection {
         }
     }
 
-    /// Whether another request can be made now: neither limit of streams is reached (RFC 9113 §5.1.2), neither side has
-    /// sent GOAWAY (§6.8), and identifiers are left (§5.1.1).
+    /// Whether another request can be made now: neither side's limit of streams is reached (RFC 9113 §5.1.2), neither side
+    /// has sent GOAWAY (§6.8), and stream identifiers are left (§5.1.1).
     #[must_use]
     pub fn can_request(&self) -> bool {
         self.is_reusable() && self.open_streams() < self.most_streams()
     }
 
-    /// Streams that are open.
+    /// Number of open streams.
     #[must_use]
     pub fn open_streams(&self) -> usize {
         self.connection.streams.open_count()
     }
 
-    /// Number of streams that may be open at a time: the lower of our limit and the server's.
+    /// Number of streams that may be open at a time: the lower of the limits of both sides.
     #[must_use]
     pub fn most_streams(&self) -> usize {
         let theirs = self.connection.peer.max_concurrent_streams;
         self.settings.max_streams.min(theirs) as usize
     }
 
-    /// Whether requests can be made, now or once others have ended.
+    /// Whether more requests can be made on this connection, now or after others have ended.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
         self.opening != Opening::Failed
@@ -163,19 +165,20 @@ impl ClientConnection {
         self.connection.peer.enable_connect_protocol
     }
 
-    /// Whether the connection is finished: no more requests can be made, and none is left.
+    /// Whether the connection is finished: no more requests can be made, and no stream is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.opening == Opening::Failed || (!self.is_reusable() && self.held == 0)
     }
 
-    /// Whether there are streams that were not released yet.
+    /// Whether the connection has streams that were not released yet.
     #[must_use]
     pub const fn has_streams(&self) -> bool {
         self.held > 0
     }
 
-    /// Costs that the server has caused since the last call, in the units of [`crate::ServerConnection::take_costs`].
+    /// Returns and clears the costs that the server has caused since the last call, in the units of
+    /// [`crate::ServerConnection::take_costs`].
     pub const fn take_costs(&mut self) -> u32 {
         self.connection.take_costs()
     }
@@ -186,13 +189,13 @@ impl ClientConnection {
         self.opening == Opening::Done
     }
 
-    /// The settings the server has announced.
+    /// The settings that the server has announced.
     #[must_use]
     pub const fn peer_settings(&self) -> &PeerSettings {
         &self.connection.peer
     }
 
-    /// Receive window and send window of the connection, in bytes.
+    /// The receive window and the send window of the connection, in bytes.
     #[must_use]
     pub const fn windows(&self) -> (u32, i32) {
         (
@@ -201,7 +204,8 @@ impl ClientConnection {
         )
     }
 
-    /// Time between our SETTINGS frame and its acknowledgement by the server; `None` before the acknowledgement.
+    /// Time between the SETTINGS frame of this side and its acknowledgement by the server; `None` before the
+    /// acknowledgement.
     #[must_use]
     pub fn settings_rtt(&self) -> Option<Duration> {
         Some(
@@ -231,7 +235,7 @@ impl ClientConnection {
         self.connection.reset(key, code, out);
     }
 
-    /// The caller no longer uses a stream. If it has not ended, it is cancelled.
+    /// Ends the use of a stream by the caller. If the stream has not ended, it is cancelled.
     pub fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         if self.connection.streams.get(key).is_none() {
             return;
@@ -241,18 +245,18 @@ impl ClientConnection {
         self.held -= 1;
     }
 
-    /// The caller has used `len` bytes of a response's content: the stream's window opens again, so that the server may send
-    /// as many more.
+    /// Reports that the caller has used `len` bytes of a response's content: the stream's receive window opens by as many
+    /// bytes, so that the server may send more.
     pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         self.connection.release_content(key, len, out);
     }
 
-    /// Frees memory that an idle connection does not need.
+    /// Frees the memory that an idle connection does not need.
     pub fn shrink(&mut self) {
         self.connection.shrink();
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the engine has allocated.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.connection.retained()

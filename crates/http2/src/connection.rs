@@ -1,4 +1,5 @@
-//! The parts that both roles share: frames, settings, windows, field blocks, content to send.
+//! The parts of an HTTP/2 connection that both roles share: frames, settings, flow control windows, field blocks, content
+//! to send.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,67 +13,68 @@ use crate::scheduler::Scheduler;
 use crate::settings::{self, DEFAULT_WINDOW, HEADER_TABLE, PeerSettings};
 use crate::stream::{Stream, StreamKey, StreamState, Streams};
 
-/// The receive window of a connection. H2O compatibility: H2O's has the same size.
+/// The receive window of a connection in bytes. H2O compatibility: H2O's window has the same size.
 pub const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// Limit of the unread request content that a connection holds, plus what its window still lets the client send. It has room
-/// for one full stream with the largest window whose handler does not read, and some more for other streams.
+/// Limit in bytes of the received request content that a connection holds unread, plus the receive window that the client
+/// still has. It has room for one full stream of the largest window whose handler does not read, and 1 MiB for the others.
 pub(crate) const MAX_HELD: usize = CONNECTION_WINDOW as usize + (1 << 20);
 
-/// What a peer's actions cost, in units of the connection's budget. Served requests and sent content earn units, so that a
-/// client in good faith stays far within its budget.
+/// The cost of a peer's actions, in units of the connection's budget. Served requests and sent content earn units, so that
+/// a client in good faith stays far within its budget.
 pub(crate) mod cost {
-    /// PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, unknown frames, and WINDOW_UPDATE frames that our DATA frames do not
-    /// explain: each makes us work or answer (CVE-2019-9512, -9513, -9515).
+    /// Cost of PING, SETTINGS, PRIORITY, PRIORITY_UPDATE and unknown frames, and of WINDOW_UPDATE frames beyond those that
+    /// sent DATA frames explain: each makes this side work or answer (CVE-2019-9512, -9513, -9515).
     pub(crate) const CONTROL: u32 = 1;
-    /// Each sixteen values of a SETTINGS frame.
+    /// Number of values in a SETTINGS frame for which one more unit is charged.
     pub(crate) const SETTINGS_VALUES: usize = 16;
     /// Cost of a DATA frame that neither carries content nor ends its stream (CVE-2019-9518), and of an empty CONTINUATION.
     pub(crate) const EMPTY: u32 = 1;
-    /// A DATA frame that we had to cut to a few bytes because the peer's flow control window is small (CVE-2019-9511,
-    /// -9517).
+    /// Cost of a DATA frame that had to be cut to a few bytes because the peer's flow control window is small
+    /// (CVE-2019-9511, -9517).
     pub(crate) const DRIBBLE: u32 = 2;
-    /// A request that the peer cancels (CVE-2023-44487, "rapid reset").
+    /// Cost of a request that the peer cancels (CVE-2023-44487, "rapid reset").
     pub(crate) const RESET: u32 = 5;
-    /// A request that the peer makes us reset (CVE-2025-8671, "MadeYouReset").
+    /// Cost of a request that this side has to reset because of the peer (CVE-2025-8671, "MadeYouReset").
     pub(crate) const CAUSED_RESET: u32 = 10;
-    /// A field section refused for its size.
+    /// Cost of a field section that was refused for its size.
     pub(crate) const BOMB: u32 = 25;
 }
-/// The value of `due_updates` at the beginning, and its limit later: so many WINDOW_UPDATE frames without cost can be saved
-/// up.
+/// The initial value of `due_updates`, and its limit later: at most this many WINDOW_UPDATE frames without cost can be
+/// saved up.
 pub(crate) const MAX_DUE_UPDATES: u32 = 256;
-/// Once the peer has caused this many units of cost, a step ends early, so that the caller can charge them to the budget.
+/// Once the peer has caused this many units of cost in a step, the step ends early, so that the caller can charge them to
+/// the budget.
 const REPORT_COSTS_AT: u32 = 32;
-/// How many of the streams that we reset we remember. The peer may have sent frames before our RST_STREAM reached it: such
-/// frames on a remembered stream are no error.
+/// How many streams that this side has reset are remembered. The peer may have sent frames before it received the
+/// RST_STREAM: such frames on a remembered stream are no error.
 const MAX_ABANDONED: usize = 128;
 
-/// The parts of a connection.
+/// The state of a connection that both roles share.
 pub(crate) struct Connection {
     pub(crate) peer: PeerSettings,
     pub(crate) decoder: Decoder,
     pub(crate) encoder: Encoder,
     pub(crate) send_window: SendWindow,
     pub(crate) recv_window: RecvWindow,
-    /// Bytes of content that were received and not yet used by the caller (`held`). From `max_held` on, the connection's
-    /// receive window is not opened any more.
+    /// Bytes of content that were received and not yet used by the caller. From `max_held` on, the connection's receive
+    /// window is not opened any more.
     held: usize,
     max_held: usize,
     pub(crate) streams: Streams,
     pub(crate) scheduler: Scheduler,
     pub(crate) block: Option<Box<FieldBlock>>,
-    /// Costs that the peer has caused since the caller last took them.
+    /// Units of cost that the peer has caused since the caller last took them.
     debt: u32,
-    /// Number of WINDOW_UPDATE frames that the peer may send without cost. Each DATA frame that we send allows two: one for
-    /// the stream's window and one for the connection's.
+    /// Number of WINDOW_UPDATE frames that the peer may send without cost. Each DATA frame that this side sends allows two:
+    /// one for the stream's window and one for the connection's.
     pub(crate) due_updates: u32,
-    /// When our SETTINGS were sent, and when they were first acknowledged.
+    /// When this side's SETTINGS were sent; `settings_acked` is when the peer first acknowledged them.
     pub(crate) settings_sent: Option<Instant>,
     pub(crate) settings_acked: Option<Instant>,
     /// Whether the peer has sent GOAWAY.
     pub(crate) is_peer_leaving: bool,
-    /// The latest streams that we have reset while the peer could still send.
+    /// The latest streams that this side has reset while the peer could still send on them.
     abandoned: VecDeque<StreamId>,
 }
 
@@ -112,7 +114,7 @@ impl Connection {
         std::mem::replace(&mut self.debt, 0)
     }
 
-    /// The next frame of `input`; `None` if it is incomplete.
+    /// The next frame of `input`: its header and payload. `None` if the frame is incomplete.
     #[inline]
     pub(crate) fn next_frame<'a>(
         &self,
@@ -137,9 +139,10 @@ impl Connection {
             .map(|payload| (header, payload)))
     }
 
-    /// Deducts a DATA frame from the windows of its stream and of the connection. Returns its content, with its stream.
+    /// Deducts a DATA frame from the receive windows of its stream and of the connection. Returns the stream and the
+    /// frame's content.
     ///
-    /// `newest`: the latest stream opened by the side that opens streams like `header.stream`.
+    /// `newest` is the latest stream opened by the side that opens streams with such identifiers as `header.stream`.
     pub(crate) fn on_data<'a>(
         &mut self,
         header: &FrameHeader,
@@ -152,7 +155,7 @@ impl Connection {
             return Err(PeerError::StreamIdOf(FrameType::DATA).into());
         }
         let data = frame::without_padding(header, payload)?;
-        // Bytes on a closed stream count against the window of the connection, too (RFC 9113 §5.1).
+        // DATA on a closed stream counts against the window of the connection, too (RFC 9113 §5.1).
         self.recv_window
             .take(payload.len())
             .map_err(|_| PeerError::WindowExceeded)?;
@@ -161,7 +164,7 @@ impl Connection {
         taken.map(|key| (key, data))
     }
 
-    /// Handles the state and window of a stream for `data`, which came in a payload of `len` bytes.
+    /// Updates the state and window of a stream for the content `data`, which came in a payload of `len` bytes.
     fn on_stream_data(
         &mut self,
         header: &FrameHeader,
@@ -209,8 +212,8 @@ impl Connection {
         Ok(key)
     }
 
-    /// Opens the window of the connection by `len` bytes, as far as the content held allows. H2O compatibility: H2O opens
-    /// it at once, before a handler has used the bytes.
+    /// Opens the receive window of the connection by `len` bytes, as far as the unread content allows. H2O compatibility:
+    /// H2O opens it at once, before a handler has used the bytes.
     #[inline]
     fn refill(&mut self, len: usize, out: &mut Vec<u8>) {
         let most = self.max_held.saturating_sub(self.held);
@@ -220,7 +223,7 @@ impl Connection {
         }
     }
 
-    /// Handles END_STREAM of the peer.
+    /// Updates the stream after the peer sent END_STREAM on it.
     pub(crate) fn on_end_recv(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -232,7 +235,7 @@ impl Connection {
         }
     }
 
-    /// SETTINGS of the peer (RFC 9113 §6.5).
+    /// Handles SETTINGS of the peer (RFC 9113 §6.5).
     pub(crate) fn on_settings(
         &mut self,
         header: &FrameHeader,
@@ -257,11 +260,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Applies settings of a peer, from a SETTINGS frame or from `HTTP2-Settings`.
+    /// Applies settings of the peer, from a SETTINGS frame or from the field `HTTP2-Settings`.
     pub(crate) fn apply_settings(&mut self, payload: &[u8]) -> Result<(), PeerError> {
         let before = self.peer;
         self.peer.apply(payload)?;
-        // If the peer announces several header table sizes before we apply them, the smallest counts, too (RFC 7541 §4.2).
+        // If the peer announces several header table sizes before they are applied, the smallest counts, too (RFC 7541
+        // §4.2).
         for size in settings::table_sizes(payload) {
             self.encoder.set_peer_table_size(size);
         }
@@ -285,7 +289,7 @@ impl Connection {
         Ok(())
     }
 
-    /// PING (RFC 9113 §6.7).
+    /// Handles PING (RFC 9113 §6.7): answers it unless it is an acknowledgement.
     pub(crate) fn on_ping(
         &mut self,
         header: &FrameHeader,
@@ -323,7 +327,7 @@ impl Connection {
         Ok((last, ErrorCode(u32::from_be_bytes([e, f, g, h]))))
     }
 
-    /// WINDOW_UPDATE (RFC 9113 §6.9). `is_idle`: whether the stream was never opened.
+    /// Handles WINDOW_UPDATE (RFC 9113 §6.9). `is_idle` tells whether the stream was never opened.
     pub(crate) fn on_window_update(
         &mut self,
         header: &FrameHeader,
@@ -350,7 +354,7 @@ impl Connection {
             return Err(PeerError::IdleStream(kind).into());
         }
         let Some(key) = self.streams.find(header.stream) else {
-            return Ok(()); // Closed: RFC 9113 §5.1 allows it for a while.
+            return Ok(()); // The stream is closed: RFC 9113 §5.1 allows such frames for a while.
         };
         if increment == 0 {
             return Err(Fault::Stream(header.stream, StreamError::ZeroIncrement));
@@ -365,7 +369,7 @@ impl Connection {
         Ok(())
     }
 
-    /// RST_STREAM: ends the stream and returns it, if it is open.
+    /// Handles RST_STREAM: closes the stream. Returns it with the error code, if it was open.
     pub(crate) fn on_rst_stream(
         &mut self,
         header: &FrameHeader,
@@ -380,7 +384,8 @@ impl Connection {
         if is_idle {
             return Err(PeerError::IdleStream(kind));
         }
-        // A reset is charged even if the response was sent before it came: the peer has made this side work for nothing.
+        // A reset is charged even if it came after the whole response was sent: the peer has made this side work for
+        // nothing.
         self.charge(cost::RESET);
         let Some(key) = self.streams.find(header.stream) else {
             return Ok(None);
@@ -400,7 +405,7 @@ impl Connection {
         self.streams.close(key);
     }
 
-    /// Resets a stream.
+    /// Writes RST_STREAM for a stream that is not closed, and closes it.
     pub(crate) fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
         if let Some(stream) = self.streams.get(key)
             && stream.state != StreamState::Closed
@@ -414,7 +419,7 @@ impl Connection {
         }
     }
 
-    /// Remembers a stream that we have reset while the peer could still send on it.
+    /// Remembers a stream that this side has reset while the peer could still send on it.
     pub(crate) fn abandon(&mut self, id: StreamId) {
         if self.abandoned.len() == MAX_ABANDONED {
             self.abandoned.pop_front();
@@ -422,8 +427,8 @@ impl Connection {
         self.abandoned.push_back(id);
     }
 
-    /// Whether we have reset the stream so recently that the peer may not know: its frames are to be discarded (RFC 9113
-    /// §5.1).
+    /// Whether this side has reset the stream so recently that the peer may not know: its frames are to be discarded (RFC
+    /// 9113 §5.1).
     pub(crate) fn is_abandoned(&self, id: StreamId) -> bool {
         self.abandoned.contains(&id)
     }
@@ -432,8 +437,8 @@ impl Connection {
         self.streams.insert(stream, is_peers)
     }
 
-    /// The caller has used `len` bytes of a stream's content: the receive windows of stream and connection open by as many,
-    /// but in all by no more than was received.
+    /// Reports that the caller has used `len` bytes of a stream's content: the receive windows of the stream and of the
+    /// connection open by as many bytes, but in all by no more than was received.
     pub(crate) fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -449,7 +454,8 @@ impl Connection {
         self.refill(0, out);
     }
 
-    /// The caller no longer uses a stream and its content. `is_peers`: whether the peer opened it.
+    /// Frees a stream that the caller no longer uses, with its content. `is_peers` tells whether the peer opened the
+    /// stream.
     #[inline]
     pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool, out: &mut Vec<u8>) {
         let held = self.streams.get(key).map_or(0, |stream| stream.held);
@@ -460,8 +466,8 @@ impl Connection {
         }
     }
 
-    /// To be called when a handler begins to read the content of the stream: raises the stream's flow control window from its
-    /// default to `window` bytes, so that the peer may send that much.
+    /// Raises the receive window of a stream from its default to `window` bytes, so that the peer may send that much. To be
+    /// called when a handler begins to read the content of the stream.
     pub(crate) fn accept_content(&mut self, key: StreamKey, window: u32, out: &mut Vec<u8>) {
         if let Some(stream) = self.streams.get_mut(key)
             && !std::mem::replace(&mut stream.is_accepted, true)
@@ -475,7 +481,7 @@ impl Connection {
         }
     }
 
-    /// Frees memory that an idle connection does not need.
+    /// Frees the memory that an idle connection does not need.
     pub(crate) fn shrink(&mut self) {
         self.streams.shrink();
         self.scheduler.shrink();

@@ -1,4 +1,4 @@
-//! Writes content and its end for both roles.
+//! Writing of content and of its end, for both roles.
 
 use h2o_http::Headers;
 
@@ -9,8 +9,8 @@ use crate::frame::{self, FrameType, HEADER_LEN, StreamId, flags};
 use crate::stream::StreamKey;
 
 impl Connection {
-    /// Appends a DATA frame with `data` to `out`. The caller passes no more than the flow control windows and the frame size
-    /// allow.
+    /// Appends a DATA frame with the content `data` to `out`. The caller passes no more bytes than the flow control windows
+    /// and the frame size allow.
     #[inline]
     pub(crate) fn write_data(
         &mut self,
@@ -26,8 +26,8 @@ impl Connection {
         self.on_sent(key, data.len(), end_stream);
     }
 
-    /// Lets `fill` append up to `max` bytes of content to `out`, and writes the header of their DATA frame. `fill` returns
-    /// their number, and whether they are the last. If it returns `None`, or no bytes that are not the last, no frame is
+    /// Writes a DATA frame whose content `fill` appends to `out`, up to `max` bytes. `fill` returns how many bytes it
+    /// appended, and whether they are the last. If it returns `None`, or 0 bytes that are not the last, no frame is
     /// written.
     #[inline]
     pub(crate) fn write_data_with<E>(
@@ -56,7 +56,8 @@ impl Connection {
         Ok(Some((len, end_stream)))
     }
 
-    /// Writes `trailers`, or an empty DATA frame, with END_STREAM. Returns false if nothing can be sent on the stream.
+    /// Ends the message on a stream: writes `trailers`, or an empty DATA frame, with END_STREAM. Returns false if nothing
+    /// can be sent on the stream.
     pub(crate) fn write_end(
         &mut self,
         key: StreamKey,
@@ -82,7 +83,7 @@ impl Connection {
         true
     }
 
-    /// The identifier of a stream; 0 if it was released.
+    /// The identifier of a stream; 0 if the stream was released.
     #[inline]
     pub(crate) fn id_of(&self, key: StreamKey) -> StreamId {
         self.streams

@@ -1,4 +1,4 @@
-//! Writes fields for both roles.
+//! Writing of fields with HPACK, for both roles.
 
 use h2o_http::{Headers, Known, Name, field_section};
 
@@ -11,7 +11,7 @@ pub(crate) fn encode_fields(encoder: &mut Encoder, headers: &Headers, out: &mut 
     field_section::encode_fields(headers, |name, value| encoder.field(name, value, out));
 }
 
-/// Writes `content-length`.
+/// Writes the field `content-length` with HPACK.
 pub(crate) fn encode_length(encoder: &mut Encoder, length: u64, out: &mut Vec<u8>) {
     let name = Name::Known(Known::ContentLength);
     encoder.field(name, itoa::Buffer::new().format(length).as_bytes(), out);

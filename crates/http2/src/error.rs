@@ -1,10 +1,10 @@
-//! Faults of peers, and our answers.
+//! Protocol violations of peers, and the answers to them.
 
 use h2o_http::field_section::{FieldError, SectionError};
 
 use crate::frame::{FrameType, StreamId};
 
-/// An error code of RFC 9113 §7.
+/// An error code of RST_STREAM and GOAWAY frames (RFC 9113 §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorCode(pub u32);
 
@@ -24,16 +24,17 @@ impl ErrorCode {
     pub const ENHANCE_YOUR_CALM: Self = Self(11);
 }
 
-/// A fault of the peer that ends the connection. Faults that end only one stream are in [`StreamError`].
+/// A peer's violation of the protocol or of a limit that ends the connection. Section numbers are those of RFC 9113.
+/// Violations that end only one stream are in [`StreamError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
-    /// The connection does not begin with the preface (RFC 9113 §3.4).
+    /// The connection does not begin with the client's preface (§3.4).
     NotPreface,
-    /// The first frame is not SETTINGS (§3.4).
+    /// The first frame of the peer is not SETTINGS (§3.4).
     SettingsExpected,
-    /// A frame is longer than we allow (§4.2).
+    /// A frame is longer than this side allows (§4.2).
     FrameTooLong,
-    /// A frame has another length than its type requires.
+    /// A frame of this type has another length than the type requires.
     FrameSize(FrameType),
     /// An acknowledgement of SETTINGS has a payload (§6.5).
     SettingsAckSize,
@@ -43,69 +44,71 @@ pub enum PeerError {
     SettingsValue,
     /// SETTINGS_INITIAL_WINDOW_SIZE above 2^31-1 (§6.5.2), or one that makes a window overflow (§6.9.2).
     SettingsWindow,
-    /// Another frame has come in place of the CONTINUATION that must follow (§6.10).
+    /// A field section was not ended, and the next frame is not its CONTINUATION (§6.10).
     ContinuationExpected,
-    /// A CONTINUATION of another stream (§6.10).
+    /// A CONTINUATION frame is on another stream than the field section that it would continue (§6.10).
     ContinuationStream,
-    /// A CONTINUATION frame without a preceding HEADERS frame that it continues (§6.10).
+    /// A CONTINUATION frame has no preceding HEADERS frame that it continues (§6.10).
     StrayContinuation,
-    /// More CONTINUATION frames, or more bytes in them, than any sensible field section needs.
+    /// A field section has more CONTINUATION frames, or more bytes in them, than any sensible one needs.
     ContinuationFlood,
-    /// A client pushes; or a server pushes although our settings forbid it (§8.4).
+    /// A client sent PUSH_PROMISE, or a server sent it although the client's settings forbid it (§8.4).
     PushPromise,
-    /// A frame on stream 0 that needs a stream, or on a stream although it concerns the connection.
+    /// A frame of this type is on stream 0 but needs a stream, or is on a stream but concerns the connection.
     StreamIdOf(FrameType),
-    /// HEADERS that open a stream with an identifier that cannot be opened (§5.1.1), or in the wrong state.
+    /// A HEADERS frame would open a stream with an identifier that cannot be opened (§5.1.1), or is not allowed in the
+    /// state of its stream.
     HeadersStreamId,
-    /// HEADERS on a closed stream (§5.1).
+    /// A HEADERS frame is on a closed stream (§5.1).
     HeadersOnClosed,
-    /// Trailers that do not end the stream (§8.1).
+    /// Trailers do not end the stream (§8.1).
     TrailersWithoutEnd,
-    /// Trailers in a tunnel (§8.5).
+    /// Trailers were sent in a tunnel (§8.5).
     TrailersInTunnel,
-    /// A stream that depends on itself (RFC 7540 §5.3.1).
+    /// The client made a stream depend on itself (RFC 7540 §5.3.1).
     SelfDependency,
-    /// The client has sent PRIORITY frames for more streams that it has not opened yet than this endpoint keeps priorities of.
+    /// The client has sent priorities for more unopened streams than this side keeps.
     TooManyIdle,
-    /// A frame on a stream that was never opened (§5.1).
+    /// A frame of this type is on a stream that was never opened (§5.1).
     IdleStream(FrameType),
-    /// A padding longer than the frame (§6.1, §6.2).
+    /// The padding of a frame of this type is longer than the frame (§6.1, §6.2).
     Padding(FrameType),
-    /// HEADERS too short for the priority they announce (§6.2).
+    /// A HEADERS frame is too short for the priority that its flag announces (§6.2).
     PriorityCutOff,
-    /// WINDOW_UPDATE by 0 on the connection (§6.9).
+    /// A WINDOW_UPDATE for the connection has the increment 0 (§6.9).
     ZeroIncrement,
-    /// The connection's window grows beyond 2^31-1 (§6.9.1).
+    /// A WINDOW_UPDATE would raise the connection's window above 2^31-1 (§6.9.1).
     WindowOverflow,
-    /// More content than the connection's window allows (§6.9.1).
+    /// The peer sent more content than the connection's window allows (§6.9.1).
     WindowExceeded,
-    /// A field block that cannot be decoded (RFC 7541).
+    /// A field block cannot be decoded (RFC 7541).
     Compression,
-    /// More than a thousand fields in one section.
+    /// A field section has more than a thousand fields.
     FieldFlood,
-    /// An upper-case letter in a field name (§8.2.1).
+    /// A field name has an upper-case letter (§8.2.1).
     UpperCaseName,
-    /// A field that is not allowed in HTTP/2 (§8.2.2).
+    /// A field is not allowed in HTTP/2 (§8.2.2).
     ConnectionField,
     /// `content-length` is not a number (§8.1.1).
     ContentLength,
-    /// A pseudo field that is repeated, after a regular field, or empty (§8.3).
+    /// A pseudo-header field is repeated, follows a regular field, or is empty (§8.3).
     PseudoField,
-    /// A pseudo field that does not exist (§8.3).
+    /// A pseudo-header field is not defined (§8.3).
     UnknownPseudoField,
-    /// PRIORITY_UPDATE without a stream (RFC 9218 §7.1).
+    /// A PRIORITY_UPDATE frame names stream 0 (RFC 9218 §7.1).
     PriorityUpdate,
     /// The peer has caused more costs than its budget covers.
     Overdrawn,
     /// A server sent a frame that only clients send, or opened a stream that was not promised (§5.1.1, §8.4).
     NotForClients,
-    /// A response without a valid `:status`, or with other pseudo fields (§8.3.2); trailers with any (§8.1).
+    /// A response has no valid `:status`, or other pseudo-header fields (§8.3.2), or its trailers have pseudo-header fields
+    /// (§8.1).
     BadResponse,
 }
 
 impl PeerError {
-    /// Error code and debug text of the GOAWAY frame with which we answer this error. `None`: the connection is closed
-    /// without a GOAWAY. H2O compatibility: H2O sends these texts.
+    /// The error code and debug text of the GOAWAY frame that answers this error. `None`: the connection is closed without
+    /// a GOAWAY. H2O compatibility: H2O sends the same texts.
     #[must_use]
     pub const fn answer(self) -> Option<(ErrorCode, &'static str)> {
         use ErrorCode as Code;
@@ -175,33 +178,34 @@ impl PeerError {
     }
 }
 
-/// A fault of the peer that ends one stream with RST_STREAM (RFC 9113 §5.4.2).
+/// A peer's violation of the protocol or of a limit that ends only one stream, with RST_STREAM (RFC 9113 §5.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
-    /// Content on a stream that is closed, or half-closed by the peer (§5.1).
+    /// Content was sent on a stream that is closed, or that the peer had already ended (§5.1).
     Closed,
-    /// WINDOW_UPDATE by 0 (§6.9).
+    /// A WINDOW_UPDATE has the increment 0 (§6.9).
     ZeroIncrement,
-    /// The stream's window grows beyond 2^31-1 (§6.9.1).
+    /// A WINDOW_UPDATE would raise the stream's window above 2^31-1 (§6.9.1).
     WindowOverflow,
-    /// More content than the stream's window allows (§6.9.1).
+    /// The peer sent more content than the stream's window allows (§6.9.1).
     WindowExceeded,
     /// The length of the content differs from `content-length` (§8.1.1).
     ContentLength,
-    /// A required pseudo field of the request is missing, or it has one that its method does not allow (§8.3.1).
+    /// A required pseudo-header field of the request is missing, or the request has one that its method does not allow
+    /// (§8.3.1).
     PseudoFields,
-    /// A method that is not a token (§8.3.1).
+    /// The method is not a token (§8.3.1).
     Method,
-    /// More streams than we allow (§5.1.2).
+    /// The client has more streams open than this side allows (§5.1.2).
     TooManyStreams,
-    /// More content than `limit-request-body`. H2O compatibility: H2O resets the stream, too.
+    /// The content of the request exceeds `limit-request-body`. H2O compatibility: H2O resets the stream, too.
     BodyTooLarge,
-    /// A message that is malformed in another way (§8.1.1).
+    /// The message is malformed in another way (§8.1.1).
     Malformed,
 }
 
 impl StreamError {
-    /// The code of the RST_STREAM frame with which we answer this error.
+    /// The error code of the RST_STREAM frame that answers this error.
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {
@@ -217,7 +221,7 @@ impl StreamError {
     }
 }
 
-/// The reach of a peer's fault.
+/// A peer's violation of the protocol, by what it ends: the connection, or one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Connection(PeerError),
@@ -225,7 +229,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The reach of a malformed section.
+    /// The violation that a malformed field section of `stream` is.
     pub(crate) const fn of_section(stream: StreamId, error: SectionError) -> Self {
         let error = match error {
             SectionError::Method => StreamError::Method,
@@ -244,8 +248,8 @@ impl From<PeerError> for Fault {
     }
 }
 
-/// A malformed field ends the connection, though RFC 9113 §8.1.1 only requires to end the stream. H2O compatibility: H2O
-/// ends the connection.
+/// A malformed field ends the connection, although RFC 9113 §8.1.1 only requires ending the stream. H2O compatibility: H2O
+/// ends the connection, too.
 impl From<FieldError> for PeerError {
     fn from(error: FieldError) -> Self {
         match error {

@@ -1,21 +1,21 @@
-//! Field sections: HEADERS with their CONTINUATION frames, received and sent.
+//! Field sections on the wire: a HEADERS frame with its CONTINUATION frames, received and sent.
 
 use crate::connection::{Connection, cost};
 use crate::error::PeerError;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::scheduler::Priority;
 
-/// Limit of the CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has. A
-/// flood of small frames would cost us far more than the peer (CVE-2024-27316 and similar attacks).
+/// Maximum number of CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section
+/// has. A flood of small frames would cost this side far more than the peer (CVE-2024-27316 and similar attacks).
 pub const MAX_CONTINUATIONS: u8 = 8;
-/// Most bytes of one encoded field section, over all its frames.
+/// Maximum number of bytes of one encoded field section, over all its frames.
 pub const MAX_SECTION: usize = 64 * 1024;
 
-/// A field section whose last frame was not received yet.
+/// A field section of which the last frame was not received yet.
 #[derive(Debug)]
 pub(crate) struct FieldBlock {
     pub(crate) stream: StreamId,
-    /// Flags of its HEADERS frame.
+    /// The flags of the section's HEADERS frame.
     pub(crate) flags: u8,
     pub(crate) priority: Option<Priority>,
     pub(crate) bytes: Vec<u8>,
@@ -31,7 +31,7 @@ pub(crate) struct Section<'a> {
 }
 
 impl Connection {
-    /// Handles HEADERS: returns the field section if the frame completes it.
+    /// Handles a HEADERS frame. Returns the field section if this frame completes it.
     #[inline]
     pub(crate) fn on_headers<'a>(
         &mut self,
@@ -78,7 +78,7 @@ impl Connection {
         }));
     }
 
-    /// Handles CONTINUATION: returns the field section if the frame completes it.
+    /// Handles a CONTINUATION frame. Returns the field section if this frame completes it.
     pub(crate) fn on_continuation(
         &mut self,
         header: &FrameHeader,
@@ -116,7 +116,8 @@ impl Connection {
     }
 }
 
-/// Writes the header of the frame that begins a field section; [`end_section`] fills in its length.
+/// Writes the header of the frame that begins a field section, with a length of 0, which [`end_section`] corrects. Returns
+/// the position of the header in `out`.
 #[inline]
 pub(crate) fn begin_section(
     out: &mut Vec<u8>,
@@ -134,7 +135,8 @@ pub(crate) fn begin_section(
     at
 }
 
-/// Ends the section begun at `at`: fills in the length, and moves bytes beyond one frame into CONTINUATION frames.
+/// Ends the field section whose frame header is at the position `at` of `out`: writes its length into the header, and moves
+/// bytes beyond the size of one frame (`max`) into CONTINUATION frames. Returns the length of the section in bytes.
 #[inline]
 pub(crate) fn end_section(out: &mut Vec<u8>, at: usize, stream: StreamId, max: usize) -> usize {
     let len = out.len() - at - HEADER_LEN;

@@ -1,19 +1,20 @@
-//! Windows (RFC 9113 §5.2 and §6.9).
+//! Flow control windows (RFC 9113 §5.2 and §6.9).
 
-/// A window would exceed 2^31-1.
+/// The peer would raise a send window above 2^31-1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowOverflow;
 
-/// The peer sent more content than the window allows.
+/// The peer sent more content than a receive window allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowExceeded;
 
-/// The send window. Signed: a smaller SETTINGS_INITIAL_WINDOW_SIZE can make it negative (RFC 9113 §6.9.2).
+/// A send window in bytes. It is signed, since a smaller SETTINGS_INITIAL_WINDOW_SIZE can make it negative (RFC 9113
+/// §6.9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWindow(i32);
 
 impl SendWindow {
-    /// A window of `size` bytes, at most 2^31-1.
+    /// A send window of `size` bytes, at most 2^31-1.
     #[must_use]
     pub const fn new(size: u32) -> Self {
         if size > i32::MAX.unsigned_abs() {
@@ -22,41 +23,39 @@ impl SendWindow {
         Self(size.cast_signed())
     }
 
-    /// Bytes that may be sent now.
+    /// How many bytes may be sent now; 0 if the window is negative.
     #[inline]
     #[must_use]
     pub fn available(self) -> usize {
         usize::try_from(self.0).unwrap_or(0)
     }
 
-    /// The signed size.
+    /// The size of the window, which may be negative.
     #[must_use]
     pub const fn get(self) -> i32 {
         self.0
     }
 
-    /// Handles WINDOW_UPDATE: raises the window. The RFC limits windows to `i32::MAX`, so an overflow is the peer's fault
-    /// (§6.9.1).
+    /// Raises the window by the increment of a WINDOW_UPDATE frame.
     ///
     /// # Errors
-    /// [`WindowOverflow`]
+    /// Returns [`WindowOverflow`] if the window would exceed 2^31-1, which is the peer's fault (§6.9.1).
     pub fn grow(&mut self, by: u32) -> Result<(), WindowOverflow> {
         let by = i32::try_from(by).map_err(|_| WindowOverflow)?;
         self.0 = self.0.checked_add(by).ok_or(WindowOverflow)?;
         Ok(())
     }
 
-    /// Handles a changed SETTINGS_INITIAL_WINDOW_SIZE: the window grows or shrinks by the difference to the old value
-    /// (§6.9.2).
+    /// Changes the window by `by`, the difference between a new and the old SETTINGS_INITIAL_WINDOW_SIZE (§6.9.2).
     ///
     /// # Errors
-    /// [`WindowOverflow`]
+    /// Returns [`WindowOverflow`] if the window would exceed 2^31-1.
     pub fn shift(&mut self, by: i64) -> Result<(), WindowOverflow> {
         self.0 = i32::try_from(i64::from(self.0) + by).map_err(|_| WindowOverflow)?;
         Ok(())
     }
 
-    /// Deducts `len` bytes that were sent: at most [`SendWindow::available`].
+    /// Deducts `len` bytes that were sent from the window: at most [`SendWindow::available`].
     #[inline]
     pub fn spend(&mut self, len: usize) {
         debug_assert!(len <= self.available(), "more was sent than allowed");
@@ -66,16 +65,17 @@ impl SendWindow {
     }
 }
 
-/// A receive window, and the bytes that the caller has used but that were not yet announced to the peer with WINDOW_UPDATE.
+/// A receive window in bytes, with the bytes that the caller has used but that no WINDOW_UPDATE has given back to the peer
+/// yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWindow {
     left: u32,
-    /// Bytes received and not given back yet.
+    /// Number of bytes received and not given back to the peer yet.
     owed: u32,
 }
 
 impl RecvWindow {
-    /// A window of `size` bytes.
+    /// A receive window of `size` bytes.
     #[must_use]
     pub const fn new(size: u32) -> Self {
         Self {
@@ -84,16 +84,16 @@ impl RecvWindow {
         }
     }
 
-    /// Bytes the peer may still send.
+    /// How many bytes the peer may still send.
     #[must_use]
     pub const fn left(self) -> u32 {
         self.left
     }
 
-    /// Deducts `len` bytes that were received, padding included (§6.1).
+    /// Deducts `len` bytes that were received, including padding (§6.1).
     ///
     /// # Errors
-    /// [`WindowExceeded`]
+    /// Returns [`WindowExceeded`] if the window does not allow as many.
     pub fn take(&mut self, len: usize) -> Result<(), WindowExceeded> {
         let len = u32::try_from(len).map_err(|_| WindowExceeded)?;
         self.left = self.left.checked_sub(len).ok_or(WindowExceeded)?;
@@ -105,15 +105,16 @@ impl RecvWindow {
         self.left = self.left.saturating_add(by);
     }
 
-    /// Gives back `len` bytes that the caller has used. Returns the increment for a WINDOW_UPDATE frame once that is
-    /// worthwhile: when at least as many bytes are to be given back as the peer may still send (§5.2.1 leaves the moment to
-    /// us). H2O compatibility: H2O announces at the same moment.
+    /// Notes that the caller has used `len` bytes. Returns the increment for a WINDOW_UPDATE frame once that is worthwhile:
+    /// when at least as many bytes are to be given back as the peer may still send (§5.2.1 leaves the moment open). H2O
+    /// compatibility: H2O sends WINDOW_UPDATE at the same moment.
     #[must_use]
     pub fn give_back(&mut self, len: usize) -> Option<u32> {
         self.give_back_up_to(len, u32::MAX)
     }
 
-    /// As [`RecvWindow::give_back`], but raises the window to at most `most` bytes; what exceeds that is given back later.
+    /// Like [`RecvWindow::give_back`], but the window does not get larger than `most` bytes; the excess is given back
+    /// later.
     #[must_use]
     pub fn give_back_up_to(&mut self, len: usize, most: u32) -> Option<u32> {
         self.owed = self

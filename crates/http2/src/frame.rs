@@ -1,13 +1,13 @@
-//! Frames (RFC 9113 §4 and §6): bytes and typed values, no connection state.
+//! Frames (RFC 9113 §4 and §6): conversion between bytes and typed values, without any state of a connection.
 
 use crate::error::{ErrorCode, PeerError};
 use crate::scheduler::Priority;
 
-/// Length of a frame header.
+/// Length of a frame header in bytes.
 pub const HEADER_LEN: usize = 9;
-/// The largest payload that every endpoint accepts, and the largest that we accept (RFC 9113 §4.2).
+/// The largest payload in bytes that every endpoint accepts, and the largest that this one accepts (RFC 9113 §4.2).
 pub const MAX_FRAME_SIZE: usize = 16_384;
-/// The first bytes of a client (RFC 9113 §3.4).
+/// The first bytes that a client sends on a connection (RFC 9113 §3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream identifier: 31 bits (RFC 9113 §5.1.1).
@@ -15,31 +15,31 @@ pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub struct StreamId(u32);
 
 impl StreamId {
-    /// The connection as a whole.
+    /// Stream 0, which stands for the connection as a whole.
     pub const CONNECTION: Self = Self(0);
-    /// The largest identifier.
+    /// The largest stream identifier, 2^31-1.
     pub const MAX: Self = Self(0x7fff_ffff);
 
-    /// The identifier in the low 31 bits; the highest bit is reserved and ignored.
+    /// The stream identifier in the low 31 bits of `value`; the highest bit is reserved and ignored.
     #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value & 0x7fff_ffff)
     }
 
-    /// The number.
+    /// The identifier as a number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// Whether clients open streams with this identifier.
+    /// Whether the identifier is odd: clients open streams with such identifiers.
     #[must_use]
     pub const fn is_client(self) -> bool {
         self.0 % 2 == 1
     }
 }
 
-/// A frame type (RFC 9113 §6 and others).
+/// A frame type (RFC 9113 §6, and extensions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameType(pub u8);
 
@@ -55,9 +55,9 @@ impl FrameType {
     pub const GOAWAY: Self = Self(7);
     pub const WINDOW_UPDATE: Self = Self(8);
     pub const CONTINUATION: Self = Self(9);
-    /// RFC 8336.
+    /// The frame ORIGIN (RFC 8336).
     pub const ORIGIN: Self = Self(12);
-    /// RFC 9218 §7.1.
+    /// The frame PRIORITY_UPDATE (RFC 9218 §7.1).
     pub const PRIORITY_UPDATE: Self = Self(16);
 
     pub(crate) const fn invalid(self) -> &'static str {
@@ -95,11 +95,11 @@ impl FrameType {
 pub mod flags {
     /// END_STREAM on DATA and HEADERS: this is the sender's last frame on the stream.
     pub const END_STREAM: u8 = 0x1;
-    /// SETTINGS, PING: an acknowledgement.
+    /// ACK on SETTINGS and PING: the frame is an acknowledgement.
     pub const ACK: u8 = 0x1;
     /// END_HEADERS on HEADERS, PUSH_PROMISE and CONTINUATION: the field block ends with this frame.
     pub const END_HEADERS: u8 = 0x4;
-    /// DATA, HEADERS: padded.
+    /// PADDED on DATA and HEADERS: the payload has padding.
     pub const PADDED: u8 = 0x8;
     /// PRIORITY on HEADERS: the payload begins with the stream's dependency and weight.
     pub const PRIORITY: u8 = 0x20;
@@ -108,18 +108,18 @@ pub mod flags {
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Length of the payload.
+    /// Length of the payload in bytes.
     pub len: usize,
-    /// The type.
+    /// The type of the frame.
     pub kind: FrameType,
-    /// The flags.
+    /// The flags of the frame.
     pub flags: u8,
-    /// The stream.
+    /// The stream of the frame; 0 for frames that concern the connection.
     pub stream: StreamId,
 }
 
 impl FrameHeader {
-    /// The header at the start of `input`; `None` if it is not complete.
+    /// Parses the frame header at the start of `input`. Returns `None` if it is not complete.
     #[inline]
     #[must_use]
     pub fn parse(input: &[u8]) -> Option<Self> {
@@ -132,7 +132,7 @@ impl FrameHeader {
         })
     }
 
-    /// Whether the flag is set.
+    /// Whether the frame has the flag.
     #[inline]
     #[must_use]
     pub const fn has(&self, flag: u8) -> bool {
@@ -140,7 +140,7 @@ impl FrameHeader {
     }
 }
 
-/// The bytes of a frame header. Payloads are below 2^24.
+/// The bytes of a frame header. `len` must be less than 2^24.
 #[inline]
 #[must_use]
 pub const fn header(len: usize, kind: FrameType, flags: u8, stream: StreamId) -> [u8; HEADER_LEN] {
@@ -151,7 +151,7 @@ pub const fn header(len: usize, kind: FrameType, flags: u8, stream: StreamId) ->
     [a, b, c, kind.0, flags, d, e, f, g]
 }
 
-/// Overwrites the length of the frame whose header is at `at`.
+/// Overwrites the length in the frame header at the position `at`.
 pub(crate) fn patch_len(out: &mut [u8], at: usize, len: usize) {
     let bytes = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
     out[at..at + 3].copy_from_slice(&bytes[1..]);
@@ -186,7 +186,7 @@ pub fn settings(out: &mut Vec<u8>, values: &[(u16, u32)]) {
     }
 }
 
-/// Writes the acknowledgement of SETTINGS.
+/// Writes SETTINGS with ACK, the acknowledgement of the peer's SETTINGS.
 pub fn settings_ack(out: &mut Vec<u8>) {
     out.extend_from_slice(&header(
         0,
@@ -210,7 +210,7 @@ pub fn origin(out: &mut Vec<u8>, origins: &[Box<str>]) {
     let at = out.len();
     out.extend_from_slice(&header(0, FrameType::ORIGIN, 0, StreamId::CONNECTION));
     for origin in origins {
-        // A name that does not fit its length field or the frame is left out.
+        // An origin that does not fit its length field or the frame is left out.
         let Ok(len) = u16::try_from(origin.len()) else {
             continue;
         };
@@ -227,7 +227,7 @@ pub fn origin(out: &mut Vec<u8>, origins: &[Box<str>]) {
 /// The payload of DATA or HEADERS without its padding (RFC 9113 §6.1).
 ///
 /// # Errors
-/// [`PeerError::Padding`]
+/// Returns [`PeerError::Padding`] if the padding is longer than the payload.
 pub fn without_padding<'a>(header: &FrameHeader, payload: &'a [u8]) -> Result<&'a [u8], PeerError> {
     if !header.has(flags::PADDED) {
         return Ok(payload);
@@ -238,7 +238,7 @@ pub fn without_padding<'a>(header: &FrameHeader, payload: &'a [u8]) -> Result<&'
     Ok(&rest[..len])
 }
 
-/// The priority at the start of a payload (RFC 7540 §6.3), with the rest.
+/// Parses the priority at the start of a payload (RFC 7540 §6.3). Returns it with the rest of the payload.
 #[must_use]
 pub fn parse_priority(payload: &[u8]) -> Option<(Priority, &[u8])> {
     let (&[a, b, c, d, weight], rest) = payload.split_first_chunk::<5>()?;

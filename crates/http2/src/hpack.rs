@@ -1,7 +1,7 @@
-//! HPACK (RFC 7541): field blocks of HTTP/2.
+//! HPACK (RFC 7541), the compression of field sections in HTTP/2.
 //!
-//! A [`Decoder`] holds the receiver's state of one direction of a connection, an [`Encoder`] the sender's. Both allocate
-//! nothing before the first field enters the dynamic table.
+//! Each direction of a connection has a [`Decoder`] at its receiver and an [`Encoder`] at its sender. Both allocate nothing
+//! before the first field enters the dynamic table.
 //!
 //! ```
 //! use h2o_http::{Known, Name};
@@ -39,8 +39,8 @@ pub(crate) use decoder::path_string;
 pub use encoder::Encoder;
 pub use h2o_http::field_section::{DecodedField, FieldName, Flaws, Pseudo, field_hash};
 
-/// Errors of a field block. All of these are connection errors of type `COMPRESSION_ERROR` (RFC 9113 §4.3): the dynamic
-/// tables of the two sides may differ from then on.
+/// Why a field block cannot be decoded. Each of these errors ends the connection with `COMPRESSION_ERROR` (RFC 9113 §4.3),
+/// since the dynamic tables of the two sides may differ afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HpackError {
     /// The block ends within a field.
@@ -51,9 +51,9 @@ pub enum HpackError {
     IndexInvalid,
     /// A string is not valid Huffman code (RFC 7541 §5.2).
     Huffman(HuffmanError),
-    /// A size update above our limit (RFC 7541 §6.3).
+    /// A size update exceeds the limit that this side has announced (RFC 7541 §6.3).
     TableTooLarge,
-    /// A size update after a field (RFC 7541 §4.2).
+    /// A size update follows a field (RFC 7541 §4.2).
     SizeUpdateLate,
 }
 

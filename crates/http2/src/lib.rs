@@ -13,7 +13,7 @@
 //! let mut connection = ServerConnection::new(Arc::new(Settings::default()), None, now);
 //! let (mut head, mut out) = (RequestHead::default(), Vec::new());
 //!
-//! // The preface, empty SETTINGS, and GET / on stream 1.
+//! // The client's preface, empty SETTINGS, and GET / on stream 1.
 //! let input = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
 //!     \0\0\0\x04\0\0\0\0\0\
 //!     \0\0\x03\x01\x05\0\0\0\x01\x82\x86\x84";
@@ -55,7 +55,7 @@
 //! request.set_target(target);
 //! let stream = connection.request(&request, true, &mut out).expect("there is room");
 //!
-//! // Empty SETTINGS, and 200 without content.
+//! // The server's SETTINGS, which are empty, and the response 200 without content.
 //! let input = b"\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x05\0\0\0\x01\x88";
 //! let mut head = ClientResponse::new();
 //! let step = connection.receive(input, &mut head, now, &mut out)?;

@@ -1,4 +1,4 @@
-//! The server role of one connection.
+//! The server role of one HTTP/2 connection.
 
 mod receive;
 mod respond;
@@ -19,27 +19,27 @@ use crate::hpack::{Decoder, Encoder};
 use crate::settings::{self, DEFAULT_WINDOW, PeerSettings, Settings};
 use crate::stream::{Stream, StreamKey, StreamState};
 
-/// Time between the two GOAWAY frames of a graceful shutdown. Requests that the client sent before it received the first one
-/// are still served (RFC 9113 §6.8).
+/// Time between the two GOAWAY frames of a graceful shutdown. Requests that the client sent before it received the first
+/// GOAWAY are still served (RFC 9113 §6.8).
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// How far the connection has been set up.
+/// How far the setup of the connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
-    /// Bytes of the preface received so far.
+    /// The client's preface is being received; the number of its bytes received so far.
     Preface(usize),
-    /// Waiting for the client's SETTINGS (RFC 9113 §3.4).
+    /// The connection waits for the client's SETTINGS (RFC 9113 §3.4).
     Settings,
     Done,
-    /// The client broke the protocol; its input is ignored.
+    /// The client violated the protocol; the rest of its input is ignored.
     Failed,
 }
 
-/// Graceful shutdown (RFC 9113 §6.8).
+/// How far the graceful shutdown has come (RFC 9113 §6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shutdown {
     Running,
-    /// The first GOAWAY, naming 2^31-1, was written. New requests are still served until then.
+    /// The first GOAWAY, which names the stream 2^31-1, was written. New requests are still served until the time `until`.
     Announced {
         until: Instant,
     },
@@ -50,19 +50,19 @@ enum Shutdown {
     },
 }
 
-/// The server role of one connection: bytes and time in, events and bytes out.
+/// The server role of one HTTP/2 connection: bytes and time go in, events and bytes come out.
 ///
-/// The caller owns the socket, the clock and the buffers. The engine appends everything that it sends to the `out` of the
-/// call that causes it; the caller writes that to the socket before it closes. There are four groups of calls.
+/// The caller owns the socket, the clock and the buffers. Each call appends what the engine sends because of it to the
+/// `out` of the call; the caller writes that to the socket before it closes. There are four groups of calls.
 ///
-/// **Input.** [`receive`](Self::receive) makes one step over all bytes received and not yet dropped. The caller repeats it
-/// until [`Received::NeedMore`]. After each step it
+/// **Input.** [`receive`](Self::receive) makes one step over all bytes received and not yet removed. The caller repeats it
+/// until [`Received::NeedMore`]. After each step the caller
 ///
 /// 1. charges the client's budget with [`take_costs`](Self::take_costs), and calls [`fail`](Self::fail) with
-///    [`PeerError::Overdrawn`] if that does not cover them;
-/// 2. counts the stream that [`take_rejected`](Self::take_rejected) reports: the next step forgets it;
+///    [`PeerError::Overdrawn`] if the budget does not cover them;
+/// 2. counts the refused stream that [`take_rejected`](Self::take_rejected) reports: the next step forgets it;
 /// 3. uses the [event](ServerStep::received): content is a range of the input, a head stays until the next step;
-/// 4. drops the bytes that were [taken](ServerStep::taken).
+/// 4. removes the bytes that were [taken](ServerStep::taken) from the input.
 ///
 /// An error of `receive` and a call of `fail` are final. No later step reports anything.
 ///
@@ -90,30 +90,30 @@ pub struct ServerConnection {
     connection: Connection,
     opening: Opening,
     shutdown: Shutdown,
-    /// Latest stream opened by the client.
+    /// The latest stream that the client opened.
     newest: StreamId,
-    /// The latest response head and its encoded bytes, which are copied if the same head is sent again.
+    /// The latest response head and its encoded form, which is copied if an equal head is sent again.
     memo: ResponseMemo<(u32, u32)>,
     /// The latest request's encoded field section and the head decoded from it, which is copied if the same section is
     /// received again.
     request_memo: RequestMemo<(u32, u32)>,
-    /// Error code of the RST_STREAM with which we refused a stream in the last step. No event reports this refusal.
+    /// Error code of the RST_STREAM with which the last step refused a stream that no event reports.
     rejected: Option<ErrorCode>,
-    /// Whether the latest stream's HEADERS frame was received but the end of its field section was not.
+    /// Whether the HEADERS frame of the latest stream was received but not the end of its field section.
     is_opening_stream: bool,
-    /// Latest stream promised by us.
+    /// The latest stream that the server promised with PUSH_PROMISE.
     promised: StreamId,
     open_pushes: u32,
     /// When bytes were last received or sent.
     active_at: Instant,
     /// The origins for the ORIGIN frame that follows the preface (RFC 8336).
     origins: Option<Arc<[Box<str>]>>,
-    /// Whether the server's preface was sent before the client's, as after an upgrade.
+    /// Whether the server's preface was already sent, which may happen before the client's arrives, as after an upgrade.
     is_preface_sent: bool,
 }
 
 impl ServerConnection {
-    /// A connection that was opened at `now`. The client is told `origins` by an ORIGIN frame (RFC 8336).
+    /// The engine for a connection that was opened at `now`. The client is told `origins` by an ORIGIN frame (RFC 8336).
     #[must_use]
     pub fn new(settings: Arc<Settings>, origins: Option<Arc<[Box<str>]>>, now: Instant) -> Self {
         Self {
@@ -134,11 +134,11 @@ impl ServerConnection {
         }
     }
 
-    /// A connection that continues an HTTP/1.1 request with `Upgrade: h2c` (RFC 7540 §3.2). `settings_payload` is the
-    /// decoded `HTTP2-Settings`. The request becomes stream 1; its content is complete.
+    /// The engine for a connection that continues an HTTP/1.1 request with `Upgrade: h2c` (RFC 7540 §3.2).
+    /// `settings_payload` is the decoded value of `HTTP2-Settings`. The request becomes stream 1; its content is complete.
     ///
     /// # Errors
-    /// [`PeerError`]: the payload is malformed.
+    /// Returns a [`PeerError`] if the payload is malformed.
     pub fn upgraded(
         settings: Arc<Settings>,
         settings_payload: &[u8],
@@ -160,8 +160,8 @@ impl ServerConnection {
         Ok((server, key))
     }
 
-    /// The server's preface: SETTINGS, the window of the connection, the origins. H2O compatibility: H2O sends the same
-    /// values.
+    /// Writes the server's preface: SETTINGS, the window of the connection, the origins. H2O compatibility: H2O sends the
+    /// same values.
     fn send_preface(&mut self, now: Instant, out: &mut Vec<u8>) {
         if std::mem::replace(&mut self.is_preface_sent, true) {
             return;
@@ -182,7 +182,8 @@ impl ServerConnection {
         self.connection.settings_sent = Some(now);
     }
 
-    /// Ends the connection because of `error`: writes GOAWAY and ignores further input. The caller sends `out` and closes.
+    /// Ends the connection because of `error`: writes GOAWAY and ignores further input. The caller sends `out` and closes
+    /// the connection.
     pub fn fail(&mut self, error: PeerError, out: &mut Vec<u8>) {
         if self.opening == Opening::Failed {
             return;
@@ -195,7 +196,7 @@ impl ServerConnection {
         }
     }
 
-    /// The last stream that we process. No GOAWAY names a later one than an earlier GOAWAY (RFC 9113 §6.8).
+    /// The last stream that the server processes. No GOAWAY names a later stream than an earlier GOAWAY (RFC 9113 §6.8).
     const fn last_taken(&self) -> StreamId {
         match self.shutdown {
             Shutdown::Draining { last, .. } => last,
@@ -223,21 +224,21 @@ impl ServerConnection {
         self.shutdown != Shutdown::Running || self.opening == Opening::Failed
     }
 
-    /// Whether the connection is finished: it is shut down and no stream is left.
+    /// Whether the connection is finished: it has failed, or it is shut down and no stream is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.opening == Opening::Failed
             || (matches!(self.shutdown, Shutdown::Draining { .. }) && !self.has_streams())
     }
 
-    /// Bytes were received or sent: the connection is not idle.
+    /// Reports that bytes were received or sent, so that the connection is not idle.
     #[inline]
     pub const fn on_activity(&mut self, now: Instant) {
         self.active_at = now;
     }
 
-    /// When to call [`ServerConnection::on_timeout`] next. `is_waiting_for_us`: whether some stream waits for a handler or
-    /// for room in the socket; the client is then not closed for a pause that it did not cause.
+    /// When to call [`ServerConnection::on_timeout`] next. `is_waiting_for_us` tells whether some stream waits for a
+    /// handler or for room in the socket: the idle timeout then does not apply, since the client did not cause the pause.
     #[must_use]
     pub fn next_timeout(&self, is_waiting_for_us: bool) -> Option<Instant> {
         let idle = (!is_waiting_for_us).then(|| self.active_at + self.settings.idle_timeout);
@@ -253,7 +254,8 @@ impl ServerConnection {
         }
     }
 
-    /// Handles the passing of time. If a time limit has passed, the caller sends `out` and closes the connection.
+    /// Applies the time limits that have expired at `now`. If a limit is returned, the caller sends `out` and closes the
+    /// connection.
     pub fn on_timeout(
         &mut self,
         now: Instant,
@@ -278,7 +280,7 @@ impl ServerConnection {
             Shutdown::Running | Shutdown::Announced { .. } | Shutdown::Draining { .. } => {}
         }
         if !is_waiting_for_us && self.active_at + self.settings.idle_timeout <= now {
-            // A connection that has failed has sent its GOAWAY; its last bytes are being sent.
+            // A connection that has failed has sent its GOAWAY already and is only sending its last bytes.
             if self.is_preface_sent && !has_failed {
                 let code = ErrorCode::NO_ERROR;
                 frame::goaway(out, self.last_taken(), code, "idle timeout");
@@ -289,37 +291,37 @@ impl ServerConnection {
         None
     }
 
-    /// Costs that the client has caused since the last call, in units of its budget.
+    /// Returns and clears the costs that the client has caused since the last call, in units of its budget.
     #[inline]
     pub const fn take_costs(&mut self) -> u32 {
         self.connection.take_costs()
     }
 
-    /// The error code with which the last step refused a stream that no event reports.
+    /// Returns and clears the error code with which the last step refused a stream that no event reports.
     #[inline]
     pub const fn take_rejected(&mut self) -> Option<ErrorCode> {
         self.rejected.take()
     }
 
-    /// Whether there are streams that were not released yet.
+    /// Whether the connection has streams that were not released yet.
     #[must_use]
     pub fn has_streams(&self) -> bool {
         self.connection.streams.open_count() > 0 || self.connection.streams.held() > 0
     }
 
-    /// Latest stream opened by the client; 0 before the first.
+    /// The latest stream that the client opened; 0 before the first.
     #[must_use]
     pub const fn newest_stream(&self) -> StreamId {
         self.newest
     }
 
-    /// The settings the client has announced.
+    /// The settings that the client has announced.
     #[must_use]
     pub const fn peer_settings(&self) -> &PeerSettings {
         &self.connection.peer
     }
 
-    /// Receive window and send window of the connection, in bytes.
+    /// The receive window and the send window of the connection, in bytes.
     #[must_use]
     pub const fn windows(&self) -> (u32, i32) {
         (
@@ -328,7 +330,8 @@ impl ServerConnection {
         )
     }
 
-    /// Time between our SETTINGS and their acknowledgement; `None` before that.
+    /// Time between the SETTINGS frame of the server and its acknowledgement by the client; `None` before the
+    /// acknowledgement.
     #[must_use]
     pub fn settings_rtt(&self) -> Option<Duration> {
         Some(
@@ -344,7 +347,7 @@ impl ServerConnection {
         (&self.connection.decoder, &self.connection.encoder)
     }
 
-    /// Information on each open stream, in order of identifiers.
+    /// Information on each open stream, in the order of identifiers.
     pub fn streams(&self) -> impl Iterator<Item = StreamInfo> {
         self.connection
             .streams
@@ -375,35 +378,35 @@ impl ServerConnection {
             .map_or(StreamState::Closed, |stream| stream.state)
     }
 
-    /// Frees memory that an idle connection does not need.
+    /// Frees the memory that an idle connection does not need.
     pub fn shrink(&mut self) {
         self.memo = ResponseMemo::default();
         self.request_memo = RequestMemo::default();
         self.connection.shrink();
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the engine has allocated.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.connection.retained() + self.memo.retained() + self.request_memo.retained()
     }
 }
 
-/// One stream, as [`ServerConnection::streams`] shows it.
+/// Information on one stream, as [`ServerConnection::streams`] returns it.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamInfo {
-    /// The stream.
+    /// The key of the stream.
     pub key: StreamKey,
-    /// Its identifier.
+    /// The identifier of the stream.
     pub id: StreamId,
-    /// Its state.
+    /// The state of the stream.
     pub state: StreamState,
-    /// Bytes the client may still send on it.
+    /// How many bytes of content the client may still send on the stream.
     pub recv_window: u32,
-    /// Bytes we may still send on it.
+    /// How many bytes of content the server may still send on the stream; may be negative.
     pub send_window: i32,
-    /// Bytes of content received.
+    /// Bytes of content received on the stream.
     pub received: u64,
-    /// Bytes of content sent.
+    /// Bytes of content sent on the stream.
     pub sent: u64,
 }

@@ -1,43 +1,44 @@
-//! Settings of both sides (RFC 9113 §6.5).
+//! Settings of both sides of an HTTP/2 connection (RFC 9113 §6.5), and limits of the engine.
 
 use std::time::Duration;
 
 use crate::error::PeerError;
 use crate::frame::MAX_FRAME_SIZE;
 
-/// SETTINGS_HEADER_TABLE_SIZE.
+/// Identifier of SETTINGS_HEADER_TABLE_SIZE.
 pub const HEADER_TABLE_SIZE: u16 = 1;
-/// SETTINGS_ENABLE_PUSH.
+/// Identifier of SETTINGS_ENABLE_PUSH.
 pub const ENABLE_PUSH: u16 = 2;
-/// SETTINGS_MAX_CONCURRENT_STREAMS.
+/// Identifier of SETTINGS_MAX_CONCURRENT_STREAMS.
 pub const MAX_CONCURRENT_STREAMS: u16 = 3;
-/// SETTINGS_INITIAL_WINDOW_SIZE.
+/// Identifier of SETTINGS_INITIAL_WINDOW_SIZE.
 pub const INITIAL_WINDOW_SIZE: u16 = 4;
-/// SETTINGS_MAX_FRAME_SIZE.
+/// Identifier of SETTINGS_MAX_FRAME_SIZE.
 pub const MAX_FRAME_SIZE_ID: u16 = 5;
-/// SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441).
+/// Identifier of SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441).
 pub const ENABLE_CONNECT_PROTOCOL: u16 = 8;
-/// SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
+/// Identifier of SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
 pub const NO_RFC7540_PRIORITIES: u16 = 9;
 
 /// Size of a flow control window in bytes before any WINDOW_UPDATE or SETTINGS frame (RFC 9113 §6.9.2).
 pub const DEFAULT_WINDOW: u32 = 65_535;
-/// Size of the header tables of both directions, in bytes (RFC 7541 §4.2; we never announce another size).
+/// Initial size of the HPACK dynamic tables of both directions, in bytes (RFC 7541 §4.2). The engine never announces
+/// another size.
 pub const HEADER_TABLE: u32 = 4096;
 
-/// Limits of the server role.
+/// Settings of the server role.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Streams a client may have open (`http2-max-streams`).
+    /// `http2-max-streams`: how many streams a client may have open.
     pub max_streams: u32,
-    /// Receive window of a stream whose content is being accepted, bytes (`http2-input-window-size`).
+    /// `http2-input-window-size`: receive window in bytes of a stream whose content a handler reads.
     pub input_window: u32,
-    /// Largest request content, bytes (`limit-request-body`).
+    /// `limit-request-body`: maximum length of a request's content in bytes.
     pub limit_request_body: u64,
-    /// Time without bytes after which a connection is closed (`http2-idle-timeout`).
+    /// `http2-idle-timeout`: a connection on which no byte was sent or received for this time is closed.
     pub idle_timeout: Duration,
-    /// Time after the last GOAWAY of a graceful shutdown until the connection is closed; `None`: no limit
-    /// (`http2-graceful-shutdown-timeout`).
+    /// `http2-graceful-shutdown-timeout`: time after the final GOAWAY of a graceful shutdown until the connection is
+    /// closed; `None` for no limit.
     pub graceful_shutdown_timeout: Option<Duration>,
 }
 
@@ -53,12 +54,12 @@ impl Default for Settings {
     }
 }
 
-/// Limits of the client role.
+/// Settings of the client role.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    /// Most requests open at a time, if the server allows as many (`proxy.http2.max-concurrent-streams`).
+    /// `proxy.http2.max-concurrent-streams`: maximum number of open requests, if the server allows as many.
     pub max_streams: u32,
-    /// Receive window of a stream, bytes (`proxy.max-buffer-size`); at least 1, at most 2^31-1.
+    /// `proxy.max-buffer-size`: receive window of a stream in bytes; at least 1, at most 2^31-1.
     pub window: u32,
 }
 
@@ -72,24 +73,24 @@ impl Default for ClientSettings {
 }
 
 impl ClientSettings {
-    /// The window as it is announced.
+    /// The receive window of streams as it is announced to the server, within the allowed range.
     pub(crate) fn stream_window(&self) -> u32 {
         self.window.clamp(1, i32::MAX.unsigned_abs())
     }
 }
 
-/// The settings a peer has announced, or their initial values.
+/// The settings that the peer has announced, or their initial values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
-    /// Size of its decoder's table, in bytes.
+    /// Maximum size in bytes of the HPACK table of the peer's decoder.
     pub header_table_size: u32,
-    /// Whether it accepts pushes.
+    /// Whether the peer accepts pushes.
     pub enable_push: bool,
-    /// Streams we may open.
+    /// How many streams this side may have open.
     pub max_concurrent_streams: u32,
-    /// Window of new streams.
+    /// Initial send window of new streams in bytes.
     pub initial_window_size: u32,
-    /// Largest payload that it accepts.
+    /// Largest payload in bytes that the peer accepts.
     pub max_frame_size: u32,
     /// Whether the peer allows extended CONNECT (RFC 8441).
     pub enable_connect_protocol: bool,
@@ -112,10 +113,11 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Applies the payload of a SETTINGS frame.
+    /// Applies the payload of a SETTINGS frame of the peer.
     ///
     /// # Errors
-    /// [`PeerError::SettingsSize`], [`PeerError::SettingsValue`], [`PeerError::SettingsWindow`]
+    /// Returns [`PeerError::SettingsSize`], [`PeerError::SettingsValue`] or [`PeerError::SettingsWindow`] if the payload is
+    /// invalid.
     pub fn apply(&mut self, payload: &[u8]) -> Result<(), PeerError> {
         let (values, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
@@ -137,21 +139,21 @@ impl PeerSettings {
                 MAX_FRAME_SIZE_ID => return Err(PeerError::SettingsValue),
                 ENABLE_CONNECT_PROTOCOL => self.enable_connect_protocol = flag(value)?,
                 NO_RFC7540_PRIORITIES => self.no_rfc7540_priorities = flag(value)?,
-                _ => {} // RFC 9113 §6.5.2: unknown settings are ignored.
+                _ => {} // Unknown settings are ignored (RFC 9113 §6.5.2).
             }
         }
         Ok(())
     }
 
-    /// Largest payload of the frames that we send. Larger frames than the default size, even if the peer allows them, would
-    /// only make streams wait longer for each other.
+    /// Largest payload in bytes of the frames that this side sends. Frames larger than the default size, even if the peer
+    /// allows them, would only make the streams wait longer for each other.
     #[must_use]
     pub fn frame_size(&self) -> usize {
         MAX_FRAME_SIZE.min(self.max_frame_size as usize)
     }
 }
 
-/// The values of SETTINGS_HEADER_TABLE_SIZE in a payload, in order.
+/// The values of SETTINGS_HEADER_TABLE_SIZE in the payload of a SETTINGS frame, in order.
 pub(crate) fn table_sizes(payload: &[u8]) -> impl Iterator<Item = u32> {
     let (values, _) = payload.as_chunks::<6>();
     values

@@ -1,4 +1,4 @@
-//! Streams: their states (RFC 9113 §5.1), and their storage.
+//! Streams of an HTTP/2 connection: their states (RFC 9113 §5.1), and their storage.
 
 use h2o_http::priority::PriorityParameters;
 use slab::Slab;
@@ -7,18 +7,19 @@ use crate::flow_control::{RecvWindow, SendWindow};
 use crate::frame::StreamId;
 use crate::scheduler::{self, Place, Priority};
 
-/// A stream of one connection, from the event that opened it until it is released.
+/// Identifies a stream of one connection, from the event that opened the stream until it is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamKey(u32);
 
 impl StreamKey {
-    /// A small number, reused once a stream is released: an index for the caller's own data on streams.
+    /// The stream's slot, a small number that is used again once the stream is released: an index for the caller's own data
+    /// on streams.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The stream with that [index](Self::index).
+    /// The key of the stream with this [index](Self::index).
     #[must_use]
     pub const fn from_index(index: u32) -> Self {
         Self(index)
@@ -33,34 +34,34 @@ impl StreamKey {
     }
 }
 
-/// The states of a stream (RFC 9113 §5.1). Idle streams have no entry.
+/// The states of a stream (RFC 9113 §5.1). Idle streams are not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamState {
-    /// Promised by us with PUSH_PROMISE; its response has not begun.
+    /// This side has promised the stream with PUSH_PROMISE; its response has not begun.
     ReservedLocal,
-    /// Both sides may send.
+    /// Both sides may send on the stream.
     Open,
-    /// We have sent END_STREAM.
+    /// This side has sent END_STREAM.
     HalfClosedLocal,
     /// The peer has sent END_STREAM.
     HalfClosedRemote,
-    /// Nothing is sent or received on it; the caller has not released it yet.
+    /// Neither side may send on the stream; the caller has not released it yet.
     Closed,
 }
 
 impl StreamState {
-    /// Whether we may send.
+    /// Whether this side may send content on the stream.
     pub(crate) const fn can_send(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedRemote)
     }
 
-    /// Whether the peer may send content.
+    /// Whether the peer may send content on the stream.
     pub(crate) const fn can_recv(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedLocal)
     }
 }
 
-/// A stream as the engine keeps it.
+/// The state of one stream, as the engine stores it.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
@@ -72,22 +73,22 @@ pub(crate) struct Stream {
     /// The `content-length` of the received message, if it has one.
     pub(crate) declared: Option<u64>,
     pub(crate) received: u64,
-    /// Bytes of content that were received and not yet used by the caller.
+    /// Number of content bytes that were received and not yet used by the caller.
     pub(crate) held: usize,
     pub(crate) sent: u64,
-    /// Whether the stream is a tunnel (CONNECT): bytes are passed on in both directions, and there are no trailers.
+    /// Whether the stream is a tunnel (CONNECT): bytes are passed through in both directions, and there are no trailers.
     pub(crate) is_tunnel: bool,
     /// Whether nothing follows the response head: the request was HEAD, or the status has no content (client role).
     pub(crate) is_bodyless: bool,
     /// Whether the final response head was received (client role) or sent (server role).
     pub(crate) has_response: bool,
-    /// Whether the caller has content to send.
+    /// Whether the caller has content to send on the stream.
     pub(crate) has_content: bool,
-    /// The stream's node in the scheduler; streams that are answered at once have none.
+    /// The stream's node in the scheduler; a stream that is answered at once has none.
     pub(crate) node: Option<scheduler::NodeKey>,
     /// The parameters of the request's `priority` field.
     pub(crate) parameters: Option<PriorityParameters>,
-    /// Its place when it was closed.
+    /// For a closed stream, the place that the client requested for it and its last place in the scheduler.
     pub(crate) last_place: Option<(Priority, Place)>,
 }
 
@@ -118,11 +119,11 @@ impl Stream {
     }
 }
 
-/// The streams of a connection that were not released yet. [`Streams::shrink`] frees memory.
+/// The streams of a connection that were not released yet.
 #[derive(Debug)]
 pub(crate) struct Streams {
     slots: Slab<Stream>,
-    /// Identifier and slot of streams that are not closed, in order of identifiers: new ones are appended.
+    /// Identifier and slot of each stream that is not closed, in the order of identifiers: new streams are appended.
     open: Vec<(StreamId, u32)>,
     /// Number of slots used by streams that the peer opened.
     held: u32,
@@ -137,12 +138,12 @@ impl Streams {
         }
     }
 
-    /// Number of streams opened by the peer that occupy a slot, including closed ones that were not released.
+    /// Number of streams opened by the peer that occupy a slot, including closed ones that were not released yet.
     pub(crate) const fn held(&self) -> u32 {
         self.held
     }
 
-    /// Streams that are not closed.
+    /// Number of streams that are not closed.
     pub(crate) fn open_count(&self) -> usize {
         self.open.len()
     }
@@ -163,7 +164,7 @@ impl Streams {
         StreamKey(index)
     }
 
-    /// The stream with this identifier, unless it is closed.
+    /// The key of the stream with this identifier, unless it is closed.
     #[inline]
     pub(crate) fn find(&self, id: StreamId) -> Option<StreamKey> {
         let at = self.open.binary_search_by_key(&id, |&(id, _)| id).ok()?;
@@ -180,7 +181,7 @@ impl Streams {
         self.slots.get_mut(key.index())
     }
 
-    /// Closes the stream: frames that arrive for it later are errors or discarded, as RFC 9113 §5.1 says for closed streams.
+    /// Closes a stream. Frames that arrive for it later are errors or discarded, as RFC 9113 §5.1 says for closed streams.
     #[inline]
     pub(crate) fn close(&mut self, key: StreamKey) {
         let Some(stream) = self.get_mut(key) else {
@@ -196,7 +197,7 @@ impl Streams {
         }
     }
 
-    /// Frees the slot of a closed stream.
+    /// Frees the slot of a closed stream. `is_peers` tells whether the peer opened the stream.
     #[inline]
     pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool) {
         if self.slots.try_remove(key.index()).is_some() {
@@ -204,7 +205,7 @@ impl Streams {
         }
     }
 
-    /// All streams that are not closed, in order of identifiers.
+    /// All streams that are not closed, in the order of identifiers.
     pub(crate) fn iter_open(&self) -> impl Iterator<Item = (StreamKey, &Stream)> {
         self.open.iter().filter_map(|&(_, index)| {
             let key = StreamKey(index);
@@ -219,7 +220,7 @@ impl Streams {
             .collect()
     }
 
-    /// Frees memory when no stream is left.
+    /// Frees the memory if no stream is left.
     pub(crate) fn shrink(&mut self) {
         if self.slots.is_empty() {
             self.slots = Slab::new();

@@ -1,4 +1,4 @@
-//! Scheduling: priorities from the client, and turns to send.
+//! Scheduling of an HTTP/2 connection: priorities from the client, and the turns of the streams to send.
 
 use h2o_http::priority::PriorityParameters;
 
@@ -8,12 +8,12 @@ use crate::frame::{self, FrameHeader, FrameType, StreamId};
 use crate::scheduler::Priority;
 use crate::stream::StreamKey;
 
-/// If the client's flow control window cuts one of our DATA frames to fewer than this number of bytes, that is charged to
-/// the client.
+/// A DATA frame with fewer bytes than this is charged to the client if the client's flow control window is the reason for
+/// its size.
 const DRIBBLE_LEN: usize = 64;
 
 impl Connection {
-    /// PRIORITY (RFC 7540 §6.3).
+    /// Handles a PRIORITY frame (RFC 7540 §6.3).
     pub(crate) fn on_priority(
         &mut self,
         header: &FrameHeader,
@@ -38,7 +38,7 @@ impl Connection {
             .map_err(priority_error)
     }
 
-    /// Gives an open stream its place in the scheduler if it has none.
+    /// Adds the stream with this identifier to the scheduler, if it is open and not there yet.
     fn place(&mut self, id: StreamId) {
         if let Some(key) = self.streams.find(id) {
             self.ensure_placed(key);
@@ -52,7 +52,7 @@ impl Connection {
         if stream.node.is_some() {
             return;
         }
-        // Opening a stream fails only because of a faulty priority, and this one has none.
+        // Opening a stream in the scheduler fails only for a faulty priority, and none is given here.
         stream.node = self
             .scheduler
             .open(stream.id.get(), key.to_user(), None)
@@ -62,7 +62,7 @@ impl Connection {
         }
     }
 
-    /// Places a stream whose HEADERS carry a priority.
+    /// Adds a stream whose HEADERS frame has a priority to the scheduler.
     pub(crate) fn place_at(&mut self, key: StreamKey, priority: Priority) -> Result<(), PeerError> {
         self.place(StreamId::new(priority.dependency));
         let Some(stream) = self.streams.get_mut(key) else {
@@ -79,7 +79,7 @@ impl Connection {
         Ok(())
     }
 
-    /// PRIORITY_UPDATE for a stream (RFC 9218 §7.1): from now on urgencies decide the order.
+    /// Handles a PRIORITY_UPDATE frame for a stream (RFC 9218 §7.1): from now on urgencies decide the order.
     pub(crate) fn on_priority_update(
         &mut self,
         id: StreamId,
@@ -93,13 +93,13 @@ impl Connection {
             .map_err(priority_error)
     }
 
-    /// The stream's node in the scheduler, added if there is none.
+    /// The stream's node in the scheduler, which is added if there is none.
     pub(crate) fn node(&mut self, key: StreamKey) -> Option<crate::scheduler::NodeKey> {
         self.ensure_placed(key);
         self.streams.get(key)?.node
     }
 
-    /// Tells whether the caller has content to send on the stream.
+    /// Reports whether the caller has content to send on the stream.
     pub(crate) fn set_content(&mut self, key: StreamKey, has_content: bool) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -123,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of content that the stream may send in one frame now.
+    /// How many bytes of content the stream may send in one frame now, if it were its turn.
     #[inline]
     pub(crate) fn sendable(&self, key: StreamKey) -> usize {
         let Some(stream) = self.streams.get(key) else {
@@ -135,13 +135,13 @@ impl Connection {
             .min(self.send_window.available())
     }
 
-    /// Whether some stream can send now.
+    /// Whether any stream can send content now.
     #[inline]
     pub(crate) fn has_sendable(&self) -> bool {
         self.scheduler.has_ready() && self.send_window.available() > 0
     }
 
-    /// The stream whose turn it is to send, and how many bytes it may send.
+    /// The stream whose turn it is to send, and how many bytes of content it may send in one frame.
     pub(crate) fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         if self.send_window.available() == 0 {
             return None;
@@ -152,7 +152,8 @@ impl Connection {
         Some((key, max))
     }
 
-    /// Accounts for `len` bytes of content that were put into a DATA frame.
+    /// Deducts `len` bytes of content that were put into a DATA frame from the send windows, and charges the client for a
+    /// frame that its window made small.
     #[inline]
     pub(crate) fn on_sent(&mut self, key: StreamKey, len: usize, is_end: bool) {
         let Some(stream) = self.streams.get_mut(key) else {

@@ -1,4 +1,4 @@
-//! Equal response heads, whatever happens to the header table in between.
+//! Test of equal response heads on one connection while the HPACK table of the client changes.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -17,7 +17,7 @@ fn a_head_that_comes_again_is_right_after_the_table_got_smaller() {
     let mut input = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     for id in (1..=15).step_by(2) {
         if id == 9 {
-            // SETTINGS_HEADER_TABLE_SIZE: 0
+            // A SETTINGS frame with SETTINGS_HEADER_TABLE_SIZE 0.
             input.extend_from_slice(b"\0\0\x06\x04\0\0\0\0\0\0\x01\0\0\0\0");
         }
         input.extend_from_slice(&[0, 0, 3, 1, 5, 0, 0, 0, id, 0x82, 0x86, 0x84]);

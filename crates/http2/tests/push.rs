@@ -1,4 +1,4 @@
-//! Pushes of the engine, on a connection without a socket.
+//! Tests of server pushes with the engine alone, on a connection without a socket.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -9,11 +9,11 @@ use h2o_http::RequestHead;
 use h2o_http2::{ErrorCode, Received, ServerConnection, Settings, StreamKey};
 use h2o_testkit::any_moment;
 
-/// The preface, empty SETTINGS, and GET / on stream 1.
+/// The client's preface, empty SETTINGS, and GET / on stream 1.
 const ASKS: &[u8] =
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x03\x01\x05\0\0\0\x01\x82\x86\x84";
 
-/// A connection with a request on it.
+/// A connection on which the client has sent a request, and the stream of that request.
 fn asked(max_streams: u32, now: Instant) -> (ServerConnection, StreamKey) {
     let settings = Settings {
         max_streams,

@@ -1,4 +1,4 @@
-//! Receives from the server.
+//! Receiving from the server: heads and content of responses, and the frames that concern the connection.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -13,84 +13,85 @@ use crate::field_block::Section;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::stream::StreamKey;
 
-/// The result of one step over the input.
+/// The result of one step of [`ClientConnection::receive`] over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientReceived {
     /// Nothing can be reported before more bytes arrive.
     NeedMore,
-    /// Nothing to report, but [`ClientConnection::take_costs`] returns costs.
+    /// Nothing is to be reported, but [`ClientConnection::take_costs`] returns costs.
     Charged,
-    /// The head of an informational (1xx) response is filled in; the final one follows.
+    /// The head of an informational (1xx) response is complete and stored; the final response follows.
     Informational {
-        /// Its stream.
+        /// The stream of the response.
         stream: StreamKey,
     },
-    /// The head of the final response is filled in.
+    /// The head of the final response is complete and stored.
     Response {
-        /// Its stream.
+        /// The stream of the response.
         stream: StreamKey,
-        /// Whether there is no content.
+        /// Whether the response has no content.
         end_stream: bool,
     },
     /// Content of a response, or bytes of a tunnel.
     Data {
-        /// Its stream.
+        /// The stream of the response or tunnel.
         stream: StreamKey,
         /// The range of the content in the input.
         data: Range<usize>,
         /// Whether the content is complete.
         end_stream: bool,
     },
-    /// Trailers of a response are filled in as the fields of the head; its content is complete.
+    /// The trailers of a response are complete and stored as the fields of the head; the response is complete.
     Trailers {
-        /// Its stream.
+        /// The stream of the response.
         stream: StreamKey,
     },
-    /// The stream has ended: the server has reset it, or broke a rule so that we reset it. After a complete response this
-    /// only means that the rest of the request is not wanted (RFC 9113 §8.1).
+    /// The stream has ended: the server has reset it, or violated the protocol, so that the engine reset it. After a
+    /// complete response this only means that the server does not want the rest of the request (RFC 9113 §8.1).
     Reset {
-        /// The stream; the caller still has to release it.
+        /// The stream, which the caller still has to release.
         stream: StreamKey,
-        /// The server's code, or ours.
+        /// The error code of the RST_STREAM frame, received or sent.
         code: ErrorCode,
-        /// Whether this side has reset the stream because the server broke a rule.
+        /// Whether the engine has reset the stream because the server violated the protocol.
         by_us: bool,
     },
-    /// The server has not processed the request, which can safely be sent again elsewhere (RFC 9113 §8.7): it sent
-    /// REFUSED_STREAM, or a GOAWAY that names an earlier stream.
+    /// The server has not processed the request, which can safely be sent again on another connection (RFC 9113 §8.7): it
+    /// sent REFUSED_STREAM, or a GOAWAY that names an earlier stream.
     Refused {
-        /// The stream; the caller still has to release it.
+        /// The stream, which the caller still has to release.
         stream: StreamKey,
     },
-    /// The server sent GOAWAY and accepts no more requests. The next steps report our streams above `last` as refused.
+    /// The server sent GOAWAY and accepts no more requests. The next steps report the streams above `last` as refused.
     GoAway {
         /// The last stream that the server will process.
         last: StreamId,
-        /// The code of the GOAWAY.
+        /// The error code of the GOAWAY frame.
         code: ErrorCode,
     },
-    /// The acknowledgement of our PING.
+    /// The server acknowledged a PING of this side.
     Pong {
-        /// The data of that PING.
+        /// The data of the acknowledged PING.
         data: [u8; 8],
     },
 }
 
-/// The result of one step, with the input it consumed.
+/// The result of one step, with the number of bytes that it consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientStep {
-    /// How many bytes the caller drops after using the result.
+    /// How many bytes the caller removes from the start of the input after using the result.
     pub taken: usize,
-    /// The result.
+    /// What the step found.
     pub received: ClientReceived,
 }
 
 impl ClientConnection {
-    /// Makes one step over `input`, which is all bytes received and not yet dropped. The caller drops `taken` bytes and
+    /// Makes one step over `input`, which is all bytes received and not yet removed. The caller removes `taken` bytes and
     /// calls again until [`ClientReceived::NeedMore`].
     ///
     /// # Errors
-    /// The fault of the server. GOAWAY is in `out`; the caller sends it and closes the connection.
+    /// Returns the server's violation of the protocol. A GOAWAY frame is in `out`; the caller sends it and closes the
+    /// connection.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -156,10 +157,10 @@ impl ClientConnection {
         Ok(ClientStep { taken, received })
     }
 
-    /// The next stream that a GOAWAY refused, unless the caller has released it in between.
+    /// The next stream that a GOAWAY refused and that the caller has not released meanwhile.
     fn next_refused(&mut self) -> Option<ClientReceived> {
         while let Some(stream) = self.refused.pop() {
-            // Nobody else can have got this stream's key meanwhile: after a GOAWAY no more streams are opened.
+            // No other stream can have got this key meanwhile: after a GOAWAY no more streams are opened.
             if self.connection.streams.get(stream).is_some() {
                 return Some(ClientReceived::Refused { stream });
             }
@@ -200,7 +201,7 @@ impl ClientConnection {
             FrameType::SETTINGS => {
                 self.connection.on_settings(header, payload, now, out)?;
                 if self.connection.peer.enable_push {
-                    // Servers must not ask for pushes (RFC 9113 §6.5.2).
+                    // A server must not announce that it accepts pushes (RFC 9113 §6.5.2).
                     return Err(PeerError::SettingsValue.into());
                 }
                 Ok(None)
@@ -212,29 +213,30 @@ impl ClientConnection {
                 Ok(None)
             }
             FrameType::PUSH_PROMISE => Err(PeerError::PushPromise.into()),
-            // RFC 9218 §7.1.
+            // PRIORITY_UPDATE is only for clients to send (RFC 9218 §7.1).
             FrameType::PRIORITY_UPDATE => Err(PeerError::NotForClients.into()),
             _ => {
-                // RFC 9113 §4.1: frames of unknown types are ignored.
+                // Frames of unknown types are ignored (RFC 9113 §4.1).
                 self.connection.charge(cost::CONTROL);
                 Ok(None)
             }
         }
     }
 
-    /// Whether the stream was never opened. All streams of the server are idle, since it cannot push.
+    /// Whether the stream was never opened. All streams of the server are idle, since it is not allowed to push.
     fn is_idle(&self, id: StreamId) -> bool {
         !id.is_client() || id > self.newest
     }
 
-    /// Resets the stream on which the server broke a rule.
+    /// Resets a stream on which the server violated the protocol.
     fn on_stream_error(
         &mut self,
         id: StreamId,
         error: StreamError,
         out: &mut Vec<u8>,
     ) -> Option<ClientReceived> {
-        // The frame was sent before the server could know that the stream has ended (RFC 9113 §5.1).
+        // Without an open stream there is nothing to reset: the server sent the frame before it could know that the stream
+        // has ended (RFC 9113 §5.1).
         let stream = self.connection.streams.find(id)?;
         self.connection.charge(cost::CAUSED_RESET);
         let code = error.code();
@@ -260,8 +262,8 @@ impl ClientConnection {
         let mut header = *header;
         let is_cut_off = header.has(flags::END_STREAM) && self.is_short(&header, payload)?;
         if is_cut_off {
-            // The content is passed to the caller although it is too short, as over HTTP/1; the caller gets an error instead
-            // of its end.
+            // The content is passed to the caller although it is too short, as over HTTP/1; instead of the end of the
+            // content the next step reports an error.
             header.flags &= !flags::END_STREAM;
             self.cut_off = Some(header.stream);
         }
@@ -280,7 +282,7 @@ impl ClientConnection {
         if end_stream {
             self.connection.on_end_recv(stream);
         }
-        // The byte before the content is the length of the padding.
+        // In a padded frame, the length of the padding is one byte before the content.
         let start = usize::from(header.has(flags::PADDED));
         Ok(Some(ClientReceived::Data {
             stream,
@@ -289,7 +291,7 @@ impl ClientConnection {
         }))
     }
 
-    /// Whether this frame ends the content short of the announced length.
+    /// Whether this DATA frame ends the content before its announced length.
     fn is_short(&self, header: &FrameHeader, payload: &[u8]) -> Result<bool, PeerError> {
         let stream = self.connection.streams.find(header.stream);
         let Some(stream) = stream.and_then(|key| self.connection.streams.get(key)) else {
@@ -323,7 +325,7 @@ impl ClientConnection {
         }))
     }
 
-    /// Handles PING: the acknowledgement of a PING of ours is reported to the caller.
+    /// Handles PING: the acknowledgement of a PING that this side sent is reported to the caller.
     fn on_ping(
         &mut self,
         header: &FrameHeader,
@@ -342,14 +344,15 @@ impl ClientConnection {
         Ok(None)
     }
 
-    /// Handles GOAWAY: ends our streams above the last one that the server will process (RFC 9113 §6.8).
+    /// Handles GOAWAY: closes the streams above the last one that the server will process (RFC 9113 §6.8).
     fn on_goaway(
         &mut self,
         header: &FrameHeader,
         payload: &[u8],
     ) -> Result<ClientReceived, PeerError> {
         let (last, code) = self.connection.on_goaway(header, payload)?;
-        // A later GOAWAY must not name a later stream. If it does, the streams above the earlier one stay refused.
+        // A later GOAWAY must not name a later stream than an earlier one. If it does, the streams above the earlier one
+        // stay refused.
         let last = self.last.map_or(last, |before| before.min(last));
         self.last = Some(last);
         let refused: Vec<_> = self
@@ -362,12 +365,12 @@ impl ClientConnection {
         for stream in &refused {
             self.connection.close(*stream);
         }
-        // In reverse order: [`Self::next_refused`] takes streams from the end of the list.
+        // In reverse order, since [`Self::next_refused`] takes streams from the end of the list.
         self.refused.extend(refused.into_iter().rev());
         Ok(ClientReceived::GoAway { last, code })
     }
 
-    /// PRIORITY (RFC 7540 §6.3): checked and ignored, since a server does not control what we send.
+    /// Checks a PRIORITY frame (RFC 7540 §6.3) and ignores it, since the server has no say in what a client sends first.
     fn on_priority(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), PeerError> {
         if header.stream == StreamId::CONNECTION {
             return Err(PeerError::StreamIdOf(header.kind));
@@ -404,8 +407,8 @@ impl ClientConnection {
         };
         let stream = found.filter(|_| kind != SectionKind::Discarded);
         let mut fields = ResponseFields::new(kind, head, section.bytes.len());
-        // The field section is decoded even if nobody needs it, to keep the HPACK tables of both sides the same (RFC 9113
-        // §4.3).
+        // The field section of a stream that has ended is decoded, too, to keep the HPACK tables of both sides the same
+        // (RFC 9113 §4.3).
         self.connection.decoder.decode(&section.bytes, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
@@ -445,7 +448,7 @@ impl ClientConnection {
     fn check_trailers(&self, key: StreamKey, end_stream: bool) -> Option<StreamError> {
         let stream = self.connection.streams.get(key)?;
         if !end_stream || stream.is_tunnel {
-            // RFC 9113 §8.1 and §8.5.
+            // Trailers must end the stream (RFC 9113 §8.1), and a tunnel has none (§8.5).
             return Some(StreamError::Malformed);
         }
         let is_short = stream
@@ -454,7 +457,7 @@ impl ClientConnection {
         is_short.then_some(StreamError::ContentLength)
     }
 
-    /// Handles the final response head: determines how the response's content is delimited.
+    /// Handles the head of the final response: determines how its content is delimited.
     fn on_response(
         &mut self,
         key: StreamKey,
@@ -464,7 +467,7 @@ impl ClientConnection {
         if let Some(stream) = self.connection.streams.get_mut(key) {
             let is_success = (200..300).contains(&head.status.as_u16());
             stream.has_response = true;
-            // Only a successful response opens a tunnel (RFC 9110 §9.3.6), and its `content-length` means nothing.
+            // Only a successful response opens a tunnel (RFC 9110 §9.3.6); its `content-length` is ignored then.
             stream.is_tunnel &= is_success;
             stream.is_bodyless |= head.status.is_bodyless();
             if stream.is_tunnel {
@@ -494,7 +497,7 @@ impl ClientConnection {
     }
 }
 
-/// The error of a head that is malformed in any response (RFC 9113 §8.1, §8.6).
+/// The error of a response head that is malformed whatever the request was (RFC 9113 §8.1, §8.6).
 fn check_head(head: &ClientResponse, end_stream: bool) -> Option<StreamError> {
     let is_wrong = head.status == StatusCode::SWITCHING_PROTOCOLS
         || (end_stream && head.status.is_informational());

@@ -1,4 +1,4 @@
-//! What the client role sends: requests, and their content, for which the streams take turns.
+//! Sending of the client role: requests, and their content, for which the streams take turns.
 
 use h2o_http::field_section::{connect_protocol, encode_request_pseudo, forwardable};
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead};
@@ -10,9 +10,9 @@ use crate::frame::{FrameType, StreamId, flags};
 use crate::stream::{Stream, StreamKey, StreamState};
 
 impl ClientConnection {
-    /// Writes the head of a request on a new stream. `end_stream`: no content follows. `None` if no request can be made now
-    /// (see [`ClientConnection::can_request`]), or if it needs extended CONNECT and the server [does not allow
-    /// that](ClientConnection::takes_extended_connect).
+    /// Writes the head of a request on a new stream. If `end_stream` is true, no content follows. Returns `None` if no
+    /// request can be made now (see [`ClientConnection::can_request`]), or if the request needs extended CONNECT and the
+    /// server [does not allow that](ClientConnection::takes_extended_connect).
     pub fn request(
         &mut self,
         head: &RequestHead,
@@ -59,31 +59,32 @@ impl ClientConnection {
         Some(self.connection.insert(stream, false))
     }
 
-    /// Bytes of content that the stream may send in one frame now, regardless of other streams.
+    /// How many bytes of content the stream may send in one frame now, if it were its turn.
     #[must_use]
     pub fn sendable(&self, key: StreamKey) -> usize {
         self.connection.sendable(key)
     }
 
-    /// Whether [`ClientConnection::poll_send`] would return a stream.
+    /// Whether [`ClientConnection::poll_send`] would return a stream now.
     #[must_use]
     pub fn has_sendable(&self) -> bool {
         self.connection.has_sendable()
     }
 
-    /// The stream whose turn it is to send, and how many bytes of content its next frame may have. The caller then calls
-    /// [`ClientConnection::send_data`], or [`ClientConnection::set_content`] if the stream has no content.
+    /// The stream whose turn it is to send, and how many bytes of content its next DATA frame may have. The caller then
+    /// calls [`ClientConnection::send_data`], or [`ClientConnection::set_content`] if the stream has no content at the
+    /// moment.
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         self.connection.poll_send()
     }
 
-    /// Tells whether the caller has content to send on the stream.
+    /// Reports whether the caller has content to send on the stream.
     pub fn set_content(&mut self, key: StreamKey, has_content: bool) {
         self.connection.set_content(key, has_content);
     }
 
-    /// Writes a DATA frame with `data`, which must not be longer than [`ClientConnection::poll_send`] allowed. `end_stream`:
-    /// it is the stream's last frame.
+    /// Writes a DATA frame with `data`, which must not be longer than [`ClientConnection::poll_send`] allowed. If
+    /// `end_stream` is true, the frame ends the request.
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         self.connection.write_data(key, data, end_stream, out);
         if end_stream {
@@ -91,11 +92,11 @@ impl ClientConnection {
         }
     }
 
-    /// Lets `fill` append up to `max` bytes of content to `out`, and writes the header of their DATA frame, as
+    /// Writes a DATA frame whose content `fill` appends to `out`: up to `max` bytes, as
     /// [`crate::ServerConnection::send_data_with`] does.
     ///
     /// # Errors
-    /// That of `fill`; no frame is written.
+    /// Returns an error of `fill`; no frame is written then.
     pub fn send_data_with<E>(
         &mut self,
         key: StreamKey,
@@ -110,14 +111,14 @@ impl ClientConnection {
         Ok(written)
     }
 
-    /// Ends the content with `trailers`, or with an empty DATA frame.
+    /// Ends the request with `trailers`, or with an empty DATA frame.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         if self.connection.write_end(key, trailers, out) {
             self.end_sending(key);
         }
     }
 
-    /// Handles END_STREAM of ours.
+    /// Updates the stream after END_STREAM was sent on it.
     fn end_sending(&mut self, key: StreamKey) {
         let Some(stream) = self.connection.streams.get_mut(key) else {
             return;

@@ -1,4 +1,4 @@
-//! Decodes field blocks (RFC 7541 §3.2).
+//! The decoder of field blocks (RFC 7541 §3.2).
 
 use std::ops::Range;
 
@@ -10,25 +10,26 @@ use h2o_http::string_literal::{self, Text};
 use super::HpackError;
 use super::static_table;
 
-/// Properties of a dynamic table entry, computed when the entry is inserted, so that later references to it need not compute
-/// them.
+/// Properties of a dynamic table entry. They are computed when the entry is inserted, so that later references to it need
+/// not compute them again.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     kind: NameKind,
     flaws: Flaws,
 }
 
-/// The receiving side of one direction of a connection.
+/// The HPACK state of the receiver for one direction of a connection.
 #[derive(Debug)]
 pub struct Decoder {
     table: DynamicTable<Note>,
-    /// The size that we have announced; the peer may choose a smaller one (RFC 7541 §4.2).
+    /// The maximum size of the dynamic table that was announced to the peer, in bytes; the peer may choose a smaller one
+    /// (RFC 7541 §4.2).
     max_table_size: u32,
-    /// Name and value of a literal field, if they cannot be borrowed from the block.
+    /// Buffer for the name and value of a literal field, if they cannot be borrowed from the block.
     scratch: Vec<u8>,
 }
 
-/// A field encoded as a literal.
+/// A field that the peer encoded as a literal.
 struct Literal<'b> {
     name: Text<'b>,
     value: Text<'b>,
@@ -37,7 +38,7 @@ struct Literal<'b> {
 }
 
 impl Decoder {
-    /// A decoder for a peer to which we announced `max_table_size` (`SETTINGS_HEADER_TABLE_SIZE`, at most 2^30). Allocates
+    /// A decoder for a peer to which `max_table_size` was announced (`SETTINGS_HEADER_TABLE_SIZE`, at most 2^30). Allocates
     /// nothing.
     #[must_use]
     pub const fn new(max_table_size: u32) -> Self {
@@ -57,8 +58,9 @@ impl Decoder {
     /// Decodes a complete field block and passes its fields to `sink`, in order.
     ///
     /// # Errors
-    /// [`HpackError`] if the block is malformed, or an error of `sink`. After either, this decoder must not be used again:
-    /// the tables of the two sides differ. For a message that is only malformed, `sink` should note that and return `Ok`.
+    /// Returns an [`HpackError`] if the block is malformed, or an error of `sink`. After either, this decoder must not be
+    /// used again: the tables of the two sides differ. If only the message is malformed, `sink` should note that and return
+    /// `Ok`.
     pub fn decode<E: From<HpackError>>(
         &mut self,
         block: &[u8],
@@ -85,15 +87,15 @@ impl Decoder {
         Ok(())
     }
 
-    /// A buffer that callers may decode Huffman text into while no field section is being decoded, so that they need none of
-    /// their own.
+    /// A buffer into which callers may decode Huffman text between two field sections, so that they need no buffer of their
+    /// own.
     #[inline]
     pub(crate) const fn scratch(&mut self) -> &mut Vec<u8> {
         &mut self.scratch
     }
 
-    /// A value that changes whenever an index may refer to another field than before: two sections of the same bytes mean
-    /// the same while it stays.
+    /// A value that changes whenever an index may refer to another field than before. While it is the same, two sections of
+    /// the same bytes have the same meaning.
     #[inline]
     #[must_use]
     pub const fn generation(&self) -> (u32, u32) {
@@ -112,23 +114,23 @@ impl Decoder {
         self.table.len() == 0
     }
 
-    /// Names and values in the dynamic table, newest first.
+    /// The names and values in the dynamic table, newest first.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.table.iter().map(|entry| (entry.name(), entry.value()))
     }
 
-    /// Bytes of memory held, for accounting.
+    /// Bytes of memory that the decoder has allocated, for accounting.
     #[must_use]
     pub const fn retained(&self) -> usize {
         self.table.retained() + self.scratch.capacity()
     }
 
-    /// Frees memory that is only needed while decoding: for idle connections.
+    /// Frees the memory that is only needed while decoding; for idle connections.
     pub fn shrink(&mut self) {
         self.scratch = Vec::new();
     }
 
-    /// Applies the size updates at the start of a block (RFC 7541 §4.2).
+    /// Applies the size updates at the start of a block (RFC 7541 §4.2). Returns the rest of the block.
     #[inline]
     fn size_updates<'b>(&mut self, mut block: &'b [u8]) -> Result<&'b [u8], HpackError> {
         while let Some(0x20..=0x3f) = block.first() {
@@ -142,8 +144,8 @@ impl Decoder {
         Ok(block)
     }
 
-    /// The field at `index` of both tables (RFC 7541 §2.3.3).
-    // Inlined, so that the field reaches the sink in registers.
+    /// The field at `index` of the address space of both tables (RFC 7541 §2.3.3). Inlined, so that the field reaches the
+    /// sink in registers.
     #[inline(always)]
     fn indexed(&self, index: u32) -> Result<DecodedField<'_>, HpackError> {
         let field = |name, value, flaws| DecodedField {
@@ -166,8 +168,8 @@ impl Decoder {
         ))
     }
 
-    /// Decodes a literal field with the first byte `first`, and inserts it into the table if that byte asks for it (RFC
-    /// 7541 §6.2).
+    /// Decodes a literal field whose first byte is `first`, and inserts it into the dynamic table if that byte asks for it
+    /// (RFC 7541 §6.2). Returns the field and the rest of the block.
     fn literal<'b>(
         &mut self,
         first: u8,
@@ -203,7 +205,7 @@ impl Decoder {
         Ok((literal, rest))
     }
 
-    /// The name of an entry.
+    /// The name of the entry at `index` of the address space of both tables.
     fn indexed_name(&mut self, index: u32) -> Result<(Text<'static>, Note), HpackError> {
         let Some(age) = index.checked_sub(static_table::LEN + 1) else {
             let kind = static_entry(index)?.0;
@@ -220,7 +222,7 @@ impl Decoder {
         };
         let name = match note.kind.fixed_text() {
             Some(text) => Text::Plain(text),
-            // Copied, because the new entry may evict the entry of its name (RFC 7541 §4.4).
+            // The name is copied, because inserting the new field may evict the entry that has the name (RFC 7541 §4.4).
             None => {
                 self.scratch.extend_from_slice(entry.name());
                 Text::Scratch(0..self.scratch.len())
@@ -230,7 +232,7 @@ impl Decoder {
     }
 }
 
-/// The entry at `index` of the static table; there is none at 0.
+/// The entry at `index` of the static table; its indices begin at 1.
 #[inline]
 fn static_entry(index: u32) -> Result<&'static (NameKind, &'static str), HpackError> {
     static_table::FIELDS
@@ -238,8 +240,8 @@ fn static_entry(index: u32) -> Result<&'static (NameKind, &'static str), HpackEr
         .ok_or(HpackError::IndexInvalid)
 }
 
-/// The range in `block` of the string of `:path`, if it is a literal that enters no table and whose name is in the static
-/// table. `block` was decoded without an error.
+/// The range in `block` of the string literal of `:path`, if that field is a literal that enters no table and whose name is
+/// in the static table. `block` must have been decoded without an error.
 pub(crate) fn path_string(block: &[u8]) -> Option<Range<usize>> {
     let mut rest = block;
     loop {

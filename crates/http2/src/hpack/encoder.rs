@@ -1,4 +1,4 @@
-//! Encodes field blocks (RFC 7541 §6).
+//! The encoder of field blocks (RFC 7541 §6).
 
 use h2o_http::dynamic_table::ENTRY_OVERHEAD;
 use h2o_http::encoder_table::{EncodedName, EncoderTable};
@@ -7,38 +7,39 @@ use h2o_http::{Known, Name, StatusCode, prefixed, string_literal};
 
 use super::static_table;
 
-/// Size limit of our dynamic table in bytes, even if the peer allows more.
+/// Maximum size in bytes of the dynamic table that the encoder uses, even if the peer allows more.
 const MAX_TABLE_SIZE: u32 = 4096;
-/// How many dynamic table entries we remember. The peer's table may still have older ones, which we do not refer to.
+/// Maximum number of dynamic table entries that the encoder remembers. The peer's table may still have older ones, to which
+/// the encoder does not refer.
 const MAX_ENTRIES: u32 = 32;
-/// Cookies shorter than this number of bytes are kept out of the table: an attacker could find them by trial (RFC 7541
-/// §7.1.3).
+/// Cookies shorter than this number of bytes are kept out of the table: an attacker could find out their values by trial
+/// (RFC 7541 §7.1.3).
 const MIN_INDEXED_COOKIE: usize = 20;
-/// How many values of `etag` and `last-modified`, which belong to single resources, we remember as sent once. We keep only
-/// their hashes.
+/// How many values of `etag` and `last-modified` are remembered as sent once, by their hashes. These fields belong to
+/// single resources and enter the table only if they are sent again.
 const TRIALS: usize = 4;
 
-/// The sending side of one direction of a connection.
+/// The HPACK state of the sender for one direction of a connection.
 #[derive(Debug)]
 pub struct Encoder {
     table: EncoderTable,
-    /// Whether the table has shrunk and the peer must be told (RFC 7541 §4.2).
+    /// Whether the table has shrunk, so that the next block must tell the peer (RFC 7541 §4.2).
     tell_size: bool,
-    /// Hashes of fields that were sent once, and that enter the dynamic table if they are sent again; `tried` counts such
-    /// fields.
+    /// Hashes of the last fields that were sent once, and that enter the dynamic table if they are sent again. `tried`
+    /// counts all fields that were ever noted here.
     trials: [u32; TRIALS],
     tried: u32,
 }
 
-/// How to write a field that is in neither table.
+/// How to write a field that is in neither the static nor the dynamic table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indexing {
-    /// It enters the table (RFC 7541 §6.2.1).
+    /// As a literal that enters the dynamic table (RFC 7541 §6.2.1).
     Incremental,
-    /// It does not (RFC 7541 §6.2.2).
+    /// As a literal that does not enter the table (RFC 7541 §6.2.2).
     Without,
-    /// A literal that intermediaries must not put into a table either (RFC 7541 §6.2.3). Not Huffman-coded, since the length
-    /// of the code depends on the text. H2O compatibility: H2O sends short cookies like this.
+    /// As a literal that intermediaries must not put into a table either (RFC 7541 §6.2.3). Its value is not Huffman-coded,
+    /// since the length of the code would depend on the text. H2O compatibility: H2O sends short cookies like this.
     Never,
 }
 
@@ -49,7 +50,7 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// An encoder with the initial table size. Allocates nothing.
+    /// An encoder with the initial table size of HTTP/2. Allocates nothing.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -60,8 +61,8 @@ impl Encoder {
         }
     }
 
-    /// Handles the peer's `SETTINGS_HEADER_TABLE_SIZE`: shrinks our table if it is larger; a higher value does not make it
-    /// grow again.
+    /// Applies the peer's `SETTINGS_HEADER_TABLE_SIZE`: the encoder's table shrinks if it is larger; a higher value does
+    /// not make it grow again.
     pub fn set_peer_table_size(&mut self, size: u32) {
         if size < self.table.entries().max_size() {
             self.table.resize(size);
@@ -69,23 +70,23 @@ impl Encoder {
         }
     }
 
-    /// A value that changes whenever the same field might be encoded differently than before.
+    /// A value that changes whenever the encoder may write the same field differently than before.
     #[inline]
     #[must_use]
     pub const fn generation(&self) -> (u32, u32) {
-        // Shrinking the table evicts entries without inserting any.
+        // The size of the table is part of the value, since shrinking the table evicts entries without inserting any.
         let changes = self.table.entries().inserted().wrapping_add(self.tried);
         (changes, self.table.entries().len())
     }
 
-    /// Whether the next block must begin with a size update.
+    /// Whether the next field block must begin with a size update.
     #[inline]
     #[must_use]
     pub const fn has_size_update(&self) -> bool {
         self.tell_size
     }
 
-    /// Begins a field block. Must be called before its first field.
+    /// Begins a field block, with a size update if one is due. Must be called before the first field of the block.
     #[inline]
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         if self.tell_size {
@@ -94,7 +95,7 @@ impl Encoder {
         }
     }
 
-    /// Appends `:status`.
+    /// Appends the field `:status`.
     #[inline]
     pub fn status(&mut self, status: StatusCode, out: &mut Vec<u8>) {
         let index = match status.as_u16() {
@@ -110,7 +111,7 @@ impl Encoder {
         out.push(0x80 | index);
     }
 
-    /// Appends a pseudo-header field; not for [`Pseudo::Unknown`].
+    /// Appends a pseudo-header field, which must not be [`Pseudo::Unknown`].
     pub fn pseudo(&mut self, pseudo: Pseudo, value: &[u8], out: &mut Vec<u8>) {
         debug_assert!(pseudo != Pseudo::Unknown);
         let name = EncodedName::pseudo(pseudo);
@@ -120,13 +121,13 @@ impl Encoder {
         }
     }
 
-    /// Appends a field.
+    /// Appends a regular field.
     #[inline]
     pub fn field(&mut self, name: Name<'_>, value: &[u8], out: &mut Vec<u8>) {
         self.field_hashed(name, value, field_hash(name, value), out);
     }
 
-    /// Appends a field whose [`field_hash`] is `hash`.
+    /// Appends a regular field whose [`field_hash`] is `hash`.
     #[inline]
     pub fn field_hashed(&mut self, name: Name<'_>, value: &[u8], hash: u32, out: &mut Vec<u8>) {
         if !self.indexed(EncodedName::lookup(name), value, hash, out) {
@@ -140,25 +141,25 @@ impl Encoder {
         self.literal(Indexing::Never, name.into(), value, out);
     }
 
-    /// Number of entries of the dynamic table that we remember.
+    /// Number of dynamic table entries that the encoder remembers.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.table.entries().len() as usize
     }
 
-    /// Whether we remember no entries of the dynamic table.
+    /// Whether the encoder remembers no entries of the dynamic table.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.table.entries().is_empty()
     }
 
-    /// Names and values in the dynamic table, newest first.
+    /// The names and values in the dynamic table, newest first.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let entries = self.table.entries().iter();
         entries.map(|entry| (entry.name(), entry.value()))
     }
 
-    /// Bytes of memory held, for accounting.
+    /// Bytes of memory that the encoder has allocated, for accounting.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.table.retained()
@@ -175,7 +176,7 @@ impl Encoder {
         age.is_some()
     }
 
-    /// Appends a field that is not in the dynamic table, and inserts it if that is likely to pay.
+    /// Appends a field that is not in the dynamic table, and inserts it if later fields are likely to refer to it.
     #[inline(never)]
     fn text(&mut self, name: EncodedName<'_>, value: &[u8], hash: u32, out: &mut Vec<u8>) {
         let first = static_table::index_of(name.kind);
@@ -191,18 +192,18 @@ impl Encoder {
         }
     }
 
-    /// How to write a field the first time.
+    /// How to write a field that is sent for the first time.
     fn indexing(&mut self, name: EncodedName<'_>, value_len: usize, hash: u32) -> Indexing {
         let size = name.text.len() + value_len + ENTRY_OVERHEAD as usize;
         match name.kind {
-            // Lengths and paths rarely repeat, and would evict fields that do.
+            // Lengths and paths rarely repeat, and their entries would evict others that do.
             NameKind::Known(Known::ContentLength) | NameKind::Pseudo(Pseudo::Path) => {
                 Indexing::Without
             }
             NameKind::Known(Known::Cookie | Known::SetCookie) if value_len < MIN_INDEXED_COOKIE => {
                 Indexing::Never
             }
-            // A field larger than half of the table would evict too much.
+            // The entry of a field larger than half of the table would evict too many others.
             _ if size > self.table.entries().max_size() as usize / 2 => Indexing::Without,
             // Each file has its own `etag` and `last-modified`: they enter the table only if the same file is requested
             // again.
@@ -213,7 +214,7 @@ impl Encoder {
         }
     }
 
-    /// Whether the field with this hash was not sent lately. Remembers it as sent.
+    /// Whether no field with this hash is among the last that were noted as sent once. Notes it then.
     fn is_new(&mut self, hash: u32) -> bool {
         if self.trials.contains(&hash) {
             return false;
@@ -224,7 +225,7 @@ impl Encoder {
         true
     }
 
-    /// Appends a literal field; its name is an index if possible.
+    /// Appends a literal field. Its name is written as an index if one of the tables has the name.
     fn literal(&self, indexing: Indexing, name: EncodedName<'_>, value: &[u8], out: &mut Vec<u8>) {
         let (flags, bits) = match indexing {
             Indexing::Incremental => (0x40, 6),

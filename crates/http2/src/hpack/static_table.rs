@@ -1,12 +1,12 @@
-//! The static table (RFC 7541 Appendix A).
+//! The static table of HPACK (RFC 7541 Appendix A).
 
 use h2o_http::Known;
 use h2o_http::field_section::{NameKind, Pseudo};
 
-/// Entries of the table; the dynamic table's indices follow (RFC 7541 §2.3.3).
+/// Number of entries of the static table. The indices of the dynamic table begin after them (RFC 7541 §2.3.3).
 pub(super) const LEN: u32 = 61;
 
-/// The entry of index 1 comes first.
+/// The entries of the static table. The first one has the index 1.
 pub(super) static FIELDS: [(NameKind, &str); LEN as usize] = {
     const fn pseudo(name: Pseudo, value: &str) -> (NameKind, &str) {
         (NameKind::Pseudo(name), value)
@@ -79,7 +79,7 @@ pub(super) static FIELDS: [(NameKind, &str); LEN as usize] = {
     ]
 };
 
-/// The index of each well-known name, 0 for those that are not in the table.
+/// For each well-known name the index of its first entry, or 0 if the static table does not have the name.
 static KNOWN: [u8; Known::ALL.len()] = {
     let mut indices = [0; Known::ALL.len()];
     let mut index = 1;
@@ -93,7 +93,7 @@ static KNOWN: [u8; Known::ALL.len()] = {
     indices
 };
 
-/// The first index with this name; 0 if there is none.
+/// The index of the first entry with this name; 0 if there is none.
 #[inline]
 pub(super) fn index_of(name: NameKind) -> u8 {
     match name {
@@ -109,11 +109,11 @@ pub(super) fn index_of(name: NameKind) -> u8 {
     }
 }
 
-/// The index of the entry with this name and value; `first` is the index of the first entry with this name.
+/// The index of the entry with this name and value. `first` is the index of the first entry with the name.
 #[inline]
 pub(super) fn exact_match(name: NameKind, first: u8, value: &[u8]) -> Option<u8> {
     let from = usize::from(first).checked_sub(1)?;
-    // Entries of the same name stand next to each other.
+    // Entries with the same name are adjacent.
     let mut entries = FIELDS[from..].iter().take_while(|entry| entry.0 == name);
     let at = entries.position(|entry| entry.1.as_bytes() == value)?;
     Some(first + u8::try_from(at).ok()?)
@@ -132,7 +132,7 @@ mod tests {
             assert_eq!(exact_match(*name, first, value.as_bytes()), Some(index));
             assert_eq!(exact_match(*name, first, b"else"), None);
         }
-        // Spot checks against Appendix A.
+        // Spot checks against RFC 7541 Appendix A.
         assert_eq!(index_of(NameKind::Known(Known::Date)), 33);
         assert_eq!(index_of(NameKind::Known(Known::Location)), 46);
         assert_eq!(index_of(NameKind::Known(Known::WwwAuthenticate)), 61);

@@ -1,4 +1,4 @@
-//! Both directions of HPACK: the examples of RFC 7541 Appendix C, broken blocks, limits, random fields.
+//! Tests of both directions of HPACK: the examples of RFC 7541 Appendix C, malformed blocks, limits, and random fields.
 
 use h2o_http::{Known, Name, StatusCode};
 
@@ -15,7 +15,7 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// One field a line, as the appendix prints them.
+/// Parses a list of fields with one field per line, as Appendix C of RFC 7541 prints it.
 fn listed(text: &str) -> Fields {
     let field = |line: &str| {
         let at = 1 + line[1..].find(": ").unwrap();
@@ -38,7 +38,7 @@ fn table(decoder: &Decoder) -> Fields {
     decoder.entries().map(owned).collect()
 }
 
-/// A block, what it means, and the dynamic table after it.
+/// An example: a block, the fields that it encodes, and the dynamic table after it.
 type Example = (&'static str, &'static str, &'static str);
 
 const REQUEST_1: &str = ":method: GET\n:scheme: http\n:path: /\n:authority: www.example.com";
@@ -203,7 +203,7 @@ fn a_block_cut_short_is_an_error_or_ends_between_fields() {
     }
 }
 
-/// Encodes with the call that a sender uses for each field.
+/// Encodes the fields, each with the call of the encoder that a sender uses for that kind of field.
 fn encode(encoder: &mut Encoder, fields: &Fields) -> Vec<u8> {
     let mut out = Vec::new();
     encoder.begin(&mut out);
@@ -243,7 +243,7 @@ fn conversations_of_appendix_c_encode() {
     }
     let mut encoder = Encoder::new();
     encoder.set_peer_table_size(256);
-    // Our encoder does not use the Huffman code for the second block, since it is as long as the text.
+    // The encoder does not use the Huffman code for the second block, since the code would not be shorter than the text.
     let blocks = [
         hex("3fe1 01").into_iter().chain(hex(C_6[0].0)).collect(),
         hex(C_5[1].0),
@@ -264,7 +264,7 @@ fn broken_blocks_are_refused() {
     let huffman = |error| Err(HpackError::Huffman(error));
     let cases: &[(&str, Result<(), HpackError>)] = &[
         ("", Ok(())),
-        // Indices: 0, the last static one, the first dynamic one of an empty table, a huge one.
+        // Indices: 0, the last of the static table, the first of an empty dynamic table, and a very large one.
         ("80", Err(HpackError::IndexInvalid)),
         ("bd", Ok(())),
         ("be", Err(HpackError::IndexInvalid)),
@@ -276,15 +276,15 @@ fn broken_blocks_are_refused() {
         ("7e 00", Err(HpackError::IndexInvalid)),
         ("0f 30 00", Err(HpackError::IndexInvalid)),
         ("0f 2e 00", Ok(())),
-        // Faulty strings: one longer than the block, and one that is not valid Huffman code.
+        // Malformed strings: some are longer than the block, others are not valid Huffman code.
         ("00 01 61", Err(HpackError::Incomplete)),
         ("00 7f ff ff ff ff 07 61", Err(HpackError::Incomplete)),
         ("00 ff ff ff ff ff 07 61", Err(HpackError::Incomplete)),
         ("01 81 ff", huffman(HuffmanError::PaddingTooLong)),
         ("01 81 00", huffman(HuffmanError::PaddingInvalid)),
         ("01 84 ff ff ff ff", huffman(HuffmanError::EndOfString)),
-        // Size updates may go up to the size that we announced, several may follow each other, and all must be at the start
-        // of a block.
+        // A size update may go up to the announced size, several may follow each other, and all must be at the start of a
+        // block.
         ("3f e1 1f", Ok(())),
         ("3f e2 1f", Err(HpackError::TableTooLarge)),
         ("20 3f e1 1f 82", Ok(())),
@@ -304,7 +304,7 @@ fn size_updates_evict_and_hold_for_later_blocks() {
     let mut decoder = Decoder::new(4096);
     decode(&mut decoder, &hex("40 01 61 01 62  40 01 63 01 64")).unwrap();
     assert_eq!(table(&decoder), listed("c: d\na: b"));
-    // 34 bytes hold one of them, 33 none.
+    // A table of 34 bytes holds one of these entries, a table of 33 bytes none.
     decode(&mut decoder, &hex("3f 03")).unwrap();
     assert_eq!(table(&decoder), listed("c: d"));
     assert_eq!(decode(&mut decoder, &hex("be")), Ok(listed("c: d")));
@@ -312,14 +312,14 @@ fn size_updates_evict_and_hold_for_later_blocks() {
         decode(&mut decoder, &hex("bf")),
         Err(HpackError::IndexInvalid)
     );
-    // Two size updates in one block: the first shrinks the table to 0, the second makes it grow again.
+    // Two size updates in one block: the first empties the table by the size 0, the second raises the size again.
     decode(&mut decoder, &hex("20 3f e1 1f")).unwrap();
     assert!(decoder.is_empty());
     decode(&mut decoder, &hex("40 01 61 01 62  40 01 63 01 64")).unwrap();
     assert_eq!(decoder.len(), 2);
     decode(&mut decoder, &hex("3f 02")).unwrap();
     assert!(decoder.is_empty());
-    // A field larger than the table is decoded all the same.
+    // A field that is larger than the table is decoded, although it does not enter the table.
     let got = decode(&mut decoder, &hex("40 01 61 01 62"));
     assert_eq!(got, Ok(listed("a: b")));
     assert!(decoder.is_empty());
@@ -337,7 +337,8 @@ fn a_name_may_come_from_the_entry_that_its_field_evicts() {
 
 #[test]
 fn flaws_come_again_with_each_use_of_an_entry() {
-    // x-A with a blank before its value, then its name with a good value, then date with a NUL.
+    // The block has `x-A` with a blank before its value, then the same name with a valid value, `date` with a NUL, an empty
+    // name and the name `:x`, each but the empty name followed by a reference to its entry.
     let block =
         hex("40 03 782d41 02 2031  be  7e 01 31  be  61 01 00  be  00 00 00  40 02 3a78 00 be");
     let mut got = Vec::new();
@@ -415,19 +416,19 @@ fn each_field_is_written_the_way_that_suits_it() {
     }
     assert_eq!(status(302), (hex("48 82 64 02"), 1));
     assert_eq!(field(Known::ContentLength, "7"), (hex("0f 0d 01 37"), 0));
-    // Cookies of 19 and 20 bytes.
+    // Cookies of 19 bytes are never indexed; those of 20 bytes enter the table.
     for name in [Known::Cookie, Known::SetCookie] {
         let (short, entries) = field(name, &"v".repeat(19));
         assert_eq!((short[0], entries), (0x1f, 0));
         let (long, entries) = field(name, &"v".repeat(20));
         assert_eq!((long[0] & 0xc0, entries), (0x40, 1));
     }
-    // Exactly half of the table, and one more.
+    // A field of exactly half the table's size enters the table, one that is a byte longer does not.
     let half = 2048 - 32 - "vary".len();
     assert_eq!(field(Known::Vary, &"v".repeat(half)).1, 1);
     let (large, entries) = field(Known::Vary, &"v".repeat(half + 1));
     assert_eq!((&large[..2], entries), (&hex("0f 2c")[..], 0));
-    // Entries of the static table.
+    // Fields that are entries of the static table.
     assert_eq!(
         field(Known::AcceptEncoding, "gzip, deflate"),
         (vec![0x90], 0)
@@ -454,7 +455,7 @@ fn each_field_is_written_the_way_that_suits_it() {
 
 #[test]
 fn short_cookies_are_never_compressed() {
-    // RFC 7541 §7.1: their length on the wire reveals nothing about their text.
+    // The length of a short cookie on the wire reveals nothing about its text (RFC 7541 §7.1).
     for name in [Known::Cookie, Known::SetCookie] {
         for value in ["a=0000000000000000", "a=~~~~~~~~~~~~~~~~", "a"] {
             let (written, entries) = one(|e, out| e.field(name.into(), value.as_bytes(), out));
@@ -489,7 +490,7 @@ fn a_smaller_table_of_the_peer_is_told_once_and_a_larger_one_is_not_used() {
     for value in [b"#", b"$"] {
         encoder.field(Known::Te.into(), value, &mut out);
     }
-    // One entry of 35 bytes.
+    // The table keeps only one of its entries of 35 bytes.
     encoder.set_peer_table_size(69);
     encoder.set_peer_table_size(4096);
     assert_eq!(
@@ -518,7 +519,7 @@ fn an_encoder_remembers_32_entries() {
         let want: Vec<_> = (0..=n).rev().take(32).map(value).collect();
         assert_eq!(newest, want);
     }
-    // All of these are found, and the one before them is not.
+    // The 32 newest fields are found in the table; the one before them is not.
     for (age, n) in (968..1000).rev().enumerate() {
         out.clear();
         encoder.field(Known::Via.into(), &value(n), &mut out);
@@ -547,14 +548,14 @@ fn validators_enter_the_table_when_they_come_again_soon() {
     }
     assert_ne!(write("1").2, generation);
     assert_eq!((write("1").0, write("1").1), (vec![0x80 + 62], 1));
-    // Only the last four are remembered.
+    // Only the last four `etag`s are remembered as sent once.
     for value in ["5", "6", "7", "8", "4"] {
         assert_eq!(write(value).1, 1, "{value}");
     }
     assert_eq!(write("8").1, 2);
 }
 
-/// A simple generator, determined by its seed.
+/// A simple generator of random numbers, determined by its seed.
 struct Random(u64);
 
 impl Random {
@@ -618,7 +619,7 @@ fn random_fields_come_back_and_both_sides_have_the_same_table() {
             let bytes = encode(&mut encoder, &fields);
             let got = decode(&mut decoder, &bytes);
             assert_eq!(got, Ok(fields), "seed {seed}, block {block}");
-            // The decoder may have more, older entries.
+            // The decoder's table may have older entries that the encoder does not remember.
             let theirs: Vec<_> = decoder.entries().collect();
             let ours: Vec<_> = encoder.entries().collect();
             assert!(theirs.starts_with(&ours), "seed {seed}, block {block}");
@@ -655,7 +656,7 @@ fn random_bytes_neither_panic_nor_use_memory() {
         let mut random = Random(seed);
         let mut decoder = Decoder::new(4096);
         loop {
-            // Insertions and their names are more likely than operations that end the decoding.
+            // Bytes that insert entries or refer to them are more likely than bytes that end the decoding with an error.
             let block: Vec<u8> = (0..random.below(400))
                 .map(|_| match random.below(4) {
                     0 => [0x40, 0x41, 0x7e, 0xbe, 0x00, 0x3f, 0x82, 0x7f][random.below(8)],

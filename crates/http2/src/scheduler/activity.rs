@@ -1,17 +1,17 @@
-//! Selection of the next node in the dependency tree.
+//! Selection of the node in the dependency tree whose stream sends next.
 //!
-//! A node is active if it or a node below it is ready. An active node *decides* if it is ready or has several active
-//! children. A *run* is a line of active nodes, from the child of a deciding node down to the next deciding node. The two
-//! ends of a run know each other (`other_end`), so that a turn costs one step for each deciding node, however long the
-//! lines between them are. Chromium's streams form one such line.
+//! A node is *ready* if its stream can send, and *active* if it or a node below it is ready. An active node *decides* if it
+//! is ready or has several active children. A *run* is a line of active nodes, from the child of a deciding node down to
+//! the next deciding node. The two ends of a run refer to each other (`other_end`), so that a turn costs one step for each
+//! deciding node, however long the lines between them are. Chromium's streams form one such line.
 //!
-//! Readiness spreads upwards to the first node that was active already. A node that starts to decide searches for the upper
-//! end of the run it was on.
+//! When a node becomes ready, its ancestors become active up to the first one that is active already. A node that begins to
+//! decide searches for the upper end of the run that it was on.
 
 use super::tree::{NONE, ROOT, Tree, Turns};
 
 impl Tree {
-    /// Sets whether a node can send. The caller only calls it when that changes.
+    /// Sets whether the stream of a node can send. The caller only calls this method if that changes.
     pub(super) fn set_ready(&mut self, node: u32, ready: bool) {
         debug_assert_ne!(self.nodes[node].ready, ready);
         match (ready, self.nodes[node].turns()) {
@@ -35,7 +35,8 @@ impl Tree {
         }
     }
 
-    /// The ready node that sends next. It goes before all nodes that depend on it, so none of its ancestors is ready.
+    /// The ready node that sends next, if there is one. It is served before all nodes that depend on it, so none of its
+    /// ancestors is ready.
     #[inline]
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         let mut at = ROOT;
@@ -52,7 +53,8 @@ impl Tree {
         }
     }
 
-    /// Gives the next turn to one of the children of a node. Returns the lower end of the run that begins with this child.
+    /// Gives the next turn to one of the children of the node `at`. Returns the lower end of the run that begins with this
+    /// child.
     #[inline]
     fn turn(&mut self, at: u32, wheel: u32) -> u32 {
         let child = self.wheels[wheel].turn(&mut self.nodes);
@@ -75,7 +77,7 @@ impl Tree {
         at.ready || node == ROOT || matches!(at.turns(), Turns::Many(_))
     }
 
-    /// Makes the ancestors of an active node active. The node is the upper end of its run.
+    /// Makes the ancestors of an active node active. The node must be the upper end of its run.
     pub(super) fn attach(&mut self, node: u32) {
         let end = self.nodes[node].other_end;
         let mut top = node;
@@ -108,8 +110,8 @@ impl Tree {
         self.nodes[end].other_end = top;
     }
 
-    /// Undoes `attach`: makes the ancestors inactive that were active only because of this node. The node itself stays
-    /// active, as the upper end of its run.
+    /// Undoes [`Self::attach`]: makes those ancestors inactive that were active only because of this node. The node itself
+    /// stays active, as the upper end of its run.
     pub(super) fn detach(&mut self, node: u32) {
         let mut end = NONE;
         let mut top = node;
@@ -133,7 +135,7 @@ impl Tree {
         self.nodes[end].other_end = node;
     }
 
-    /// Removes a child from the children among which a deciding parent distributes turns.
+    /// Removes `child` from the active children of its parent, which decides which of them has the next turn.
     fn drop_turns(&mut self, parent: u32, child: u32) {
         match self.nodes[parent].turns() {
             Turns::None | Turns::One(_) => self.nodes[parent].set_turns(Turns::None),
@@ -147,7 +149,7 @@ impl Tree {
         }
     }
 
-    /// Ends the run at an active node that is about to decide.
+    /// Splits the run of an active node at that node, which is about to become a deciding node.
     fn split(&mut self, node: u32) {
         let Turns::One(child) = self.nodes[node].turns() else {
             return;
@@ -171,7 +173,7 @@ impl Tree {
         self.nodes[end].other_end = child;
     }
 
-    /// Joins the runs above and below a node that was a deciding node, unless it still is one.
+    /// Joins the runs above and below a node that was a deciding node, unless it still decides.
     fn merge(&mut self, node: u32) {
         let Turns::One(child) = self.nodes[node].turns() else {
             return;
@@ -184,7 +186,7 @@ impl Tree {
         self.nodes[end].other_end = top;
     }
 
-    /// Counts steps, for the tests that bound them.
+    /// Counts the steps of the methods above, for the tests that limit them.
     #[inline]
     fn step(&mut self) {
         #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Stream identifiers to nodes: a table with linear probing. Identifiers chosen to collide cost a walk over the known
-//! streams, and those are few by the limits on streams and placeholders. With `hashbrown` in its place the micro-benchmark
-//! `scheduler/small` needs 4 % more instructions.
+//! A hash table from stream identifiers to nodes of the dependency tree, with linear probing. If a client chooses
+//! identifiers that collide, a search visits all known streams at worst, and those are few because of the limits on streams
+//! and placeholders. With `hashbrown` in its place the micro-benchmark `scheduler/small` needs 4 % more instructions.
 
 #[derive(Clone, Copy)]
 struct IndexEntry {
-    /// 0 in a free entry: stream 0 has none.
+    /// The stream identifier; 0, which no stream has, marks a free entry.
     stream: u32,
     node: u32,
 }
@@ -13,7 +13,7 @@ const FREE: IndexEntry = IndexEntry { stream: 0, node: 0 };
 const SMALLEST: usize = 32;
 
 pub(super) struct Index {
-    /// Empty, or a power of two entries of which at least a quarter is free.
+    /// Empty, or a power of two of entries, at least a quarter of which is free.
     entries: Vec<IndexEntry>,
     len: usize,
 }
@@ -34,7 +34,7 @@ impl Index {
         (self.entries[at].stream == stream).then(|| self.entries[at].node)
     }
 
-    /// Adds or replaces the node of a stream.
+    /// Sets the node of a stream; an earlier one is replaced.
     pub(super) fn insert(&mut self, stream: u32, node: u32) {
         debug_assert_ne!(stream, 0);
         if (self.len + 1) * 4 > self.entries.len() * 3 {
@@ -53,7 +53,8 @@ impl Index {
         let mask = self.entries.len() - 1;
         let mut hole = self.find(stream);
         let mut at = hole;
-        // Entries after it move up to where a search expects them, until a free entry ends the search.
+        // The following entries move up towards the place where a search for them begins, until a free entry ends the
+        // sequence.
         loop {
             at = (at + 1) & mask;
             let entry = self.entries[at];
@@ -92,8 +93,9 @@ impl Index {
     }
 }
 
-/// The index where the search for a stream begins: the upper bits of a product with 2^32 over the golden ratio, which puts
-/// numbers that differ by two far apart. Adjacent entries of long-lived streams would make searches of others long.
+/// The index where the search for a stream begins: the upper bits of the product with 2^32 over the golden ratio, which
+/// puts identifiers that differ by two far apart. If long-lived streams had adjacent entries, searches for others would be
+/// long.
 fn home(stream: u32, mask: usize) -> usize {
     let bits = (mask + 1).trailing_zeros();
     (stream.wrapping_mul(0x9e37_79b1) >> (32 - bits)) as usize
@@ -112,7 +114,7 @@ mod tests {
             let mut random = Random::new(seed);
             let (mut index, mut model) = (Index::new(), HashMap::new());
             for _ in 0..2_000 {
-                // Steps of 64 meet in a table of 32, neighbours do not.
+                // Identifiers that differ by multiples of 64 collide in a table of 32 entries; neighbouring ones do not.
                 let stream = random.below(40) * [1, 2, 64][random.below(3) as usize] + 1;
                 if random.below(2) == 0 {
                     let node = random.below(1000);

@@ -1,8 +1,8 @@
-//! The order in which streams send: the dependency tree of RFC 7540 §5.3, or the urgencies of RFC 9218 if the client uses
-//! them.
+//! The order in which the streams of an HTTP/2 connection send: by the dependency tree of RFC 7540 §5.3, or by the
+//! urgencies of RFC 9218 if the client uses them.
 //!
-//! The engine opens and closes streams here, tells which of them are ready (have bytes to send, and window for them), and
-//! asks which stream sends the next DATA frame:
+//! The engine opens and closes streams here, reports which of them are ready (have bytes to send, and a window that allows
+//! it), and asks which stream sends the next DATA frame:
 //!
 //! ```
 //! use h2o_http2::scheduler::{Priority, PriorityError, Scheduler};
@@ -38,24 +38,24 @@ use wheel::ELEVATED;
 
 /// Number of closed streams whose nodes stay in the tree, since PRIORITY frames may still refer to them (RFC 7540 §5.3.4).
 const CLOSED_KEPT: usize = 10;
-/// Limit of the idle streams for which we keep a place in the tree or a PRIORITY_UPDATE frame.
+/// Maximum number of idle streams with a place in the tree, and of idle streams whose PRIORITY_UPDATE frames are kept.
 const MAX_PLACEHOLDERS: usize = 16;
-/// The weight of a response's urgency: `255.9 / 7 * (7 - u) + 1`, rounded down.
+/// For each urgency of RFC 9218 the weight that it has in the dependency tree: `255.9 / 7 * (7 - u) + 1`, rounded down.
 const WEIGHT_OF_URGENCY: [u16; 8] = [256, 220, 183, 147, 110, 74, 37, 1];
 
-/// A stream's place as a client requests it (RFC 7540 §5.3).
+/// The place of a stream in the dependency tree, as a client requests it (RFC 7540 §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// Whether the other streams that depend on `dependency` become dependent on this one.
     pub exclusive: bool,
-    /// The stream this one depends on, or 0.
+    /// The stream on which this one depends; 0 for none.
     pub dependency: u32,
-    /// 1 to 256.
+    /// The weight of the stream among its siblings: 1 to 256.
     pub weight: u16,
 }
 
 impl Priority {
-    /// The priority of a stream that states none (RFC 7540 §5.3.5).
+    /// The priority of a stream for which the client states none (RFC 7540 §5.3.5).
     pub const DEFAULT: Self = Self {
         exclusive: false,
         dependency: 0,
@@ -72,20 +72,20 @@ impl Default for Priority {
 /// The current place of a stream in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The stream it depends on, or 0.
+    /// The stream on which this one depends; 0 for none.
     pub parent: u32,
-    /// 1 to 256, or 257 for an elevated stream.
+    /// The weight of the stream among its siblings: 1 to 256, or 257 for an elevated stream.
     pub weight: u16,
 }
 
-/// An open stream; not to be used after [`Scheduler::close`].
+/// Identifies an open stream in the scheduler; not to be used after [`Scheduler::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeKey(u32);
 
-/// A fault of the peer concerning priorities.
+/// A mistake of the peer in its priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorityError {
-    /// A stream cannot depend on itself (RFC 7540 §5.3.1).
+    /// The client made a stream depend on itself, which is not allowed (RFC 7540 §5.3.1).
     SelfDependency,
     /// The client has given priorities to more streams that it has not opened yet than the scheduler keeps.
     TooManyPlaceholders,
@@ -94,18 +94,20 @@ pub enum PriorityError {
 /// The streams of one connection and the order in which they send.
 pub struct Scheduler {
     tree: Tree,
-    /// Finds the node of a stream that a frame names; if the stream is displaced, the place keeper in the client's place.
-    /// Built when the first frame names a stream, since many clients never send one.
+    /// Finds the node of a stream that a frame names. If a response has displaced the stream, that is the place keeper at
+    /// the client's place. The index is built when the first frame names a stream, since many clients never send such
+    /// frames.
     index: Option<Index>,
-    /// A ring of the streams that were closed last; `oldest` is the position of the one to be forgotten next.
+    /// A ring of the nodes of the streams that were closed last; `oldest` is the position of the next one to be forgotten.
     closed: [u32; CLOSED_KEPT],
     oldest: usize,
     placeholders: usize,
     open: usize,
     ready: usize,
-    /// The only stream that can send, which needs no selection; reset as soon as another stream can send, too.
+    /// The node of the only stream that can send, which needs no selection; reset as soon as another stream can send, too.
     alone: u32,
-    /// The ready streams by node, if the client uses RFC 9218. The tree then only records the client's requests.
+    /// If the client uses RFC 9218, the ready streams; the slot of each is its node. The tree then only records the
+    /// client's requests.
     urgencies: Option<Box<UrgencyQueue>>,
     /// PRIORITY_UPDATE frames for streams that are not open yet.
     early: EarlyUpdates,
@@ -118,7 +120,7 @@ impl Default for Scheduler {
 }
 
 impl Scheduler {
-    /// A connection without streams. Does not allocate.
+    /// A scheduler without streams. Does not allocate.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -135,11 +137,11 @@ impl Scheduler {
         }
     }
 
-    /// Opens a stream. Without a priority it gets the place that PRIORITY frames gave it before, or the default. `user` is
-    /// the value that `next` returns for the stream. Identifiers must be new, and not 0.
+    /// Opens a stream. Without a `priority` the stream gets the place that PRIORITY frames gave it before, or the default
+    /// place. `user` is the value that [`Self::next`] returns for the stream. The identifier must be new, and not 0.
     ///
     /// # Errors
-    /// [`PriorityError::SelfDependency`]; the stream is not opened then.
+    /// Returns [`PriorityError::SelfDependency`] if `priority` makes the stream depend on itself; it is not opened then.
     pub fn open(
         &mut self,
         stream: u32,
@@ -160,7 +162,7 @@ impl Scheduler {
         Ok(NodeKey(node))
     }
 
-    /// Opens a pushed stream, which depends on the one that requested it (RFC 7540 §5.3.5).
+    /// Opens a pushed stream, which depends on the stream whose request the push accompanies (RFC 7540 §5.3.5).
     pub fn open_pushed(&mut self, stream: u32, user: u32, parent: NodeKey) -> NodeKey {
         let node = self.begin(stream, user);
         self.tree.nodes[node].received.dependency = self.tree.nodes[parent.0].stream;
@@ -169,7 +171,7 @@ impl Scheduler {
         NodeKey(node)
     }
 
-    /// A node for a stream that is being opened: its placeholder, or a new one of default priority.
+    /// The node of a stream that is being opened: the stream's placeholder, or a new node of default priority.
     fn begin(&mut self, stream: u32, user: u32) -> u32 {
         self.open += 1;
         if self.placeholders > 0
@@ -206,7 +208,7 @@ impl Scheduler {
         self.index.get_or_insert_with(|| {
             let mut index = Index::new();
             for node in tree.numbers() {
-                // Displacing a stream requires the index, so no stream is displaced yet.
+                // A stream can be displaced only once the index exists, so no stream is displaced yet.
                 if tree.nodes[node].kind != NodeKind::Free {
                     index.insert(tree.nodes[node].stream, node);
                 }
@@ -215,11 +217,12 @@ impl Scheduler {
         })
     }
 
-    /// Handles a PRIORITY frame. It moves open streams and remembered closed ones, and gives an idle stream of the client
-    /// (odd, above `newest_opened`) a placeholder; for others it is ignored.
+    /// Handles a PRIORITY frame. Moves an open stream or a remembered closed one, and gives an idle stream of the client
+    /// (its identifier is odd and above `newest_opened`) a placeholder. A frame for any other stream is ignored.
     ///
     /// # Errors
-    /// [`PriorityError::SelfDependency`], or [`PriorityError::TooManyPlaceholders`] for the 17th idle stream.
+    /// Returns [`PriorityError::SelfDependency`] if the stream would depend on itself, or
+    /// [`PriorityError::TooManyPlaceholders`] for the 17th idle stream.
     pub fn reprioritize(
         &mut self,
         stream: u32,
@@ -267,13 +270,13 @@ impl Scheduler {
             self.tree
                 .depend(node, parent, weight.clamp(1, 256), exclusive);
         } else {
-            // RFC 7540 §5.3.1: it depends on a stream that is not in the tree.
+            // A stream that is to depend on a stream outside the tree gets the default priority (RFC 7540 §5.3.1).
             self.tree
                 .depend(node, ROOT, Priority::DEFAULT.weight, false);
         }
     }
 
-    /// Closes a stream. Its node stays until ten other streams have been closed.
+    /// Closes a stream. Its node stays in the tree until ten other streams have been closed.
     pub fn close(&mut self, key: NodeKey) {
         if self.is_ready(key) {
             self.set_ready(key, false);
@@ -297,8 +300,8 @@ impl Scheduler {
         }
     }
 
-    /// Moves a stream that was displaced or elevated back to the client's place. Returns the node that stays. Streams that
-    /// depend on it lose the share that they had in the other place.
+    /// Moves a stream that was displaced or elevated back to the place that the client requested. Returns the node that
+    /// stays in the tree. Streams that depend on the stream lose the share that they had in the other place.
     fn return_to_place(&mut self, node: u32) -> u32 {
         let Node {
             stream,
@@ -324,7 +327,7 @@ impl Scheduler {
         self.tree.remove(node);
     }
 
-    /// Sets whether the stream has bytes to send, and window for them.
+    /// Sets whether the stream has bytes to send and a window that allows it.
     #[inline]
     pub fn set_ready(&mut self, key: NodeKey, ready: bool) {
         if self.is_ready(key) == ready {
@@ -374,7 +377,7 @@ impl Scheduler {
         }
     }
 
-    /// The value of the last `set_ready`.
+    /// Whether the stream can send, as [`Self::set_ready`] was told last.
     #[inline]
     #[must_use]
     pub fn is_ready(&self, key: NodeKey) -> bool {
@@ -383,13 +386,14 @@ impl Scheduler {
             || (self.urgencies.as_ref()).is_some_and(|urgencies| urgencies.contains(key.0))
     }
 
-    /// Whether `next` would return a stream.
+    /// Whether [`Self::next`] would return a stream.
     #[must_use]
     pub fn has_ready(&self) -> bool {
         self.ready > 0
     }
 
-    /// The `user` of the stream that sends the next DATA frame. Counts as its turn; the stream stays ready.
+    /// The `user` value of the stream that sends the next DATA frame. The call counts as the stream's turn; the stream
+    /// stays ready.
     #[inline]
     #[expect(
         clippy::should_implement_trait,
@@ -416,12 +420,12 @@ impl Scheduler {
         Some(self.tree.nodes[node].user)
     }
 
-    /// Puts a stream before all others: weight 257 directly under the root. PRIORITY frames no longer move it.
+    /// Puts a stream before all others: weight 257 directly below the root. PRIORITY frames no longer move it.
     pub fn elevate(&mut self, key: NodeKey) {
         self.while_not_ready(key, |this| {
             let Node { kind, stream, .. } = this.tree.nodes[key.0];
             if kind == NodeKind::Displaced {
-                // It leaves its place keeper.
+                // The place keeper at the client's place is removed.
                 let keeper = this
                     .find(stream)
                     .expect("a displaced stream has a place keeper");
@@ -433,13 +437,13 @@ impl Scheduler {
         });
     }
 
-    /// The stream's place as the client requested it last.
+    /// The stream's place in the tree as the client requested it last.
     #[must_use]
     pub fn received(&self, key: NodeKey) -> Priority {
         self.tree.nodes[key.0].received
     }
 
-    /// The stream's current place.
+    /// The stream's current place in the tree.
     #[must_use]
     pub fn actual(&self, key: NodeKey) -> Place {
         let Node { parent, weight, .. } = self.tree.nodes[key.0];
@@ -449,24 +453,24 @@ impl Scheduler {
         }
     }
 
-    /// Whether the client has given idle streams places in the tree, as Firefox does to form groups.
+    /// Whether the client has given idle streams places in the tree, as Firefox does to form groups of streams.
     #[must_use]
     pub fn has_placeholders(&self) -> bool {
         self.placeholders > 0
     }
 
-    /// Whether the stream depends on no other.
+    /// Whether the stream depends on no other stream.
     #[must_use]
     pub fn depends_on_root(&self, key: NodeKey) -> bool {
         self.tree.nodes[key.0].parent == ROOT
     }
 
-    /// Applies the `priority` field of the response. With urgencies it overrides the parameters that it names. In the tree
-    /// it is applied if it names an urgency and the tree is Chromium's: every stream exclusive, and no weight above that of
-    /// the parent. The urgency becomes a weight, and the stream moves to the place that Chromium would have given it;
-    /// streams that refer to it later still find its old place.
+    /// Applies the `priority` field of the response. If the client uses urgencies, the field overrides the parameters that
+    /// it names. In the tree the field is applied if it names an urgency and the tree is like Chromium's: every stream is
+    /// exclusive, and no weight exceeds that of the parent. The urgency is converted to a weight, and the stream moves to
+    /// the place that Chromium would have given it; streams that name it as their parent later still find its old place.
     ///
-    /// Returns whether it was applied. In the tree this costs a walk over all streams.
+    /// Returns whether the field was applied. In the tree this costs a walk over all streams.
     pub fn apply_response_priority(&mut self, key: NodeKey, field: PriorityField) -> bool {
         if self.urgencies.is_some() {
             let parameters = field.over(self.tree.nodes[key.0].parameters);
@@ -502,8 +506,8 @@ impl Scheduler {
         self.set_ready(key, ready);
     }
 
-    /// Switches to the urgencies of RFC 9218, since the client uses them: from now on they decide the order, and the
-    /// dependency tree does not.
+    /// Switches to the urgencies of RFC 9218, since the client uses them: from now on they decide the order, instead of the
+    /// dependency tree.
     pub fn use_urgencies(&mut self) {
         if self.urgencies.is_some() {
             return;
@@ -519,19 +523,19 @@ impl Scheduler {
         self.urgencies = Some(urgencies);
     }
 
-    /// Sets the `priority` of the request; ignored if a PRIORITY_UPDATE frame came before the request (RFC 9218 §7). Has
-    /// effect once urgencies are used.
+    /// Sets the parameters of the request's `priority` field; ignored if a PRIORITY_UPDATE frame came before the request
+    /// (RFC 9218 §7). They have an effect once urgencies are used.
     pub fn set_parameters(&mut self, key: NodeKey, parameters: PriorityParameters) {
         if !self.tree.nodes[key.0].is_updated {
             self.change_parameters(key.0, parameters);
         }
     }
 
-    /// Handles a PRIORITY_UPDATE frame: for an open stream, or for one of the client that is not open yet (odd, above
-    /// `newest_opened`), for which it is stored. For others it is ignored.
+    /// Handles a PRIORITY_UPDATE frame. It is applied to an open stream, and kept for a stream of the client that is not
+    /// open yet (its identifier is odd and above `newest_opened`). A frame for any other stream is ignored.
     ///
     /// # Errors
-    /// [`PriorityError::TooManyPlaceholders`] for the 17th stream that is not open yet.
+    /// Returns [`PriorityError::TooManyPlaceholders`] for the 17th stream that is not open yet.
     pub fn priority_update(
         &mut self,
         stream: u32,
@@ -562,7 +566,7 @@ impl Scheduler {
         if stream <= newest_opened || stream.is_multiple_of(2) {
             return Ok(());
         }
-        // Identifiers that the client has skipped will never be opened (RFC 9113 §5.1.1).
+        // Streams with identifiers that the client has skipped can no longer be opened (RFC 9113 §5.1.1).
         let can_open = |id| id > u64::from(newest_opened);
         self.early
             .keep(u64::from(stream), parameters, can_open)
@@ -591,8 +595,8 @@ impl Scheduler {
         }
     }
 
-    /// Frees memory. If no stream is open, the closed ones are forgotten, and without placeholders nothing stays allocated,
-    /// except a few bytes of a connection that uses urgencies.
+    /// Frees memory if no stream is open. The closed streams are forgotten, and without placeholders nothing stays
+    /// allocated except the few bytes of a connection that uses urgencies.
     pub fn shrink(&mut self) {
         if self.open > 0 {
             return;
@@ -621,7 +625,7 @@ fn next_by_urgency(urgencies: &mut UrgencyQueue, tree: &Tree) -> Option<u32> {
     Some(tree.nodes[node].user)
 }
 
-/// The stream of a node, for the queue of RFC 9218.
+/// The stream of a node in the form that the queue of RFC 9218 takes.
 fn queued(node: &Node) -> QueuedStream {
     QueuedStream {
         id: u64::from(node.stream),

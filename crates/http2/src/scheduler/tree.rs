@@ -1,13 +1,14 @@
-//! The dependency tree of RFC 7540 §5.3: dependencies and weights. `activity.rs` decides which node has the next turn.
+//! The dependency tree of RFC 7540 §5.3: the dependencies and weights of streams. `activity.rs` decides which node has the
+//! next turn.
 
 use h2o_http::priority::PriorityParameters;
 
 use super::Priority;
 use super::wheel::Wheels;
 
-/// No node.
+/// Stands for "no node" where the number of a node is expected.
 pub(super) const NONE: u32 = u32::MAX;
-/// The node of "stream 0".
+/// The number of the root node, which stands for stream 0.
 pub(super) const ROOT: u32 = 0;
 
 /// The role of a node.
@@ -15,32 +16,32 @@ pub(super) const ROOT: u32 = 0;
 pub(super) enum NodeKind {
     Root,
     Open,
-    /// An open stream at the place that its response requested; a `PlaceKeeper` is at the client's place.
+    /// An open stream at the place that its response requested; a `PlaceKeeper` is at the place that the client requested.
     Displaced,
-    /// The client's place for a displaced stream; `user` is the node of that stream.
+    /// Keeps the place that the client requested for a displaced stream; `user` is the node of that stream.
     PlaceKeeper,
-    /// An idle stream that PRIORITY gave a place.
+    /// An idle stream to which a PRIORITY frame gave a place.
     Placeholder,
     Closed,
     Free,
 }
 
-/// The active children of a node: those with a ready node in their subtree.
+/// The active children of a node: those that are ready or have a ready node below them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turns {
     None,
     One(u32),
-    /// Several children take turns by the wheel of this number. It may have one child only, as long as a child that left
-    /// could return before its next turn is due.
+    /// Several children take turns on the wheel with this number. The wheel may have only one child left, as long as a
+    /// child that left it could return before its next turn would be due.
     Many(u32),
 }
 
-/// `Turns`, packed into a number.
+/// A [`Turns`], packed into a number.
 #[derive(Clone, Copy)]
 pub(super) struct PackedTurns(u32);
 
-/// The bit that marks the number of a wheel, as opposed to that of a node. No node or wheel has so high a number: a
-/// connection would need 2^31 of them, of 64 bytes or more each.
+/// The bit that marks the number as that of a wheel instead of a node. No node or wheel has so high a number: a connection
+/// would need 2^31 of them, of 64 bytes or more each.
 const MANY: u32 = 1 << 31;
 
 impl PackedTurns {
@@ -65,7 +66,7 @@ impl From<Turns> for PackedTurns {
     }
 }
 
-/// Neighbours in a ring of turns.
+/// The neighbours of a node in a ring of nodes that take turns.
 #[derive(Clone, Copy)]
 pub(super) struct Siblings {
     pub(super) prev: u32,
@@ -84,7 +85,7 @@ pub(super) struct Node {
     pub(super) parent: u32,
     pub(super) first_child: u32,
     pub(super) prev: u32,
-    /// The next sibling; in a free node, the next free node.
+    /// The next sibling of a node in use; the next free node of a free one.
     pub(super) next: u32,
 
     pub(super) ready: bool,
@@ -96,10 +97,10 @@ pub(super) struct Node {
     pub(super) slot: u8,
 
     pub(super) parameters: PriorityParameters,
-    /// Whether a PRIORITY_UPDATE frame came before the request.
+    /// Whether a PRIORITY_UPDATE frame for the stream came before its request.
     pub(super) is_updated: bool,
-    /// Whether the stream has sent since it entered the queue of RFC 9218. The queue keeps this up to date while the stream
-    /// is in it.
+    /// Whether the stream has sent a frame since it entered the queue of RFC 9218. While the stream is in the queue, the
+    /// queue keeps its own, current value.
     pub(super) has_sent: bool,
 }
 
@@ -142,10 +143,10 @@ impl Node {
     }
 }
 
-/// A node fills a cache line.
+/// A node is as large as a cache line.
 const _: () = assert!(size_of::<Node>() == 64);
 
-/// The nodes, by number.
+/// The nodes of the tree; the number of a node is its index.
 pub(super) struct Nodes(Vec<Node>);
 
 impl std::ops::Index<u32> for Nodes {
@@ -164,7 +165,7 @@ impl std::ops::IndexMut<u32> for Nodes {
 }
 
 pub(super) struct Tree {
-    /// The root is made with the first stream.
+    /// All nodes. The root is made together with the node of the first stream.
     pub(super) nodes: Nodes,
     free: u32,
     pub(super) wheels: Wheels,
@@ -188,7 +189,7 @@ impl Tree {
         self.nodes.0.capacity() + self.wheels.allocated()
     }
 
-    /// The numbers of all nodes except the root, free ones included.
+    /// The numbers of all nodes except the root, including free ones.
     pub(super) fn numbers(&self) -> std::ops::Range<u32> {
         1..self.count().max(1)
     }
@@ -198,7 +199,7 @@ impl Tree {
             .expect("a stream has two nodes at most, and there are 2^31 streams")
     }
 
-    /// A node below the root, of default priority.
+    /// Adds a node directly below the root, with the default priority.
     pub(super) fn add(&mut self, stream: u32, user: u32, kind: NodeKind) -> u32 {
         let node = self.make(stream, user, kind);
         self.link(node, ROOT);
@@ -221,11 +222,11 @@ impl Tree {
         node
     }
 
-    /// Gives a node its place (RFC 7540 §5.3.1 and §5.3.3).
+    /// Makes a node depend on `parent` (RFC 7540 §5.3.1 and §5.3.3).
     pub(super) fn depend(&mut self, node: u32, parent: u32, weight: u16, exclusive: bool) {
         debug_assert_ne!(node, parent);
         if self.nodes[node].first_child != NONE && self.is_below(parent, node) {
-            // The new parent is a descendant of this node: it first moves to this node's place (RFC 7540 §5.3.3).
+            // If the new parent is below this node, it first moves to this node's place (RFC 7540 §5.3.3).
             let weight = self.nodes[parent].weight;
             self.relocate(parent, self.nodes[node].parent, weight);
         }
@@ -235,7 +236,7 @@ impl Tree {
         }
     }
 
-    /// Makes the node's siblings its children. An elevated stream stays before all others.
+    /// Makes the siblings of a node its children. An elevated stream stays a sibling.
     fn adopt_siblings(&mut self, node: u32) {
         let mut sibling = self.nodes[self.nodes[node].parent].first_child;
         while sibling != NONE {
@@ -247,7 +248,7 @@ impl Tree {
         }
     }
 
-    /// Moves a subtree. The new parent must not be in it.
+    /// Moves a node with all nodes below it. The new parent must not be below the node.
     pub(super) fn relocate(&mut self, node: u32, parent: u32, weight: u16) {
         let is_active = self.is_active(node);
         if is_active {
@@ -256,7 +257,7 @@ impl Tree {
         if self.nodes[node].parent != parent {
             self.unlink(node);
             self.link(node, parent);
-            // The fraction of a slot that the moved node owes is relative to its old siblings, so it is dropped.
+            // The fraction of a slot that the moved node owes is relative to its old siblings, so it is cleared.
             self.nodes[node].fraction = 0;
             if let Turns::Many(wheel) = self.nodes[parent].turns() {
                 self.nodes[node].due = self.wheels[wheel].now();
@@ -268,7 +269,7 @@ impl Tree {
         }
     }
 
-    /// Removes a node that is not ready. Its weight is divided among its children in proportion to theirs (RFC 7540
+    /// Removes a node that is not ready. Its weight is divided among its children in proportion to their weights (RFC 7540
     /// §5.3.4).
     pub(super) fn remove(&mut self, node: u32) {
         debug_assert!(!self.nodes[node].ready);
@@ -309,7 +310,7 @@ impl Tree {
         self.free = node;
     }
 
-    /// Takes a node that is not ready out of the line from its parent to its children, which keep their weights.
+    /// Makes the children of a node that is not ready children of `parent`. They keep their weights.
     fn bypass(&mut self, node: u32, parent: u32) {
         while self.nodes[node].first_child != NONE {
             let child = self.nodes[node].first_child;
@@ -317,8 +318,9 @@ impl Tree {
         }
     }
 
-    /// Puts a node that is not ready exclusively below the last node of the only chain whose weight is not lower. If
-    /// `keep_place`, a place keeper takes over the node's old place with all below it.
+    /// Moves a node that is not ready within a tree that is one chain: exclusively below the last node whose weight is not
+    /// lower than `weight`. If `keep_place` is true, a place keeper takes the node's old place with all nodes below it; its
+    /// number is returned.
     pub(super) fn displace(&mut self, node: u32, weight: u16, keep_place: bool) -> Option<u32> {
         let Node {
             parent,
@@ -349,8 +351,8 @@ impl Tree {
         keeper
     }
 
-    /// Whether the client makes every stream exclusive and puts it below those of no less weight: one chain, in the order
-    /// of weights. Costs a walk down the chain.
+    /// Whether the tree is one chain in the order of weights, as if the client made every stream exclusive and put it below
+    /// those of no less weight. Costs a walk down the chain.
     pub(super) fn is_ordered_chain(&self) -> bool {
         let mut weight = 256;
         let mut node = self.nodes[ROOT].first_child;
@@ -402,7 +404,7 @@ impl Tree {
         }
     }
 
-    /// Frees memory that is not needed while no node is active: all of it if only the root is left.
+    /// Frees the memory that is not needed while no node is active; if only the root is left, all memory.
     pub(super) fn shrink(&mut self) {
         self.wheels.shrink();
         while matches!(self.nodes.0.last(), Some(node) if matches!(node.kind, NodeKind::Free | NodeKind::Root))

@@ -1,27 +1,28 @@
-//! Turns of the active children of one node, in proportion to their weights: a calendar of 64 slots.
+//! Turns of the active children of one node in proportion to their weights: a calendar of 64 slots.
 //!
-//! A turn of weight `w` costs `63 / w` slots: a child moves that far ahead after its turn, and the fraction is added to its
-//! next cost. Weight 256 therefore has four turns in a slot, weight 1 one turn in 63 slots, and finding the next child is
-//! one bitmap operation.
+//! A turn of a child of weight `w` costs `63 / w` slots: the child's next turn is due that many slots later, and the
+//! fraction is added to its next cost. A child of weight 256 therefore has four turns in a slot and a child of weight 1 has
+//! one turn in 63 slots, and finding the next child is one bitmap operation.
 
 use super::tree::{NONE, Nodes};
 
 const SLOTS: u32 = 64;
-/// The slot number of elevated children, which precede all others.
+/// The slot number that marks elevated children, which precede all others.
 const FIRST: u8 = 64;
-/// Weight of a child that precedes all siblings; the highest weight a peer can request is 256.
+/// Weight of a child that precedes all its siblings; the highest weight that a peer can request is 256.
 pub(super) const ELEVATED: u16 = 257;
 
 pub(super) struct Wheel {
-    /// For each slot, the first child of the ring of children whose turn is due then; meaningless where `occupied` has no
-    /// bit.
+    /// For each slot, the first child in the ring of children whose turn is due then; meaningless if the slot's bit in
+    /// `occupied` is 0.
     slots: [u32; SLOTS as usize],
     occupied: u64,
-    /// The ring of elevated children.
+    /// The first child in the ring of elevated children.
     first: u32,
     /// Number of slots that have passed since the wheel began; wraps around.
     now: u32,
-    /// Until this slot, a child that has left the wheel would have to wait for its turn if it returned.
+    /// The latest slot in which a child that has left the wheel was due: until then the child would have to wait for its
+    /// turn if it returned.
     owed_until: u32,
     len: u32,
 }
@@ -39,7 +40,7 @@ impl Wheel {
             push(nodes, &mut self.first, child);
             return;
         }
-        // A child that leaves the wheel and returns early still has to wait for the slots that its last turn cost.
+        // A child that left the wheel and returns early still has to wait for the slots that its last turn cost.
         let ahead = nodes[child].due.wrapping_sub(self.now);
         self.place(nodes, child, if ahead < SLOTS { ahead } else { 0 });
     }
@@ -56,7 +57,7 @@ impl Wheel {
         }
     }
 
-    /// Selects the child whose turn is due next. The wheel must have a child.
+    /// Selects the child whose turn is due next. The wheel must not be empty.
     #[inline]
     pub(super) fn turn(&mut self, nodes: &mut Nodes) -> u32 {
         if self.first != NONE {
@@ -84,7 +85,7 @@ impl Wheel {
         child
     }
 
-    /// Whether one child is left, and no child that left would have to wait on its return.
+    /// Whether only one child is left, and no child that left the wheel would have to wait if it returned.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.len == 1 && (self.first != NONE || self.now.wrapping_sub(self.owed_until) < 1 << 31)
@@ -99,7 +100,7 @@ impl Wheel {
         let due = self.now.wrapping_add(ahead);
         let slot = due % SLOTS;
         nodes[child].due = due;
-        // A slot is below 64.
+        // The conversion loses nothing: a slot number is below 64.
         nodes[child].slot = slot.to_be_bytes()[3];
         let head = &mut self.slots[slot as usize];
         if self.occupied & 1 << slot == 0 {
@@ -144,11 +145,12 @@ impl Wheel {
     }
 }
 
-/// The wheels in use, and the free ones.
+/// The wheels of all nodes of a connection, in use or free.
 pub(super) struct Wheels {
     wheels: Vec<Wheel>,
     free: Vec<u32>,
-    /// The time at which the next wheel starts: later than any due time that an older wheel has left in one of its children.
+    /// The time at which the next wheel starts: later than any due time that an older wheel has left in one of its
+    /// children.
     epoch: u32,
 }
 
@@ -184,7 +186,7 @@ impl Wheels {
         wheel
     }
 
-    /// Frees a wheel, even with children on it.
+    /// Frees a wheel, even if it still has children.
     pub(super) fn release(&mut self, wheel: u32) {
         self[wheel].occupied = 0;
         self[wheel].first = NONE;
@@ -220,7 +222,7 @@ impl std::ops::IndexMut<u32> for Wheels {
     }
 }
 
-/// Appends to a ring of turns.
+/// Appends a node to the ring of nodes that `head` begins.
 #[inline]
 pub(super) fn push(nodes: &mut Nodes, head: &mut u32, node: u32) {
     if *head == NONE {
@@ -236,7 +238,7 @@ pub(super) fn push(nodes: &mut Nodes, head: &mut u32, node: u32) {
     nodes[*head].turn.prev = node;
 }
 
-/// Removes a member from a ring of turns.
+/// Removes a node from the ring of nodes that `head` begins.
 #[inline]
 pub(super) fn unlink(nodes: &mut Nodes, head: &mut u32, node: u32) {
     let (prev, next) = (nodes[node].turn.prev, nodes[node].turn.next);

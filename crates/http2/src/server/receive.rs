@@ -1,4 +1,4 @@
-//! Receives from the client.
+//! Receiving from the client: requests and their content, and the frames that concern the connection.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -16,62 +16,64 @@ use crate::hpack::path_string;
 use crate::settings::DEFAULT_WINDOW;
 use crate::stream::{Stream, StreamKey, StreamState};
 
-/// The result of one step over the input.
+/// The result of one step of [`ServerConnection::receive`] over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Nothing can be reported before more bytes arrive.
     NeedMore,
-    /// Nothing to report, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] returns something.
+    /// Nothing is to be reported, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] returns
+    /// something.
     Charged,
-    /// The head of a request is filled in.
+    /// The head of a request is complete and stored.
     Request {
-        /// Its stream.
+        /// The stream of the request.
         stream: StreamKey,
-        /// Whether there is no content.
+        /// Whether the request has no content.
         end_stream: bool,
-        /// The error to answer it with.
+        /// The error to answer the request with, if it is refused.
         refusal: Option<Refusal>,
     },
-    /// Content of a request.
+    /// Content of a request, or bytes of a tunnel.
     Data {
-        /// Its stream.
+        /// The stream of the request.
         stream: StreamKey,
         /// The range of the content in the input.
         data: Range<usize>,
         /// Whether the content is complete.
         end_stream: bool,
     },
-    /// Trailers of a request are filled in as the fields of the head; its content is complete.
+    /// The trailers of a request are complete and stored as the fields of the head; the request is complete.
     Trailers {
-        /// Its stream.
+        /// The stream of the request.
         stream: StreamKey,
     },
-    /// The stream has ended: the client has reset it, or broke a rule so that we reset it.
+    /// The stream has ended: the client has reset it, or violated the protocol, so that the engine reset it.
     Reset {
-        /// The stream; the caller still has to release it.
+        /// The stream, which the caller still has to release.
         stream: StreamKey,
-        /// The client's code, or ours.
+        /// The error code of the RST_STREAM frame, received or sent.
         code: ErrorCode,
-        /// Whether this side has reset the stream because the client broke a rule.
+        /// Whether the engine has reset the stream because the client violated the protocol.
         by_us: bool,
     },
 }
 
-/// The result of one step, with the input it consumed.
+/// The result of one step, with the number of bytes that it consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerStep {
-    /// How many bytes the caller drops after using the result.
+    /// How many bytes the caller removes from the start of the input after using the result.
     pub taken: usize,
-    /// The result.
+    /// What the step found.
     pub received: Received,
 }
 
 impl ServerConnection {
-    /// Makes one step over `input`, which is all bytes received and not yet dropped. The caller drops `taken` bytes and
+    /// Makes one step over `input`, which is all bytes received and not yet removed. The caller removes `taken` bytes and
     /// calls again until [`Received::NeedMore`].
     ///
     /// # Errors
-    /// The fault of the client. GOAWAY is in `out`; the caller sends it and closes the connection.
+    /// Returns the client's violation of the protocol. A GOAWAY frame is in `out`; the caller sends it and closes the
+    /// connection.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -220,21 +222,21 @@ impl ServerConnection {
             }
             FrameType::PUSH_PROMISE => Err(PeerError::PushPromise.into()),
             _ => {
-                // RFC 9113 §4.1: frames of unknown types are ignored.
+                // Frames of unknown types are ignored (RFC 9113 §4.1).
                 self.connection.charge(cost::CONTROL);
                 Ok(None)
             }
         }
     }
 
-    /// Handles a HEADERS frame on a stream above all others: it opens the stream, even if the frame turns out to be faulty
-    /// (RFC 9113 §5.1.1).
+    /// Notes a HEADERS frame on the stream `id`. If the identifier is above all others of the client, the frame opens the
+    /// stream, even if the frame turns out to be faulty (RFC 9113 §5.1.1).
     #[inline]
     fn note_stream(&mut self, id: StreamId) {
         let is_new = id > self.newest && id.is_client();
         self.is_opening_stream = is_new;
-        // Counts also for a stream that is ignored: its content may follow, and must not be taken for a frame on an idle
-        // stream.
+        // A stream that is ignored counts as opened, too: its content may follow and must not be taken for a frame on an
+        // idle stream.
         if is_new {
             self.newest = id;
         }
@@ -249,8 +251,8 @@ impl ServerConnection {
         }
     }
 
-    /// Whether frames of the stream are discarded silently: we have reset it, or it was opened after our last GOAWAY, and
-    /// the client may not know yet (RFC 9113 §5.1, §6.8).
+    /// Whether frames on the stream are discarded silently: the engine has reset the stream, or the client opened it after
+    /// the last GOAWAY, and the client may not know yet (RFC 9113 §5.1, §6.8).
     fn is_discarded(&self, id: StreamId) -> bool {
         match self.shutdown {
             Shutdown::Draining { last, .. } if id > last && id.is_client() => true,
@@ -260,7 +262,7 @@ impl ServerConnection {
         }
     }
 
-    /// Resets the stream on which the client broke a rule.
+    /// Resets a stream on which the client violated the protocol.
     fn on_stream_error(
         &mut self,
         id: StreamId,
@@ -310,7 +312,7 @@ impl ServerConnection {
         if end_stream {
             self.connection.on_end_recv(stream);
         }
-        // The byte before the content is the length of the padding.
+        // In a padded frame, the length of the padding is one byte before the content.
         let start = usize::from(header.has(flags::PADDED));
         Ok(Received::Data {
             stream,
@@ -319,7 +321,8 @@ impl ServerConnection {
         })
     }
 
-    /// Handles PRIORITY_UPDATE (RFC 9218 §7.1), which tells that the client uses the urgencies of RFC 9218.
+    /// Handles a PRIORITY_UPDATE frame (RFC 9218 §7.1), from which the engine learns that the client uses the urgencies of
+    /// RFC 9218.
     fn on_priority_update(
         &mut self,
         header: &FrameHeader,
@@ -383,7 +386,8 @@ impl ServerConnection {
             None => self.decode_request(section, end_stream, head),
         };
         if let Shutdown::Draining { .. } = self.shutdown {
-            // The client will send the request again on another connection (RFC 9113 §6.8).
+            // The request is ignored: after the final GOAWAY the client will send it again on another connection (RFC 9113
+            // §6.8).
             head.clear();
             return Ok(None);
         }
@@ -422,7 +426,7 @@ impl ServerConnection {
         if let Some(priority) = section.priority {
             self.connection.place_at(stream, priority)?;
         } else if self.connection.scheduler.has_placeholders() {
-            // Earlier PRIORITY frames may already have given the stream a place in the scheduler.
+            // Earlier PRIORITY frames may already have given the stream a place in the scheduler, which it takes now.
             self.connection.node(stream);
         }
         Ok(Some(Received::Request {
@@ -449,7 +453,8 @@ impl ServerConnection {
         let request = fields
             .finish(end_stream)
             .map_err(|error| Fault::of_section(section.stream, error))?;
-        // A section that changes the table size is not remembered: its bytes have another meaning the next time.
+        // A section that changes the size of the dynamic table is not remembered: it would change the table again the next
+        // time.
         let changes = matches!(bytes.first(), Some(0x20..=0x3f));
         if !changes && generation == self.connection.decoder.generation() {
             self.request_memo
@@ -458,7 +463,7 @@ impl ServerConnection {
         Ok(request)
     }
 
-    /// Decodes trailers without a reader, to keep the tables of both sides the same (RFC 9113 §4.3).
+    /// Decodes trailers that no handler reads, to keep the HPACK tables of both sides the same (RFC 9113 §4.3).
     fn discard(&mut self, section: &Section<'_>, head: &mut RequestHead) -> Result<(), PeerError> {
         self.connection.charge(cost::EMPTY);
         head.clear();

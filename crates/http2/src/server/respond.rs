@@ -1,4 +1,4 @@
-//! Sends to the client: heads, content in the order of the scheduler, pushes.
+//! Sending to the client: response heads, content in the order of the scheduler, and pushes.
 
 use h2o_http::priority::PriorityField;
 use h2o_http::{Headers, Known, Name, RequestHead, ResponseHead, StatusCode};
@@ -13,20 +13,20 @@ use crate::scheduler::{Place, Priority};
 use crate::settings::DEFAULT_WINDOW;
 use crate::stream::{Stream, StreamState};
 
-/// How to schedule a response, in addition to the client's priorities.
+/// How to schedule a response, in addition to the priorities that the client states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulingHint {
-    /// The `priority` field of the response (RFC 9218 §8).
+    /// The parameters of the response's `priority` field (RFC 9218 §8).
     pub priority: Option<PriorityField>,
     /// Whether the content blocks rendering and should precede other content (`http2-reprioritize-blocking-assets`).
     pub blocks_rendering: bool,
-    /// Whether to send it before everything else (`critical` pushes).
+    /// Whether to send the response before all others (pushes marked `critical`).
     pub is_critical: bool,
 }
 
 impl ServerConnection {
-    /// Writes the final response head of a stream. `end_stream`: no content follows. Returns the length of its field
-    /// section on the wire.
+    /// Writes the final response head of a stream. If `end_stream` is true, no content follows. Returns the length of the
+    /// encoded field section in bytes.
     #[inline]
     pub fn respond(
         &mut self,
@@ -39,7 +39,7 @@ impl ServerConnection {
             return 0;
         };
         if stream.state == StreamState::ReservedLocal {
-            // RFC 9113 §5.1: the client sends nothing on a promised stream.
+            // The client sends nothing on a stream that the server promised (RFC 9113 §5.1).
             stream.state = StreamState::HalfClosedRemote;
         }
         if !stream.state.can_send() {
@@ -68,7 +68,7 @@ impl ServerConnection {
         len
     }
 
-    /// Writes an informational response (RFC 9110 §15.2). Returns the length of its field section on the wire.
+    /// Writes an informational response (RFC 9110 §15.2). Returns the length of the encoded field section in bytes.
     pub fn send_informational(
         &mut self,
         key: StreamKey,
@@ -90,32 +90,33 @@ impl ServerConnection {
         end_section(out, at, id, self.connection.peer.frame_size())
     }
 
-    /// Bytes of content that the stream may send in one frame now, regardless of other streams.
+    /// How many bytes of content the stream may send in one frame now, if it were its turn.
     #[inline]
     #[must_use]
     pub fn sendable(&self, key: StreamKey) -> usize {
         self.connection.sendable(key)
     }
 
-    /// Whether [`ServerConnection::poll_send`] would return a stream.
+    /// Whether [`ServerConnection::poll_send`] would return a stream now.
     #[inline]
     #[must_use]
     pub fn has_sendable(&self) -> bool {
         self.connection.has_sendable()
     }
 
-    /// The stream whose turn it is to send, and how many bytes of content its next frame may have. The caller then calls
-    /// [`ServerConnection::send_data`], or [`ServerConnection::set_content`] if the stream has no content.
+    /// The stream whose turn it is to send, and how many bytes of content its next DATA frame may have. The caller then
+    /// calls [`ServerConnection::send_data`], or [`ServerConnection::set_content`] if the stream has no content at the
+    /// moment.
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         self.connection.poll_send()
     }
 
-    /// Tells whether the caller has content to send on the stream.
+    /// Reports whether the caller has content to send on the stream.
     pub fn set_content(&mut self, key: StreamKey, has_content: bool) {
         self.connection.set_content(key, has_content);
     }
 
-    /// Gives a stream whose response head was written its place among the streams that send.
+    /// Applies a hint to the stream's place among the streams that send. The response head must have been written.
     pub fn schedule(&mut self, key: StreamKey, hint: SchedulingHint) {
         if hint == SchedulingHint::default() {
             return;
@@ -147,8 +148,8 @@ impl ServerConnection {
         }
     }
 
-    /// Writes a DATA frame with `data`, which must not be longer than [`ServerConnection::poll_send`] allowed. `end_stream`:
-    /// it is the stream's last frame.
+    /// Writes a DATA frame with `data`, which must not be longer than [`ServerConnection::poll_send`] allowed. If
+    /// `end_stream` is true, the frame ends the response.
     #[inline]
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         self.connection.write_data(key, data, end_stream, out);
@@ -157,12 +158,12 @@ impl ServerConnection {
         }
     }
 
-    /// Lets `fill` append up to `max` bytes of content to `out`, and writes the header of their DATA frame. `fill` returns
-    /// their number, and whether they are the last. If it returns `None`, or no bytes that are not the last, no frame is
+    /// Writes a DATA frame whose content `fill` appends to `out`, up to `max` bytes. `fill` returns how many bytes it
+    /// appended, and whether they are the last. If it returns `None`, or 0 bytes that are not the last, no frame is
     /// written.
     ///
     /// # Errors
-    /// That of `fill`; no frame is written.
+    /// Returns an error of `fill`; no frame is written then.
     pub fn send_data_with<E>(
         &mut self,
         key: StreamKey,
@@ -177,14 +178,14 @@ impl ServerConnection {
         Ok(written)
     }
 
-    /// Ends the content with `trailers`, or with an empty DATA frame.
+    /// Ends the response with `trailers`, or with an empty DATA frame.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         if self.connection.write_end(key, trailers, out) {
             self.end_sending(key);
         }
     }
 
-    /// Handles the END_STREAM that we have just sent. The client may still send until the caller
+    /// Updates the stream after END_STREAM was sent on it. The client may still send until the caller
     /// [releases](ServerConnection::release) the stream.
     #[inline]
     fn end_sending(&mut self, key: StreamKey) {
@@ -202,13 +203,13 @@ impl ServerConnection {
         }
     }
 
-    /// Resets a stream.
+    /// Resets a stream with this error code, unless it is closed already.
     pub fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
         self.connection.reset(key, code, out);
     }
 
-    /// The caller no longer uses a stream. If it has not ended, it is reset: with NO_ERROR if our side is complete, which
-    /// tells the client that we do not need the rest (RFC 9113 §8.1).
+    /// Ends the use of a stream by the caller. If the stream has not ended, it is reset: with NO_ERROR if the response is
+    /// complete, which tells the client that the rest of the request is not needed (RFC 9113 §8.1).
     #[inline]
     pub fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let Some(stream) = self.connection.streams.get(key) else {
@@ -228,29 +229,31 @@ impl ServerConnection {
         self.connection.release(key, is_peers, out);
     }
 
-    /// A handler reads the content of the request: its window opens to `http2-input-window-size`.
+    /// Opens the receive window of the stream to `http2-input-window-size`. To be called when a handler begins to read the
+    /// content of the request.
     pub fn accept_content(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let window = self.settings.input_window;
         self.connection.accept_content(key, window, out);
     }
 
-    /// As [`ServerConnection::accept_content`], for `window` bytes at most.
+    /// Like [`ServerConnection::accept_content`], but opens the window to `window` bytes at most.
     pub fn accept_content_up_to(&mut self, key: StreamKey, window: u32, out: &mut Vec<u8>) {
         let window = self.settings.input_window.min(window);
         self.connection.accept_content(key, window, out);
     }
 
-    /// The caller has used `len` bytes of the request's content: the client may send as many more.
+    /// Reports that the caller has used `len` bytes of the request's content: the client may send as many more.
     pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         self.connection.release_content(key, len, out);
     }
 
     /// Whether the client accepts another push now (RFC 9113 §8.4).
     ///
-    /// If the client announced no limit, it gets as many at a time as it may have requests: pushes that it does not read
-    /// would pile up here.
+    /// If the client announced no limit of streams, as many pushes are allowed at a time as it may have requests: pushes
+    /// that it does not read would pile up in the server.
     ///
-    /// The client's settings are known once there is a stream, at least from `HTTP2-Settings` (RFC 7540 §3.2.1).
+    /// The client's settings are known once there is a stream: from its SETTINGS frame, or from `HTTP2-Settings` (RFC 7540
+    /// §3.2.1).
     #[must_use]
     pub fn can_push(&self) -> bool {
         let max_pushes =
@@ -263,8 +266,8 @@ impl ServerConnection {
             && self.promised.get() < StreamId::MAX.get() - 2
     }
 
-    /// Promises the response to `request` on a new stream (RFC 9113 §8.4.1). `None` if the client does not accept it, or if
-    /// the stream of the original request cannot carry the promise any more.
+    /// Writes a PUSH_PROMISE for `request` on the stream `parent`. Returns the new stream for the response (RFC 9113
+    /// §8.4.1); `None` if the client does not accept the push, or if the stream `parent` cannot carry the promise any more.
     pub fn promise(
         &mut self,
         parent: StreamKey,
@@ -308,8 +311,8 @@ impl ServerConnection {
         Some(key)
     }
 
-    /// The place of a stream as the client requested it, and its current place, or that when it was closed. `None` for
-    /// streams that never needed one and have the default.
+    /// The place of a stream in the dependency tree as the client requested it, and its current place, or its last one if
+    /// the stream is closed. `None` for a stream that never needed a place and has the default.
     #[must_use]
     pub fn priorities(&self, key: StreamKey) -> Option<(Priority, Place)> {
         let stream = self.connection.streams.get(key)?;

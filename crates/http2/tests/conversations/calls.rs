@@ -1,12 +1,13 @@
-//! Every state of a stream with every call of the caller: the frames written and the state afterwards. The contract of
-//! `ServerConnection` says that calls for streams that may not send do nothing; this is the whole list.
+//! Tests every state of a stream with every call that a caller of the engine can make: the frames written and the state
+//! afterwards. The contract of `ServerConnection` and `ClientConnection` says that calls for streams that may not send do
+//! nothing; this is the complete list.
 
 use h2o_http::{Headers, StatusCode};
 use h2o_http2::{ErrorCode, SchedulingHint};
 
 use crate::kit::frames::*;
 
-/// The stream that all calls are about.
+/// The stream that each test is about.
 const STREAM: u32 = 1;
 
 mod of_server {
@@ -15,7 +16,7 @@ mod of_server {
     use crate::kit::server::{Conversation, fields};
 
     type Act = fn(&mut Conversation);
-    /// Name of the state, how a stream gets into it, and the result of each call.
+    /// The name of a state, how a stream gets into it, and the name and expected result of each call.
     type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
     const CALLS: [(&str, Act); 18] = [
@@ -105,7 +106,7 @@ mod of_server {
         }),
     ];
 
-    /// The result of a call.
+    /// The frames that a call writes and the state afterwards, in words.
     fn outcome(enter: Act, call: Act) -> String {
         let mut talk = Conversation::new();
         enter(&mut talk);
@@ -439,7 +440,7 @@ mod of_client {
     use crate::kit::client::{Conversation, request};
 
     type Act = fn(&mut Conversation);
-    /// Name of the state, how a stream gets into it, and the result of each call.
+    /// The name of a state, how a stream gets into it, and the name and expected result of each call.
     type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
     const CALLS: [(&str, Act); 11] = [
@@ -507,7 +508,7 @@ mod of_client {
         words.join(", ")
     }
 
-    /// The head of a response.
+    /// A HEADERS frame with the head of a response.
     fn response(flags: u8) -> Vec<u8> {
         headers(STREAM, flags, &[(":status", "200")])
     }

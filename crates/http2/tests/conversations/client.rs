@@ -1,4 +1,4 @@
-//! The client role: what it sends, and how it handles what a server sends.
+//! Tests of the client role: what it sends, and how it handles what a server sends.
 
 use h2o_http::{BodyLength, Headers, Known, Name};
 use h2o_http2::{ClientSettings, ErrorCode, StreamState};
@@ -608,7 +608,7 @@ fn windows_are_those_announced_and_refilled_when_content_is_used() {
         "one byte too many (RFC 9113 §6.9.1)",
         &["1 reset by us FLOW_CONTROL_ERROR"],
     );
-    // Content of a stream that has ended still counts against the window of the connection, and is given back.
+    // Content for a stream that has ended counts against the window of the connection.
     let before = talk.connection.windows().0;
     talk.server_sends(data(1, 0, &[0; 1000]));
     assert_eq!(talk.connection.windows().0, before - 1000);

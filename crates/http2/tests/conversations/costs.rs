@@ -1,4 +1,4 @@
-//! Useless work that a client causes is charged to its budget; the work to serve its requests is not.
+//! Tests of the costs: useless work that a client causes is charged to its budget, the work to serve its requests is not.
 
 use h2o_http2::Settings;
 

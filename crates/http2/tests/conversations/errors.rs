@@ -1,4 +1,4 @@
-//! RFC 9113 §4 and §6: malformed frames, each limit at its value and one past it.
+//! Tests of malformed frames (RFC 9113 §4 and §6), and of each limit at its value and one past it.
 
 use h2o_http2::{MAX_CONTINUATIONS, MAX_SECTION, Settings};
 
@@ -97,7 +97,8 @@ fn the_client_role_begins_with_its_preface_and_wants_settings() {
     }
 }
 
-/// Errors that both roles answer alike: the input on a connection where stream 1 is open, code and text of the GOAWAY.
+/// Errors that both roles answer alike: a name, the input on a connection where stream 1 is open, and the code and text of
+/// the GOAWAY that answers it.
 fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let padded = |kind, payload: &[u8]| frame(kind, PADDED | END_HEADERS, 1, payload);
     vec![
@@ -328,7 +329,7 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
 fn frames_that_are_wrong_end_the_connection_in_either_role() {
     for (why, input, want) in errors_of_frames() {
         let (said, _) = server::outcome(opened(post(1)), &input);
-        // A stream counts as opened from its first frame on, even if its field section is incomplete.
+        // A stream counts as opened by its first frame, even if its field section is incomplete.
         let last = if input.starts_with(&headers(3, 0, &[])) {
             3
         } else {
@@ -508,7 +509,7 @@ fn errors_of_one_stream_end_that_stream() {
     );
 }
 
-/// HEADERS and CONTINUATION frames of one request with a field of `len` bytes.
+/// The HEADERS frame and CONTINUATION frames of one request with a field of `len` bytes.
 fn in_continuations(frames: usize, len: usize) -> Vec<u8> {
     let value = "v".repeat(len);
     let mut section = block(GET);

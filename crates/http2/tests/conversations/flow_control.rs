@@ -1,4 +1,5 @@
-//! RFC 9113 §5.2 and §6.9: windows of streams and of the connection, and settings that change them.
+//! Tests of the flow control windows of streams and of the connection (RFC 9113 §5.2 and §6.9), and of the settings that
+//! change them.
 
 use h2o_http2::{CONNECTION_WINDOW, Settings};
 
@@ -148,7 +149,7 @@ fn a_client_may_send_what_its_window_allows_and_no_byte_more() {
     talk.client_sends(data(1, 0, b"a"))
         .expect("one more", &["1 reset by us FLOW_CONTROL_ERROR"]);
 
-    // Padding counts as well (RFC 9113 §6.1); it is given back at once.
+    // Padding counts against the windows as well (RFC 9113 §6.1); the engine gives it back at once.
     let mut talk = Conversation::new();
     talk.client_sends(&input)
         .client_sends(data(1, 0, &full[..16_300]));
@@ -222,7 +223,7 @@ fn content_that_is_not_dealt_with_shuts_the_window_of_the_connection_before_it_i
     talk.output();
     let mut held = 0;
     let mut stream = 1;
-    // The window of the connection is exceeded: that of each stream is as large.
+    // The streams together exceed the window of the connection, since the window of each stream is as large.
     while talk.connection.windows().0 >= 10_000 {
         talk.client_sends(data(stream, 0, &[b'x'; 10_000]));
         held += 10_000;
@@ -232,7 +233,8 @@ fn content_that_is_not_dealt_with_shuts_the_window_of_the_connection_before_it_i
     let most = window + (1 << 20);
     assert!((window..=most).contains(&held), "{held}");
     assert!(held + 20_000 > most, "{held}");
-    // Bytes given back for one stream allow another to send; so does the rest of a stream that ends.
+    // Bytes that are given back on one stream let the client send on another; so does the unread content of a stream that
+    // is released.
     talk.connection
         .release_content(talk.key(1), 1_000_000, &mut talk.out);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Every state of a connection with every event: opening, graceful shutdown (RFC 9113 §3.4, §6.8) and failure.
+//! Tests every state of a connection with every event: its setup and graceful shutdown (RFC 9113 §3.4, §6.8), and failure.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ mod of_server {
     use crate::kit::server::Conversation;
 
     type Act = fn(&mut Conversation);
-    /// Name of the state, how a connection gets into it, and the result of each event.
+    /// The name of a state, how a connection gets into it, and the name and expected result of each event.
     type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
     const EVENTS: [(&str, Act); 15] = [
@@ -83,7 +83,8 @@ mod of_server {
         })
     }
 
-    /// The result of an event: reports, frames, and properties afterwards.
+    /// The result of an event in words: what the engine reports, the frames that it writes, and the connection's properties
+    /// afterwards.
     fn outcome(enter: Act, event: Act) -> String {
         let mut talk = unopened();
         enter(&mut talk);
@@ -515,7 +516,7 @@ mod of_client {
     use h2o_http2::ClientSettings;
 
     type Act = fn(&mut Conversation);
-    /// Name of the state, how a connection gets into it, and the result of each event.
+    /// The name of a state, how a connection gets into it, and the name and expected result of each event.
     type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
     const EVENTS: [(&str, Act); 12] = [

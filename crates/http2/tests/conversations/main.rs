@@ -1,4 +1,4 @@
-//! Whole conversations through the public calls: RFC 9113 section by section.
+//! Tests that talk with the HTTP/2 engine through its public calls, section by section of RFC 9113.
 
 #[path = "../kit/mod.rs"]
 mod kit;

@@ -1,5 +1,5 @@
-//! Heads that are received or sent repeatedly. Both directions remember the latest one with its bytes on the wire, which
-//! must not be observable.
+//! Tests of heads that are received or sent repeatedly. The engine remembers the latest head of each direction with its
+//! bytes on the wire, which peers and callers must not be able to notice.
 
 use h2o_http::{Headers, ResponseHead, StatusCode};
 use h2o_http2::Settings;
@@ -7,35 +7,35 @@ use h2o_http2::Settings;
 use crate::kit::frames::*;
 use crate::kit::server::{Conversation, fields};
 
-/// `:method: GET`, `:scheme: https`, `:path: /`.
+/// The start of a request section: `:method: GET`, `:scheme: https`, `:path: /`.
 const START: &[u8] = b"\x82\x87\x84";
-/// The newest entry of the dynamic table.
+/// A reference to the newest entry of the dynamic table.
 const NEWEST: u8 = 0xbe;
 /// How often a test sends the same section: it is decoded the first time, noticed as repeated the second time, and
 /// remembered from the third time on.
 const TIMES: u32 = 4;
 
-/// `START` and the rest.
+/// A request section of `START` and `rest`.
 fn section(rest: &[u8]) -> Vec<u8> {
     [START, rest].concat()
 }
 
-/// A field that enters the dynamic table.
+/// A literal field that enters the dynamic table.
 fn entering(name: &str, value: &str) -> Vec<u8> {
     let mut out = block(&[(name, value)]);
     out[0] = 0x40;
     out
 }
 
-/// A field that enters no table.
+/// A literal field that enters no table.
 fn literal(name: &str, value: &str) -> Vec<u8> {
     block(&[(name, value)])
 }
 
-/// A section around a path's representation.
+/// Makes a request section around the encoded form of a path.
 type Kind<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 
-/// A conversation in which each request uses the next stream identifier.
+/// A conversation in which each request gets the next stream identifier.
 struct Talk {
     talk: Conversation,
     next: u32,
@@ -49,7 +49,7 @@ impl Talk {
         }
     }
 
-    /// Sends a section as a request. Returns the result in words, with the head as handlers see it.
+    /// Sends a request with this field section. Returns the result in words, with the head as handlers see it.
     fn asks(&mut self, flags: u8, section: &[u8]) -> String {
         let input = frame(HEADERS, flags | END_HEADERS, self.next, section);
         let stream = format!("{} ", self.next);
@@ -74,7 +74,7 @@ impl Talk {
         words
     }
 
-    /// Sends a section until it is remembered.
+    /// Sends a request with this section until the engine remembers it, and expects the same result each time.
     #[track_caller]
     fn repeats(&mut self, why: &str, flags: u8, section: &[u8], want: &str) {
         for time in 1..=TIMES {
@@ -127,7 +127,7 @@ fn requests_that_come_again_are_the_same_again() {
     for (why, section, want) in cases {
         Talk::new().repeats(why, END_STREAM, section, want);
     }
-    // A malformed section is reset each time.
+    // A malformed section is answered with RST_STREAM each time.
     let mut talk = Talk::new();
     for stream in [1, 3, 5, 7] {
         let want = format!("RST_STREAM {stream} PROTOCOL_ERROR");
@@ -137,7 +137,7 @@ fn requests_that_come_again_are_the_same_again() {
 
 #[test]
 fn requests_that_differ_in_their_path_alone_are_what_they_would_be_alone() {
-    // `:method: GET`, `:scheme: https`, a path, fields.
+    // Sections with the fields `:method: GET`, `:scheme: https`, a path and others, in several orders and forms.
     let before = |path: &[u8]| [b"\x82\x87", path, &literal("x", "/b")].concat();
     let between = |path: &[u8]| [b"\x01\x01a\x82", path, b"\x87\x00\x01x\x01/"].concat();
     let never_indexed = |path: &[u8]| [b"\x82\x87\x14", path.get(1..).unwrap_or_default()].concat();
@@ -149,8 +149,8 @@ fn requests_that_differ_in_their_path_alone_are_what_they_would_be_alone() {
         b"\x04\x09/c/./%64?e",
         b"\x04\x01*",
         b"\x04\x03x/y",
-        b"\x04\x82\x60\xff",     // Huffman: "/0"
-        b"\x04\x83\x60\xff\xff", // with too much padding
+        b"\x04\x82\x60\xff",     // The Huffman code of "/0".
+        b"\x04\x83\x60\xff\xff", // The same code with too much padding.
         b"\x04\x03/\x00a",
         b"\x04\x03/ a",
         b"\x04\x03/\xffa",
@@ -178,7 +178,7 @@ fn requests_that_differ_in_their_path_alone_are_what_they_would_be_alone() {
             assert_eq!(after_others, alone, "kind {n}, {}", path.escape_ascii());
         }
     }
-    // The path of an earlier request does not stay in the head of a later one either.
+    // The path of an earlier request must not stay in the head of a later one.
     let mut talk = Talk::new();
     for path in paths.iter().take(9).cycle().take(40) {
         let alone = Talk::new().asks(END_STREAM, &before(path));
@@ -208,12 +208,12 @@ fn requests_mean_something_else_when_the_table_has_changed() {
     talk.talk.events.clear();
     talk.repeats("after trailers", END_STREAM, &get, &with_x("3"));
 
-    // A request that is reset has entered its fields into the table all the same (RFC 9113 §4.3).
+    // The fields of a request that is reset have entered the dynamic table nevertheless (RFC 9113 §4.3).
     let malformed = [&START[1..], &entering("x", "4")].concat();
     assert!(talk.asks(END_STREAM, &malformed).starts_with("RST_STREAM"));
     talk.repeats("after a malformed request", END_STREAM, &get, &with_x("4"));
 
-    // Sections that refer to entries that they insert themselves.
+    // A section that inserts an entry and refers to the entry before it, which the previous request inserted.
     let shifting = section(&[&entering("x", "5")[..], &[NEWEST + 1]].concat());
     let with_both = |older| format!("GET /  END Https None x=5 x={older}");
     assert_eq!(talk.asks(END_STREAM, &shifting), with_both("4"));
@@ -253,14 +253,15 @@ fn requests_mean_something_else_when_the_table_was_resized() {
         "within one section"
     );
 
-    // As many entries as before, plus one.
+    // Afterwards the table has as many entries as before, but another one.
     let mut talk = first();
     let replaced = [&empty[..], &full[..], &section(&entering("x", "2"))].concat();
     let want = "GET /  END Https None x=2";
     talk.repeats("replaced by itself", END_STREAM, &replaced, want);
     talk.repeats("what it put in", END_STREAM, &get, want);
 
-    // A size update takes effect each time. A section longer than `long` is not remembered and leaves the memory unchanged.
+    // A size update takes effect each time that it is received. The section `long` is too long to be remembered and does
+    // not change what is remembered.
     let mut talk = Talk::new();
     let emptied = [&empty[..], START].concat();
     let long = [&full[..], START, &literal("y", &"v".repeat(200))].concat();
@@ -270,7 +271,7 @@ fn requests_mean_something_else_when_the_table_was_resized() {
     talk.asks(END_STREAM, &section(&entering("x", "1")));
     assert_eq!(talk.asks(END_STREAM, &get), "error Compression");
 
-    // An entry larger than the table empties it and is not inserted.
+    // A field larger than the table empties the table and is not inserted.
     let mut talk = first();
     let large = section(&entering("y", &"v".repeat(4096)));
     talk.asks(END_STREAM, &large);
@@ -345,7 +346,7 @@ fn the_priority_of_a_request_is_its_own() {
         "RFC 9218 §10"
     );
 
-    // The priority of the frame is not part of the section.
+    // The priority in a HEADERS frame is not part of the field section.
     let mut talk = Talk::new();
     talk.repeats("no priority", END_STREAM, START, "GET /  END Https None");
     for (stream, on) in [(9, 0), (11, 9)] {
@@ -370,7 +371,7 @@ fn too_many_fields_cost_each_time() {
     }
 }
 
-/// Responses, each to a request of its own.
+/// A conversation in which each response answers a request of its own.
 struct Responses {
     talk: Conversation,
     next: u32,
@@ -387,7 +388,7 @@ impl Responses {
         }
     }
 
-    /// Writes a response until it is remembered. Each time it is read as `want`.
+    /// Writes a response until the engine remembers it, and checks each time that a client reads it as `want`.
     #[track_caller]
     fn repeats(&mut self, why: &str, head: &ResponseHead<'_>, want: &str) {
         for _ in 0..TIMES {
@@ -395,7 +396,7 @@ impl Responses {
         }
     }
 
-    /// Writes a response, which is read as `want`. Returns the first byte of its section.
+    /// Writes a response and checks that a client reads it as `want`. Returns the first byte of its field section.
     #[track_caller]
     fn writes(&mut self, why: &str, head: &ResponseHead<'_>, want: &str) -> u8 {
         let id = self.asked();
@@ -409,7 +410,7 @@ impl Responses {
         first
     }
 
-    /// A new request.
+    /// Sends a new request. Returns its stream.
     fn asked(&mut self) -> u32 {
         let id = self.next;
         self.next += 2;
@@ -498,7 +499,7 @@ fn responses_are_written_anew_when_the_table_has_changed() {
     let want = ":status=200 x=1";
     talk.repeats("the first entry", &head, want);
 
-    // Sends so many responses with other fields that the table's entry of `x` is evicted.
+    // Sends so many responses with other fields that the entry of `x` is evicted from the table.
     for count in 0..200 {
         let value = format!("{count}-{}", "v".repeat(40));
         let other = fields(&[("y", &value)]);
@@ -510,7 +511,7 @@ fn responses_are_written_anew_when_the_table_has_changed() {
     }
     talk.repeats("after others", &head, want);
 
-    // Informational responses and trailers enter the table, too.
+    // The fields of informational responses and trailers enter the table, too.
     let id = talk.asked();
     let key = talk.talk.key(id);
     let (connection, out) = (&mut talk.talk.connection, &mut talk.talk.out);
@@ -529,7 +530,7 @@ fn responses_are_written_anew_when_the_client_wants_another_table() {
     let head = response(200, &headers);
     let want = ":status=200 x=1 y=2";
     let is_size_update = |first| (0x20..0x40).contains(&first);
-    // Space for more than there is, for both entries, for one and for none.
+    // Table sizes with room for more than the two entries, for both, for one and for none.
     for size in [1000, 100, 40, 0] {
         talk.repeats("before", &head, want);
         talk.talk.client_sends(settings(&[(1, size)]));

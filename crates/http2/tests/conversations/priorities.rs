@@ -1,4 +1,4 @@
-//! RFC 7540 §5.3 and RFC 9218: in which order content is sent; pushes.
+//! Tests of the order in which content is sent (RFC 7540 §5.3 and RFC 9218), also for pushed responses.
 
 use h2o_http::priority::PriorityField;
 use h2o_http2::{SchedulingHint, Settings};
@@ -9,7 +9,7 @@ use crate::kit::server::Conversation;
 
 const FRAME: usize = 16_384;
 
-/// A connection whose windows never matter.
+/// A connection whose flow control windows are so large that they never limit the content.
 fn wide() -> Conversation {
     let mut talk = Conversation::unopened(Settings::default());
     talk.open(&[(4, 1 << 30)])
@@ -42,7 +42,8 @@ fn streams_without_priorities_take_turns() {
 
 #[test]
 fn the_groups_of_firefox_share_by_weight() {
-    // Leaders at 3 (weight 201), followers at 11 (1, below 3), unblocked at 5 (101), background at 7 (1).
+    // Stream 3 stands for leaders (weight 201), 11 for followers (weight 1, below 3), 5 for unblocked (101), and 7 for
+    // background (1).
     let mut talk = wide();
     talk.client_sends(
         [
@@ -79,7 +80,7 @@ fn the_groups_of_firefox_share_by_weight() {
 #[test]
 fn the_chain_of_chromium_is_sent_in_order() {
     let mut talk = wide();
-    // Each stream depends exclusively on the one before; a more urgent stream is put between them.
+    // Each stream depends exclusively on the previous one; the last, more urgent stream is put between them.
     talk.client_sends(
         [
             get_after(1, 0, 256, true),

@@ -1,4 +1,5 @@
-//! Properties that hold for any two sides: windows in both directions, sections split in any way, and time.
+//! Tests of properties that hold for random input: windows in both directions, field sections split in any way, and time
+//! limits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +9,8 @@ use h2o_http2::Settings;
 use crate::kit::frames::*;
 use crate::kit::server::Conversation;
 
-/// A client's view of the bytes that the server may send.
+/// A client's view of what the server may send: the window of the connection, the initial window of streams, and the
+/// streams.
 struct SendModel {
     connection: i64,
     initial: i64,
@@ -17,7 +19,7 @@ struct SendModel {
 }
 
 impl SendModel {
-    /// A DATA frame was received.
+    /// Deducts a DATA frame that was received from the windows, and checks that they allowed it.
     fn spend(&mut self, stream: u32, len: usize, seed: u64) {
         let (window, left) = self.streams.get_mut(&stream).expect("an open stream");
         let bytes = i64::try_from(len).expect("short");
@@ -28,7 +30,7 @@ impl SendModel {
         assert!(is_allowed, "seed {seed}: {len} bytes too many on {stream}");
     }
 
-    /// Whether some stream has content and room for it.
+    /// Whether some stream has content to send and a window that allows it.
     fn can_go_on(&self) -> bool {
         self.connection > 0
             && self
@@ -118,7 +120,7 @@ fn content_never_passes_a_window_and_never_stops_short_of_it() {
 #[derive(Clone, Copy)]
 struct Upload {
     window: i64,
-    /// Bytes of content that the server's handler has not used.
+    /// Bytes of content that the server has received and its handler has not used.
     held: usize,
 }
 
@@ -172,7 +174,7 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                 }
                 (4 | 5, Some(id)) => {
                     let upload = uploads.get_mut(&id).expect("an open stream");
-                    // Now and then the caller gives back more than it received.
+                    // Sometimes the caller gives back more bytes than it received.
                     let len = random.usize(..=upload.held) + random.usize(..2) * 1_000_000;
                     upload.held -= len.min(upload.held);
                     (talk.connection).release_content(talk.key(id), len, &mut talk.out);
@@ -199,7 +201,7 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                 );
             }
         }
-        // The window for the content that was used is given back, so that no upload gets stuck.
+        // Once all content is used, the window is open again, so that no upload gets stuck.
         for (id, upload) in uploads {
             talk.output();
             (talk.connection).accept_content(talk.key(id), &mut talk.out);
@@ -214,7 +216,7 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
     }
 }
 
-/// The content of a request: the event, the pseudo fields and the fields.
+/// What the engine reports for a request in `bytes`, in words: the event, the pseudo-header fields and the fields.
 fn heard(talk: &mut Conversation, bytes: &[u8]) -> String {
     talk.client_sends_one(bytes);
     let mut words = std::mem::take(&mut talk.events).join("; ");
@@ -296,7 +298,8 @@ fn a_request_is_the_same_however_its_section_is_cut() {
 
 #[test]
 fn what_a_client_makes_us_keep_is_bounded_by_what_it_has_sent() {
-    // Bounded by settings, a few windows and the tables of both directions, whatever is sent.
+    // Memory that a connection may hold, whatever it receives: for settings, a few windows and the tables of both
+    // directions.
     const BASE: usize = 64 * 1024;
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -313,7 +316,7 @@ fn what_a_client_makes_us_keep_is_bounded_by_what_it_has_sent() {
                     let name = format!("x-{}", random.u32(..));
                     let value = "v".repeat(random.usize(..3_000));
                     let mut section = block(GET);
-                    // A literal that enters the table.
+                    // A literal field that enters the dynamic table.
                     let mut literal = block(&[(&name, &value)]);
                     literal[0] = 0x40;
                     section.extend(literal);
@@ -346,7 +349,7 @@ fn what_a_client_makes_us_keep_is_bounded_by_what_it_has_sent() {
 
 #[test]
 fn a_connection_asks_for_a_time_that_comes_and_then_for_another() {
-    // If the engine asked for the same time again after that time has come, the driver would call it in a loop.
+    // If the engine asked for the same time again after that time has come, the driver would call it in an endless loop.
     for seed in 0..200 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut talk = Conversation::with(Settings {

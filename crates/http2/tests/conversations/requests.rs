@@ -1,4 +1,4 @@
-//! RFC 9113 §8: required fields of requests, their results, and how content is counted.
+//! Tests of requests (RFC 9113 §8): required fields, how requests are read, and how their content is counted.
 
 use h2o_http::Known;
 use h2o_http::field_section::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT};
@@ -7,7 +7,7 @@ use h2o_http2::{Settings, StreamState};
 use crate::kit::frames::*;
 use crate::kit::server::{Conversation, check, fields, outcome};
 
-/// GET with other or more fields.
+/// A GET request with additional fields.
 fn get_with(more: Fields<'_>) -> Vec<u8> {
     headers(1, WHOLE, &[GET, more].concat())
 }
@@ -320,7 +320,7 @@ fn fields_are_limited_in_number() {
 #[test]
 fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
     let refused: &[&str] = &["1 GET / a.example END TooManyFields"];
-    // An entry of 4,001 bytes that is referred to three times, and `len` bytes more in a literal.
+    // A section with an entry of 4,001 bytes, to which three references follow, and a literal with `len` bytes more.
     let references = |len: usize| {
         let mut section = block(GET);
         section.extend(b"\x40\x01x\x7f\xa1\x1e");
@@ -333,7 +333,8 @@ fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
         let text = "GEThttpsa.example/".len() + 4 * 4001 + 1 + len;
         text.checked_sub(MAX_TABLE_TEXT + 2 * references(len).len())
     };
-    // Each byte of the literal counts as a byte of decoded text and raises the limit by two.
+    // Each byte of the literal counts as one byte of decoded text, but raises the limit by two: a longer literal brings the
+    // section below the limit.
     let fits = (1000..4000).find(|&len| excess(len) == Some(0));
     let fits = fits.expect("a length");
     let sent = |len| frame(HEADERS, WHOLE, 1, &references(len));
@@ -344,7 +345,7 @@ fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
             ("one byte more", sent(fits - 1), refused),
         ],
     );
-    // A literal alone never exceeds the limit of decoded text, however long it is.
+    // A section that consists of literals never exceeds the limit of decoded text, however long it is.
     let long = "v".repeat(60_000);
     let mut section = block(GET);
     section.extend(block(&[("x", &long)]));
@@ -552,7 +553,8 @@ fn identifiers_grow_and_streams_are_limited() {
             ),
         ],
     );
-    // Streams count as long as we hold them: a reset stream counts until its handler ends (CVE-2023-44487).
+    // A stream counts against the limit until the caller releases it: a stream that the client has reset counts until its
+    // handler ends (CVE-2023-44487).
     let mut talk = begin();
     talk.client_sends([get(1), rst_stream(1, 8), get(3), rst_stream(3, 8), get(5)].concat());
     talk.expect_output("reset streams count", &["RST_STREAM 5 REFUSED_STREAM"]);

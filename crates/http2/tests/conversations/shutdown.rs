@@ -1,4 +1,4 @@
-//! RFC 9113 §6.8: graceful shutdown and idle timeout; connections that begin as HTTP/1.1.
+//! Tests of the graceful shutdown (RFC 9113 §6.8), of the idle timeout, and of connections that begin as HTTP/1.1.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn sections_of_ignored_requests_are_decoded_all_the_same() {
     talk.client_sends(post(1));
     talk.is_waiting_for_us = true;
     talk.wait(SECOND);
-    // An entry of the dynamic table that a later section refers to (RFC 9113 §4.3).
+    // The ignored request inserts a field into the dynamic table, to which a later section refers (RFC 9113 §4.3).
     let ignored = [&block(GET)[..], b"\x40\x01a\x01b"].concat();
     talk.client_sends(frame(HEADERS, WHOLE, 3, &ignored));
     talk.client_sends(data(3, END_STREAM, b"x"));

@@ -1,12 +1,12 @@
-//! RFC 9113 §5.1: every state with every frame.
+//! Tests every state of a stream with every frame (RFC 9113 §5.1).
 
 use crate::kit::frames::*;
 use crate::kit::{client, server};
 
-/// Frames for a stream whose meaning depends on its state.
+/// Frames on a stream whose meaning depends on the stream's state.
 fn frames_of_streams(id: u32) -> [(&'static str, Vec<u8>); 6] {
     let head = [(":status", "200")];
-    // Odd streams are opened by requests. HEADERS that look like trailers are valid in either role.
+    // HEADERS with END_STREAM look like trailers, which both roles accept.
     let trailers = headers(id, WHOLE, &[("x", "y")]);
     [
         ("DATA", data(id, 0, b"a")),
@@ -18,7 +18,7 @@ fn frames_of_streams(id: u32) -> [(&'static str, Vec<u8>); 6] {
     ]
 }
 
-/// Frames without a stream, or without a meaning: errors of the connection in any state.
+/// Frames that must not be on a stream, or that continue nothing: errors of the connection in any state of the stream.
 fn misplaced_frames(id: u32) -> [(&'static str, Vec<u8>); 6] {
     let promise = frame(PUSH_PROMISE, END_HEADERS, id, b"\0\0\0\x02\x82");
     [
@@ -34,7 +34,7 @@ fn misplaced_frames(id: u32) -> [(&'static str, Vec<u8>); 6] {
     ]
 }
 
-/// Frames that are valid in any state.
+/// Frames that are valid in any state of the stream.
 fn harmless_frames(id: u32) -> [(&'static str, Vec<u8>); 2] {
     [
         ("PRIORITY", priority(id, 0, 16, false)),
@@ -42,7 +42,7 @@ fn harmless_frames(id: u32) -> [(&'static str, Vec<u8>); 2] {
     ]
 }
 
-/// The result without details that other tests cover: the texts of errors and the last stream.
+/// The result without details that other tests cover: the texts of errors and the last stream of GOAWAY.
 fn brief((said, _): (Vec<String>, u32)) -> String {
     let brief = said
         .iter()
@@ -114,7 +114,7 @@ fn the_server_role_takes_each_frame_as_the_state_says() {
         },
         [late, late, PROTOCOL, PROTOCOL, "1 reset CANCEL", ""],
     );
-    // Only tunnels get into this state: a response that ends before its request ends the stream.
+    // Only tunnels get into this state: any other stream whose response ends before its request is ended.
     check(
         "half-closed (local)",
         1,
@@ -230,7 +230,7 @@ fn the_client_role_takes_each_frame_as_the_state_says() {
         },
         [late, late, late, late, "1 reset CANCEL", ""],
     );
-    // Frames for a closed stream may have been sent before the server could know: they are discarded.
+    // The server may have sent frames for a closed stream before it could know: they are discarded.
     check(
         "closed",
         1,
@@ -265,8 +265,8 @@ fn what_was_sent_before_the_client_could_know_of_a_reset_is_discarded() {
     let begun = |talk: &mut server::Conversation| {
         talk.client_sends(post(1));
     };
-    // Streams that the server ended: by a response that does not need the rest of the request, by a limit, and before any
-    // handler saw the request.
+    // Ways in which the server ends a stream: by a response that does not need the rest of the request, by an error, and
+    // before any handler saw the request.
     let ways: [&dyn Fn(&mut server::Conversation); 3] = [
         &|talk| {
             begun(talk);
@@ -282,7 +282,7 @@ fn what_was_sent_before_the_client_could_know_of_a_reset_is_discarded() {
     ];
     let late = [
         data(1, 0, &[0; 1000]).repeat(70),
-        // The field section of the late HEADERS frame enters a field into the table that a later section refers to.
+        // The late HEADERS frame enters a field into the dynamic table, to which a later section refers.
         frame(HEADERS, WHOLE, 1, b"\x40\x01a\x01b"),
         post(3),
         frame(HEADERS, WHOLE, 3, b"\xbe"),

@@ -1,4 +1,4 @@
-//! A conversation with the client role, on a virtual clock and without a socket.
+//! A conversation of a test with the engine in the client role, on a virtual clock and without a socket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use h2o_testkit::any_moment;
 use super::frames::{Reader, code, settings};
 use super::{assert_said, pieces, ways_to_cut};
 
-/// The client role, its buffers and its clock.
+/// The engine in the client role, with its buffers and its clock.
 pub(crate) struct Conversation {
     pub(crate) connection: ClientConnection,
     pub(crate) head: ClientResponse,
@@ -24,7 +24,7 @@ pub(crate) struct Conversation {
     pub(crate) costs: u32,
 }
 
-/// A request without fields.
+/// The head of a request without fields.
 pub(crate) fn request(method: &str, target: &str, authority: &str) -> RequestHead {
     request_with(method, target, authority, "", Headers::new())
 }
@@ -49,7 +49,7 @@ pub(crate) fn request_with(
 }
 
 impl Conversation {
-    /// A connection after both prefaces.
+    /// A connection on which both sides have sent their prefaces.
     pub(crate) fn new() -> Self {
         Self::with(ClientSettings::default())
     }
@@ -62,7 +62,7 @@ impl Conversation {
         talk
     }
 
-    /// A connection before the server's preface.
+    /// A connection on which the server's preface has not arrived.
     pub(crate) fn unopened(settings: ClientSettings) -> Self {
         let now = any_moment();
         let mut out = Vec::new();
@@ -79,7 +79,7 @@ impl Conversation {
         }
     }
 
-    /// Sends a request and returns its stream.
+    /// Sends a request. Returns the identifier of its stream, if the engine accepts the request.
     pub(crate) fn asks(&mut self, head: &RequestHead, end_stream: bool) -> Option<u32> {
         let key = self.connection.request(head, end_stream, &mut self.out)?;
         let id = self.connection.stream_id(key).get();
@@ -87,14 +87,14 @@ impl Conversation {
         Some(id)
     }
 
-    /// Sends `GET /` and drops its bytes.
+    /// Sends `GET /` and clears the output. Returns the stream.
     pub(crate) fn gets(&mut self) -> u32 {
         let id = self.asks(&request("GET", "/", "a.example"), true);
         self.output();
         id.expect("room for a request")
     }
 
-    /// Sends `POST /`, whose content follows.
+    /// Sends the head of `POST /`, whose content follows. Returns the stream.
     pub(crate) fn posts(&mut self) -> u32 {
         let mut head = request("POST", "/", "a.example");
         head.body = BodyLength::Unknown;
@@ -218,7 +218,8 @@ impl Conversation {
     }
 }
 
-/// The result of `input` on a connection made by `begin`, split in every way.
+/// The events and frames after `input` on a connection that `begin` makes. The input is passed split in every way, which
+/// must not change the result.
 #[track_caller]
 pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<String>, u32) {
     let mut first = None;
@@ -241,7 +242,7 @@ pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<St
     first.expect("a way to cut")
 }
 
-/// Checks a table of inputs and results.
+/// Checks the result of each input in a table.
 #[track_caller]
 pub(crate) fn check(begin: impl Fn() -> Conversation, cases: &[(&str, Vec<u8>, &[&str])]) {
     for (why, input, want) in cases {

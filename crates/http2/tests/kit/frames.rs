@@ -1,4 +1,4 @@
-//! Frames written by hand, independently of the engine, and descriptions of the engine's frames.
+//! Frames written independently of the engine, and descriptions in words of the engine's frames.
 
 use h2o_testkit::http2::{Decoder, Frame, encode};
 pub(crate) use h2o_testkit::http2::{
@@ -31,9 +31,9 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     Frame::new(kind, flags, stream, payload).bytes()
 }
 
-/// Literals without indexing, names in plain text: any decoder can read them in any state.
+/// A field block of literals without indexing, with names in plain text: any decoder can read it in any state.
 pub(crate) fn block(fields: Fields<'_>) -> Vec<u8> {
-    // Latin-1, so that tests can have any byte in a `str`.
+    // Texts are converted to Latin-1, so that a `str` of a test can stand for any byte.
     let bytes = |text: &str| -> Vec<u8> {
         let bytes = text.chars().map(|c| u8::try_from(c).expect("Latin-1"));
         bytes.collect()
@@ -49,12 +49,12 @@ pub(crate) fn headers(stream: u32, flags: u8, fields: Fields<'_>) -> Vec<u8> {
     frame(HEADERS, flags, stream, &block(fields))
 }
 
-/// GET without content.
+/// The HEADERS frame of a GET request without content.
 pub(crate) fn get(stream: u32) -> Vec<u8> {
     headers(stream, WHOLE, GET)
 }
 
-/// POST with content to come.
+/// The HEADERS frame of a POST request whose content follows.
 pub(crate) fn post(stream: u32) -> Vec<u8> {
     headers(stream, END_HEADERS, POST)
 }
@@ -79,7 +79,7 @@ pub(crate) fn goaway(last: u32, code: u32) -> Vec<u8> {
     Frame::goaway(last, code, "").bytes()
 }
 
-/// The five bytes of a priority; `weight` from 1 to 256.
+/// The five bytes of a priority (RFC 7540 §6.3); `weight` is from 1 to 256.
 pub(crate) fn dependency(on: u32, weight: u16, is_exclusive: bool) -> Vec<u8> {
     Frame::priority(0, is_exclusive, on, weight).payload
 }
@@ -111,12 +111,12 @@ pub(crate) fn code(number: u32) -> String {
     name.map_or(number.to_string(), |name| (*name).to_owned())
 }
 
-/// Reads the frames of one direction.
+/// A reader of the frames of one direction.
 pub(crate) struct Reader {
     decoder: Decoder,
-    /// Description of HEADERS or PUSH_PROMISE, and the block so far.
+    /// The description of an incomplete HEADERS or PUSH_PROMISE, and the part of its field block received so far.
     section: Option<(String, Vec<u8>)>,
-    /// Content of DATA frames, by stream.
+    /// The content of DATA frames, each with its stream.
     pub(crate) content: Vec<(u32, Vec<u8>)>,
 }
 
@@ -129,7 +129,7 @@ impl Reader {
         }
     }
 
-    /// Descriptions of the frames; `bytes` ends with a complete one.
+    /// Describes the frames in `bytes`, which must end with a complete one.
     pub(crate) fn read(&mut self, mut bytes: &[u8]) -> Vec<String> {
         let mut said = Vec::new();
         if let Some(rest) = bytes.strip_prefix(PREFACE) {

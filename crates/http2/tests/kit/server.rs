@@ -1,4 +1,4 @@
-//! A conversation with the server role, on a virtual clock and without a socket.
+//! A conversation of a test with the engine in the server role, on a virtual clock and without a socket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use h2o_testkit::any_moment;
 use super::frames::{PREFACE, Reader, code, settings};
 use super::{assert_said, pieces, ways_to_cut};
 
-/// The server role, its buffers and its clock.
+/// The engine in the server role, with its buffers and its clock.
 pub(crate) struct Conversation {
     pub(crate) connection: ServerConnection,
     pub(crate) head: RequestHead,
@@ -20,12 +20,12 @@ pub(crate) struct Conversation {
     pub(crate) out: Vec<u8>,
     pub(crate) reader: Reader,
     pub(crate) keys: BTreeMap<u32, StreamKey>,
-    /// Bytes of content that streams still have to send.
+    /// For each stream, the number of content bytes that it still has to send.
     contents: BTreeMap<u32, usize>,
-    /// The events reported, in words.
+    /// The events that the engine reported, in words.
     pub(crate) events: Vec<String>,
     pub(crate) costs: u32,
-    /// Whether some handler is running.
+    /// Whether a handler is running, so that the connection does not wait for the client.
     pub(crate) is_waiting_for_us: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn fields(fields: &[(&'static str, &str)]) -> Headers {
 }
 
 impl Conversation {
-    /// A connection after both prefaces.
+    /// A connection on which both sides have sent their prefaces.
     pub(crate) fn new() -> Self {
         Self::with(Settings::default())
     }
@@ -49,7 +49,7 @@ impl Conversation {
         talk
     }
 
-    /// A connection before the client's preface.
+    /// A connection on which the client's preface has not arrived.
     pub(crate) fn unopened(settings: Settings) -> Self {
         let now = any_moment();
         Self::of(ServerConnection::new(Arc::new(settings), None, now), now)
@@ -71,7 +71,7 @@ impl Conversation {
         }
     }
 
-    /// The client's preface with these settings. The server's answer is dropped.
+    /// Sends the client's preface with these settings. The server's answer is dropped.
     pub(crate) fn open(&mut self, values: &[(u16, u32)]) -> &mut Self {
         self.client_sends(PREFACE).client_sends(settings(values));
         self.output();
@@ -79,7 +79,7 @@ impl Conversation {
         self
     }
 
-    /// Bytes arrive, and the engine steps over them until it needs more.
+    /// Passes bytes to the engine, which steps over them until it needs more.
     #[track_caller]
     pub(crate) fn client_sends(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.input.extend_from_slice(bytes.as_ref());
@@ -87,7 +87,7 @@ impl Conversation {
         self
     }
 
-    /// As [`Conversation::client_sends`], but the engine makes one step, so that the head stays.
+    /// Like [`Conversation::client_sends`], but the engine makes only one step, so that the test can look at the head.
     pub(crate) fn client_sends_one(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.input.extend_from_slice(bytes.as_ref());
         self.step();
@@ -165,26 +165,26 @@ impl Conversation {
         more
     }
 
-    /// The frames written since the last call, in words.
+    /// The frames that the engine wrote since the last call, in words.
     pub(crate) fn output(&mut self) -> Vec<String> {
         self.reader.read(&std::mem::take(&mut self.out))
     }
 
-    /// The engine reported these events and no others since the last call.
+    /// Checks that the engine reported these events and no others since the last call.
     #[track_caller]
     pub(crate) fn expect(&mut self, why: &str, events: &[&str]) -> &mut Self {
         assert_said(&std::mem::take(&mut self.events), events, why);
         self
     }
 
-    /// The engine wrote these frames and no others since the last call.
+    /// Checks that the engine wrote these frames and no others since the last call.
     #[track_caller]
     pub(crate) fn expect_output(&mut self, why: &str, frames: &[&str]) -> &mut Self {
         assert_said(&self.output(), frames, why);
         self
     }
 
-    /// The last frame that the engine wrote.
+    /// Checks that this is the last frame that the engine wrote.
     #[track_caller]
     pub(crate) fn expect_output_last(&mut self, why: &str, frame: &str) {
         assert_eq!(
@@ -227,7 +227,7 @@ impl Conversation {
         self
     }
 
-    /// A complete response without content, and the end of the stream.
+    /// Writes a complete response without content, and releases the stream.
     pub(crate) fn answer(&mut self, id: u32) -> &mut Self {
         self.respond(id, 200, true).release(id)
     }
@@ -239,7 +239,7 @@ impl Conversation {
         self
     }
 
-    /// Begins a response with `len` bytes of content.
+    /// Writes the head of a response with `len` bytes of content, which [`Conversation::send`] sends.
     pub(crate) fn respond_long(&mut self, id: u32, len: usize) -> &mut Self {
         self.respond(id, 200, false);
         self.contents.insert(id, len);
@@ -252,7 +252,7 @@ impl Conversation {
         self
     }
 
-    /// Sends content in the engine's order, at most `frames` times. Returns the streams in this order.
+    /// Sends content in the engine's order, at most `frames` frames. Returns the streams in this order.
     pub(crate) fn send(&mut self, frames: usize) -> Vec<u32> {
         let mut turns = Vec::new();
         while turns.len() < frames {
@@ -271,7 +271,8 @@ impl Conversation {
         turns
     }
 
-    /// Time passes. Returns the limit that passed, if any. The engine is called when it asked for it.
+    /// Moves the clock on by `time`, or only to the first time limit that expires, which is returned. Calls the engine at
+    /// the timeouts that it asks for.
     pub(crate) fn wait(&mut self, time: Duration) -> Option<TimeLimit> {
         let until = self.now + time;
         while let Some(at) = self.connection.next_timeout(self.is_waiting_for_us) {
@@ -291,7 +292,8 @@ impl Conversation {
     }
 }
 
-/// The result of `input` on a connection made by `begin`, split in every way.
+/// The events and frames after `input` on a connection that `begin` makes, with the costs. The input is passed split in
+/// every way, which must not change the result.
 #[track_caller]
 pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<String>, u32) {
     let mut first = None;
@@ -314,7 +316,7 @@ pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<St
     first.expect("a way to cut")
 }
 
-/// Checks a table of inputs and results.
+/// Checks the result of each input in a table.
 #[track_caller]
 pub(crate) fn check(begin: impl Fn() -> Conversation, cases: &[(&str, Vec<u8>, &[&str])]) {
     for (why, input, want) in cases {

@@ -1,4 +1,4 @@
-//! The client's end of a connection: a program that uses the client role.
+//! The client's end of a simulated connection: a program that uses the engine in the client role.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use h2o_testkit::Random;
 use crate::Wire;
 use crate::plan::{Plan, list};
 
-/// How an exchange ended.
+/// How an exchange of the simulation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Complete,
     Cancelled,
-    /// The server aborted it.
+    /// The server aborted the exchange.
     Aborted,
     /// The connection was cut.
     Cut,
@@ -30,7 +30,7 @@ pub(crate) struct Client<'p> {
     asked: BTreeMap<usize, Asked>,
 }
 
-/// Progress of one exchange.
+/// How far the client is with one exchange.
 struct Asked {
     key: StreamKey,
     at: usize,
@@ -41,7 +41,7 @@ struct Asked {
     content: Vec<u8>,
     trailers: Option<Vec<(String, Vec<u8>)>>,
     is_answered: bool,
-    /// Bytes of content that are not used yet.
+    /// Number of content bytes that were received and are not used yet.
     unused: usize,
 }
 
@@ -63,7 +63,7 @@ impl<'p> Client<'p> {
         self.asked.is_empty()
     }
 
-    /// Exchanges in progress, which the end of the connection ends.
+    /// The indices of the exchanges in progress, which the end of the connection ends.
     pub(crate) fn outstanding(&self) -> Vec<usize> {
         self.asked.values().map(|asked| asked.at).collect()
     }
@@ -163,7 +163,7 @@ impl<'p> Client<'p> {
         }
     }
 
-    /// Cancels exchanges as planned.
+    /// Cancels exchanges where the plan says so.
     fn give_up_some(&mut self, results: &mut [Option<Ended>], out: &mut Vec<u8>) {
         self.asked.retain(|_, asked| {
             let cancelled_at = self.plan.exchanges[asked.at].request.cancelled_at;
@@ -177,7 +177,7 @@ impl<'p> Client<'p> {
         });
     }
 
-    /// Ends exchanges with a response; at times before the request is complete.
+    /// Ends exchanges whose response is complete; sometimes before the request is complete.
     fn end_some(&mut self, random: &mut Random, results: &mut [Option<Ended>], out: &mut Vec<u8>) {
         self.asked.retain(|_, asked| {
             let is_over = asked.is_answered && (asked.is_sent || random.once_in(10));
@@ -301,7 +301,7 @@ impl<'p> Client<'p> {
     }
 }
 
-/// A response that appears complete must be the planned one.
+/// Checks that a response that appears complete is the planned one.
 fn check(plan: &Plan, asked: &Asked) {
     let response = &plan.exchanges[asked.at].response;
     assert!(asked.has_head);

@@ -1,8 +1,9 @@
-//! Our client role against our server role, over a link that splits, delays and cuts at every byte.
+//! A simulation of the client role against the server role, over a link that splits, delays and cuts the bytes at any
+//! place.
 //!
-//! Each seed makes a plan of requests and responses and a schedule of actions. Whatever the schedule, both sides see what
-//! was planned or know that they did not, no window is exceeded, and nothing is left at the end. A failure prints its seed;
-//! `SEED=n cargo test -p h2o-http2 --test simulation` runs that one alone.
+//! Each seed makes a plan of requests and responses and a schedule of actions. Whatever the schedule, both sides must see
+//! what was planned or know that they did not, no window may be exceeded, and no stream may be left at the end. A failure
+//! prints its seed; `SEED=n cargo test -p h2o-http2 --test simulation` runs that seed alone.
 
 mod client;
 mod plan;
@@ -18,7 +19,7 @@ use server::Server;
 
 const SEEDS: u64 = 300;
 
-/// One direction of a connection: bytes on their way.
+/// One direction of the link: the bytes on their way.
 #[derive(Default)]
 struct Wire {
     bytes: VecDeque<u8>,
@@ -32,7 +33,7 @@ impl Wire {
         }
     }
 
-    /// Moves a random number of bytes.
+    /// Moves a random number of bytes, at most `most`, from the link to the receiver's buffer. Returns the number.
     fn deliver(&mut self, to: &mut Vec<u8>, random: &mut Random, most: usize) -> usize {
         let most = most.min(self.bytes.len());
         if most == 0 {
@@ -44,7 +45,7 @@ impl Wire {
     }
 }
 
-/// Runs exchanges over one connection until there are no more, it has ended, or it is cut.
+/// Runs exchanges over one connection until all are done, the connection has ended, or the link is cut.
 fn run_connection(
     plan: &Plan,
     open: &mut Vec<usize>,
@@ -56,7 +57,7 @@ fn run_connection(
     let (mut up, mut down) = (Wire::default(), Wire::default());
     let mut client = Client::new(plan, now, &mut up);
     let mut server = Server::new(plan, now);
-    // A quarter of the connections is cut, at any byte.
+    // A quarter of the connections is cut after a random number of bytes.
     let cut_after = random.once_in(4).then(|| random.below(8000));
     let mut delivered = 0;
     for step in 0.. {
@@ -98,7 +99,7 @@ fn run_connection(
     assert!(retained < 32 << 10, "memory is given back: {retained}");
 }
 
-/// The number of exchanges that were completed, and the number of all exchanges.
+/// Runs the plan of a seed. Returns how many exchanges were completed, and how many were planned.
 fn run(seed: u64) -> (usize, usize) {
     let mut random = Random::new(seed);
     let most = random.pick(&[1, 20, 1000, 100_000]);
@@ -125,7 +126,7 @@ fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
     let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
-    // The schedule is neither too gentle nor too harsh: both results occur.
+    // Checks that the schedule is neither too gentle nor too harsh: many exchanges are completed, and many are not.
     assert!(complete > planned / 2, "{complete} of {planned}");
     assert!(complete < planned * 9 / 10, "{complete} of {planned}");
 }

@@ -1,4 +1,4 @@
-//! The planned exchanges.
+//! The planned exchanges of the simulation.
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead, StatusCode};
 use h2o_http2::{ClientSettings, Settings};
@@ -8,7 +8,7 @@ pub(crate) struct Plan {
     pub(crate) exchanges: Vec<Exchange>,
     pub(crate) client: ClientSettings,
     pub(crate) server: Settings,
-    /// The server shuts down after this many requests.
+    /// If the server shuts down: after how many requests.
     pub(crate) shut_down_after: Option<usize>,
 }
 
@@ -19,11 +19,11 @@ pub(crate) struct Exchange {
 
 pub(crate) struct Request {
     pub(crate) head: RequestHead,
-    /// Nothing follows the head.
+    /// Whether the request consists of its head alone.
     pub(crate) is_bare: bool,
     pub(crate) content: Vec<u8>,
     pub(crate) trailers: Option<Headers>,
-    /// The client cancels after this many bytes of the response.
+    /// If the client cancels the request: after how many content bytes of the response.
     pub(crate) cancelled_at: Option<usize>,
 }
 
@@ -34,9 +34,9 @@ pub(crate) struct Response {
     pub(crate) is_length_known: bool,
     pub(crate) content: Vec<u8>,
     pub(crate) trailers: Option<Headers>,
-    /// Whether the response begins before the request is read.
+    /// Whether the response begins before the content of the request is read.
     pub(crate) is_early: bool,
-    /// The server aborts after this many bytes.
+    /// If the server aborts the response: after how many bytes of content.
     pub(crate) aborted_at: Option<usize>,
 }
 
@@ -55,13 +55,13 @@ fn headers(random: &mut Random) -> Headers {
     let mut has_cookie = false;
     for _ in 0..random.below(9) {
         let name = random.pick(NAMES);
-        // Crumbs would be joined.
+        // At most one `cookie` field is used, since the engine would join several.
         if name != "cookie" || !std::mem::replace(&mut has_cookie, true) {
             headers.push(Name::from_lower(name), &random.value());
         }
     }
     if random.once_in(30) {
-        // A section of several frames.
+        // Makes the field section so long that it may need several frames.
         let len = random.below(30_000);
         headers.push(Name::Other("x-long"), &vec![b'v'; len]);
     }
@@ -137,13 +137,13 @@ impl Exchange {
 }
 
 impl Plan {
-    /// `most`: bytes of content.
+    /// Makes a random plan. `most` limits the bytes of each content.
     pub(crate) fn new(random: &mut Random, most: usize) -> Self {
         let client = ClientSettings {
             max_streams: u32::try_from(random.below(8) + 1).expect("small"),
             window: random.pick(&[1, 100, 5000, 65_535, 1 << 20]),
         };
-        // Content takes long through a window of one byte.
+        // The limit is lower for a window of one byte, through which content takes long.
         let most = if client.window == 1 {
             most.min(200)
         } else {
@@ -166,7 +166,7 @@ impl Plan {
     }
 }
 
-/// Names and values.
+/// The names and values of the fields.
 pub(crate) fn list(headers: &Headers) -> Vec<(String, Vec<u8>)> {
     headers
         .iter()

@@ -1,4 +1,4 @@
-//! The server's end of a connection: a program that uses the server role.
+//! The server's end of a simulated connection: a program that uses the engine in the server role.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl<'p> Server<'p> {
         assert_eq!(head.body == BodyLength::None, request.is_bare);
     }
 
-    /// A request that appears complete must be the planned one.
+    /// Checks that a request that appears complete is the planned one.
     fn on_end(&mut self, stream: StreamKey, trailers: Option<Vec<(String, Vec<u8>)>>) {
         let plan = self.plan;
         let served = self.of(stream);
@@ -169,7 +169,7 @@ impl<'p> Server<'p> {
         served.is_read = true;
     }
 
-    /// Makes a little progress on each stream, or sends.
+    /// Makes a little progress on some streams, and sends content.
     pub(crate) fn act(&mut self, random: &mut Random, wire: &mut Wire) {
         let mut out = Vec::new();
         let keys: Vec<_> = self.served.keys().copied().collect();

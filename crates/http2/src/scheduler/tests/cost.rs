@@ -1,8 +1,8 @@
-//! The cost of calls, in steps and in memory.
+//! Tests of the cost of the scheduler's calls, in steps and in memory.
 
 use super::*;
 
-/// Steps per turn, over many turns of a tree of `count` streams.
+/// The average number of steps of a turn, over many turns of a tree of `count` streams.
 fn steps_per_turn(
     count: u32,
     shape: fn(&mut Random, u32) -> u32,
@@ -48,7 +48,8 @@ fn a_turn_takes_no_longer_with_more_streams() {
             1.0,
         ),
         ("random, half ready", random, half, 3.0),
-        // One step for each node that chooses on the way down; their number depends on the tree's shape, not its size.
+        // A turn costs one step for each deciding node on the way down. Their number depends on the tree's shape, not on
+        // its size.
         ("random, the later half ready", random, lower, 4.5),
     ];
     for &(name, shape, ready, limit) in cases {
@@ -60,7 +61,7 @@ fn a_turn_takes_no_longer_with_more_streams() {
     }
 }
 
-/// Steps of a response beside `count` streams that send.
+/// The average number of steps of a response beside `count` streams that send.
 fn steps_per_response(count: u32, shape: fn(u32) -> u32) -> f64 {
     let mut bench = Bench::new();
     bench.checks = false;
@@ -79,7 +80,7 @@ fn steps_per_response(count: u32, shape: fn(u32) -> u32) -> f64 {
 #[test]
 fn a_response_takes_no_longer_with_more_streams() {
     for count in [10, 100, 1_000, 10_000] {
-        // To become ready, a turn, and to leave.
+        // One step each for becoming ready, for the turn, and for leaving.
         assert!(steps_per_response(count, |_| 0) <= 3.0);
         assert!(steps_per_response(count, |n| (2 * n).saturating_sub(1)) <= 3.0);
     }
@@ -97,9 +98,10 @@ fn to_become_ready_costs_the_way_up_to_a_stream_that_is_active() {
         bench.scheduler.set_ready(bench.keys[&stream], ready);
         bench.scheduler.tree.steps - before
     };
-    // Alone, nothing.
+    // A stream that is the only ready one costs no steps.
     assert_eq!(steps(1999, true), 0);
-    // The lowest node makes all others active. Then each is active already, but searches the upper end of its run.
+    // When the lowest node becomes ready beside another, it makes all others active. A node that becomes ready later is
+    // active already, but searches for the upper end of its run.
     assert_eq!(steps(1, true), 1_001);
     assert_eq!(steps(21, true), 10);
     assert_eq!(steps(21, false), 0);

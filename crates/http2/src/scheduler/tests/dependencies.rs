@@ -1,8 +1,8 @@
-//! Dependencies of streams (RFC 7540 §5.3).
+//! Tests of the dependencies between streams (RFC 7540 §5.3).
 
 use super::*;
 
-// RFC 7540 §5.3.1: figures 3 and 4.
+// Figures 3 and 4 of RFC 7540 §5.3.1.
 #[test]
 fn a_dependent_stream_joins_its_siblings_or_stands_between() {
     let mut bench = Bench::new();
@@ -90,7 +90,7 @@ fn a_closed_stream_hands_its_weight_down() {
     let counts = bench.counts(400);
     assert!(counts[&3].abs_diff(300) <= 4, "{counts:?}");
 
-    // When a weight of 1 is divided, no child gets weight 0, and none gets more than the 1 of the parent.
+    // When the weight 1 is divided among children, each gets the weight 1: none gets 0.
     let mut bench = Bench::new();
     bench
         .open(1, on(0, 1))
@@ -124,7 +124,7 @@ fn ten_closed_streams_are_remembered() {
             weight: 9
         }
     );
-    // PRIORITY moves it, too.
+    // A PRIORITY frame moves a remembered closed stream, too.
     bench.priority(1, on(3, 200));
     assert!(bench.places().starts_with("1<3:200 "));
     bench.close(21);
@@ -143,7 +143,8 @@ fn ten_closed_streams_are_remembered() {
             weight: 200
         }
     );
-    // PRIORITY frames are ignored for streams that are forgotten, that the client has skipped, or that the server opens.
+    // PRIORITY frames are ignored for streams that are forgotten, that the client has skipped, or that only the server can
+    // open.
     let before = bench.places();
     bench
         .priority(1, on(3, 1))
@@ -171,7 +172,7 @@ fn sixteen_idle_streams_have_places() {
     );
     assert_eq!(more(&mut bench, 36), Ok(()));
     assert_eq!(more(&mut bench, 33), Ok(()));
-    // Opening one makes room.
+    // Opening one of the sixteen idle streams makes room for another.
     bench.open(5, None);
     assert_eq!(
         bench.scheduler.actual(bench.keys[&5]),
@@ -213,14 +214,14 @@ fn firefox_groups_share_by_weight() {
         .open(21, on(5, 32));
     bench.ready(&[13, 15, 17, 19, 21]);
     let counts = bench.counts(3020);
-    // Weights of 201 to 101; below stream 3: 32, 32 and the followers' 1.
+    // Group 3 has the weight 201 and group 5 has 101. Below stream 3 the weights are 32, 32 and 1 for the followers.
     assert!(counts[&21].abs_diff(1010) <= 5, "{counts:?}");
     assert!(counts[&15].abs_diff(990) <= 10, "{counts:?}");
     assert!(counts[&13] + counts[&19] >= 25, "{counts:?}");
     for id in [13, 15, 17, 19, 21] {
         bench.close(id);
     }
-    // The groups outlive the streams in them, and the release of unused memory.
+    // The groups stay after the streams in them have closed and unused memory was freed.
     bench.scheduler.shrink();
     bench.check();
     assert_eq!(bench.places(), "3<0:201 5<0:101 7<0:1 9<7:1 11<3:1");
@@ -271,7 +272,7 @@ fn an_elevated_stream_goes_before_all() {
     );
     bench.ready(&[5]);
     assert_eq!(bench.turns(3), [5, 5, 5]);
-    // A PRIORITY frame for an elevated stream is recorded, but no longer moves the stream.
+    // A PRIORITY frame for an elevated stream is recorded, but does not move the stream.
     bench.priority(5, on(1, 2));
     assert_eq!(bench.scheduler.received(key), on(1, 2).unwrap());
     assert!(bench.scheduler.depends_on_root(key));
@@ -284,7 +285,7 @@ fn an_elevated_stream_goes_before_all() {
     assert!(!bench.answers(3, answer(7)));
     bench.blocked(&[3]);
     assert_eq!(bench.turns(2), [5, 5]);
-    // Streams that depend on an elevated stream are not elevated themselves.
+    // A stream that depends on an elevated stream is not elevated itself.
     bench.push(2, 5).ready(&[2]);
     bench.close(5);
     assert_eq!(bench.places(), "1<7:256 2<5:16 3<0:257 5<0:2 7<0:256");

@@ -1,4 +1,4 @@
-//! The scheduler through its public calls, with a check of its invariants after each.
+//! Tests of the scheduler through its public calls, with a check of its invariants after each call.
 
 mod cost;
 mod dependencies;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::tree::Turns;
 use super::*;
 
-/// xorshift64.
+/// The random number generator xorshift64.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -58,7 +58,7 @@ fn answer(urgency: u8) -> PriorityField {
     }
 }
 
-/// A scheduler whose streams are known by their identifiers. Every call checks the invariants.
+/// A scheduler whose streams the tests name by their identifiers. Every call checks the invariants.
 struct Bench {
     scheduler: Scheduler,
     keys: HashMap<u32, NodeKey>,
@@ -160,7 +160,8 @@ impl Bench {
         counts
     }
 
-    /// `stream<parent:weight` of all streams by identifier; a place keeper's stream has `(…)` for its own place.
+    /// The places of all streams by identifier, each as `stream<parent:weight`; the place of a place keeper is in
+    /// parentheses.
     fn places(&self) -> String {
         let nodes = &self.scheduler.tree.nodes;
         let mut places: Vec<_> = self
@@ -186,7 +187,7 @@ impl Bench {
 }
 
 impl Scheduler {
-    /// The invariants between two calls.
+    /// Checks the invariants that hold between two calls.
     fn check(&self) {
         let nodes = &self.tree.nodes;
         let used: Vec<u32> = self
@@ -275,7 +276,7 @@ fn is_active(scheduler: &Scheduler, node: u32) -> bool {
             .any(|&child| is_active(scheduler, child))
 }
 
-/// The first tree of RFC 7540 §5.3.3, figure 5: x 1, A 3, B 5, C 7, D 9, E 11, F 13.
+/// The first tree of RFC 7540 §5.3.3, figure 5. Its nodes are these streams: x is 1, A 3, B 5, C 7, D 9, E 11, F 13.
 fn figure_5(ready: &[u32]) -> Bench {
     let mut bench = Bench::new();
     bench.open(1, None).open(3, on(1, 16)).open(5, on(3, 16));

@@ -1,10 +1,10 @@
-//! Random calls, compared with a plain model of the tree and checked against the invariants.
+//! Tests that make random calls, compare the scheduler with a plain model of the tree, and check its invariants.
 
 use std::collections::VecDeque;
 
 use super::*;
 
-/// The plainest form of the tree: stream to parent and weight.
+/// A plain model of the dependency tree: for each stream its parent and weight.
 #[derive(Default)]
 struct Model {
     streams: BTreeMap<u32, (u32, u16)>,
@@ -78,7 +78,7 @@ impl Model {
         }
     }
 
-    /// The share of all turns that a stream has.
+    /// The share of all turns that a stream should have.
     fn share(&self, id: u32) -> f64 {
         if self
             .ancestors(id)
@@ -146,7 +146,7 @@ fn random_priority(random: &mut Random, id: u32, newest: u32) -> Priority {
 #[test]
 fn agrees_with_a_plain_model() {
     for seed in 0..150 {
-        println!("seed {seed}"); // Shown if the test fails.
+        println!("seed {seed}"); // Only shown if the test fails.
         let mut random = Random::new(seed);
         let (mut bench, mut model) = (Bench::new(), Model::default());
         let (mut next_id, mut next_push) = (1, 2);
@@ -248,7 +248,7 @@ fn agrees_with_a_plain_model() {
 #[test]
 fn random_calls_keep_the_invariants() {
     for seed in 1000..1150 {
-        println!("seed {seed}"); // Shown if the test fails.
+        println!("seed {seed}"); // Only shown if the test fails.
         let mut random = Random::new(seed);
         let mut bench = Bench::new();
         let (mut next_id, mut top) = (1, 0);
@@ -261,7 +261,8 @@ fn random_calls_keep_the_invariants() {
             let any = (!open.is_empty())
                 .then(|| open[random.below(u32::try_from(open.len()).unwrap()) as usize]);
             match (random.below(10), any) {
-                // The client opens a stream as Chromium does: it depends on the newest stream whose weight is not smaller.
+                // The client opens a stream as Chromium does: the stream depends on the newest one whose weight is not
+                // smaller.
                 (0..=2, _) => {
                     let weight = WEIGHT_OF_URGENCY[random.below(8) as usize];
                     bench.open(

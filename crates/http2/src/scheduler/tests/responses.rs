@@ -1,4 +1,4 @@
-//! The `priority` field of responses in the tree.
+//! Tests of the `priority` field of responses, as it is applied to the dependency tree.
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn a_response_priority_moves_within_a_chain() {
     );
     bench.blocked(&[1]);
     assert_eq!(bench.next(), Some(7));
-    // Streams that depend on a displaced stream get their place below the client's place for it, and a PRIORITY frame moves
-    // only that place.
+    // A stream that depends on a displaced stream is placed below the place that the client requested for that stream, and
+    // a PRIORITY frame moves only that place.
     bench.open(9, only(7, 110)).ready(&[9]);
     assert_eq!(
         bench.places(),
@@ -28,7 +28,7 @@ fn a_response_priority_moves_within_a_chain() {
     );
     let keeper = bench.scheduler.find(7).unwrap();
     assert_eq!(children(&bench.scheduler, keeper), [bench.keys[&9].0]);
-    // The response moves the stream a second time. Streams of equal weight stay before it.
+    // The response's field moves the stream a second time. Streams of equal weight stay before it.
     assert!(bench.answers(7, answer(1)));
     assert_eq!(
         bench.places(),
@@ -48,7 +48,7 @@ fn a_response_priority_moves_within_a_chain() {
         bench.places(),
         "1<5:147 (1<0:256) 3<1:220 5<3:147 7<1:110 9<7:110"
     );
-    // A field that names no urgency has no effect.
+    // A `priority` field that names no urgency has no effect.
     assert!(!bench.answers(
         3,
         PriorityField {

@@ -1,4 +1,4 @@
-//! Weights and turns.
+//! Tests of the turns that streams have by their weights.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn weights_are_served_in_proportion() {
         for (id, weight) in (1..).step_by(2).zip(*weights) {
             let got = counts[&id];
             let want = 20 * u32::from(*weight);
-            // A stream's first turn costs it nothing.
+            // The tolerance is needed since a stream's first turn costs it nothing.
             assert!(
                 got.abs_diff(want) <= 2 + want / 50,
                 "{weights:?}: {weight} had {got} of {want}"
@@ -49,7 +49,7 @@ fn equal_weights_take_turns() {
 
 #[test]
 fn a_pause_does_not_pay() {
-    // Stream 1 pauses after each of its turns. It gets no more turns than its weight allows for that.
+    // Stream 1 pauses after each of its turns. It does not get more turns by that than its weight allows.
     let mut bench = Bench::new();
     bench.open(1, on(0, 8)).open(3, on(0, 80)).ready(&[1, 3]);
     let mut counts = [0, 0];
@@ -62,7 +62,7 @@ fn a_pause_does_not_pay() {
         }
     }
     assert!((95..=105).contains(&counts[0]), "{counts:?}");
-    // A short pause of a stream does not cost it turns either: they continue as soon as the pause is over.
+    // A pause does not cost a stream turns either: its next turn comes as soon as the pause is over.
     bench.blocked(&[1]);
     bench.turns(100);
     bench.ready(&[1]);

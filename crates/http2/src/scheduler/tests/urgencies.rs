@@ -1,4 +1,4 @@
-//! RFC 9218.
+//! Tests of the order of streams by the urgencies of RFC 9218.
 
 use super::*;
 
@@ -39,8 +39,8 @@ fn incremental_streams_begin_in_order_and_then_take_turns() {
     assert_eq!(bench.turns(3), [1, 3, 3]);
     bench.blocked(&[3]);
     assert_eq!(bench.turns(8), [5, 7, 1, 5, 7, 1, 5, 7]);
-    // Within one urgency, a new stream begins at once and one that waited gets its turn; streams with a lower urgency number
-    // precede all others.
+    // Within one urgency, a new stream is served at once, and a stream that was blocked gets its turn again; streams with a
+    // lower urgency number precede all others.
     bench.open(9, None);
     bench
         .scheduler
@@ -88,8 +88,8 @@ fn a_priority_update_counts_more_than_the_request() {
     assert!(!bench.answers(3, PriorityField::default()));
     bench.scheduler.set_parameters(one, urgency(2, true));
     assert_eq!(bench.scheduler.parameters(one), urgency(2, true));
-    // PRIORITY_UPDATE frames for sixteen future streams are kept. Streams that the client skips make room for others; closed
-    // streams do not count.
+    // PRIORITY_UPDATE frames for sixteen streams that are not open yet are kept. Frames for streams that the client has
+    // skipped make room for others; those for closed streams do not count.
     for id in (5..=35).step_by(2) {
         assert_eq!(update(&mut bench, id, 1), Ok(()));
     }
@@ -134,7 +134,7 @@ fn ready_streams_move_over_to_urgencies() {
         assert_eq!(bench.next(), Some(id));
         bench.close(id);
     }
-    // The tree still records the client's requests.
+    // The tree still records the dependencies that the client requests.
     bench.priority(9, on(7, 3));
     assert_eq!(
         bench.scheduler.actual(bench.keys[&9]),
