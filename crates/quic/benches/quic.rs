@@ -3,13 +3,16 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "tests begin their time at the clock"
+    reason = "the virtual time of tests begins at the present instant"
 )]
 
 #[path = "../../../bench/micro/kit.rs"]
 mod bench;
 
-#[allow(dead_code, reason = "the tests use more of it")]
+#[allow(
+    dead_code,
+    reason = "the tests use more of this module than the benchmark"
+)]
 #[path = "../tests/quic/kit/mod.rs"]
 mod kit;
 

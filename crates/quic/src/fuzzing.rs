@@ -25,7 +25,7 @@ use crate::{
 /// If the server sends more than that.
 #[allow(
     clippy::disallowed_methods,
-    reason = "the beginning of a virtual clock"
+    reason = "a virtual clock has to begin at some instant"
 )]
 pub fn quic_datagrams(input: &[u8]) {
     let Some(mut endpoint) = server() else {

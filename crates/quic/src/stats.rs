@@ -43,7 +43,10 @@ pub struct Stats {
 
 /// Frames by kind (RFC 9000 §19, RFC 9221).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names of the RFC")]
+#[allow(
+    missing_docs,
+    reason = "the fields have the names that the RFC gives to the frames"
+)]
 pub struct Frames {
     pub ping: u64,
     pub ack: u64,

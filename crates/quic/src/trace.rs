@@ -180,7 +180,7 @@ fn milliseconds(time: Duration) -> String {
 #[cfg(test)]
 #[allow(
     clippy::disallowed_methods,
-    reason = "the beginning of a virtual clock"
+    reason = "a virtual clock has to begin at some instant"
 )]
 mod tests {
     use super::*;

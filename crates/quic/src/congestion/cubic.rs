@@ -46,7 +46,7 @@ struct Epoch {
 
 #[allow(
     clippy::cast_precision_loss,
-    reason = "a window that cannot be told in 52 bits is not told exactly"
+    reason = "a window above 2^52 bytes need not be exact"
 )]
 fn float(value: u64) -> f64 {
     value as f64

@@ -77,7 +77,7 @@ fn quantum(rate: u64, mtu: u64) -> u64 {
 #[cfg(test)]
 #[allow(
     clippy::disallowed_methods,
-    reason = "the beginning of a virtual clock"
+    reason = "a virtual clock has to begin at some instant"
 )]
 mod tests {
     use super::*;

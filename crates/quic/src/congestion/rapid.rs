@@ -52,7 +52,7 @@ impl RapidStart {
 #[cfg(test)]
 #[allow(
     clippy::disallowed_methods,
-    reason = "the beginning of a virtual clock"
+    reason = "a virtual clock has to begin at some instant"
 )]
 mod tests {
     use std::time::Duration;

@@ -215,7 +215,7 @@ impl Leap {
 #[cfg(test)]
 #[allow(
     clippy::disallowed_methods,
-    reason = "the beginning of a virtual clock"
+    reason = "a virtual clock has to begin at some instant"
 )]
 mod tests {
     use super::*;

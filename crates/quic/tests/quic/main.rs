@@ -3,7 +3,7 @@
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "the beginning of a virtual clock"
+    reason = "a virtual clock has to begin at some instant"
 )]
 
 mod conversation;

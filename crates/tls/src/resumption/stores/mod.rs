@@ -136,7 +136,7 @@ fn port(node: Option<&Node>, default: u16) -> Result<u16, Error> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the threads of stores have no other clock, and what they are asked is rare"
+    reason = "the threads that talk to stores have no clock of a worker, and their commands are rare"
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()
