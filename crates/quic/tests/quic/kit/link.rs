@@ -27,7 +27,7 @@ pub(crate) struct Path {
     pub(crate) delay: Duration,
     /// Number of bytes that wait in the queue before further packets are dropped.
     pub(crate) queue: usize,
-    /// `lost`, `late` and `twice`: of 1,000 packets, this number are lost, reordered, or duplicated.
+    /// `lost`, `late` and `twice`: how many of 1,000 packets are lost, arrive late, and arrive twice.
     pub(crate) lost: usize,
     pub(crate) late: usize,
     pub(crate) twice: usize,
