@@ -1,5 +1,5 @@
-//! Cost of HTTP/3: field sections of requests decoded, of responses encoded, and whole exchanges in the engine. The requests and
-//! the response are those of the benchmarks of HTTP/2.
+//! Benchmarks of HTTP/3: decoding the field sections of requests, encoding those of responses, and whole exchanges in the
+//! engine. The requests and the response are those of the benchmarks of HTTP/2.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -16,7 +16,7 @@ use h2o_http3::{LocalStream, Received, ServerConnection, Settings, StreamId, fra
 
 use heads::{BROWSER, Fields, H2LOAD, RESPONSE};
 
-/// Bytes of the tables of both sides.
+/// Size in bytes of the QPACK tables of both sides.
 const CAPACITY: u32 = 16_384;
 const STREAM: StreamId = StreamId::new(0);
 
@@ -125,11 +125,11 @@ fn exchanges(bench: &kit::Bench) {
     }
 }
 
-/// An encoder and the decoder that it talks to.
+/// An encoder of one side and the decoder of the other, which receives what the encoder writes.
 struct Pair {
     encoder: Encoder,
     decoder: Decoder,
-    /// All that was ever said on the encoder stream, the type of the stream included.
+    /// All bytes that were sent on the encoder stream, beginning with the type of the stream.
     instructions: Vec<u8>,
 }
 
@@ -144,19 +144,19 @@ impl Pair {
         }
     }
 
-    /// Lets the encoder write, and the decoder acknowledge what that inserted.
+    /// Lets the encoder write a section, and the decoder acknowledge the insertions.
     fn acknowledged(&mut self, write: impl FnOnce(&mut Encoder, &mut Vec<u8>)) {
         let (mut instructions, mut told) = (Vec::new(), Vec::new());
         write(&mut self.encoder, &mut instructions);
         let received = self.decoder.receive(&instructions, &mut told);
         received.expect("instructions");
-        // A section that refers to the table is one that nobody reads.
+        // A section that refers to the table is cancelled instead of acknowledged, since the benchmark does not decode it.
         h2o_http::prefixed::encode(0x40, 6, 0, &mut told);
         self.encoder.receive(&told).expect("acknowledgements");
         self.instructions.extend(instructions);
     }
 
-    /// The section of a GET request.
+    /// The field section of a GET request.
     fn request(&mut self, path: &str, fields: &Fields) -> Vec<u8> {
         let mut out = Vec::new();
         self.acknowledged(|encoder, instructions| {
@@ -173,7 +173,7 @@ impl Pair {
         out
     }
 
-    /// The section of a request once the table has its fields.
+    /// The field section of a request whose fields are in the table already.
     fn later(&mut self, path: &str, fields: &Fields) -> Vec<u8> {
         self.request("/", fields);
         self.request("/", fields);
@@ -192,11 +192,11 @@ fn encode_response(encoder: &mut Encoder, out: &mut Vec<u8>) {
     section.status(StatusCode::OK);
     response(|name, value| section.field(name, value));
     section.finish(STREAM);
-    // The peer reads it at once.
+    // The peer cancels the section at once, so that the encoder forgets it.
     encoder.receive(&[0x40]).expect("a cancellation");
 }
 
-/// Takes the fields of a request as the engine does.
+/// Stores the decoded fields of a request, as the engine does.
 #[derive(Default)]
 struct Sink {
     headers: Headers,
@@ -243,11 +243,11 @@ struct Connection {
 }
 
 impl Connection {
-    /// A connection whose settings are through, and whose client has a table.
+    /// A connection on which the client has sent its settings, which allow a QPACK table.
     fn new() -> Self {
         let engine = ServerConnection::new(Arc::new(Settings::default()), false);
         let mut response = Headers::new();
-        // The server's name is not among the fields of a response.
+        // The first field of `RESPONSE` is `server`, which the engine adds by itself.
         for &(name, value) in &RESPONSE[1..] {
             response.push(name, value.as_bytes());
         }
@@ -259,7 +259,7 @@ impl Connection {
             out: Vec::new(),
             told: Vec::new(),
         };
-        // SETTINGS with a table of 16,384 bytes.
+        // The client's control stream with SETTINGS that allow a table of 16,384 bytes.
         connection.receive(2, b"\0\x04\x05\x01\x80\0\x40\0");
         connection.receive(10, &[3]);
         connection
@@ -299,19 +299,20 @@ impl Connection {
         black_box(&self.out);
     }
 
-    /// The client gets what is said of the tables, and answers.
+    /// Acknowledges the server's encoder instructions and the response on `stream`, as a client does.
     fn acknowledge(&mut self, stream: StreamId) {
         self.told.clear();
         for local in LocalStream::ALL {
             let len = self.engine.pending(local).len();
             if local == LocalStream::QpackEncoder && self.next_stream == 8 {
-                // All insertions are made by the second response; the first has said what the stream is for.
+                // All insertions belong to the second response, so they are acknowledged once; the first only sent the type
+                // of the stream.
                 let inserted = usize::try_from(self.engine.compression().1.inserted());
                 h2o_http::prefixed::encode(0, 6, inserted.expect("few"), &mut self.told);
             }
             self.engine.advance(local, len);
         }
-        // An acknowledgement does no harm if the response refers to no entry of the table.
+        // The response is cancelled, which does no harm if it refers to no entry of the table.
         let stream = usize::try_from(stream.get()).expect("not so many");
         h2o_http::prefixed::encode(0x40, 6, stream, &mut self.told);
         let id = StreamId::new(10);

@@ -1,4 +1,4 @@
-//! The client role of one connection.
+//! The client role of one HTTP/3 connection: requests to a backend.
 
 mod receive;
 mod request;
@@ -16,35 +16,36 @@ use crate::settings::{ClientSettings, PeerSettings};
 use crate::stream::{StreamKey, StreamState};
 use crate::stream_id::StreamId;
 
-/// The client role of one connection: bytes in, events and bytes out.
+/// The client role of one HTTP/3 connection: bytes go in, events and bytes come out.
 ///
-/// The contract is that of [`crate::ServerConnection`], and these are the differences.
+/// It is used like [`crate::ServerConnection`], with these differences.
 ///
-/// **Input.** [`open`](Self::open) is for the streams of the server. [`receive`](Self::receive) fills a [`h2o_http::ClientResponse`].
-/// After [`ClientReceived::GoAway`] the caller asks [`poll_refused`](Self::poll_refused) for the streams that the server will not answer.
+/// **Input.** The caller reports the streams that the server opens with [`open`](Self::open). [`receive`](Self::receive)
+/// fills a [`h2o_http::ClientResponse`]. After [`ClientReceived::GoAway`] the caller asks
+/// [`poll_refused`](Self::poll_refused) for the streams that the server will not answer.
 ///
-/// **Streams.** A stream begins with [`request`](Self::request), for which the caller opens one of the transport, and ends with
-/// [`release`](Self::release): after the end of the response and of the request, after [`ClientReceived::Reset`] or
-/// [`ClientReceived::Refused`], or before, which cancels the request.
+/// **Streams.** A stream begins with [`request`](Self::request), for which the caller opens a stream of the transport, and
+/// ends with [`release`](Self::release): after the end of the response and of the request, after [`ClientReceived::Reset`]
+/// or [`ClientReceived::Refused`], or earlier, which cancels the request.
 ///
-/// **Output.** The head is written by `request`. Content follows as in the server role.
+/// **Output.** `request` writes the head of a request. Its content is sent as in the server role.
 ///
-/// **Time and the end.** There are no timers: the caller that waits for a response knows for how long, and [resets](Self::reset) its
-/// stream. Once [`is_reusable`](Self::is_reusable) is false no request can be made any more. The caller closes once
-/// [`is_over`](Self::is_over).
+/// **Time and the end.** There are no timers: the caller limits how long it waits for a response, and [resets](Self::reset)
+/// the stream. Once [`is_reusable`](Self::is_reusable) is false, no more requests can be made. The caller closes the
+/// connection once [`is_over`](Self::is_over) is true.
 pub struct ClientConnection {
     settings: Arc<ClientSettings>,
     connection: Connection,
     /// The first request stream that the server will not process, as its GOAWAY frame says.
     first_refused: Option<StreamId>,
-    /// Streams from `first_refused` on, which the caller has not been told yet that the server has refused.
+    /// Streams from `first_refused` on whose refusal has not been reported to the caller yet.
     refused: Vec<StreamKey>,
-    /// No more requests are to be made.
+    /// Whether the caller has begun the graceful shutdown, so that no more requests are made.
     is_leaving: bool,
 }
 
 impl ClientConnection {
-    /// A connection to a server. `has_datagrams`: whether both transports support QUIC datagrams.
+    /// The engine for a new connection to a server. `has_datagrams` tells whether both transports support QUIC datagrams.
     #[must_use]
     pub fn new(settings: Arc<ClientSettings>, has_datagrams: bool) -> Self {
         let mut connection = Connection::new(
@@ -63,15 +64,15 @@ impl ClientConnection {
         }
     }
 
-    /// Handles the server having opened a stream.
+    /// Reports that the server has opened a stream.
     ///
     /// # Errors
-    /// [`PeerError`]: the server may not open it.
+    /// Returns a [`PeerError`] if the server may not open the stream.
     pub fn open(&mut self, id: StreamId) -> Result<(), PeerError> {
         if self.connection.has_failed {
             return Ok(());
         }
-        // Servers open no bidirectional streams (RFC 9114 §6.1).
+        // Servers must not open bidirectional streams (RFC 9114 §6.1).
         if id.is_client() || !id.is_unidirectional() {
             return self.failed(PeerError::StreamCreation);
         }
@@ -81,7 +82,7 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Ends the connection because of `error`: further input is ignored. The caller closes with the error's
+    /// Ends the connection because of `error`: further input is ignored. The caller closes the connection with the error's
     /// [answer](PeerError::answer).
     pub const fn fail(&mut self, _error: PeerError) {
         self.connection.has_failed = true;
@@ -92,8 +93,8 @@ impl ClientConnection {
         Err(error)
     }
 
-    /// Begins the graceful shutdown: no more requests are made, and open streams are finished. The server need not be told:
-    /// it has nothing to push (RFC 9114 §5.2).
+    /// Begins the graceful shutdown: no more requests are made, and open streams are completed. The server need not be
+    /// told, since it has nothing to push (RFC 9114 §5.2).
     pub const fn leave(&mut self) {
         self.is_leaving = true;
     }
@@ -103,42 +104,44 @@ impl ClientConnection {
         self.connection.poll_command()
     }
 
-    /// A stream that was [blocked](ClientReceived::Blocked) and can be received again. It may also have ended: its input is
-    /// then consumed and dropped.
+    /// The next stream that was [blocked](ClientReceived::Blocked) and whose input can be passed again. The stream may also
+    /// have ended: its input is then consumed and dropped.
     pub fn poll_unblocked(&mut self) -> Option<StreamId> {
         self.connection.poll_unblocked()
     }
 
-    /// A stream whose request the server has not processed and will not process; the caller still has to release it. The
-    /// request can safely be sent again on another connection.
+    /// The next stream whose request the server has not processed and will not process; the caller still has to release the
+    /// stream. The request can safely be sent again on another connection.
     pub fn poll_refused(&mut self) -> Option<StreamKey> {
         self.refused.pop()
     }
 
-    /// The bytes to send on one of our unidirectional streams, beginning with the type of the stream.
+    /// The bytes that are to be sent on one of the unidirectional streams of this side, beginning with the type of the
+    /// stream.
     #[must_use]
     pub fn pending(&self, stream: LocalStream) -> &[u8] {
         self.connection.pending(stream)
     }
 
-    /// The caller has passed `len` of the pending bytes to the transport.
+    /// Reports that the caller has passed `len` of the pending bytes to the transport.
     pub fn advance(&mut self, stream: LocalStream, len: usize) {
         self.connection.local(stream).advance(len);
     }
 
-    /// Whether our limit and the server's GOAWAY allow another request now; the transport has limits of its own.
+    /// Whether the limit of this side and the server's GOAWAY allow another request now. The transport has limits of its
+    /// own.
     #[must_use]
     pub fn can_request(&self) -> bool {
         self.is_reusable() && self.open_streams() < self.settings.max_streams as usize
     }
 
-    /// Streams that are not released.
+    /// Number of streams that are not released.
     #[must_use]
     pub fn open_streams(&self) -> usize {
         self.connection.streams.len()
     }
 
-    /// Whether requests can still be made, now or when others have ended.
+    /// Whether more requests can be made on this connection, now or after others have ended.
     #[must_use]
     pub const fn is_reusable(&self) -> bool {
         !self.connection.has_failed && !self.is_leaving && self.first_refused.is_none()
@@ -151,13 +154,14 @@ impl ClientConnection {
         peer.is_some_and(|settings| settings.enable_connect_protocol)
     }
 
-    /// Whether the connection is finished: no more requests can be made, and none is left.
+    /// Whether the connection is finished: no more requests can be made, and no stream is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.connection.has_failed || (!self.is_reusable() && self.open_streams() == 0)
     }
 
-    /// Costs that the server has caused since the last call, in the units of [`crate::ServerConnection::take_costs`].
+    /// Returns and clears the costs that the server has caused since the last call, in the units of
+    /// [`crate::ServerConnection::take_costs`].
     pub const fn take_costs(&mut self) -> u32 {
         self.connection.take_costs()
     }
@@ -168,13 +172,13 @@ impl ClientConnection {
         self.connection.peer.as_ref()
     }
 
-    /// The identifier of a stream; `None` if it is released.
+    /// The identifier of a stream; `None` if the stream is released.
     #[must_use]
     pub fn stream_id(&self, key: StreamKey) -> Option<StreamId> {
         Some(self.connection.streams.get(key)?.id)
     }
 
-    /// The stream with that identifier, if it is not released.
+    /// The stream with this identifier, if it is not released.
     #[must_use]
     pub fn find(&self, id: StreamId) -> Option<StreamKey> {
         self.connection.streams.find(id)
@@ -189,7 +193,7 @@ impl ClientConnection {
             .map_or(StreamState::Closed, |stream| stream.state)
     }
 
-    /// Changes the priority of a stream among those that send.
+    /// Changes the priority that a stream has among the streams that send.
     pub fn prioritize(&mut self, key: StreamKey, priority: PriorityParameters) {
         self.connection.prioritize(key, priority);
     }
@@ -199,7 +203,7 @@ impl ClientConnection {
         self.connection.abort(key, code, code);
     }
 
-    /// The caller no longer uses a stream. If it has not ended, it is cancelled.
+    /// Ends the use of a stream by the caller. If the stream has not ended, it is cancelled.
     pub fn release(&mut self, key: StreamKey) {
         let code = ErrorCode::REQUEST_CANCELLED;
         self.connection.abort(key, code, code);
@@ -207,13 +211,13 @@ impl ClientConnection {
         self.refused.retain(|&refused| refused != key);
     }
 
-    /// Gives memory back while nothing goes on.
+    /// Frees the memory that an idle connection does not need.
     pub fn shrink(&mut self) {
         self.connection.shrink();
         self.refused.shrink_to_fit();
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the engine has allocated.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.connection.retained() + self.refused.capacity() * size_of::<StreamKey>()

@@ -1,5 +1,5 @@
-//! The parts that both roles share: streams, settings, QPACK, priorities, and actions for the caller to take on the
-//! transport.
+//! The parts of an HTTP/3 connection that both roles share: streams, settings, QPACK, priorities, and the actions that the
+//! caller takes on the transport.
 
 use std::collections::VecDeque;
 
@@ -17,77 +17,77 @@ use crate::stream::{BlockedSection, Stage, StreamKey, StreamState, Streams};
 use crate::stream_id::StreamId;
 use crate::varint;
 
-/// What a peer's actions cost, in units of the connection's budget. Served requests and sent content earn units, so that a
-/// client in good faith stays far within its budget. The numbers are those of HTTP/2.
+/// The cost of a peer's actions, in units of the connection's budget. Served requests and sent content earn units, so that
+/// a client in good faith stays far within its budget. The numbers are those of HTTP/2.
 pub(crate) mod cost {
-    /// Cost of a frame on the control stream, an unknown frame, or a unidirectional stream of unknown type: each makes us
-    /// work.
+    /// Cost of a frame on the control stream, of an unknown frame, or of a unidirectional stream of unknown type: each
+    /// makes this side work.
     pub(crate) const CONTROL: u32 = 1;
     /// Cost of a DATA frame that neither carries content nor ends its stream.
     pub(crate) const EMPTY: u32 = 1;
-    /// A request taken back ("rapid reset").
+    /// Cost of a request that the peer cancels ("rapid reset").
     pub(crate) const RESET: u32 = 5;
-    /// A request that the peer makes us reset.
+    /// Cost of a request that this side has to reset because of the peer.
     pub(crate) const CAUSED_RESET: u32 = 10;
-    /// A field section refused for its size.
+    /// Cost of a field section that was refused for its size.
     pub(crate) const BOMB: u32 = 25;
 }
-/// For this number of datagrams that belong to no tunnel, [`cost::CONTROL`] is charged.
+/// Number of datagrams without a tunnel for which [`cost::CONTROL`] is charged.
 pub(crate) const LOST_DATAGRAMS: u32 = 16;
-/// Once the peer has caused this many units of cost, they are reported to the caller.
+/// Once the peer has caused this many units of cost, a step ends early and reports them to the caller.
 const REPORT_COSTS_AT: u32 = 32;
 
 /// An action that the caller has to take on a stream of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Send RESET_STREAM and drop what was written but not sent.
+    /// Send RESET_STREAM, and drop the bytes that were written to the stream but not sent.
     Reset {
-        /// The stream.
+        /// The stream to reset.
         stream: StreamId,
-        /// Why.
+        /// The error code of the frame.
         code: ErrorCode,
     },
-    /// Send STOP_SENDING and read nothing more of the stream.
+    /// Send STOP_SENDING, and read nothing more from the stream.
     StopSending {
-        /// The stream.
+        /// The stream not to be read.
         stream: StreamId,
-        /// Why.
+        /// The error code of the frame.
         code: ErrorCode,
     },
 }
 
-/// The parts of a connection.
+/// The state of a connection that both roles share.
 pub(crate) struct Connection {
     /// The settings that the peer has announced; `None` before its SETTINGS frame.
     pub(crate) peer: Option<PeerSettings>,
-    /// The transport has agreed on datagrams.
+    /// Whether both transports support QUIC datagrams.
     has_datagrams: bool,
-    /// Whether a tunnel was opened that has a datagram flow id of its own (draft 03 of RFC 9298).
+    /// Whether there was a tunnel with a datagram flow id of its own (draft 03 of RFC 9298).
     pub(crate) has_flow_ids: bool,
-    /// Datagrams that belonged to no tunnel.
+    /// Number of datagrams that belonged to no tunnel.
     pub(crate) lost_datagrams: u32,
     pub(crate) decoder: Decoder,
     pub(crate) encoder: Encoder,
-    /// Limit of the streams whose field sections may wait for insertions into the QPACK table.
+    /// Maximum number of streams whose field sections may wait for insertions into the QPACK table.
     max_blocked: u32,
     pub(crate) streams: Streams,
     pub(crate) remote: RemoteStreams,
     local: [Pending; 3],
     queue: UrgencyQueue,
     commands: VecDeque<Command>,
-    /// Streams whose field sections wait for the QPACK table, each with the number of insertions that it needs.
+    /// Streams whose field sections wait for the QPACK table, each with the number of insertions that the section requires.
     blocked: Vec<(u64, StreamId)>,
-    /// Streams whose field sections no longer wait for the QPACK table, which the caller has not been told yet.
+    /// Streams whose field sections no longer wait for the QPACK table, and which have not been reported to the caller yet.
     unblocked: VecDeque<StreamId>,
-    /// Costs that the peer has caused since the caller last took them.
+    /// Units of cost that the peer has caused since the caller last took them.
     debt: u32,
     /// The identifier in the peer's latest GOAWAY.
     pub(crate) goaway: Option<u64>,
-    /// Whether the peer broke the protocol, so that its input is ignored.
+    /// Whether the peer has violated the protocol, so that the rest of its input is ignored.
     pub(crate) has_failed: bool,
 }
 
-/// What the control stream said.
+/// What a frame of the peer's control stream says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     Settings,
@@ -97,8 +97,8 @@ pub(crate) enum Control {
 }
 
 impl Connection {
-    /// A connection that announces a QPACK table of `capacity` bytes and `max_blocked` streams that may wait for it, and
-    /// that uses at most `encoder_limit` bytes of the peer's table.
+    /// The state of a new connection. This side announces a QPACK table of `capacity` bytes and `max_blocked` streams that
+    /// may wait for it, and uses at most `encoder_limit` bytes of the peer's table.
     pub(crate) fn new(
         capacity: u32,
         max_blocked: u32,
@@ -164,7 +164,7 @@ impl Connection {
         .bytes()
     }
 
-    /// The QPACK decoder, and the buffer for its instructions to the peer's encoder.
+    /// The QPACK decoder, and the buffer of the decoder stream for its instructions to the peer's encoder.
     #[inline]
     pub(crate) const fn decoding(&mut self) -> (&mut Decoder, &mut Vec<u8>) {
         let [_, _, out] = &mut self.local;
@@ -211,7 +211,8 @@ impl Connection {
             .push_back(Command::StopSending { stream, code });
     }
 
-    /// The next part of a request stream. `limit`: the greatest length of its content in bytes, unless it is a tunnel.
+    /// The next piece of a request stream; `None` if more input is needed. `limit` is the maximum length of the content in
+    /// bytes, which does not apply to a tunnel.
     #[inline]
     pub(crate) fn next_piece<'i>(
         &mut self,
@@ -229,7 +230,7 @@ impl Connection {
         stream.reader.next(input, |kind, len| {
             let disposition = accept(stage, is_tunnel, on_promise, kind, len)?;
             if kind == FrameType::DATA {
-                // The frame's header already tells that the section is too long, before the payload has arrived.
+                // The header of the DATA frame already tells that the content is too long, before the payload has arrived.
                 if len > declared.saturating_sub(received) {
                     return Err(StreamError::ContentTooLong.into());
                 }
@@ -241,7 +242,7 @@ impl Connection {
         })
     }
 
-    /// Notes that the field section of a stream waits for this number of insertions into the QPACK table.
+    /// Stores the field section of a stream, which waits until there were `required` insertions into the QPACK table.
     pub(crate) fn block(
         &mut self,
         key: StreamKey,
@@ -259,7 +260,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The field section of a stream that no longer waits for the QPACK table. `Err`: it still waits.
+    /// The field section of a stream that was stored to wait for the QPACK table and no longer has to. Returns `Err` if it
+    /// still has to wait, and `Ok(None)` if none was stored.
     #[inline]
     pub(crate) fn take_blocked(&mut self, key: StreamKey) -> Result<Option<Vec<u8>>, StillBlocked> {
         let inserted = self.decoder.inserted();
@@ -273,13 +275,13 @@ impl Connection {
         }
     }
 
-    /// Takes a stream whose field section had to wait for the QPACK table and no longer does.
+    /// Returns the next stream whose field section had to wait for the QPACK table and no longer does.
     pub(crate) fn poll_unblocked(&mut self) -> Option<StreamId> {
         self.unblocked.pop_front()
     }
 
-    /// Handles `input` received on a unidirectional stream of the peer. Returns what to report to the caller, and how many
-    /// bytes of `input` are left.
+    /// Handles `input` that was received on a unidirectional stream of the peer. Returns what to report to the caller, and
+    /// the part of `input` that was not consumed.
     pub(crate) fn on_unidirectional<'i>(
         &mut self,
         id: StreamId,
@@ -318,13 +320,13 @@ impl Connection {
         Ok((control, input))
     }
 
-    /// The type of a stream is known.
+    /// Notes the role of a unidirectional stream, once the stream's type has arrived.
     fn on_role(&mut self, id: StreamId, role: Role) -> Result<(), PeerError> {
         let stream = match role {
             Role::Control => &mut self.remote.control,
             Role::QpackEncoder => &mut self.remote.encoder,
             Role::QpackDecoder => &mut self.remote.decoder,
-            // Only servers push (RFC 9114 §6.2.2), and only after a MAX_PUSH_ID, which we never send (§4.6).
+            // Only servers push (RFC 9114 §6.2.2), and only after a MAX_PUSH_ID, which the engine never sends (§4.6).
             Role::Push if id.is_client() => return Err(PeerError::StreamCreation),
             Role::Push => return Err(PeerError::IdInvalid),
             Role::Unknown => {
@@ -421,7 +423,7 @@ impl Connection {
             FrameType::MAX_PUSH_ID => Some(Control::MaxPushId(whole()?)),
             FrameType::CANCEL_PUSH => {
                 whole()?;
-                // No push was promised (RFC 9114 §7.2.3).
+                // The identifier is invalid in any case: no push was promised (RFC 9114 §7.2.3).
                 return Err(PeerError::IdInvalid);
             }
             FrameType::PRIORITY_UPDATE => {
@@ -439,7 +441,7 @@ impl Connection {
         })
     }
 
-    /// Handles the reset of a unidirectional stream by the peer. Only the control and QPACK streams must not be reset.
+    /// Handles RESET_STREAM on a unidirectional stream of the peer. Only the control and QPACK streams must not be reset.
     pub(crate) fn on_unidirectional_reset(&mut self, id: StreamId) -> Result<(), PeerError> {
         if self.remote.role(id).is_some() {
             return Err(PeerError::ClosedCriticalStream);
@@ -448,14 +450,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Handles the peer having ended its direction of a stream.
+    /// Notes that the peer has ended its direction of a stream.
     pub(crate) fn end_recv(&mut self, key: StreamKey) {
         if let Some(stream) = self.streams.get_mut(key) {
             stream.state = stream.state.end_recv();
         }
     }
 
-    /// We have sent all we had on a stream.
+    /// Notes that this side has ended its direction of a stream.
     #[inline]
     pub(crate) fn end_send(&mut self, key: StreamKey) {
         if let Some(stream) = self.streams.get_mut(key) {
@@ -464,7 +466,7 @@ impl Connection {
         }
     }
 
-    /// Ends both directions of a stream that have not ended yet.
+    /// Ends both directions of a stream, as far as they have not ended yet, with these error codes.
     pub(crate) fn abort(&mut self, key: StreamKey, send: ErrorCode, recv: ErrorCode) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -475,7 +477,7 @@ impl Connection {
             && let Some(at) = self.blocked.iter().position(|&(_, other)| other == id)
         {
             self.blocked.swap_remove(at);
-            // The caller still holds input of this stream, which it can drop now.
+            // The caller still holds input of this stream; it can pass the input now, which is dropped.
             self.unblocked.push_back(id);
         }
         self.queue_remove(key);
@@ -489,7 +491,7 @@ impl Connection {
         }
     }
 
-    /// Sets whether the stream has something to send and the transport has room for it.
+    /// Sets whether the stream has content to send and the transport has room for it.
     #[inline]
     pub(crate) fn set_ready(&mut self, key: StreamKey, is_ready: bool) {
         if !is_ready {
@@ -521,7 +523,7 @@ impl Connection {
         Some(StreamKey::from_index(self.queue.next()?))
     }
 
-    /// Gives a stream another priority.
+    /// Sets the priority of a stream.
     pub(crate) fn prioritize(&mut self, key: StreamKey, priority: PriorityParameters) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -535,14 +537,14 @@ impl Connection {
         }
     }
 
-    /// Forgets a stream.
+    /// Removes a stream that the caller has released.
     #[inline]
     pub(crate) fn remove(&mut self, key: StreamKey) {
         self.queue_remove(key);
         self.streams.remove(key);
     }
 
-    /// Gives memory back while nothing goes on.
+    /// Frees the memory that an idle connection does not need.
     pub(crate) fn shrink(&mut self) {
         self.streams.shrink();
         self.queue.shrink();
@@ -571,10 +573,10 @@ impl Connection {
     }
 }
 
-/// A section still waits for the table.
+/// The field section of a stream still has to wait for the QPACK table.
 pub(crate) struct StillBlocked;
 
-/// How a frame on a request stream is handled (RFC 9114 §4.1, §7.2).
+/// Decides how the payload of a frame on a request stream is handled, or why the frame is an error (RFC 9114 §4.1, §7.2).
 fn accept(
     stage: Stage,
     is_tunnel: bool,
@@ -589,7 +591,8 @@ fn accept(
     };
     match kind {
         FrameType::DATA if stage == Stage::Content => Ok(Disposition::Content),
-        // Before its response, the server may still refuse the tunnel, with a head and content as in any other response.
+        // A tunnel's response has not arrived: the server may still refuse the tunnel, with a head and content as in any
+        // other response.
         FrameType::HEADERS if stage == Stage::Head || (stage == Stage::Content && !is_tunnel) => {
             if len > MAX_PAYLOAD {
                 return Err(StreamError::SectionTooLong.into());

@@ -1,17 +1,17 @@
-//! Errors that a peer can make, and the error codes with which we answer them.
+//! Protocol violations of peers, and the error codes of the answers to them.
 
 use h2o_http::field_section::{FieldError, SectionError};
 
 use crate::frame::FrameType;
 use crate::qpack::QpackError;
 
-/// An error code of RFC 9114 §8.1 or RFC 9204 §6.
+/// An error code of HTTP/3 (RFC 9114 §8.1), QPACK (RFC 9204 §6) or HTTP datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorCode(pub u64);
 
 #[allow(missing_docs, reason = "the constants are the registered names")]
 impl ErrorCode {
-    /// RFC 9297 §5.2.
+    /// H3_DATAGRAM_ERROR (RFC 9297 §5.2).
     pub const DATAGRAM_ERROR: Self = Self(0x33);
     pub const NO_ERROR: Self = Self(0x100);
     pub const GENERAL_PROTOCOL_ERROR: Self = Self(0x101);
@@ -35,72 +35,76 @@ impl ErrorCode {
     pub const QPACK_DECODER_STREAM_ERROR: Self = Self(0x202);
 }
 
-/// An error of the peer that ends the connection. Errors that end only one stream are in [`StreamError`].
+/// A peer's violation of the protocol or of a limit that ends the connection. Section numbers without an RFC are those of
+/// RFC 9114. Violations that end only one stream are in [`StreamError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
-    /// The peer opened a stream that only we may open, or whose kind no extension has agreed on (RFC 9114 §6.1, §6.2.2).
+    /// The peer opened a stream that only the other side may open, or whose kind no extension has agreed on (§6.1, §6.2.2).
     StreamCreation,
-    /// A second control or QPACK stream (§6.2.1, RFC 9204 §4.2).
+    /// The peer opened a second control or QPACK stream (§6.2.1, RFC 9204 §4.2).
     SecondCriticalStream,
-    /// A control or QPACK stream ends (§6.2.1, RFC 9204 §4.2).
+    /// The peer ended a control or QPACK stream (§6.2.1, RFC 9204 §4.2).
     ClosedCriticalStream,
-    /// The control stream does not begin with SETTINGS (§6.2.1).
+    /// The peer's control stream does not begin with SETTINGS (§6.2.1).
     SettingsExpected,
-    /// A second SETTINGS frame (§7.2.4).
+    /// The peer sent a second SETTINGS frame (§7.2.4).
     SecondSettings,
-    /// SETTINGS cut off, or with a value that is not allowed (§7.2.4.1, RFC 9297 §2.1.1, RFC 8441 §3).
+    /// A SETTINGS frame is cut off or has a value that is not allowed (§7.2.4.1, RFC 9297 §2.1.1, RFC 8441 §3).
     SettingsMalformed,
-    /// A setting that is repeated, or that only HTTP/2 has (§7.2.4, §7.2.4.1).
+    /// A setting is repeated, or is one that only HTTP/2 has (§7.2.4, §7.2.4.1).
     SettingsInvalid,
-    /// A frame of a type that is not allowed on its stream or at this point (§4.1, §7.2).
+    /// A frame of this type is not allowed on its stream or at this point (§4.1, §7.2).
     UnexpectedFrame(FrameType),
-    /// A frame on a tunnel's stream other than DATA (§4.4).
+    /// A frame of this type is on the stream of a tunnel, where only DATA is allowed (§4.4).
     UnexpectedInTunnel(FrameType),
-    /// A payload longer than we take.
+    /// The payload of a frame is longer than this side accepts.
     FrameTooLong,
-    /// A frame payload that does not have the form that the frame's type requires (§7.1).
+    /// The payload of a frame does not have the form that this type requires (§7.1).
     FrameMalformed(FrameType),
     /// A stream ends within a frame (§7.1).
     IncompleteFrame,
-    /// An invalid identifier: of a push that was not allowed or promised, in a GOAWAY above that of an earlier GOAWAY, or of
-    /// a stream in PRIORITY_UPDATE that cannot be opened (§5.2, §7.2, RFC 9218 §7.2).
+    /// An identifier is invalid: of a push that was not allowed or promised, in a GOAWAY above that of an earlier GOAWAY,
+    /// or of a stream in PRIORITY_UPDATE that cannot be opened (§5.2, §7.2, RFC 9218 §7.2).
     IdInvalid,
-    /// A PRIORITY_UPDATE frame for a push (H2O compatibility: H2O, too, closes the connection with H3_GENERAL_PROTOCOL_ERROR).
+    /// The peer sent PRIORITY_UPDATE for a push. H2O compatibility: H2O closes the connection with
+    /// H3_GENERAL_PROTOCOL_ERROR, too.
     PushPriority,
-    /// A field section that cannot be decoded, or that makes more streams wait for the QPACK table than we allow (RFC 9204
+    /// A field section cannot be decoded, or makes more streams wait for the QPACK table than this side allows (RFC 9204
     /// §2.2).
     Decompression,
-    /// Encoder instructions for our QPACK table that are invalid (RFC 9204 §4.3).
+    /// The peer's encoder sent an invalid instruction for the QPACK table (RFC 9204 §4.3).
     EncoderStream,
-    /// QPACK decoder instructions that acknowledge sections or insertions which we have not sent (RFC 9204 §4.4).
+    /// The peer's QPACK decoder acknowledged sections or insertions that were not sent (RFC 9204 §4.4).
     DecoderStream,
-    /// More than a thousand fields in one section.
+    /// A field section has more than a thousand fields.
     FieldFlood,
-    /// An upper-case letter in a field name (§4.2).
+    /// A field name has an upper-case letter (§4.2).
     UpperCaseName,
-    /// A field that is not allowed in HTTP/3, such as `connection` (§4.2).
+    /// A field is not allowed in HTTP/3, such as `connection` (§4.2).
     ConnectionField,
-    /// `content-length` is no number (§4.1.2).
+    /// The value of `content-length` is not a number (§4.1.2).
     ContentLength,
-    /// A pseudo field that is repeated, after a regular field, or empty (§4.3).
+    /// A pseudo-header field is repeated, follows a regular field, or is empty (§4.3).
     PseudoField,
-    /// A pseudo field that does not exist (§4.3).
+    /// A pseudo-header field is not defined (§4.3).
     UnknownPseudoField,
-    /// A CONNECT-UDP request with other pseudo fields than its draft requires.
+    /// A CONNECT-UDP request has other pseudo-header fields than the draft requires.
     Masque,
-    /// The peer costs more than it is worth.
+    /// The peer has caused more costs than its budget covers.
     Overdrawn,
-    /// The peer's flow control lets us send less on the control or QPACK streams than we have to send there.
+    /// So many bytes wait to be sent on a control or QPACK stream, because the peer's flow control does not let them
+    /// through, that the connection is given up.
     Stalled,
-    /// A response without a valid `:status`, or with other pseudo fields (§4.3.2), trailers with any (§4.3).
+    /// A response has no valid `:status`, or other pseudo-header fields (§4.3.2), or its trailers have pseudo-header fields
+    /// (§4.3).
     BadResponse,
-    /// An HTTP datagram without a stream, or for a stream that cannot have datagrams (RFC 9297 §2.1).
+    /// An HTTP datagram names no stream, or a stream that cannot have datagrams (RFC 9297 §2.1).
     Datagram,
 }
 
 impl PeerError {
-    /// Error code and reason of the CONNECTION_CLOSE frame with which we answer this error. H2O compatibility: H2O sends
-    /// most of these codes and the texts.
+    /// The error code and reason of the CONNECTION_CLOSE frame that answers this error. H2O compatibility: H2O sends the
+    /// same texts and most of these codes.
     #[must_use]
     pub const fn answer(self) -> (ErrorCode, &'static str) {
         use ErrorCode as Code;
@@ -149,32 +153,33 @@ impl PeerError {
     }
 }
 
-/// An error of the peer that ends one stream (RFC 9114 §8).
+/// A peer's violation of the protocol or of a limit that ends only one stream (RFC 9114 §8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
     /// The stream ends before the head of its message (§4.1).
     HeadMissing,
     /// The stream ends before the content that `content-length` announces (§4.1.2).
     ContentTooShort,
-    /// More content than `content-length` announces (§4.1.2).
+    /// The content is longer than `content-length` announces (§4.1.2).
     ContentTooLong,
-    /// A field section longer than we accept (§4.2.2).
+    /// A field section is longer than this side accepts (§4.2.2).
     SectionTooLong,
-    /// A required pseudo field is missing, or one is not allowed for the method (§4.3).
+    /// A required pseudo-header field is missing, or one is present that the method does not allow (§4.3).
     PseudoFields,
-    /// A method that is no token (§4.3.1).
+    /// The method is not a token (§4.3.1).
     Method,
-    /// More requests at a time than we allow, or a request after the last one that our GOAWAY accepts (§5.2).
+    /// The client has more requests open than this side allows, or made a request after the last one that the GOAWAY
+    /// accepts (§5.2).
     Rejected,
-    /// More content than `limit-request-body`.
+    /// The content of the request exceeds `limit-request-body`.
     BodyTooLarge,
-    /// A message that is malformed in another way (§4.1.2).
+    /// The message is malformed in another way (§4.1.2).
     Malformed,
 }
 
 impl StreamError {
-    /// Error code of the RESET_STREAM and STOP_SENDING frames with which the server role answers this error. H2O
-    /// compatibility: other codes than RFC 9114's H3_MESSAGE_ERROR.
+    /// The error code of the RESET_STREAM and STOP_SENDING frames with which the server role answers this error. H2O
+    /// compatibility: H2O sends the same codes, some of which are not the H3_MESSAGE_ERROR of RFC 9114.
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {
@@ -189,7 +194,7 @@ impl StreamError {
 }
 
 impl StreamError {
-    /// Error code of the frames with which the client role answers this error (RFC 9114 §4.1.2).
+    /// The error code of the frames with which the client role answers this error (RFC 9114 §4.1.2).
     #[must_use]
     pub const fn client_code(self) -> ErrorCode {
         match self {
@@ -205,7 +210,7 @@ impl StreamError {
     }
 }
 
-/// Where an error of the peer leads.
+/// A peer's violation of the protocol, by what it ends: the connection, or one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Connection(PeerError),
@@ -236,7 +241,8 @@ impl From<SectionError> for Fault {
     }
 }
 
-/// A malformed field ends the connection, though RFC 9114 §4.1.2 asks for the stream only: H2O does the same.
+/// A malformed field ends the connection, although RFC 9114 §4.1.2 only asks to end the stream. H2O compatibility: H2O ends
+/// the connection, too.
 impl From<FieldError> for PeerError {
     fn from(error: FieldError) -> Self {
         match error {

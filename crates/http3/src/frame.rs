@@ -1,10 +1,10 @@
-//! Frames (RFC 9114 §7): their types, and a reader that takes them from a stream in pieces of any size.
+//! Frames of HTTP/3 (RFC 9114 §7): their types, and a reader that takes them from a stream in pieces of any size.
 
 use std::borrow::Cow;
 
 use crate::varint;
 
-/// Limit of a frame's payload in bytes, except for DATA. H2O compatibility: H2O has the same limit.
+/// Maximum length of a frame's payload in bytes, except for DATA. H2O compatibility: H2O has the same limit.
 pub const MAX_PAYLOAD: u64 = 8192 + 4096 * 100;
 
 /// The type of a frame (RFC 9114 §11.2.1).
@@ -25,7 +25,7 @@ impl FrameType {
 }
 
 impl FrameType {
-    /// Whether the type is one that HTTP/2 had, and that HTTP/3 frames never have (RFC 9114 §7.2.8).
+    /// Whether the type is one of HTTP/2 that HTTP/3 frames must never have (RFC 9114 §7.2.8).
     #[must_use]
     pub const fn is_reserved(self) -> bool {
         matches!(self.0, 0x02 | 0x06 | 0x08 | 0x09)
@@ -39,16 +39,16 @@ pub fn header(kind: FrameType, len: u64, out: &mut Vec<u8>) {
     varint::encode(len, out);
 }
 
-/// Appends a frame.
+/// Appends a frame with this payload.
 pub fn write(kind: FrameType, payload: &[u8], out: &mut Vec<u8>) {
     header(kind, payload.len() as u64, out);
     out.extend_from_slice(payload);
 }
 
-/// Bytes of the header that [`begin_section`] leaves room for: the type, and a length of two bytes.
+/// Number of bytes that [`begin_section`] reserves for a frame header: one for the type, and two for the length.
 const SECTION_HEADER: usize = 3;
 
-/// Begins a HEADERS frame; [`end_section`] fills in its length.
+/// Begins a HEADERS frame at the end of `out`; [`end_section`] writes its length. Returns the position of the frame.
 #[inline]
 pub(crate) fn begin_section(out: &mut Vec<u8>) -> usize {
     let at = out.len();
@@ -56,7 +56,7 @@ pub(crate) fn begin_section(out: &mut Vec<u8>) -> usize {
     at
 }
 
-/// Ends the frame that begins at `at`. Returns the length of its payload in bytes.
+/// Ends the HEADERS frame that begins at the position `at`: writes its length. Returns the length of its payload in bytes.
 #[inline]
 pub(crate) fn end_section(out: &mut Vec<u8>, at: usize) -> usize {
     let len = out.len() - at - SECTION_HEADER;
@@ -75,41 +75,41 @@ pub(crate) fn end_section(out: &mut Vec<u8>, at: usize) -> usize {
     len
 }
 
-/// What becomes of a frame's payload.
+/// How the reader handles a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// It is handed out as it comes.
+    /// The payload is reported in pieces, as it arrives.
     Content,
     /// The payload is reported once it is complete.
     Whole,
-    /// It is dropped.
+    /// The payload is dropped.
     Skip,
 }
 
-/// A part of a stream.
+/// A part of a stream, as [`FrameReader::next`] returns it.
 #[derive(Debug)]
 pub(crate) enum Piece<'i> {
     /// A part of the payload of a DATA frame; empty if the frame is empty.
     Data(&'i [u8]),
-    /// A frame with its payload.
+    /// A complete frame with its payload.
     Frame(FrameType, Cow<'i, [u8]>),
-    /// A frame begins that is skipped.
+    /// A frame whose payload is dropped begins.
     Skipped,
 }
 
-/// Bytes of the longest header of a frame.
+/// Length in bytes of the longest frame header.
 const MAX_HEADER: usize = 16;
 
-/// Where in a frame a stream has come to.
+/// The position of a reader within the frames of a stream.
 #[derive(Debug)]
 enum Place {
-    /// Between two frames, or within a frame header of which these bytes have arrived.
+    /// Between two frames, or within a frame header; the first `len` of the `bytes` have arrived.
     Header { bytes: [u8; MAX_HEADER], len: u8 },
-    /// Within a payload that is reported in pieces as it arrives; this number of bytes is to come.
+    /// Within a payload that is reported in pieces; this number of bytes is still to come.
     Content(u64),
-    /// In a payload that is dropped.
+    /// Within a payload that is dropped; this number of bytes is still to come.
     Skip(u64),
-    /// In a payload that is collected.
+    /// Within a payload that is collected; `left` bytes are still to come.
     Whole {
         kind: FrameType,
         left: usize,
@@ -122,8 +122,8 @@ const BETWEEN: Place = Place::Header {
     len: 0,
 };
 
-/// Reads the frames of a stream. Allocates only for payloads that arrive in several pieces, and only for the bytes that have
-/// arrived.
+/// Reads the frames of a stream. The reader allocates only for payloads that arrive in several pieces and are reported as a
+/// whole, and only for the bytes that have arrived.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     place: Place,
@@ -139,8 +139,8 @@ impl FrameReader {
         matches!(self.place, Place::Header { len: 0, .. })
     }
 
-    /// Removes the next piece from `input`; `None` if all of `input` is consumed. `accept` decides about each frame once its
-    /// header is complete.
+    /// Removes the next piece from `input`; returns `None` if all of `input` is consumed. `accept` decides how each frame
+    /// is handled, once the frame's header is complete.
     pub(crate) fn next<'i, E>(
         &mut self,
         input: &mut &'i [u8],
@@ -183,7 +183,7 @@ impl FrameReader {
         Ok(self.payload(input))
     }
 
-    /// The header of the next frame, if it is complete.
+    /// Removes the header of the next frame from `input`, and returns its type and length if it is complete.
     #[inline]
     fn header(&mut self, input: &mut &[u8]) -> Option<(FrameType, u64)> {
         let Place::Header { bytes, len } = &mut self.place else {
@@ -198,7 +198,7 @@ impl FrameReader {
         }
         while let Some((&byte, rest)) = input.split_first() {
             *input = rest;
-            // A header consists of two integers, which always fit into the buffer.
+            // A header consists of two integers, which always fit in the buffer.
             *bytes.get_mut(usize::from(*len))? = byte;
             *len += 1;
             let had = bytes.get(..usize::from(*len))?;
@@ -240,7 +240,7 @@ impl FrameReader {
         }
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the reader has allocated.
     pub(crate) const fn retained(&self) -> usize {
         match &self.place {
             Place::Whole { bytes, .. } => bytes.capacity(),
@@ -263,7 +263,7 @@ fn take_up_to<'i>(input: &mut &'i [u8], left: &mut u64) -> &'i [u8] {
 mod tests {
     use super::*;
 
-    /// The pieces of `input`, which comes in parts of `part` bytes: those of one payload as one.
+    /// Reads `input` in parts of `part` bytes. Returns the pieces in words; pieces of the same payload are joined.
     fn pieces(input: &[u8], part: usize) -> Vec<String> {
         let mut reader = FrameReader::new();
         let mut said: Vec<String> = Vec::new();
@@ -311,7 +311,7 @@ mod tests {
         write(FrameType(crate::varint::MAX), b"more", &mut input);
         write(FrameType::HEADERS, b"", &mut input);
         write(FrameType::DATA, &[b'x'; 100], &mut input);
-        // Integers that are longer than they need be.
+        // Type and length are integers encoded in more bytes than they need.
         input.extend_from_slice(b"\x40\0\x80\0\0\x02ab");
         input.extend_from_slice(b"\xc0\0\0\0\0\0\0\x01\xc0\0\0\0\0\0\0\x02cd");
         let want = pieces(&input, usize::MAX);

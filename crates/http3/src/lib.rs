@@ -1,7 +1,7 @@
 //! HTTP/3 (RFC 9114) without input or output: bytes of streams and time go in, events and bytes come out.
 //!
-//! [`ServerConnection`] is the server role. The caller hands over what it has received on each stream, gets one event at a time, and
-//! finds what is to be sent appended to its own buffer:
+//! [`ServerConnection`] is the server role. The caller passes the bytes received on each stream, gets one event at a time,
+//! and finds the bytes to send appended to its own buffer:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -9,10 +9,10 @@
 //! use h2o_http3::{LocalStream, Received, ServerConnection, Settings, StreamId};
 //!
 //! let mut connection = ServerConnection::new(Arc::new(Settings::default()), false);
-//! // To be sent on the three streams that we open.
+//! // The bytes to send on the three streams that the server opens.
 //! assert!(connection.pending(LocalStream::Control).starts_with(&[0]));
 //!
-//! // GET / on stream 0, which ends there.
+//! // The request GET / on stream 0, which ends after it.
 //! let input = b"\x01\x05\0\0\xd1\xd7\xc1";
 //! let id = StreamId::new(0);
 //! let mut head = RequestHead::default();
@@ -39,7 +39,7 @@
 //! # Ok::<(), h2o_http3::PeerError>(())
 //! ```
 //!
-//! [`ClientConnection`] is the client role, driven alike:
+//! [`ClientConnection`] is the client role, used in the same way:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -53,7 +53,7 @@
 //! let (id, mut out) = (StreamId::new(0), Vec::new());
 //! let stream = connection.request(id, &request, true, &mut out).expect("there is room");
 //!
-//! // 200 without content.
+//! // The response 200 without content.
 //! let mut head = ClientResponse::new();
 //! let step = connection.receive(id, b"\x01\x03\0\0\xd9", true, &mut head)?;
 //! assert_eq!(step.received, ClientReceived::Response { stream, end_stream: true });

@@ -1,13 +1,13 @@
-//! The three unidirectional streams that we open (RFC 9114 §6.2, RFC 9204 §4.2), and the bytes to send on them.
+//! The three unidirectional streams that this side opens (RFC 9114 §6.2, RFC 9204 §4.2), and the bytes to send on them.
 
 use crate::error::PeerError;
 
-/// One of our unidirectional streams. It is open as long as the connection.
+/// A unidirectional stream that this side opens. It stays open as long as the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalStream {
-    /// Settings and GOAWAY.
+    /// The control stream: SETTINGS and GOAWAY.
     Control,
-    /// Instructions for the peer's table.
+    /// The QPACK encoder stream: instructions for the peer's table.
     QpackEncoder,
     /// The QPACK decoder stream: acknowledgements of the peer's encoder instructions and field sections.
     QpackDecoder,
@@ -17,7 +17,7 @@ impl LocalStream {
     /// All three streams, in the order in which they are to be opened.
     pub const ALL: [Self; 3] = [Self::Control, Self::QpackEncoder, Self::QpackDecoder];
 
-    /// The type that the stream begins with.
+    /// The type with which the stream begins (RFC 9114 §6.2).
     pub(crate) const fn kind(self) -> u8 {
         match self {
             Self::Control => 0,
@@ -27,14 +27,14 @@ impl LocalStream {
     }
 }
 
-/// Limit of the bytes that wait to be sent on one of our streams. A peer that receives responses but does not let us send
-/// that much on these streams is not in good faith: RFC 9114 §6.2 asks it to allow 1,024 bytes.
+/// Maximum number of bytes that wait to be sent on one of these streams. A peer that receives responses but whose flow
+/// control does not let as many bytes through is not in good faith: RFC 9114 §6.2 asks it to allow 1,024 bytes.
 const MAX_PENDING: usize = 16 * 1024;
 
-/// From this number of waiting bytes on the encoder stream, nothing more is inserted into the QPACK table.
+/// Once this number of bytes waits on the encoder stream, nothing more is inserted into the QPACK table.
 const MAX_VOLUNTARY: usize = 4096;
 
-/// Bytes that wait to be sent.
+/// The bytes that wait to be sent on one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     bytes: Vec<u8>,
@@ -42,12 +42,12 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Where more is to be appended.
+    /// The buffer to which more bytes are appended.
     pub(crate) const fn out(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// The buffer to append to if few bytes wait already, for bytes that need not be sent now; else `None`.
+    /// The buffer for bytes that need not be sent now; `None` if many bytes wait already.
     #[inline]
     pub(crate) fn with_room(&mut self) -> Option<&mut Vec<u8>> {
         (self.bytes.len() < MAX_VOLUNTARY).then_some(&mut self.bytes)

@@ -1,4 +1,4 @@
-//! Messages as both roles read and write them: the sequence of parts on a request stream (RFC 9114 §4.1).
+//! Reading and writing of messages, for both roles: the sequence of parts on a request stream (RFC 9114 §4.1).
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,26 +10,27 @@ use crate::error::{Fault, PeerError, StreamError};
 use crate::frame::{self, FrameType, Piece};
 use crate::stream::{Stage, StreamKey};
 
-/// A part of a message.
+/// A part of a message on a request stream.
 #[derive(Debug)]
 pub(crate) enum Part<'i> {
-    /// Nothing now: more bytes must arrive, or the stream has nothing more to report.
+    /// No part is complete: more bytes must arrive, or the stream has nothing more to report.
     NeedMore,
-    /// A field section waits for the table.
+    /// A field section waits for insertions into the QPACK table.
     Blocked,
-    /// What there was is of no interest.
+    /// The input had nothing to report, such as an unknown frame; the caller reads on.
     Skipped,
     /// A field section, and whether the stream ends after it.
     Section(Cow<'i, [u8]>, bool),
     /// Content, as a range of the input, and whether the stream ends after it.
     Data(Range<usize>, bool),
-    /// The end of the message, if the last part did not tell it.
+    /// The end of the message, unless it was reported with the last part.
     End,
 }
 
 impl Connection {
-    /// Removes the next part of a stream from `rest`, the end of an input of `len` bytes. `has_ended`: the stream ends after
-    /// the input. `limit`: the greatest length of the content in bytes, unless it is a tunnel.
+    /// Removes the next part of a stream from `rest`, which is the unread end of an input of `len` bytes. `has_ended` tells
+    /// whether the stream ends after the input. `limit` is the maximum length of the content in bytes, which does not apply
+    /// to a tunnel.
     #[inline]
     pub(crate) fn next_part<'i>(
         &mut self,
@@ -75,7 +76,8 @@ impl Connection {
                     stream.received += data.len() as u64;
                 }
                 let end = len - rest.len();
-                // If it may not end here the next step says so: what came is told however it was cut.
+                // If the message must not end here, the next call reports the error, so that the content is reported
+                // however the input was split.
                 let is_end = is_end && self.check_end(key).is_ok();
                 if is_end {
                     self.end_recv(key);
@@ -85,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// The peer has sent all.
+    /// Handles the end of the stream where no part of the message is left.
     fn on_end(&mut self, key: StreamKey) -> Result<Part<'static>, Fault> {
         self.check_end(key)?;
         self.end_recv(key);
@@ -93,7 +95,7 @@ impl Connection {
             .streams
             .get(key)
             .is_some_and(|stream| stream.stage == Stage::Trailers);
-        // The trailers have already told that the content is complete.
+        // If there were trailers, they have already told the caller that the content is complete.
         Ok(if has_trailers {
             Part::NeedMore
         } else {
@@ -101,7 +103,7 @@ impl Connection {
         })
     }
 
-    /// Whether a message may end here.
+    /// Checks whether the message on a stream may end here.
     pub(crate) fn check_end(&self, key: StreamKey) -> Result<(), Fault> {
         let Some(stream) = self.streams.get(key) else {
             return Ok(());
@@ -121,8 +123,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes the header of a DATA frame with `len` bytes of content. `end_stream`: it is the last frame. Returns false if
-    /// the stream cannot send any more. Without content, only the end is noted and nothing is written.
+    /// Writes the header of a DATA frame with `len` bytes of content. If `end_stream` is true, the frame is the last of the
+    /// message. Returns false if nothing can be sent on the stream. For a `len` of 0 nothing is written; only the end is
+    /// noted.
     #[inline]
     pub(crate) fn begin_data(
         &mut self,
@@ -147,7 +150,7 @@ impl Connection {
         true
     }
 
-    /// Ends the content, with `trailers` if there are any.
+    /// Ends the message, with `trailers` if there are any.
     pub(crate) fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get(key) else {
             return;
@@ -162,8 +165,8 @@ impl Connection {
         self.end_send(key);
     }
 
-    /// The stream that a datagram is for, and the position of its payload (RFC 9297 §2.1). `None`: the tunnel has ended, or
-    /// is not open yet.
+    /// Finds the stream of the tunnel that a datagram belongs to, and the position of the payload in the datagram (RFC 9297
+    /// §2.1). Returns `None` if the tunnel has ended or is not open yet.
     pub(crate) fn on_datagram(
         &self,
         datagram: &[u8],
@@ -190,7 +193,8 @@ impl Connection {
         Ok(key.map(|key| (key, datagram.len() - payload.len())))
     }
 
-    /// Handles a datagram that belongs to no tunnel. A few arrive after the end of every tunnel.
+    /// Charges the peer for datagrams that belong to no tunnel. A few of them are normal: they arrive after the end of any
+    /// tunnel.
     pub(crate) fn charge_lost_datagram(&mut self) {
         self.lost_datagrams = self.lost_datagrams.wrapping_add(1);
         if self.lost_datagrams.is_multiple_of(LOST_DATAGRAMS) {
@@ -198,8 +202,8 @@ impl Connection {
         }
     }
 
-    /// Begins a datagram of a tunnel. Returns false if the peer does not accept datagrams or its settings have not arrived,
-    /// or if there is no tunnel.
+    /// Writes the start of a datagram of a tunnel, which names the tunnel. Returns false if the peer does not accept
+    /// datagrams, if its settings have not arrived, or if there is no tunnel.
     pub(crate) fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {
         let takes = self.peer.is_some_and(|settings| settings.datagrams);
         let Some(stream) = self.streams.get(key) else {

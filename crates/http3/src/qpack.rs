@@ -1,7 +1,8 @@
-//! QPACK (RFC 9204): field sections of HTTP/3.
+//! QPACK (RFC 9204), the compression of field sections in HTTP/3.
 //!
-//! A [`Decoder`] is one direction of a connection as its receiver sees it, an [`Encoder`] as its sender does. Sections go over the
-//! streams of the messages; what changes the tables goes over two streams of their own.
+//! Each direction of a connection has a [`Decoder`] at its receiver and an [`Encoder`] at its sender. Encoded sections are
+//! sent on the streams of their messages; instructions and acknowledgements for the tables are sent on two streams of their
+//! own.
 
 mod decoder;
 mod encoder;
@@ -18,14 +19,14 @@ pub use decoder::{Decoded, Decoder};
 pub use encoder::{Encoder, References, SectionWriter};
 pub use h2o_http::field_section::{DecodedField, FieldName, Flaws, Pseudo};
 
-/// Where the peer is wrong. All of these are connection errors (RFC 9204 §2.2).
+/// A mistake of the peer in QPACK. Each of these ends the connection (RFC 9204 §2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpackError {
-    /// A field section is cut off, or refers to what is not in the tables: `QPACK_DECOMPRESSION_FAILED`.
+    /// A field section is cut off, or refers to entries that are not in the tables: `QPACK_DECOMPRESSION_FAILED`.
     Section,
-    /// An instruction for the decoder's table cannot be followed: `QPACK_ENCODER_STREAM_ERROR`.
+    /// An instruction for the decoder's table cannot be executed: `QPACK_ENCODER_STREAM_ERROR`.
     EncoderStream,
-    /// An acknowledgement that the encoder cannot explain: `QPACK_DECODER_STREAM_ERROR`.
+    /// An acknowledgement does not match what the encoder has sent: `QPACK_DECODER_STREAM_ERROR`.
     DecoderStream,
 }
 
@@ -41,7 +42,7 @@ impl fmt::Display for QpackError {
 
 impl std::error::Error for QpackError {}
 
-/// Integers and strings are wrong where a section is decoded.
+/// An invalid integer or string within a field section.
 impl From<PrefixedError> for QpackError {
     fn from(_: PrefixedError) -> Self {
         Self::Section
@@ -54,7 +55,8 @@ impl From<StringError> for QpackError {
     }
 }
 
-/// Bytes of the entry with the least text, by which the capacity of a table limits the number of its entries (RFC 9204 §4.5.1.1).
+/// Size in bytes of the smallest possible entry. The capacity of a table divided by it is the maximum number of its entries
+/// (RFC 9204 §4.5.1.1).
 const MIN_ENTRY: u32 = 32;
 
 #[cfg(test)]

@@ -4,30 +4,30 @@ use crate::frame::FrameReader;
 use crate::stream_id::StreamId;
 use crate::varint;
 
-/// Limit of the peer's open streams whose type is not known yet: QUIC allows the peer ten streams at a time, and each begins
-/// with its type.
+/// Maximum number of open streams of the peer whose type is not known yet. QUIC allows the peer ten such streams at a time,
+/// and each begins with its type.
 const MAX_UNTYPED: usize = 16;
 
-/// What a stream of the peer is for.
+/// What a unidirectional stream of the peer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Control,
     Push,
     QpackEncoder,
     QpackDecoder,
-    /// None that we know.
+    /// Its type is unknown.
     Unknown,
 }
 
-/// The streams of the peer.
+/// The unidirectional streams of the peer.
 #[derive(Debug)]
 pub(crate) struct RemoteStreams {
     pub(crate) control: Option<StreamId>,
     pub(crate) encoder: Option<StreamId>,
     pub(crate) decoder: Option<StreamId>,
-    /// Frames of the control stream.
+    /// The reader of the frames on the peer's control stream.
     pub(crate) reader: FrameReader,
-    /// Streams whose type has not arrived completely, with the bytes of it that have.
+    /// Streams whose type has not arrived completely, with the bytes of the type that have arrived.
     untyped: Vec<Untyped>,
 }
 
@@ -49,7 +49,7 @@ impl RemoteStreams {
         }
     }
 
-    /// Notes that the peer has opened a stream. Returns false if there are too many.
+    /// Notes that the peer has opened a stream. Returns false if there are too many streams without a type.
     pub(crate) fn open(&mut self, id: StreamId) -> bool {
         if self.untyped.len() == MAX_UNTYPED {
             return false;
@@ -62,7 +62,7 @@ impl RemoteStreams {
         true
     }
 
-    /// The role of a stream whose type is known.
+    /// The role of a critical stream whose type is known; `None` for any other stream.
     pub(crate) fn role(&self, id: StreamId) -> Option<Role> {
         let is = |stream: Option<StreamId>| stream == Some(id);
         if is(self.control) {
@@ -76,7 +76,7 @@ impl RemoteStreams {
         }
     }
 
-    /// Removes bytes of a stream's type from `input`, and returns the stream's role once the type is complete.
+    /// Removes the bytes of a stream's type from `input`. Returns the stream's role once the type is complete.
     pub(crate) fn take_type(&mut self, id: StreamId, input: &mut &[u8]) -> Option<Role> {
         let at = self.untyped.iter().position(|stream| stream.id == id)?;
         let stream = self.untyped.get_mut(at)?;
@@ -98,7 +98,7 @@ impl RemoteStreams {
         None
     }
 
-    /// A stream without a type is over.
+    /// Removes a stream that ended before its type arrived.
     pub(crate) fn forget(&mut self, id: StreamId) {
         self.untyped.retain(|stream| stream.id != id);
     }

@@ -1,4 +1,4 @@
-//! The server role of one connection.
+//! The server role of one HTTP/3 connection.
 
 mod receive;
 mod respond;
@@ -21,63 +21,70 @@ use crate::stream::{Stream, StreamKey, StreamState};
 use crate::stream_id::StreamId;
 use crate::varint;
 
-/// Time between the two GOAWAY frames of a graceful shutdown. Requests that the client sent before it received the first one
-/// are still served (RFC 9114 §5.2).
+/// Time between the two GOAWAY frames of a graceful shutdown. Requests that the client sent before it received the first
+/// GOAWAY are still served (RFC 9114 §5.2).
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// Graceful shutdown (RFC 9114 §5.2).
+/// How far the graceful shutdown has come (RFC 9114 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shutdown {
     Running,
-    /// The first GOAWAY, naming the largest identifier, was written. New requests are still served until then.
+    /// The first GOAWAY, which names the largest identifier, was written. New requests are still served until the time
+    /// `until`.
     Announced {
         until: Instant,
     },
-    /// The final GOAWAY was written. Requests from `first` on are rejected.
+    /// The final GOAWAY was written. Requests on the streams from `first` on are rejected.
     Draining {
         first: StreamId,
         until: Option<Instant>,
     },
 }
 
-/// The server role of one connection: bytes and time in, events and bytes out.
+/// The server role of one HTTP/3 connection: bytes and time go in, events and bytes come out.
 ///
-/// The caller owns the transport, the clock and the buffers. The calls are of five families.
+/// The caller owns the transport, the clock and the buffers. There are five groups of calls.
 ///
-/// **Input.** The caller reports each stream of the client by [`open`](Self::open), in the order of identifiers of its kind, and
-/// everything that is received on one by [`receive`](Self::receive): one step over bytes that were received and not yet taken. The
-/// caller repeats it until [`Received::NeedMore`] or [`Received::Blocked`]. After each step it
+/// **Input.** The caller reports each stream that the client opens with [`open`](Self::open), in the order of identifiers
+/// of its kind, and passes all bytes that are received on a stream to [`receive`](Self::receive), which makes one step over
+/// the bytes received and not yet removed. The caller repeats it until [`Received::NeedMore`] or [`Received::Blocked`].
+/// After each step the caller
 ///
-/// 1. charges the client's budget with [`take_costs`](Self::take_costs), and closes with [`PeerError::Overdrawn`] (and
-///    [`fail`](Self::fail)) if that does not cover them;
-/// 2. counts the stream that [`take_rejected`](Self::take_rejected) tells of: the next step forgets it;
-/// 3. uses what was [received](ServerStep::received): content is a range of the input, a head stays until the next step;
-/// 4. drops the bytes that were [taken](ServerStep::taken).
+/// 1. charges the client's budget with [`take_costs`](Self::take_costs); if the budget does not cover them, it calls
+///    [`fail`](Self::fail) with [`PeerError::Overdrawn`] and closes the connection;
+/// 2. counts the refused stream that [`take_rejected`](Self::take_rejected) reports: the next step forgets it;
+/// 3. uses the [event](ServerStep::received): content is a range of the input, a head stays until the next step;
+/// 4. removes the bytes that were [taken](ServerStep::taken) from the input.
 ///
-/// After [`Received::Blocked`] the caller keeps what was not taken and reads no more of that stream, until
-/// [`poll_unblocked`](Self::poll_unblocked) names it. RESET_STREAM and STOP_SENDING of the client go to [`on_reset`](Self::on_reset) and
-/// [`on_stop_sending`](Self::on_stop_sending), datagrams to [`on_datagram`](Self::on_datagram).
+/// After [`Received::Blocked`] the caller keeps the bytes that were not taken and reads no more from that stream, until
+/// [`poll_unblocked`](Self::poll_unblocked) returns the stream. The caller reports RESET_STREAM and STOP_SENDING of the
+/// client with [`on_reset`](Self::on_reset) and [`on_stop_sending`](Self::on_stop_sending), and passes datagrams to
+/// [`on_datagram`](Self::on_datagram).
 ///
-/// An error is final: the caller closes with its [answer](PeerError::answer). No step finds anything afterwards.
+/// An error is final: the caller closes the connection with the error's [answer](PeerError::answer). No later step reports
+/// anything.
 ///
-/// **Transport.** After any call the caller does what [`poll_command`](Self::poll_command) says, and sends what is
-/// [pending](Self::pending) on the three unidirectional streams that it opens at the beginning.
+/// **Transport.** After any call the caller takes the actions that [`poll_command`](Self::poll_command) returns, and sends
+/// the bytes that are [pending](Self::pending) on the three unidirectional streams that it opens at the beginning.
 ///
-/// **Streams.** A stream begins with the [`StreamKey`] that [`Received::Request`] gives, and ends with [`release`](Self::release). The
-/// caller releases each stream once, whatever has become of it: when its response is written, after [`Received::Reset`], after its own
-/// [`reset`](Self::reset). Until then the stream counts for the limit on streams, and its index is not used again.
+/// **Streams.** A stream begins with the [`StreamKey`] from [`Received::Request`], and ends with
+/// [`release`](Self::release). The caller releases each stream once, however it ended: when its response is written, after
+/// [`Received::Reset`], after its own [`reset`](Self::reset). Until then the stream counts towards the limit of streams,
+/// and its index is not reused.
 ///
 /// **Output.** For each stream any number of [`inform`](Self::inform), one [`respond`](Self::respond), then
 /// [`schedule`](Self::schedule) if the response has a priority of its own, then the content, then its end: the last
-/// [`send_data`](Self::send_data), or [`finish`](Self::finish). What these append to `out` is to be written to that stream, and the
-/// stream to be ended where the response ends. Content is sent directly behind the head, or in turns: the caller says by
-/// [`set_ready`](Self::set_ready) that it has some and that the transport takes it; [`poll_send`](Self::poll_send) names the stream
-/// whose turn it is. Otherwise the same stream is named again. Calls for streams that may not send any more do nothing.
+/// [`send_data`](Self::send_data), or [`finish`](Self::finish). The caller writes the bytes that these calls append to
+/// `out` to that stream of the transport, and ends it where the response ends. Content is sent directly after the head, or
+/// in turns. For the latter the caller reports with [`set_ready`](Self::set_ready) that it has content and that the
+/// transport has room for it; [`poll_send`](Self::poll_send) returns the stream whose turn it is, and the caller answers
+/// each turn with content or `set_ready`. Otherwise the same stream may be returned again. Calls for streams that may not
+/// send do nothing.
 ///
-/// **Time and the end.** Idle connections are the transport's business. Any call may change [`next_timeout`](Self::next_timeout); at
-/// that time the caller calls [`on_timeout`](Self::on_timeout). [`shut_down`](Self::shut_down) begins the graceful shutdown. The caller
-/// closes, with [`ErrorCode::NO_ERROR`], once [`is_over`](Self::is_over). [`shrink`](Self::shrink) is for connections that wait without
-/// streams.
+/// **Time and the end.** The transport closes idle connections. Any call may change [`next_timeout`](Self::next_timeout);
+/// at that time the caller calls [`on_timeout`](Self::on_timeout). [`shut_down`](Self::shut_down) begins the graceful
+/// shutdown. The caller closes the connection, with [`ErrorCode::NO_ERROR`], once [`is_over`](Self::is_over) is true.
+/// [`shrink`](Self::shrink) is for idle connections.
 pub struct ServerConnection {
     settings: Arc<Settings>,
     connection: Connection,
@@ -88,9 +95,9 @@ pub struct ServerConnection {
     early: EarlyUpdates,
     /// The largest push identifier that the client allows. This server never pushes.
     max_push_id: Option<u64>,
-    /// Error code with which we ended a stream in the last step. No event reports it to the caller.
+    /// Error code with which the last step ended a stream that no event reports.
     rejected: Option<ErrorCode>,
-    /// The latest encoded response head, and below it the entries of the QPACK table that this encoding refers to.
+    /// The latest encoded response head; `memo_references` are the entries of the QPACK table that its encoding refers to.
     memo: ResponseMemo<(u64, u64)>,
     memo_references: References,
     /// The latest request's encoded field section and the head decoded from it, which is copied if the same section is
@@ -99,7 +106,7 @@ pub struct ServerConnection {
 }
 
 impl ServerConnection {
-    /// A connection of a client. `has_datagrams`: whether both transports support QUIC datagrams.
+    /// The engine for a new connection of a client. `has_datagrams` tells whether both transports support QUIC datagrams.
     #[must_use]
     pub fn new(settings: Arc<Settings>, has_datagrams: bool) -> Self {
         let mut connection = Connection::new(
@@ -123,10 +130,10 @@ impl ServerConnection {
         }
     }
 
-    /// Handles the client having opened a stream.
+    /// Reports that the client has opened a stream.
     ///
     /// # Errors
-    /// [`PeerError`]: the client may not open it.
+    /// Returns a [`PeerError`] if the client may not open the stream.
     pub fn open(&mut self, id: StreamId) -> Result<(), PeerError> {
         if self.connection.has_failed {
             return Ok(());
@@ -163,7 +170,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Ends the connection because of `error`: further input is ignored. The caller closes with the error's
+    /// Ends the connection because of `error`: further input is ignored. The caller closes the connection with the error's
     /// [answer](PeerError::answer).
     pub const fn fail(&mut self, _error: PeerError) {
         self.connection.has_failed = true;
@@ -180,26 +187,27 @@ impl ServerConnection {
         self.connection.poll_command()
     }
 
-    /// A stream that was [blocked](Received::Blocked) and can be received again. It may also have ended: its input is then
-    /// consumed and dropped.
+    /// The next stream that was [blocked](Received::Blocked) and whose input can be passed again. The stream may also have
+    /// ended: its input is then consumed and dropped.
     #[inline]
     pub fn poll_unblocked(&mut self) -> Option<StreamId> {
         self.connection.poll_unblocked()
     }
 
-    /// The bytes to send on one of our unidirectional streams, beginning with the type of the stream.
+    /// The bytes that are to be sent on one of the unidirectional streams of this side, beginning with the type of the
+    /// stream.
     #[must_use]
     pub fn pending(&self, stream: LocalStream) -> &[u8] {
         self.connection.pending(stream)
     }
 
-    /// The caller has passed `len` of the pending bytes to the transport.
+    /// Reports that the caller has passed `len` of the pending bytes to the transport.
     pub fn advance(&mut self, stream: LocalStream, len: usize) {
         self.connection.local(stream).advance(len);
     }
 
     /// Begins the graceful shutdown: writes the first GOAWAY; [`ServerConnection::on_timeout`] writes the final one. Open
-    /// requests are finished.
+    /// requests are completed.
     pub fn shut_down(&mut self, now: Instant) {
         if self.shutdown != Shutdown::Running || self.connection.has_failed {
             return;
@@ -217,7 +225,7 @@ impl ServerConnection {
         frame::write(FrameType::GOAWAY, &payload, out);
     }
 
-    /// True once GOAWAY has been written.
+    /// Whether GOAWAY was written, or the connection has failed.
     #[must_use]
     pub fn is_shutting_down(&self) -> bool {
         self.shutdown != Shutdown::Running || self.connection.has_failed
@@ -240,8 +248,8 @@ impl ServerConnection {
         }
     }
 
-    /// Handles the passing of time. Returns true if the time limit of the shutdown has passed: the caller then closes the
-    /// connection.
+    /// Writes the final GOAWAY if it is due at `now`. Returns true if the time limit of the shutdown has expired: the
+    /// caller then closes the connection.
     #[must_use]
     pub fn on_timeout(&mut self, now: Instant) -> bool {
         match self.shutdown {
@@ -263,13 +271,13 @@ impl ServerConnection {
         }
     }
 
-    /// Costs that the client has caused since the last call, in units of its budget.
+    /// Returns and clears the costs that the client has caused since the last call, in units of its budget.
     #[inline]
     pub const fn take_costs(&mut self) -> u32 {
         self.connection.take_costs()
     }
 
-    /// The error code with which the last step ended a stream, if no event reports it.
+    /// Returns and clears the error code with which the last step ended a stream that no event reports.
     #[inline]
     pub const fn take_rejected(&mut self) -> Option<ErrorCode> {
         self.rejected.take()
@@ -287,13 +295,13 @@ impl ServerConnection {
         self.connection.peer.as_ref()
     }
 
-    /// The identifier of a stream; `None` if it is released.
+    /// The identifier of a stream; `None` if the stream is released.
     #[must_use]
     pub fn stream_id(&self, key: StreamKey) -> Option<StreamId> {
         Some(self.connection.streams.get(key)?.id)
     }
 
-    /// The stream with that identifier, if its request was received and it is not released.
+    /// The stream with this identifier, if its request was received and it is not released.
     #[must_use]
     pub fn find(&self, id: StreamId) -> Option<StreamKey> {
         let key = self.connection.streams.find(id)?;
@@ -318,14 +326,14 @@ impl ServerConnection {
         stream.map_or(0, |stream| stream.taken)
     }
 
-    /// Whether the head of a request had to wait for the dynamic table (RFC 9204 §2.1.2).
+    /// Whether the head of a request had to wait for insertions into the QPACK table (RFC 9204 §2.1.2).
     #[must_use]
     pub fn has_waited(&self, key: StreamKey) -> bool {
         let stream = self.connection.streams.get(key);
         stream.is_some_and(|stream| stream.has_waited)
     }
 
-    /// The present priority of a stream: the client's, as changed by the response.
+    /// The current priority of a stream: that of the client, as changed by the response.
     #[must_use]
     pub fn priority(&self, key: StreamKey) -> PriorityParameters {
         self.connection
@@ -334,7 +342,7 @@ impl ServerConnection {
             .map_or(PriorityParameters::DEFAULT, |stream| stream.priority)
     }
 
-    /// Information on each stream whose request was received, in order of identifiers.
+    /// Information on each stream whose request was received, in the order of identifiers.
     pub fn streams(&self) -> impl Iterator<Item = StreamInfo> {
         let streams = self.connection.streams.iter();
         streams
@@ -349,7 +357,7 @@ impl ServerConnection {
             })
     }
 
-    /// Gives memory back while nothing goes on.
+    /// Frees the memory that an idle connection does not need.
     pub fn shrink(&mut self) {
         self.connection.shrink();
         self.early.shrink();
@@ -357,7 +365,7 @@ impl ServerConnection {
         self.request_memo = RequestMemo::default();
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory that the engine has allocated.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.connection.retained() + self.memo.retained() + self.request_memo.retained()
@@ -370,19 +378,19 @@ impl ServerConnection {
     }
 }
 
-/// What is known of a stream.
+/// Information on one stream, as [`ServerConnection::streams`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
-    /// The stream.
+    /// The key of the stream.
     pub key: StreamKey,
-    /// Its identifier.
+    /// The identifier of the stream.
     pub id: StreamId,
-    /// Its state.
+    /// The state of the stream.
     pub state: StreamState,
-    /// Bytes of content that came.
+    /// Bytes of content received on the stream.
     pub received: u64,
-    /// Bytes of content that were sent.
+    /// Bytes of content sent on the stream.
     pub sent: u64,
-    /// Its priority.
+    /// The current priority of the stream.
     pub priority: PriorityParameters,
 }

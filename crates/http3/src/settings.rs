@@ -1,4 +1,4 @@
-//! Settings: ours, and those of the peer (RFC 9114 §7.2.4).
+//! Settings of both sides of an HTTP/3 connection (RFC 9114 §7.2.4), and limits of the engine.
 
 use std::time::Duration;
 
@@ -6,34 +6,34 @@ use crate::error::PeerError;
 use crate::frame::{self, FrameType};
 use crate::varint;
 
-/// SETTINGS_QPACK_MAX_TABLE_CAPACITY (RFC 9204 §5).
+/// Identifier of SETTINGS_QPACK_MAX_TABLE_CAPACITY (RFC 9204 §5).
 pub const QPACK_MAX_TABLE_CAPACITY: u64 = 0x01;
-/// SETTINGS_MAX_FIELD_SECTION_SIZE.
+/// Identifier of SETTINGS_MAX_FIELD_SECTION_SIZE.
 pub const MAX_FIELD_SECTION_SIZE: u64 = 0x06;
-/// SETTINGS_QPACK_BLOCKED_STREAMS (RFC 9204 §5).
+/// Identifier of SETTINGS_QPACK_BLOCKED_STREAMS (RFC 9204 §5).
 pub const QPACK_BLOCKED_STREAMS: u64 = 0x07;
-/// SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 9220).
+/// Identifier of SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 9220).
 pub const ENABLE_CONNECT_PROTOCOL: u64 = 0x08;
-/// SETTINGS_H3_DATAGRAM (RFC 9297).
+/// Identifier of SETTINGS_H3_DATAGRAM (RFC 9297).
 pub const H3_DATAGRAM: u64 = 0x33;
-/// SETTINGS_H3_DATAGRAM of the drafts.
+/// Identifier of SETTINGS_H3_DATAGRAM in the drafts of RFC 9297.
 pub const H3_DATAGRAM_DRAFT: u64 = 0x276;
 
 /// The settings of the server role.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Requests that a client may have open. The field sections of all of them may wait for our QPACK table
-    /// (`max-streams-bidi`).
+    /// `max-streams-bidi`: how many requests a client may have open. The field sections of all of them may wait for the
+    /// server's QPACK table.
     pub max_streams: u32,
-    /// Size in bytes of our QPACK table, which the client may fill (`qpack-decoder-table-capacity`). 0: no table, and no
-    /// section waits for it.
+    /// `qpack-decoder-table-capacity`: size in bytes of the server's QPACK table, which the client may fill. With 0 there
+    /// is no table, and no section waits for it.
     pub qpack_decoder_capacity: u32,
-    /// The most bytes that we fill of the client's QPACK table (`qpack-encoder-table-capacity`).
+    /// `qpack-encoder-table-capacity`: how many bytes of the client's QPACK table the server uses at most.
     pub qpack_encoder_capacity: u32,
-    /// Largest request content, bytes (`limit-request-body`).
+    /// `limit-request-body`: maximum length of a request's content in bytes.
     pub limit_request_body: u64,
-    /// Time after the last GOAWAY of a graceful shutdown until the connection is closed; `None`: no limit
-    /// (`http3-graceful-shutdown-timeout`).
+    /// `http3-graceful-shutdown-timeout`: time after the final GOAWAY of a graceful shutdown until the connection is
+    /// closed; `None` for no limit.
     pub graceful_shutdown_timeout: Option<Duration>,
 }
 
@@ -50,7 +50,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Appends the SETTINGS frame.
+    /// Appends the SETTINGS frame of the server role.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let mut values = vec![(H3_DATAGRAM, 1), (H3_DATAGRAM_DRAFT, 1)];
         if self.qpack_decoder_capacity > 0 {
@@ -68,12 +68,12 @@ impl Settings {
 /// The settings of the client role.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    /// Most requests open at a time, if the transport allows as many. The field sections of all responses may wait for our
-    /// QPACK table.
+    /// Maximum number of open requests, if the transport allows as many. The field sections of all responses may wait for
+    /// the QPACK table of this side.
     pub max_streams: u32,
-    /// Size in bytes of our QPACK table, which the server may fill.
+    /// Size in bytes of this side's QPACK table, which the server may fill.
     pub qpack_decoder_capacity: u32,
-    /// The most bytes that we fill of the server's QPACK table.
+    /// How many bytes of the server's QPACK table this side uses at most.
     pub qpack_encoder_capacity: u32,
 }
 
@@ -88,7 +88,7 @@ impl Default for ClientSettings {
 }
 
 impl ClientSettings {
-    /// Appends the SETTINGS frame. `has_datagrams`: the transport has agreed on them.
+    /// Appends the SETTINGS frame of the client role. `has_datagrams` tells whether both transports support QUIC datagrams.
     pub(crate) fn write(&self, has_datagrams: bool, out: &mut Vec<u8>) {
         let mut values = Vec::new();
         if has_datagrams {
@@ -113,14 +113,15 @@ pub(crate) fn write_values(values: &[(u64, u64)], out: &mut Vec<u8>) {
     frame::write(FrameType::SETTINGS, &payload, out);
 }
 
-/// The settings a peer has announced, or their initial values.
+/// The settings that the peer has announced, or their initial values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerSettings {
-    /// Bytes that its decoder's table may have.
+    /// Maximum size in bytes of the QPACK table of the peer's decoder.
     pub qpack_max_table_capacity: u64,
-    /// Limit of the streams whose field sections may wait for the peer's QPACK table.
+    /// Maximum number of streams whose field sections may wait for the peer's QPACK table.
     pub qpack_blocked_streams: u64,
-    /// The largest field section that the peer accepts, with the size computed as in RFC 9114 §4.2.2; `None`: no limit.
+    /// Size in bytes of the largest field section that the peer accepts, computed as in RFC 9114 §4.2.2; `None` for no
+    /// limit.
     pub max_field_section_size: Option<u64>,
     /// Whether the peer allows extended CONNECT (RFC 9220).
     pub enable_connect_protocol: bool,
@@ -129,10 +130,10 @@ pub struct PeerSettings {
 }
 
 impl PeerSettings {
-    /// Reads the payload of a SETTINGS frame. `has_datagrams`: whether both transports support QUIC datagrams.
+    /// Parses the payload of a SETTINGS frame. `has_datagrams` tells whether both transports support QUIC datagrams.
     ///
     /// # Errors
-    /// [`PeerError::SettingsMalformed`], [`PeerError::SettingsInvalid`]
+    /// Returns [`PeerError::SettingsMalformed`] or [`PeerError::SettingsInvalid`] if the payload is invalid.
     pub fn parse(mut payload: &[u8], has_datagrams: bool) -> Result<Self, PeerError> {
         const KNOWN: [u64; 6] = [
             QPACK_MAX_TABLE_CAPACITY,
@@ -168,9 +169,9 @@ impl PeerSettings {
                     }
                     settings.datagrams |= takes;
                 }
-                // HTTP/2 has these (RFC 9114 §7.2.4.1).
+                // Settings that only HTTP/2 has (RFC 9114 §7.2.4.1).
                 0x02..=0x05 => return Err(PeerError::SettingsInvalid),
-                _ => {} // RFC 9114 §7.2.4: unknown settings are ignored.
+                _ => {} // Unknown settings are ignored (RFC 9114 §7.2.4).
             }
         }
         Ok(settings)

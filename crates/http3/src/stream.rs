@@ -1,4 +1,4 @@
-//! Request streams: their states, and their storage.
+//! Request streams of an HTTP/3 connection: their states, and their storage.
 
 use h2o_http::priority::PriorityParameters;
 use slab::Slab;
@@ -6,18 +6,19 @@ use slab::Slab;
 use crate::frame::FrameReader;
 use crate::stream_id::StreamId;
 
-/// A request stream of one connection, from the event that opened it until it is released.
+/// Identifies a request stream of one connection, from the event that opened the stream until it is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamKey(u32);
 
 impl StreamKey {
-    /// A small number, reused once a stream is released: an index for the caller's own data on streams.
+    /// The stream's slot, a small number that is used again once the stream is released: an index for the caller's own data
+    /// on streams.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The stream with that [index](Self::index).
+    /// The key of the stream with this [index](Self::index).
     #[must_use]
     pub const fn from_index(index: u32) -> Self {
         Self(index)
@@ -31,33 +32,33 @@ impl StreamKey {
 /// The states of a stream that is not released (RFC 9000 §3.4, both directions in one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamState {
-    /// Both sides may send.
+    /// Both sides may send on the stream.
     Open,
-    /// We have sent all we had.
+    /// This side has ended its direction of the stream.
     HalfClosedLocal,
-    /// The peer has sent all it had.
+    /// The peer has ended its direction of the stream.
     HalfClosedRemote,
-    /// Nothing is sent any more; the caller has not released the stream yet.
+    /// Both directions have ended; the caller has not released the stream yet.
     Closed,
 }
 
 impl StreamState {
-    /// True while anything may be sent.
+    /// Whether any side may still send on the stream.
     pub(crate) const fn is_open(self) -> bool {
         !matches!(self, Self::Closed)
     }
 
-    /// True while we may send.
+    /// Whether this side may still send on the stream.
     pub(crate) const fn can_send(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedRemote)
     }
 
-    /// True while the peer may send.
+    /// Whether the peer may still send on the stream.
     pub(crate) const fn can_recv(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedLocal)
     }
 
-    /// The state once we have sent all.
+    /// The state after this side has ended its direction.
     pub(crate) const fn end_send(self) -> Self {
         match self {
             Self::Open => Self::HalfClosedLocal,
@@ -66,7 +67,7 @@ impl StreamState {
         }
     }
 
-    /// The state once the peer has sent all.
+    /// The state after the peer has ended its direction.
     pub(crate) const fn end_recv(self) -> Self {
         match self {
             Self::Open => Self::HalfClosedRemote,
@@ -76,25 +77,25 @@ impl StreamState {
     }
 }
 
-/// How much of the peer's message has been received, and which parts may follow (RFC 9114 §4.1).
+/// How much of the peer's message was received on a stream, and which parts may follow (RFC 9114 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Its head is due.
+    /// The head of the message is expected.
     Head,
-    /// Content or trailers are due.
+    /// Content or trailers are expected.
     Content,
-    /// The trailers have come.
+    /// The trailers were received.
     Trailers,
 }
 
-/// What one stream is to the engine.
+/// The state of one stream, as the engine stores it.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
     pub(crate) state: StreamState,
     pub(crate) stage: Stage,
     pub(crate) reader: FrameReader,
-    /// The field section that waits for the QPACK table, and the number of insertions that it needs.
+    /// The field section that waits for insertions into the QPACK table.
     pub(crate) blocked: Option<Box<BlockedSection>>,
     /// Whether the head's field section had to wait for the QPACK table.
     pub(crate) has_waited: bool,
@@ -104,14 +105,15 @@ pub(crate) struct Stream {
     pub(crate) declared: Option<u64>,
     pub(crate) received: u64,
     pub(crate) sent: u64,
-    /// Whether the stream is a tunnel: bytes are passed on in both directions in DATA frames, and there are no trailers.
+    /// Whether the stream is a tunnel: bytes are passed through in both directions in DATA frames, and there are no
+    /// trailers.
     pub(crate) is_tunnel: bool,
-    /// The number by which datagrams name the tunnel: a quarter of the stream's identifier (RFC 9297 §2.1), or the number in
-    /// the request (draft 03 of RFC 9298).
+    /// The number that datagrams of the tunnel begin with: a quarter of the stream's identifier (RFC 9297 §2.1), or the
+    /// number in the request (draft 03 of RFC 9298).
     pub(crate) datagram_id: u64,
     /// Whether nothing follows the response head: the request was HEAD, or the status has no content (client role).
     pub(crate) is_bodyless: bool,
-    /// The caller knows of it.
+    /// Whether the stream's request was reported to the caller.
     pub(crate) is_reported: bool,
     /// Whether the final response head was received (client role) or sent (server role).
     pub(crate) has_response: bool,
@@ -125,7 +127,7 @@ pub(crate) struct Stream {
 #[derive(Debug)]
 pub(crate) struct BlockedSection {
     pub(crate) bytes: Vec<u8>,
-    /// Insertions that it waits for.
+    /// Number of insertions after which the section can be decoded.
     pub(crate) required: u64,
 }
 
@@ -152,7 +154,7 @@ impl Stream {
         }
     }
 
-    /// Bytes of memory held beside the slot.
+    /// Bytes of memory that belong to the stream, besides its slot.
     fn retained(&self) -> usize {
         let blocked = self.blocked.as_ref();
         self.reader.retained() + blocked.map_or(0, |section| section.bytes.capacity())
@@ -163,7 +165,7 @@ impl Stream {
 #[derive(Debug)]
 pub(crate) struct Streams {
     slots: Slab<Stream>,
-    /// Identifier and slot of all these streams, in order of identifiers: new ones are appended.
+    /// Identifier and slot of each stream, in the order of identifiers: new streams are usually appended.
     order: Vec<(StreamId, u32)>,
 }
 
@@ -226,7 +228,7 @@ impl Streams {
         Some(stream)
     }
 
-    /// All streams, in order of identifiers.
+    /// All streams, in the order of identifiers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (StreamKey, &Stream)> {
         self.order.iter().filter_map(|&(_, index)| {
             let key = StreamKey(index);
@@ -234,7 +236,7 @@ impl Streams {
         })
     }
 
-    /// Frees memory if no stream is left.
+    /// Frees the memory if no stream is left.
     pub(crate) fn shrink(&mut self) {
         if self.slots.is_empty() {
             self.slots = Slab::new();

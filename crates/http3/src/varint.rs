@@ -1,6 +1,6 @@
 //! Variable-length integers (RFC 9000 §16).
 
-/// The largest integer.
+/// The largest integer that can be encoded.
 pub const MAX: u64 = (1 << 62) - 1;
 
 /// Length in bytes of the integer whose first byte is `first`.
@@ -9,7 +9,7 @@ const fn len_of(first: u8) -> usize {
     1 << (first >> 6)
 }
 
-/// Reads the integer at the start of `input`. Returns it and the bytes after it; `None` if it is not complete.
+/// Decodes the integer at the start of `input`. Returns it with the rest of the input; `None` if it is not complete.
 #[inline]
 #[must_use]
 pub fn decode(input: &[u8]) -> Option<(u64, &[u8])> {
@@ -28,7 +28,7 @@ fn decode_long(first: u8, input: &[u8]) -> Option<(u64, &[u8])> {
     Some((value & (u64::MAX >> (66 - 8 * bytes.len())), rest))
 }
 
-/// Appends `value`, which is at most [`MAX`], in as few bytes as it needs.
+/// Appends the encoding of `value`, which is at most [`MAX`], in as few bytes as it needs.
 #[inline]
 pub fn encode(value: u64, out: &mut Vec<u8>) {
     debug_assert!(value <= MAX);

@@ -1,5 +1,5 @@
-//! The client role talks to the server role over a simulated transport, which cuts and orders what it carries as the seed of
-//! the run decides.
+//! A simulation of the client role against the server role, over a transport that splits the bytes and orders the streams
+//! as the seed of the run decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use h2o_testkit::{Random, run_seeds};
 
 type List = Vec<(String, Vec<u8>)>;
 
-/// What one exchange is to be.
+/// The plan of one exchange.
 #[derive(Clone, Debug)]
 struct Plan {
     fields: List,
@@ -27,7 +27,7 @@ struct Plan {
     response: Vec<u8>,
     response_trailers: Option<List>,
     knows_length: bool,
-    /// The client gives the request up after this many steps of the simulation.
+    /// Whether the client cancels the request at a random time.
     is_cancelled: bool,
 }
 
@@ -84,15 +84,15 @@ fn read(headers: &Headers) -> List {
         .collect()
 }
 
-/// One direction of a stream.
+/// The bytes under way in one direction of a stream.
 #[derive(Debug, Default)]
 struct Pipe {
     bytes: Vec<u8>,
     has_ended: bool,
-    /// The end was handed over.
+    /// Whether the end or a reset was delivered to the receiver.
     is_over: bool,
     reset: Option<ErrorCode>,
-    /// What the receiver has not taken.
+    /// Bytes that were delivered and that the receiver has not taken.
     rest: Vec<u8>,
     is_blocked: bool,
 }
@@ -118,7 +118,7 @@ struct World {
     random: Random,
     client: ClientConnection,
     server: ServerConnection,
-    /// The bytes that are under way to the server, and those to the client.
+    /// The directions of all streams to the server; `down` are those to the client.
     up: BTreeMap<u64, Pipe>,
     down: BTreeMap<u64, Pipe>,
     opened: [u64; 2],
@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    /// What both sides want from the transport.
+    /// Passes the pending bytes and the commands of both engines to the transport.
     fn flush(&mut self) {
         for (number, local) in LocalStream::ALL.into_iter().enumerate() {
             let id = 4 * number as u64 + 2;
@@ -322,7 +322,7 @@ impl World {
         pipe.reset = Some(code);
     }
 
-    /// Delivers a piece of one of the streams. Returns false if there is none.
+    /// Delivers a random piece of one of the streams. Returns false if nothing is under way.
     fn deliver(&mut self) -> bool {
         let ready = |pipes: &BTreeMap<u64, Pipe>, is_up: bool| -> Vec<(u64, bool)> {
             let pipes = pipes.iter().filter(|(_, pipe)| pipe.has_something());
@@ -527,7 +527,7 @@ impl World {
             _ => return,
         }
         if seen.is_complete {
-            // If the stream were released before its end is seen, that would cancel the request.
+            // The stream is only noted here: releasing it before its end is received would cancel the request.
             self.done.insert(id);
         }
     }

@@ -1,4 +1,4 @@
-//! What the server sends.
+//! Receiving from the server: heads and content of responses, and the frames of the control stream.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,59 +16,59 @@ use crate::qpack::Decoded;
 use crate::stream::{Stage, StreamKey};
 use crate::stream_id::StreamId;
 
-/// What one step over the input found.
+/// The result of one step of [`ClientConnection::receive`] over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientReceived {
     /// All input is consumed. Nothing can be reported before more bytes arrive.
     NeedMore,
-    /// Nothing to report, but [`ClientConnection::take_costs`] returns costs.
+    /// Nothing is to be reported, but [`ClientConnection::take_costs`] returns costs.
     Charged,
-    /// A field section refers to entries of the QPACK table that have not arrived. The stream's input must wait until
+    /// A field section refers to entries of the QPACK table that have not arrived. The input of the stream must wait until
     /// [`ClientConnection::poll_unblocked`] returns the stream.
     Blocked,
-    /// The head of an informational (1xx) response is filled in; the final one follows.
+    /// The head of an informational (1xx) response is complete and stored; the final response follows.
     Informational {
-        /// Its stream.
+        /// The stream of the response.
         stream: StreamKey,
     },
-    /// The head of the final response is filled in.
+    /// The head of the final response is complete and stored.
     Response {
-        /// Its stream.
+        /// The stream of the response.
         stream: StreamKey,
-        /// There is no content.
+        /// Whether the response has no content.
         end_stream: bool,
     },
     /// Content of a response, or bytes of a tunnel.
     Data {
-        /// Its stream.
+        /// The stream of the response or tunnel.
         stream: StreamKey,
-        /// Where in the input the content lies.
+        /// The range of the content in the input.
         data: Range<usize>,
-        /// The content is complete.
+        /// Whether the content is complete.
         end_stream: bool,
     },
-    /// Trailers of a response are filled in as the fields of the head; its content is complete.
+    /// The trailers of a response are complete and stored as the fields of the head; the response is complete.
     Trailers {
-        /// Its stream.
+        /// The stream of the response.
         stream: StreamKey,
     },
-    /// The stream has ended: the server has reset it, or broke a rule so that we reset it.
+    /// The stream has ended: the server has reset it, or violated the protocol, so that the engine reset it.
     Reset {
-        /// The stream; still to be released.
+        /// The stream, which the caller still has to release.
         stream: StreamKey,
-        /// The server's code, or ours.
+        /// The error code of the RESET_STREAM frame, received or sent.
         code: ErrorCode,
-        /// The server broke a rule.
+        /// Whether the engine has reset the stream because the server violated the protocol.
         by_us: bool,
     },
     /// The server has not processed the request, which can safely be sent again on another connection (RFC 9114 §4.1.1).
     Refused {
-        /// The stream; still to be released.
+        /// The stream, which the caller still has to release.
         stream: StreamKey,
     },
-    /// The server has sent STOP_SENDING: it does not want the rest of the request. Its response still follows.
+    /// The server has sent STOP_SENDING: it does not want the rest of the request. The response still follows.
     Stopped {
-        /// The stream.
+        /// The stream of the request.
         stream: StreamKey,
         /// The error code: [`ErrorCode::NO_ERROR`] if the response does not depend on the rest of the request.
         code: ErrorCode,
@@ -82,21 +82,22 @@ pub enum ClientReceived {
     },
 }
 
-/// One step over the input.
+/// The result of one step, with the number of bytes that it consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientStep {
-    /// How many bytes the caller drops after using the result.
+    /// How many bytes the caller removes from the start of the input after using the result.
     pub taken: usize,
-    /// What was found.
+    /// What the step found.
     pub received: ClientReceived,
 }
 
 impl ClientConnection {
-    /// Makes one step over `input`: bytes received on a stream and not yet dropped. `has_ended`: the stream ends after them.
-    /// The caller drops `taken` bytes and calls again until [`ClientReceived::NeedMore`] or [`ClientReceived::Blocked`].
+    /// Makes one step over `input`: the bytes received on the stream `id` and not yet removed. `has_ended` tells whether
+    /// the stream ends after them. The caller removes `taken` bytes and calls again until [`ClientReceived::NeedMore`] or
+    /// [`ClientReceived::Blocked`].
     ///
     /// # Errors
-    /// What the server did wrong. The connection is to be closed.
+    /// Returns the server's violation of the protocol. The caller closes the connection.
     pub fn receive(
         &mut self,
         id: StreamId,
@@ -116,7 +117,7 @@ impl ClientConnection {
         } else {
             match self.connection.streams.find(id) {
                 Some(key) => self.receive_response(key, input, has_ended, head),
-                // It is released.
+                // The stream is released: its input is dropped.
                 None => Ok(all),
             }
         };
@@ -135,7 +136,7 @@ impl ClientConnection {
         let len = input.len();
         let read = self.connection.on_unidirectional(id, input, has_ended);
         let (control, rest) = read.map_err(|error| match error {
-            // Only clients send it, as those below.
+            // Only clients may send PRIORITY_UPDATE for a push: from a server it is an unexpected frame.
             PeerError::PushPriority => PeerError::UnexpectedFrame(FrameType::PRIORITY_UPDATE_PUSH),
             error => error,
         })?;
@@ -159,7 +160,7 @@ impl ClientConnection {
         })
     }
 
-    /// Handles GOAWAY: the server does not process the streams from `first` on, which end (RFC 9114 §5.2).
+    /// Handles GOAWAY: ends the streams from `first` on, which the server does not process (RFC 9114 §5.2).
     fn on_goaway(&mut self, first: StreamId) -> Result<ClientReceived, PeerError> {
         if !first.is_request() {
             return Err(PeerError::IdInvalid);
@@ -223,7 +224,7 @@ impl ClientConnection {
         has_ended: bool,
         head: &mut ClientResponse,
     ) -> Result<Option<ClientReceived>, Fault> {
-        // Any identifier in this frame is invalid, since we have allowed no pushes (RFC 9114 §7.2.5).
+        // Any identifier in a PUSH_PROMISE is invalid, since this side has allowed no pushes (RFC 9114 §7.2.5).
         let on_promise = PeerError::IdInvalid;
         let part = self
             .connection
@@ -292,7 +293,7 @@ impl ClientConnection {
         Ok(self.on_response(key, head, is_end))
     }
 
-    /// Handles the final response head: determines how the response's content is delimited.
+    /// Handles the head of the final response: determines how its content is delimited.
     fn on_response(
         &mut self,
         key: StreamKey,
@@ -303,7 +304,7 @@ impl ClientConnection {
             let is_success = (200..300).contains(&head.status.as_u16());
             stream.stage = Stage::Content;
             stream.has_response = true;
-            // Only a successful response opens a tunnel (RFC 9110 §9.3.6), and its `content-length` means nothing.
+            // Only a successful response opens a tunnel (RFC 9110 §9.3.6); its `content-length` is ignored then.
             stream.is_tunnel &= is_success;
             stream.is_bodyless |= head.status.is_bodyless();
             if stream.is_tunnel {
@@ -320,7 +321,7 @@ impl ClientConnection {
                 };
             }
         }
-        // If the stream must not end at this point, the next step reports that.
+        // If the stream must not end at this point, the next step reports the error.
         let end_stream = is_end && self.connection.check_end(key).is_ok();
         if end_stream {
             self.connection.end_recv(key);
@@ -334,7 +335,8 @@ impl ClientConnection {
     /// Handles RESET_STREAM: the server sends nothing more on the stream.
     ///
     /// # Errors
-    /// [`PeerError::ClosedCriticalStream`]
+    /// Returns [`PeerError::ClosedCriticalStream`] if the stream is the server's control stream or one of its QPACK
+    /// streams.
     pub fn on_reset(
         &mut self,
         id: StreamId,
@@ -377,10 +379,10 @@ impl ClientConnection {
         ))
     }
 
-    /// Handles STOP_SENDING: the server does not want what we send on the stream.
+    /// Handles STOP_SENDING: the server does not want what this side sends on the stream.
     ///
     /// # Errors
-    /// [`PeerError::ClosedCriticalStream`]
+    /// Returns [`PeerError::ClosedCriticalStream`] if the stream is a unidirectional one.
     pub fn on_stop_sending(
         &mut self,
         id: StreamId,
@@ -405,10 +407,10 @@ impl ClientConnection {
         Ok(Some(ClientReceived::Stopped { stream: key, code }))
     }
 
-    /// Handles an HTTP datagram, as [`crate::ServerConnection::on_datagram`] does.
+    /// Finds the tunnel of an HTTP datagram, as [`crate::ServerConnection::on_datagram`] does.
     ///
     /// # Errors
-    /// [`PeerError::Datagram`]
+    /// Returns [`PeerError::Datagram`] if the datagram cannot belong to a tunnel.
     pub fn on_datagram(
         &mut self,
         datagram: &[u8],

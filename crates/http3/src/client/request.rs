@@ -1,4 +1,4 @@
-//! What the client sends: requests, and their content.
+//! Sending of the client role: requests, and their content.
 
 use h2o_http::field_section::{
     connect_protocol, encode_fields, encode_request_pseudo, forwardable,
@@ -11,9 +11,9 @@ use crate::stream::{Stream, StreamKey};
 use crate::stream_id::StreamId;
 
 impl ClientConnection {
-    /// Writes the head of a request to `out`, for the stream `id` that the caller has opened. `end_stream`: no content
-    /// follows. `None` if no request can be made now (see [`ClientConnection::can_request`]), or if it needs extended
-    /// CONNECT and the server [does not allow that](ClientConnection::takes_extended_connect).
+    /// Writes the head of a request to `out`, for the stream `id` that the caller has opened. If `end_stream` is true, no
+    /// content follows. Returns `None` if no request can be made now (see [`ClientConnection::can_request`]), or if the
+    /// request needs extended CONNECT and the server [does not allow that](ClientConnection::takes_extended_connect).
     pub fn request(
         &mut self,
         id: StreamId,
@@ -52,7 +52,7 @@ impl ClientConnection {
         Some(key)
     }
 
-    /// Tells whether the caller has content to send on the stream and the transport has room for it.
+    /// Reports whether the caller has content to send on the stream and the transport has room for it.
     pub fn set_ready(&mut self, key: StreamKey, is_ready: bool) {
         self.connection.set_ready(key, is_ready);
     }
@@ -62,7 +62,7 @@ impl ClientConnection {
         self.connection.next_ready()
     }
 
-    /// Writes a DATA frame with `data`. `end_stream`: it is the stream's last frame.
+    /// Writes a DATA frame with `data`. If `end_stream` is true, the frame ends the request.
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         if self
             .connection
@@ -83,12 +83,12 @@ impl ClientConnection {
         self.connection.begin_data(key, len, end_stream, out)
     }
 
-    /// Ends the content: appends `trailers`, if any, to `out`. The caller then ends the stream (FIN) after these bytes.
+    /// Ends the request: appends `trailers`, if any, to `out`. The caller then ends the stream (FIN) after these bytes.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         self.connection.finish(key, trailers, out);
     }
 
-    /// Begins an HTTP datagram, as [`crate::ServerConnection::begin_datagram`] does.
+    /// Begins an HTTP datagram of a tunnel, as [`crate::ServerConnection::begin_datagram`] does.
     pub fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {
         self.connection.begin_datagram(key, out)
     }

@@ -1,4 +1,4 @@
-//! Decoding field sections and the instructions of the peer's encoder (RFC 9204 §2.2).
+//! The decoder of field sections, which also executes the instructions of the peer's encoder (RFC 9204 §2.2).
 
 use h2o_http::dynamic_table::{DynamicTable, TableEntry};
 use h2o_http::field_section::{DecodedField, Flaws, NameKind, Pseudo};
@@ -8,7 +8,8 @@ use h2o_http::string_literal::{self, StringError, Text};
 use super::{MIN_ENTRY, QpackError, static_table};
 use crate::stream_id::StreamId;
 
-/// Properties of a dynamic table entry, computed when it is inserted, so that later references to it need not compute them.
+/// Properties of a dynamic table entry. They are computed when the entry is inserted, so that later references to it need
+/// not compute them again.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     kind: NameKind,
@@ -18,30 +19,30 @@ struct Note {
 /// Whether a section could be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// Its fields were handed out.
+    /// The section was decoded, and its fields were passed to the sink.
     Done,
-    /// The section refers to entries that have not arrived. No field was passed on. It can be decoded after this number of
-    /// insertions.
+    /// The section refers to entries that have not arrived. No field was passed to the sink. The section can be decoded
+    /// after this number of insertions.
     Blocked(u64),
 }
 
-/// The receiving side of one direction of a connection.
+/// The QPACK state of the receiver for one direction of a connection.
 #[derive(Debug)]
 pub struct Decoder {
     table: DynamicTable<Note>,
-    /// The table capacity in bytes that we announced, up to which the peer may set it.
+    /// The maximum capacity in bytes that was announced to the peer, which sets the actual capacity.
     max_capacity: u32,
-    /// Insertions so far.
+    /// Number of insertions into the table so far.
     inserted: u64,
-    /// Number of insertions that the peer's encoder knows to have arrived.
+    /// Number of insertions that were acknowledged to the peer's encoder.
     reported: u64,
-    /// The start of an encoder instruction whose end has not arrived.
+    /// The start of an encoder instruction of which the end has not arrived.
     partial: Vec<u8>,
     /// Buffer for the name and value of a literal field, if they cannot be borrowed from the input.
     scratch: Vec<u8>,
 }
 
-/// A field line that came as a literal.
+/// A field line that the peer encoded as a literal.
 struct Literal<'b> {
     name: Text<'b>,
     value: Text<'b>,
@@ -57,8 +58,8 @@ struct Prefix {
 }
 
 impl Decoder {
-    /// A decoder for a peer that was told `max_capacity` (`SETTINGS_QPACK_MAX_TABLE_CAPACITY`; more than 2^30 counts as that).
-    /// Allocates nothing.
+    /// A decoder for a peer to which `max_capacity` was announced (`SETTINGS_QPACK_MAX_TABLE_CAPACITY`; more than 2^30
+    /// counts as 2^30). Allocates nothing.
     #[must_use]
     pub const fn new(max_capacity: u32) -> Self {
         const LARGEST: u32 = 1 << 30;
@@ -76,12 +77,12 @@ impl Decoder {
         }
     }
 
-    /// Decodes a complete field section of a stream and passes its fields to `sink`, in order. Appends to `instructions`
-    /// what the decoder stream has to tell the peer's encoder about it.
+    /// Decodes a complete field section of a stream and passes its fields to `sink`, in order. Appends the acknowledgement
+    /// for the peer's encoder, if one is due, to `instructions`, which the caller sends on the decoder stream.
     ///
     /// # Errors
-    /// [`QpackError::Section`] if the section is wrong, and what `sink` returns. Either ends the decoding. For a message that is
-    /// merely malformed a sink notes that and returns `Ok`.
+    /// Returns [`QpackError::Section`] if the section is malformed, or an error of `sink`. Either ends the decoding. If
+    /// only the message is malformed, `sink` should note that and return `Ok`.
     #[inline]
     pub fn decode<E: From<QpackError>>(
         &mut self,
@@ -135,7 +136,8 @@ impl Decoder {
         Ok(Decoded::Done)
     }
 
-    /// Appends the acknowledgement of a decoded section, for the peer's encoder (RFC 9204 §4.4.1).
+    /// Appends the acknowledgement of a decoded section for the peer's encoder (RFC 9204 §4.4.1), if the section requires
+    /// one.
     fn acknowledge(&mut self, stream: StreamId, required: u64, instructions: &mut Vec<u8>) {
         if required > 0 {
             encode_number(0x80, 7, stream.get(), instructions);
@@ -143,18 +145,20 @@ impl Decoder {
         }
     }
 
-    /// Appends a cancellation for the peer's encoder, if a stream ends before all of it is read (RFC 9204 §2.2.2.2).
+    /// Appends a stream cancellation for the peer's encoder: the stream ends before all of its sections were decoded (RFC
+    /// 9204 §2.2.2.2).
     pub fn cancel(&self, stream: StreamId, instructions: &mut Vec<u8>) {
         if self.max_capacity > 0 {
             encode_number(0x40, 6, stream.get(), instructions);
         }
     }
 
-    /// Executes the instructions of the encoder stream, which may be split anywhere. Appends to `instructions`, for the
-    /// decoder stream, how many insertions have arrived.
+    /// Executes the instructions of the peer's encoder, which may be split anywhere. Appends the number of new insertions
+    /// to `instructions`, which the caller sends on the decoder stream.
     ///
     /// # Errors
-    /// [`QpackError::EncoderStream`] if an instruction cannot be followed. That ends the use of this decoder.
+    /// Returns [`QpackError::EncoderStream`] if an instruction cannot be executed. The decoder must not be used any more
+    /// then.
     pub fn receive(&mut self, input: &[u8], instructions: &mut Vec<u8>) -> Result<(), QpackError> {
         if self.partial.is_empty() {
             let taken = self.follow(input)?;
@@ -175,9 +179,11 @@ impl Decoder {
         Ok(())
     }
 
-    /// An instruction's limit: it cannot be longer than an entry that fits into the table, however that is encoded.
+    /// Checks the length of an incomplete instruction: it cannot be longer than any encoding of an entry that fits the
+    /// table.
     fn check_partial(&self) -> Result<(), QpackError> {
-        // The longest code of a symbol has 30 bits, and three integers have up to six bytes each.
+        // The longest Huffman code of a byte has 30 bits, hence four bytes for each byte of text, and three integers have
+        // up to six bytes each.
         let most = 4 * self.table.max_size() as usize + 18;
         if self.partial.len() > most {
             return Err(QpackError::EncoderStream);
@@ -185,7 +191,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Executes all complete instructions in `input`, and returns how many bytes they have.
+    /// Executes all complete instructions in `input`. Returns their length in bytes.
     fn follow(&mut self, input: &[u8]) -> Result<usize, QpackError> {
         let mut rest = input;
         while !rest.is_empty() {
@@ -198,7 +204,7 @@ impl Decoder {
         Ok(input.len() - rest.len())
     }
 
-    /// Executes the instruction at the start of `input` (RFC 9204 §4.3).
+    /// Executes the instruction at the start of `input` (RFC 9204 §4.3). Returns the rest of the input.
     fn instruction<'i>(&mut self, input: &'i [u8]) -> Result<&'i [u8], StringError> {
         const WRONG: StringError = StringError::Length(PrefixedError::TooLarge);
         const CUT_OFF: StringError = StringError::Length(PrefixedError::Incomplete);
@@ -234,7 +240,7 @@ impl Decoder {
                 let (index, rest) = prefixed::decode(input, 5)?;
                 let entry = self.table.get(index).ok_or(WRONG)?;
                 let note = *entry.note();
-                // Copied, because the new entry may evict the entry that it duplicates.
+                // The text is copied, because inserting the new entry may evict the entry that it duplicates.
                 self.scratch.extend_from_slice(entry.name());
                 let len = self.scratch.len();
                 self.scratch.extend_from_slice(entry.value());
@@ -252,7 +258,7 @@ impl Decoder {
             kind: note.kind,
             flaws: note.flaws.and(Flaws::in_value(bytes)),
         };
-        // An entry that is larger than the table is an error (RFC 9204 §3.2.2).
+        // It is an error to insert an entry that is larger than the table (RFC 9204 §3.2.2).
         if !self.table.insert(name.bytes(&self.scratch), bytes, note) {
             return Err(WRONG);
         }
@@ -260,15 +266,16 @@ impl Decoder {
         Ok(rest)
     }
 
-    /// The length from which the limit of a section's decoded text is computed: entries of the dynamic table may add to it.
+    /// The length from which the limit of a section's decoded text is computed, as twice this length plus a constant: the
+    /// section's own length, plus half the size of the dynamic table, since a section may refer to every entry once.
     #[inline]
     #[must_use]
     pub(crate) const fn text_len(&self, section: &[u8]) -> usize {
         section.len() + self.table.size() as usize / 2
     }
 
-    /// A value that changes whenever `section` may have another meaning than before. It never changes if the section refers
-    /// to no entry of the dynamic table.
+    /// A value that changes whenever `section` may have another meaning than before. It never changes for a section that
+    /// refers to no entry of the dynamic table.
     #[inline]
     #[must_use]
     pub fn generation(&self, section: &[u8]) -> u64 {
@@ -278,11 +285,11 @@ impl Decoder {
         }
     }
 
-    /// Handles a section that was decoded before and is received again on a stream. Appends to `instructions` what the
-    /// peer's encoder has to be told.
+    /// Acknowledges a section whose bytes were decoded before and that was received again on a stream, without decoding it.
+    /// The acknowledgement for the peer's encoder is appended to `instructions`.
     ///
     /// # Errors
-    /// [`QpackError::Section`] if it is none.
+    /// Returns [`QpackError::Section`] if the section is malformed.
     #[inline]
     pub fn repeat(
         &mut self,
@@ -295,13 +302,13 @@ impl Decoder {
         Ok(())
     }
 
-    /// A buffer that callers may use for text that they decode outside of a field section.
+    /// A buffer into which callers may decode text between two field sections, so that they need no buffer of their own.
     #[inline]
     pub(crate) const fn scratch(&mut self) -> &mut Vec<u8> {
         &mut self.scratch
     }
 
-    /// Insertions so far.
+    /// Number of insertions into the table so far.
     #[inline]
     #[must_use]
     pub const fn inserted(&self) -> u64 {
@@ -320,19 +327,19 @@ impl Decoder {
         self.table.is_empty()
     }
 
-    /// Bytes of memory held, for accounting.
+    /// Bytes of memory that the decoder has allocated, for accounting.
     #[must_use]
     pub const fn retained(&self) -> usize {
         self.table.retained() + self.scratch.capacity() + self.partial.capacity()
     }
 
-    /// Frees memory that is only needed while decoding: for idle connections.
+    /// Frees the memory that is only needed while decoding; for idle connections.
     pub fn shrink(&mut self) {
         self.scratch = Vec::new();
         self.partial.shrink_to_fit();
     }
 
-    /// Decodes the beginning of a section.
+    /// Decodes the prefix of a section (RFC 9204 §4.5.1). Returns it with the rest of the section.
     #[inline]
     fn prefix<'b>(&self, section: &'b [u8]) -> Result<(Prefix, &'b [u8]), QpackError> {
         if let [0, 0, rest @ ..] = section {
@@ -355,7 +362,7 @@ impl Decoder {
         Ok((Prefix { required, base }, rest))
     }
 
-    /// The number of insertions that a section requires (RFC 9204 §4.5.1.1).
+    /// The number of insertions that a section requires, from its encoded form (RFC 9204 §4.5.1.1).
     fn required(&self, encoded: u64) -> Result<u64, QpackError> {
         if encoded == 0 {
             return Ok(0);
@@ -379,7 +386,7 @@ impl Decoder {
         Ok(required)
     }
 
-    /// The entry that an indexed field line refers to, and the bytes after the line.
+    /// The dynamic table entry to which an indexed field line refers, and the bytes after the line.
     #[inline]
     fn indexed<'b>(
         &self,
@@ -397,7 +404,8 @@ impl Decoder {
         Ok((self.entry(prefix, index)?, rest))
     }
 
-    /// The entry with an absolute index, which the section may refer to.
+    /// The dynamic table entry with this absolute index. It is an error if the prefix of the section does not allow the
+    /// reference.
     #[inline]
     fn entry(&self, prefix: &Prefix, index: u64) -> Result<TableEntry<'_, Note>, QpackError> {
         if index >= prefix.required {
@@ -407,7 +415,7 @@ impl Decoder {
         self.table.get(age).ok_or(QpackError::Section)
     }
 
-    /// The name of a dynamic table entry by its index relative to the newest one, for an encoder instruction.
+    /// The name of the dynamic table entry that is `age` entries older than the newest one, with its properties.
     fn dynamic_name(&mut self, age: u64) -> Option<(Text<'static>, Note)> {
         let entry = self.table.get(u32::try_from(age).ok()?)?;
         let note = Note {
@@ -417,13 +425,13 @@ impl Decoder {
         if let Some(text) = note.kind.fixed_text() {
             return Some((Text::Plain(text), note));
         }
-        // Copied, because the new entry may evict the entry of its name.
+        // The name is copied, because inserting the new entry may evict the entry that has the name.
         let start = self.scratch.len();
         self.scratch.extend_from_slice(entry.name());
         Some((Text::Scratch(start..self.scratch.len()), note))
     }
 
-    /// Decodes a literal field line, of which `first` is the first byte.
+    /// Decodes a literal field line whose first byte is `first`. Returns the field and the bytes after the line.
     fn literal<'b>(
         &mut self,
         first: u8,
@@ -463,7 +471,7 @@ impl Decoder {
         Ok((literal, rest))
     }
 
-    /// The name of an entry that a field line refers to.
+    /// The name of the dynamic table entry with this absolute index, for a field line.
     fn line_name(
         &mut self,
         prefix: &Prefix,
@@ -518,10 +526,10 @@ fn static_name(index: u32) -> Result<(Text<'static>, Note), QpackError> {
     Ok((Text::Plain(entry.name()), note))
 }
 
-/// Appends an integer of up to 62 bits.
+/// Appends an integer of up to 62 bits with a prefix of `bits` bits, below the `flags` of the first byte.
 #[inline]
 pub(crate) fn encode_number(flags: u8, bits: u32, value: u64, out: &mut Vec<u8>) {
-    // Addresses have 64 bits on every system that this server is for.
+    // The conversion loses nothing: `usize` has 64 bits on every system that this server supports.
     prefixed::encode(
         flags,
         bits,
@@ -530,8 +538,8 @@ pub(crate) fn encode_number(flags: u8, bits: u32, value: u64, out: &mut Vec<u8>)
     );
 }
 
-/// The range in `section` of the string of `:path`, if it is a literal whose name is in the static table. `section` was
-/// decoded without an error.
+/// The range in `section` of the string literal of `:path`, if that field is a literal whose name is in the static table.
+/// `section` must have been decoded without an error.
 #[must_use]
 pub fn path_string(section: &[u8]) -> Option<std::ops::Range<usize>> {
     let (_, rest) = prefixed::decode(section, 8).ok()?;

@@ -1,8 +1,8 @@
-//! Encoding field sections (RFC 9204 §2.1, §4.5), and reading what the peer's decoder says of them (§4.4).
+//! The encoder of field sections (RFC 9204 §2.1, §4.5), which also reads the acknowledgements of the peer's decoder (§4.4).
 //!
-//! The table serves fields that come again. A field that was written lately enters it when it is written once more, so that one that
-//! does not come again costs nothing. It is referred to once the peer has acknowledged it: no section ever waits for the encoder
-//! stream, however many the peer would allow to.
+//! The dynamic table is for fields that are sent repeatedly. A field enters it when it is sent a second time within a short
+//! while, so that fields that are sent once cost nothing. The encoder refers to an entry once the peer has acknowledged it:
+//! no section ever has to wait for the encoder stream, however many waiting streams the peer allows.
 
 use std::collections::VecDeque;
 
@@ -15,48 +15,48 @@ use h2o_http::{Known, Name, StatusCode, string_literal};
 use super::{MIN_ENTRY, QpackError, encode_number, static_table};
 use crate::stream_id::StreamId;
 
-/// Cookies shorter than this number of bytes are kept out of the table: an attacker could find them by trial (RFC 9204
-/// §7.1.3).
+/// Cookies shorter than this number of bytes are kept out of the table: an attacker could find out their values by trial
+/// (RFC 9204 §7.1.3).
 const MIN_INDEXED_COOKIE: usize = 20;
-/// How many recently written fields we remember, by their hash; a power of two.
+/// How many of the fields sent last are remembered, by their hashes; a power of two.
 const LATELY: usize = 64;
-/// Limit of the sections that refer to the dynamic table and that the peer has not acknowledged. Once it is reached, new
-/// sections do not refer to the table.
+/// Maximum number of sections that refer to the dynamic table and that the peer has not acknowledged. Once it is reached,
+/// new sections do not refer to the table.
 const MAX_OUTSTANDING: usize = 256;
-/// The largest table in bytes: entries are distinguished by 16 bits.
+/// Size in bytes of the largest table that the encoder uses: its entries are distinguished by 16-bit numbers.
 const LARGEST_TABLE: u32 = 1 << 20;
-/// Bytes of an acknowledgement at most.
+/// Maximum length in bytes of an acknowledgement on the decoder stream.
 const MAX_INSTRUCTION: usize = 11;
 
-/// What a section refers to.
+/// The dynamic table entries to which a section refers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct References {
     /// The number of insertions that the section requires; 0 if it does not refer to the dynamic table.
     required: u64,
-    /// The oldest entry.
+    /// The absolute index of the oldest entry to which the section refers.
     oldest: u64,
 }
 
-/// The sending side of one direction of a connection.
+/// The QPACK state of the sender for one direction of a connection.
 #[derive(Debug)]
 pub struct Encoder {
     table: EncoderTable,
-    /// Bytes of table that we want at most.
+    /// Maximum size in bytes that the encoder lets the table have.
     limit: u32,
-    /// The most entries that a table of the capacity announced by the peer can have.
+    /// The maximum number of entries in a table of the capacity that the peer announced.
     max_entries: u64,
-    /// Whether the peer must be told the table's capacity before the first insertion.
+    /// Whether the peer must be told the table's capacity, which is done before the first insertion.
     tells_capacity: bool,
-    /// Number of insertions so far, and of those that the peer has acknowledged.
+    /// Number of insertions so far; `known` is the number of those that the peer has acknowledged.
     inserted: u64,
     known: u64,
-    /// Sections that the peer has not acknowledged, in the order in which they were written.
+    /// Sections that refer to the table and that the peer has not acknowledged, in the order in which they were written.
     outstanding: VecDeque<(StreamId, References)>,
-    /// The hashes of fields written lately.
+    /// Hashes of the fields sent last; the place of a hash follows from its low bits.
     lately: Option<Box<[u32; LATELY]>>,
-    /// How many fields were written that were not among the remembered ones.
+    /// How many of the sent fields were not among the remembered ones.
     tried: u64,
-    /// The start of an acknowledgement whose end has not arrived.
+    /// The start of an acknowledgement of which the end has not arrived.
     partial: Partial,
 }
 
@@ -66,22 +66,23 @@ struct Partial {
     len: u8,
 }
 
-/// Writes one section: [`Encoder::section`] begins it.
+/// The writer of one field section, which [`Encoder::section`] begins.
 #[derive(Debug)]
 pub struct SectionWriter<'e> {
     encoder: &'e mut Encoder,
     out: &'e mut Vec<u8>,
-    /// The buffer of the encoder stream; `None` if it has no room for more.
+    /// The buffer of the encoder stream; `None` if that stream has no room for more.
     instructions: Option<&'e mut Vec<u8>>,
-    /// Where the section begins.
+    /// The position in `out` where the section begins.
     at: usize,
     references: References,
-    /// The section may refer to entries that were inserted before this one.
+    /// The section may refer to the entries that were inserted before this number of insertions.
     base: u64,
 }
 
 impl Encoder {
-    /// An encoder with a table of at most `limit` bytes. There is none before the peer has announced its capacity. Allocates nothing.
+    /// An encoder with a table of at most `limit` bytes. The table is empty until the peer announces its capacity.
+    /// Allocates nothing.
     #[must_use]
     pub const fn new(limit: u32) -> Self {
         Self {
@@ -105,7 +106,7 @@ impl Encoder {
         }
     }
 
-    /// The peer has announced `SETTINGS_QPACK_MAX_TABLE_CAPACITY`, which it does once.
+    /// Applies the peer's `SETTINGS_QPACK_MAX_TABLE_CAPACITY`, which it announces once.
     pub fn set_peer_capacity(&mut self, capacity: u64) {
         let size = u32::try_from(capacity).map_or(self.limit, |size| size.min(self.limit));
         self.max_entries = capacity / u64::from(MIN_ENTRY);
@@ -114,15 +115,16 @@ impl Encoder {
         self.tried += 1;
     }
 
-    /// A value that changes whenever the same field might be encoded differently than before.
+    /// A value that changes whenever the encoder may write the same field differently than before.
     #[inline]
     #[must_use]
     pub const fn generation(&self) -> (u64, u64) {
         (self.inserted + self.tried, self.known)
     }
 
-    /// Begins an encoded field section, which is appended to `out`. `instructions` collects what is to be sent on the encoder stream;
-    /// with `None` that stream has no room, and the section uses only what the dynamic table already has.
+    /// Begins a field section at the end of `out`. Instructions for the peer are appended to `instructions`, the buffer of
+    /// the encoder stream. `None` means that this stream has no room: the section then uses only the entries that the
+    /// dynamic table already has.
     #[inline]
     pub fn section<'e>(
         &'e mut self,
@@ -142,14 +144,14 @@ impl Encoder {
         }
     }
 
-    /// Whether a section with these references, which was written before, can be written again.
+    /// Whether a section with these references that was written before can be sent again.
     #[inline]
     #[must_use]
     pub fn can_repeat(&self, references: References) -> bool {
         references.required == 0 || self.can_refer()
     }
 
-    /// Notes that a section with these references was written on a stream.
+    /// Notes that a section with these references was sent on a stream.
     #[inline]
     pub fn note(&mut self, stream: StreamId, references: References) {
         if references.required > 0 {
@@ -162,10 +164,11 @@ impl Encoder {
         self.outstanding.len() < MAX_OUTSTANDING
     }
 
-    /// Reads the acknowledgements on the peer's decoder stream, which may be split anywhere.
+    /// Reads the acknowledgements on the decoder stream of the peer, which may be split anywhere.
     ///
     /// # Errors
-    /// [`QpackError::DecoderStream`]: there is nothing to acknowledge. That ends the use of this encoder.
+    /// Returns [`QpackError::DecoderStream`] if an acknowledgement matches nothing that was sent. The encoder must not be
+    /// used any more then.
     pub fn receive(&mut self, mut input: &[u8]) -> Result<(), QpackError> {
         while !input.is_empty() {
             if self.partial.len == 0
@@ -193,7 +196,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// Reads the instruction at the start of `input`, and gives what follows it. `None`: it is not complete.
+    /// Executes the instruction at the start of `input`. Returns the rest of the input; `None` if the instruction is not
+    /// complete.
     fn acknowledgement<'i>(&mut self, input: &'i [u8]) -> Result<Option<&'i [u8]>, QpackError> {
         let Some(&first) = input.first() else {
             return Ok(None);
@@ -226,12 +230,13 @@ impl Encoder {
     fn on_section_acknowledged(&mut self, stream: StreamId) -> Result<(), QpackError> {
         let at = self.outstanding.iter().position(|&(id, _)| id == stream);
         let section = at.and_then(|at| self.outstanding.remove(at));
-        // What a section refers to is known already: no need to look at how many insertions it requires.
+        // An acknowledged section also acknowledges the insertions that it requires, but those are known already: sections
+        // only refer to acknowledged entries.
         section.map(drop).ok_or(QpackError::DecoderStream)
     }
 
-    /// Inserts a field if the table has room, or if entries that nobody needs can be evicted for it. `oldest`: the oldest
-    /// entry that the section being written refers to, which must stay.
+    /// Inserts a field if the table has room, or if unneeded entries can be evicted to make room. `oldest` is the oldest
+    /// entry to which the section that is being written refers; it must stay.
     fn insert(
         &mut self,
         name: EncodedName<'_>,
@@ -242,7 +247,7 @@ impl Encoder {
     ) {
         let entries = self.table.entries();
         let size = name.text.len() + value.len() + ENTRY_OVERHEAD as usize;
-        // A field that takes a large part of the table would evict fields that are of more use.
+        // The entry of a field larger than half of the table would evict others that are of more use.
         if size > entries.max_size() as usize / 2 {
             return;
         }
@@ -266,13 +271,13 @@ impl Encoder {
         }
     }
 
-    /// Whether the oldest entries that take `needed` bytes may be evicted (RFC 9204 §2.1.1).
+    /// Whether the oldest entries may be evicted to free `needed` bytes (RFC 9204 §2.1.1).
     fn can_evict(&self, needed: usize, oldest: Option<u64>) -> bool {
         let entries = self.table.entries();
         let sections = self.outstanding.iter();
         let referenced = sections.map(|(_, references)| references.oldest);
         let first_needed = referenced.chain(oldest).min().unwrap_or(self.known);
-        // What is not acknowledged stays, too.
+        // Entries that the peer has not acknowledged must stay, too.
         let first_needed = first_needed.min(self.known);
         let mut freed = 0;
         for age in (0..entries.len()).rev() {
@@ -288,7 +293,7 @@ impl Encoder {
         freed >= needed
     }
 
-    /// Whether a field was written lately. Remembers it as written.
+    /// Whether the field with this hash is among those sent last. Notes it as sent.
     #[inline]
     fn is_repeated(&mut self, hash: u32) -> bool {
         let lately = self.lately.get_or_insert_with(|| Box::new([0; LATELY]));
@@ -301,19 +306,19 @@ impl Encoder {
         is_repeated
     }
 
-    /// Insertions so far.
+    /// Number of insertions into the table so far.
     #[must_use]
     pub const fn inserted(&self) -> u64 {
         self.inserted
     }
 
-    /// The number of sections that the peer has not acknowledged.
+    /// Number of sections that refer to the table and that the peer has not acknowledged.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// Bytes of memory held, for accounting.
+    /// Bytes of memory that the encoder has allocated, for accounting.
     #[must_use]
     pub fn retained(&self) -> usize {
         let lately = self.lately.as_ref();
@@ -329,7 +334,7 @@ impl Encoder {
 }
 
 impl SectionWriter<'_> {
-    /// Appends `:status`.
+    /// Appends the field `:status`.
     #[inline]
     pub fn status(&mut self, status: StatusCode) {
         let index = match status.as_u16() {
@@ -352,7 +357,7 @@ impl SectionWriter<'_> {
         prefixed::encode(0xc0, 6, index, self.out);
     }
 
-    /// Appends a pseudo-header field, which is not [`Pseudo::Unknown`].
+    /// Appends a pseudo-header field, which must not be [`Pseudo::Unknown`].
     pub fn pseudo(&mut self, pseudo: Pseudo, value: &[u8]) {
         debug_assert!(pseudo != Pseudo::Unknown);
         self.encode(EncodedName::pseudo(pseudo), value, || {
@@ -360,7 +365,7 @@ impl SectionWriter<'_> {
         });
     }
 
-    /// Appends a field.
+    /// Appends a regular field.
     #[inline]
     pub fn field(&mut self, name: Name<'_>, value: &[u8]) {
         self.encode(name.into(), value, || field_hash(name, value));
@@ -379,8 +384,8 @@ impl SectionWriter<'_> {
         literal(name, run, value, self.out);
     }
 
-    /// Appends the index of a field, if it is in the dynamic table and the peer has acknowledged it. If it is not in the
-    /// table and is likely to be sent again, inserts it.
+    /// Appends a reference to the field's entry in the dynamic table, if there is one and the peer has acknowledged it. If
+    /// there is no entry and the field is likely to be sent again, inserts it. Returns whether the field was written.
     #[inline]
     fn dynamic(&mut self, name: EncodedName<'_>, value: &[u8], hash: u32) -> bool {
         let Some(age) = self.encoder.table.find(name, value, hash) else {
@@ -411,7 +416,7 @@ impl SectionWriter<'_> {
         true
     }
 
-    /// Ends the section, which is sent on the stream `stream`.
+    /// Ends the section, which the caller sends on `stream`. Returns the entries to which it refers.
     #[inline]
     pub fn finish(self, stream: StreamId) -> References {
         let references = self.references;
@@ -419,7 +424,7 @@ impl SectionWriter<'_> {
             let required = references.required % (2 * self.encoder.max_entries) + 1;
             let delta = self.base - references.required;
             match (u8::try_from(required), u8::try_from(delta)) {
-                // Mostly both fit their prefixes, and nothing is moved.
+                // Usually both numbers fit in the two bytes reserved for the prefix, so that the section need not be moved.
                 (Ok(required @ ..=0xfe), Ok(delta @ ..=0x7e)) => {
                     self.out[self.at] = required;
                     self.out[self.at + 1] = delta;
@@ -437,7 +442,7 @@ impl SectionWriter<'_> {
     }
 }
 
-/// Whether a field is likely to be sent again often enough to be worth an entry. Lengths and paths seldom are.
+/// Whether a field is likely to be sent often enough to be worth an entry. Lengths and paths rarely are.
 #[inline]
 fn is_worth_a_place(name: EncodedName<'_>, value: &[u8]) -> bool {
     match name.kind {
@@ -446,14 +451,14 @@ fn is_worth_a_place(name: EncodedName<'_>, value: &[u8]) -> bool {
     }
 }
 
-/// Whether the field must be marked so that no intermediary puts it into a table.
+/// Whether the field must be marked so that no intermediary puts it into a table: short cookies.
 #[inline]
 fn is_sensitive(kind: NameKind, value: &[u8]) -> bool {
     matches!(kind, NameKind::Known(Known::Cookie | Known::SetCookie))
         && value.len() < MIN_INDEXED_COOKIE
 }
 
-/// Appends a field as text, the name as an index if the static table has it.
+/// Appends a field as a literal; its name is written as an index if the static table has the name.
 #[inline(never)]
 fn literal(name: EncodedName<'_>, run: static_table::Run, value: &[u8], out: &mut Vec<u8>) {
     let is_sensitive = is_sensitive(name.kind, value);
@@ -465,7 +470,7 @@ fn literal(name: EncodedName<'_>, run: static_table::Run, value: &[u8], out: &mu
         prefixed::encode(flags, 4, usize::from(run.first), out);
     }
     if is_sensitive {
-        // Such a field is not Huffman-coded either: the length of the code depends on the text.
+        // The value is not Huffman-coded either, since the length of the code would depend on the text.
         string_literal::encode_plain(0, 7, value, out);
     } else {
         string_literal::encode(0, 7, value, out);

@@ -1,12 +1,12 @@
-//! The static table (RFC 9204 Appendix A).
+//! The static table of QPACK (RFC 9204 Appendix A).
 
 use h2o_http::Known;
 use h2o_http::field_section::{NameKind, Pseudo};
 
-/// Entries of the table.
+/// Number of entries of the static table.
 pub(super) const LEN: usize = 99;
 
-/// An entry: its name, its text if the kind has none, its value.
+/// An entry of the static table: the kind of its name, the text of the name if the kind does not imply it, and its value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) kind: NameKind,
@@ -15,13 +15,13 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The text of the name.
+    /// The text of the entry's name.
     pub(super) fn name(&self) -> &'static [u8] {
         self.kind.fixed_text().unwrap_or(self.text.as_bytes())
     }
 }
 
-/// The entry of index 0 comes first.
+/// The entries of the static table. The first one has the index 0.
 pub(super) static FIELDS: [Entry; LEN] = {
     const fn pseudo(name: Pseudo, value: &'static str) -> Entry {
         Entry {
@@ -156,8 +156,8 @@ pub(super) static FIELDS: [Entry; LEN] = {
     ]
 };
 
-/// Entries of the static table that have the same name and stand one after the other: the index of the first, and their number. A few
-/// entries stand apart from the others of their name: the decoder knows them, the encoder does not use them.
+/// Adjacent entries of the static table with the same name: the index of the first, and their number. A few entries are
+/// apart from the others with their name: only the decoder uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) first: u8,
@@ -173,7 +173,7 @@ impl Run {
     }
 }
 
-/// The run of each well-known name.
+/// For each well-known name the run of its entries.
 static KNOWN: [Run; Known::ALL.len()] = {
     let mut runs = [Run::NONE; Known::ALL.len()];
     let mut index = 0;
@@ -192,7 +192,7 @@ static KNOWN: [Run; Known::ALL.len()] = {
     runs
 };
 
-/// The entries of a name.
+/// The run of the entries with this name; empty if the static table does not have the name.
 #[inline]
 pub(super) fn run_of(name: NameKind, text: &[u8]) -> Run {
     match name {
@@ -223,7 +223,7 @@ fn other(text: &[u8]) -> Run {
     Run { first, len }
 }
 
-/// The index of the entry of a run with this value.
+/// The index of the entry with this value in a run.
 #[inline]
 pub(super) fn exact_match(run: Run, value: &[u8]) -> Option<u8> {
     let entries = FIELDS.get(usize::from(run.first)..)?;

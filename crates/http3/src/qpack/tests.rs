@@ -1,4 +1,5 @@
-//! QPACK against the examples of RFC 9204, and against a second implementation that panics at whatever the RFC forbids.
+//! Tests of QPACK against the examples of RFC 9204, and against an independent implementation that panics at anything that
+//! the RFC forbids.
 
 use h2o_http::{Known, Name, StatusCode};
 use h2o_testkit::http3 as other;
@@ -15,7 +16,8 @@ fn id(number: u64) -> StreamId {
     StreamId::new(number)
 }
 
-/// The fields of a section, and what the encoder is told of it. `Err(None)`: it waits.
+/// Decodes a section. Returns its fields, and what the decoder tells the peer's encoder; `Err(None)` if the section has to
+/// wait.
 fn decode(
     decoder: &mut Decoder,
     stream: u64,
@@ -50,20 +52,20 @@ fn fields(list: &[(&str, &str)]) -> Fields {
 #[test]
 fn the_examples_of_rfc_9204_appendix_b() {
     let mut decoder = Decoder::new(220);
-    // B.1
+    // Example B.1 of RFC 9204.
     let got = decode(&mut decoder, 0, b"\0\0\x51\x0b/index.html");
     assert_eq!(got, Ok((fields(&[(":path", "/index.html")]), vec![])));
-    // B.2: the section waits for the instructions.
+    // Example B.2: the section waits for the instructions.
     let section = b"\x03\x81\x10\x11";
     assert_eq!(decode(&mut decoder, 4, section), Err(None));
     let instructions = b"\x3f\xbd\x01\xc0\x0fwww.example.com\xc1\x0c/sample/path";
     assert_eq!(follow(&mut decoder, instructions), Ok(vec![2]));
     let want = fields(&[(":authority", "www.example.com"), (":path", "/sample/path")]);
     assert_eq!(decode(&mut decoder, 4, section), Ok((want, vec![0x84])));
-    // B.3
+    // Example B.3.
     let got = follow(&mut decoder, b"\x4a\x63ustom-key\x0c\x63ustom-value");
     assert_eq!(got, Ok(vec![0x01]));
-    // B.4
+    // Example B.4.
     let section = b"\x05\x00\x80\xc1\x81";
     assert_eq!(decode(&mut decoder, 8, section), Err(None));
     let mut cancelled = Vec::new();
@@ -76,7 +78,7 @@ fn the_examples_of_rfc_9204_appendix_b() {
         ("custom-key", "custom-value"),
     ]);
     assert_eq!(decode(&mut decoder, 8, section), Ok((want, vec![0x88])));
-    // B.5: the oldest entry goes.
+    // Example B.5: the insertion evicts the oldest entry.
     assert_eq!(decoder.len(), 4);
     let got = follow(&mut decoder, b"\x81\x0d\x63ustom-value2");
     assert_eq!(got, Ok(vec![0x01]));
@@ -107,7 +109,7 @@ fn every_form_of_a_field_line_is_read() {
     ]
     .concat();
     assert_eq!(follow(&mut decoder, &table), Ok(vec![5]));
-    // Base 2: entries 0 and 1 are before it, 2 to 4 behind it.
+    // The base is 2: the entries 0 and 1 are before it, the entries 2 to 4 after it.
     let prefix = other::section_prefix(4096, 5, 2);
     type Case<'a> = (&'a str, &'a [u8], (&'a str, &'a str), bool);
     let cases: &[Case<'_>] = &[
@@ -167,7 +169,7 @@ fn every_form_of_a_field_line_is_read() {
         let mut prefixed = prefix.clone();
         prefixed.extend_from_slice(line);
         if *what == "Huffman code" {
-            // The code of `x-a`, then that of `ab`, worked out by the encoder of the other side.
+            // The Huffman codes of `x-a` and `ab`, made by the encoder of strings.
             prefixed.truncate(prefix.len());
             h2o_http::string_literal::encode(0x20, 3, b"x-a", &mut prefixed);
             h2o_http::string_literal::encode(0, 7, b"ab", &mut prefixed);
@@ -211,7 +213,7 @@ fn sections_that_cannot_be_are_refused() {
     ];
     for (what, section) in cases {
         let mut decoder = Decoder::new(4096);
-        // Two entries, of which the first is evicted.
+        // The table has room for one of these entries, so that the first is evicted.
         let table = [
             instruction::capacity(64),
             instruction::insert(b"x-a", b"1"),
@@ -221,7 +223,7 @@ fn sections_that_cannot_be_are_refused() {
         let got = decode(&mut decoder, 0, section);
         assert_eq!(got, Err(Some(QpackError::Section)), "{what}");
     }
-    // Without a table there is nothing that could be required.
+    // Without a table, a section cannot require insertions.
     let got = decode(&mut Decoder::new(0), 0, b"\x01\0");
     assert_eq!(got, Err(Some(QpackError::Section)));
 }
@@ -295,7 +297,7 @@ fn instructions_are_followed_however_they_are_cut() {
 
 #[test]
 fn insertions_required_are_counted_around() {
-    // Four entries at most: the number on the wire comes again after eight insertions.
+    // The table has four entries at most, so that the encoded number of required insertions repeats after eight insertions.
     let capacity = 128;
     let mut decoder = Decoder::new(capacity);
     assert_eq!(
@@ -361,12 +363,12 @@ impl Written {
     }
 }
 
-/// The encoder, and a peer that reads what it says.
+/// An encoder, and the independent decoder that reads what it writes.
 struct Pair {
     encoder: Encoder,
     peer: other::Decoder,
     instructions: Vec<u8>,
-    /// Acknowledgements that are under way.
+    /// Acknowledgements that the encoder has not received yet, each with its stream.
     under_way: Vec<(u64, Vec<u8>)>,
     bytes: usize,
 }
@@ -403,7 +405,8 @@ impl Pair {
         section
     }
 
-    /// The peer gets a section, before or after the instructions that were written with it.
+    /// Passes a section to the peer, before or after the instructions that were written with it (`is_first`), and checks
+    /// its fields.
     fn reads(&mut self, stream: u64, section: &[u8], want: &[Written], is_first: bool) {
         if !is_first {
             self.gets_instructions(stream);
@@ -428,7 +431,7 @@ impl Pair {
         }
     }
 
-    /// The oldest acknowledgement arrives.
+    /// Passes the oldest acknowledgement to the encoder.
     fn acknowledges(&mut self) {
         if self.under_way.is_empty() {
             return;
@@ -492,7 +495,7 @@ fn fields_that_come_again_shrink_to_indices() {
         }
     }
     let (first, _) = lens[0];
-    // As text; as text and inserted; as indices.
+    // The first section has the fields as text, the second inserts them as well, the later ones have indices.
     assert_eq!(lens, [(first, 0), (first, 3), (6, 3), (6, 3), (6, 3)]);
 }
 
@@ -504,7 +507,7 @@ fn fields_that_do_not_come_again_are_never_inserted() {
         let list = [
             Written::Field(Name::Known(Known::Etag), value.clone()),
             Written::Field(Name::Other("x-request-id"), value),
-            // These fields come again in each section, but are not worth a place in the table.
+            // These fields are in each section, but are never worth an entry.
             Written::Field(Name::Known(Known::ContentLength), "1024".into()),
             Written::Pseudo(Pseudo::Path, "/assets/app.css".into()),
             Written::Field(Name::Known(Known::Cookie), "a=b".into()),
@@ -527,14 +530,14 @@ fn a_peer_that_acknowledges_nothing_gets_text() {
         pair.section(4 * round, &list);
     }
     assert_eq!(pair.encoder.receive(&instruction::increment(1)), Ok(()));
-    // The encoder does not remember unacknowledged sections without limit either.
+    // The number of unacknowledged sections that the encoder remembers is limited.
     for round in 3..2000 {
         pair.section(4 * round, &list);
     }
     assert_eq!(pair.encoder.outstanding(), 256);
     let text = pair.section(9000, &list);
     assert!(text.starts_with(&[0, 0]) && text.len() > 4, "{text:?}");
-    // One given up makes room for one.
+    // After a section was cancelled, one more section may refer to the table.
     assert_eq!(pair.encoder.receive(&instruction::cancel(16)), Ok(()));
     assert_eq!(pair.section(9004, &list).len(), 3);
     assert_eq!(pair.section(9008, &list), text);

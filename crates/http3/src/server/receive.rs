@@ -1,4 +1,4 @@
-//! What the client sends.
+//! Receiving from the client: requests and their content, the control stream, and datagrams.
 
 use std::ops::Range;
 
@@ -17,76 +17,79 @@ use crate::stream::{Stage, StreamKey};
 use crate::stream_id::StreamId;
 use crate::varint;
 
-/// What one step over the input found.
+/// The result of one step of [`ServerConnection::receive`] over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// All input is consumed. Nothing can be reported before more bytes arrive.
     NeedMore,
-    /// Nothing to report, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] returns something.
+    /// Nothing is to be reported, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] returns
+    /// something.
     Charged,
-    /// A field section refers to entries of the QPACK table that have not arrived. The stream's input must wait until
+    /// A field section refers to entries of the QPACK table that have not arrived. The input of the stream must wait until
     /// [`ServerConnection::poll_unblocked`] returns the stream.
     Blocked,
-    /// The head of a request is filled in.
+    /// The head of a request is complete and stored.
     Request {
-        /// Its stream.
+        /// The stream of the request.
         stream: StreamKey,
-        /// There is no content.
+        /// Whether the request has no content.
         end_stream: bool,
-        /// It is to be answered with this error.
+        /// The error to answer the request with, if it is refused.
         refusal: Option<Refusal>,
     },
-    /// Content of a request.
+    /// Content of a request, or bytes of a tunnel.
     Data {
-        /// Its stream.
+        /// The stream of the request.
         stream: StreamKey,
-        /// Where in the input the content lies.
+        /// The range of the content in the input.
         data: Range<usize>,
-        /// The content is complete.
+        /// Whether the content is complete.
         end_stream: bool,
     },
-    /// Trailers of a request are filled in as the fields of the head; its content is complete.
+    /// The trailers of a request are complete and stored as the fields of the head; the request is complete.
     Trailers {
-        /// Its stream.
+        /// The stream of the request.
         stream: StreamKey,
     },
-    /// The stream has ended: the client has reset it, or broke a rule so that we reset it.
+    /// The stream has ended: the client has reset it, or violated the protocol, so that the engine reset it.
     Reset {
-        /// The stream; still to be released.
+        /// The stream, which the caller still has to release.
         stream: StreamKey,
-        /// The client's code, or ours.
+        /// The error code of the RESET_STREAM or STOP_SENDING frame, received or sent.
         code: ErrorCode,
-        /// The client broke a rule.
+        /// Whether the engine has reset the stream because the client violated the protocol.
         by_us: bool,
     },
     /// The client has announced its settings. If they allow HTTP datagrams, these may be sent from now on.
     Settings,
-    /// The client has changed the priority of a stream.
+    /// The client has changed the priority of a stream by PRIORITY_UPDATE.
     Priority {
-        /// The stream.
+        /// The stream whose priority has changed.
         stream: StreamKey,
     },
-    /// The client makes no more requests.
+    /// The client has sent GOAWAY.
     GoAway,
 }
 
-/// One step over the input.
+/// The result of one step, with the number of bytes that it consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerStep {
-    /// How many bytes the caller drops after using the result.
+    /// How many bytes the caller removes from the start of the input after using the result.
     pub taken: usize,
-    /// What was found.
+    /// What the step found.
     pub received: Received,
 }
 
 impl ServerConnection {
-    /// One step over `input`, which was received on a stream and not yet taken; `has_ended`: the stream ends behind it. The caller
-    /// drops what was taken and calls again until [`Received::NeedMore`] or [`Received::Blocked`].
+    /// Makes one step over `input`: the bytes received on the stream `id` and not yet removed. `has_ended` tells whether
+    /// the stream ends after them. The caller removes `taken` bytes and calls again until [`Received::NeedMore`] or
+    /// [`Received::Blocked`].
     ///
-    /// The end of a stream is to be reported with the last bytes, if it is known by then: a request without content is told by it.
+    /// The caller should report the end of a stream together with the last bytes, if it knows the end by then: only so the
+    /// engine can report that a request has no content together with its head.
     ///
     /// # Errors
-    /// What the client did wrong. The connection is to be closed.
+    /// Returns the client's violation of the protocol. The caller closes the connection.
     pub fn receive(
         &mut self,
         id: StreamId,
@@ -106,7 +109,7 @@ impl ServerConnection {
         } else {
             match self.connection.streams.find(id) {
                 Some(key) => self.receive_request(key, input, has_ended, head),
-                // It was rejected, or is released.
+                // The stream was rejected, or is released: its input is dropped.
                 None => Ok(all),
             }
         };
@@ -159,7 +162,7 @@ impl ServerConnection {
         }
     }
 
-    /// PRIORITY_UPDATE (RFC 9218 §7.2).
+    /// Handles PRIORITY_UPDATE for a request stream (RFC 9218 §7.2).
     fn on_priority_update(
         &mut self,
         id: StreamId,
@@ -176,9 +179,9 @@ impl ServerConnection {
                 .then_some(Received::Priority { stream: key }));
         }
         if id < self.next {
-            return Ok(None); // It is over.
+            return Ok(None); // The stream has ended.
         }
-        // At least as many as the transport allows, which counts from the streams that are over.
+        // This bound is never below the transport's limit of streams, which is counted from the streams that have ended.
         if id.get() >= self.next.get() + 4 * u64::from(self.settings.max_streams) {
             return Err(PeerError::IdInvalid);
         }
@@ -249,7 +252,7 @@ impl ServerConnection {
         }))
     }
 
-    /// Ends the stream by which the client broke a rule.
+    /// Resets a stream on which the client violated the protocol.
     fn on_stream_error(&mut self, key: StreamKey, error: StreamError) -> Received {
         let code = error.code();
         self.connection.charge(cost::CAUSED_RESET);
@@ -295,8 +298,8 @@ impl ServerConnection {
         }
     }
 
-    /// Decodes the field section that opens a request. `Err` within the result: the section waits for this number of
-    /// insertions into the QPACK table.
+    /// Decodes the field section that opens a request. `Ok(Err(count))` means that the section has to wait until there were
+    /// `count` insertions into the QPACK table.
     #[inline]
     fn on_request(
         &mut self,
@@ -429,11 +432,12 @@ impl ServerConnection {
         Ok(Ok(Received::Trailers { stream: key }))
     }
 
-    /// Handles RESET_STREAM: the client sends nothing more on the stream. Returns [`Received::Reset`] if the stream is a
-    /// request's.
+    /// Handles RESET_STREAM: the client sends nothing more on the stream. Returns [`Received::Reset`] if the request on the
+    /// stream was reported.
     ///
     /// # Errors
-    /// [`PeerError::ClosedCriticalStream`]
+    /// Returns [`PeerError::ClosedCriticalStream`] if the stream is the client's control stream or one of its QPACK
+    /// streams.
     pub fn on_reset(
         &mut self,
         id: StreamId,
@@ -449,7 +453,7 @@ impl ServerConnection {
                 Err(error) => self.failed(error),
             };
         }
-        // Charged even if our response was already complete: the client makes us work for nothing.
+        // The reset is charged even if the response was already complete: the client has made the server work for nothing.
         self.connection.charge(cost::RESET);
         let Some(key) = self.connection.streams.find(id) else {
             return Ok(None);
@@ -460,11 +464,11 @@ impl ServerConnection {
         Ok(self.cancel(key, code))
     }
 
-    /// Handles STOP_SENDING: the client does not want what we send on the stream. Returns [`Received::Reset`] if the stream
-    /// is a request's.
+    /// Handles STOP_SENDING: the client does not want what the server sends on the stream. Returns [`Received::Reset`] if
+    /// the request on the stream was reported.
     ///
     /// # Errors
-    /// [`PeerError::ClosedCriticalStream`]
+    /// Returns [`PeerError::ClosedCriticalStream`] if the stream is a unidirectional one.
     pub fn on_stop_sending(
         &mut self,
         id: StreamId,
@@ -486,7 +490,7 @@ impl ServerConnection {
         Ok(self.cancel(key, code))
     }
 
-    /// The client has given a request up.
+    /// Ends the stream of a request that the client has cancelled.
     fn cancel(&mut self, key: StreamKey, code: ErrorCode) -> Option<Received> {
         let ours = ErrorCode::REQUEST_CANCELLED;
         self.connection.abort(key, ours, ours);
@@ -502,11 +506,11 @@ impl ServerConnection {
         })
     }
 
-    /// Handles an HTTP datagram (RFC 9297 §2.1). Returns the stream that it is for, and the position of its payload in
-    /// `datagram`. `None`: the tunnel has ended or is not open yet, and the datagram is dropped.
+    /// Finds the tunnel of an HTTP datagram (RFC 9297 §2.1). Returns the stream, and the position of the payload in
+    /// `datagram`. Returns `None` if the tunnel has ended or is not open yet: the datagram is dropped then.
     ///
     /// # Errors
-    /// [`PeerError::Datagram`]
+    /// Returns [`PeerError::Datagram`] if the datagram cannot belong to a tunnel.
     pub fn on_datagram(
         &mut self,
         datagram: &[u8],
@@ -526,7 +530,7 @@ impl ServerConnection {
     }
 }
 
-/// The number at the start of the field `datagram-flow-id` (draft 03 of RFC 9298), which may have parameters.
+/// The number at the start of the field `datagram-flow-id` (draft 03 of RFC 9298), which parameters may follow.
 fn flow_id(field: &[u8]) -> Option<u64> {
     let digits = field
         .iter()

@@ -1,4 +1,4 @@
-//! What we send: heads, content, their end.
+//! Sending to the client: heads and content of responses, and the ends of streams.
 
 use h2o_http::field_section::encode_fields;
 use h2o_http::priority::PriorityField;
@@ -11,8 +11,8 @@ use crate::qpack::SectionWriter;
 use crate::stream::{StreamKey, StreamState};
 
 impl ServerConnection {
-    /// Writes the final response head of a stream to `out`. `end_stream`: no content follows. Returns the length of its
-    /// field section in bytes.
+    /// Writes the final response head of a stream to `out`. If `end_stream` is true, no content follows. Returns the length
+    /// of the encoded field section in bytes.
     #[inline]
     pub fn respond(
         &mut self,
@@ -54,7 +54,7 @@ impl ServerConnection {
         len
     }
 
-    /// Writes an informational response (RFC 9110 §15.2). Returns the length of its field section in bytes.
+    /// Writes an informational response (RFC 9110 §15.2). Returns the length of the encoded field section in bytes.
     pub fn inform(
         &mut self,
         key: StreamKey,
@@ -73,14 +73,14 @@ impl ServerConnection {
             .write_section(id, Some(status), headers, out)
     }
 
-    /// Applies the `priority` field of a response whose head was written: it overrides what the client has requested (RFC
-    /// 9218 §8).
+    /// Applies the `priority` field of a response whose head was written: the field overrides the priority that the client
+    /// has requested (RFC 9218 §8).
     pub fn schedule(&mut self, key: StreamKey, field: PriorityField) {
         let priority = field.over(self.priority(key));
         self.connection.prioritize(key, priority);
     }
 
-    /// Tells whether the caller has content to send on the stream and the transport has room for it.
+    /// Reports whether the caller has content to send on the stream and the transport has room for it.
     #[inline]
     pub fn set_ready(&mut self, key: StreamKey, is_ready: bool) {
         self.connection.set_ready(key, is_ready);
@@ -92,7 +92,7 @@ impl ServerConnection {
         self.connection.next_ready()
     }
 
-    /// Writes a DATA frame with `data`. `end_stream`: it is the stream's last frame.
+    /// Writes a DATA frame with `data`. If `end_stream` is true, the frame ends the response.
     #[inline]
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         if self.begin_data(key, data.len() as u64, end_stream, out) {
@@ -100,9 +100,9 @@ impl ServerConnection {
         }
     }
 
-    /// Writes the header of a DATA frame with `len` bytes of content, which the caller writes after it. `end_stream`: it is
-    /// the last frame. Returns false if the stream cannot send any more. Without content, only the end is noted and nothing
-    /// is written.
+    /// Writes the header of a DATA frame with `len` bytes of content, which the caller writes after it. If `end_stream` is
+    /// true, the frame ends the response. Returns false if nothing can be sent on the stream. For a `len` of 0 nothing is
+    /// written; only the end is noted.
     #[inline]
     pub fn begin_data(
         &mut self,
@@ -114,18 +114,18 @@ impl ServerConnection {
         self.connection.begin_data(key, len, end_stream, out)
     }
 
-    /// Ends the content: appends `trailers`, if any, to `out`. The caller then ends the stream (FIN) after these bytes.
+    /// Ends the response: appends `trailers`, if any, to `out`. The caller then ends the stream (FIN) after these bytes.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         self.connection.finish(key, trailers, out);
     }
 
-    /// Ends a stream at once.
+    /// Ends both directions of a stream at once, with this error code.
     pub fn reset(&mut self, key: StreamKey, code: ErrorCode) {
         self.connection.abort(key, code, code);
     }
 
-    /// The caller no longer uses a stream. If it has not ended, it is reset; if our side is complete, the client is only
-    /// told that we do not need the rest of its request.
+    /// Ends the use of a stream by the caller. If the stream has not ended, it is reset; if the response is complete, the
+    /// client is only told that the rest of its request is not needed.
     #[inline]
     pub fn release(&mut self, key: StreamKey) {
         let recv = match self.state(key) {
@@ -145,8 +145,8 @@ impl ServerConnection {
         self.connection.peer.map(|settings| settings.datagrams)
     }
 
-    /// Begins an HTTP datagram of a tunnel (RFC 9297 §2.1), whose payload the caller appends. Writes nothing and returns
-    /// false if the client does not accept datagrams or its settings have not arrived, or if there is no tunnel.
+    /// Writes the start of an HTTP datagram of a tunnel (RFC 9297 §2.1); the caller appends the payload. Writes nothing and
+    /// returns false if the client does not accept datagrams, if its settings have not arrived, or if there is no tunnel.
     pub fn begin_datagram(&self, key: StreamKey, out: &mut Vec<u8>) -> bool {
         self.connection.begin_datagram(key, out)
     }

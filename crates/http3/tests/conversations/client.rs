@@ -1,4 +1,4 @@
-//! The client role of the engine, talking to servers that behave well and badly.
+//! Tests of the client role with servers that behave well and badly.
 
 use h2o_http::{BodyLength, Known};
 use h2o_http3::{ClientSettings, LocalStream, StreamId, StreamState};

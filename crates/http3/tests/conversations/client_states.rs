@@ -1,4 +1,4 @@
-//! Every state of a request stream of the client role with everything that can happen to it.
+//! Tests every state of a request stream of the client role with every event that the stream can meet.
 
 use h2o_http3::{ErrorCode, StreamState};
 
@@ -117,7 +117,7 @@ fn behind_the_head_of_the_response() {
     use StreamState::{Closed, HalfClosedLocal, HalfClosedRemote, Open};
     let reset = format!("0 reset H3_INTERNAL_ERROR; {RECV}");
     let reset_both = format!("0 reset H3_INTERNAL_ERROR; {BOTH}");
-    // A second head looks like trailers that have a pseudo-header field.
+    // A second head is read as trailers, which must not have pseudo-header fields.
     let second = "close H3_MESSAGE_ERROR protocol violation";
     check(
         Open,

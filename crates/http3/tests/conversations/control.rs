@@ -1,4 +1,4 @@
-//! The unidirectional streams: their types, their frames, their ends.
+//! Tests of the unidirectional streams: their types, their frames, their ends.
 
 use h2o_http3::LocalStream;
 use h2o_testkit::http3::{Frame, kind, varint};
@@ -236,11 +236,11 @@ fn critical_streams_stay_open() {
             talk.expect(&format!("stream of type {kind}"), &closed);
         }
     }
-    // Ours, too.
+    // The streams of the server must not be stopped either.
     let mut talk = Conversation::new();
     talk.stops(3, 0x100);
     talk.expect("STOP_SENDING on our control stream", &closed);
-    // Of others nobody knows the type.
+    // Streams without a type may end: their role is not known.
     let mut talk = Conversation::new();
     talk.sends(ENCODER, b"").ends(ENCODER, b"");
     talk.sends(DECODER, b"\x40").resets(DECODER, 0x100);

@@ -1,4 +1,4 @@
-//! Every error of a request stream: its code, and what it ends.
+//! Tests of every error of a request stream: its code, and what it ends.
 
 use h2o_http3::{FrameType, Settings};
 use h2o_testkit::http3::{Frame, kind, varint};
@@ -6,7 +6,7 @@ use h2o_testkit::http3::{Frame, kind, varint};
 use crate::kit::server::{Conversation, outcome};
 use crate::kit::{CONNECT, Fields, GET, POST, assert_said, data, frame, headers};
 
-/// For each case: what is wrong, the fields of the request, and what comes of it.
+/// A name of the mistake, the fields of the request, and the expected result.
 type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a str);
 
 const ASKED: &str = "0 POST https://a.example/";
@@ -56,7 +56,7 @@ fn frames_out_of_place_end_the_connection() {
             assert_said(&got, &want, &format!("{kind:#x} {place}"));
         }
     }
-    // DATA and HEADERS frames may come only at places of their own.
+    // DATA and HEADERS frames are only allowed in certain places.
     let cases: &[(&str, Vec<u8>, &[&str])] = &[
         ("DATA in front of the head", data(b"a"), &[unexpected]),
         ("empty DATA in front of the head", data(b""), &[unexpected]),
@@ -139,12 +139,12 @@ fn messages_that_are_incomplete_or_too_long_end_their_stream() {
         ),
     ];
     for (why, input, want) in cases {
-        // Cut byte by byte, one byte too many would come alone, so the input is given whole, as clients send it.
+        // The input is passed whole, as clients send it: split at every byte, an excess byte of content would arrive alone.
         let mut talk = Conversation::new();
         talk.ends(0, input);
         let want: Vec<&str> = want.iter().map(String::as_str).collect();
         talk.expect(why, &want);
-        // The connection goes on.
+        // The connection stays usable.
         talk.ends(4, headers(GET));
         talk.expect(why, &["4 GET https://a.example/ END"]);
     }
@@ -359,7 +359,7 @@ fn sections_and_frames_that_are_too_long_are_refused_by_their_length() {
             why,
         );
     }
-    // A DATA frame may have any length: how long the content is, is known from the header of the frame.
+    // A DATA frame may have any length; the frame header already tells how long the content is.
     let input = [
         headers(CONNECT),
         header(kind::DATA, 1 << 40),
@@ -398,7 +398,7 @@ fn more_content_than_the_site_takes_ends_the_stream() {
         "RESET_STREAM 0 H3_EXCESSIVE_LOAD",
     ];
     talk.expect("limit-request-body", &want);
-    // If the length is announced, the client is told at once.
+    // If `content-length` announces too much content, the request is refused with 413 at once.
     let mut talk = begin();
     let announced = with(POST, &[("content-length", "5")]);
     talk.sends(0, headers(&announced));
@@ -408,7 +408,7 @@ fn more_content_than_the_site_takes_ends_the_stream() {
         (status.as_u16(), text),
         (413, "request entity is too large")
     );
-    // A tunnel has no content.
+    // The bytes of a tunnel are not content, so that the limit does not apply.
     let mut talk = begin();
     talk.sends(0, [headers(CONNECT), data(b"abcdefgh")].concat());
     assert_eq!(talk.events.len(), 2, "{:?}", talk.events);

@@ -1,4 +1,4 @@
-//! What a client can cost: memory, work, streams.
+//! Tests of the limits of what a client can cost: memory, work, streams.
 
 use h2o_http3::{LocalStream, Settings};
 use h2o_testkit::http3::{Frame, encode, instruction, varint};
@@ -221,13 +221,13 @@ fn streams_without_a_type_are_few() {
 
 #[test]
 fn fields_and_text_are_limited_as_over_http_2() {
-    // A hundred fields are accepted; how long their text may be is limited by the length of the section, and by what entries of
-    // the table can add.
+    // A hundred fields are accepted. The limit of their text depends on the length of the section and on the size of the
+    // dynamic table.
     let hundred: Vec<_> = std::iter::repeat_n(("a", "b"), 100).collect();
     let mut talk = Conversation::new();
     talk.ends(0, headers(&[GET, &hundred].concat()));
     assert!(talk.events[0].ends_with(" END") && !talk.events[0].contains("TooMany"));
-    // One entry, referred to again and again.
+    // A section that refers to one entry again and again ("QPACK bomb").
     let mut talk = Conversation::new();
     let table = [
         vec![2],

@@ -1,4 +1,5 @@
-//! Conversations of the server role with clients, and of the client role with servers, which behave well and badly.
+//! Tests that talk with the HTTP/3 engine: the server role with clients, and the client role with servers, which behave
+//! well and badly.
 
 #[path = "../kit/mod.rs"]
 mod kit;

@@ -1,4 +1,4 @@
-//! Several streams at once take random steps, and a model knows what each of them may still do.
+//! Tests with random steps on several streams at once, compared with a model that knows what each stream may do next.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::kit::{CONNECT, CONTROL, GET, POST, data, frame, headers};
 
 const MAX_STREAMS: u32 = 4;
 
-/// How far the client's side of a stream has come.
+/// How far the client has come on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
-    /// Opened; nothing is said.
+    /// The stream is open, but the client has sent nothing on it.
     Silent,
     Content,
     Trailers,
@@ -25,7 +25,7 @@ enum Client {
 struct Model {
     client: Client,
     is_tunnel: bool,
-    /// Our side has sent all.
+    /// Whether the server has ended its response.
     is_answered: bool,
     /// Whether the engine has reported the stream, and the stream is not released yet.
     is_held: bool,
@@ -67,7 +67,7 @@ impl Walk {
         }
     }
 
-    /// The events of one call, in words.
+    /// The events of one call, in words; none may close the connection.
     fn events(&mut self) -> Vec<String> {
         let events = std::mem::take(&mut self.talk.events);
         let closes = events.iter().any(|event| event.starts_with("close"));
@@ -130,7 +130,7 @@ impl Walk {
         self.streams.insert(id, model);
     }
 
-    /// The client goes on where it is.
+    /// Sends the next part of the message on a random stream.
     fn sends(&mut self) {
         let Some((id, mut model)) = self.pick() else {
             return;
@@ -163,7 +163,7 @@ impl Walk {
                 bytes.extend(data(b"abc"));
                 ("data abc".to_owned(), Client::Content)
             }
-            // Nothing but the end of the stream, and unknown frames, may come now.
+            // Only unknown frames and the end of the stream may follow trailers.
             Client::Trailers => (String::new(), Client::Trailers),
             Client::Ended | Client::GivenUp => {
                 bytes.extend(data(b"late"));

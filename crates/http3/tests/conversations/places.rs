@@ -1,4 +1,4 @@
-//! Every type of frame at every place where a peer can send one, for both roles.
+//! Tests of every type of frame in every place where a peer can send a frame, for both roles.
 
 use h2o_http3::{ClientSettings, Settings};
 use h2o_testkit::http3::{Frame, kind, varint};
@@ -8,10 +8,10 @@ use crate::kit::{CONNECT, CONTROL, Fields, GET, POST, client, data, frame, heade
 const TRAILERS: Fields<'static> = &[("x", "y")];
 const OK: Fields<'static> = &[(":status", "200")];
 const HINTS: Fields<'static> = &[(":status", "103")];
-/// The server's control stream.
+/// The stream identifier of the server's control stream.
 const SERVER_CONTROL: u64 = 3;
 
-/// Frames that either role may send somewhere, each with a payload that is valid there.
+/// Frames that at least one of the roles may send somewhere, each with a payload that is valid there.
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("DATA", data(b"a")),
@@ -38,7 +38,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// One letter for what a frame has led to.
+/// The letter that stands for what a frame has led to; [`frames_of_clients_mean_what_their_place_says`] lists the letters.
 fn letter(said: &[String]) -> char {
     const LETTERS: [(&str, char); 16] = [
         ("close H3_FRAME_UNEXPECTED unexpected frame type", 'T'),
@@ -65,7 +65,8 @@ fn letter(said: &[String]) -> char {
     found.unwrap_or_else(|| panic!("{said:?}")).1
 }
 
-/// Compares a table of letters: a line for each frame, a column for each place.
+/// Compares the results of all frames in all places with a table of letters, which has a line for each frame and a column
+/// for each place.
 #[track_caller]
 fn check(got: impl Fn(usize, &[u8]) -> Vec<String>, places: usize, want: &str) {
     let rows = frames().into_iter().map(|(name, bytes)| {
@@ -78,25 +79,25 @@ fn check(got: impl Fn(usize, &[u8]) -> Vec<String>, places: usize, want: &str) {
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty())
-        // The numbers of the places.
+        // Skips the line with the numbers of the places.
         .skip(1)
         .collect();
     assert_eq!(rows, want, "{}", rows.join("\n"));
 }
 
-/// `.` nothing, `d` content, `h` a head, `t` trailers, `s` SETTINGS, `g` GOAWAY; `x` the stream is reset; the connection is closed: `U` and `T`
-/// H3_FRAME_UNEXPECTED (`T` in a tunnel), `I` H3_ID_ERROR, `G` H3_GENERAL_PROTOCOL_ERROR, `F` QPACK_DECOMPRESSION_FAILED, `E`
-/// H3_MESSAGE_ERROR.
+/// The letters of the table: `.` nothing, `d` content, `h` a head, `t` trailers, `s` SETTINGS, `g` GOAWAY; `x` the stream
+/// is reset; or the connection is closed: `U` and `T` with H3_FRAME_UNEXPECTED (`T` in a tunnel), `I` with H3_ID_ERROR, `G`
+/// with H3_GENERAL_PROTOCOL_ERROR, `F` with QPACK_DECOMPRESSION_FAILED, `E` with H3_MESSAGE_ERROR.
 #[test]
 fn frames_of_clients_mean_what_their_place_says() {
     type Place = (u64, fn(&mut server::Conversation));
     let places: [Place; 9] = [
-        // 1: the control stream after SETTINGS, 2: after GOAWAY too.
+        // Place 1 is the control stream after SETTINGS, place 2 the same after GOAWAY.
         (CONTROL, |_| {}),
         (CONTROL, |talk| {
             talk.sends(CONTROL, Frame::with_id(kind::GOAWAY, 0).bytes());
         }),
-        // 3: a request stream before its head, 4: behind it, 5: behind content, 6: behind trailers.
+        // Place 3 is a request stream before its head, 4 after the head, 5 after content, 6 after trailers.
         (0, |_| {}),
         (0, |talk| {
             talk.sends(0, headers(POST));
@@ -107,7 +108,7 @@ fn frames_of_clients_mean_what_their_place_says() {
         (0, |talk| {
             talk.sends(0, [headers(POST), headers(TRAILERS)].concat());
         }),
-        // 7: answered to the end, 8: a tunnel, 9: a stream that was reset.
+        // Place 7 is a stream whose response is complete, 8 a tunnel, 9 a stream that was reset.
         (0, |talk| {
             talk.sends(0, headers(POST));
             talk.responds(0, 200, &[], None, true);
@@ -153,17 +154,19 @@ fn frames_of_clients_mean_what_their_place_says() {
     check(got, places.len(), want);
 }
 
-/// Letters as above.
+/// The letters of the table are those of [`frames_of_clients_mean_what_their_place_says`]; `r` means that the request is
+/// refused.
 #[test]
 fn frames_of_servers_mean_what_their_place_says() {
     type Place = (u64, fn(&mut client::Conversation));
     let places: [Place; 8] = [
-        // 1: the control stream after SETTINGS, 2: after GOAWAY too.
+        // Place 1 is the control stream after SETTINGS, place 2 the same after GOAWAY.
         (SERVER_CONTROL, |_| {}),
         (SERVER_CONTROL, |talk| {
             talk.server_sends(SERVER_CONTROL, Frame::with_id(kind::GOAWAY, 0).bytes());
         }),
-        // 3: a request stream before the response, 4: behind an interim one, 5: behind the head, 6: behind content, 7: behind trailers.
+        // Place 3 is a request stream before the response, 4 after an interim response, 5 after the head of the final
+        // response, 6 after content, 7 after trailers.
         (0, |talk| {
             talk.gets();
         }),
@@ -183,7 +186,7 @@ fn frames_of_servers_mean_what_their_place_says() {
             talk.gets();
             talk.server_sends(0, [headers(OK), headers(TRAILERS)].concat());
         }),
-        // 8: the request is still being sent.
+        // Place 8 is a stream whose request is still being sent.
         (0, |talk| {
             talk.posts();
             talk.server_sends(0, headers(OK));

@@ -1,4 +1,5 @@
-//! RFC 9218: the field, PRIORITY_UPDATE before and after the request, who sends next.
+//! Tests of priorities (RFC 9218): the `priority` field, PRIORITY_UPDATE before and after the request, and which stream
+//! sends next.
 
 use h2o_http::priority::{PriorityField, PriorityParameters};
 use h2o_testkit::http3::{Frame, kind};
@@ -24,7 +25,7 @@ fn priority(talk: &Conversation, id: u64) -> (u8, bool) {
     (urgency, incremental)
 }
 
-/// The streams that send, in this order, one piece each.
+/// Lets the streams send one piece of content each time, and returns their identifiers in this order.
 fn turns(talk: &mut Conversation, count: usize) -> Vec<u64> {
     (0..count)
         .map_while(|_| {
@@ -60,13 +61,13 @@ fn an_update_replaces_the_field_whenever_it_comes() {
     );
     talk.sends(CONTROL, update(4, "i"));
     talk.expect("behind it", &["4 priority u=3 i=true"]);
-    // The PRIORITY_UPDATE comes between the first bytes of the stream and its head.
+    // The PRIORITY_UPDATE arrives between the first bytes of the stream and the end of its head.
     let head = headers(&[GET, &[("priority", "u=7")]].concat());
     talk.sends(8, &head[..4]);
     talk.sends(CONTROL, update(8, "u=0"));
     talk.ends(8, &head[4..]);
     assert_eq!(priority(&talk, 8), (0, false));
-    // One that is over.
+    // A PRIORITY_UPDATE for a stream that has ended is ignored.
     talk.release(4);
     talk.events.clear();
     talk.sends(CONTROL, update(4, "u=0"));
@@ -143,10 +144,10 @@ fn streams_take_turns_by_urgency() {
     let (key, mut out) = (talk.key(4), Vec::new());
     talk.connection.finish(key, None, &mut out);
     assert_eq!(turns(&mut talk, 1), [16]);
-    // An update changes the order at once.
+    // A PRIORITY_UPDATE changes the order at once.
     talk.sends(CONTROL, update(0, "u=0"));
     assert_eq!(turns(&mut talk, 1), [0]);
-    // So does the response.
+    // The `priority` field of a response changes the order, too.
     let key = talk.key(16);
     talk.connection
         .schedule(key, PriorityField::parse(b"u=0, i"));
@@ -154,7 +155,7 @@ fn streams_take_turns_by_urgency() {
     let key = talk.key(0);
     talk.connection.schedule(key, PriorityField::parse(b"u=7"));
     assert_eq!(turns(&mut talk, 2), [16, 16]);
-    // What ends or is taken back is not named.
+    // A stream that is cancelled or released does not get a turn any more.
     talk.stops(16, 0x10c);
     assert_eq!(turns(&mut talk, 1), [0]);
     talk.release(0);

@@ -1,4 +1,4 @@
-//! The table of the server's decoder: sections that wait, acknowledgements, cancellations.
+//! Tests of the server's QPACK table: sections that wait for insertions, acknowledgements, cancellations.
 
 use h2o_http3::{LocalStream, Settings, StreamId};
 use h2o_testkit::http3::{Frame, instruction, section_prefix};
@@ -8,7 +8,7 @@ use crate::kit::{DECODER, ENCODER, GET, POST, assert_said, data, headers};
 
 const CAPACITY: usize = 16_384;
 
-/// A request `GET /` with a field that refers to entry `entry` of the dynamic table.
+/// A HEADERS frame for `GET /` with a reference to the entry `entry` of the dynamic table.
 fn refers_to(entry: usize) -> Vec<u8> {
     refers(b"\xd1\xd7\xc1", entry)
 }
@@ -117,7 +117,7 @@ fn a_section_that_waits_is_dropped_with_its_stream() {
             "{why}: cancelled"
         );
         talk.sends(ENCODER, insertions(&[("x-a", "1")]));
-        // What the client has sent behind the section, and the driver has kept, can be dropped.
+        // The stream is reported, so that the driver drops the bytes that the client has sent after the section.
         talk.expect(why, &["0 unblocked"]);
         assert!(!talk.connection.has_streams());
         assert_eq!(talk.connection.poll_unblocked(), None);
@@ -238,7 +238,7 @@ fn requests_that_are_alike_are_acknowledged_each() {
         );
         talk.is_done_with(id);
     }
-    // If the table has another entry, the same bytes mean something else.
+    // Once the table has another entry, the same section must not be taken for the one before.
     let mut bytes = instruction::capacity(0);
     bytes.extend(instruction::capacity(4096));
     bytes.extend(instruction::insert(b"x-b", b"2"));

@@ -1,4 +1,4 @@
-//! Requests as they should be.
+//! Tests of valid requests.
 
 use crate::kit::server::{Conversation, outcome};
 use crate::kit::{CONNECT, GET, POST, assert_said, data, frame, headers};

@@ -1,4 +1,4 @@
-//! Responses: heads, content, trailers, interim ones, and the memo of the latest head.
+//! Tests of responses: heads, content, trailers, interim responses, and the memory of the latest head.
 
 use h2o_http::StatusCode;
 use h2o_http3::LocalStream;
@@ -114,7 +114,7 @@ fn a_response_before_the_request_is_complete_stops_the_rest() {
     talk.expect("what still comes is dropped", &[]);
 }
 
-/// A connection whose client has a table.
+/// A connection whose client allows a QPACK table.
 fn with_table() -> Conversation {
     let mut talk = Conversation::unopened(h2o_http3::Settings::default());
     talk.sends(CONTROL, control(&[(1, 16_384), (7, 0)]));
@@ -149,7 +149,7 @@ fn heads_that_come_again_shrink_and_are_the_same() {
         let len = talk.connection.respond(key, &head, true, &mut out);
         sizes.push(len);
         assert_eq!(talk.read(id, &out), [want], "round {round}");
-        // The client says what it has read.
+        // The client acknowledges the insertions that it has received.
         let new = talk.decoder.inserted() - inserted;
         inserted += new;
         if new > 0 {
@@ -210,7 +210,7 @@ fn the_latest_head_is_not_taken_for_another() {
 fn requests_that_are_alike_are_read_alike() {
     let mut talk = Conversation::new();
     for round in 0..12_u64 {
-        // The third head of a kind, and later ones, are remembered, whatever the path of the request.
+        // From the third on, request heads that differ only in their paths are copied from the remembered one.
         let path = format!("/part/{}", round / 2);
         let fields = [
             (":method", "GET"),

@@ -1,4 +1,4 @@
-//! Graceful shutdown (RFC 9114 §5.2).
+//! Tests of the graceful shutdown (RFC 9114 §5.2).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Every state of a request stream with everything that can happen to it.
+//! Tests every state of a request stream of the server role with every event that the stream can meet.
 
 use h2o_http3::{ErrorCode, StreamState};
 
@@ -7,7 +7,7 @@ use crate::kit::{GET, POST, data, headers};
 
 const CANCELLED: u64 = 0x10c;
 
-/// What can happen to a stream.
+/// The name of an event of a stream, and the calls that make it happen.
 type Happening = (&'static str, fn(&mut Conversation));
 
 const HAPPENINGS: [Happening; 7] = [
@@ -59,7 +59,7 @@ fn check(state: StreamState, begin: fn(&mut Conversation), want: [(&str, StreamS
             after,
             "{what} on a stream that is {state:?}"
         );
-        // Whatever has happened, the stream can be released, even twice, and the connection goes on.
+        // In any state the stream can be released, even twice, and the connection stays usable.
         talk.connection.release(key);
         talk.connection.release(key);
         talk.events.clear();
@@ -109,7 +109,7 @@ fn a_stream_takes_what_its_state_allows() {
             (UP, Closed),
             ("", HalfClosedLocal),
             ("STOP_SENDING 0 H3_INTERNAL_ERROR", Closed),
-            // The early response.
+            // The response is complete before the request: the client is told that the rest is not needed.
             ("STOP_SENDING 0 H3_NO_ERROR", Closed),
         ],
     );

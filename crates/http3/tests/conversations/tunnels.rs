@@ -1,4 +1,4 @@
-//! CONNECT, extended CONNECT (RFC 9220), CONNECT-UDP, and HTTP datagrams (RFC 9297).
+//! Tests of CONNECT, extended CONNECT (RFC 9220), CONNECT-UDP, and HTTP datagrams (RFC 9297).
 
 use h2o_http3::Settings;
 use h2o_testkit::http3::{kind, varint};
@@ -126,7 +126,8 @@ fn tunnels_of_the_draft_name_their_datagrams_themselves() {
     let mut talk = Conversation::new();
     talk.sends(0, headers(UDP));
     talk.sends(4, headers(&asked("10; ecn=1")));
-    // A number that no datagram can begin with, and what is no number, are ignored: then the number follows from the stream.
+    // A flow id that is too large for a datagram, or that is not a number, is ignored: the stream's identifier is used
+    // instead.
     talk.sends(8, headers(&asked("1152921504606846976")));
     talk.sends(12, headers(&asked("-1")));
     for (stream, name) in [(0, 0), (4, 10), (8, 2), (12, 3)] {

@@ -1,4 +1,4 @@
-//! A conversation with the client role, without a transport.
+//! A conversation of a test with the engine in the client role, without a transport.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use h2o_testkit::http3::{Decoder, Frame, code, kind};
 
 use super::{assert_said, control, name, pieces, ways_to_cut};
 
-/// Streams of a server.
+/// Identifiers of the server's unidirectional streams.
 pub(crate) const SERVER_CONTROL: u64 = 3;
 pub(crate) const SERVER_ENCODER: u64 = 7;
 pub(crate) const SERVER_DECODER: u64 = 11;
 
-/// The client role and its buffers.
+/// The engine in the client role, with its buffers.
 pub(crate) struct Conversation {
     pub(crate) connection: ClientConnection,
     pub(crate) head: ClientResponse,
@@ -30,7 +30,7 @@ pub(crate) struct Conversation {
     pub(crate) costs: u32,
 }
 
-/// A request without fields.
+/// The head of a request without fields.
 pub(crate) fn request(method: &str, target: &str, authority: &str) -> RequestHead {
     request_with(method, target, authority, "", Headers::new())
 }
@@ -56,7 +56,7 @@ pub(crate) fn request_with(
 }
 
 impl Conversation {
-    /// A connection whose settings are through.
+    /// A connection on which the server has sent its settings.
     pub(crate) fn new() -> Self {
         let mut talk = Self::unopened(ClientSettings::default());
         talk.server_sends(SERVER_CONTROL, control(&[(8, 1), (0x33, 1)]));
@@ -80,7 +80,8 @@ impl Conversation {
         }
     }
 
-    /// Makes a request. Returns its stream, and what is sent, in words.
+    /// Sends a request. Returns its stream, and the frames that the engine wrote, in words; `None` if the engine makes no
+    /// request.
     pub(crate) fn asks(
         &mut self,
         head: &RequestHead,
@@ -97,20 +98,20 @@ impl Conversation {
         Some((id, self.read(id, &out)))
     }
 
-    /// `GET /`.
+    /// Sends `GET /`. Returns the stream.
     pub(crate) fn gets(&mut self) -> u64 {
         let asked = self.asks(&request("GET", "/", "a.example"), true);
         asked.expect("room for a request").0
     }
 
-    /// `POST /`, whose content is to come.
+    /// Sends the head of `POST /`, whose content follows. Returns the stream.
     pub(crate) fn posts(&mut self) -> u64 {
         let mut head = request("POST", "/", "a.example");
         head.body = BodyLength::Unknown;
         self.asks(&head, false).expect("room for a request").0
     }
 
-    /// What is sent on a stream, in words.
+    /// The frames in `bytes`, which the engine wrote for the stream `id`, in words.
     pub(crate) fn read(&mut self, id: u64, bytes: &[u8]) -> Vec<String> {
         let frames = Frame::parse_all(bytes).into_iter();
         frames
@@ -230,7 +231,7 @@ impl Conversation {
                 end_stream,
             } => {
                 let text = input[data.clone()].escape_ascii().to_string();
-                // Content may come in any number of pieces; only the whole matters.
+                // Pieces of content are joined, since content may be reported in any number of pieces.
                 let begin = format!("{} data ", self.id(*stream));
                 if let Some(last) = self.events.last_mut()
                     && last.starts_with(&begin)
@@ -273,7 +274,7 @@ impl Conversation {
         words
     }
 
-    /// The server sends RESET_STREAM.
+    /// Reports a RESET_STREAM of the server to the engine.
     pub(crate) fn server_resets(&mut self, id: u64, number: u64) -> &mut Self {
         self.input.remove(&id);
         let received = self
@@ -286,7 +287,7 @@ impl Conversation {
         self
     }
 
-    /// The server sends STOP_SENDING.
+    /// Reports a STOP_SENDING of the server to the engine.
     pub(crate) fn server_stops(&mut self, id: u64, number: u64) -> &mut Self {
         let id = StreamId::new(id);
         let received = self.connection.on_stop_sending(id, ErrorCode(number));
@@ -319,8 +320,8 @@ impl Conversation {
     }
 }
 
-/// Gives `input` to a stream of the connection that `begin` makes, cut in every way. Returns what comes of it, which must be
-/// the same however it is cut.
+/// Passes `input` to a stream of the connection that `begin` makes, split in every way. Returns the events, which must be
+/// the same for every way.
 #[track_caller]
 pub(crate) fn outcome(
     begin: impl Fn() -> Conversation,

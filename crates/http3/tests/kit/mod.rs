@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers that the tests of the crate `http3` share.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub(crate) mod client;
@@ -23,12 +23,13 @@ pub(crate) const POST: Fields<'static> = &[
 pub(crate) const CONNECT: Fields<'static> =
     &[(":method", "CONNECT"), (":authority", "b.example:443")];
 
-/// Streams of a client.
+/// Identifiers of the client's unidirectional streams.
 pub(crate) const CONTROL: u64 = 2;
 pub(crate) const ENCODER: u64 = 6;
 pub(crate) const DECODER: u64 = 10;
 
-/// A HEADERS frame whose section does not refer to the dynamic table; a `str` of a test can have any byte, as Latin-1.
+/// A HEADERS frame whose section does not refer to the dynamic table. Texts are converted to Latin-1, so that a `str` of a
+/// test can stand for any byte.
 pub(crate) fn headers(fields: Fields<'_>) -> Vec<u8> {
     let bytes = |text: &str| -> Vec<u8> {
         let bytes = text.chars().map(|c| u8::try_from(c).expect("Latin-1"));
@@ -49,12 +50,12 @@ pub(crate) fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
     Frame::new(kind, payload).bytes()
 }
 
-/// The beginning of a control stream.
+/// The start of a control stream: its type, and SETTINGS with these values.
 pub(crate) fn control(settings: &[(u64, u64)]) -> Vec<u8> {
     [varint(0), Frame::settings(settings).bytes()].concat()
 }
 
-/// The places where an input is cut: nowhere, in two at every byte (at some, if it is long), and at each byte.
+/// The positions at which to split an input: none, one at every byte (at some bytes of a long input), and all.
 pub(crate) fn ways_to_cut(len: usize) -> Vec<Vec<usize>> {
     let step = len / 300 + 1;
     let mut ways = vec![Vec::new(), (1..len).collect()];
@@ -62,20 +63,20 @@ pub(crate) fn ways_to_cut(len: usize) -> Vec<Vec<usize>> {
     ways
 }
 
-/// The pieces of `input` between the cuts.
+/// The pieces of `input` between the positions `cuts`.
 pub(crate) fn pieces<'a>(input: &'a [u8], cuts: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
     let starts = std::iter::once(0).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([input.len()]);
     starts.zip(ends).map(|(start, end)| &input[start..end])
 }
 
-/// What happened, in words that tests can list.
+/// Checks reported events, which are in words, so that tests can list them.
 #[track_caller]
 pub(crate) fn assert_said(got: &[String], want: &[&str], why: &str) {
     assert_eq!(got, want, "{why}");
 }
 
-/// The name of a frame's type.
+/// The name of a type of frame.
 pub(crate) fn name(kind: u64) -> String {
     match kind {
         kind::DATA => "DATA".to_owned(),

@@ -1,4 +1,4 @@
-//! A conversation with the server role, on a virtual clock and without a transport.
+//! A conversation of a test with the engine in the server role, on a virtual clock and without a transport.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use h2o_testkit::http3::{Decoder, Frame, code, kind};
 
 use super::{CONTROL, GET, assert_said, control, headers, name, pieces, ways_to_cut};
 
-/// The server role, its buffers and its clock.
+/// The engine in the server role, with its buffers and its clock.
 pub(crate) struct Conversation {
     pub(crate) connection: ServerConnection,
     pub(crate) head: RequestHead,
     pub(crate) now: Instant,
-    /// For each stream of the client: what it has sent that the engine has not taken, and whether it has ended.
+    /// For each stream of the client: the bytes sent that the engine has not taken, and whether the stream has ended.
     input: BTreeMap<u64, (Vec<u8>, bool)>,
-    /// The next stream that the client opens, by kind: for a request, or unidirectional.
+    /// The next stream that the client opens, for requests and for unidirectional streams.
     next: [u64; 2],
     pub(crate) keys: BTreeMap<u64, StreamKey>,
     pub(crate) decoder: Decoder,
-    /// What the engine has reported, and what it has sent, in words.
+    /// The events that the engine has reported and the commands that it has given, in words.
     pub(crate) events: Vec<String>,
     pub(crate) costs: u32,
 }
@@ -39,7 +39,7 @@ pub(crate) fn fields(fields: &[(&str, &str)]) -> Headers {
 }
 
 impl Conversation {
-    /// A connection whose settings are through.
+    /// A connection on which the client has sent its settings.
     pub(crate) fn new() -> Self {
         Self::with(Settings::default())
     }
@@ -56,7 +56,7 @@ impl Conversation {
         talk
     }
 
-    /// A connection on which nothing was said.
+    /// A connection on which neither side has sent anything.
     pub(crate) fn unopened(settings: Settings) -> Self {
         let capacity = settings.qpack_encoder_capacity;
         Self {
@@ -72,7 +72,7 @@ impl Conversation {
         }
     }
 
-    /// The client opens a stream, and with it all streams of the same kind with lower numbers.
+    /// Lets the client open a stream, and with it all streams of the same kind with lower identifiers.
     pub(crate) fn opens(&mut self, id: u64) -> &mut Self {
         let kind = usize::from(id & 2 != 0);
         while self.next[kind] <= id {
@@ -85,12 +85,12 @@ impl Conversation {
         self
     }
 
-    /// The client sends on a stream.
+    /// Passes bytes that the client sends on a stream to the engine.
     pub(crate) fn sends(&mut self, id: u64, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.said(id, bytes.as_ref(), false)
     }
 
-    /// The client sends on a stream, and ends it.
+    /// Passes bytes that the client sends on a stream to the engine; the stream ends after them.
     pub(crate) fn ends(&mut self, id: u64, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.said(id, bytes.as_ref(), true)
     }
@@ -149,7 +149,7 @@ impl Conversation {
         }
     }
 
-    /// What the caller does after every call.
+    /// Takes the commands and costs of the engine, as a caller does after every call.
     fn after_call(&mut self) {
         self.costs += self.connection.take_costs();
         if let Some(number) = self.connection.take_rejected() {
@@ -212,7 +212,7 @@ impl Conversation {
                 } else {
                     text
                 };
-                // Content may come in any number of pieces; only the whole matters.
+                // Pieces of content are joined, since content may be reported in any number of pieces.
                 let id = self.id(*stream);
                 let begin = format!("{id} data ");
                 if let Some(last) = self.events.last_mut()
@@ -261,7 +261,7 @@ impl Conversation {
         words
     }
 
-    /// The client sends RESET_STREAM.
+    /// Reports a RESET_STREAM of the client to the engine.
     pub(crate) fn resets(&mut self, id: u64, number: u64) -> &mut Self {
         self.opens(id);
         self.input.remove(&id);
@@ -275,7 +275,7 @@ impl Conversation {
         self
     }
 
-    /// The client sends STOP_SENDING.
+    /// Reports a STOP_SENDING of the client to the engine.
     pub(crate) fn stops(&mut self, id: u64, number: u64) -> &mut Self {
         let id = StreamId::new(id);
         let received = self.connection.on_stop_sending(id, ErrorCode(number));
@@ -286,7 +286,7 @@ impl Conversation {
         self
     }
 
-    /// Sends `GET /` on a stream, without noting that the engine reports it.
+    /// Sends `GET /` on a stream, and drops the event that reports the request.
     pub(crate) fn gets(&mut self, id: u64) -> &mut Self {
         self.ends(id, headers(GET));
         self.events.clear();
@@ -301,7 +301,7 @@ impl Conversation {
         self.connection.state(self.key(id))
     }
 
-    /// Answers with a head. Returns what is sent on the stream, in words.
+    /// Writes the head of a response. Returns the frames that the engine wrote, in words.
     pub(crate) fn responds(
         &mut self,
         id: u64,
@@ -328,7 +328,7 @@ impl Conversation {
         self.read(id, &out)
     }
 
-    /// What is sent on a stream, in words.
+    /// The frames in `bytes`, which the engine wrote for the stream `id`, in words.
     pub(crate) fn read(&mut self, id: u64, bytes: &[u8]) -> Vec<String> {
         self.follow();
         let frames = Frame::parse_all(bytes).into_iter();
@@ -347,7 +347,7 @@ impl Conversation {
             .collect()
     }
 
-    /// The client's decoder follows the instructions that were sent.
+    /// Passes the pending instructions of the engine's encoder to the client's decoder.
     fn follow(&mut self) {
         let pending = self.connection.pending(LocalStream::QpackEncoder).to_vec();
         let new = pending.strip_prefix(&[2]).unwrap_or(&pending);
@@ -356,14 +356,14 @@ impl Conversation {
             .advance(LocalStream::QpackEncoder, pending.len());
     }
 
-    /// Sends what is pending on a unidirectional stream, and returns it.
+    /// Returns the bytes that are pending on a unidirectional stream, and reports them as sent.
     pub(crate) fn pending(&mut self, stream: LocalStream) -> Vec<u8> {
         let pending = self.connection.pending(stream).to_vec();
         self.connection.advance(stream, pending.len());
         pending
     }
 
-    /// A request is answered, and forgotten.
+    /// Answers a request, releases its stream and drops the events.
     pub(crate) fn is_done_with(&mut self, id: u64) -> &mut Self {
         self.responds(id, 204, &[], None, true);
         self.release(id);
@@ -390,8 +390,8 @@ impl Conversation {
     }
 }
 
-/// Gives `input` to a stream of the connection that `begin` makes, cut in every way. Returns what comes of it, which must be
-/// the same however it is cut.
+/// Passes `input` to a stream of the connection that `begin` makes, split in every way. Returns the events, which must be
+/// the same for every way.
 #[track_caller]
 pub(crate) fn outcome(
     begin: impl Fn() -> Conversation,
