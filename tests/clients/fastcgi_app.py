@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A FastCGI application on the listening socket at descriptor 0: answers with its process id, user and H2O_ROOT.
 
-The query `die` ends it without an answer.
+A request with the query `die` makes it exit without an answer.
 """
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Speaks HTTP/2 frame by frame, in clear text, and prints `ok` if all went as it should.
+"""An HTTP/2 client in cleartext that checks what the server sends frame by frame; prints `ok` if all is as expected.
 
     frames.py CONVERSATION PORT [ARGUMENT]
 
@@ -28,7 +28,7 @@ class Client:
         self.h2.initiate_connection()
         self.events = []
         self.acknowledge_at_once = True
-        # Until the server's settings are there and ours are acknowledged.
+        # A connection is ready when the server's SETTINGS have come and the server has acknowledged the client's.
         self.until(h2.events.RemoteSettingsChanged)
         self.until(h2.events.SettingsAcknowledged)
 
@@ -38,7 +38,7 @@ class Client:
             self.stream.sendall(data)
 
     def receive(self):
-        """Receives once; false at the end of the connection."""
+        """Receives bytes once; false if the server has closed the connection."""
         self.flush()
         data = self.stream.recv(65536)
         for event in self.h2.receive_data(data) if data else []:
@@ -80,7 +80,7 @@ class Client:
 
 
 def trailers(client):
-    """Content with trailers is read to its end; the connection goes on."""
+    """A request's content is followed by trailers: the server reads it to its end and the connection remains usable."""
     for content in (b"", b"a", b"b" * 60_000):
         for fields in ([], [("content-length", str(len(content)))], [("trailer", "x-check")]):
             stream = client.ask("/hello.txt", "POST", fields, end=False)
@@ -100,7 +100,7 @@ def trailers(client):
 
 
 def priority_frames(client):
-    """Priorities of streams that are idle, open and closed change no content."""
+    """PRIORITY frames for idle, open and closed streams do not change the content of responses."""
     client.h2.prioritize(3, weight=200, depends_on=0)
     client.h2.prioritize(5, weight=1, depends_on=3, exclusive=True)
     first = client.ask("/large", priority_weight=10, priority_depends_on=0)
@@ -115,7 +115,7 @@ def priority_frames(client):
 
 
 def pings(client):
-    """Each PING comes back as it was, in order, also while content is sent."""
+    """The server answers each PING with the same eight bytes, in the order sent, also while it sends content."""
     stream = client.ask("/large")
     sent = [b"ping%04d" % n for n in range(100)]
     for payload in sent:
@@ -126,23 +126,23 @@ def pings(client):
 
 
 def client_goes_away(client):
-    """A GOAWAY of the client lets its requests end."""
+    """After a GOAWAY of the client, the requests that are in flight are still answered completely."""
     stream = client.ask("/large")
-    # The GOAWAY that h2 would send closes its own side; it goes out as bytes.
+    # The bytes of GOAWAY are written by hand, because the library h2 would refuse to receive anything after sending it.
     client.flush()
     client.stream.sendall(b"\0\0\x08\x07\0\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\0")
     client.expect(stream, "200", FILE)
 
 
 def window_below_zero(client):
-    """A smaller initial window makes those of open streams negative; they wait for as much as it takes."""
+    """A smaller SETTINGS_INITIAL_WINDOW_SIZE makes the windows of open streams negative; they send again once they are above 0."""
     client.acknowledge_at_once = False
     client.h2.increment_flow_control_window(10_000_000)
     stream = client.ask("/large")
     while len(client.data(stream)) < 65535:
         assert client.receive()
     assert len(client.data(stream)) == 65535
-    # 65,535 are used up, so the window is now 1,000 - 65,535.
+    # 65,535 bytes of the stream's window are used up, so the window becomes 1,000 - 65,535.
     client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1000})
     client.until(h2.events.SettingsAcknowledged, count=2)
 
@@ -158,26 +158,26 @@ def window_below_zero(client):
         assert len(client.data(stream)) == before, "content past the window"
 
     nothing_comes()
-    grow(64_535)  # to 0
+    grow(64_535)  # the window is now 0
     nothing_comes()
     grow(1)
     while len(client.data(stream)) < 65536:
         assert client.receive()
     nothing_comes()
-    # A new stream has the new window.
+    # A new stream begins with the new initial window of 1,000 bytes.
     other = client.ask("/large")
     while len(client.data(other)) < 1000:
         assert client.receive()
     nothing_comes()
     assert len(client.data(other)) == 1000
-    # A larger initial window opens them.
+    # A larger SETTINGS_INITIAL_WINDOW_SIZE makes the windows of both streams positive.
     client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1_000_000})
     client.expect(stream, "200", FILE)
     client.expect(other, "200", FILE)
 
 
 def frame_sizes(client):
-    """DATA is never longer than the client takes."""
+    """DATA frames are never longer than the client's SETTINGS_MAX_FRAME_SIZE."""
     def longest(stream):
         return max(len(event.data) for event in client.of(h2.events.DataReceived, stream))
 
@@ -192,25 +192,25 @@ def frame_sizes(client):
 
 
 def cancelled(client):
-    """Streams that the client resets leave the others, and the connection, whole."""
+    """Streams that the client resets affect neither the other streams nor the connection."""
     for _ in range(20):
         gone = client.ask("/large")
         client.until(h2.events.ResponseReceived, gone)
         kept = client.ask("/large")
         client.h2.reset_stream(gone, h2.errors.ErrorCodes.CANCEL)
-        # What came for it no longer counts on its own, but on the connection.
+        # The bytes received for the reset stream still count towards the window of the connection.
         client.flush()
         client.expect(kept, "200", FILE)
 
 
 def large_heads(client):
-    """A head of several frames (CONTINUATION) is read; h2 splits it."""
+    """The server reads a header section that h2 splits into HEADERS and CONTINUATION frames."""
     fields = [(f"x-field-{n}", "v" * 3000) for n in range(20)]
     client.expect(client.ask("/hello.txt", fields=fields), "200", b"hello, world")
 
 
 def idle(client):
-    """A connection with nothing to do is closed, with words."""
+    """The server closes an idle connection with GOAWAY and the text `idle timeout`."""
     client.expect(client.ask("/hello.txt"), "200", b"hello, world")
     client.until_end()
     event = client.until(h2.events.ConnectionTerminated)
@@ -219,24 +219,24 @@ def idle(client):
 
 
 def graceful_shutdown(client, pid):
-    """On TERM: GOAWAY 2^31-1, later the last one; what is asked for by then is answered, and the connection closed."""
+    """On SIGTERM the server sends GOAWAY for 2^31-1, later one for the last stream; requests before the second are answered."""
     client.acknowledge_at_once = False
     stream = client.ask("/large")
     while len(client.data(stream)) < 65535:
         assert client.receive()
     os.kill(int(pid), signal.SIGTERM)
-    # h2 takes no more frames but ends the connection at a GOAWAY, so from here on the bytes are read by hand.
+    # The library h2 treats a GOAWAY as the end of the connection and refuses more frames, so from here on they are read by hand.
     frames = Frames(client)
     kind, _, _, payload = frames.until(0x7)
     assert payload[:8] == b"\x7f\xff\xff\xff\0\0\0\0", payload
     assert payload[8:] == b"graceful shutdown", payload
-    # A request that crossed it is answered. The connection has room again, the first stream has none.
+    # A request that crosses the first GOAWAY is answered. The window of the connection is open again, that of the first stream is not.
     client.h2.increment_flow_control_window(1000)
     late = client.ask("/hello.txt")
     assert frames.content(late) == b"hello, world"
     _, _, _, payload = frames.until(0x7)
     assert payload == late.to_bytes(4, "big") + b"\0\0\0\0", payload
-    # The one in flight goes on to its end.
+    # The response that was being sent when SIGTERM came is completed.
     grow = (1_000_000).to_bytes(4, "big")
     client.stream.sendall(b"\0\0\x04\x08\0\0\0\0\0" + grow + b"\0\0\x04\x08\0" + stream.to_bytes(4, "big") + grow)
     rest = frames.content(stream)
@@ -245,11 +245,11 @@ def graceful_shutdown(client, pid):
 
 
 class Frames:
-    """Frames as they come, without h2."""
+    """Reads frames from the socket without the library h2."""
 
     def __init__(self, client):
         self.stream = client.stream
-        # Nothing is left in h2: it had whole windows of content, which ended with a frame.
+        # The library h2 has handled all complete frames; it may hold the beginning of the next one.
         self.bytes = bytes(client.h2.incoming_buffer.data)
         self.contents = {}
         self.ended = set()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Conversations over HTTP/3 by a client on another's stack (aioquic). Arguments: CONVERSATION PORT [ARGUMENT]."""
+"""Conversations over HTTP/3 by a client made with the library aioquic. Arguments: CONVERSATION PORT [ARGUMENT]."""
 
 import asyncio
 import hashlib
@@ -27,7 +27,7 @@ PATIENCE = 30
 
 
 class Answer:
-    """What came on a stream."""
+    """The response to a request: header sections, content, and how its stream ended."""
 
     def __init__(self):
         self.heads = []
@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def status(self):
-        """Of the final response, if that has come."""
+        """Status of the final response; `None` if it has not come."""
         found = [dict(head)[b":status"].decode() for head in self.heads if head[0][0] == b":status"]
         return found[-1] if found else None
 
@@ -52,7 +52,7 @@ class Answer:
 class Client(QuicConnectionProtocol):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        # The client says that it takes HTTP datagrams where it is asked for WebTransport.
+        # aioquic announces support of HTTP datagrams in its SETTINGS only if WebTransport is enabled.
         has_datagrams = self._quic.configuration.max_datagram_frame_size is not None
         self.h3 = H3Connection(self._quic, enable_webtransport=has_datagrams)
         self.answers = {}
@@ -94,7 +94,7 @@ class Client(QuicConnectionProtocol):
         await asyncio.wait_for(wait(), patience)
 
     def ask(self, path, method="GET", fields=(), content=None, ends=True):
-        """Sends a request, and its content if there is any. Gives the number of its stream."""
+        """Sends a request, with content unless that is `None`. Returns the number of its stream."""
         stream = self._quic.get_next_available_stream_id()
         self.answers[stream] = Answer()
         head = [(":method", method), (":scheme", "https"), (":authority", f"localhost:{PORT}"), (":path", path), *fields]
@@ -105,7 +105,7 @@ class Client(QuicConnectionProtocol):
         return stream
 
     def ask_tunnel(self, path, protocol):
-        """Asks for a tunnel. Gives the number of its stream."""
+        """Sends an extended CONNECT for a tunnel. Returns the number of its stream."""
         stream = self._quic.get_next_available_stream_id()
         self.answers[stream] = Answer()
         head = [(":method", "CONNECT"), (":protocol", protocol), (":scheme", "https"), (":authority", "a"), (":path", path)]
@@ -148,7 +148,7 @@ async def connected(settings=None, **options):
 
 
 async def files():
-    """Files of all sizes arrive whole, one after the other and all at once."""
+    """Files of all sizes arrive complete, one after the other and all at once."""
     async with connected() as client:
         answer = await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
         assert answer.field(b"content-length") == b"12"
@@ -162,7 +162,7 @@ async def files():
 
 
 async def compressed():
-    """A compressed file arrives whole, without a length."""
+    """A compressed file arrives complete; its response has no content-length."""
     async with connected() as client:
         answer = await client.expect(client.ask("/large.txt", fields=[("accept-encoding", "gzip")]), 200)
         assert answer.field(b"content-encoding") == b"gzip", answer.heads
@@ -171,7 +171,7 @@ async def compressed():
 
 
 async def many():
-    """More requests than a client may have open at a time are answered on one connection."""
+    """A client asks for more files than it may have streams open at a time; all are answered on one connection."""
     async with connected() as client:
         for _ in range(5):
             for stream in [client.ask("/hello.txt") for _ in range(80)]:
@@ -179,7 +179,7 @@ async def many():
 
 
 async def uploads():
-    """Content of requests reaches the backend, whole and in order."""
+    """The content of requests reaches the backend complete and in order."""
     async with connected() as client:
         for size in (0, 1, 1000, 65_536, 1_000_000):
             content = os.urandom(size)
@@ -190,7 +190,7 @@ async def uploads():
 
 
 async def waiting_uploads():
-    """Content arrives whole also if the head of its request refers to entries of the QPACK table that come later."""
+    """A request's content arrives complete even if its header section refers to QPACK entries that the server receives only later."""
     async with connected() as client:
         await client.until(lambda: client.h3.received_settings is not None)
         send, held = client._quic.send_stream_data, []
@@ -205,7 +205,7 @@ async def waiting_uploads():
         contents = [os.urandom(8000) for _ in range(10)]
         fields = [("x-same", "of all requests")]
         streams = [client.ask("/echo", "POST", fields, content) for content in contents]
-        # All of it has arrived when the answer to a ping has.
+        # When the server answers the PING, it has received everything that was sent before.
         await client.ping()
         assert b"".join(held), "the client has not added to the table"
         send(client.h3._local_encoder_stream_id, b"".join(held))
@@ -216,7 +216,7 @@ async def waiting_uploads():
 
 
 async def alternatives():
-    """Responses say that the site has HTTP/3, once; a path that says something else is left alone."""
+    """Responses have one alt-svc field for HTTP/3; where the path sets or removes alt-svc itself, the server adds none."""
     async with connected() as client:
         for path, want in (("/hello.txt", f'h3=":{PORT}"; ma=86400'), ("/other/hello.txt", "clear"), ("/without/hello.txt", None)):
             answer = await client.answer(client.ask(path))
@@ -225,7 +225,7 @@ async def alternatives():
 
 
 async def tunnels():
-    """CONNECT and extended CONNECT carry bytes both ways, until either side ends."""
+    """CONNECT and extended CONNECT carry bytes in both directions until a side ends."""
     async with connected() as client:
         host, upgrade = sys.argv[3].split(",")
         plain = client._quic.get_next_available_stream_id()
@@ -265,7 +265,7 @@ async def tunnels():
 
 
 async def resumption():
-    """A second connection resumes the session of the first and is answered in early data."""
+    """A second connection resumes the session of the first, and its request in early data is answered."""
     tickets = []
     async with connected(session_ticket_handler=tickets.append) as client:
         await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
@@ -280,7 +280,7 @@ async def resumption():
 
 
 async def key_update():
-    """The client may change the keys."""
+    """The connection survives key updates (RFC 9001 section 6) that the client begins."""
     async with connected() as client:
         for _ in range(3):
             await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
@@ -289,7 +289,7 @@ async def key_update():
 
 
 async def migration():
-    """A client that changes its port keeps its connection."""
+    """A client whose UDP port changes keeps its connection."""
     async with connected() as client:
         stream = client.ask("/large")
         await client.until(lambda: client.answers[stream].content)
@@ -303,7 +303,7 @@ async def migration():
 
 
 async def cancelled():
-    """Responses that the client does not want do not stand in the way of others."""
+    """Responses that the client cancels by STOP_SENDING do not hold up other responses."""
     async with connected() as client:
         for _ in range(50):
             stream = client.ask("/large")
@@ -314,7 +314,7 @@ async def cancelled():
 
 
 async def shutdown():
-    """What is under way when the server is told to end is answered; then the connection ends."""
+    """On SIGTERM the server completes the responses in flight, then closes the connection."""
     async with connected() as client:
         await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
         streams = [client.ask("/large") for _ in range(10)]
@@ -329,7 +329,8 @@ async def shutdown():
 
 
 class Far(asyncio.DatagramProtocol):
-    """The far end of UDP tunnels: says what it hears in capitals, and something long before where it is told to."""
+    """The target of UDP tunnels: answers each payload in capitals, and after `long...` first with 1,490 bytes that no datagram can carry.
+    """
 
     def connection_made(self, transport):
         self.transport = transport
@@ -353,7 +354,7 @@ def capsule(payload, context=b"\0"):
 
 
 async def udp():
-    """UDP payloads go through QUIC datagrams where both sides have them, and through capsules where not."""
+    """UDP payloads travel in QUIC datagrams if both sides support them, otherwise in capsules on the stream."""
     far = await far_end()
     path = f"/udp/127.0.0.1/{sys.argv[3]}/"
     async with connected(configuration(max_datagram_frame_size=65536)) as client:
@@ -370,7 +371,7 @@ async def udp():
                 client.transmit()
                 await client.until(lambda: client.datagrams)
                 assert client.datagrams.pop() == (stream, b"\0" + sent.upper())
-        # Another context does not reach the far end; a capsule does, and its answer comes as a datagram.
+        # A payload of an unknown context id does not reach the target; one in a DATAGRAM capsule does, and its answer comes as a datagram.
         stream = streams[0]
         far.heard.clear()
         client.h3.send_datagram(stream, b"\2other")
@@ -379,13 +380,13 @@ async def udp():
         await client.until(lambda: client.datagrams)
         assert client.datagrams.pop() == (stream, b"\0BY CAPSULE")
         assert sorted(far.heard) == [b"", b"by capsule"], far.heard
-        # What no packet of the path can carry is lost.
+        # The server drops a payload that is too long for a packet of the path.
         client.h3.send_datagram(stream, b"\0long")
         client.transmit()
         await client.until(lambda: client.datagrams)
         assert client.datagrams == [(stream, b"\0LONG")], client.datagrams
         assert not client.answers[stream].content
-        # What belongs to no tunnel hurts nobody.
+        # Datagrams for a tunnel that has ended, and for a stream that does not exist, are ignored.
         client.datagrams.clear()
         client.carry(streams[1], ends=True)
         await client.answer(streams[1])
@@ -409,7 +410,7 @@ async def udp():
 
 
 async def udp_draft():
-    """The method of the draft names its tunnel itself."""
+    """With the method CONNECT-UDP of an old draft, the client's field `datagram-flow-id` names the flow of the tunnel's datagrams."""
     await far_end()
     async with connected(configuration(max_datagram_frame_size=65536)) as client:
         stream = client._quic.get_next_available_stream_id()
@@ -433,14 +434,14 @@ async def udp_draft():
 
 
 async def nodes():
-    """A relay sends the packets of one connection to one server of a fleet, then to the other: the connection lives."""
+    """A relay sends packets of one connection now to one server of a fleet, now to the other: the connection goes on."""
     words = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def tell(word):
         words.sendto(word, ("127.0.0.1", PORT))
 
     for name in (b"one", b"two"):
-        # The relay changes the server after each datagram of the handshake.
+        # During the handshake the relay changes the server after each datagram.
         tell(b"turn after each")
         async with connected() as client:
             tell(b"stay")
@@ -459,10 +460,10 @@ async def nodes():
 
 
 async def forged():
-    """Only servers of the fleet may say where a packet comes from."""
+    """A forwarded packet, which names the client's address, is accepted only from a server of the fleet."""
 
     def asks(mark):
-        # A version that there is not: whoever sends it is told so.
+        # A long header packet of an unknown version: the server answers its source address with Version Negotiation.
         return b"\xc0\x1a\x1a\x1a\x1a\x08" + mark.ljust(8) + bytes(1200)
 
     def bound():
@@ -479,7 +480,7 @@ async def forged():
     node.bind(("127.0.0.1", int(sys.argv[3])))
     server = ("127.0.0.1", PORT)
     stranger.sendto(wrapped(victim, asks(b"forged")), server)
-    # The server has read that when it answers what comes behind it.
+    # When the server answers this second packet, it has read the forged one before it.
     stranger.sendto(asks(b"plain"), server)
     while b"plain" not in stranger.recv(2000):
         pass
@@ -489,13 +490,13 @@ async def forged():
 
 
 async def most():
-    """The server has as many connections as it may; another one begins once one of them is gone."""
+    """The server has as many connections as it allows; a third one begins only when one of the two has ended."""
     async with connected() as first, connected() as second:
         loop = asyncio.get_running_loop()
         third = Client(QuicConnection(configuration=configuration()))
         await loop.create_datagram_endpoint(lambda: third, local_addr=("127.0.0.1", 0))
         third.connect(("127.0.0.1", PORT))
-        # The server has read the third one's packet before it answers these.
+        # When the server has answered these requests, it has read the first packet of the third connection.
         for client in (first, second):
             await client.expect(client.ask("/large"), 200, LARGE)
         assert third.handshake is None
@@ -509,14 +510,14 @@ async def most():
 
 
 async def retry():
-    """A client has to show that it receives at its address."""
+    """The server sends Retry, so that the client proves that it receives at its address (RFC 9000 section 8.1.2)."""
     async with connected() as client:
         await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
         assert client._quic._retry_source_connection_id is not None
 
 
 async def handshake():
-    """Both sides agree on HTTP/3 and end without an error."""
+    """Client and server agree on HTTP/3, exchange SETTINGS, and end without an error."""
     async with connected() as client:
         await client.until(lambda: client.handshake)
         assert client.handshake.alpn_protocol == "h3", client.handshake
@@ -524,7 +525,7 @@ async def handshake():
 
 
 async def get():
-    """A small and a large file."""
+    """Fetches a small and a large file."""
     async with connected() as client:
         answer = await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
         assert answer.field(b"content-length") == b"12"
@@ -532,7 +533,7 @@ async def get():
 
 
 async def one():
-    """One request, of a path with fields: the status and the content are shown."""
+    """Sends one request, with the path and the fields of the arguments, and prints the status and the content."""
     fields = [tuple(line.split(": ", 1)) for line in sys.argv[4].splitlines()]
     async with connected() as client:
         answer = await client.answer(client.ask(sys.argv[3], fields=fields))
@@ -540,7 +541,7 @@ async def one():
 
 
 async def download():
-    """Files over a path that is not good."""
+    """Fetches files over a path that loses, reorders or duplicates packets, or forgets the client's port."""
     async with connected() as client:
         for stream in [client.ask("/large") for _ in range(3)]:
             await client.expect(stream, 200, LARGE)
@@ -548,7 +549,7 @@ async def download():
 
 
 async def requests():
-    """Well more than 1,000 requests on one connection, 100 at a time."""
+    """More than 1,000 requests on one connection, 100 at a time."""
     async with connected() as client:
         for _ in range(12):
             for stream in [client.ask(f"/hello.txt?{n}") for n in range(100)]:
@@ -556,7 +557,7 @@ async def requests():
 
 
 async def huge():
-    """A large file arrives as it is."""
+    """A file of 100 MB arrives unchanged."""
     windows = {"max_data": 16 << 20, "max_stream_data": 16 << 20}
     async with connected(configuration(**windows)) as client:
         stream = client.ask("/huge")
@@ -566,14 +567,14 @@ async def huge():
 
 
 async def upload():
-    """What a client sends reaches a backend, which sends it back."""
+    """A request's content of 3 MB reaches a backend, which sends it back."""
     async with connected() as client:
         content = os.urandom(3_000_000)
         await client.expect(client.ask("/backend/echo", "POST", content=content), 200, content)
 
 
 async def early_data():
-    """A backend is asked in the first flight of a resumed connection."""
+    """A request in the early data of a resumed connection reaches the backend."""
     tickets = []
     async with connected(session_ticket_handler=tickets.append) as client:
         await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
@@ -595,7 +596,7 @@ async def late_resumption():
 
 
 async def long_hello():
-    """A ClientHello that no single datagram can hold."""
+    """The ClientHello is too long for one datagram."""
     settings = configuration()
     settings.alpn_protocols = H3_ALPN + [f"no-such-protocol-{n:03}" for n in range(70)]
     async with connected(settings) as client:
@@ -603,7 +604,7 @@ async def long_hello():
 
 
 async def versions():
-    """The client begins with version 2, which the server does not have; both go on with version 1."""
+    """The client begins with QUIC version 2, which the server does not support; both continue with version 1."""
     async with connected(
         configuration(
             original_version=QuicProtocolVersion.VERSION_2,
@@ -615,7 +616,7 @@ async def versions():
 
 
 async def trailers():
-    """Trailers of a request do no harm, and those of the response arrive."""
+    """A request with trailers is answered, and the trailers of the response arrive."""
     async with connected() as client:
         stream = client.ask("/go/call", "POST", [("te", "trailers")], b"content", ends=False)
         client.h3.send_headers(stream, [(b"x-sum", b"of content")], end_stream=True)
@@ -625,7 +626,7 @@ async def trailers():
 
 
 async def semantics():
-    """Conditional requests and ranges. (The library takes the `content-length` of an answer to HEAD for a mistake.)"""
+    """Conditional requests and ranges. There is no HEAD, because aioquic takes the `content-length` of its response for an error."""
     async with connected() as client:
         answer = await client.expect(client.ask("/large"), 200, LARGE)
         fields = [("if-none-match", answer.field(b"etag").decode())]
@@ -636,7 +637,7 @@ async def semantics():
 
 
 async def idle():
-    """A connection on which nothing happens ends; a new one is served."""
+    """The server closes a connection that is idle; a new one is served."""
     async with connected() as client:
         await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
         async with asyncio.timeout(PATIENCE):
@@ -648,7 +649,7 @@ async def idle():
 
 
 async def comes_first(client, fields, urgent, urgency):
-    """Whether `urgent` arrives before three parts of which the first has begun when it is asked for."""
+    """Whether the response for `urgent` is complete before any of three large ones, although it is requested after the first has begun."""
     parts = [client.ask(f"/part/{n}", fields=fields) for n in range(3)]
     await client.until(lambda: client.answers[parts[0]].content)
     await client.expect(client.ask(urgent, fields=[("priority", urgency)]), 200)
@@ -659,11 +660,11 @@ async def comes_first(client, fields, urgent, urgency):
 
 
 async def priorities():
-    """What is more urgent comes before what was asked for earlier."""
+    """A more urgent response is completed before others that were requested earlier."""
     async with connected() as client:
-        # The second one is so small that the transport takes all of it at once.
+        # `/part/style.css` is so small that the transport takes it as a whole at once.
         for fields, urgent, urgency in [([("priority", "u=6")], "/part/3", "u=1"), ([], "/part/style.css", "u=0")]:
-            # A client that a busy machine halts asks too late, and asks again.
+            # If the machine is so busy that the urgent request is sent too late, the client repeats the attempt, three times at most.
             for _ in range(3):
                 if await comes_first(client, fields, urgent, urgency):
                     break
@@ -672,7 +673,7 @@ async def priorities():
 
 
 async def websocket():
-    """A WebSocket through extended CONNECT: a message goes to the backend and back."""
+    """A WebSocket by extended CONNECT: a message goes to the backend and comes back."""
     async with connected() as client:
         await client.until(lambda: client.h3.received_settings is not None)
         assert client.h3.received_settings.get(8) == 1, client.h3.received_settings
@@ -700,7 +701,7 @@ async def websocket():
 
 
 async def through_reloads():
-    """Requests are answered, on a connection that stays and on others, and a tunnel carries bytes, until a file is there."""
+    """Until the file in the argument exists: sends requests on a lasting and on new connections, and bytes through a tunnel."""
     stop = sys.argv[3]
     asked = 0
     async with connected() as client:
@@ -726,7 +727,7 @@ async def through_reloads():
 
 
 async def slow():
-    """A response that pauses for long arrives whole."""
+    """A response that makes a long pause arrives complete."""
     async with connected() as client:
         await client.expect(client.ask("/slow"), 200, b"begin" + LARGE)
 

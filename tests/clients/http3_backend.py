@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A backend for HTTP/3 on another's stack (aioquic). Arguments: CERTIFICATE KEY. Prints its UDP port, and ends with its standard input.
+"""A backend for HTTP/3 made with the library aioquic. Arguments: CERTIFICATE KEY. Prints its UDP port; ends with its standard input.
 
-What it does is up to the path:
+The path of a request says how it is answered:
 
 /echo         length and SHA-256 of the request's content
-/connection   number of the connection, in the order of their handshakes
+/connection   number of the connection: 1 for the first that this backend accepted
 /trailers     content and trailers
 /early-hints  103, then 200
-/silent       nothing
+/silent       no response
 /slow         the response head after a second, then content
 /reset        RESET_STREAM in place of a response
 /refuse       H3_REQUEST_REJECTED
@@ -43,7 +43,7 @@ class Backend(QuicConnectionProtocol):
         handshakes += 1
         self.number = handshakes
         self.h3 = H3Connection(self._quic)
-        # By stream: path, hash and length of the content so far.
+        # State of each request, by the number of its stream: path, hash and length of the content so far.
         self.requests = {}
 
     def quic_event_received(self, event):

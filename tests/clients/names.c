@@ -1,13 +1,13 @@
 /*
- * A library to be loaded before the C library (LD_PRELOAD): answers for the names in a table, so that a test says what they
- * resolve to, and when. $NAMES_TABLE has lines of
+ * A library for LD_PRELOAD: replaces getaddrinfo() of the C library, and answers for the names in the file $NAMES_TABLE, so that a
+ * test decides what each name resolves to, and when. Lines of the file:
  *
- *     NAME ADDRESS [PORT]     the address, with the port that was asked for or this one
- *     NAME again              a temporary failure
- *     NAME none               there is no such name
- *     NAME wait               no answer for as long as the table says so
+ *     NAME ADDRESS [PORT]     the address, with PORT, or else the port that the caller asked for
+ *     NAME again              a temporary failure (EAI_AGAIN)
+ *     NAME none               the name does not exist (EAI_NONAME)
+ *     NAME wait               no answer until the file has another line for the name
  *
- * All other names are left to the system. What is asked for, NAME:SERVICE, becomes a line of $NAMES_TABLE.asked.
+ * All other names are resolved by the C library. Each look-up is appended to $NAMES_TABLE.asked, as a line NAME:SERVICE.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,7 +21,7 @@
 
 typedef int look_up(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 
-/* What the table has for the name: false if it has nothing. */
+/* Finds the line of the table for the name: 0 if there is none. */
 static int find(const char *table, const char *name, char answer[64], char port[8])
 {
     char line[512], known[256];

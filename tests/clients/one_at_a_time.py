@@ -1,6 +1,6 @@
-"""A back end that serves one request at a time, as one process of a pre-forking server does.
+"""A backend that serves one request at a time, as one process of a pre-forking server does.
 
-Paths: /large and /chunked are LARGE bytes, the number of each group of eight in decimal; others are short. Tells its port in a line.
+The paths /large and /chunked answer with LARGE bytes, a sequence of 8-byte decimal numbers; others with 4 bytes. Prints its port.
 """
 
 import http.server
@@ -13,7 +13,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.send_response(200)
-        # Otherwise it would serve the next request of this connection before any other.
+        # Without this field the server would wait for the next request of this connection before it serves another connection.
         self.send_header("connection", "close")
         if self.path == "/large":
             self.send_header("content-length", str(LARGE))

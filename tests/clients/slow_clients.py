@@ -2,9 +2,9 @@
 
     slow_clients.py http1|http2 clear|tls PORT PATH CONNECTIONS STREAMS WINDOW
 
-Each connection has so many streams over HTTP/2, with that window each and as much for the connection. Says `ready` once a
-kilobyte has come on all connections. Then, for each line on standard input, every connection reads four kilobytes, if as much
-comes, and it says `read` and how many bytes that were. It ends with its standard input.
+Over HTTP/2 each connection has STREAMS streams, with a window of WINDOW bytes for each stream and for the connection. The program
+prints `ready` once 1 KB has come on every connection. For each line of standard input it then reads up to 4 KB from every
+connection, and prints `read` and the number of bytes read in total. It ends when its standard input is closed.
 """
 
 import socket
@@ -13,10 +13,10 @@ import struct
 import sys
 
 PATIENCE = 20
-# What the kernel holds for a client: what the server cannot send waits in the server.
+# The receive buffer of the client's socket is small, so that what the client does not read waits in the server.
 RECEIVE_BUFFER = 16 * 1024
-# What a segment of Ethernet takes. The server's kernel sizes its buffer by it: with loopback's 64 KB a thousand clients would use
-# up the memory that the kernel has for all connections.
+# Segment size of Ethernet. The server's kernel sizes the send buffer by it: with the 64 KB of loopback, a thousand clients would use up the
+# memory that the kernel grants to all connections.
 SEGMENT = 1460
 
 
@@ -54,7 +54,7 @@ def connect(port, context):
 
 
 def read(connection, most):
-    """Reads up to so many bytes, fewer if no more come for a moment."""
+    """Reads up to `most` bytes; fewer if none come within the socket's timeout."""
     count = 0
     while count < most:
         try:

@@ -2,8 +2,8 @@
 
     slow_link.py clear|tls PORT IMAGES
 
-The link is a relay in this process: 10 Mbit/s from the server, buffers so small that little waits in it. Tells, as a line
-of JSON, how many bytes of images still came between the request for the style sheet and its end.
+The link is a relay in this process: 10 Mbit/s towards the client, with buffers so small that few bytes wait in it. Prints, as a
+line of JSON, how many bytes of images still came between the request for the style sheet and the end of its response.
 """
 
 import hashlib
@@ -20,15 +20,15 @@ import h2.events
 import h2.settings
 
 BYTES_PER_SECOND = 10_000_000 / 8
-# What a segment of Ethernet takes. The server's kernel sizes its buffer by it: loopback's 64 KB would make that megabytes.
+# Segment size of Ethernet. The server's kernel sizes the send buffer by it: the 64 KB of loopback would make it megabytes.
 SEGMENT = 1460
-# How much of the images has come before the style sheet is asked for.
+# Bytes of images that the client waits for before it requests the style sheet.
 FLOWING = 500_000
 LARGE_WINDOW = 2**31 - 1
 
 
 class Relay:
-    """Passes on one connection."""
+    """Relays one connection, and limits the rate towards the client."""
 
     def __init__(self, port):
         self.is_slow = True
@@ -55,10 +55,10 @@ class Relay:
             while data := here.recv(65536):
                 self.server.sendall(data)
         except OSError:
-            pass  # The client has gone.
+            pass  # The client has closed the connection.
 
     def down(self, here):
-        # When what was passed on so far has crossed the link.
+        # The time at which the link has carried all bytes passed on so far.
         free = time.monotonic()
         try:
             while data := self.server.recv(SEGMENT):
@@ -133,7 +133,7 @@ def main():
         context.set_alpn_protocols(["h2"])
         stream = context.wrap_socket(stream)
     client = Client(stream, "https" if way == "tls" else "http")
-    # The server's limit on streams comes first.
+    # The client waits for the server's limit on streams, which is in its SETTINGS, before it sends requests.
     client.receive_until(lambda: client.h2.remote_settings.max_concurrent_streams < 2**31)
     asked = {client.ask(f"/image-{n}.png"): n for n in range(images)}
     client.receive_until(lambda: client.images >= FLOWING)

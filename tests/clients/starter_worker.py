@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A worker of the Server::Starter protocol that is not ours: answers each connection with its generation and environment."""
+"""A worker for Server::Starter that is not h2o: answers each connection with the generation and an environment variable."""
 
 import os
 import signal

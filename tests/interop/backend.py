@@ -1,4 +1,4 @@
-"""A backend for tests: content and messages of WebSockets go back as they came."""
+"""A backend over HTTP/1.1 that sends back each request's content and each message of a WebSocket."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ class Backend:
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        # Requests that came with `early-data: 1` (RFC 8470 section 5.1).
+        # Number of requests that came with `early-data: 1` (RFC 8470 section 5.1).
         self.early_requests = 0
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -37,7 +37,7 @@ class Backend:
                 pass
 
     def exchange(self, connection, source):
-        """Answers a request. Gives whether there may be another one."""
+        """Answers a request. Returns whether the connection may carry another one."""
         line = source.readline()
         if not line:
             return False

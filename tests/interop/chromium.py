@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Conversations over HTTP/3 by Chromium. Arguments: CONVERSATION PORT [ARGUMENT].
 
-The browser is driven through its DevTools protocol over two pipes. What it loads must come by HTTP/3, all of it. The file
-of the server's certificate is in the environment, as INTEROP_CERTIFICATE, and the name of a screenshot, if one is wanted, as
-INTEROP_SCREENSHOT.
+The browser is driven through its DevTools protocol over two pipes. Everything that it loads must come by HTTP/3. The
+environment variable INTEROP_CERTIFICATE has the name of the file of the server's certificate, and INTEROP_SCREENSHOT, if it is
+set, the name of the file that a screenshot is written to.
 """
 
 import base64
@@ -23,7 +23,7 @@ PORT = sys.argv[2]
 ORIGIN = f"https://127.0.0.1:{PORT}"
 PATIENCE = 240
 
-# What all pages need: `bytes` of a path, and the contents of the test's files.
+# JavaScript helpers for all scripts: `bytes` fetches a path; `hello` and `wholeLarge` fetch a file and check its content.
 TOOLS = """
 const options = { cache: 'no-store' };
 const expect = (isTrue, message) => { if (!isTrue) throw new Error(message); };
@@ -38,7 +38,7 @@ const pause = milliseconds => new Promise(resolve => setTimeout(resolve, millise
 
 
 class Browser:
-    """A browser with a page of the server."""
+    """A browser with one page open."""
 
     def __init__(self, folder, *options):
         self.log = Path(folder) / "net-log.json"
@@ -66,7 +66,7 @@ class Browser:
         ]
 
         def pipes():
-            # The browser reads from 3 and writes to 4.
+            # Chromium reads DevTools commands from descriptor 3 and writes answers to descriptor 4.
             reader, writer = os.dup(to_browser), os.dup(from_browser)
             os.dup2(reader, 3)
             os.dup2(writer, 4)
@@ -90,7 +90,7 @@ class Browser:
         self.call("Page.enable")
 
     def call(self, method, **parameters):
-        """Gives what the browser answers; events meanwhile are dropped."""
+        """Sends a DevTools command and returns the answer; events that come before it are dropped."""
         self.sent += 1
         message = {"id": self.sent, "method": method, "params": parameters}
         if self.session:
@@ -114,14 +114,14 @@ class Browser:
         return json.loads(message)
 
     def open(self, path):
-        """Opens a page and waits until it is complete."""
+        """Opens a page and waits until it is loaded."""
         found = self.call("Page.navigate", url=ORIGIN + path)
         assert "errorText" not in found, found
         while self.evaluate("return document.readyState") != "complete":
             time.sleep(0.05)
 
     def evaluate(self, script):
-        """Runs the body of an async function in the page."""
+        """Runs a script, the body of an async function, in the page and returns its value."""
         found = self.call(
             "Runtime.evaluate",
             expression=f"(async () => {{ {TOOLS} {script} }})()",
@@ -132,7 +132,7 @@ class Browser:
         return found["result"].get("value")
 
     def loaded(self):
-        """What the page is made of and has fetched: names and times."""
+        """The page's resources and fetches: names, protocols and times."""
         return self.evaluate(
             """return performance.getEntries().filter(entry => 'nextHopProtocol' in entry).map(
                 ({ name, nextHopProtocol, responseEnd, requestStart }) =>
@@ -140,14 +140,14 @@ class Browser:
         )
 
     def events(self, name):
-        """Events of a type in the log of the network stack, in their order. The browser must have ended."""
+        """Events of one type in the browser's network log, in their order. The browser must have ended."""
         log = json.loads(self.log.read_text())
         number = log["constants"]["logEventTypes"][name]
         return [event for event in log["events"] if event["type"] == number]
 
     def check_protocols(self):
         for entry in self.loaded():
-            # A script hears nothing of how a request went that it gave up.
+            # For a request that the browser gave up, the protocol is empty: scripts do not learn it.
             assert entry["nextHopProtocol"] in ("h3", ""), entry
         assert any(entry["nextHopProtocol"] == "h3" for entry in self.loaded())
 

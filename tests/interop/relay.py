@@ -17,15 +17,15 @@ import time
 from collections import Counter
 
 VERSION_1, VERSION_2 = 1, 0x6B3343CF
-# Types of long headers by version (RFC 9000 section 17.2, RFC 9369 section 3.2).
+# Packet types of long headers, by QUIC version (RFC 9000 section 17.2, RFC 9369 section 3.2).
 KINDS = {VERSION_1: ("initial", "0rtt", "handshake", "retry"), VERSION_2: ("retry", "initial", "0rtt", "handshake")}
 ECT_0, CE = 2, 3
-# Datagrams that are delivered late are overtaken by this many milliseconds of others.
+# Seconds by which a datagram that is to arrive late is delayed, so that others overtake it.
 LATE = 0.03
 
 
 def variable(data, at):
-    """A variable-length integer, and where it ends (RFC 9000 section 16)."""
+    """Returns a variable-length integer (RFC 9000 section 16), and the position after it."""
     length = 1 << (data[at] >> 6)
     value = data[at] & 0x3F
     for byte in data[at + 1 : at + length]:
@@ -73,14 +73,14 @@ def packets(datagram):
 
 
 class Direction:
-    """What was seen on the way to one side."""
+    """What the relay saw of the datagrams in one direction."""
 
     def __init__(self):
         self.datagrams = 0
         self.bytes = 0
         self.lost = 0
         self.kinds = Counter()
-        # The ECN marks of the datagrams, in order.
+        # The ECN mark of each datagram, in the order in which they came.
         self.marks = []
         self.link_is_free_at = 0.0
 
@@ -97,7 +97,7 @@ class Direction:
 
 
 class Path:
-    """What one client sends comes to the server from one address, until the NAT forgets it."""
+    """A client's path: the server sees all of its datagrams come from one address, until the simulated NAT changes that."""
 
     def __init__(self, relay, client):
         self.relay = relay
@@ -121,7 +121,7 @@ def udp_socket():
 
 
 def receive(source):
-    """A datagram, its ECN mark and where it is from; nothing if there is none."""
+    """Receives a datagram: returns its payload, its ECN mark and its sender; `None` if there is none."""
     try:
         data, extras, _, sender = source.recvmsg(65535, 64)
     except (BlockingIOError, ConnectionRefusedError):
@@ -149,28 +149,28 @@ class Relay:
         self.selector.register(sys.stdin, selectors.EVENT_READ, None)
         self.paths = {}
         self.to_server, self.to_client = Direction(), Direction()
-        # What is on its way: when it arrives, a number for the order, how.
+        # Datagrams on their way, as a heap: time of arrival, a number that keeps the order, the function that delivers.
         self.flying = []
         self.sent = 0
         self.rebindings = 0
         self.hole_ends = None
-        # The path that has been cut.
+        # The path from and to the client's first port once it is cut (`--cut-after`).
         self.cut = None
         self.mute_ends = None
-        # Ids that the server has made up.
+        # Connection ids that the server has chosen.
         self.given_ids = set()
-        # Whether the server knows by such an id, a token or a Handshake packet that the client receives at its address (RFC
-        # 9000 section 8.1), and how many times the bytes it had received it has sent at most before.
+        # Whether the server knows that the client receives at its address (RFC 9000 section 8.1): by such a connection id, a token or a
+        # Handshake packet. `amplification` is the largest ratio of bytes sent to bytes received before that.
         self.is_validated = False
         self.amplification = 0.0
         self.delivered = self.unproven = 0
-        # Datagrams with an Initial that the client sent before the server answered it by a Handshake packet.
+        # Number of datagrams with an Initial packet that the client sent before the server's first Handshake packet.
         self.hello_datagrams = 0
         self.hello_is_answered = False
 
     def run(self):
         print(self.front.getsockname()[1], flush=True)
-        # What is on its way when the end comes still arrives: such as the last words of the client.
+        # Datagrams that are on their way when standard input ends, such as the client's CONNECTION_CLOSE, are still delivered.
         is_ending = False
         while self.flying or not is_ending:
             wait = max(0.0, self.flying[0][0] - time.monotonic()) if self.flying else None
@@ -246,7 +246,7 @@ class Relay:
         return False
 
     def account(self, kinds, has_token, ids, is_of_client, length):
-        """Watches how much a server sends to a client that has not shown where it is."""
+        """Notes the packets of a datagram, and how much the server has sent before the client's address is validated."""
         if not is_of_client:
             self.hello_is_answered |= "handshake" in kinds
             if ids:
@@ -264,7 +264,7 @@ class Relay:
     def launch(self, arrival, data, mark, path, is_of_client):
         self.sent += 1
         if is_of_client:
-            # From where it leaves is decided when it leaves.
+            # The socket is chosen when the datagram leaves, not now: the NAT's port may change before.
             heapq.heappush(self.flying, (arrival, self.sent, lambda: send(path.sockets[-1], data, mark)))
         else:
             heapq.heappush(self.flying, (arrival, self.sent, lambda: send(self.front, data, mark, path.client)))

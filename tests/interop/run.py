@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Interoperation over HTTP/3: the binary against clients on four other stacks, in the cases of the table below.
 
-Each case has a server of its own, and, but for the largest file, a relay (relay.py) between it and the client, which says
-what it saw and makes the path good or bad. Prints a table, and fails if anything in it does.
+Each case has a server of its own and, except for the largest file, a relay (relay.py) between server and client, which
+simulates the network path and reports what it saw. Prints a table of the outcomes; the exit code is 1 if any case failed.
 """
 
 import argparse
@@ -39,12 +39,12 @@ CLIENTS = {
 }
 
 
-# Clients that tell the server of the ECN marks that they received (RFC 9000 section 13.4.1).
+# Clients that report ECN counts of received packets to the server (RFC 9000 section 13.4.1).
 REPORTS_MARKS = ("quic-go", "chromium")
 
 
 class Failure(Exception):
-    """What a case found wrong."""
+    """A case failed; the text says why."""
 
 
 def expect(is_true, message):
@@ -54,14 +54,14 @@ def expect(is_true, message):
 
 @dataclass
 class Seen:
-    """What the driver knows when a client is content."""
+    """What is known after the client has ended successfully."""
 
     client: str
-    # What the relay saw: see `report` in relay.py.
+    # The report that the relay printed: see `report` in relay.py.
     wire: dict
     # Lines of the access log: method, path, protocol, status, then fields `name=value`.
     log: list[str]
-    # How many requests came to the backend as early data.
+    # Number of requests that reached the backend with `early-data: 1`.
     early_requests: int
 
     def sent(self, kind):
@@ -76,16 +76,16 @@ class Seen:
 
 @dataclass
 class Case:
-    # As the table has it.
+    # Name of the case in the printed table.
     title: str
-    # What the client is to do.
+    # Name of the conversation that the client runs.
     conversation: str
-    # Options of the relay. Without any, datagrams pass.
+    # Options of the relay. Without any, it passes on every datagram.
     path: str = ""
-    # Settings of the server, and of its QUIC listener.
+    # Directives of the server at the global level, and (`listener`) attributes of its QUIC listener.
     settings: str = ""
     listener: str = ""
-    # The chain of certificates.
+    # Name of the certificate chain that the server uses.
     chain: str = "site"
     has_relay: bool = True
     check: Callable[[Seen], None] = lambda seen: None
@@ -134,7 +134,7 @@ def check_ecn(seen):
     if seen.client in REPORTS_MARKS:
         expect(to_client["marked_of_last_20"] >= 15, "the server stopped marking")
     else:
-        # The path fails validation (RFC 9000 section 13.4.2).
+        # Without ECN counts from the client, ECN validation fails, and the server must stop marking (RFC 9000 section 13.4.2).
         expect(to_client["marked_of_last_20"] == 0, "the server marks though it hears of no marks")
 
 
@@ -160,13 +160,13 @@ def check_idle(seen):
     expect(len(seen.values("connection")) == 2, f"connections: {seen.values('connection')}")
 
 
-# Connections end soon, so that a browser, which keeps them, makes another one.
+# A short idle timeout, so that a browser, which keeps its connections, opens a new one.
 BRIEF = "http3-idle-timeout: 1"
 
-# A link on which the order of responses shows.
+# Options of the relay for a link slow enough that the order of responses is visible.
 SLOW = "--rate 300000 --queue 50000 --delay 20"
 
-# A path that is neither good nor bad.
+# Options of the relay for a path with a few lost, late and duplicate datagrams.
 ROUGH = "--loss 0.01 --late 0.02 --duplicate 0.02 --delay 2 --seed 56"
 
 CASES = [
@@ -197,12 +197,12 @@ CASES = [
     Case("graceful shutdown", "shutdown", "--rate 2000000 --delay 5"),
 ]
 
-# What a client cannot do, by conversation.
+# Conversations that a client cannot run, with the reason.
 NOT_OFFERED = {
     ("chromium", "trailers"): "no interface shows trailers to a page",
 }
 
-# What else is to be known of an outcome.
+# Remarks that are printed below the table with an outcome.
 REMARKS = {
     ("aioquic", "semantics"): "without HEAD: aioquic ends the connection when an answer to HEAD has a content-length",
     ("aioquic", "key_update"): "begun by the client",
@@ -241,11 +241,11 @@ access-log:
 
 
 def prepare(folder):
-    """Certificates and files that all cases use. Gives the hash of the largest file."""
-    # The server gives up the rights of root.
+    """Makes the certificates and files that all cases use. Returns the hash of the largest file."""
+    # The server changes to an unprivileged user, who must be able to read the folder.
     folder.chmod(0o755)
     www = folder / "www"
-    # The example site, and what the cases need besides.
+    # The example site, and the files that only the cases need.
     shutil.copytree(TOP / "examples/site", www)
     (www / "part").mkdir()
     (www / "hello.txt").write_text("hello, world")
@@ -253,7 +253,7 @@ def prepare(folder):
     for n in range(4):
         (www / f"part/{n}").write_bytes(bytes([n]) * 250_000)
     (www / "page.html").write_text("<!DOCTYPE html><title>page</title>")
-    # Images are asked for first, and a style sheet after them.
+    # A page that requests six images first and a style sheet after them.
     images = "".join(f"<link rel=preload as=image href=/part/{n}.bmp>" for n in range(6))
     shown = "".join(f"<img src=/part/{n}.bmp>" for n in range(6))
     page = f"<!DOCTYPE html><title>page</title>{images}<link rel=stylesheet href=/part/style.css><body>{shown}"
@@ -278,7 +278,7 @@ def prepare(folder):
 
 
 def noise(side):
-    """A picture that has so many points each way, without order, 3 bytes each."""
+    """An uncompressed picture of random points, `side` by `side`, with 3 bytes for each."""
     sizes = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 24, 0, 3 * side * side, 2835, 2835, 0, 0)
     return struct.pack("<2sIII", b"BM", 54 + 3 * side * side, 0, 54) + sizes + os.urandom(3 * side * side)
 
@@ -291,7 +291,7 @@ def make_certificate(folder, name, hosts):
 
 
 def free_port():
-    """A port that is free for TCP and for UDP."""
+    """Returns a port that is free for both TCP and UDP."""
     while True:
         with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
             tcp.bind(("127.0.0.1", 0))
@@ -303,7 +303,7 @@ def free_port():
 
 
 class Server:
-    """The binary, with a configuration of its case."""
+    """The h2o process, with the configuration of its case."""
 
     def __init__(self, binary, folder, case, shared, backend, go_backend):
         self.port = free_port()
@@ -345,7 +345,7 @@ class Server:
         return (self.folder / "access-log").read_text().splitlines()
 
     def end(self):
-        """Ends the server, which must do so by itself when told to. Gives what is wrong."""
+        """Sends SIGTERM; the server must end by itself. Returns what went wrong, or `None`."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(PATIENCE)
@@ -367,14 +367,14 @@ class Relay:
         self.port = int(self.process.stdout.readline())
 
     def end(self):
-        """Gives what it saw."""
+        """Ends the relay and returns its report."""
         out, _ = self.process.communicate()
         return json.loads(out)
 
 
 @contextmanager
 def go_backend(shared):
-    """A backend that speaks HTTP/2. Gives its port."""
+    """Runs a backend that speaks HTTP/2. Yields its port."""
     command = [TOOLS / "go-backend", shared / "site.crt", shared / "site.key"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield json.loads(process.stdout.readline())["https"]
@@ -389,7 +389,7 @@ class Driver:
         self.sum_of_huge = sum_of_huge
 
     def run(self, case, client):
-        """Gives how long it took, and what went wrong, or nothing."""
+        """Runs a case with a client. Returns the seconds it took and the failure, `None` if it passed."""
         begin = time.monotonic()
         failure = None
         with tempfile.TemporaryDirectory(prefix="h2o-interop-") as name:
@@ -424,7 +424,7 @@ class Driver:
             raise Failure(f"{failure}\n{json.dumps(wire)}") from None
 
     def talk(self, case, client, port, server):
-        """Runs the client. Gives what it complains of."""
+        """Runs the client. Returns what it complains of, or `None`."""
         arguments = {"huge": [self.sum_of_huge], "shutdown": [str(server.process.pid)]}.get(case.conversation, [])
         process = subprocess.Popen(
             [*CLIENTS[client], case.conversation, str(port), *arguments],
@@ -473,7 +473,7 @@ def main():
 
 
 def show(cases, clients, found, seconds):
-    """Prints the table and what is to be said about it. Gives the exit code."""
+    """Prints the table of outcomes and the remarks. Returns the exit code."""
     notes = []
     width = max(len(case.title) for case in cases)
     print(" " * width, *(f"{client:12}" for client in clients), sep="  ")

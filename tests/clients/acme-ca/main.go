@@ -1,9 +1,9 @@
-// Command acme-ca is a certificate authority that speaks ACME (RFC 8555), for names that all lead to 127.0.0.1.
+// Command acme-ca is a certificate authority that speaks ACME (RFC 8555). It resolves every name to 127.0.0.1.
 //
-//	acme-ca [OPTIONS] HTTP-PORT     checks names at that port; prints its own port, serves until standard input ends
+//	acme-ca [OPTIONS] HTTP-PORT     checks names by HTTP-01 at that port; prints the port it listens on, ends with its standard input
 //
-// It is Pebble without its pauses and refusals, and forgets everything when it ends. Without -certificate its own certificate is
-// good for nothing but having one, as ACME goes over https: clients must not verify it.
+// It runs the library of the test CA Pebble without the pauses and random refusals of Pebble, and keeps nothing on disk. ACME needs https;
+// without -certificate the CA makes its own certificate, which clients cannot verify and must not try to.
 package main
 
 import (
@@ -48,7 +48,7 @@ func main() {
 	if err != nil {
 		fail(fmt.Errorf("usage: acme-ca [OPTIONS] HTTP-PORT: %w", err))
 	}
-	// Neither pauses nor refusals that are there to exercise clients.
+	// Switches off the pauses and random refusals by which Pebble exercises ACME clients.
 	for _, name := range []string{"PEBBLE_VA_NOSLEEP", "PEBBLE_WFE_NONCEREJECT", "PEBBLE_AUTHZREUSE"} {
 		value := "0"
 		if name == "PEBBLE_VA_NOSLEEP" {
@@ -101,7 +101,7 @@ func main() {
 	fail(server.ServeTLS(listener, "", ""))
 }
 
-// withoutRenewalInfo leaves the address of renewal information out of the directory.
+// withoutRenewalInfo removes the member `renewalInfo` (RFC 9773) from the directory that the handler answers with.
 func withoutRenewalInfo(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		if request.URL.Path != wfe.DirectoryPath {
@@ -148,7 +148,7 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// freeAddress is one whose UDP and TCP ports nobody has just now.
+// freeAddress returns an address of loopback whose port was free when it was chosen.
 func freeAddress() string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,8 +1,8 @@
-// A back end made with Go's own server, for HTTP/1.1 in cleartext and for HTTP/2 and HTTP/1.1 with TLS.
+// A backend made with the server of Go's standard library: HTTP/1.1 in cleartext, HTTP/2 and HTTP/1.1 over TLS.
 //
 //	go-backend CERTIFICATE KEY
 //
-// It tells its ports in a line, `{"http":1,"https":2}`, and ends with its standard input.
+// It prints its ports as a line of JSON, `{"http":1,"https":2}`, and ends when its standard input is closed.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	"time"
 )
 
-// What is told of a request.
+// What /echo reports, in JSON, about the request it received.
 type told struct {
 	Proto    string              `json:"proto"`
 	Method   string              `json:"method"`
@@ -52,10 +52,10 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// How many responses of `content` are being written.
+// Number of responses of /content/ that are being written.
 var contents int64
 
-// So many bytes: `0000000 0000001 0000002 ...`
+// /content/SIZE answers with SIZE bytes of text: `0000000 0000001 0000002 ...`
 func content(w http.ResponseWriter, r *http.Request) {
 	size, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/content/"))
 	if err != nil {
@@ -81,13 +81,13 @@ func content(w http.ResponseWriter, r *http.Request) {
 	_ = out.Flush()
 }
 
-// As calls of gRPC: what came goes back at once, the outcome is in the trailers.
+// /call behaves like a gRPC call: the request's content is sent back at once, the outcome (status 7) is in the trailers.
 func call(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("trailer", "grpc-status, grpc-message")
 	w.Header().Set("content-type", "application/grpc")
 	body := io.Reader(r.Body)
 	if r.ProtoMajor == 1 {
-		// There Go's server does not read any more once it writes.
+		// Over HTTP/1 Go's server does not read the request any more once it writes the response.
 		content, err := io.ReadAll(r.Body)
 		if err != nil {
 			panic(http.ErrAbortHandler)
@@ -111,10 +111,10 @@ func call(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("grpc-message", "not today")
 }
 
-// How many responses of `instead` are being written.
+// Number of responses of /instead that are being written.
 var insteads int64
 
-// Names the resource that is to be sent in its place, and goes on with content of its own until nobody wants it.
+// /instead answers with `x-reproxy-url` (the URL is in the request's `x-go`) and with content that goes on until the client closes.
 func instead(w http.ResponseWriter, r *http.Request) {
 	atomic.AddInt64(&insteads, 1)
 	defer atomic.AddInt64(&insteads, -1)
@@ -133,7 +133,7 @@ func instead(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Says something and goes away.
+// /abort promises 100 bytes, sends 5, and closes the connection.
 func abort(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("content-length", "100")
 	_, _ = w.Write([]byte("begin"))
@@ -142,7 +142,7 @@ func abort(w http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// A WebSocket (RFC 6455) that sends back what it gets. Frames come whole, as from browsers.
+// A WebSocket (RFC 6455) that sends back each message. It expects messages in one frame, as browsers send them.
 func webSocket(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Sec-WebSocket-Key")
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || key == "" {
@@ -225,7 +225,7 @@ func listen() []net.Listener {
 	if err != nil {
 		panic(err)
 	}
-	// What "localhost" may mean as well.
+	// "localhost" may also mean ::1, so the backend listens there on the same port.
 	port := first.Addr().(*net.TCPAddr).Port
 	second, err := net.Listen("tcp", "[::1]:"+strconv.Itoa(port))
 	if err != nil {
@@ -251,7 +251,7 @@ func main() {
 	})
 	mux.HandleFunc("/abort", abort)
 	mux.HandleFunc("/ws", webSocket)
-	// A page is not complete before its script says so.
+	// /hold answers after a request for /release: a page that waits for it is complete only when a script of the page asks for /release.
 	mux.HandleFunc("/hold", func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-released:

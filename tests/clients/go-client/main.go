@@ -1,8 +1,8 @@
-// Asks a server with Go's own HTTP/2 client over TLS and tells, a line of JSON each, what came.
+// Sends requests with Go's own HTTP/2 client over TLS and prints each response as a line of JSON.
 //
 //	go-client URL SMALL-FILES
 //
-// Below URL there are /files/0 ... /files/SMALL-FILES-1, /large and no /none.
+// Below URL the server has the files /files/0 ... /files/SMALL-FILES-1 and /large; /none must not exist.
 package main
 
 import (
@@ -23,15 +23,15 @@ import (
 	"time"
 )
 
-// Answer is a line of output.
+// Answer is a line of the output: a response.
 type Answer struct {
 	Step   string `json:"step"`
 	Path   string `json:"path"`
 	Proto  string `json:"proto"`
 	Status int    `json:"status"`
-	// Length as the fields have it.
+	// Length is the value of content-length.
 	Length int64 `json:"length"`
-	// Bytes of content.
+	// Bytes is the number of bytes of content received.
 	Bytes int    `json:"bytes"`
 	SHA256 string `json:"sha256"`
 	Error  string `json:"error"`
@@ -88,7 +88,7 @@ func ask(client *http.Client, step, method, base, path string, body io.Reader) {
 	answer.Bytes, answer.SHA256 = len(content), hex.EncodeToString(sum[:])
 }
 
-// Reads the beginning of a large response, then wants no more of it.
+// Reads the beginning of a large response, then cancels the request.
 func cancel(client *http.Client, base string) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -118,9 +118,9 @@ func main() {
 		panic(err)
 	}
 	client := newClient()
-	// With the connection there all others share it.
+	// The first request opens the connection, which all others then share.
 	ask(client, "first", "GET", base, "/files/0", nil)
-	// Fewer than a connection may have: beyond that the client would open another one.
+	// The client runs fewer requests at a time than the server allows on a connection: beyond that it would open another connection.
 	room := make(chan struct{}, 90)
 	var all sync.WaitGroup
 	for index := 0; index < files; index++ {

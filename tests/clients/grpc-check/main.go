@@ -1,7 +1,7 @@
-// Command grpc-check is a gRPC server, and a client that calls it in each of the ways that gRPC knows.
+// Command grpc-check is a gRPC server, and a client that makes each of the four kinds of gRPC calls.
 //
 //	grpc-check serve                    prints its port, serves without TLS until standard input ends
-//	grpc-check call NAME:PORT CA-FILE   calls over TLS and prints what came of it
+//	grpc-check call NAME:PORT CA-FILE   calls over TLS and prints the outcome of each call
 package main
 
 import (
@@ -38,7 +38,7 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// serve offers the health service (one call, and a stream of the server) and reflection (streams of both).
+// serve offers the health service (a unary call, and a call with a stream from the server) and reflection (streams in both directions).
 func serve() {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -90,7 +90,7 @@ func call(address, authorities string) {
 	fmt.Println("cancelled:", status.Code(err) == codes.Canceled)
 
 	reflector := reflectionpb.NewServerReflectionClient(connection)
-	// All are open at a time.
+	// All of these streams are open at the same time.
 	var streams []reflectionpb.ServerReflection_ServerReflectionInfoClient
 	for range make([]struct{}, 5) {
 		stream, err := reflector.ServerReflectionInfo(ctx)

@@ -1,4 +1,4 @@
-// Conversations over HTTP/3 by the client of quic-go. Arguments: CONVERSATION PORT [ARGUMENT].
+// Conversations over HTTP/3 by a client made with the library quic-go. Arguments: CONVERSATION PORT [ARGUMENT].
 package main
 
 import (
@@ -68,14 +68,14 @@ func main() {
 	fmt.Println("ok")
 }
 
-// A connection with HTTP/3 on it.
+// A QUIC connection on which HTTP/3 is spoken.
 type client struct {
 	transport *quic.Transport
 	conn      *quic.Conn
 	http      *http3.ClientConn
 }
 
-// Connects; with `early` as soon as early data may be sent.
+// Connects; with `early`, returns as soon as early data may be sent, before the handshake is complete.
 func connect(settings quic.Config, early bool) (*client, error) {
 	address, err := net.ResolveUDPAddr("udp", "127.0.0.1:"+port)
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *client) close() {
 	_ = c.transport.Conn.Close()
 }
 
-// Runs a conversation on a connection of its own.
+// Opens a connection, runs the conversation `talk` on it, and closes it.
 func with(settings quic.Config, early bool, talk func(*client) error) error {
 	c, err := connect(settings, early)
 	if err != nil {
@@ -132,7 +132,7 @@ func request(ctx context.Context, method, path string, body io.Reader, fields ..
 	return made
 }
 
-// What came in answer to a request.
+// A response, with all of its content.
 type answer struct {
 	*http.Response
 	content []byte
@@ -166,7 +166,7 @@ func (c *client) expect(method, path string, status int, content []byte, fields 
 
 var hello = []byte("hello, world")
 
-// What is in the file `large`.
+// The content of the file `large`.
 func large() []byte {
 	var content bytes.Buffer
 	for n := 0; n < 50_000; n++ {
@@ -185,7 +185,7 @@ func (c *client) large() error {
 	return err
 }
 
-// Runs as many at a time.
+// Runs `run` with the numbers 0 to `count` - 1, all at the same time.
 func atOnce(count int, run func(n int) error) error {
 	errs := make([]error, count)
 	var running sync.WaitGroup
@@ -196,7 +196,7 @@ func atOnce(count int, run func(n int) error) error {
 	return errors.Join(errs...)
 }
 
-// Both sides agree on HTTP/3 and end without an error.
+// Client and server agree on HTTP/3, exchange SETTINGS, and end without an error.
 func handshake() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		select {
@@ -211,21 +211,21 @@ func handshake() error {
 	})
 }
 
-// A small and a large file.
+// Fetches a small and a large file.
 func get() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		return errors.Join(c.hello(), c.large())
 	})
 }
 
-// Files over a path that is not good.
+// Fetches files over a path that loses, reorders or duplicates packets, or forgets the client's port.
 func download() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		return errors.Join(atOnce(3, func(int) error { return c.large() }), c.hello())
 	})
 }
 
-// The client begins with version 2, which the server does not have; both go on with version 1.
+// The client begins with QUIC version 2, which the server does not support; both continue with version 1.
 func versions() error {
 	settings := quic.Config{Versions: []quic.Version{quic.Version2, quic.Version1}}
 	return with(settings, false, func(c *client) error {
@@ -236,7 +236,7 @@ func versions() error {
 	})
 }
 
-// Gets a session ticket: it is there when the connection has been used and the cache has it.
+// Opens a connection to get a session ticket, and returns when the ticket is in the cache of sessions.
 func getTicket() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		if err := c.hello(); err != nil {
@@ -264,7 +264,7 @@ func lateResumption() error {
 	})
 }
 
-// A backend is asked in the first flight of a resumed connection.
+// A request in the early data of a resumed connection reaches the backend.
 func earlyData() error {
 	if err := getTicket(); err != nil {
 		return err
@@ -281,7 +281,7 @@ func earlyData() error {
 	})
 }
 
-// Counts the changes of keys that this side began.
+// Counts the key updates that the client began.
 type keyUpdates struct{ count atomic.Int32 }
 
 func (k *keyUpdates) AddProducer() qlogwriter.Recorder { return k }
@@ -292,7 +292,7 @@ func (k *keyUpdates) RecordEvent(event qlogwriter.Event) {
 	}
 }
 
-// The keys change: this client does so after 100 packets.
+// The connection survives key updates: quic-go begins one after 100 packets.
 func keyUpdate() error {
 	updates := &keyUpdates{}
 	settings := quic.Config{
@@ -311,7 +311,7 @@ func keyUpdate() error {
 	})
 }
 
-// The connection goes on from another socket, after the client has tried the path.
+// The connection moves to another socket of the client, once the client has probed the new path.
 func migration() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		if err := c.hello(); err != nil {
@@ -345,7 +345,7 @@ func migration() error {
 	})
 }
 
-// Well more than 1,000 requests on one connection, 100 at a time.
+// More than 1,000 requests on one connection, 100 at a time.
 func requests() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		for range 12 {
@@ -357,7 +357,7 @@ func requests() error {
 	})
 }
 
-// A large file arrives as it is.
+// A file of 100 MB arrives unchanged.
 func huge() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		got, err := c.ask("GET", "/huge", nil)
@@ -371,7 +371,7 @@ func huge() error {
 	})
 }
 
-// What a client sends reaches a backend, which sends it back.
+// A request's content reaches a backend, which sends it back.
 func upload() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		content := make([]byte, 3_000_000)
@@ -414,7 +414,7 @@ func semantics() error {
 	})
 }
 
-// Trailers of a request do no harm, and those of the response arrive.
+// A request with trailers is answered, and the trailers of the response arrive.
 func trailers() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -436,7 +436,7 @@ func trailers() error {
 	})
 }
 
-// Responses that the client does not want do not stand in the way of others.
+// Responses that the client cancels do not hold up other responses.
 func cancelled() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		for range 50 {
@@ -455,11 +455,11 @@ func cancelled() error {
 	})
 }
 
-// What is more urgent comes before what was asked for earlier.
+// A more urgent response is completed before others that were requested earlier.
 func priorities() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		var before int32
-		// A client that a busy machine halts asks too late, and asks again.
+		// If the machine is so busy that the urgent request is sent too late, the client repeats the attempt, three times at most.
 		for range 3 {
 			var err error
 			if before, err = c.comesBefore(); err != nil || before == 0 {
@@ -470,7 +470,7 @@ func priorities() error {
 	})
 }
 
-// Asks for three parts, and once one of them arrives for a more urgent one. Returns how many came before that.
+// Requests three large responses and, once one of them arrives, a more urgent one. Returns how many were complete before the urgent one.
 func (c *client) comesBefore() (int32, error) {
 	begun := make(chan bool, 4)
 	var ended, before atomic.Int32
@@ -503,7 +503,7 @@ func (c *client) comesBefore() (int32, error) {
 	return before.Load(), err
 }
 
-// A WebSocket through extended CONNECT: a message goes to the backend and back.
+// A WebSocket by extended CONNECT: a message goes to the backend and comes back.
 func webSocket() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -564,7 +564,7 @@ func webSocket() error {
 	})
 }
 
-// A connection on which nothing happens ends; a new one is served.
+// The server closes a connection that is idle; a new one is served.
 func idle() error {
 	err := with(quic.Config{}, false, func(c *client) error {
 		if err := c.hello(); err != nil {
@@ -584,7 +584,7 @@ func idle() error {
 	return errors.Join(err, get())
 }
 
-// What is under way when the server is told to end is answered; then the connection ends.
+// On SIGTERM the server completes the responses in flight, then closes the connection.
 func shutdown() error {
 	return with(quic.Config{}, false, func(c *client) error {
 		pid, err := strconv.Atoi(os.Args[3])

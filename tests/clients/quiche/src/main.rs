@@ -1,4 +1,4 @@
-//! Conversations over HTTP/3 by a client on quiche. Arguments: `CONVERSATION PORT [ARGUMENT]`.
+//! Conversations over HTTP/3 by a client made with the library quiche. Arguments: `CONVERSATION PORT [ARGUMENT]`.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,15 +13,15 @@ use sha2::{Digest as _, Sha256};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The largest datagram that is sent and taken.
+/// Bytes of the largest UDP payload that the client sends and accepts.
 const MAX_DATAGRAM: usize = 1350;
-/// Bytes of the ids of this side.
+/// Length in bytes of the connection ids that the client chooses.
 const ID_LEN: usize = 16;
-/// A version that no server has (RFC 9000 section 15).
+/// A reserved QUIC version, which makes every server send Version Negotiation (RFC 9000 section 15).
 const RESERVED_VERSION: u32 = 0x1a2a_3a4a;
 const REQUEST_CANCELLED: u64 = 0x10c;
 
-/// Fails with what was found, unless the condition holds.
+/// Returns from the function with the message as its error, unless the condition holds.
 macro_rules! expect {
     ($condition:expr, $($found:tt)+) => {
         if !$condition {
@@ -30,7 +30,7 @@ macro_rules! expect {
     };
 }
 
-/// Counts the changes of keys that the library tells of in its log.
+/// A logger that counts the key updates which quiche reports in its log.
 struct KeyUpdates;
 
 static KEY_UPDATES: AtomicUsize = AtomicUsize::new(0);
@@ -47,7 +47,7 @@ impl log::Log for KeyUpdates {
     fn flush(&self) {}
 }
 
-/// What came on a stream.
+/// The response to a request.
 #[derive(Default)]
 struct Answer {
     fields: Vec<Header>,
@@ -72,7 +72,7 @@ fn value_of(fields: &[Header], name: &str) -> Option<String> {
         .map(|field| String::from_utf8_lossy(field.value()).into_owned())
 }
 
-/// How to connect.
+/// Settings of a connection.
 struct Options {
     version: u32,
     protocols: Vec<Vec<u8>>,
@@ -92,16 +92,16 @@ impl Default for Options {
 }
 
 struct Client {
-    /// Where datagrams leave and arrive: a second one after a migration.
+    /// The client's sockets: a second one after it has migrated.
     sockets: Vec<UdpSocket>,
     server: SocketAddr,
     connection: quiche::Connection,
     h3: Option<h3::Connection>,
     answers: HashMap<u64, Answer>,
-    /// Content that waits for room in its stream, which ends after it.
+    /// By stream: the rest of a request's content, which waits for flow control; the stream ends after it.
     waiting: HashMap<u64, Vec<u8>>,
     validated: Option<SocketAddr>,
-    /// Whether the server gets as many ids of this side as it takes, new ones for those it retires, as migration needs.
+    /// Whether the client issues as many connection ids as the server accepts, and new ones for those retired: migration needs them.
     gives_ids: bool,
     buffer: Vec<u8>,
 }
@@ -149,7 +149,7 @@ impl Client {
         })
     }
 
-    /// A connection on which requests can be sent, as early data if that was asked for.
+    /// Opens a connection; returns when requests can be sent, in early data if the session allows it.
     fn connect(options: &Options) -> Result<Self, Box<dyn std::error::Error>> {
         let mut client = Self::start(options)?;
         client.until(|client| {
@@ -177,7 +177,7 @@ impl Client {
         self.flush()
     }
 
-    /// Until the connection is over.
+    /// Sends and receives until the connection is closed.
     fn until_closed(&mut self) -> Outcome {
         let begin = Instant::now();
         while !self.connection.is_closed() {
@@ -187,12 +187,12 @@ impl Client {
         Ok(())
     }
 
-    /// Sends what there is to send, then waits for datagrams or a timer, and takes in what has come.
+    /// Sends what is ready to be sent, waits for datagrams or a timer, and handles what has come.
     fn turn(&mut self) -> Outcome {
         self.flush()?;
         let mut has_come = false;
         let wait = self.connection.timeout().unwrap_or(Duration::from_secs(1));
-        // With two sockets neither may be waited for long.
+        // With two sockets the wait for the last one is short, because the other is not watched meanwhile.
         let limit = if self.sockets.len() > 1 { 5 } else { 100 };
         let wait = wait.clamp(Duration::from_millis(1), Duration::from_millis(limit));
         for index in 0..self.sockets.len() {
@@ -203,15 +203,15 @@ impl Client {
                 has_come = true;
                 let to = self.sockets[index].local_addr()?;
                 let datagram = &mut self.buffer[..len];
-                // The library closes the connection for a packet that comes after the server has retired its id, as those on
-                // the old path of a migration do.
+                // Packets to a connection id that the server has retired, such as late ones on the old path of a migration, are dropped:
+                // quiche would close the connection for them.
                 let header = quiche::Header::from_slice(datagram, ID_LEN);
                 let is_known = header.is_ok_and(|header| {
                     let mut ids = self.connection.source_ids();
                     ids.any(|id| *id == header.dcid)
                 });
                 if is_known {
-                    // What cannot be decrypted is no failure.
+                    // A packet that cannot be decrypted is not an error.
                     let _ = self.connection.recv(datagram, RecvInfo { from, to });
                 }
                 self.sockets[index].set_nonblocking(true)?;
@@ -311,7 +311,7 @@ impl Client {
             .collect()
     }
 
-    /// Sends the head of a request when the server and the path let it, and gives its stream.
+    /// Sends the head of a request as soon as stream limit and flow control allow it; returns the number of its stream.
     fn send_head(
         &mut self,
         head: &[Header],
@@ -405,7 +405,7 @@ fn new_socket() -> std::io::Result<UdpSocket> {
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
 }
 
-/// An id that no other connection of this process has.
+/// A connection id that this process has not used before.
 fn new_id() -> ConnectionId<'static> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -417,7 +417,7 @@ fn new_id() -> ConnectionId<'static> {
     ConnectionId::from_vec(sum[..ID_LEN].to_vec())
 }
 
-/// A token that no packet ends in by chance.
+/// A stateless reset token that no packet has as its last 16 bytes by chance.
 fn reset_token() -> u128 {
     let sum = Sha256::digest(new_id());
     u128::from_be_bytes(std::array::from_fn(|at| sum[at]))
@@ -425,14 +425,14 @@ fn reset_token() -> u128 {
 
 const HELLO: &[u8] = b"hello, world";
 
-/// What is in the file `large`.
+/// The content of the file `large`.
 fn large() -> Vec<u8> {
     (0..50_000)
         .flat_map(|n| format!("{n:07x} ").into_bytes())
         .collect()
 }
 
-/// Both sides agree on HTTP/3 and end without an error.
+/// Client and server agree on HTTP/3, exchange SETTINGS, and end without an error.
 fn handshake() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     client.until(|client| {
@@ -446,7 +446,7 @@ fn handshake() -> Outcome {
     client.close()
 }
 
-/// A small and a large file.
+/// Fetches a small and a large file.
 fn get() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     client.hello()?;
@@ -454,7 +454,7 @@ fn get() -> Outcome {
     client.close()
 }
 
-/// Files over a path that is not good.
+/// Fetches files over a path that loses, reorders or duplicates packets, or forgets the client's port.
 fn download() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     for _ in 0..3 {
@@ -467,7 +467,7 @@ fn download() -> Outcome {
     client.close()
 }
 
-/// A ClientHello that no single datagram can hold.
+/// The ClientHello is too long for one datagram.
 fn long_hello() -> Outcome {
     let mut options = Options::default();
     let fillers = (0..70).map(|n| format!("no-such-protocol-{n:03}").into_bytes());
@@ -477,7 +477,7 @@ fn long_hello() -> Outcome {
     client.close()
 }
 
-/// The client begins with a version that the server does not have; both go on with version 1.
+/// The client begins with a QUIC version that the server does not support; both continue with version 1.
 fn versions() -> Outcome {
     let version = RESERVED_VERSION;
     let mut client = Client::connect(&Options {
@@ -488,7 +488,7 @@ fn versions() -> Outcome {
     client.close()
 }
 
-/// A session that can be resumed.
+/// Opens a connection to get a TLS session that can be resumed.
 fn session() -> Result<Option<Vec<u8>>, Box<dyn std::error::Error>> {
     let mut client = Client::connect(&Options::default())?;
     client.hello()?;
@@ -510,7 +510,7 @@ fn late_resumption() -> Outcome {
     client.close()
 }
 
-/// A backend is asked in the first flight of a resumed connection.
+/// A request in the early data of a resumed connection reaches the backend.
 fn early_data() -> Outcome {
     let session = session()?;
     let options = Options {
@@ -532,10 +532,10 @@ fn early_data() -> Outcome {
     client.close()
 }
 
-/// The server changes the keys, and the client does so with it.
+/// The connection survives a key update that the server begins.
 fn key_update() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
-    // The server does so after a number of packets that it draws, below 1,000.
+    // The server begins a key update after a random number of packets below 1,000.
     for _ in 0..10 {
         client.large()?;
     }
@@ -547,7 +547,7 @@ fn key_update() -> Outcome {
     client.close()
 }
 
-/// The connection goes on from another socket, after the client has tried the path.
+/// The connection moves to another socket of the client, once the client has probed the new path.
 fn migration() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     client.hello()?;
@@ -568,7 +568,7 @@ fn migration() -> Outcome {
     client.close()
 }
 
-/// Well more than 1,000 requests on one connection, as many at a time as the server lets.
+/// More than 1,000 requests on one connection, as many at a time as the server allows.
 fn requests() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     for _ in 0..12 {
@@ -583,7 +583,7 @@ fn requests() -> Outcome {
     client.close()
 }
 
-/// A large file arrives as it is.
+/// A file of 100 MB arrives unchanged.
 fn huge() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     let stream = client.ask("GET", "/huge", &[])?;
@@ -611,7 +611,7 @@ fn huge() -> Outcome {
     client.close()
 }
 
-/// What a client sends reaches a backend, which sends it back.
+/// A request's content reaches a backend, which sends it back.
 fn upload() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     let content: Vec<u8> = (0..3_000_000_u32)
@@ -653,7 +653,7 @@ fn semantics() -> Outcome {
     client.close()
 }
 
-/// Trailers of a request do no harm, and those of the response arrive.
+/// A request with trailers is answered, and the trailers of the response arrive.
 fn trailers() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     let head = Client::head("POST", "/go/call", &[("te", "trailers")]);
@@ -672,7 +672,7 @@ fn trailers() -> Outcome {
     client.close()
 }
 
-/// Responses that the client does not want do not stand in the way of others.
+/// Responses that the client cancels by STOP_SENDING do not hold up other responses.
 fn cancelled() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     for _ in 0..50 {
@@ -686,7 +686,7 @@ fn cancelled() -> Outcome {
     client.close()
 }
 
-/// What is made more urgent by PRIORITY_UPDATE comes before what was asked for earlier.
+/// A response that PRIORITY_UPDATE makes more urgent is completed before others that were requested earlier.
 fn priorities() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     let mut low = Vec::new();
@@ -711,7 +711,7 @@ fn priorities() -> Outcome {
     client.close()
 }
 
-/// A WebSocket through extended CONNECT: a message goes to the backend and back.
+/// A WebSocket by extended CONNECT: a message goes to the backend and comes back.
 fn websocket() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     client.until(|client| {
@@ -727,7 +727,7 @@ fn websocket() -> Outcome {
     );
     let fields = [(":protocol", "websocket"), ("sec-websocket-version", "13")];
     let mut head = Client::head("CONNECT", "/backend/websocket", &fields);
-    // Pseudo-header fields come first.
+    // Pseudo-header fields must precede the other fields.
     head.sort_by_key(|field| field.name()[0] != b':');
     let stream = client.send_head(&head, false)?;
     let mut frame = b"\x81\x85mask".to_vec();
@@ -747,7 +747,7 @@ fn websocket() -> Outcome {
     client.close()
 }
 
-/// A connection on which nothing happens ends; a new one is served.
+/// The server closes a connection that is idle; a new one is served.
 fn idle() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     client.hello()?;
@@ -760,7 +760,7 @@ fn idle() -> Outcome {
     get()
 }
 
-/// What is under way when the server is told to end is answered; then the connection ends.
+/// On SIGTERM the server completes the responses in flight, then closes the connection.
 fn shutdown() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     client.hello()?;
