@@ -143,11 +143,11 @@ fn what_fails_is_shown_with_its_line_and_ends_with_1() {
     assert!(text.contains("* the script raised"), "{text}");
     ended(
         &["/cut"],
-        "* the body ended: mruby raised: cut (RuntimeError)",
+        "* the body is not complete: mruby raised: cut (RuntimeError)",
     );
     ended(
         &["--timeout", "1", "/wait"],
-        "there is no response after 1 seconds",
+        "the script gave no response within 1 seconds",
     );
     folder.write(
         "test.txt",
@@ -158,7 +158,7 @@ fn what_fails_is_shown_with_its_line_and_ends_with_1() {
         "ok   ",
         "test.txt:5: assert status 404: it is `200`",
         "test.txt:6: assert no x-prefix: it is ``",
-        "test.txt:7: assert etag: x: there is none",
+        "test.txt:7: assert etag: x: the response has none",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -117,7 +117,7 @@ fn on_a_terminal_it_goes_on() {
     let _ = terminal.kill();
     let _ = terminal.wait();
     assert!(
-        text.contains("no paths: `metrics: ON` counts them\x1b[K\x1b[J"),
+        text.contains("paths are not counted: set `metrics: ON`\x1b[K\x1b[J"),
         "{text:?}"
     );
     assert!(text.contains("requests/s 0.0"), "{text:?}");

@@ -104,7 +104,7 @@ fn what_cannot_be_compressed_is_named() {
     assert!(output.text().starts_with("3 variants published"));
 
     let cases = [
-        (&[][..], "which directory?"),
+        (&[][..], "name a directory"),
         (&["-j", "0", "."], "`0` is not a number from 1 to 256"),
         (&["--level=3", "."], "unrecognized option '--level'"),
     ];

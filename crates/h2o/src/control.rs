@@ -51,7 +51,7 @@ impl ControlSocket {
             Err(error) => {
                 report!(
                     warning,
-                    "`h2o reload` and `h2o top` will not find this server, failed to open {}: {}",
+                    "failed to open the control socket {}: {}; `h2o reload` and `h2o top` will not find this server",
                     path.display(),
                     reason(&error)
                 );

@@ -63,8 +63,12 @@ pub(crate) fn start_keeper(output: Option<OwnedFd>) {
 
 /// Runs the process that holds private keys. This process ends when the server does, like the keeper.
 pub(crate) fn keep_keys() -> Result<(), Failure> {
-    let failed =
-        |error: std::io::Error| Failure::system(format!("key process: {}", reason(&error)));
+    let failed = |error: std::io::Error| {
+        Failure::system(format!(
+            "the process that holds private keys failed: {}",
+            reason(&error)
+        ))
+    };
     outlive_signals().map_err(failed)?;
     h2o_keys::serve(std::io::stdin()).map_err(failed)
 }
@@ -124,7 +128,7 @@ pub(crate) fn keep_capabilities(kept: CapabilitySet) -> Result<(), Failure> {
 fn capabilities_refused(error: rustix::io::Errno) -> Failure {
     let error = std::io::Error::from(error);
     Failure::system(format!(
-        "failed to keep the `capabilities` (has the starting user them?): {}",
+        "failed to keep the `capabilities` (does the starting user have them?): {}",
         reason(&error)
     ))
 }

@@ -43,7 +43,7 @@ pub(crate) fn usage() -> Usage {
         name: "reload",
         words: "[options]",
         operands: Operands::None,
-        about: "Has the running server reload its configuration, and prints what comes of it.",
+        about: "Has the running server reload its configuration, and prints the result.",
         options: KNOWN.iter().map(Known::described).collect(),
         end: "Exit status: 0; 78 if nothing has changed, because the configuration has an\nerror; 71 if no server answers.\n",
     }

@@ -34,7 +34,7 @@ pub(crate) fn notify(state: State) {
             "RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=reloading",
             monotonic_micros()
         )),
-        State::Stopping => send("STOPPING=1\nSTATUS=completing what was begun"),
+        State::Stopping => send("STOPPING=1\nSTATUS=finishing the requests in progress"),
     }
 }
 

@@ -277,7 +277,9 @@ fn check_length(content: &[u8]) -> Result<(), String> {
     if content.len() <= MAX_BODY {
         return Ok(());
     }
-    Err(format!("only {MAX_BODY} bytes are read"))
+    Err(format!(
+        "it has more than {MAX_BODY} bytes, and no more are read"
+    ))
 }
 
 /// The address of the server, for requests without a connection.

@@ -118,7 +118,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Options>, Str
         }
     }
     if options.directories.is_empty() {
-        return Err("h2o compress: which directory? (see h2o compress --help)".into());
+        return Err("h2o compress: name a directory (see h2o compress --help)".into());
     }
     Ok(Some(options))
 }

@@ -89,12 +89,12 @@ fn begin(line: &str, number: usize) -> Result<Case, String> {
         [method, url] => (method, url),
         _ => {
             return Err(format!(
-                "`{line}` is no request: write `METHOD TARGET`, such as `GET /a?b`, and `HTTP/2` behind it if it matters"
+                "`{line}` is no request: write `METHOD TARGET`, such as `GET /a?b`, or `GET /a?b HTTP/2` for a certain version"
             ));
         }
     };
-    let method =
-        Method::from_token(method.as_bytes()).ok_or_else(|| format!("`{method}` is no method"))?;
+    let method = Method::from_token(method.as_bytes())
+        .ok_or_else(|| format!("`{method}` is no method: write one such as `GET`"))?;
     let (scheme, authority, target) = read_url(url)?;
     Ok(Case {
         line: number,
@@ -123,7 +123,7 @@ fn read_version(word: &str) -> Result<Version, String> {
     ];
     let found = all.into_iter().find(|version| version.as_str() == word);
     found.ok_or_else(|| {
-        format!("`{word}` is no version: there are HTTP/1.0, HTTP/1.1, HTTP/2 and HTTP/3")
+        format!("`{word}` is no version: write HTTP/1.0, HTTP/1.1, HTTP/2 or HTTP/3")
     })
 }
 
@@ -135,14 +135,14 @@ fn read_url(url: &str) -> Result<(Scheme, String, String), String> {
         _ if url.starts_with('/') => return Ok((Scheme::Http, "localhost".into(), url.into())),
         _ => {
             return Err(format!(
-                "`{url}` is no target: it begins with `/`, `http://` or `https://`"
+                "`{url}` is no target: write one that begins with `/`, `http://` or `https://`"
             ));
         }
     };
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, target) = rest.split_at(at);
     if authority.is_empty() {
-        return Err(format!("`{url}` names no host"));
+        return Err(format!("`{url}` names no host: write `http://HOST/PATH`"));
     }
     let slash = if target.starts_with('/') { "" } else { "/" };
     Ok((scheme, authority.to_owned(), format!("{slash}{target}")))
@@ -160,7 +160,7 @@ fn read_line(case: &mut Case, line: &str, number: usize) -> Result<(), String> {
         "from" => {
             let address: IpAddr = rest
                 .parse()
-                .map_err(|_| format!("`{rest}` is no IP address"))?;
+                .map_err(|_| format!("`{rest}` is no IP address: write `from ADDRESS`"))?;
             request.peer.set_ip(address);
         }
         "env" => {
@@ -225,7 +225,8 @@ fn read_assertion(text: &str) -> Result<(Subject, Expected), String> {
     let expected = match (&subject, contained) {
         (Subject::Status, _) => {
             let code = rest.parse::<u16>().ok();
-            let code = code.ok_or_else(|| format!("`{rest}` is no status code"))?;
+            let code =
+                code.ok_or_else(|| format!("`{rest}` is no status code: write `status 200`"))?;
             Expected::Is(code.to_string().into_bytes())
         }
         (_, Some(text)) => Expected::Contains(read_text(text)?),

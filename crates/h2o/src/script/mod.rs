@@ -99,10 +99,12 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
 fn explain(error: TrialError, options: &Options) -> Failure {
     let seconds = options.timeout.as_secs_f64();
     match error {
-        TrialError::Evaluation => Failure::config(format!("{}: the script raised", options.file)),
-        TrialError::TimedOut => {
-            Failure::check(format!("there is no response after {seconds} seconds"))
+        TrialError::Evaluation => {
+            Failure::config(format!("{}: the script raised an exception", options.file))
         }
+        TrialError::TimedOut => Failure::check(format!(
+            "the script gave no response within {seconds} seconds"
+        )),
         TrialError::System(text) => Failure::system(text),
     }
 }
@@ -116,7 +118,7 @@ fn read_cases(options: &Options) -> Result<Vec<Case>, String> {
         let text = String::from_utf8(text).map_err(|_| format!("{tests}: not in UTF-8"))?;
         let cases = case::parse(&text).map_err(|(line, why)| format!("{tests}:{line}: {why}"))?;
         if cases.is_empty() {
-            return Err(format!("{tests}: there are no requests"));
+            return Err(format!("{tests}: the file has no requests"));
         }
         return Ok(cases);
     }

@@ -40,10 +40,14 @@ impl<'a> Report<'a> {
             }
         }
         if case.assertions.is_empty() && response.exceptions > 0 {
-            report.failures.push("the script raised".into());
+            report
+                .failures
+                .push("the script raised an exception".into());
         }
         if let Some(failure) = &response.failure {
-            report.failures.push(format!("the body ended: {failure}"));
+            report
+                .failures
+                .push(format!("the body is not complete: {failure}"));
         }
         report
     }
@@ -143,7 +147,7 @@ fn compare(values: &[&[u8]], expected: &Expected) -> Result<(), String> {
         .map(|value| format!("`{}`", String::from_utf8_lossy(value)));
     let shown: Vec<_> = shown.collect();
     Err(match &shown[..] {
-        [] => "there is none".into(),
+        [] => "the response has none".into(),
         shown => format!("it is {}", shown.join(" and ")),
     })
 }

@@ -61,7 +61,7 @@ fn look(pid_file: &Path) -> Result<Report, Failure> {
         });
     }
     let report = Report::parse(&answer.lines.concat());
-    report.ok_or_else(|| Failure::system("the server has answered what is no report"))
+    report.ok_or_else(|| Failure::system("the answer of the server is not a status report"))
 }
 
 /// Replaces what the terminal shows by these lines, as many of them as it has room for.

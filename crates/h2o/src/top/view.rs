@@ -65,7 +65,7 @@ pub(super) fn lines(before: &Report, now: &Report, seconds: f64, order: Order) -
     }
     lines.push(String::new());
     match now.paths() {
-        None => lines.push("no paths: `metrics: ON` counts them".to_owned()),
+        None => lines.push("paths are not counted: set `metrics: ON`".to_owned()),
         Some(paths) => {
             let rates = rates(&before.paths().unwrap_or_default(), paths, seconds, order);
             lines.push(" requests/s   mean ms    5xx/s      total  path".to_owned());
@@ -217,7 +217,10 @@ mod tests {
     fn a_server_without_metrics_has_no_paths() {
         let report = Report::parse(r#"{"paths": null}"#).expect("it is a report");
         let shown = lines(&report, &report, 1.0, Order::Time);
-        assert_eq!(shown.last().unwrap(), "no paths: `metrics: ON` counts them");
+        assert_eq!(
+            shown.last().unwrap(),
+            "paths are not counted: set `metrics: ON`"
+        );
         assert!(Report::parse("[]").is_none() && Report::parse("{").is_none());
     }
 }

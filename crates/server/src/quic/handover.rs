@@ -365,7 +365,7 @@ impl Talk {
         if self.older.iter().any(|older| !older.has_stopped) && self.stop_by <= now() {
             report!(
                 warning,
-                "an older generation of this server hangs, QUIC packets are read without it"
+                "an older generation of this server hangs: this process reads the QUIC packets without waiting for it any longer"
             );
             for older in &mut self.older {
                 older.has_stopped = true;

@@ -122,7 +122,7 @@ impl QlogFile {
             if self.room.swap(0, Relaxed) > 0 {
                 report!(
                     warning,
-                    "no more traces are written: those of this process have taken {MAX_TOTAL} bytes"
+                    "no more traces of QUIC connections are written: the trace files of this process have reached {MAX_TOTAL} bytes"
                 );
             }
             return;
@@ -159,7 +159,7 @@ fn write_all(pieces: &Receiver<Piece>) {
             if let Some(held_back) = FAILURES.admit() {
                 report!(
                     warning,
-                    "cannot write the trace {}: {}; the rest of it is left out{held_back}",
+                    "cannot write the trace {}: {}; the rest of this trace is left out{held_back}",
                     file.path.display(),
                     reason(&error)
                 );

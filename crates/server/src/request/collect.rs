@@ -100,7 +100,7 @@ impl StorageError {
         let (reason, response) = match self {
             Self::TooLarge => return answers::too_large(context),
             Self::NoRoom => (
-                "temp-buffer-max-total is reached".to_owned(),
+                "the temporary files have reached temp-buffer-max-total".to_owned(),
                 answers::no_room(context),
             ),
             Self::Disk(unwritten) => (unwritten.error.to_string(), answers::no_disk(context)),

@@ -13,13 +13,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SCALAR,
         value: "COMMAND",
         default: "none",
-        help: "Accepted with a warning: no command is started. What the server reports of a fault is in the error log.",
+        help: "Accepted with a warning: no command is started. The error log has the server's report of a crash.",
         apply: |scope, command| {
             command.node.scalar()?;
             warn(
                 scope,
                 command,
-                "no command is started; what the server reports of a fault is in the error log",
+                "no command is started; the error log has the server's report of a crash",
             );
             Ok(())
         },
@@ -37,7 +37,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         name: "io_uring-batch-size",
         value: "1 or more",
         default: "1",
-        help: "Accepted with a warning: `file.io_uring` has no effect, as other threads read what is not in memory.",
+        help: "Accepted with a warning: `file.io_uring` has no effect, because other threads read the files that are not in memory.",
         apply: |scope, command| {
             command.node.integer::<u32>("%u", 1..=u64::from(u32::MAX))?;
             warn(
@@ -53,7 +53,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         name: "neverbleed-offload",
         value: "OFF|QAT|QAT-AUTO",
         default: "OFF",
-        help: "Accepted; others than `OFF` with a warning: private keys are used by the processor, not by QuickAssist cards.",
+        help: "Accepted, any value but `OFF` with a warning: the processor, not a QuickAssist card, does the work of private keys.",
         apply: |scope, command| {
             if command.node.one_of(&["OFF", "QAT", "QAT-AUTO"])? != 0 {
                 warn(
@@ -84,8 +84,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         levels: Levels::HOST,
         value: "OFF|ON|appdata",
         default: "OFF",
-        help: "Accepted; others than `OFF` with a warning: there is no trace endpoint. The attribute `qlog` of a QUIC listener \
-               ([`listen`](#listen)) writes traces of connections.",
+        help: "Accepted, any value but `OFF` with a warning: there is no trace endpoint. The attribute `qlog` of a QUIC listener \
+         ([`listen`](#listen)) writes traces of connections.",
         apply: |scope, command| {
             if command.node.one_of(&["OFF", "ON", "appdata"])? != 0 {
                 warn(
@@ -104,14 +104,14 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         pass: Pass::Content,
         value: "ON",
         default: "none",
-        help: "Accepted with a warning, and takes no requests. The attribute `qlog` of a QUIC listener ([`listen`](#listen)) writes \
-               traces of connections.",
+        help: "Accepted with a warning; the handler serves no requests. The attribute `qlog` of a QUIC listener ([`listen`](#listen)) \
+         writes traces of connections.",
         apply: |scope, command| {
             command.node.one_of(&["ON"])?;
             warn(
                 scope,
                 command,
-                "takes no requests; the attribute `qlog` of a QUIC listener writes traces",
+                "this handler serves no requests; the attribute `qlog` of a QUIC listener writes traces",
             );
             Ok(())
         },

@@ -126,7 +126,7 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         let pattern = match path.strip_prefix('~') {
             Some(text) => Some(PathPattern::new(text.trim_start()).map_err(|text| {
                 key.error(text)
-                    .with_hint("expected such as `~ ^/u/([a-z]+)`")
+                    .with_hint("write one such as `~ ^/u/([a-z]+)`")
             })?),
             None => None,
         };
@@ -146,11 +146,12 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
             scope.warn(&error);
         } else if scope.paths.iter().any(twin) {
             let error = command.error_at(key, format!("the path `{path}` is given twice"));
-            let hint = "the first one gets all requests; write the handlers of both below one";
+            let hint =
+                "the first entry gets all requests; write the handlers of both below one key";
             scope.warn(&error.with_hint(hint));
         } else if !has_handlers {
             let error = command.error_at(key, format!("the path `{path}` has no handler"));
-            let hint = "requests get 404; add one such as `file.dir` or `proxy.reverse.url`";
+            let hint = "requests get 404; add a handler such as `file.dir` or `proxy.reverse.url`";
             scope.warn(&error.with_hint(hint));
         }
         scope.paths.push(route);

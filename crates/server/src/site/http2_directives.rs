@@ -17,7 +17,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-idle-timeout",
         "SECONDS",
         "10",
-        "How long a silent connection is kept on which no stream waits for the server: one without streams, or one whose \
+        "How long a connection without traffic is kept open while no stream waits for the server: the connection has no streams, or its \
          client keeps the flow-control windows closed.",
         |scope, command| {
             settings(scope).http2.idle_timeout = seconds(command.node)?;
@@ -40,7 +40,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-max-streams",
         "NUMBER",
         "100",
-        "Streams a client may have open at a time (`SETTINGS_MAX_CONCURRENT_STREAMS`); more are refused.",
+        "How many streams a client may have open at the same time (`SETTINGS_MAX_CONCURRENT_STREAMS`); further streams are refused.",
         |scope, command| {
             settings(scope).http2.max_streams =
                 command.node.integer("%u", 0..=u64::from(u32::MAX))?;
@@ -51,8 +51,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-max-concurrent-requests-per-connection",
         "NUMBER",
         "100",
-        "Requests of a connection that are processed at a time; more wait in their order. Also how many resets in a row \
-         are tolerated, see `http2-dos-delay`.",
+        "How many requests of a connection are processed at the same time; further requests wait in their order. Also the number of \
+         resets in a row that are tolerated, see `http2-dos-delay`.",
         |scope, command| {
             settings(scope).http2.max_concurrent_requests =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
@@ -63,8 +63,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-max-concurrent-streaming-requests-per-connection",
         "NUMBER",
         "1",
-        "Requests of a connection at a time whose body is forwarded while it arrives, as uploads to backends and gRPC \
-         streams are; more wait, with the smallest window. Tunnels do not count.",
+        "How many requests of a connection may have their body forwarded while it arrives, at the same time: uploads to backends and gRPC \
+         streams. Further requests wait, with the smallest flow-control window. Tunnels do not count.",
         |scope, command| {
             settings(scope).http2.max_concurrent_streaming_requests =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;

@@ -12,8 +12,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http3-idle-timeout",
         "SECONDS",
         "30",
-        "How long a connection is kept on which nothing arrives (`max_idle_timeout`; the smaller value of both sides holds). \
-         It then ends without a word.",
+        "How long a connection is kept open on which no packet arrives (`max_idle_timeout`; the smaller of the values of client and \
+         server applies). The server then drops the connection without sending a packet.",
         |scope, command| {
             settings(scope).http3.idle_timeout = seconds(command.node)?;
             Ok(())
@@ -53,8 +53,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http3-max-concurrent-streaming-requests-per-connection",
         "NUMBER",
         "1",
-        "Requests of a connection at a time whose body is forwarded while it arrives; more wait, with the smallest window. \
-         Tunnels do not count.",
+        "How many requests of a connection may have their body forwarded while it arrives, at the same time. Further requests wait, with \
+         the smallest flow-control window. Tunnels do not count.",
         |scope, command| {
             settings(scope).http3.max_concurrent_streaming_requests =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
@@ -65,8 +65,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http3-gso",
         "ON|OFF",
         "ON",
-        "Hands the kernel several packets in one system call (UDP segmentation offload). Where the kernel cannot, packets go \
-         one by one whatever is set.",
+        "Hands the kernel several packets in one system call (UDP segmentation offload). If the kernel cannot do that, packets are sent \
+         one by one in any case.",
         |scope, command| {
             settings(scope).http3.segmentation_offload = command.node.on_off()?;
             Ok(())
@@ -76,8 +76,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http3-ack-frequency",
         "RATIO",
         "0",
-        "Asks clients that know the delayed-acknowledgment extension to acknowledge once per that part of a round trip. 0: \
-         they are not asked.",
+        "Asks clients that support the extension for delayed acknowledgements to acknowledge once per this fraction of a round-trip time. \
+         `0`: clients are not asked.",
         |scope, command| {
             let ratio = command.node.float()?;
             if !(0.0..=1.0).contains(&ratio) {
@@ -108,8 +108,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-quic-connections",
         "NUMBER",
         "`max-connections`",
-        "QUIC connections open at a time; they count among `max-connections` as well. At the limit, the packets of new \
-         clients are dropped.",
+        "Largest number of open QUIC connections; they also count among `max-connections`. At the limit, the packets of new clients are \
+         dropped.",
         |scope, command| {
             settings(scope).max_quic_connections =
                 Some(command.node.integer("%zu", 1..=u64::from(u32::MAX))?);
@@ -120,7 +120,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "num-quic-threads",
         "NUMBER",
         "0",
-        "Number of workers that serve QUIC, from the first one on. 0, or more than there are workers: all.",
+        "How many workers serve QUIC. `0`, or a number larger than that of the workers: all workers.",
         |scope, command| {
             let count = command.node.integer("%zu", 0..=u64::from(u32::MAX))?;
             settings(scope).quic_workers = Some(count).filter(|count| *count > 0);

@@ -167,7 +167,7 @@ const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "MODE",
         "by the umask of the process",
-        "Mode of the socket file in octal digits, such as `660`.",
+        "Permissions of the socket file in octal digits, such as `660`.",
     ),
     Attribute::optional(
         "cc",
@@ -183,7 +183,7 @@ const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "PACKETS",
         "32",
-        "First congestion window of QUIC connections, at least 2. For TCP it is ignored with a warning.",
+        "Initial congestion window of QUIC connections in packets, at least 2. For TCP it is ignored with a warning.",
     ),
     Attribute::optional(
         "sndbuf",
@@ -343,7 +343,7 @@ fn unix_address(port: &Node) -> Result<Address, Error> {
     if path.len() >= 108 {
         return Err(port
             .error(format!("path:{path} is too long as a unix socket name"))
-            .with_hint("at most 107 bytes"));
+            .with_hint("the path of a unix socket has at most 107 bytes"));
     }
     if path.is_empty() {
         return Err(port.error("the path of a unix socket cannot be empty"));
@@ -396,7 +396,7 @@ impl<'a> ListenOptions<'a> {
                 .filter(|mode| *mode <= 0o7777);
             mode.ok_or_else(|| {
                 node.error("`permission` must be an octal number")
-                    .with_hint("such as `660`")
+                    .with_hint("write octal digits such as `660`")
             })
         });
         let unix = UnixMode {
@@ -433,7 +433,7 @@ impl<'a> ListenOptions<'a> {
             for name in ["sndbuf", "rcvbuf", "proxy-protocol"] {
                 if let Some(node) = attributes.get(name) {
                     let place = if name == "proxy-protocol" {
-                        "QUIC has no such header"
+                        "QUIC has no PROXY header"
                     } else {
                         "the buffers of a UDP port are set in `quic`"
                     };

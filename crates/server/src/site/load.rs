@@ -138,7 +138,7 @@ pub(crate) fn load_next(
         && nodes.as_ref().is_some_and(|nodes| !nodes.others.is_empty())
         && !shares_keys
     {
-        let text = "the servers of `quic-nodes` cannot read each other's connection ids, as each makes its own ticket keys";
+        let text = "the servers of `quic-nodes` cannot read each other's connection ids, because each server makes ticket keys of its own";
         let hint = "give all of them the same `ticket-file` or store in `ssl-session-resumption`";
         scope.warn(&listener.error(text).with_hint(hint));
     }

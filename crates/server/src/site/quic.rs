@@ -30,8 +30,9 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "retry",
         "ON|OFF",
         "OFF",
-        "Has each new client show that it receives at the address it sends from (Retry), which costs it a round trip. A token of an \
-         earlier connection spares it that. While a thread has 24 handshakes or more under way, new clients have to do so in any case.",
+        "Whether each new client must prove, by answering a Retry packet, that it receives packets at its address. This costs the client \
+         a round trip, unless it has a token from an earlier connection. While a thread has 24 or more handshakes in progress, new \
+         clients must do so in any case.",
     ),
     attribute(
         "sndbuf",
@@ -49,20 +50,20 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "amp-limit",
         "NUMBER",
         "3",
-        "Most bytes sent to an address that is not validated, as a multiple of those received from it: 1 to 3, the limit of RFC 9000 §8. \
-         Other numbers are rounded to the nearest of these, with a warning.",
+        "How many bytes the server may send to an address that is not validated, as a multiple of the bytes received from it: 1 to 3, the \
+         limit of RFC 9000 §8. Other numbers are replaced by the nearest of these, with a warning.",
     ),
     attribute(
         "max-streams-bidi",
         "NUMBER",
         "100",
-        "Requests that a client may have open at a time.",
+        "How many requests a client may have open at the same time on a connection.",
     ),
     attribute(
         "max-udp-payload-size",
         "BYTES",
         "1472",
-        "Largest datagram, in either direction; 1200 to 65527.",
+        "Largest UDP payload in bytes, in either direction; 1200 to 65527.",
     ),
     attribute(
         "handshake-timeout-rtt-multiplier",
@@ -80,46 +81,48 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "qpack-encoder-table-capacity",
         "BYTES",
         "16384",
-        "Dynamic table for the fields of responses; `0` for none.",
+        "Capacity in bytes of the QPACK dynamic table for the fields of responses; `0` for no table.",
     ),
     attribute(
         "qpack-decoder-table-capacity",
         "BYTES",
         "16384",
-        "Dynamic table that clients may use for the fields of requests; `0` for none.",
+        "Capacity in bytes of the QPACK dynamic table that clients may use for the fields of requests; `0` for no table.",
     ),
     attribute(
         "ecn",
         "ON|OFF|0..255",
         "ON",
-        "Marks packets as capable of explicit congestion notification, where a number is given on so many of 255 connections.",
+        "Whether packets are marked as capable of explicit congestion notification (ECN). A number stands for that many of 255 connections.",
     ),
     attribute(
         "pacing",
         "ON|OFF|0..255",
         "ON",
-        "Spreads packets over the round trip, where a number is given on so many of 255 connections.",
+        "Whether packets are paced, that is, spread over the round-trip time. A number stands for that many of 255 connections.",
     ),
     attribute(
         "respect-app-limited",
         "ON|OFF|0..255",
         "ON",
-        "Keeps the congestion window from growing while it is not used up, where a number is given on so many of 255 connections. For `cc: reno` \
-         and `cc: cubic`; otherwise it never grows then.",
+        "Whether the congestion window does not grow while the server does not use it fully. A number stands for that many of 255 \
+         connections. For `cc: reno` and `cc: cubic`; with other controllers the window never grows then.",
     ),
     attribute(
         "jumpstart-default",
         "PACKETS",
         "0",
-        "Window of a new client once its round trip time is measured, as far as it is more than `initcwnd`. It is sent paced, so `pacing` must not \
-         be `OFF`. If packets of it are lost, the window is that of what the path has delivered. 0: there is no jump.",
+        "Congestion window in packets for a new client once its round-trip time is measured, if it is larger than `initcwnd`. The packets \
+         are paced, so `pacing` must not be `OFF`. If some of them are lost, the window shrinks to the amount that the path has \
+         delivered. `0`: the window begins with `initcwnd`.",
     ),
     attribute(
         "jumpstart-max",
         "PACKETS",
         "0",
-        "A client that returns begins with half of the congestion window that it had, up to so many packets, as soon as its round trip \
-         shows that the path is the same. 0: it begins like a new client. A client is remembered for ten minutes.",
+        "A returning client gets half of the congestion window that it had before, but at most this many packets, as soon as its \
+         round-trip time shows that the path is the same. `0`: it begins like a new client. The server remembers a client for ten \
+         minutes.",
     ),
     attribute(
         "non-resume-jumpstart-ratio",
@@ -137,9 +140,9 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "qlog",
         "DIRECTORY",
         "none",
-        "Writes a trace of each connection into a file of the directory, as qlog 0.3, which qvis shows: datagrams, losses, round trip times and \
-         windows. `user` must be allowed to write there. At most 256 connections are traced at a time, with at most 16 MiB each, and \
-         no more once a process has written 1 GiB; nobody deletes the files.",
+        "Writes a trace of each connection into a file of the directory, as qlog 0.3, which qvis shows: datagrams, losses, round trip \
+         times and windows. `user` must be allowed to write there. At most 256 connections are traced at the same time, with at most 16 \
+         MiB each. Once a process has written 1 GiB, it writes no more traces. The server never deletes the files.",
     ),
     attribute(
         "rapid-start",
@@ -234,7 +237,7 @@ pub(crate) fn parse(
     if let Some(node) = get("qlog") {
         let directory = node.scalar()?;
         if directory.is_empty() {
-            return Err(node.error("`qlog` is the name of a directory"));
+            return Err(node.error("`qlog` must be the path of a directory"));
         }
         settings.qlog = Some(Path::new(directory).into());
     }

@@ -14,13 +14,13 @@ const ATTRIBUTES: &[Attribute] = &[
         "self",
         Kinds::SCALAR,
         "NUMBER",
-        "The number of this server. 0: its connection ids name no server, and it forwards nothing.",
+        "The number of this server. `0`: its connection ids name no server, and it forwards no packets.",
     ),
     Attribute::required(
         "mapping",
         Kinds::MAPPING,
         "NUMBER: HOST[:PORT]",
-        "Where each server receives QUIC; by default the port is that of the listener. The entry of this server itself has no effect.",
+        "The address at which each server receives QUIC packets; by default the port is that of the listener. The entry of this server itself has no effect.",
     ),
 ];
 
@@ -30,10 +30,11 @@ pub(crate) const DIRECTIVE: Directive<Scope> = Directive {
         "quic-nodes",
         "MAPPING",
         "none",
-        "The servers of a fleet that share an address, each with a number. Connection ids then name the server that has the connection; \
-         packets that reach another one, as after a change of the client's address, are forwarded to it. All servers need the same \
-         ticket keys (`ssl-session-resumption` with another `ticket-store` than `internal`). Forwarded packets are accepted from these addresses only, \
-         but not authenticated: the network must drop packets that pretend to come from them.",
+        "The servers of a fleet that share an address, each with a number. Connection ids then name the server that has the connection. \
+         If a packet reaches another server, for example after a change of the client's address, that server forwards it to the one with \
+         the connection. All servers need the same ticket keys (`ssl-session-resumption` with another `ticket-store` than `internal`). \
+         Forwarded packets are accepted from these addresses only, but not authenticated: the network must drop packets that pretend to \
+         come from them.",
         |scope, command| {
             let nodes = parse(command.node)?;
             settings(scope).quic_nodes = Some(Arc::new(nodes));

@@ -56,7 +56,7 @@ pub(crate) fn unreachable_hosts(
             None if own.iter().all(takes_the_rest) => continue,
             None => Error::at(
                 pos.clone(),
-                "the host has no listener on port 80, or 443 with TLS, for which a name without port stands: no request reaches it by its name",
+                "a host name without a port stands for port 80, or 443 with TLS, and the host has no listener on that port: no request reaches it by its name",
             ),
         };
         warnings.push(error.in_command("hosts", pos).with_hint(repair));

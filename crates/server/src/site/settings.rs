@@ -239,7 +239,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-connections",
         "NUMBER",
         "1024",
-        "Most connections open at a time. Further clients wait in the backlog of the kernel.",
+        "Largest number of open connections. Further clients wait in the accept queue of the kernel.",
         |scope, command| {
             settings(scope).max_connections =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
@@ -295,7 +295,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "num-ocsp-updaters",
         "NUMBER",
         "10",
-        "How many OCSP responses are fetched at a time.",
+        "How many OCSP responses are fetched at the same time.",
         |scope, command| {
             settings(scope).ocsp_updaters = command.node.integer("%zu", 1..=u64::MAX)?;
             Ok(())
@@ -327,8 +327,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-delegations",
         "NUMBER",
         "5",
-        "Most internal redirects, error documents and `x-reproxy-url` of one request; forwarding such a request to a backend \
-         counts as well. A request that needs more gets 502.",
+        "Largest number of internal redirects of one request, including those to error documents and by `x-reproxy-url`; forwarding such \
+         a request to a backend counts as well. A request that needs more gets 502.",
         |scope, command| {
             scope.edit::<RerouteLimits>().delegations = command.node.integer("%u", 0..=1000)?;
             Ok(())
@@ -338,7 +338,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-reprocesses",
         "NUMBER",
         "5",
-        "Most other internal reruns of one request, such as forwarding it to a backend. A request that needs more gets 502.",
+        "Largest number of other internal reruns of one request, such as forwarding it to a backend. A request that needs more gets 502.",
         |scope, command| {
             scope.edit::<RerouteLimits>().reprocesses = command.node.integer("%u", 0..=1000)?;
             Ok(())
@@ -417,8 +417,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-path",
         "DIRECTORY",
         "/tmp",
-        "The directory for temporary files: large request bodies while they are collected, and large responses of backends for \
-         slow clients. The running user must be able to write there. The files have no names, so none is left behind.",
+        "The directory for temporary files: large request bodies while they are collected, and large responses of backends for slow \
+         clients. The user that the server runs as must be able to write there. The files have no names, so that none is left behind.",
         |scope, command| {
             let path = command.node.scalar()?;
             if path.len() >= 242 {
@@ -466,8 +466,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-max-total",
         "BYTES",
         "8589934592",
-        "Not in H2O: most bytes in all temporary files together. At the limit backends wait for slow clients, and a request \
-         body that needs a file is answered with 503.",
+        "Not in H2O: largest size of all temporary files together. At the limit the server reads the responses of backends only as fast \
+         as slow clients take them, and answers a request whose body needs a file with 503.",
         |scope, command| {
             settings(scope).temp_buffer_max_total =
                 command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
@@ -478,9 +478,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "connection-budget",
         "UNITS",
         "2000",
-        "Not in H2O: protection against abuse. Each connection begins with this number of units and is closed when none are \
-         left. A read of a few bytes that completes nothing costs 1, a request that ends in an error 5; any other request \
-         restores 2.",
+        "Not in H2O: protection against abuse. Each connection begins with this number of units and is closed when none are left. A read \
+         of a few bytes that completes no message or frame costs 1 unit, a request that ends in an error 5; any other request restores 2.",
         |scope, command| {
             settings(scope).budget.units = command.node.integer("%u", 10..=1_000_000_000)?;
             Ok(())
@@ -500,9 +499,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-memory",
         "BYTES|OFF",
         "half of the machine's memory",
-        "Not in H2O: most memory that all connections together may use for buffers (headers, request bodies, output \
-         that clients do not read; of QUIC also handshakes, and what is not acknowledged). Near it new requests get 503; above it the connections that hold most are closed \
-         first.",
+        "Not in H2O: how much memory all connections together may use for buffers (headers, request bodies, output that clients do not \
+         read; with QUIC also handshakes and data that is not acknowledged). Above 7/8 of it new requests get 503; above all of it the \
+         server closes connections, first those that hold the most memory.",
         |scope, command| {
             settings(scope).max_memory = if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
                 None
@@ -530,7 +529,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http1-request-io-timeout",
         "SECONDS",
         "5",
-        "Longest silence within a request, once it has begun, or while a response is written.",
+        "How long a client may be silent within a request that has begun, or take nothing of a response that is being written.",
         |scope, command| {
             settings(scope).http1.io_timeout = seconds(command.node)?;
             Ok(())
@@ -540,7 +539,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http1-upgrade-to-http2",
         "ON|OFF",
         "ON",
-        "Whether clear-text HTTP/1 connections may become HTTP/2 ones: by `Upgrade: h2c`, or by prior knowledge (the connection begins with the preface of HTTP/2). `OFF`: the former is ignored and the request served over HTTP/1, the latter is answered with 400.",
+        "Whether clear-text HTTP/1 connections may become HTTP/2 ones: by `Upgrade: h2c`, or by prior knowledge (the connection begins \
+         with the preface of HTTP/2). `OFF`: an `Upgrade: h2c` is ignored and the request served over HTTP/1; a preface of HTTP/2 is \
+         answered with 400.",
         |scope, command| {
             settings(scope).http1.upgrade_to_http2 = command.node.on_off()?;
             Ok(())

@@ -645,7 +645,7 @@ impl ConnectionTable for QuicConnections {
         if let Err(error) = self.adopt_listeners(next) {
             h2o_log::report!(
                 error,
-                "failed to set up a socket for QUIC, this thread does not serve it: {}",
+                "failed to set up a socket for QUIC, this thread does not serve QUIC: {}",
                 reason(&error)
             );
         }
