@@ -195,7 +195,7 @@ impl<'a> Client<'a> {
                 AuthorizationStatus::Pending => {}
                 _ => {
                     return Err(Failure::refused(
-                        "the authority does not ask for the name any more",
+                        "the authority has ended the check of a name",
                     ));
                 }
             }
@@ -205,7 +205,7 @@ impl<'a> Client<'a> {
             })?;
             let Identifier::Dns(name) = question.identifier().identifier else {
                 return Err(Failure::refused(
-                    "the authority asks for another kind of name",
+                    "the authority asks about an identifier that is not a host name",
                 ));
             };
             let name = name.clone();
@@ -261,6 +261,10 @@ async fn reason_of(
             return instant_acme::Error::Api(problem).into();
         }
     }
-    let refused = || Failure::refused("the authority did not accept the name");
+    let refused = || {
+        Failure::refused(
+            "the authority did not accept a name of the certificate and gave no reason",
+        )
+    };
     error.map_or_else(refused, Failure::from)
 }

@@ -64,7 +64,7 @@ impl From<instant_acme::Error> for Failure {
                 Self::new(cause, format!("the authority refused: {detail} ({kind})"))
             }
             E::Json(error) => {
-                let text = format!("the answer is not one of an ACME server: {error}");
+                let text = format!("the answer is not that of an ACME server: {error}");
                 Self::new(Cause::Unreachable, text)
             }
             E::Timeout(_) => Self::refused("the authority did not decide in time"),

@@ -41,7 +41,7 @@ impl Https {
         let url = request.uri().clone();
         let fault = |text: &str| other(format!("{url}: {text}"));
         let host = url.host().filter(|_| url.scheme_str() == Some("https"));
-        let host = host.ok_or_else(|| fault("it is no URL of scheme https"))?;
+        let host = host.ok_or_else(|| fault("the URL does not begin with `https://`"))?;
         // The host of a URL has brackets around an IPv6 address (RFC 3986 §3.2.2), its name in TLS has none.
         let bare = host.trim_matches(['[', ']']);
         let name =
@@ -49,7 +49,9 @@ impl Https {
         let target = url.path_and_query().map_or("/", |target| target.as_str());
         *request.uri_mut() = target.parse()?;
         let authority = url.authority().map_or(host, |authority| authority.as_str());
-        let authority = authority.parse().map_err(|_| fault("it has no host"))?;
+        let authority = authority
+            .parse()
+            .map_err(|_| fault("the URL has no host"))?;
         request.headers_mut().insert(HOST, authority);
 
         let io = |error: std::io::Error| fault(&h2o_log::reason(&error));

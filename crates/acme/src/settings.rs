@@ -21,7 +21,7 @@ pub enum Challenge {
     TlsAlpn01,
 }
 
-/// A certificate to obtain.
+/// A certificate that the server obtains by ACME.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The names that the certificate is for, at least one. Its files are named after the first.
@@ -72,27 +72,27 @@ pub const ATTRIBUTES: &[Attribute] = &[
         "email",
         Kinds::SCALAR,
         "ADDRESS",
-        "Where the authority writes to about the account.",
+        "The address to which the authority writes about the account.",
     ),
     Attribute::required(
         "accept-tos",
         Kinds::SCALAR,
         "YES",
-        "That you have read the authority's terms of service and agree.",
+        "Says that you have read the authority's terms of service and agree to them.",
     ),
     Attribute::optional(
         "server",
         Kinds::SCALAR,
         "URL",
         LETS_ENCRYPT,
-        "The directory of the authority, as its documentation names it.",
+        "The URL of the authority's ACME directory, as its documentation names it.",
     ),
     Attribute::optional(
         "ca-file",
         Kinds::SCALAR,
         "FILE",
         "the authorities that the system trusts",
-        "The authorities (PEM) of the certificate that the ACME server itself has, as for one inside a company.",
+        "The certificates (PEM) by which the ACME server itself is verified, for an ACME server inside a company for example.",
     ),
     Attribute::optional(
         "challenge",
@@ -106,7 +106,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "ID",
         "",
-        "Identifier of the external account, where the authority wants one (EAB); with `eab-key-file`.",
+        "Identifier of the external account, if the authority requires one (EAB); needs `eab-key-file`.",
     ),
     Attribute::optional(
         "eab-key-file",
@@ -120,7 +120,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "DIRECTORY",
         "`acme` in `$H2O_ROOT/var/h2o`; `/var/lib/h2o/acme` for a program in `/usr/bin`",
-        "Where certificates, keys and the account are kept. It is created, and belongs to `user`.",
+        "The directory in which certificates, keys and the account are kept. The server creates it, and it belongs to `user`.",
     ),
     Attribute::optional(
         "loader",
@@ -139,7 +139,7 @@ pub const DIRECTIVE: Directive<Scope> = Directive {
         "MAPPING",
         "none",
         "Obtains and renews the certificates of each host whose `ssl` names no certificate, from an authority that speaks ACME \
-         (RFC 8555). Until the first one is there, clients get a certificate that the server has signed itself.",
+         (RFC 8555). Until the first certificate is obtained, clients get one that the server has signed itself.",
         |scope, command| {
             let acme = parse(command)?;
             if let Some(loader) = command.node.attributes(ATTRIBUTES)?.get("loader") {

@@ -18,7 +18,7 @@ pub enum Body {
     /// A part of a file: the connection reads it when the engine has room, or sends it by `sendfile` where nothing is
     /// encrypted.
     File(FileRange),
-    /// A body generated while it is pulled.
+    /// A body whose bytes are generated while the engine pulls them.
     Stream(Box<dyn BodySource>),
 }
 

@@ -39,7 +39,7 @@ impl fmt::Display for BodyError {
 
 impl std::error::Error for BodyError {}
 
-/// A body generated while it is pulled.
+/// The source of a response body whose bytes are generated while the engine pulls them.
 pub trait BodySource {
     /// Returns the next piece of the body, of at most `max` bytes (`max` is at least 1); `None` at the end of the body.
     ///
@@ -88,7 +88,7 @@ pub trait SpliceSource {
     ) -> Poll<Result<usize, BodyError>>;
 }
 
-/// Trailers of a response.
+/// The trailer fields of a response.
 #[derive(Debug, Default)]
 pub enum Trailers {
     /// The response has no trailers.

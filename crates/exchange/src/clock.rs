@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// during a long turn.
 const LOOKS_PER_READ: u32 = 1000;
 
-/// One in this many turns is timed.
+/// One in this many turns of the event loop is timed, for the average duration.
 const TURNS_PER_SAMPLE: u32 = 8;
 
 /// A coarse clock. The event loop calls [`Clock::begin_turn`]; the first use in a turn reads the system's clocks, later
@@ -53,7 +53,7 @@ fn read() -> (Instant, Duration) {
 }
 
 impl Clock {
-    /// Begins a turn of the event loop.
+    /// Begins a turn of the event loop: the next use of the clock reads the system's clocks.
     pub fn begin_turn(&self) {
         self.turn.set(self.turn.get() + 1);
         self.looks.set(0);
@@ -77,7 +77,7 @@ impl Clock {
         }
     }
 
-    /// Duration of a turn of the event loop, averaged over recent ones.
+    /// Average duration of the recent turns of the event loop.
     #[must_use]
     pub fn turn_time(&self) -> Duration {
         self.turn_time.get()
@@ -109,7 +109,7 @@ impl Clock {
         self.unix.set(unix);
     }
 
-    /// The monotonic time of this turn.
+    /// The monotonic time in this turn of the event loop.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Instant {
@@ -117,7 +117,7 @@ impl Clock {
         self.now.get()
     }
 
-    /// The wall-clock time of this turn, since the Unix epoch.
+    /// The wall-clock time in this turn of the event loop, since the Unix epoch.
     #[must_use]
     pub fn unix(&self) -> Duration {
         self.refresh();

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 /// The address of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// IP address and port.
+    /// The IP address and the port of this end.
     Ip(SocketAddr),
-    /// A Unix-domain socket.
+    /// A Unix-domain socket, whose path is not recorded.
     Unix,
 }
 
@@ -29,11 +29,11 @@ impl fmt::Display for Address {
 /// The address of a listener. It identifies the listener in every configuration that contains it, also after a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// IP address and port of TCP.
+    /// A TCP socket with this IP address and port.
     Tcp(SocketAddr),
-    /// IP address and port of UDP, for QUIC.
+    /// A UDP socket with this IP address and port, for QUIC.
     Udp(SocketAddr),
-    /// The path of a Unix socket.
+    /// A Unix socket with this path.
     Unix(PathBuf),
 }
 
@@ -67,10 +67,10 @@ pub trait Transport {
     }
 }
 
-/// The negotiated TLS parameters.
+/// The TLS parameters that were negotiated on a connection.
 #[derive(Clone, Debug, Default)]
 pub struct TlsInfo {
-    /// `TLSv1.3` or `TLSv1.2`.
+    /// The TLS version: `TLSv1.3` or `TLSv1.2`.
     pub protocol: &'static str,
     /// The TLS cipher suite: for TLS 1.3 its IANA name, for TLS 1.2 OpenSSL's name.
     pub cipher: &'static str,
@@ -78,15 +78,15 @@ pub struct TlsInfo {
     pub cipher_bits: u16,
     /// The server name that the client sent (SNI).
     pub server_name: Option<Box<str>>,
-    /// The protocol chosen by ALPN.
+    /// The application protocol that was chosen by ALPN.
     pub alpn: Option<&'static str>,
-    /// Whether an earlier session was resumed.
+    /// Whether the handshake resumed an earlier TLS session.
     pub resumed: bool,
     /// The `client-ca-file` that verified the client's certificate; `None` if no certificate was requested.
     pub client_authority: Option<Arc<str>>,
 }
 
-/// A client's connection.
+/// Facts about the connection of a client.
 pub struct ConnectionInfo {
     /// Number of the connection: the process numbers its connections from 1.
     pub id: u64,

@@ -1,4 +1,4 @@
-//! Counters of events, for the status report. Each worker has its own set; whoever reads them sums them up.
+//! Counters of events, for the status report. Each worker has its own set; a reader adds the sets up.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -249,7 +249,7 @@ counters! {
     Panics = "panics",
     /// Finished requests, successful or not.
     Requests = "traffic.requests",
-    /// Responses by class of status.
+    /// Responses sent to clients, counted by the class of their status.
     Responses2xx = "traffic.responses.2xx",
     Responses3xx = "traffic.responses.3xx",
     Responses4xx = "traffic.responses.4xx",
@@ -368,7 +368,7 @@ impl LiveCounters {
         self.0.borrow_mut().push(Box::new(publish));
     }
 
-    /// Brings the counters up to date.
+    /// Copies the values that are kept elsewhere into `counters`.
     pub fn publish(&self, counters: &Counters) {
         for publish in &*self.0.borrow() {
             publish(counters);

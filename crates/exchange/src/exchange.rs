@@ -106,7 +106,7 @@ pub struct MimeHint {
 pub struct ScriptPath {
     /// `SCRIPT_NAME`: the part of the normalised path that names the file, including the name of an index file.
     pub name: Vec<u8>,
-    /// The file: `SCRIPT_FILENAME`.
+    /// The path of the script file, for `SCRIPT_FILENAME`.
     pub file: Vec<u8>,
     /// `PATH_INFO`: the rest of the normalised path of the request, after the part in `name`.
     pub path_info: Option<Vec<u8>>,

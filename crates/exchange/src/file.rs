@@ -112,7 +112,8 @@ impl OpenFile {
             .all(|at| self.read_cached(offset + at as u64, &mut [0]).is_ok())
     }
 
-    /// Reads at `offset`, which may wait for the disk. Only for the thread pool and at startup.
+    /// Reads bytes at `offset` of the file. This may wait for the disk, so only the thread pool may call it, and the
+    /// start of the server.
     ///
     /// # Errors
     /// The system's error of the read.

@@ -225,7 +225,7 @@ pub enum RerouteFields {
     None,
 }
 
-/// Who chose the URL of an internal redirect.
+/// Whether the configuration or a response chose the URL of an internal redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedBy {
     /// The configuration chose the URL. Such URLs may name Unix sockets.
@@ -261,7 +261,7 @@ pub struct Reroute {
     pub named_by: NamedBy,
     /// A function that is applied to the final response of the rerun request, before its filters run.
     pub restore: Option<Restore>,
-    /// The response if `url` is invalid.
+    /// The response to the client if `url` is not a valid URL.
     pub unresolved: fn() -> Response,
 }
 

@@ -12,7 +12,7 @@ use rustix::fs::{Access, AtFlags, CWD};
 pub enum PathNeed {
     /// The server serves files of the directory, and lists it if `is_listed`, with the rights of the running user.
     Directory {
-        /// Whether `file.dirlisting` is on.
+        /// Whether the directory is listed as well (`file.dirlisting` is on).
         is_listed: bool,
     },
     /// The server reads the file, with the rights of the running user.

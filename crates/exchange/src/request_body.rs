@@ -24,9 +24,8 @@ pub enum RequestBody {
     /// The body is arriving, and the handler pulls it.
     ///
     /// Requests that [ask for a tunnel](h2o_http::RequestHead::asks_for_tunnel) have such a body from the start, if the
-    /// first
-    /// handler of their path can stream. It then carries the client's bytes of the tunnel: for CONNECT at once, for
-    /// other upgrades after the handler's 101. A response that opens no tunnel ends it.
+    /// first handler of their path can stream. It then carries the client's bytes of the tunnel: for CONNECT at once,
+    /// for other upgrades after the handler's 101. A response that opens no tunnel ends it.
     Stream(Rc<BodyPipe>),
 }
 

@@ -134,8 +134,8 @@ pub struct Scope {
     pub emit_request_errors: bool,
     /// Warnings about the configuration, which do not prevent the start.
     pub warnings: Vec<String>,
-    /// The configuration that is in use, if this one is read to replace it. What has not changed, such as open log
-    /// files, is taken over from it.
+    /// The configuration that is in use, if this one is read to replace it. Parts that have not changed, such as open
+    /// log files, are taken over from it.
     pub running: Option<Arc<Site>>,
 }
 

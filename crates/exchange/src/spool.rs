@@ -163,7 +163,9 @@ impl Spool {
             }
             let Some(file) = &mut self.file else {
                 if self.is_cut {
-                    let error = std::io::Error::other("content was lost with the disk threads");
+                    let error = std::io::Error::other(
+                        "buffered content was lost, because the disk threads have ended",
+                    );
                     return Poll::Ready(Some(Err(BodyError::Local(error))));
                 }
                 if self.back.is_empty() {

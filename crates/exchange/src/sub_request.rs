@@ -19,10 +19,11 @@ pub type ErrorSink = Box<dyn Fn(&str)>;
 /// Where the processing of a sub-request begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubRequestStart {
-    /// At the handler with this index among the handlers of the path that the exchange is routed to. No filters run.
+    /// The sub-request begins at the handler with this index among the handlers of the path that the exchange is routed
+    /// to. No filters run.
     Handler(usize),
-    /// At the host and path that match the sub-request's authority and target; it counts as a delegation. The request
-    /// variables, filters and loggers of that path apply.
+    /// The sub-request begins at the host and path that match the sub-request's authority and target; it counts as a
+    /// delegation. The request variables, filters and loggers of that path apply.
     Routing,
 }
 

@@ -291,7 +291,7 @@ mod tests {
                 poll_fn(|task| first.poll_fired(task)).await;
                 let took = worker.clock.now() - start;
                 assert!((limit..=limit * 9 / 8).contains(&took), "{took:?}");
-                // The first timer has fired and stays so; the second was cleared and never fires.
+                // The first timer has fired, which it keeps reporting; the second was cleared and never fires.
                 let state =
                     poll_fn(|task| Poll::Ready((first.poll_fired(task), second.poll_fired(task))));
                 assert_eq!(state.await, (Poll::Ready(()), Poll::Pending));

@@ -45,7 +45,7 @@ const KEPT_EXCHANGES: usize = 128;
 /// Most bytes of memory that each header field block of an unused exchange keeps.
 const KEPT_HEADERS: usize = 16 * 1024;
 
-/// A worker as other threads see it.
+/// The handle by which other threads reach a worker.
 pub struct WorkerHandle {
     /// The counters of the worker.
     pub counters: Arc<Counters>,
@@ -73,7 +73,7 @@ pub struct Shared {
     pub started: Duration,
     /// The number of this process among those that its supervisor has started; `None` without a supervisor.
     pub generation: Option<u64>,
-    /// Counts and limits file descriptors.
+    /// Counts the file descriptors of the process, and limits those that clients can occupy.
     pub descriptors: Arc<Descriptors>,
     /// Number of QUIC connections; they have no file descriptor, so they are not counted with the descriptors.
     pub quic_connections: AtomicUsize,

@@ -15,7 +15,7 @@ struct Set {
     words: Vec<String>,
 }
 
-/// Values added at every level.
+/// Values that the directives of every level have added.
 #[derive(Clone, Debug, Default)]
 struct Collected(Vec<String>);
 

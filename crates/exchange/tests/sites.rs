@@ -217,12 +217,13 @@ fn a_host_is_closed_to_clients_without_the_certificate_that_it_wants() {
         (&[(0, Some("A"))], 0, Some("A"), false),
         (&[(0, Some("A"))], 0, None, true),
         (&[(0, Some("A"))], 0, Some("B"), true),
-        // Each listener has its own requirement.
+        // Each listener has its own requirement of client certificates.
         (&[(0, Some("A")), (1, None)], 1, None, false),
         (&[(0, Some("A")), (1, None)], 0, None, true),
         (&[(0, Some("A")), (1, Some("B"))], 1, Some("A"), true),
         (&[(0, Some("A")), (1, Some("B"))], 1, Some("B"), false),
-        // A listener that does not serve the host: refused only if all listeners of the host require a certificate.
+        // A request on a listener that does not serve the host is refused only if all listeners of the host require a
+        // certificate.
         (&[(0, Some("A"))], 7, None, true),
         (&[(0, Some("A"))], 7, Some("A"), false),
         (&[(0, Some("A")), (1, None)], 7, None, false),

@@ -14,9 +14,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "allow",
             "`ADDRESS`, `ADDRESS/BITS`, `unix`, `all`, or a sequence of these",
             "everyone is served",
-            "Serves clients with these addresses. Rules of `allow` and `deny` are tried in the order of the file, and the first that \
-             names the client decides; others are served if no rule is an `allow`, and get 403 otherwise. The rules of an \
-             inner level replace those of the outer one. `unix` stands for clients of Unix sockets.",
+            "Serves clients with these addresses. Rules of `allow` and `deny` are tried in the order of the file, and the first \
+             rule that names the client decides. Clients that no rule names are served if no rule is an `allow`, and otherwise \
+             get 403. The rules of an inner level replace those of the outer one. `unix` stands for clients of Unix sockets.",
             |scope, command| add(scope, command, true),
         )
     },

@@ -310,7 +310,7 @@ impl Handler for AuthGuard {
                     "crypt-style password hash is not supported".to_owned()
                 }
                 Some((_, Err(error))) => error.to_string(),
-                None => "the check has failed".to_owned(),
+                None => "the thread that checks passwords has panicked".to_owned(),
             };
             let path = realm.users.path().display();
             let text = format!("failed to validate password using file:{path}:{failure}");

@@ -57,12 +57,12 @@ impl CodingSet {
         set
     }
 
-    /// Whether the set has the coding.
+    /// Whether the set contains the content coding.
     pub(crate) const fn has(self, coding: Coding) -> bool {
         self.0 & coding.bit() != 0
     }
 
-    /// Whether the set is empty.
+    /// Whether the set contains no content coding.
     pub(crate) const fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -15,7 +15,7 @@ const ATTRIBUTES: [Attribute; 6] = [
         "origins",
         LIST,
         "`\"*\"`, or a list of `SCHEME://HOST[:PORT]`",
-        "Whose pages may read responses: `*` for everyone's.",
+        "The origins whose pages may read responses; `*` stands for all origins.",
     ),
     Attribute::optional(
         "methods",
@@ -43,14 +43,14 @@ const ATTRIBUTES: [Attribute; 6] = [
         Kinds::SCALAR,
         "YES|NO",
         "NO",
-        "Whether requests may carry cookies and passwords; not with the origin `*`.",
+        "Whether requests may carry cookies and passwords; not possible with the origin `*`.",
     ),
     Attribute::optional(
         "max-age",
         Kinds::SCALAR,
         "SECONDS",
         "browsers take 5",
-        "For how long browsers need not ask again.",
+        "How long browsers may use the answer to a preflight request for further requests.",
     ),
 ];
 
@@ -63,8 +63,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         "cors",
         "`OFF`, or a mapping",
         "OFF",
-        "Lets pages of other origins read responses. A preflight request (`OPTIONS` with `access-control-request-method`) is answered \
-         with 204 before anyone is asked for a password; other responses get the headers of CORS in place of the backend's.",
+        "Lets pages of other origins read responses. A preflight request (`OPTIONS` with `access-control-request-method`) is \
+         answered with 204 before a password is required; other responses get the headers of CORS in place of those that the \
+         backend has set.",
         |scope, command| {
             scope.edit::<Cors>().0 = read(command)?.map(Arc::new);
             Ok(())
@@ -162,7 +163,7 @@ fn tokens(attributes: &Attributes<'_>, name: &str) -> Result<String, Error> {
     for node in nodes {
         let token = node.scalar()?;
         if !h2o_http::is_token(token.as_bytes()) {
-            return Err(node.error(format!("`{token}` is no name")));
+            return Err(node.error(format!("`{token}` is not the name of a method or header")));
         }
         list.push(token);
     }
@@ -321,7 +322,7 @@ mod tests {
             ("cors: { origins: 'https://a.example/' }", "not an origin"),
             (
                 "cors: { origins: '*', methods: 'GET, PUT' }",
-                "`GET, PUT` is no name",
+                "`GET, PUT` is not the name of a method or header",
             ),
             ("cors: ON", "value must be"),
         ] {

@@ -16,8 +16,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
     value: "a mapping, or a sequence of mappings",
     default: "",
-    help: "Sends the document at `url` with responses that have one of these statuses. The URL may be relative to the \
-           path asked for, or one of another server. If several entries name a status, the one of the outermost level counts.",
+    help: "Sends the document at `url` with responses that have one of these statuses. The URL may be relative to the requested \
+           path, or lead to another server. If several entries name a status, the one of the outermost level counts.",
     apply: |scope, command| {
         let documents = read(command)?;
         scope.edit::<Documents>().0.extend(documents);
@@ -40,13 +40,13 @@ const ATTRIBUTES: [Attribute; 2] = [
         "url",
         Kinds::SCALAR,
         "URL",
-        "The document; relative to the path asked for, or on another server.",
+        "The URL of the document: relative to the requested path, or on another server.",
     ),
     Attribute::required(
         "status",
         Kinds::SCALAR.or(Kinds::SEQUENCE),
         "400 to 599, or a sequence of those",
-        "The statuses whose content it replaces. The status itself stays.",
+        "The statuses of the responses whose content the document replaces. The response keeps its status.",
     ),
 ];
 

@@ -15,9 +15,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::SCALAR,
     value: "LIVE|READY",
     default: "none",
-    help: "Answers probes. `LIVE`: 200 as long as the server runs. `READY`: 200 while it wants new connections, 503 from the TERM on \
-           that ends it; with `shutdown-delay` there is time to see that. \
-           See [the page on running it](running.md#probes).",
+    help: "Answers probes. `LIVE`: 200 as long as the server runs. `READY`: 200 while it wants new connections, 503 once the \
+           signal TERM has told it to end. With `shutdown-delay` it accepts connections for some time after the signal, so that \
+           balancers can notice the 503. See [the page on running it](running.md#probes).",
     apply: |scope, command| {
         const KINDS: [(&str, Probe); 2] = [("LIVE", Probe::Live), ("READY", Probe::Ready)];
         let chosen = command.node.one_of(&KINDS.map(|(word, _)| word))?;
@@ -29,9 +29,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 /// The question of a health probe.
 #[derive(Clone, Copy)]
 enum Probe {
-    /// Whether the server runs.
+    /// The probe asks whether the server runs.
     Live,
-    /// Whether the server wants new connections.
+    /// The probe asks whether the server wants new connections.
     Ready,
 }
 

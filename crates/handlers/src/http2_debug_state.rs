@@ -79,15 +79,15 @@ pub struct Http2Report {
 /// The settings of one side of an HTTP/2 connection (RFC 9113 §6.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettingsReport {
-    /// SETTINGS_HEADER_TABLE_SIZE
+    /// The value of SETTINGS_HEADER_TABLE_SIZE.
     pub header_table_size: u32,
-    /// SETTINGS_ENABLE_PUSH, 0 or 1.
+    /// The value of SETTINGS_ENABLE_PUSH, 0 or 1.
     pub enable_push: u32,
-    /// SETTINGS_MAX_CONCURRENT_STREAMS; `u32::MAX` for no limit.
+    /// The value of SETTINGS_MAX_CONCURRENT_STREAMS; `u32::MAX` for no limit.
     pub max_concurrent_streams: u32,
-    /// SETTINGS_INITIAL_WINDOW_SIZE
+    /// The value of SETTINGS_INITIAL_WINDOW_SIZE.
     pub initial_window_size: u32,
-    /// SETTINGS_MAX_FRAME_SIZE
+    /// The value of SETTINGS_MAX_FRAME_SIZE.
     pub max_frame_size: u32,
 }
 
@@ -197,7 +197,7 @@ impl Json {
         self.out.extend(std::iter::repeat_n("  ", self.depth));
     }
 
-    /// Begins the line of a member or element.
+    /// Begins the line of a member of a JSON object or of an element of an array.
     fn item(&mut self) {
         if !self.out.ends_with(['{', '[']) {
             self.out.push(',');
@@ -205,7 +205,7 @@ impl Json {
         self.line();
     }
 
-    /// Begins a member of an object. Its name needs no escapes.
+    /// Begins a member of a JSON object. Its name needs no escapes.
     fn member(&mut self, name: &str) {
         self.item();
         self.quoted(name.as_bytes());

@@ -110,7 +110,7 @@ pub fn sweeps() -> Vec<Sweep> {
         #[cfg(feature = "mruby")]
         mruby::sweep,
         proxy::sweep,
-        // This sweep comes after those of features that refer to upstreams.
+        // Upstreams are swept after the features that refer to them.
         h2o_upstream::sweep,
     ]
 }

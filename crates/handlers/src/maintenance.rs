@@ -18,14 +18,14 @@ const ATTRIBUTES: [Attribute; 3] = [
         Kinds::SCALAR,
         "SECONDS",
         "",
-        "Sent as `retry-after`: when clients may ask again.",
+        "Sent as `retry-after`: the time after which clients may request again.",
     ),
     Attribute::optional(
         "except",
         Kinds::SCALAR.or(Kinds::SEQUENCE),
         "ADDRESS[/BITS], or a sequence of these",
         "nobody",
-        "Clients that get the site nevertheless, to try it.",
+        "Clients that get the site and not the page, for tests of the site.",
     ),
 ];
 
@@ -39,7 +39,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         "FILE, `OFF`, or a mapping",
         "OFF",
         "While the file exists, requests are answered with 503 and its content, an HTML page of at most 4 MiB. Creating and \
-         removing it takes effect within a second, without a reload. `OFF` takes the page of an outer level away.",
+         removing it takes effect within a second, without a reload. `OFF` cancels the page of an outer level.",
         |scope, command| {
             scope.edit::<Maintenance>().0 = read(command)?;
             Ok(())

@@ -41,7 +41,7 @@ const ATTRIBUTES: [Attribute; 3] = [
         "url",
         Kinds::SCALAR,
         "URL",
-        "Where to; the rest of the path and the query are appended.",
+        "The URL to redirect to; the rest of the path and the query are appended.",
     ),
     Attribute::required(
         "status",
@@ -201,8 +201,7 @@ impl Redirect {
     }
 
     /// Appends the configured URL with each `*` replaced by the text that the `*` of the host entry matched. The `*`
-    /// stays if the host
-    /// entry has no wildcard.
+    /// stays if the host entry has no wildcard.
     fn fill_in_host(&self, exchange: &Exchange, filled: &mut Vec<u8>) {
         let url = self.url.as_bytes();
         if !self.has_star {
@@ -254,7 +253,7 @@ impl Redirect {
     }
 }
 
-/// `text` without leading slashes.
+/// Removes the slashes at the beginning of `text`.
 fn trim_slashes(mut text: &[u8]) -> &[u8] {
     while let [b'/', rest @ ..] = text {
         text = rest;

@@ -10,20 +10,20 @@ use h2o_exchange::{
 };
 use h2o_http::{Method, Name};
 
-/// A site with one host and one path.
+/// A site configuration for tests, with one host and one path.
 pub(crate) struct Setup {
-    /// The features under test.
+    /// The directives under test.
     pub(crate) directives: &'static [Directive<Scope>],
-    /// Their filter, if they have one.
+    /// The filter of these directives, if they have one.
     pub(crate) filter: Option<FilterFactory>,
-    /// Key of the host.
+    /// The key of the host in `hosts`.
     pub(crate) host: &'static str,
-    /// Key of the path.
+    /// The key of the path in `paths`.
     pub(crate) path: &'static str,
 }
 
 impl Setup {
-    /// The path `/` of the host `default`.
+    /// Creates the configuration with the path `/` of the host `default`.
     pub(crate) const fn new(
         directives: &'static [Directive<Scope>],
         filter: Option<FilterFactory>,
@@ -42,7 +42,7 @@ impl Setup {
         self.read_next(levels, None)
     }
 
-    /// As [`Setup::read`], for a configuration that is to replace `running`.
+    /// Like [`Setup::read`], but for a configuration that is to replace `running`.
     pub(crate) fn read_next(
         &self,
         [global, host, path]: [&str; 3],
@@ -87,7 +87,7 @@ impl Setup {
         })
     }
 
-    /// The error text for a path with these directives.
+    /// Returns the error message for a path with these directives.
     pub(crate) fn refusal(&self, path: &str) -> String {
         match self.read(["", "", path]) {
             Ok(_) => "accepted".to_owned(),
@@ -104,7 +104,7 @@ fn run(scope: &mut Scope, text: &str) -> Result<(), Error> {
     scope.run(&load("f", &files)?)
 }
 
-/// A request for `target` at `authority` that has been routed.
+/// Creates an exchange with a request for `target` at `authority`, which has been routed.
 pub(crate) fn request(site: Site, method: &str, authority: &str, target: &str) -> Exchange {
     let worker = Worker::new(0, Arc::default(), Arc::default());
     let connection = ConnectionInfo {
@@ -129,7 +129,7 @@ pub(crate) fn request(site: Site, method: &str, authority: &str, target: &str) -
     exchange
 }
 
-/// `name: value` for each line of `text`.
+/// The header fields that `text` has as `name: value`, one per line.
 pub(crate) fn headers(text: &str) -> h2o_http::Headers {
     let mut headers = h2o_http::Headers::new();
     for line in text.lines() {
@@ -139,7 +139,7 @@ pub(crate) fn headers(text: &str) -> h2o_http::Headers {
     headers
 }
 
-/// The inverse of [`headers`].
+/// The header fields as text, one `name: value` per line: the inverse of [`headers`].
 pub(crate) fn shown(headers: &h2o_http::Headers) -> String {
     let lines: Vec<_> = headers
         .iter()

@@ -63,8 +63,7 @@ impl Filter for ThrottleFilter {
 }
 
 /// The rate at the start of the field's value, in bytes per second. H2O compatibility: H2O ignores text after it, and
-/// numbers of 20 digits
-/// and more.
+/// numbers of 20 digits and more.
 fn parse_rate(value: &[u8]) -> Option<u64> {
     let digits = value
         .iter()

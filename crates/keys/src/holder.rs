@@ -65,7 +65,7 @@ pub(crate) struct KeyRecord {
     pub(crate) public_key: Vec<u8>,
 }
 
-/// What [`revive`] has found.
+/// The result of [`revive`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Revival {
     /// The key process had ended or hung, and was started again. The value names the keys that could not be read again.

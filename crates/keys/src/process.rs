@@ -66,7 +66,7 @@ pub fn serve(socket: impl AsFd) -> io::Result<()> {
                 let answer = switched.map_or_else(|text| refusal(&text), |()| vec![DONE]);
                 send_message(&socket, answer[0], &answer[1..], None)?;
             }
-            _ => return Err(io::Error::other("an order that does not exist")),
+            _ => return Err(io::Error::other("the server has sent an unknown order")),
         }
     }
     Ok(())
@@ -123,7 +123,8 @@ fn load(descriptor: OwnedFd, keys: &Mutex<Keys>) -> Result<KeyFacts, String> {
             number
         }
     };
-    KeyFacts::of(number, &*key).ok_or_else(|| "the key does not tell its public half".to_owned())
+    KeyFacts::of(number, &*key)
+        .ok_or_else(|| "the public key of this private key cannot be determined".to_owned())
 }
 
 fn forget(number: u32, keys: &Mutex<Keys>) {
@@ -162,17 +163,17 @@ fn sign_all(channel: &OwnedFd, keys: &Mutex<Keys>) {
 fn sign(request: Option<&[u8]>, keys: &Mutex<Keys>) -> Result<Vec<u8>, String> {
     let request = request
         .and_then(SignRequest::parse)
-        .ok_or("a request that cannot be read")?;
+        .ok_or("the request to sign cannot be read")?;
     let key = {
         let keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
         let known = keys.known.get(&request.number);
         known
             .map(|(key, _)| Arc::clone(key))
-            .ok_or("there is no such key")?
+            .ok_or("the key process has no key of this number")?
     };
     let signer = key
         .choose_scheme(&[request.scheme])
-        .ok_or("the key has no such scheme")?;
+        .ok_or("the key cannot sign with the scheme of the request")?;
     signer
         .sign(request.message)
         .map_err(|error| error.to_string())

@@ -421,8 +421,7 @@ impl Shared {
     }
 
     /// Waits for the end of the log command and restarts it each time, until the log is closed. If the pipe is not
-    /// empty then, one more command
-    /// reads the rest.
+    /// empty then, one more command reads the rest.
     fn supervise_command(&self, mut command: RunningCommand) {
         let Reader::Command { text, input } = &self.reader else {
             return;
@@ -440,7 +439,7 @@ impl Shared {
                 Some(started) => command = started,
                 None => break,
             }
-            // [`Stream::close`] waits for this phase.
+            // The log is closed, and this command reads the rest of the pipe: [`Stream::close`] waits until it has ended.
             if !is_open {
                 let _ = command.wait();
                 break;

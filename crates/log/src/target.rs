@@ -37,7 +37,7 @@ pub struct Target {
 enum Sink {
     /// A regular file: one `write` in append mode per line, so that the kernel keeps lines of different workers apart.
     File(OwnedFd),
-    /// A target whose reader can be slow, stuck or gone.
+    /// A target whose reader can be slow, stuck or gone, so that its lines may have to wait.
     Stream(Stream),
 }
 

@@ -171,7 +171,7 @@ pub fn keep(
                 do_task(request.0, &request.1, message.descriptor)
             }
             Some(_) | None => Err(io::Error::other(
-                "it was not opened when the configuration was loaded",
+                "the configuration did not name it when it was loaded",
             )),
         };
         match done {
@@ -195,25 +195,34 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
         Task::LogStream => direct::log_stream(text()?).map(Some),
         Task::Rotate => {
             let parts = Rotation::parse(text()?);
-            let (rotation, path) = parts.ok_or_else(|| io::Error::other("it is no rotation"))?;
+            let (rotation, path) = parts.ok_or_else(|| {
+                io::Error::other("the name of the task is not that of a rotation")
+            })?;
             rotation::rotate(path.as_ref(), rotation).map(Some)
         }
         Task::Read => std::fs::File::open(name).map(|file| Some(file.into())),
         Task::Remove => std::fs::remove_file(name).map(|()| None),
         Task::Bind => {
             let spec = SocketSpec::parse(text()?);
-            let spec = spec.ok_or_else(|| io::Error::other("it is no socket"))?;
+            let spec = spec
+                .ok_or_else(|| io::Error::other("the name of the task is not that of a socket"))?;
             direct::bound_socket(spec).map(Some)
         }
-        Task::Learn => Err(io::Error::other("the main loop does that")),
+        Task::Learn => Err(io::Error::other(
+            "only the main loop of the keeper reads a configuration",
+        )),
         Task::LogCommand => {
-            let input = descriptor.ok_or_else(|| io::Error::other("it has no input"))?;
+            let input = descriptor
+                .ok_or_else(|| io::Error::other("the server has sent no input for the command"))?;
             run(text()?, &input).map(Some)
         }
         Task::Application => {
-            let socket = descriptor.ok_or_else(|| io::Error::other("it has no socket"))?;
+            let socket = descriptor.ok_or_else(|| {
+                io::Error::other("the server has sent no socket for the application")
+            })?;
             let parts = text()?.split_once('\0');
-            let (user, command) = parts.ok_or_else(|| io::Error::other("it has no user"))?;
+            let (user, command) =
+                parts.ok_or_else(|| io::Error::other("the name of the task has no user"))?;
             direct::run_application(user, command, &socket).map(Some)
         }
     }
@@ -300,7 +309,7 @@ mod tests {
         for answer in answers(&[(Task::Read, name)], &requests) {
             assert_eq!(
                 answer.unwrap_err(),
-                "it was not opened when the configuration was loaded"
+                "the configuration did not name it when it was loaded"
             );
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"text");

@@ -220,7 +220,7 @@ fn compress(path: &Path) -> io::Result<()> {
     let mut source = open(path, OpenOptions::new().read(true))?;
     let metadata = source.metadata()?;
     if metadata.nlink() != 1 {
-        return Err(io::Error::other("it has another name, too"));
+        return Err(io::Error::other("the file has a second hard link"));
     }
     let target = with_suffix(path, COMPRESSED);
     let unfinished = with_suffix(&target, ".tmp");
@@ -253,7 +253,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
     let file = options.custom_flags(flags).open(path)?;
     if !file.metadata()?.file_type().is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     Ok(file)
 }
@@ -419,7 +419,7 @@ mod tests {
         std::fs::hard_link(log.directory.path().join("target"), linked).unwrap();
         let text = log.rotate(LARGE);
         assert!(
-            text.ends_with("log.20260101T000000Z: it has another name, too"),
+            text.ends_with("log.20260101T000000Z: the file has a second hard link"),
             "{text}"
         );
     }
@@ -437,7 +437,7 @@ mod tests {
             std::fs::hard_link(log.directory.path().join("target"), name).unwrap();
         }
         let text = log.rotate(LARGE);
-        assert!(text.ends_with("it has another name, too"), "{text}");
+        assert!(text.ends_with("the file has a second hard link"), "{text}");
         assert!(!log.names().contains(&"log.20260101T000000Z".to_owned()));
         assert_eq!(log.names().len(), 5, "{:?}", log.names());
     }

@@ -16,7 +16,7 @@ const UNFILED: u16 = u16::MAX;
 /// Stands for no timer where an index of a timer is expected.
 const NIL: u32 = u32::MAX;
 
-/// A timer of a [`super::Timers`].
+/// Identifies a timer of a [`super::Timers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerKey(u32);
 

@@ -73,7 +73,7 @@ pub(super) enum Unit {
     Microseconds,
 }
 
-/// A moment in the life of an exchange.
+/// A moment in the life of an exchange, from which or to which a duration is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     Accepted,

@@ -14,14 +14,14 @@ const ATTRIBUTES: [Attribute; 4] = [
         Kinds::SCALAR,
         "BYTES",
         "no limit",
-        "A file that has grown to so many bytes is rotated.",
+        "The size in bytes at which a log file is rotated.",
     ),
     Attribute::optional(
         "age",
         Kinds::SCALAR,
         "SECONDS",
         "no limit",
-        "A file that was created so long ago is rotated, unless it is empty.",
+        "The time since the creation of a log file after which it is rotated, unless it is empty.",
     ),
     Attribute::optional(
         "keep",
@@ -35,7 +35,7 @@ const ATTRIBUTES: [Attribute; 4] = [
         Kinds::SCALAR,
         "ON|OFF",
         "ON",
-        "Whether rotated files are compressed by gzip, all but the youngest.",
+        "Whether rotated files are compressed by gzip, except the youngest one.",
     ),
 ];
 
@@ -48,9 +48,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         .with_attributes(&ATTRIBUTES),
     value: "`OFF`, or a mapping with `size` or `age`",
     default: "OFF",
-    help: "Rotates the files of `access-log` and `error-log`: renames a file that is large or old enough to `NAME.TIME`, goes on in \
-           an empty one, compresses and removes older ones. Commands and sockets are left alone. \
-           See [the page on logs](logs.md#rotation).",
+    help: "Rotates the files of `access-log` and `error-log`: a file that is large or old enough is renamed to `NAME.TIME`, an \
+           empty file takes its place, and older rotated files are compressed and removed. Commands and sockets are not \
+           affected. See [the page on logs](logs.md#rotation).",
     apply: |scope, command| {
         scope.edit::<LogRotation>().0 = read(command)?;
         Ok(())
@@ -79,7 +79,8 @@ fn read(command: &Command<'_>) -> Result<Option<Rotation>, Error> {
     let size = number("size", Unit::Bytes)?;
     let age = number("age", Unit::Seconds)?;
     if size.is_none() && age.is_none() {
-        return Err(command.error("`size` or `age` is missing: when are logs rotated?"));
+        return Err(command
+            .error("`size` or `age` is missing: one of them has to say when logs are rotated"));
     }
     let keep = attributes
         .get("keep")

@@ -55,11 +55,11 @@ impl Method {
 /// What a compressor does after it has taken the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// It holds bytes back that compress better together with later bytes.
+    /// The compressor holds bytes back that compress better together with later bytes.
     Continue,
-    /// It outputs everything, so that the client can decode all that was compressed.
+    /// The compressor outputs everything, so that the client can decode all that was compressed.
     Flush,
-    /// It ends the compressed content.
+    /// The compressor ends the compressed content.
     Finish,
 }
 
@@ -67,7 +67,7 @@ pub(super) enum Operation {
 #[derive(Debug)]
 pub(super) struct EncoderError;
 
-/// A compressor.
+/// A compressor of one of the three content codings.
 pub(super) enum Encoder {
     Gzip { state: Box<Compress>, memory: usize },
     Brotli(Box<BrotliEncoder>),

@@ -255,7 +255,7 @@ mod tests {
             // Capsules of other types, one of them empty.
             b"\x01\x03abc",
             b"\x7f\xff\0",
-            // Datagrams of other contexts.
+            // Datagrams whose context identifier is not 0.
             b"\0\x03\x02ab",
             b"\0\x04\x40\x01ab",
             // A datagram without a context identifier.

@@ -1,4 +1,4 @@
-//! Tunnels to TCP connections.
+//! Tunnels for clients to TCP connections with targets that they choose.
 
 use std::io;
 use std::rc::Rc;

@@ -18,8 +18,7 @@ use tokio::task::AbortHandle;
 /// The far end of a tunnel (its connection to the target), which receives the client's bytes.
 pub(super) trait Sink: Unpin + 'static {
     /// Consumes bytes from the start of `piece`. Ready once all bytes are consumed and sent. Otherwise this is called
-    /// again with
-    /// the rest.
+    /// again with the rest.
     ///
     /// # Errors
     /// The system's error, if the far end accepts no more bytes; [`io::ErrorKind::InvalidData`], if the client has sent

@@ -23,9 +23,8 @@ const BATCH: usize = 16 * 1024;
 const TURN: usize = 64;
 
 /// Opens a UDP tunnel: returns a response body with the datagrams that `socket`, which is connected, receives, and
-/// sends the
-/// datagrams from `pipe`. With `datagrams`, which the client accepts, the body is empty but lasts as long as the tunnel. Must
-/// be called within the worker's runtime.
+/// sends the datagrams from `pipe`. With `datagrams`, which the client accepts, the body is empty but lasts as long as
+/// the tunnel. Must be called within the worker's runtime.
 pub(super) fn open(
     worker: &Rc<Worker>,
     socket: UdpSocket,
@@ -70,7 +69,7 @@ struct FarEnd {
 /// A buffer for a payload, with one byte more than the limit so that longer payloads are noticed.
 type Buffer = [u8; MAX_PAYLOAD + 1];
 
-/// What [`FarEnd::receive`] has found.
+/// The result of [`FarEnd::receive`].
 enum Received<'b> {
     Payload(&'b [u8]),
     /// The payload was too long and was dropped, or the socket reported an error that says nothing about the next

@@ -31,8 +31,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::ANY.with_attributes(&CONNECT),
         value: "a port of 127.0.0.1, or a mapping",
         default: "none",
-        help: "Requests are answered by the FastCGI application that listens there, such as php-fpm. At the level of a path it gets \
-               all of them, in [`file.custom-handler`](#filecustom-handler) those for files with the extension. See [the recipe](recipes.md#php-and-other-fastcgi-applications).",
+        help: "The FastCGI application that listens at this address, such as php-fpm, answers requests. At the level of a path \
+               it gets all requests, in [`file.custom-handler`](#filecustom-handler) the requests for files with the extension. \
+               See [the recipe](recipes.md#php-and-other-fastcgi-applications).",
         apply: connect,
     },
     Directive {
@@ -42,11 +43,12 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::ANY.with_attributes(&SPAWN),
         value: "a command of the shell, or a mapping",
         default: "none",
-        help: "Starts a FastCGI application together with the server, and has it answer requests like \
-               [`fastcgi.connect`](#fastcgiconnect). The command gets a listening Unix socket as its descriptor 0, and `H2O_ROOT` in its \
-               environment. It is started again when it ends, at first after 0.1 seconds, later after up to 10 seconds; a request \
-               meanwhile waits in the socket. It gets SIGTERM when the server ends, or after a reload that no longer has it: begin it with `exec`, so that no \
-               shell stands in between. See [the recipe](recipes.md#php-and-other-fastcgi-applications).",
+        help: "Starts a FastCGI application together with the server; the application answers requests like that of \
+               [`fastcgi.connect`](#fastcgiconnect). The command gets a listening Unix socket as its descriptor 0, and \
+               `H2O_ROOT` in its environment. If the command ends, it is started again, at first after 0.1 seconds, later after \
+               up to 10 seconds; meanwhile requests wait in the socket. The command gets SIGTERM when the server ends, or after \
+               a reload whose configuration no longer has it: begin the command with `exec`, so that the application gets the \
+               signal and not a shell. See [the recipe](recipes.md#php-and-other-fastcgi-applications).",
         apply: spawn::spawn,
     },
     Directive::setting(
@@ -181,7 +183,7 @@ fn add_handler(scope: &mut Scope, command: &Command<'_>, url: BackendUrl) -> Res
     Ok(())
 }
 
-/// The address of the application.
+/// Reads the address of the application from the argument of `fastcgi.connect`.
 fn read_address(command: &Command<'_>) -> Result<BackendUrl, Error> {
     let node = command.node;
     if node.as_str().is_some() {

@@ -16,7 +16,7 @@ use nix::unistd::{Uid, User, geteuid};
 /// The user that a server started by root switches to if the configuration has no `user`.
 const DEFAULT_USER: &str = "nobody";
 
-/// The applications of a configuration.
+/// The applications of `fastcgi.spawn` in a configuration.
 #[derive(Clone, Default)]
 struct Applications(Vec<Arc<Application>>);
 

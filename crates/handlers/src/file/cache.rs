@@ -24,8 +24,7 @@ const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Most file descriptors that the entries of a worker's content cache may hold.
 const MAX_FILES: usize = 256;
 /// A cache entry that was not used for this long is removed: the kernel may have dropped the file from memory, and
-/// checking it
-/// would wait for the disk.
+/// checking it would wait for the disk.
 const IDLE: Duration = Duration::from_secs(60);
 /// Like [`IDLE`], but for an entry that holds a file descriptor, because the descriptor would keep the disk space of a
 /// deleted file.

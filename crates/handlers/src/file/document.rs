@@ -138,7 +138,7 @@ pub(super) struct Document {
     /// The fields that the responses 200 and 206 have in common: `content-type`, `last-modified`, `etag`, `vary`,
     /// `content-encoding`.
     pub(super) fields: Headers,
-    /// All fields of a response 200: space for the date, `fields`, `accept-ranges`.
+    /// All fields of a response 200: space for the date, then `fields`, then `accept-ranges`.
     whole: Headers,
     pub(super) kind: Arc<MimeType>,
     /// Whether `etag` is sent, also in a response 304.

@@ -32,7 +32,7 @@ pub(super) const DIR: Directive<Scope> = Directive {
     value: "DIRECTORY",
     default: "none",
     help: "Serves the files of a directory. If a file does not exist there, the next handler of the path is tried, so \
-           directories can be stacked. A relative name counts from the working directory.",
+           directories can be stacked. A relative name is relative to the working directory of the server.",
     apply: |scope, command| {
         let name = file_name(command.node)?;
         let service = Service::directory(scope, &name);

@@ -9,8 +9,7 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 /// A file that changed more recently than this may change again without a change of its mtime, because file systems
-/// count time in ticks, FAT
-/// in steps of two seconds.
+/// count time in ticks, FAT in steps of two seconds.
 const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
 /// The properties of a file that change when its content does.

@@ -70,7 +70,7 @@ pub(super) struct FoundFile {
 pub(super) struct NotInMemory;
 
 impl Lookup {
-    /// Looks the path up.
+    /// Looks the path of the request up in the file system.
     pub(super) fn run(&self, access: Access) -> Result<LookupResult, NotInMemory> {
         let found = match &self.service.target {
             ServiceTarget::Directory(root) => self.in_directory(root, access),

@@ -61,8 +61,7 @@ pub(super) fn beneath(
 }
 
 /// Whether the kernel or a seccomp filter has turned out not to support the system call `openat2`. Files are then
-/// opened with `openat`, which
-/// may wait for the disk.
+/// opened with `openat`, which may wait for the disk.
 static NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 
 fn open(

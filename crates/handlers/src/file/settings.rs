@@ -17,7 +17,7 @@ pub(super) struct FileSettings {
     pub(super) listing: bool,
     /// Names of files and directories that are neither listed nor served.
     pub(super) hidden: Hidden,
-    /// Whether `etag` is sent.
+    /// Whether responses with files have an `etag` field.
     pub(super) etag: bool,
     /// Whether precompressed forms of files are looked for.
     pub(super) compressed: SendCompressed,
@@ -109,8 +109,8 @@ pub(super) const ETAG: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR,
     value: "ON|OFF",
     default: "ON",
-    help: "Whether `etag`, made of modification time and size, is sent with files. Conditional requests that carry one \
-           are answered either way.",
+    help: "Whether files are sent with an `etag`, which is made of modification time and size. Conditional requests with an \
+           `etag` are understood in either case.",
     apply: |scope, command| {
         scope.edit::<FileSettings>().etag = command.node.on_off()?;
         Ok(())

@@ -19,10 +19,11 @@ pub(super) const TRY_FILES: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR.or(Kinds::SEQUENCE),
     value: "a sequence of files, the last one a path of the site or `=STATUS`",
     default: "none",
-    help: "What answers if the first `file.dir` of the path has no file for a request. The elements are tried in order: names of files \
-           there, or of directories if they end with `/`, in which `$path` stands for the path of the request below the key. The last \
-           element is not looked for: a path such as `/index.php$query`, which the server runs the request again at, or `=404`. Clients do \
-           not see which file answers. It is a handler: write it above `file.dir`, and below `rewrite`.",
+    help: "Tells which file or path answers a request if the first `file.dir` of the path has no file for it. The elements are \
+           tried in order: names of files in that directory, or of directories in it if they end with `/`; `$path` stands for \
+           the path of the request after the configured path. The last element is used without looking for a file: a path such \
+           as `/index.php$query`, at which the server runs the request again, or a status such as `=404`. Clients do not see \
+           which file answers. It is a handler: write it above `file.dir`, and below `rewrite`.",
     apply: |scope, command| {
         let elements = read(command)?;
         scope.handlers.push(Box::new(TryFilesHandler(elements)));

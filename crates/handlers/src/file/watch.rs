@@ -93,7 +93,7 @@ pub(super) struct Watches {
     directories: FxHashSet<PathBuf>,
     /// The turn of the event loop in which events were last read.
     turn: u64,
-    /// Number of events read so far.
+    /// Number of inotify events read so far.
     events: u64,
     /// Number of events after which a directory may be at another path, so that names may lead to other files.
     layout: u64,

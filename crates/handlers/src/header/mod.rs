@@ -16,11 +16,11 @@ use self::edit::{FieldLine, FieldName};
 /// The kinds of responses that a rule of `header.*` applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// Final responses only.
+    /// The rule applies to final responses only.
     Final,
-    /// Interim responses 103 (Early Hints) only.
+    /// The rule applies to interim responses 103 (Early Hints) only.
     Early,
-    /// Final responses and 103 responses.
+    /// The rule applies to final responses and to 103 responses.
     All,
 }
 

@@ -88,7 +88,7 @@ impl<T> Arrival<T> {
                 self.0.replace(awaited);
                 Err(Leave::runtime("another fiber waits for this response"))
             }
-            State::Taken => Err(Leave::runtime("the response was taken")),
+            State::Taken => Err(Leave::runtime("the result was taken already")),
         }
     }
 }

@@ -1,4 +1,5 @@
-# The methods that read the Hashes they are given without calling their methods.
+# These methods read the Hashes that are their arguments without calling methods of them, so lazy Hashes are filled
+# first.
 class Hash
   [:merge, :merge!, :update, :replace, :==].each do |name|
     core = "__core_#{name}".to_sym
@@ -11,7 +12,7 @@ class Hash
 end
 
 module H2O
-  # Runs `each` of a body.
+  # Runs the method `each` of a script's body, and passes each chunk to the sink.
   module Streaming
     def self.call(pair)
       body, sink = pair
@@ -31,7 +32,7 @@ module H2O
     nil
   end
 
-  # What `each` yields, as an Array.
+  # Returns the values that `each` yields as an Array.
   def self.__collect(object)
     found = []
     object.each { |*values| found << (values.size == 1 ? values[0] : values) }
@@ -42,8 +43,8 @@ module H2O
     ConfigurationContext.instance.call_post_handler_generation_hooks(app)
   end
 
-  # The request as a Hash. An entry is made when it is asked for; whatever else is done with the Hash makes all of them first, by
-  # which it becomes one like any other.
+  # The Hash that describes a request. An entry is made when the script reads it. Any other method of the Hash makes all
+  # entries first; after that the Hash is an ordinary Hash.
   class Env < Hash
     kept = [:[], :default, :__fill, :__send__, :__id__, :object_id, :equal?, :!, :nil?, :is_a?, :kind_of?, :respond_to?, :frozen?,
             :method_missing, :respond_to_missing?, :initialize]
@@ -67,7 +68,7 @@ module H2O
   end
 
   module WholeBody
-    # All of the body as one String.
+    # The whole body as one String.
     def join
       whole = ""
       each { |chunk| whole << chunk }
@@ -76,7 +77,7 @@ module H2O
   end
 
   class HttpRequest
-    # Status, header fields and body, once the head of the response is there.
+    # Waits for the head of the response. Returns its status, header fields and body.
     def join
       @response ||= H2O.__value(__join)
     end
@@ -92,17 +93,17 @@ module H2O
       end
     end
 
-    # The body of a response that has none.
+    # The body of a response without a body.
     class Empty < self
     end
   end
 
-  # The handlers behind the one that runs, as an app.
+  # The handlers behind the running one in its path, as an app.
   def self.next
     @next ||= App.__new(true)
   end
 
-  # The request table, as an app.
+  # The request table of the server, as an app.
   def self.reprocess
     @reprocess ||= App.__new(false)
   end
@@ -129,7 +130,7 @@ module H2O
     end
   end
 
-  # A queue between strands.
+  # A queue by which one strand (fiber) passes objects to another.
   class Channel
     def initialize
       @queue = []

@@ -65,7 +65,7 @@ struct Texts {
     remote: Address,
 }
 
-/// The texts of an address and a port.
+/// The texts that the Hash has for an address and its port.
 #[derive(Default)]
 struct Address {
     host: Option<Vec<u8>>,

@@ -123,7 +123,9 @@ fn begin(vm: &Vm, is_next: bool, env: Value) -> Result<Value, Leave> {
         None => Host::site(vm)?,
     };
     let (start, route) = if is_next {
-        let place = place.ok_or_else(|| Leave::runtime("H2O.next is for requests"))?;
+        let place = place.ok_or_else(|| {
+            Leave::runtime("H2O.next can only be called while a request is handled")
+        })?;
         let key = &site.path(place.route).path;
         if key.strip_suffix('/').unwrap_or(key).as_bytes() != described.script_name {
             return Err(Leave::runtime(

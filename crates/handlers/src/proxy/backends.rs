@@ -45,7 +45,7 @@ const BACKEND: [Attribute; 3] = [
         Kinds::SCALAR,
         "1 to 256",
         "1",
-        "Its share, compared with that of the others.",
+        "The share of requests that the backend gets, in relation to the weights of the other backends.",
     ),
     Attribute::optional(
         "health-check",
@@ -139,7 +139,7 @@ fn how_to_write(url: &str) -> String {
         "https" => ("https", ""),
         "ws" => ("http", "; WebSocket needs `proxy.tunnel: ON`"),
         "wss" => ("https", "; WebSocket needs `proxy.tunnel: ON`"),
-        _ => return "only `http://` and `https://` can be asked".to_owned(),
+        _ => return "write a URL that begins with `http://` or `https://`".to_owned(),
     };
     let socket = rest.trim_start_matches('[').strip_prefix("unix:");
     let socket =

@@ -224,7 +224,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.emit-missing-date-header",
         "ON|OFF",
         "ON",
-        "Whether responses of a backend without `date` get one.",
+        "Whether responses of a backend that have no `date` header get one.",
         |scope, command| {
             settings(scope).response.emit_missing_date = command.node.on_off()?;
             Ok(())

@@ -31,7 +31,7 @@ pub(super) const HEALTH_CHECK: [Attribute; 7] = [
         Kinds::SCALAR,
         "NAME",
         "that of the backend's URL; `localhost` behind a Unix socket",
-        "The host of the check's request.",
+        "The value of `host` in the request of the check.",
     ),
     Attribute::optional(
         "interval",
@@ -84,7 +84,7 @@ pub(super) const PASSIVE_CHECK: [Attribute; 2] = [
         Kinds::SCALAR,
         "MILLISECONDS",
         "10000",
-        "How long the backend then gets no requests.",
+        "How long a backend that is down gets no requests.",
     ),
 ];
 

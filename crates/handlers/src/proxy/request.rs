@@ -156,8 +156,7 @@ impl RequestRules {
     }
 
     /// Writes the client's fields in their order, without those that are only for the connection with this server,
-    /// followed by the fields that the proxy
-    /// sets.
+    /// followed by the fields that the proxy sets.
     fn write_fields(&self, exchange: &Exchange, headers: &mut Headers) {
         let request = &exchange.request;
         let received = &request.headers;

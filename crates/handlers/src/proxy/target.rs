@@ -116,7 +116,7 @@ fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
         path::raw_len(raw_path, mount.len())
     };
     let rest = raw_path.get(len..).unwrap_or_default();
-    // Some servers do not read an escaped slash after the configured path as the end of a segment.
+    // An escaped slash directly after the configured path: some servers do not read it as the end of a segment.
     let is_apart = mount.ends_with(b"/") || matches!(rest.first(), None | Some(b'/'));
     if is_apart && path::dot_segments(rest) == DotSegments::None {
         return target.get(len..).unwrap_or_default().into();

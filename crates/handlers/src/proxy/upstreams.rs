@@ -117,7 +117,7 @@ mod tests {
             addresses(&next).iter().map(position).collect::<Vec<_>>()
         };
         assert_eq!(next("/a", "", &two), [Some(0), Some(1), Some(2)]);
-        // An unchanged upstream is also taken over for another path, but only once.
+        // An unchanged upstream is also taken over if it is at another path now, but only once.
         let three = format!("- {b}\n- {a}\n- {a}\n- {a}");
         assert_eq!(next("/b", "", &three), [Some(1), Some(0), Some(2), None]);
         assert_eq!(next("/a", "proxy.timeout.io: 7", &two), [None; 3]);

@@ -6,7 +6,7 @@ use h2o_http::Scheme;
 /// One element of a `link` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Element<'a> {
-    /// The text of the element.
+    /// The whole text of the element.
     pub(super) text: &'a [u8],
     /// The URL between `<` and `>`; `None` if the element does not begin with it.
     pub(super) url: Option<&'a [u8]>,

@@ -11,8 +11,7 @@ pub struct PushSettings {
     /// The setting of `http2-casper`; `None` for `OFF`.
     pub casper: Option<CasperSettings>,
     /// The setting of `http2-allow-cross-origin-push` at the global level. H2O compatibility: H2O accepts the directive
-    /// at path level and ignores it
-    /// there.
+    /// at path level and ignores it there.
     pub allow_cross_origin: bool,
 }
 
@@ -73,8 +72,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-allow-cross-origin-push",
         Levels::GLOBAL.or(Levels::PATH),
         "OFF",
-        "Whether resources with URLs of other authorities are pushed, too: the promise has their path and the authority of the \
-         request. At path level it has no effect.",
+        "Whether resources with URLs of other authorities are pushed, too; the pushed request then has the path of the URL, and \
+         the authority of the client's request. At path level it has no effect.",
         |scope, command| {
             let is_allowed = command.node.on_off()?;
             if command.level == Level::Global {

@@ -43,8 +43,8 @@ pub(super) const NAMES: [&str; 7] = [
     "duration",
 ];
 
-/// For each of these percentages, the report has the value that this share of requests did not exceed; 0 is the least
-/// value.
+/// For each of these percentages, the report has the duration that this share of requests did not exceed; 0 stands for
+/// the shortest duration.
 pub(super) const PERCENTILES: [u64; 5] = [0, 25, 50, 75, 99];
 
 /// The samples that a configuration collects; `None` if it collects none.

@@ -56,8 +56,8 @@ impl Module {
     ];
 
     /// The modules that a query asks for. These are all modules, unless the query begins with `show=`. H2O
-    /// compatibility: H2O takes everything after
-    /// that as a list, so that further parameters belong to the last name. Unknown names are ignored.
+    /// compatibility: H2O takes everything after that as a list, so that further parameters belong to the last name.
+    /// Unknown names are ignored.
     pub(super) fn asked_for(query: &[u8]) -> Vec<Self> {
         let Some(list) = query.strip_prefix(b"?show=") else {
             return Self::ALL.to_vec();

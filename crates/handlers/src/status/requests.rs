@@ -9,8 +9,7 @@ use tokio::sync::oneshot;
 use crate::access_log::{Escape, Format, LocalTime};
 
 /// The format of a request in the report, in the syntax of access-log formats. Values are strings or null, `host` is
-/// the client. H2O compatibility: H2O has
-/// the same members.
+/// the client. H2O compatibility: H2O has the same members.
 static FORMAT: LazyLock<Format> = LazyLock::new(|| {
     let text = concat!(
         r#"{"host":"%h","user":"%u","at":"%{%Y%m%dT%H%M%S}t.%{usec_frac}t%{%z}t","#,
@@ -41,8 +40,7 @@ static FORMAT: LazyLock<Format> = LazyLock::new(|| {
 });
 
 /// The requests in progress on a worker, separated by `,`. `asking` is the request for the status report itself, which
-/// the worker is
-/// executing.
+/// the worker is executing.
 pub(super) fn of_worker(worker: &Worker, asking: Option<&Exchange>) -> Vec<u8> {
     let time = worker.local::<LocalTime>();
     let mut out = Vec::new();

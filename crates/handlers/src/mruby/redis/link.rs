@@ -29,7 +29,7 @@ pub(super) enum Outcome {
     Failed(Failure),
 }
 
-/// Why a connection ended.
+/// The reason why a connection to Redis has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     Connection,

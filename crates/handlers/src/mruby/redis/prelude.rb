@@ -33,7 +33,7 @@ module H2O
       end
     end
 
-    # An error in place of a reply.
+    # An error that Redis has sent instead of a reply.
     class ReplyError
       attr_reader :text
 
@@ -45,14 +45,14 @@ module H2O
     class Command
       attr_reader :args
 
-      # The connection lasts as long as its commands.
+      # Each command keeps its connection open.
       def initialize(args, connection)
         @args = args
         @connection = connection
         begin_on(connection)
       end
 
-      # Takes the reply, or the error in its place, only once.
+      # Takes the reply, or the error that came instead of it, only once.
       def join
         unless @is_joined
           begin
@@ -66,7 +66,7 @@ module H2O
         @result
       end
 
-      # Errors in the reply become exceptions.
+      # Makes exceptions of the errors in a reply.
       def checked(reply)
         case reply
         when ReplyError then CommandError.new(reply.text, self)
@@ -122,7 +122,7 @@ module H2O
             @subscription = subscription
           end
 
-          # Channel and message, or nil after the end.
+          # Returns the channel and the text of the next message, or nil after the end of the subscription.
           def shift
             message = H2O.__value(@subscription.__shift)
             return message unless message && block_given?
@@ -226,7 +226,8 @@ module H2O
       kind.new(words, @connection)
     end
 
-    # Each is a method; the words of a name are separated at the first `_`, the others by `-`.
+    # Each of these commands becomes a method. The words of its name are separated at the first `_`; further `_` stand
+    # for `-`.
     NAMES = "cluster_addslots cluster_count_failure_reports cluster_countkeysinslot cluster_delslots cluster_failover cluster_forget
       cluster_getkeysinslot cluster_info cluster_keyslot cluster_meet cluster_nodes cluster_replicate cluster_reset cluster_saveconfig
       cluster_set_config_epoch cluster_setslot cluster_slaves cluster_slots readonly readwrite auth echo ping select swapdb del dump

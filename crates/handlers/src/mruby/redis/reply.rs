@@ -215,8 +215,7 @@ mod tests {
             ]),
         ];
         for piece in 1..input.len() {
-            // The text "a\r
-            // " has three bytes, as the `$3` in the input says.
+            // The text "a\r " has three bytes, as the `$3` in the input says.
             assert_eq!(parse(input, piece).as_deref(), Ok(&want[..]), "{piece}");
         }
     }

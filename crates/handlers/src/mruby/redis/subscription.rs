@@ -31,7 +31,7 @@ pub(super) struct Subscription {
 /// The channel and the text of a message.
 type Message = (Vec<u8>, Vec<u8>);
 
-/// How a subscription ended.
+/// The reason why a subscription has ended.
 #[derive(Clone, Copy)]
 pub(super) enum End {
     Unsubscribed,
