@@ -126,9 +126,9 @@ pub struct StreamReport {
 /// The dynamic tables of HPACK (RFC 7541 §2.3.2) as names and values, newest entry first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HpackReport {
-    /// The table of the decoder.
+    /// The dynamic table of the server's decoder, which the client fills.
     pub inbound: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The table of the encoder.
+    /// The dynamic table of the server's encoder.
     pub outbound: Vec<(Vec<u8>, Vec<u8>)>,
 }
 

@@ -12,13 +12,13 @@ pub(crate) const REFUSED: u8 = 0;
 
 /// First bytes of the orders that the main thread of the server sends to the key process.
 pub(crate) mod order {
-    /// Read the key from the descriptor that comes with the order. The answer is a [`super::KeyFacts`].
+    /// The order to read a key from the descriptor that comes with it. The answer is a [`super::KeyFacts`].
     pub(crate) const LOAD: u8 = b'l';
-    /// Forget the key whose number follows.
+    /// The order to forget the key whose number follows.
     pub(crate) const FORGET: u8 = b'f';
-    /// Sign what comes from the descriptor that comes with the order: it is the channel of one thread of the server.
+    /// The order to sign for a thread of the server: its requests come over the channel whose descriptor is sent with it.
     pub(crate) const SIGN_FOR: u8 = b's';
-    /// Become the user and the group whose numbers follow.
+    /// The order to run as the user and the group whose numbers follow.
     pub(crate) const SWITCH_USER: u8 = b'u';
 }
 

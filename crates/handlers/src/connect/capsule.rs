@@ -268,7 +268,7 @@ mod tests {
                 assert_eq!(found, Ok(vec![b"good".to_vec(); 2]), "{strange:?}");
             }
         }
-        // A capsule of another type with the greatest length costs no memory.
+        // A capsule of another type costs no memory, even if it announces the greatest length.
         let mut endless = b"\x01\xff\xff\xff\xff\xff\xff\xff\xff".to_vec();
         endless.resize(200_000, b'x');
         assert_eq!(read(Format::ContextId, &endless, 1000), Ok(Vec::new()));

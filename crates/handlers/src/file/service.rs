@@ -32,7 +32,7 @@ pub(super) struct Service {
 #[derive(Clone, Default)]
 struct Services(FxHashMap<Box<[u8]>, Vec<Arc<Service>>>);
 
-/// The files that a service serves.
+/// The files that a `file.dir` or `file.file` serves.
 #[derive(PartialEq, Eq)]
 pub(super) enum ServiceTarget {
     /// The directory of `file.dir`, with a trailing slash.

@@ -13,9 +13,9 @@ const MAX_COMPARED: usize = 64;
 #[derive(Clone, Default)]
 pub(crate) struct Upstreams {
     list: Vec<ListedUpstream>,
-    /// Indices into the list, by host and path.
+    /// Indices into `list` of the upstreams of each host and path.
     by_place: FxHashMap<(Box<str>, Box<str>), Vec<usize>>,
-    /// Indices into the list, by the authorities of the backends.
+    /// Indices into `list` of the upstreams with the same backends, by the authorities of the backends.
     by_backends: FxHashMap<Box<str>, Vec<usize>>,
     /// The memory addresses of the listed upstreams. By these, an upstream of the running configuration is taken over
     /// only once.

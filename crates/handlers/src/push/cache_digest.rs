@@ -40,7 +40,7 @@ impl Digests {
         let mut left = MAX_ALL_LETTERS;
         for field in fields {
             for element in field.split(|&byte| byte == b',') {
-                // The comma after an element counts, too.
+                // The comma after an element counts towards the limit, too.
                 let Some(rest) = left.checked_sub(element.len() + 1) else {
                     return digests;
                 };

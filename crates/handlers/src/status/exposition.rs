@@ -229,11 +229,15 @@ fn memory_and_cache(text: &mut Text, worker: &Worker) {
     let count = |counter: Counter| total(worker, counter.name());
     text.gauge(
         "h2o_buffers_bytes",
-        "What connections hold in buffers.",
+        "Bytes that connections hold in buffers.",
         count(Counter::BufferBytes),
     );
     if let Some(limit) = buffers_limit(worker) {
-        text.gauge("h2o_buffers_limit_bytes", "max-memory.", limit);
+        text.gauge(
+            "h2o_buffers_limit_bytes",
+            "The value of max-memory in bytes.",
+            limit,
+        );
     }
     text.counters(
         "h2o_file_cache_lookups",

@@ -289,7 +289,7 @@ fn counters(
     }
 }
 
-/// The numbers of reloads of the configuration.
+/// Writes the numbers of reloads of the configuration into the report.
 fn reloads(members: &mut Members<'_>, worker: &Worker) {
     let reloads = &worker.shared.reloads;
     members.raw("reloads.succeeded", reloads.succeeded.load(Relaxed));
@@ -297,7 +297,7 @@ fn reloads(members: &mut Members<'_>, worker: &Worker) {
     members.raw("reloads.retiring", reloads.retiring.load(Relaxed));
 }
 
-/// Every backend of every `proxy.reverse.url`. `up` is null for a backend without health checks.
+/// Writes every backend of every `proxy.reverse.url` into the report. `up` is null for a backend without health checks.
 fn backends(members: &mut Members<'_>, site: &Site) {
     let listed = site.shared.get::<Upstreams>();
     let backends = listed.list().iter().flat_map(|listed| {
@@ -315,8 +315,8 @@ fn backends(members: &mut Members<'_>, site: &Site) {
     members.list("backends", backends);
 }
 
-/// The counts by host and path that `metrics` has collected; null if the directive is not used. `errors` counts
-/// responses with a status 5xx.
+/// Writes the counts by host and path that `metrics` has collected into the report; null if the directive is not used.
+/// `errors` counts responses with a status 5xx.
 fn paths(members: &mut Members<'_>, metrics: &Metrics) {
     let Some(collected) = &metrics.0 else {
         return members.raw("paths", "null");
@@ -334,7 +334,7 @@ fn paths(members: &mut Members<'_>, metrics: &Metrics) {
     members.list("paths", paths);
 }
 
-/// The certificates of the listeners.
+/// Writes the certificates of the listeners into the report.
 fn certificates(members: &mut Members<'_>, site: &Site, worker: &Worker) {
     let now = i64::try_from(worker.clock.unix().as_secs()).unwrap_or(i64::MAX);
     let list = site.shared.get::<Certificates>().list();

@@ -422,7 +422,7 @@ impl Driver {
     }
 }
 
-/// A message or confirmation of a subscription, which Redis sends without a command for each.
+/// A message of a subscription, or the confirmation that a subscription has begun or ended.
 enum Push {
     Message {
         topic: Topic,
