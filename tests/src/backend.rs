@@ -15,10 +15,10 @@ use crate::eventually;
 /// How long a backend waits for bytes, or for space to write, before it closes a connection.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A response that fits every request.
+/// A complete HTTP/1.1 response (200, 4 bytes) that is valid for a request of any method but HEAD.
 pub const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine";
 
-/// A backend on its own port. Stops when dropped.
+/// A scripted backend, which listens on a port of its own. It stops when dropped.
 #[derive(Debug)]
 pub struct Backend {
     port: u16,
@@ -32,13 +32,13 @@ struct Shared {
     connections: Mutex<Vec<Connection>>,
 }
 
-/// State of a connection.
+/// State of one client's connection to the backend.
 #[derive(Debug)]
 struct Connection {
-    /// For shutting it down; `None` if it is to be reset.
+    /// The socket, for shutting the connection down; `None` if the script asked for a reset.
     stream: Option<TcpStream>,
     received: Vec<u8>,
-    /// Whether the client has closed it.
+    /// Whether the client has closed the connection.
     is_ended: bool,
 }
 
@@ -54,7 +54,7 @@ impl Backend {
     /// Runs `script` for each connection on its own thread; the connection is closed when the script ends.
     ///
     /// # Panics
-    /// If there is no free port.
+    /// If no port is free.
     #[must_use]
     pub fn start(script: impl Fn(&mut Talk) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
@@ -82,7 +82,7 @@ impl Backend {
         }
     }
 
-    /// Answers every request with `answer`, until the client closes the connection.
+    /// Starts a backend that answers every request with `answer`, until the client closes the connection.
     #[must_use]
     pub fn answering(answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
@@ -93,7 +93,7 @@ impl Backend {
         })
     }
 
-    /// Answers each request with the result of `answer`, until the client closes the connection.
+    /// Starts a backend that answers each request with the text that `answer` returns for it, until the client closes the connection.
     #[must_use]
     pub fn by_request(answer: impl Fn(&Request) -> String + Send + Sync + 'static) -> Self {
         Self::start(move |talk| {
@@ -103,19 +103,19 @@ impl Backend {
         })
     }
 
-    /// Its port.
+    /// The port that the backend listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// `http://127.0.0.1:PORT` and the path.
+    /// The URL `http://127.0.0.1:PORT` followed by `path`.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// Number of connections so far.
+    /// Number of connections that the backend has accepted so far.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections().len()
@@ -128,7 +128,7 @@ impl Backend {
         connections.iter().filter(|each| each.is_ended).count()
     }
 
-    /// All bytes received on a connection, counted from 0.
+    /// All bytes that the backend received on the connection of this number; the first connection has number 0.
     #[must_use]
     pub fn received(&self, connection: usize) -> Vec<u8> {
         let connections = self.shared.connections();
@@ -136,7 +136,7 @@ impl Backend {
         found.map(|each| each.received.clone()).unwrap_or_default()
     }
 
-    /// All bytes received on all connections.
+    /// All bytes that the backend received on all connections, one connection after the other.
     #[must_use]
     pub fn received_by_all(&self) -> Vec<u8> {
         let connections = self.shared.connections();
@@ -146,10 +146,10 @@ impl Backend {
             .collect()
     }
 
-    /// Waits until received bytes contain `text`.
+    /// Waits until the bytes received on all connections contain `text`.
     ///
     /// # Panics
-    /// If they do not in time.
+    /// If they do not within the time limit of [`eventually`].
     pub fn wait_for(&self, text: &str) {
         eventually(&format!("`{text}` at the back end"), || {
             let received = self.received_by_all();
@@ -160,10 +160,10 @@ impl Backend {
         });
     }
 
-    /// Waits until clients have closed this many connections.
+    /// Waits until clients have closed this many of the backend's connections.
     ///
     /// # Panics
-    /// If they do not in time.
+    /// If they do not within the time limit of [`eventually`].
     pub fn wait_for_ended(&self, count: usize) {
         eventually(&format!("{count} connections to be closed"), || {
             (self.ended() >= count).then_some(())
@@ -174,23 +174,23 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
-        // Ends the wait for the next connection.
+        // A connection wakes the thread that waits in accept(), so that it sees that the backend is to stop.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
         }
         let connections = self.shared.connections();
         for stream in connections.iter().filter_map(|each| each.stream.as_ref()) {
-            // The script may have closed it already.
+            // The result is ignored: the script may have closed the connection already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// A connection, for the script of a backend.
+/// One connection of a client, as the script of a backend uses it.
 #[derive(Debug)]
 pub struct Talk {
-    /// Number of the connection, counted from 0.
+    /// Number of the connection; the first one that the backend accepts has number 0.
     pub number: usize,
     stream: TcpStream,
     unread: Vec<u8>,
@@ -208,19 +208,19 @@ pub struct Request {
 }
 
 impl Request {
-    /// The method.
+    /// The method, from the request line.
     #[must_use]
     pub fn method(&self) -> &str {
         self.head.split(' ').next().unwrap_or_default()
     }
 
-    /// The request target.
+    /// The request target, from the request line.
     #[must_use]
     pub fn target(&self) -> &str {
         self.head.split(' ').nth(1).unwrap_or_default()
     }
 
-    /// The first value of that name, any letter case.
+    /// The value of the first field with this name, in any letter case.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
@@ -253,18 +253,18 @@ impl Talk {
         talk
     }
 
-    /// The socket.
+    /// The socket of the connection.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Sends; the client may have closed the connection. Returns whether all was sent.
+    /// Sends bytes. Returns whether all were sent: false if the client has closed the connection.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
-    /// Reads once. Returns false at the end of input.
+    /// Reads once from the socket into the buffer. Returns false at the end of input.
     fn receive(&mut self) -> bool {
         let mut buffer = [0; 64 * 1024];
         let count = self.stream.read(&mut buffer);
@@ -336,7 +336,7 @@ impl Talk {
         Some(body)
     }
 
-    /// Reads the next chunk: the inner `None` is the last chunk.
+    /// Reads the next chunk of a chunked body. The inner `None` means the last chunk; the outer `None` that the connection ended first.
     fn read_chunk(&mut self) -> Option<Option<Vec<u8>>> {
         let line = self.read_until(b"\r\n")?;
         let size = usize::from_str_radix(String::from_utf8_lossy(&line).trim(), 16).ok()?;
@@ -346,7 +346,7 @@ impl Talk {
         Some((size > 0).then_some(chunk))
     }
 
-    /// Buffered bytes, or else the next ones read; `None` at the end of input.
+    /// Returns the buffered bytes or, if there are none, the next ones from the socket; `None` at the end of input.
     pub fn read_some(&mut self) -> Option<Vec<u8>> {
         let has_some = !self.unread.is_empty() || self.receive();
         has_some.then(|| std::mem::take(&mut self.unread))
@@ -373,24 +373,24 @@ impl Talk {
         while self.receive() {}
     }
 
-    /// Resets the connection when the script ends.
+    /// Marks the connection: when the script ends, it is closed by a TCP reset.
     ///
     /// # Panics
     /// If the system refuses.
     pub fn reset(&mut self) {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
             .expect("it is a socket");
-        // The reset is sent when the last descriptor is closed.
+        // The kernel sends the reset when the last descriptor of the socket is closed; this drops the second one.
         self.shared.connections()[self.number].stream = None;
         self.is_reset = true;
     }
 }
 
 impl Drop for Talk {
-    // Also runs when a script panics, so that its client does not wait.
+    // Drop also runs when a script panics, so that the client sees the connection end and does not wait.
     fn drop(&mut self) {
         if !self.is_reset {
-            // The client may have reset it.
+            // The result is ignored: the client may have reset the connection.
             let _ = self.stream.shutdown(Shutdown::Both);
         }
     }
@@ -404,7 +404,7 @@ pub struct ClosedPort {
 }
 
 impl ClosedPort {
-    /// Picks one.
+    /// Picks a free port.
     ///
     /// # Panics
     /// If there is no free port.
@@ -426,7 +426,7 @@ impl ClosedPort {
         }
     }
 
-    /// `http://127.0.0.1:PORT/`
+    /// The URL `http://127.0.0.1:PORT/` of the port.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)

@@ -1,25 +1,25 @@
-//! Certificates, created by openssl.
+//! Certificates and keys for tests, created by the program openssl.
 
 use crate::{Folder, openssl};
 
 /// Algorithm and file format of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// `BEGIN RSA PRIVATE KEY`
+    /// An RSA key in a file that begins with `BEGIN RSA PRIVATE KEY` (PKCS #1).
     RsaPkcs1,
-    /// `BEGIN PRIVATE KEY` with an RSA key
+    /// An RSA key in a file that begins with `BEGIN PRIVATE KEY` (PKCS #8).
     RsaPkcs8,
-    /// `BEGIN EC PRIVATE KEY`, P-256
+    /// A P-256 key in a file that begins with `BEGIN EC PRIVATE KEY` (SEC 1).
     EcSec1,
-    /// `BEGIN PRIVATE KEY` with a P-256 key
+    /// A P-256 key in a file that begins with `BEGIN PRIVATE KEY` (PKCS #8).
     EcPkcs8,
 }
 
 impl Key {
-    /// All of them.
+    /// All kinds of keys.
     pub const ALL: [Self; 4] = [Self::RsaPkcs1, Self::RsaPkcs8, Self::EcSec1, Self::EcPkcs8];
 
-    /// The first line of its file.
+    /// The first line of a key file of this kind.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -30,10 +30,10 @@ impl Key {
     }
 }
 
-/// Writes a key to `NAME.key`.
+/// Writes a private key to the file `NAME.key` in the folder.
 ///
 /// # Panics
-/// If openssl cannot.
+/// If openssl fails.
 pub fn key(folder: &Folder, name: &str, kind: Key) {
     let file = folder.name_of(&format!("{name}.key"));
     let out = match kind {
@@ -97,7 +97,7 @@ pub fn self_signed(folder: &Folder, name: &str, kind: Key, host: &str) {
 /// Writes a key to `NAME.key` and a certificate for `host` that was valid in the year 2020 to `NAME.crt`.
 ///
 /// # Panics
-/// If openssl cannot.
+/// If openssl fails.
 pub fn expired(folder: &Folder, name: &str, host: &str) {
     key(folder, name, Key::EcPkcs8);
     let file = |suffix: &str| folder.name_of(&format!("{name}.{suffix}"));
@@ -122,7 +122,7 @@ pub fn expired(folder: &Folder, name: &str, host: &str) {
         folder.path().display(),
     );
     folder.write(&format!("{name}.conf"), config);
-    // The only openssl command that accepts dates.
+    // `openssl ca` is the only command of openssl that accepts the dates of a certificate.
     let _ = openssl(&[
         "ca",
         "-batch",

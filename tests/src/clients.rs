@@ -1,4 +1,4 @@
-//! Foreign client programs.
+//! Runs client programs that are not part of this project, such as curl, openssl and Chromium.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,10 +6,10 @@ use std::sync::Mutex;
 
 use crate::{Folder, Response};
 
-/// Result of a program.
+/// Result of running a program.
 #[derive(Debug)]
 pub struct Output {
-    /// Exit status; 124 if it took longer than 60 seconds.
+    /// Exit status; 124 if the program took longer than 60 seconds.
     pub code: i32,
     /// Standard output.
     pub stdout: Vec<u8>,
@@ -24,10 +24,10 @@ impl Output {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Standard output of a successful program.
+    /// Standard output of a program that must have succeeded.
     ///
     /// # Panics
-    /// If it failed.
+    /// If its exit status is not 0.
     #[must_use]
     pub fn success(self) -> Vec<u8> {
         assert_eq!(self.code, 0, "{self}");
@@ -47,19 +47,19 @@ impl std::fmt::Display for Output {
     }
 }
 
-/// Runs a program to its end.
+/// Runs a program until it ends.
 ///
 /// # Panics
-/// If there is no such program.
+/// If the program is not installed.
 #[must_use]
 pub fn run(program: &str, args: &[&str]) -> Output {
     run_with_input(program, args, "")
 }
 
-/// Runs a program to its end with `input` on its standard input.
+/// Runs a program until it ends, with `input` on its standard input.
 ///
 /// # Panics
-/// If there is no such program.
+/// If the program is not installed.
 #[must_use]
 pub fn run_with_input(program: &str, args: &[&str], input: &str) -> Output {
     let mut child = Command::new("timeout")
@@ -71,7 +71,7 @@ pub fn run_with_input(program: &str, args: &[&str], input: &str) -> Output {
         .spawn()
         .expect("coreutils are installed");
     if let Some(mut stdin) = child.stdin.take() {
-        // A program need not read its input.
+        // The result is ignored: a program may end without having read its input.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child
@@ -86,7 +86,7 @@ pub fn run_with_input(program: &str, args: &[&str], input: &str) -> Output {
     }
 }
 
-/// Sends a request by curl over HTTP/1.1; `args` are its options and the URL.
+/// Sends a request over HTTP/1.1 with curl; `args` are options of curl and the URL.
 ///
 /// # Panics
 /// If curl gets no response.
@@ -117,26 +117,26 @@ pub fn curl(args: &[&str]) -> Response {
     }
 }
 
-/// The page at `url` in a browser after its scripts have run. The browser stores its files in `folder`.
+/// Returns the HTML of the page at `url` after a browser has run its scripts. The browser stores its files in `folder`.
 ///
 /// # Panics
-/// If there is no browser.
+/// If no browser is installed.
 #[must_use]
 pub fn browse(folder: &Folder, url: &str) -> Output {
     browse_with(folder, url, &[])
 }
 
-/// Like [`browse`], for a page whose scripts fetch data: two seconds of the page's virtual time pass.
+/// Like [`browse`], for a page whose scripts fetch data: the browser lets two seconds of virtual time pass first.
 ///
 /// # Panics
-/// If there is no browser.
+/// If no browser is installed.
 #[must_use]
 pub fn browse_patiently(folder: &Folder, url: &str) -> Output {
     browse_with(folder, url, &["--virtual-time-budget=2000"])
 }
 
 fn browse_with(folder: &Folder, url: &str, options: &[&str]) -> Output {
-    // A browser starts many processes; two at once would only slow each other down.
+    // A browser starts many processes, and two browsers at once would only slow each other down.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
     let profile = folder.make_dir(&format!("profile-{}", url.len()));
@@ -154,7 +154,7 @@ fn browse_with(folder: &Folder, url: &str, options: &[&str]) -> Output {
             "--disable-sync",
             "--disable-dev-shm-usage",
             "--ignore-certificate-errors",
-            // Prints the page's errors to standard error.
+            // The browser writes JavaScript errors of the page to its standard error.
             "--enable-logging=stderr",
             &profile,
             "--dump-dom",
@@ -165,16 +165,16 @@ fn browse_with(folder: &Folder, url: &str, options: &[&str]) -> Output {
     run("chromium", &options)
 }
 
-/// Runs openssl.
+/// Runs openssl with these arguments until it ends.
 #[must_use]
 pub fn openssl(args: &[&str]) -> Output {
     run("openssl", args)
 }
 
-/// The path of a program that the Makefile builds; builds it if it does not exist.
+/// Returns the path of a test program under `target/tools`; runs its rule in the Makefile if the file does not exist.
 ///
 /// # Panics
-/// If it cannot be built.
+/// If the program cannot be built.
 #[must_use]
 pub fn tool(name: &str) -> String {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -1,4 +1,4 @@
-//! A server's directory: configuration, served files and output.
+//! A folder for one test: the server's configuration, the files it serves, and its output.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,18 +11,18 @@ use tempfile::TempDir;
 /// Modification time of every file written by [`Folder::write`], in seconds since the epoch.
 pub const MODIFIED: u64 = 1_704_164_645;
 
-/// [`MODIFIED`] as HTTP writes it. In an entity-tag it reads `65937d25`.
+/// [`MODIFIED`] in the format of HTTP dates. In an entity-tag that time reads `65937d25`.
 pub const MODIFIED_TEXT: &str = "Tue, 02 Jan 2024 03:04:05 GMT";
 
-/// A directory that is removed when dropped. Writable by everyone, since a server started by root runs as another user.
+/// A temporary directory, which is removed when dropped. Everyone may write to it, since a server that root starts runs as another user.
 #[derive(Debug)]
 pub struct Folder(TempDir);
 
 impl Folder {
-    /// An empty directory.
+    /// Creates an empty directory.
     ///
     /// # Panics
-    /// If it cannot be created.
+    /// If the directory cannot be created.
     #[must_use]
     #[expect(
         clippy::new_without_default,
@@ -37,29 +37,29 @@ impl Folder {
         Self(folder)
     }
 
-    /// The directory.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// The path of a file inside.
+    /// The path of the file `name` in the directory.
     #[must_use]
     pub fn at(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// Like [`Self::at`], as text.
+    /// Like [`Self::at`], as a string.
     #[must_use]
     pub fn name_of(&self, name: &str) -> String {
         self.at(name).display().to_string()
     }
 
-    /// Writes a Ruby file with a name of its own, which sets `$block` to a block with these parameters. Returns the path for
-    /// `load`.
+    /// Writes a Ruby file, under a name used once, that sets `$block` to a lambda with these parameters and the body `text`. Returns the
+    /// path, which a script can pass to `load`.
     ///
     /// # Panics
-    /// If that fails.
+    /// If the file cannot be written.
     pub fn ruby_block(&self, parameters: &str, text: &str) -> String {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let name = format!("block{}.rb", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -70,10 +70,10 @@ impl Folder {
         self.name_of(&name)
     }
 
-    /// Writes a file with mtime [`MODIFIED`], creating its directories.
+    /// Writes a file with the mtime [`MODIFIED`]; creates the directories in its path.
     ///
     /// # Panics
-    /// If that fails.
+    /// If the file cannot be written.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.at(name);
         if let Some(parent) = path.parent() {
@@ -91,7 +91,7 @@ impl Folder {
     /// Creates a directory that everyone may write to.
     ///
     /// # Panics
-    /// If that fails.
+    /// If the directory cannot be created.
     pub fn make_dir(&self, name: &str) -> PathBuf {
         let path = self.at(name);
         fs::create_dir_all(&path).expect("the folder is writable");
@@ -99,7 +99,7 @@ impl Folder {
         path
     }
 
-    /// The text of a file; empty if there is none.
+    /// The text of the file `name`; empty if the file does not exist.
     #[must_use]
     pub fn read(&self, name: &str) -> String {
         let content = fs::read(self.at(name)).unwrap_or_default();

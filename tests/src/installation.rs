@@ -1,10 +1,10 @@
-//! What `make install` puts in place.
+//! Installs the program for a test, as `make install` does.
 
 use std::process::Command;
 
 use crate::{Folder, binary, manual};
 
-/// An installation below the folder. Returns its prefix, which is `H2O_ROOT` for configurations.
+/// Runs `make install` with a prefix in the folder. Returns the prefix, which is `H2O_ROOT` for configurations.
 ///
 /// # Panics
 /// If `make install` fails.

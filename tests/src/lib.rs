@@ -1,6 +1,6 @@
-//! End-to-end test kit: the real binary on a configuration of its own, and clients that are not ours.
+//! End-to-end test kit: runs the real binary with a configuration for each test, against clients of other projects.
 //!
-//! A test writes a configuration with place-holders, starts it, asks, and compares texts:
+//! A test writes a configuration with placeholders, starts the server, sends requests, and compares the responses as text:
 //!
 //! ```no_run
 //! let server = h2o_tests::Setup::new(
@@ -11,8 +11,8 @@
 //! server.ask("GET /a.txt").must_be("200 OK\ncontent-type: text/plain\n\nhello");
 //! ```
 //!
-//! The binary is `$H2O_BIN`, else the one built beside the tests. Every wait has a limit; servers and clients end with
-//! the value that stands for them.
+//! The binary is `$H2O_BIN`, or else the one that cargo built beside the tests. Every wait has a time limit; a server or client process
+//! ends when the value that represents it is dropped.
 
 mod backend;
 pub mod certs;

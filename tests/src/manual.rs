@@ -1,36 +1,36 @@
-//! The examples on the manual's pages.
+//! The code blocks on the manual's pages, as examples that tests run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{Folder, openssl};
 
-/// Directories that examples mention. In tests they are moved into a folder of the test.
+/// System directories that the manual's examples mention. Tests replace them by directories in the folder of the test.
 const SYSTEM_DIRECTORIES: [&str; 5] = ["/etc/", "/var/", "/srv/", "/run/", "/opt/"];
 
-/// A fenced block of a page.
+/// A fenced code block of a page.
 #[derive(Clone, Debug)]
 pub struct Example {
-    /// Position of its first line: `docs/tls.md:3`.
+    /// Position of the block's first line: `docs/tls.md:3`.
     pub place: String,
-    /// The heading above it.
+    /// The heading of the section that the block is in.
     pub section: String,
     /// The word after the fence, such as `yaml`.
     pub language: String,
-    /// Its lines.
+    /// The lines of the block, without the fences.
     pub text: String,
 }
 
-/// The top of the source tree.
+/// The top directory of the source tree.
 #[must_use]
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The pages: `README.md` and those of the manual.
+/// The paths of all pages: `README.md` and the pages of the manual.
 ///
 /// # Panics
-/// If there are none.
+/// If no page is found.
 #[must_use]
 pub fn pages() -> Vec<String> {
     let docs = fs::read_dir(root().join("docs")).expect("the manual is in docs/");
@@ -45,7 +45,7 @@ pub fn pages() -> Vec<String> {
     pages
 }
 
-/// The text of a page.
+/// The text of the page `name`.
 ///
 /// # Panics
 /// If there is no such page.
@@ -54,10 +54,10 @@ pub fn page(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The fenced blocks of a page.
+/// The fenced code blocks of the page `name`.
 ///
 /// # Panics
-/// If one has no end.
+/// If a block has no closing fence.
 #[must_use]
 pub fn examples(name: &str) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
@@ -94,14 +94,14 @@ pub fn examples(name: &str) -> Vec<Example> {
 }
 
 impl Example {
-    /// The file named in the first line: `# /etc/h2o/sites/shop.yaml`.
+    /// The file name that the block's first line gives as a comment, such as `# /etc/h2o/sites/shop.yaml`.
     #[must_use]
     pub fn file(&self) -> Option<&str> {
         let name = self.text.lines().next()?.strip_prefix("# ")?;
         name.starts_with('/').then_some(name)
     }
 
-    /// The text with system directories moved below `@DIR@`.
+    /// The block's text with system directories replaced by directories below `@DIR@`.
     #[must_use]
     pub fn moved(&self) -> String {
         let mut text = String::new();
@@ -115,7 +115,7 @@ impl Example {
         text + rest
     }
 
-    /// The paths in system directories that the text names.
+    /// The paths in system directories that the block mentions.
     #[must_use]
     pub fn paths(&self) -> Vec<&str> {
         let mut paths = Vec::new();
@@ -128,7 +128,7 @@ impl Example {
     }
 }
 
-/// Creates in the folder what the examples mention: directories, files, and certificates for their host names.
+/// Creates in the folder what the examples mention: directories, files, and certificates that are valid for their host names.
 pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> + Clone) {
     for path in examples.clone().flat_map(Example::paths) {
         let path = path.trim_start_matches('/');
@@ -155,7 +155,8 @@ pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> 
     }
 }
 
-/// Creates one key, `manual.key`, and one certificate, `manual.crt`, for the whole folder.
+/// Creates one key, `manual.key`, and one certificate, `manual.crt`, in the folder, unless they exist; `path` becomes a copy of one of
+/// them.
 fn certify(folder: &Folder, path: &str, names: &[String]) {
     let [key, certificate] = ["manual.key", "manual.crt"];
     if !folder.at(key).exists() {
@@ -191,7 +192,7 @@ fn certify(folder: &Folder, path: &str, names: &[String]) {
     folder.write(path, made);
 }
 
-/// Host names in the examples.
+/// The host names that the examples mention.
 fn names<'a>(examples: impl Iterator<Item = &'a Example>) -> Vec<String> {
     let is_other = |c: char| !(c.is_ascii_alphanumeric() || "-.*".contains(c));
     let words = examples.flat_map(|example| example.text.split(is_other));
@@ -205,7 +206,7 @@ fn names<'a>(examples: impl Iterator<Item = &'a Example>) -> Vec<String> {
     names
 }
 
-/// The first path in a system directory, and its offset.
+/// Finds the first path in a system directory in the text. Returns its offset and the path.
 fn find_path(text: &str) -> Option<(usize, &str)> {
     let starts = text.match_indices('/').map(|(at, _)| at).filter(|&at| {
         let is_start = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '@');

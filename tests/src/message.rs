@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A response.
+/// An HTTP response.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// Status code and reason phrase: `200 OK`.
     pub status: String,
-    /// The fields in order, names as they were received.
+    /// The fields in the order received, with names as they were received.
     pub fields: Vec<(String, String)>,
     /// The body, without framing.
     pub body: Vec<u8>,
@@ -17,7 +17,7 @@ impl Response {
     /// Parses the head of a response: everything before the empty line.
     ///
     /// # Panics
-    /// If it is invalid.
+    /// If the head is not valid HTTP/1.
     #[must_use]
     pub fn parse_head(head: &[u8]) -> Self {
         let text = String::from_utf8_lossy(head);
@@ -48,13 +48,13 @@ impl Response {
         code.parse().unwrap_or_default()
     }
 
-    /// The first value of that name, any letter case.
+    /// The value of the first field with this name, in any letter case.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
 
-    /// All values of that name, any letter case.
+    /// The values of all fields with this name, in any letter case.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.fields
             .iter()
@@ -68,9 +68,9 @@ impl Response {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Compares with `want`: a line with status and reason; then a line for each field that must be present as written,
-    /// must be absent (`!name`), or must be present with any value (`name: *`); after an empty line the body. Without
-    /// an empty line the body is not compared.
+    /// Compares the response with `want`. Its first line is the status code and reason phrase. Each following line is about a field:
+    /// present with this value (`name: value`), present with any value (`name: *`), or absent (`!name`). After an empty line comes the
+    /// body; without an empty line the body is not compared.
     ///
     /// # Panics
     /// If the response differs.

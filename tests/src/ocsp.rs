@@ -1,20 +1,20 @@
-//! An authority with an OCSP responder: the program `openssl`.
+//! A certificate authority with an OCSP responder, made with the program `openssl`.
 
 use std::process::{Child, Command, Stdio};
 
 use crate::{Folder, free_port, openssl};
 
-/// An authority whose responder is not running yet, and a certificate of it that names the responder. In the folder: `ca.crt`,
-/// `a.crt` with `a.key`, and `chain` with both certificates.
+/// A certificate authority whose OCSP responder is not running yet. It has issued a certificate that names the responder. Files in the
+/// folder: `ca.crt`, `a.crt` with `a.key`, and `chain` with both certificates.
 pub struct OcspAuthority {
     port: u16,
 }
 
-/// A running responder. It ends when this is dropped.
+/// A running OCSP responder. The process ends when this value is dropped.
 pub struct OcspResponder(Child);
 
 impl OcspAuthority {
-    /// Makes keys and certificates; `name` is that of the server.
+    /// Makes the keys and certificates of the authority and of a server; `name` is the DNS name of the server.
     #[must_use]
     pub fn new(folder: &Folder, name: &str) -> Self {
         let port = free_port();
@@ -57,13 +57,13 @@ impl OcspAuthority {
         Self { port }
     }
 
-    /// The port of the responder.
+    /// The port that the OCSP responder listens on.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Starts the responder. Its responses are valid for a day.
+    /// Starts the OCSP responder. Its responses are valid for a day.
     ///
     /// # Panics
     /// If `openssl` is not installed.

@@ -1,4 +1,4 @@
-//! A client that sends exactly the given bytes.
+//! A TCP client that sends exactly the bytes that a test gives it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,7 +17,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Connects.
+    /// Connects to a port of 127.0.0.1.
     ///
     /// # Panics
     /// If nothing listens on the port.
@@ -38,13 +38,13 @@ impl Raw {
         }
     }
 
-    /// The socket.
+    /// The socket of the connection.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Sends.
+    /// Sends all of the bytes.
     ///
     /// # Panics
     /// If the server has closed the connection.
@@ -54,18 +54,18 @@ impl Raw {
             .expect("the server takes what we send");
     }
 
-    /// Sends as much as the server takes. Returns whether it took all.
+    /// Sends bytes until the server closes the connection. Returns whether all were sent.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
-    /// Ends the client's direction.
+    /// Ends the client's direction of the connection (shutdown for writing).
     pub fn finish(&mut self) {
-        // The server may have closed the connection already.
+        // The result is ignored: the server may have closed the connection already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Reads once; 0 at the end of input, or after a reset.
+    /// Reads once from the socket. Returns the number of bytes; 0 at the end of input or after a reset.
     fn receive(&mut self) -> usize {
         let mut buffer = [0; 64 * 1024];
         match self.stream.read(&mut buffer) {
@@ -81,7 +81,7 @@ impl Raw {
         }
     }
 
-    /// Reads up to and including `end`.
+    /// Reads up to and including the bytes `end`.
     ///
     /// # Panics
     /// If the connection ends first.
@@ -124,7 +124,7 @@ impl Raw {
         self.received.drain(..count).collect()
     }
 
-    /// Reads a chunked body that may be truncated. Returns whether it is complete.
+    /// Reads a chunked body that the server may cut off. Returns the data, and whether the last chunk came.
     pub fn read_chunks_that_may_break(&mut self) -> (Vec<u8>, bool) {
         let mut body = Vec::new();
         loop {
@@ -154,19 +154,19 @@ impl Raw {
         String::from_utf8_lossy(&line).into_owned()
     }
 
-    /// Reads to the end of the connection.
+    /// Reads until the server ends the connection.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         while self.receive() > 0 {}
         std::mem::take(&mut self.received)
     }
 
-    /// The head of the next response.
+    /// Reads the head of the next response.
     pub fn read_head(&mut self) -> Response {
         let head = self.read_until(b"\r\n\r\n");
         Response::parse_head(&head)
     }
 
-    /// Reads the next response, to a request with this method.
+    /// Reads the next response completely; `method` is that of the request, which says whether a body follows.
     pub fn read_response(&mut self, method: &str) -> Response {
         let mut response = self.read_head();
         let code = response.code();
@@ -200,10 +200,10 @@ impl Raw {
         }
     }
 
-    /// Waits until the server closes the connection, and returns how long that took. Received bytes are dropped.
+    /// Waits until the server closes the connection, and returns how long that took. Bytes received meanwhile are dropped.
     ///
     /// # Panics
-    /// If it takes longer than `limit`.
+    /// If the server does not close it within `limit`.
     pub fn time_to_close(&mut self, limit: Duration) -> Duration {
         let deadline = Deadline::after(limit);
         self.stream

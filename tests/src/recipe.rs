@@ -1,4 +1,4 @@
-//! Pages of recipes: pasted, started and asked.
+//! Runs the recipes of the manual: starts their configurations and executes their curl commands.
 
 use crate::manual::{self, Example};
 use crate::{Folder, Response, Server, Setup, curl, run};
@@ -8,10 +8,10 @@ use crate::{Folder, Response, Server, Setup, curl, run};
 pub struct RecipePage(pub &'static str);
 
 impl RecipePage {
-    /// The blocks of a recipe.
+    /// The code blocks of the recipe under this heading.
     ///
     /// # Panics
-    /// If there is no such recipe.
+    /// If the page has no such recipe.
     #[must_use]
     pub fn recipe(self, heading: &str) -> Vec<Example> {
         let mut blocks = manual::examples(self.0);
@@ -20,10 +20,10 @@ impl RecipePage {
         blocks
     }
 
-    /// The first block of a recipe in this language.
+    /// The recipe's first code block in this language.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the recipe has no block in this language.
     #[must_use]
     pub fn block(self, heading: &str, language: &str) -> Example {
         let mut blocks = self.recipe(heading).into_iter();
@@ -31,11 +31,11 @@ impl RecipePage {
         found.unwrap_or_else(|| panic!("`{heading}` has no {language}"))
     }
 
-    /// The configuration of a recipe. Its files lie in the folder of the server; ports 80 and 443 are free ones, `@PORT@` and
-    /// `@TLS_PORT@`; `others` are further replacements, such as the addresses of backends.
+    /// Makes a server of the configuration in a recipe. The files that it mentions are created in the server's folder. Ports 80 and 443
+    /// become the free ports `@PORT@` and `@TLS_PORT@`; `others` are further texts to replace, such as addresses of backends.
     ///
     /// # Panics
-    /// If a replacement is not of the recipe.
+    /// If the configuration does not contain a text to replace.
     #[must_use]
     pub fn cook(self, heading: &str, others: &[(&str, &str)]) -> Setup {
         let example = self.block(heading, "yaml");
@@ -57,10 +57,10 @@ impl RecipePage {
         Setup::in_folder(folder, &text)
     }
 
-    /// Runs the lines with curl of a recipe, and compares status and fields with those of the comments.
+    /// Runs the curl commands of a recipe, and compares the responses with the statuses and fields in the comments behind the commands.
     ///
     /// # Panics
-    /// If an answer is not as the comment promises, or there are no promises.
+    /// If a response differs from its comment, or no command has a comment.
     pub fn keeps_its_word(self, server: &Server, heading: &str) {
         let mut count = 0;
         for block in self
@@ -72,7 +72,7 @@ impl RecipePage {
             for line in text.lines().filter(|line| line.starts_with("curl ")) {
                 let (command, promise) = line.split_once(" # ").unwrap_or((line, ""));
                 let options = options(server).join(" ");
-                // One that waits for more than the head is content with that.
+                // Some responses do not end: curl stops after three seconds, and the head is compared.
                 let command =
                     command.replacen("curl", &format!("curl -s --max-time 3 {options}"), 1);
                 let output = run("sh", &["-c", &command]).text().to_lowercase();
@@ -96,7 +96,7 @@ impl RecipePage {
     }
 }
 
-/// Options of curl by which the names of the manual lead to the server.
+/// Options of curl that make host names of the manual lead to the server under test.
 fn options(server: &Server) -> Vec<String> {
     let mut options = Vec::new();
     for (standard, name) in [(80, "PORT"), (443, "TLS_PORT")] {
@@ -112,7 +112,7 @@ fn options(server: &Server) -> Vec<String> {
     options
 }
 
-/// Asks with curl for a URL as the manual writes it.
+/// Requests with curl a URL that has a host name and port of the manual.
 ///
 /// # Panics
 /// If `curl` is not installed.

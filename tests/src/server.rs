@@ -13,19 +13,19 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::{Deadline, Folder, Raw, Response, eventually, tool};
 
-/// The line that a server writes once it accepts connections.
+/// The end of the message by which the server says that it accepts connections.
 const READY: &str = "is ready to serve requests";
 
 /// How long a server may take to start.
 const START: Duration = Duration::from_secs(20);
 
-/// How many sets of ports are tried if another process has taken one in the meantime.
+/// How many times a server is started with newly picked ports if another process has taken one of them meanwhile.
 const TRIES: usize = 5;
 
-/// The binary under test: `$H2O_BIN`, else the one beside the tests, which is built if there is none.
+/// The binary under test: `$H2O_BIN`, or else the one beside the tests, which is built if it does not exist.
 ///
 /// # Panics
-/// If it cannot be found or built.
+/// If the binary cannot be found or built.
 #[must_use]
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
@@ -36,7 +36,7 @@ pub fn binary() -> &'static Path {
 }
 
 fn find_or_build() -> PathBuf {
-    // TARGET/PROFILE/deps/TEST
+    // The path of a test program is TARGET/PROFILE/deps/TEST.
     let test = std::env::current_exe().expect("the system tells where we are");
     let profile = test
         .ancestors()
@@ -57,10 +57,10 @@ fn find_or_build() -> PathBuf {
     found
 }
 
-/// A server to start.
+/// The settings of a server before it is started.
 ///
-/// In the configuration, `@DIR@` stands for its directory, and `@PORT@`, like every other word in capitals that ends in
-/// `PORT`, for a free TCP port.
+/// In the configuration, `@DIR@` stands for the server's directory, and `@PORT@`, as every other word in capitals that ends in `PORT`, for
+/// a free TCP port.
 #[derive(Debug)]
 pub struct Setup {
     folder: Folder,
@@ -72,23 +72,23 @@ pub struct Setup {
     arguments: Vec<String>,
 }
 
-/// A server that ended before it accepted connections.
+/// How a server ended that exited before it accepted connections.
 #[derive(Debug)]
 pub struct Refused {
-    /// Exit status.
+    /// Exit status; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// Its messages.
+    /// Its output, standard error included.
     pub stderr: String,
 }
 
 impl Setup {
-    /// A server with this configuration.
+    /// A server with the configuration `config`, in a new directory.
     #[must_use]
     pub fn new(config: &str) -> Self {
         Self::in_folder(Folder::new(), config)
     }
 
-    /// A server with this configuration and an existing directory.
+    /// A server with the configuration `config`, in an existing directory.
     #[must_use]
     pub fn in_folder(folder: Folder, config: &str) -> Self {
         Self {
@@ -102,8 +102,8 @@ impl Setup {
         }
     }
 
-    /// A server of one port over TLS and over QUIC, whose files are in `www`: `settings` are lines of the global level, `attributes`
-    /// those of the QUIC listener, and `rest` the paths besides `/`, then what else is global.
+    /// A server with one port for TLS over TCP and for QUIC. It serves the files in `www`. `settings` are directives of the global level,
+    /// `attributes` those of the QUIC listener, and `rest` the lines after the path `/`: further paths, then further global directives.
     #[must_use]
     pub fn http3(settings: &str, attributes: &str, rest: &str) -> Self {
         let folder = Folder::new();
@@ -129,7 +129,7 @@ hosts:
         Self::in_folder(folder, &config)
     }
 
-    /// A server without a configuration, run in a subdirectory of its folder.
+    /// A server without a configuration, whose working directory is `directory` in the folder.
     #[must_use]
     pub fn bare(folder: Folder, directory: &str) -> Self {
         let directory = folder.at(directory);
@@ -144,14 +144,14 @@ hosts:
         }
     }
 
-    /// Writes a file into the server's directory.
+    /// Writes a file into the server's directory before it starts.
     #[must_use]
     pub fn file(self, name: &str, content: impl AsRef<[u8]>) -> Self {
         self.folder.write(name, content);
         self
     }
 
-    /// Sets an environment variable.
+    /// Sets an environment variable of the server.
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
@@ -165,7 +165,7 @@ hosts:
         self
     }
 
-    /// Adds names for the server's resolver; see [`Server::set_names`].
+    /// Makes the server resolve the names in `table`; [`Server::set_names`] describes its lines.
     #[must_use]
     pub fn names(self, table: &str) -> Self {
         write_names(&self.folder, table);
@@ -178,7 +178,7 @@ hosts:
     /// Starts the server and waits until it accepts connections.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the server ends before it accepts connections.
     #[must_use]
     pub fn start(self) -> Server {
         match self.try_start() {
@@ -193,10 +193,10 @@ hosts:
     /// Starts the server, and waits until it accepts connections or has ended.
     ///
     /// # Errors
-    /// How it ended.
+    /// The exit status and output of a server that ended.
     ///
     /// # Panics
-    /// If it does neither.
+    /// If the server does neither in time.
     pub fn try_start(self) -> Result<Server, Refused> {
         let mut tries = TRIES;
         loop {
@@ -221,21 +221,22 @@ hosts:
         }
     }
 
-    /// Started by this command, whose last arguments are the server and its own. It has the place-holders of the configuration.
+    /// Has `command` start the server: the binary and its arguments are appended to it. It may contain the placeholders of the
+    /// configuration.
     #[must_use]
     pub fn launched_by(mut self, command: &[&str]) -> Self {
         self.launcher = command.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
-    /// With further arguments.
+    /// Adds command-line arguments of the server.
     #[must_use]
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
-    /// The file in the folder to which the server writes its startup line, if not to standard error.
+    /// The file in the folder that `error-log` names, where the server writes its startup line if not to standard error.
     fn error_log(&self) -> &str {
         let config = self.config.as_deref().unwrap_or_default();
         let named = config
@@ -244,7 +245,8 @@ hosts:
         named.unwrap_or("error-log")
     }
 
-    /// Writes the configuration. Returns its ports, and the launcher with these filled in.
+    /// Writes the configuration file. Returns the ports picked for its placeholders, and the launching command with its placeholders
+    /// replaced.
     fn write_config(&self) -> (BTreeMap<String, u16>, Vec<String>) {
         let Some(config) = &self.config else {
             return (BTreeMap::new(), self.launcher.clone());
@@ -302,18 +304,18 @@ hosts:
     }
 }
 
-/// The table of names.
+/// Name of the file with the table of host names.
 const NAMES: &str = "names";
 
 fn write_names(folder: &Folder, table: &str) {
-    // Replaced atomically: the server may read it at any time.
+    // The table is replaced atomically, because the server may read it at any time.
     let written = folder.write("names.new", table);
     std::fs::rename(written, folder.at(NAMES)).expect("the folder is writable");
 }
 
-/// Replaces the placeholders of a configuration, and picks the ports that are not known yet.
+/// Replaces the placeholders in a configuration. For each port placeholder that is not in `ports`, picks a free port and adds it.
 fn fill_in(config: &str, directory: &Path, ports: &mut BTreeMap<String, u16>) -> String {
-    // Bound until all are picked, so that they differ.
+    // Each picked port stays bound until all ports are picked, so that all differ.
     let mut held = Vec::new();
     let mut text = String::new();
     for (index, part) in config.split('@').enumerate() {
@@ -339,7 +341,7 @@ fn fill_in(config: &str, directory: &Path, ports: &mut BTreeMap<String, u16>) ->
     text
 }
 
-/// Output of a process, line by line.
+/// The output of a process, read line by line by threads.
 #[derive(Clone, Debug, Default)]
 struct Log(Arc<Mutex<String>>);
 
@@ -370,67 +372,68 @@ impl Log {
     }
 }
 
-/// A running server. Stops when dropped.
+/// A running server. The process is stopped when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
-    // Declared before the folder: the process must end before its directory is removed.
+    // Declared before the folder, and so dropped before it: the process must end before its directory is removed.
     process: Process,
-    /// Its directory.
+    /// The server's directory.
     pub folder: Folder,
     ports: BTreeMap<String, u16>,
 }
 
 impl Server {
-    /// The port of the placeholder `@NAME@`.
+    /// The port that was picked for the placeholder `@NAME@`.
     ///
     /// # Panics
-    /// If the configuration does not have it.
+    /// If the configuration does not have this placeholder.
     #[must_use]
     pub fn port_of(&self, name: &str) -> u16 {
         self.find_port(name)
             .unwrap_or_else(|| panic!("the configuration has no @{name}@"))
     }
 
-    /// Changes the names of [`Setup::names`]. Lines are `NAME ADDRESS`, `NAME ADDRESS PORT`, `NAME again` for a
-    /// temporary failure, `NAME none`, or `NAME wait` for no answer while this table is in place.
+    /// Replaces the table of host names that [`Setup::names`] has set. Its lines are `NAME ADDRESS`, `NAME ADDRESS PORT`, `NAME again` for
+    /// a temporary failure, `NAME none` if the name does not exist, or `NAME wait` for no answer while this table is in place.
     pub fn set_names(&self, table: &str) {
         write_names(&self.folder, table);
     }
 
-    /// The look-ups that its resolver made: one line `NAME:PORT` each.
+    /// The look-ups that the server's resolver has made, as lines `NAME:PORT`.
     #[must_use]
     pub fn asked_names(&self) -> String {
         self.folder.read("names.asked")
     }
 
-    /// Like [`Server::port_of`]; `None` if the configuration does not have it.
+    /// Like [`Server::port_of`]; `None` if the configuration does not have this placeholder.
     #[must_use]
     pub fn find_port(&self, name: &str) -> Option<u16> {
         self.ports.get(name).copied()
     }
 
-    /// The port `@PORT@`.
+    /// The port that was picked for `@PORT@`.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port_of("PORT")
     }
 
-    /// A URL at `@PORT@`.
+    /// The URL `http://127.0.0.1:PORT` followed by `path`, where PORT is the one picked for `@PORT@`.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port())
     }
 
-    /// Its process.
+    /// The process id of the server.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.child.id()
     }
 
-    /// Its memory in bytes, without pages of files, whose number depends on other processes of the same binary.
+    /// The server's anonymous memory in bytes. Pages of files are not counted, since they may be shared with other processes of the same
+    /// binary.
     ///
     /// # Panics
-    /// If the kernel does not tell.
+    /// If the kernel does not report it.
     #[must_use]
     pub fn memory(&self) -> usize {
         let text = self.process_file("smaps_rollup");
@@ -441,7 +444,7 @@ impl Server {
         kilobytes.expect("the kernel accounts memory") * 1024
     }
 
-    /// Its memory once it is idle, that is, uses no processor time for a while.
+    /// The server's anonymous memory once it is idle, that is, has used no processor time for 100 ms.
     #[must_use]
     pub fn memory_at_rest(&self) -> usize {
         let deadline = Deadline::after(START);
@@ -456,7 +459,7 @@ impl Server {
         self.memory()
     }
 
-    /// User and system time, in ticks.
+    /// User and system time that the process has used, in ticks of the kernel.
     fn processor_time(&self) -> u64 {
         let text = self.process_file("stat");
         // The second column is a name in parentheses; the times are columns 14 and 15.
@@ -470,27 +473,27 @@ impl Server {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// Its standard output and standard error so far.
+    /// What the server has written to standard output and standard error so far.
     #[must_use]
     pub fn messages(&self) -> String {
         self.process.log.text()
     }
 
-    /// Waits until its output contains `text`. Threads read the output.
+    /// Waits until the server's output contains `text`. Other threads read the output, so it may come late.
     pub fn wait_for_message(&self, text: &str) {
         eventually(&format!("the message `{text}`"), || {
             self.messages().contains(text).then_some(())
         });
     }
 
-    /// Connects to `@PORT@`.
+    /// Opens a connection to `@PORT@`.
     #[must_use]
     pub fn connect(&self) -> Raw {
         Raw::connect(self.port())
     }
 
-    /// Sends a request to `@PORT@`: a line `METHOD TARGET`, a line for each field, and after an empty line the body.
-    /// Adds `Host` and `Connection: close` if they are missing.
+    /// Sends a request to `@PORT@` and returns the response. `request` has a line `METHOD TARGET`, a line for each field, and after an
+    /// empty line the body; `Host` and `Connection: close` are added if they are missing.
     #[must_use]
     pub fn ask(&self, request: &str) -> Response {
         let mut connection = self.connect();
@@ -498,7 +501,7 @@ impl Server {
         connection.read_response(request.split(' ').next().unwrap_or_default())
     }
 
-    /// Waits until a file in its directory contains `text`, and returns the contents.
+    /// Waits until the file `name` in the server's directory contains `text`, and returns its contents.
     #[must_use]
     pub fn read_until(&self, name: &str, text: &str) -> String {
         eventually(&format!("`{text}` in {name}"), || {
@@ -506,16 +509,16 @@ impl Server {
         })
     }
 
-    /// Writes another configuration, in which the placeholders of the first have the same values. It may have further ports.
+    /// Overwrites the configuration file. Placeholders that the previous configuration has keep their ports; new ones get free ports.
     pub fn write_config(&mut self, config: &str) {
         let text = fill_in(config, self.folder.path(), &mut self.ports);
         self.write_text(text);
     }
 
-    /// As [`Server::write_config`], without further ports.
+    /// As [`Server::write_config`], for a configuration without new port placeholders.
     ///
     /// # Panics
-    /// If there are some.
+    /// If the configuration has new port placeholders.
     pub fn replace_config(&self, config: &str) {
         let mut ports = self.ports.clone();
         let text = fill_in(config, self.folder.path(), &mut ports);
@@ -524,17 +527,18 @@ impl Server {
     }
 
     fn write_text(&self, text: String) {
-        // Replaced atomically: the server may read it at any time.
+        // The file is replaced atomically, because the server may read it at any time.
         let written = self.folder.write("h2o.conf.new", text);
         std::fs::rename(written, self.folder.at("h2o.conf")).expect("the folder is writable");
     }
 
-    /// Has the server reload its configuration, and waits until it serves by that. Its messages must go to standard error.
+    /// Has the server reload its configuration, and waits until it says that it serves by the new one. Its messages must go to standard
+    /// error.
     pub fn reload(&self) {
         self.hup("reloaded the configuration: ");
     }
 
-    /// Sends HUP, and waits until the server has written another message with this text.
+    /// Sends SIGHUP, and waits until the server has written another message that contains `answer`.
     pub fn hup(&self, answer: &str) {
         let count = || self.messages().matches(answer).count();
         let before = count();
@@ -544,12 +548,12 @@ impl Server {
         });
     }
 
-    /// Sends TERM.
+    /// Sends SIGTERM to the server.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the server.
     ///
     /// # Panics
     /// If the process has already been waited for.
@@ -561,7 +565,7 @@ impl Server {
     /// Waits until the process ends.
     ///
     /// # Panics
-    /// If it does not within `limit`.
+    /// If the process does not end within `limit`.
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         self.process.wait_within(limit).unwrap_or_else(|| {
             panic!(
@@ -571,10 +575,10 @@ impl Server {
         })
     }
 
-    /// Sends TERM, waits for a successful end, and returns the folder.
+    /// Sends SIGTERM, waits until the server ends, and returns the folder.
     ///
     /// # Panics
-    /// If it does not end successfully.
+    /// If the exit status is not 0.
     #[must_use]
     pub fn stop(mut self) -> Folder {
         self.terminate();
@@ -616,7 +620,7 @@ struct Process {
 }
 
 impl Process {
-    /// `None` once it accepts connections, else how it ended.
+    /// Waits until the server accepts connections (`None`), or ends (its exit status).
     fn wait_until_ready(&mut self, folder: &Folder, error_log: &str) -> Option<ExitStatus> {
         let deadline = Deadline::after(START);
         loop {
@@ -624,7 +628,7 @@ impl Process {
                 return None;
             }
             if let Some(status) = self.wait_within(Duration::ZERO) {
-                // The threads that read its output may lag behind.
+                // The threads that read the server's output may not have read the last lines yet.
                 std::thread::sleep(Duration::from_millis(50));
                 return Some(status);
             }
@@ -659,7 +663,7 @@ impl Drop for Process {
                 let _ = self.child.wait();
             }
         }
-        // The process group includes the programs that it has started.
+        // The process group includes the programs that the server has started.
         let _ = kill_process_group(pid, Signal::KILL);
     }
 }

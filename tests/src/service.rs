@@ -1,4 +1,4 @@
-//! Foreign servers, as backends.
+//! Starts servers of other projects, which serve as backends.
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Deadline, Folder, eventually, tool};
 
-/// A server's process. Stops when dropped.
+/// The process of a server. It is stopped when dropped.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -26,11 +26,11 @@ impl Service {
         Self { child }
     }
 
-    /// Starts nginx with these `server` blocks, in which `@PORT@` stands for the returned port and `@DIR@` for the
-    /// folder.
+    /// Starts nginx with these `server` blocks, in which `@PORT@` stands for a free port and `@DIR@` for the folder. Returns the process
+    /// and the port.
     ///
     /// # Panics
-    /// If it is not installed or does not start.
+    /// If nginx is not installed or does not start.
     #[must_use]
     pub fn nginx(folder: &Folder, servers: &str) -> (Self, u16) {
         let port = free_port();
@@ -38,10 +38,10 @@ impl Service {
         (Self::nginx_at(folder, servers, port, workers), port)
     }
 
-    /// Like [`Service::nginx`], as a single process that can be [killed](Service::kill), on this port.
+    /// Like [`Service::nginx`], on the port given, and as a single process, so that [`kill`](Service::kill) ends all of nginx.
     ///
     /// # Panics
-    /// If it is not installed or does not start.
+    /// If nginx is not installed or does not start.
     #[must_use]
     pub fn lone_nginx(folder: &Folder, servers: &str, port: u16) -> Self {
         Self::nginx_at(folder, servers, port, "master_process off;")
@@ -49,7 +49,7 @@ impl Service {
 
     fn nginx_at(folder: &Folder, servers: &str, port: u16, processes: &str) -> Self {
         let dir = folder.make_dir("nginx").display().to_string();
-        // nginx's workers must be able to read root's files.
+        // The files in the folder belong to root if the test runs as root; nginx's workers must be able to read them.
         let user = if rustix::process::getuid().is_root() {
             "user root;"
         } else {
@@ -74,10 +74,10 @@ impl Service {
         service
     }
 
-    /// Starts Redis on this port, with these arguments besides. It keeps nothing on the disk.
+    /// Starts Redis on this port, with further arguments. It stores nothing on disk.
     ///
     /// # Panics
-    /// If it is not installed or does not start.
+    /// If Redis is not installed or does not start.
     #[must_use]
     pub fn redis(folder: &Folder, port: u16, arguments: &[&str]) -> Self {
         let mut command = Command::new("/usr/bin/redis-server");
@@ -93,7 +93,7 @@ impl Service {
     /// Starts memcached on this port.
     ///
     /// # Panics
-    /// If it is not installed or does not start.
+    /// If memcached is not installed or does not start.
     #[must_use]
     pub fn memcached(port: u16) -> Self {
         let mut command = Command::new("/usr/bin/memcached");
@@ -106,10 +106,10 @@ impl Service {
         service
     }
 
-    /// Starts PHP as one FastCGI application that listens at this Unix socket.
+    /// Starts PHP as one FastCGI process that listens on this Unix socket.
     ///
     /// # Panics
-    /// If it is not installed or does not start.
+    /// If PHP is not installed or does not start.
     #[must_use]
     pub fn php(socket: &str) -> Self {
         let mut command = Command::new("/usr/bin/php-cgi");
@@ -118,10 +118,10 @@ impl Service {
         service
     }
 
-    /// Starts php-fpm at this Unix socket, which any user may connect to. What it writes for itself is in `folder`.
+    /// Starts php-fpm on this Unix socket, which any user may connect to. Its configuration and logs are in `folder`.
     ///
     /// # Panics
-    /// If it is not installed or does not start.
+    /// If php-fpm is not installed or does not start.
     #[must_use]
     pub fn php_fpm(folder: &Folder, socket: &str) -> Self {
         let programs = fs::read_dir("/usr/sbin").expect("it is there").flatten();
@@ -145,10 +145,11 @@ impl Service {
         service
     }
 
-    /// Starts the gateway for CGI scripts at this Unix socket, which any user may connect to. Its messages go to a file.
+    /// Starts the program `fastcgi-cgi`, which runs CGI scripts, on this Unix socket, which any user may connect to. `log` gets its
+    /// standard error.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the program does not start.
     #[must_use]
     pub fn cgi(program: &str, socket: &str, options: &[&str], log: &Path) -> Self {
         let log = File::create(log).expect("the folder is writable");
@@ -161,20 +162,20 @@ impl Service {
         service
     }
 
-    /// Ends the process (SIGTERM), and waits for it.
+    /// Sends SIGTERM to the process, and waits until it ends.
     ///
     /// # Panics
-    /// If it does not end by itself with status 0.
+    /// If its exit status is not 0.
     pub fn terminate(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the process is ours");
         let status = self.child.wait().expect("nobody else waits for it");
         assert!(status.success(), "{status}");
     }
 
-    /// Stops the process (SIGSTOP): the kernel accepts connections, but nothing answers.
+    /// Stops the process by SIGSTOP: the kernel still accepts connections for it, but the process answers none.
     ///
     /// # Panics
-    /// If it has ended before.
+    /// If the process has ended before.
     pub fn freeze(&self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).expect("the process is ours");
@@ -183,17 +184,17 @@ impl Service {
     /// Kills the process (SIGKILL).
     ///
     /// # Panics
-    /// If it has ended before.
+    /// If the process has ended before.
     pub fn kill(mut self) {
         self.child.kill().expect("it has not been waited for");
         self.child.wait().expect("nobody else waits for it");
     }
 
-    /// Starts the server in `tests/clients/go-backend`, with a certificate of the folder. Returns its ports without and
-    /// with TLS.
+    /// Starts the backend `tests/clients/go-backend` with the certificate of this name in the folder. Returns the process, its port in
+    /// cleartext and its port with TLS.
     ///
     /// # Panics
-    /// If it cannot be built or does not start.
+    /// If the backend cannot be built or does not start.
     #[must_use]
     pub fn go(folder: &Folder, certificate: &str) -> (Self, u16, u16) {
         let mut command = Command::new(tool("go-backend"));
@@ -207,10 +208,11 @@ impl Service {
         (service, http, https)
     }
 
-    /// Starts the server in `tests/clients/http3_backend.py`, with a certificate of the folder. Returns its UDP port.
+    /// Starts the backend `tests/clients/http3_backend.py` with the certificate of this name in the folder. Returns the process and its UDP
+    /// port.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the backend does not start.
     #[must_use]
     pub fn aioquic(folder: &Folder, certificate: &str) -> (Self, u16) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3_backend.py");
@@ -226,11 +228,11 @@ impl Service {
         (service, port)
     }
 
-    /// Starts Caddy with TLS, over TCP and QUIC, and a certificate of the folder. In `site`, the directives of its only site,
-    /// `@DIR@` stands for the folder.
+    /// Starts Caddy with TLS over TCP and QUIC on this port, with the certificate of this name in the folder. `site` has the directives of
+    /// its only site; `@DIR@` in it stands for the folder.
     ///
     /// # Panics
-    /// If it is not installed or does not start.
+    /// If Caddy is not installed or does not start.
     #[must_use]
     pub fn caddy(folder: &Folder, certificate: &str, site: &str, port: u16) -> Self {
         let dir = folder.path().display().to_string();
@@ -260,10 +262,10 @@ https://127.0.0.1:{port} {{
         service
     }
 
-    /// Starts the gRPC server in `tests/clients/grpc-check`. Returns its port, without TLS.
+    /// Starts the gRPC server in `tests/clients/grpc-check`. Returns the process and its port in cleartext.
     ///
     /// # Panics
-    /// If it cannot be built or does not start.
+    /// If the server cannot be built or does not start.
     #[must_use]
     pub fn grpc() -> (Self, u16) {
         let mut command = Command::new(tool("grpc-check"));
@@ -275,20 +277,20 @@ https://127.0.0.1:{port} {{
         (service, port)
     }
 
-    /// Starts the certificate authority in `tests/clients/acme-ca`, which validates names at this port of 127.0.0.1.
-    /// Returns its port.
+    /// Starts the certificate authority in `tests/clients/acme-ca`, which validates host names by HTTP at this port of 127.0.0.1. Returns
+    /// the process and the authority's port.
     ///
     /// # Panics
-    /// If it cannot be built or does not start.
+    /// If the authority cannot be built or does not start.
     #[must_use]
     pub fn acme(http_port: u16) -> (Self, u16) {
         Self::acme_with(&[], http_port)
     }
 
-    /// As [`Service::acme`], with these options.
+    /// As [`Service::acme`], with these command-line options.
     ///
     /// # Panics
-    /// If it cannot be built or does not start.
+    /// If the authority cannot be built or does not start.
     #[must_use]
     pub fn acme_with(options: &[&str], http_port: u16) -> (Self, u16) {
         let mut command = Command::new(tool("acme-ca"));
@@ -301,10 +303,10 @@ https://127.0.0.1:{port} {{
         (service, port)
     }
 
-    /// Starts the server in `tests/clients/one_at_a_time.py`. Returns its port.
+    /// Starts the backend in `tests/clients/one_at_a_time.py`. Returns the process and its port.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the backend does not start.
     #[must_use]
     pub fn one_at_a_time() -> (Self, u16) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/one_at_a_time.py");
@@ -317,7 +319,7 @@ https://127.0.0.1:{port} {{
         (service, port)
     }
 
-    /// Starts a server that prints its ports in its first line.
+    /// Starts a server that prints its ports in the first line of its output. Returns the process and the ports.
     fn start_and_read_ports(command: &mut Command) -> (Self, Vec<u16>) {
         let mut service = Self::start(command);
         let stdout = service.child.stdout.take().expect("it is piped");
@@ -331,10 +333,10 @@ https://127.0.0.1:{port} {{
     }
 }
 
-/// A port that is free at present.
+/// A port of 127.0.0.1 that was free when it was picked.
 ///
 /// # Panics
-/// If there is none.
+/// If no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
